@@ -67,7 +67,7 @@ def test_a_second_build_of_the_same_identity_is_reused_and_runs_nothing(tmp_path
     assert not (tmp_path / "work" / first.identity).exists()
 
 
-def test_another_setting_is_another_identity_and_its_cause_is_told(tmp_path: Path) -> None:
+def test_another_setting_is_another_identity_and_its_cause_is_reported(tmp_path: Path) -> None:
     heard: list[str] = []
 
     class Listener(ProgressListener):

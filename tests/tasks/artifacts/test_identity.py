@@ -103,7 +103,7 @@ def test_runtime_fields_stay_out_of_the_identity_at_any_depth() -> None:
     assert Outer().identity_params() == {"bands": 16, "sources": [{"name": "books"}]}
 
 
-def test_what_decides_is_told_by_version() -> None:
+def test_what_decides_is_identified_by_version() -> None:
     told = library_versions(["pyarrow", "python", "unicode"], {})
     assert told == {
         "pyarrow": pa.__version__,

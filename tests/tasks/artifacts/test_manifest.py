@@ -173,7 +173,7 @@ def test_a_table_of_other_rows_than_were_counted_is_not_published(tmp_path: Path
     assert not (tmp_path / "artifacts").exists()
 
 
-def test_an_unsealed_manifest_of_an_earlier_format_is_told_by_its_format(
+def test_a_manifest_without_checksum_of_an_earlier_format_is_recognised_by_its_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent = parent_of(tmp_path)

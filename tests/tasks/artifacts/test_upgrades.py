@@ -131,7 +131,7 @@ def test_damage_is_not_upgraded(family: tuple[Artifact, Artifact], tmp_path: Pat
     assert not upgraded_file(family[0].path).exists()
 
 
-def test_a_missing_step_and_a_later_format_are_told(family: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+def test_a_missing_step_and_a_later_format_are_errors(family: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     rewritten(family[0].path, format=OLDEST - 1)
     with pytest.raises(
         InputError, match=f"Format {OLDEST - 1} cannot be converted to this one. Give this version a root"

@@ -65,7 +65,7 @@ def test_code_that_was_edited_after_the_worker_had_started_is_refused(
         run_part(job, 0, (1,))
 
 
-def test_a_root_that_is_not_shared_is_told(tmp_path: Path) -> None:
+def test_a_root_that_is_not_shared_is_reported(tmp_path: Path) -> None:
     job = job_in(tmp_path)
     job.identity_file.unlink()
     with pytest.raises(InputError, match=r"does not see .* under the same path"):

@@ -36,7 +36,7 @@ def test_every_part_is_worked_on_once(executor: Executor) -> None:
 
 
 @pytest.mark.prove
-def test_processes_do_the_same_and_a_dead_one_is_told() -> None:
+def test_processes_do_the_same_and_a_dead_one_is_reported() -> None:
     assert dict(Processes(2).map(WORK, range(20))) == SQUARES
     dying = Work(os._exit, name=lambda index: f"part-{index}")
     with pytest.raises(Infra, match=r"a worker process died while it processed part-\d"):
@@ -137,7 +137,7 @@ def test_a_part_is_handed_out_again_where_trouble_is_taken_for_bad_luck() -> Non
     assert sorted(tries) == [0, 1, 2, 2, 3]
 
 
-def test_names_of_units_sort_in_order_and_one_too_many_is_told() -> None:
+def test_names_of_units_sort_in_order_and_one_too_many_is_an_error() -> None:
     names = [unit_name(index) for index in (0, 9, 10, 99_998, 99_999)]
     assert names == sorted(names)
     with pytest.raises(InputError, match=r"100,000 parts at most.*sample\.part_bytes"):

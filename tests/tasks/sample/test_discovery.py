@@ -110,7 +110,7 @@ def test_a_source_of_empty_files_is_empty(tmp_path):
         listing(tmp_path)
 
 
-def test_a_uri_of_an_unknown_scheme_is_refused_in_words():
+def test_a_uri_of_an_unknown_scheme_is_refused():
     with pytest.raises(RecipeError, match="the scheme `gopher` is unknown"):
         listing("gopher://bucket/x.jsonl")
 
@@ -156,7 +156,7 @@ def test_weights_must_sum_to_one():
     assert config(None, None, temperature=1)
 
 
-def test_many_epochs_need_a_word():
+def test_many_epochs_must_be_allowed():
     def config(**fields):
         return SampleConfig(sources=(Source(name="s", paths="x", weight=1),), budget_tokens=1, **fields)
 

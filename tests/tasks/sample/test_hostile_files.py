@@ -157,7 +157,7 @@ def arrow_file(table: pa.Table, path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv"])
 @pytest.mark.parametrize("twice", ["text", "id"])
-def test_a_column_name_that_stands_twice_is_one_reject(folder: Path, name: str, twice: str) -> None:
+def test_a_column_name_that_occurs_twice_is_one_reject(folder: Path, name: str, twice: str) -> None:
     table = pa.table([pa.array(["one"]), pa.array(["two"]), pa.array(["three"])], ["text", "id", twice])
     if name == "a.csv":
         (folder / name).write_text(f"text,id,{twice}\none,two,three\n")
@@ -168,7 +168,7 @@ def test_a_column_name_that_stands_twice_is_one_reject(folder: Path, name: str, 
     assert artifact.rows("documents") == DOCUMENTS
 
 
-def test_another_column_that_stands_twice_does_no_harm(tmp_path: Path) -> None:
+def test_another_column_that_occurs_twice_does_no_harm(tmp_path: Path) -> None:
     table = pa.table([pa.array(["one"]), pa.array([1]), pa.array([2])], ["text", "x", "x"])
     for write, name in ((pq.write_table, "a.parquet"), (arrow_file, "a.arrow")):
         write(table, tmp_path / name)

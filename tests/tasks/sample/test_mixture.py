@@ -46,7 +46,7 @@ def test_published_epochs_of_gpt3_follow_from_shares_that_round_to_its_weights_b
     assert outside == ["webtext2"]
 
 
-def test_rounded_weights_are_told_with_what_rounding_does_to_the_epochs():
+def test_rounded_weights_are_reported_with_their_effect_on_the_epochs():
     config = SampleConfig(
         sources=tuple(
             Source(name=name, paths="x", tokens=tokens, weight=GPT3_WEIGHTS[name])

@@ -414,7 +414,7 @@ def test_an_object_replaced_between_its_digest_and_the_reading_is_an_error(s3, t
     assert not list(tmp_path.glob("artifacts/*/*"))
 
 
-def test_after_its_patience_the_message_promises_no_other_try(busy, clock, tmp_path):
+def test_after_the_last_attempt_the_message_promises_no_other(busy, clock, tmp_path):
     busy.until = float("inf")
     began = clock.now
     with pytest.raises(Infra) as refused:
@@ -500,6 +500,6 @@ def test_s3_and_the_hub_are_waited_for_as_well(corpus, clock, monkeypatch, tmp_p
     assert clock.now >= ends
 
 
-def test_no_word_of_a_name_that_nobody_knows_is_waited_for(clock, tmp_path):
+def test_an_unknown_host_name_is_not_waited_for(clock, tmp_path):
     with pytest.raises(Infra, match=f"failed {patience.TRIES} times"):
         whole_page(tmp_path, "http://no-such-host.invalid")

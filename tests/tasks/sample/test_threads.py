@@ -45,7 +45,7 @@ def test_the_longest_chain_of_replies_is_the_document(tmp_path, talk):
     assert (alone.text, alone.key, alone.number) == ("Alone.", "t2", 1)
 
 
-def test_all_messages_stand_under_what_they_answer(tmp_path, talk):
+def test_all_messages_follow_what_they_reply_to(tmp_path, talk):
     first, alone = read(tmp_path / "a.jsonl", talk, paths="all", author_field="author")
     assert first.text == "user a: Кто здесь?\nuser b: Я.\nuser d: Привет!\nuser c: И я."
     assert alone.text == "user x: Alone."
@@ -90,7 +90,7 @@ def test_a_chain_of_many_replies_needs_no_recursion():
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=12))
-def test_every_message_stands_once_and_a_chain_follows_replies(parents):
+def test_every_message_occurs_once_and_a_chain_follows_replies(parents):
     messages = [Message(number, 0, str(number), str(parent), "") for number, parent in enumerate(parents)]
     roots = reply_trees(messages)
     ordered = in_reading_order(roots)

@@ -157,7 +157,7 @@ def test_a_long_text_is_summed_anew_where_sentencepiece_does(trained: Callable[.
     assert encode(model, [long]) == [sentencepiece.SentencePieceProcessor(model_proto=model).encode(long)]
 
 
-def test_pieces_that_stand_for_themselves_are_preferred(trained: Callable[..., bytes], text: str) -> None:
+def test_user_defined_pieces_are_preferred(trained: Callable[..., bytes], text: str) -> None:
     model = trained("unigram", user_defined_symbols="json,日本")
     assert encode(model, [text]) == [sentencepiece.SentencePieceProcessor(model_proto=model).encode(text)]
 

@@ -107,7 +107,7 @@ def test_a_forced_build_is_held_against_the_store_and_restores_it(machine: Machi
     assert build(machine("d")).table("documents").num_rows == 6
 
 
-def test_what_stands_here_alone_is_put_back(machine: Machine, store: ObjectStore) -> None:
+def test_an_artifact_that_only_exists_locally_is_uploaded_again(machine: Machine, store: ObjectStore) -> None:
     build(machine("a"))
     store.delete([*store.list_objects("manifests"), *store.list_objects("parts")])
     assert build(machine("a")).reused
@@ -375,7 +375,7 @@ def test_an_address_with_credentials_is_refused_and_not_repeated(tmp_path: Path)
     assert store_of(tmp_path) is None
 
 
-def test_runs_and_words_of_one_machine_are_known_to_another(machine: Machine, store: ObjectStore) -> None:
+def test_runs_and_aliases_of_one_machine_are_seen_by_another(machine: Machine, store: ObjectStore) -> None:
     first = machine("a")
     check_store(first, store)
     artifact = build(first)

@@ -61,7 +61,7 @@ REQUESTS: dict[str, Callable[[ObjectStore], object]] = {
 
 @pytest.mark.parametrize("key", CODES)
 @pytest.mark.parametrize("request_name", REQUESTS)
-def test_refused_credentials_are_told_at_once_with_the_code_of_the_store(
+def test_refused_credentials_are_reported_at_once_with_the_code_of_the_store(
     address: str, take: Take, key: str, request_name: str
 ) -> None:
     """Of `exists`, too, whose answer has no body: 400 Bad Request is all that it says of an expired token."""

@@ -96,7 +96,7 @@ for when in ("before", "after"):
 
 
 @pytest.mark.prove
-def test_killed_at_any_request_no_manifest_stands_without_its_parts(machine) -> None:
+def test_killed_at_any_request_no_manifest_exists_without_its_parts(machine) -> None:
     """A kill before and after each request of a build; another machine then ends the build."""
     roots = [str(machine(name)) for name in ("a", "b")]
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}

@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_of_two_that_create_an_object_the_first_one_stands(store: ObjectStore) -> None:
+def test_of_two_that_create_an_object_the_first_one_wins(store: ObjectStore) -> None:
     assert store.create("who", {"by": "first"})
     assert not store.create("who", {"by": "second"})
     assert store.read("who") == {"by": "first"}
@@ -41,7 +41,9 @@ def test_files_come_back_block_by_block(
     assert store.digest("parts/a", 200_000) == digest_file(file)
 
 
-def test_a_file_with_other_bytes_is_neither_put_nor_believed(store: ObjectStore, file: Path, tmp_path: Path) -> None:
+def test_a_file_with_other_bytes_is_neither_uploaded_nor_accepted(
+    store: ObjectStore, file: Path, tmp_path: Path
+) -> None:
     right = digest_bytes(b"right")
     with pytest.raises(IntegrityError, match="Nothing was written there"):
         store.put_file("parts/a", file, right)
@@ -61,7 +63,7 @@ def test_keys_are_listed_by_whole_names_and_deleted(store: ObjectStore) -> None:
     assert store.exists("runs-of-old/c")
 
 
-def test_no_bucket_no_credentials_and_no_server_are_told_apart(
+def test_no_bucket_no_credentials_and_no_server_are_different_errors(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "TRIES", 2)
