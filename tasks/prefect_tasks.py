@@ -1,18 +1,7 @@
-"""The face of sample that Prefect sees.
+"""The eight stages as Prefect tasks.
 
-The face of clean that Prefect sees.
-
-The face of dedup that Prefect sees.
-
-The face of decontaminate that Prefect sees.
-
-The face of vocab that Prefect sees.
-
-The face of chunk that Prefect sees.
-
-The face of train that Prefect sees.
-
-The face of evaluate that Prefect sees.
+A task runs its stage's build and ends in a state named after the outcome (`tasks.execution.outcome`); all logic is in
+`tasks/STAGE/stage.py`, which does not know Prefect.
 """
 
 from typing import Any
@@ -34,7 +23,7 @@ from tasks.dedup.config import DedupConfig
 from tasks.dedup.stage import build_dedup
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.stage import build_evaluate
-from tasks.execution.outcome import RETRIES, ended
+from tasks.execution.outcome import RETRIES, final_state
 from tasks.sample.config import SampleConfig
 from tasks.sample.stage import build_sample
 from tasks.train.config import TrainStageConfig
@@ -46,43 +35,43 @@ from tasks.vocab.stage import build_vocab
 
 @task(name="sample", task_run_name="sample", **RETRIES)
 def sample(context: RunContext, config: SampleConfig) -> State:
-    """Files become documents, as much of each source as the mixture can use."""
-    return State(**ended(task_run.run_count, build_sample, context, config))
+    """Read files into documents, as much of each source as the mixture can use."""
+    return State(**final_state(task_run.run_count, build_sample, context, config))
 
 
 @task(name="clean", task_run_name="clean", **RETRIES)
 def clean(context: RunContext, documents: Artifact, config: CleanConfig) -> State:
-    """Text is repaired and freed of markup and personal data; what is not worth learning is dropped."""
-    return State(**ended(task_run.run_count, build_clean, context, documents, config))
+    """Repair text, remove markup and personal data, and drop low-quality documents."""
+    return State(**final_state(task_run.run_count, build_clean, context, documents, config))
 
 
 @task(name="dedup", task_run_name="dedup", **RETRIES)
 def dedup(context: RunContext, documents: Artifact, config: DedupConfig) -> State:
-    """Exact and near duplicates out, the better copy stays."""
-    return State(**ended(task_run.run_count, build_dedup, context, documents, config))
+    """Remove exact and near duplicates and keep the better copy."""
+    return State(**final_state(task_run.run_count, build_dedup, context, documents, config))
 
 
 @task(name="decontaminate", task_run_name="decontaminate", **RETRIES)
 def decontaminate(context: RunContext, documents: Artifact, config: DecontaminateConfig) -> State:
-    """What also stands in the benchmarks is cut out; a held-out split is set aside."""
-    return State(**ended(task_run.run_count, build_decontaminate, context, documents, config))
+    """Remove text that the benchmarks contain and set aside a held-out split."""
+    return State(**final_state(task_run.run_count, build_decontaminate, context, documents, config))
 
 
 @task(name="vocab", task_run_name="vocab", **RETRIES)
 def vocab(context: RunContext, documents: Artifact, config: VocabConfig) -> State:
-    """Documents become a vocabulary."""
-    return State(**ended(task_run.run_count, build_vocab, context, documents, config))
+    """Train a vocabulary on documents, or take over a published one."""
+    return State(**final_state(task_run.run_count, build_vocab, context, documents, config))
 
 
 @task(name="chunk", task_run_name="chunk", **RETRIES)
 def chunk(context: RunContext, documents: Artifact, vocab: Artifact, config: ChunkConfig) -> State:
-    """Documents become rows of tokens and the order in which they are read."""
-    return State(**ended(task_run.run_count, build_chunk, context, documents, vocab, config))
+    """Pack documents into sequences of tokens and fix the order in which they are read."""
+    return State(**final_state(task_run.run_count, build_chunk, context, documents, vocab, config))
 
 
 @task(name="train", task_run_name="train", **RETRIES)
 def train(context: RunContext, sequences: Artifact, vocab: Artifact, config: TrainStageConfig) -> State:
-    """Rows in their order become a model."""
+    """Train a model on the sequences in their order."""
     log = get_run_logger()
     teller = MessageTeller()
     run = {"prefect.resource.id": f"prefect.flow-run.{flow_run.id}", "prefect.resource.name": flow_run.name or ""}
@@ -93,7 +82,7 @@ def train(context: RunContext, sequences: Artifact, vocab: Artifact, config: Tra
         if message.get("kind") == "event":
             emit_event(f"bessemer.{message['event']}", resource=run, payload=message)
 
-    return State(**ended(task_run.run_count, build_train, context, sequences, vocab, config, on_log))
+    return State(**final_state(task_run.run_count, build_train, context, sequences, vocab, config, on_log))
 
 
 @task(name="evaluate", task_run_name="evaluate", **RETRIES)
@@ -105,8 +94,11 @@ def evaluate(
     decontaminated: Artifact,
     config: EvaluateConfig,
 ) -> State:
-    """The model's held-out bits per byte, its benchmark scores, and text that it writes."""
-    return State(**ended(task_run.run_count, build_evaluate, context, model, vocab, sequences, decontaminated, config))
+    """Measure the model: held-out bits per byte, benchmark scores, and generated text."""
+    return State(
+        **final_state(task_run.run_count, build_evaluate, context, model, vocab, sequences, decontaminated, config)
+    )
 
 
 TASKS = {task.name: task for task in (sample, clean, dedup, decontaminate, vocab, chunk, train, evaluate)}
+"""Every task by the name of its stage, in the order of the pipeline."""

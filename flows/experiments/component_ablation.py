@@ -56,7 +56,7 @@ def take_apart(root: Path, run: str, advance: Callable[[int, int], None] = lambd
     from model.checkpoint.weights import load_gpt
     from model.inference.scoring import text_nats
     from model.nn.pruning import Kind, Part, ablated, parts_of, removed_parameters
-    from tasks.artifacts.earlier import find_earlier
+    from tasks.artifacts.earlier import resolve_artifacts
     from tasks.evaluate.perplexity import heldout_texts
 
     record = open_run(root, run, needs="train")
@@ -64,7 +64,7 @@ def take_apart(root: Path, run: str, advance: Callable[[int, int], None] = lambd
     config = recipe_of(root / "runs" / record["run_id"]).evaluate
     tokenizer = open_tokenizer(artifacts["vocab"])
     network = load_gpt(artifacts["train"].path, tokenizer.digest)
-    earlier = find_earlier(config.earlier, root, "decontaminate", "evaluate.earlier")
+    earlier = resolve_artifacts(config.earlier, root, "decontaminate", "evaluate.earlier")
     texts, _ = heldout_texts([*earlier, artifacts["decontaminate"]], config.heldout_max_bytes, config.seed)
     documents = [text for mine in texts.values() for text in mine]
     if not documents:

@@ -52,7 +52,7 @@ from model.checksummed_json import read_sealed, write_sealed
 from model.errors import BessemerError, InputError, RecipeError
 from model.files import write_atomically
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.build import Watcher
+from tasks.artifacts.build import ProgressListener
 from tasks.common.config import StrictConfig
 from tasks.common.numeric import seed64
 from tasks.execution.outcome import one_line
@@ -219,7 +219,7 @@ class _Mixing:
 
 
 @task(name="proxy", task_run_name="proxy {number}", persist_result=False)
-def train_proxy(number: int, recipe: Recipe, root: Path, run_id: str, metric: str, watcher: Watcher) -> Proxy:
+def train_proxy(number: int, recipe: Recipe, root: Path, run_id: str, metric: str, watcher: ProgressListener) -> Proxy:
     """Train one proxy and measure it. A proxy that fails ends the search: a fit needs all of them."""
     del number  # It names the task run.
     record = run_road(recipe, root, run_id, watcher)

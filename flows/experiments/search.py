@@ -38,7 +38,7 @@ from flows.recipe.schema import Recipe
 from flows.runs.record import ONLOOKER, PAUSED
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.build import Watcher
+from tasks.artifacts.build import ProgressListener
 from tasks.execution.outcome import one_line
 
 FRUITLESS = 3
@@ -186,7 +186,7 @@ STATES: dict[TrialState, str] = {
 
 
 @task(name="trial", task_run_name="trial {number}, rung {rung}", persist_result=False)
-def train_trial(number: int, rung: int, stretch: Stretch, root: Path, watcher: Watcher) -> State:
+def train_trial(number: int, rung: int, stretch: Stretch, root: Path, watcher: ProgressListener) -> State:
     """Train a trial to a rung, or to its end."""
     del number, rung  # They name the task run.
     came = go_stretch(stretch, root, watcher)
@@ -194,7 +194,7 @@ def train_trial(number: int, rung: int, stretch: Stretch, root: Path, watcher: W
     return State(type=STATES[came.state], name=came.state.capitalize(), message=came.told, data=came)  # pyright: ignore[reportArgumentType]
 
 
-def go_stretch(stretch: Stretch, root: Path, watcher: Watcher) -> Came:
+def go_stretch(stretch: Stretch, root: Path, watcher: ProgressListener) -> Came:
     """Raises Infra where the machine failed: the trial is not to blame, and goes on when the search does."""
     began = time.monotonic()
     try:

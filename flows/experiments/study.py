@@ -23,7 +23,7 @@ from flows.runs.record import new_run_id
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError, RecipeError
 from tasks.artifacts.identity import first_difference
-from tasks.artifacts.lease import LEASE_SECONDS, build_lease, no_word
+from tasks.artifacts.lease import LEASE_SECONDS, build_lease, ignore
 
 SEARCHES = "searches"
 
@@ -80,7 +80,7 @@ class Study:
         return recipe.model_copy(update={"name": name}) if name else recipe
 
     @contextmanager
-    def held(self, say: Callable[[str], None] = no_word) -> Iterator[None]:
+    def held(self, say: Callable[[str], None] = ignore) -> Iterator[None]:
         """Work on the study, which one process at a time may; InputError where another does.
 
         Of one whose machine went down only its silence tells, and `say` hears of the wait.

@@ -38,7 +38,7 @@ from model.checkpoint.metrics import RECENT_SHARE, final_rows
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import BessemerError, Infra
 from tasks.artifacts.artifact import BUILT, Artifact
-from tasks.artifacts.build import Watcher
+from tasks.artifacts.build import ProgressListener
 from tasks.execution.outcome import one_line
 from tasks.prefect_tasks import TASKS
 
@@ -49,10 +49,10 @@ class Stopped(KeyboardInterrupt):
     """Another thread asked this run to stop; it leaves a checkpoint."""
 
 
-class TrialWatcher(Watcher):
+class TrialWatcher(ProgressListener):
     """Hears one run of many: tells what is built, under the run's name, and can be asked to stop it."""
 
-    def __init__(self, name: str, onlooker: Watcher, stop: threading.Event) -> None:
+    def __init__(self, name: str, onlooker: ProgressListener, stop: threading.Event) -> None:
         self._name = name
         self._onlooker = onlooker
         self._stop = stop
@@ -68,7 +68,9 @@ class TrialWatcher(Watcher):
             self._onlooker.finished(f"{self._name} {stage}", artifact, seconds)
 
 
-def run_road(recipe: Recipe, root: Path, run_id: str, watcher: Watcher, *, until: str | None = None) -> dict[str, Any]:
+def run_road(
+    recipe: Recipe, root: Path, run_id: str, watcher: ProgressListener, *, until: str | None = None
+) -> dict[str, Any]:
     """Walk the road, or as far as the stage `until`, in the Prefect run that this is called in; returns the run's
     record, whose `state` says whether it came to its end or paused. Raises what its stages raise.
 
@@ -164,7 +166,9 @@ def run_all(
 
 
 @task(name="change", task_run_name="{change}, seed {seed}", persist_result=False)
-def run_change(change: str, seed: int, setup: Setup, root: Path, run_ids: list[str], watcher: Watcher) -> State:
+def run_change(
+    change: str, seed: int, setup: Setup, root: Path, run_ids: list[str], watcher: ProgressListener
+) -> State:
     """One change under one seed. Infra is raised; of other errors the table has the cause."""
     run_id = run_ids[0]
     try:

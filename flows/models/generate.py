@@ -191,7 +191,7 @@ class Holes:
         by_hole = []
         for number, stretch in enumerate(self.stretches[:-1]):
             first = not number and not stretch
-            blank = stretch.endswith(" ") or (first and (tokenizer.leading_blank or not tokenizer.exact))
+            blank = stretch.endswith(" ") or (first and (tokenizer.leading_space or not tokenizer.exact))
             by_hole.append(begins if blank and begins.any() else goes_on)
         return torch.stack(by_hole)
 

@@ -16,7 +16,7 @@ from flows.runs.record import check_writable, new_run_id
 from flows.runs.roots import open_root, refresh
 from model.errors import Infra, InputError
 from tasks.artifacts.lease import LEASE_SECONDS, build_lease
-from tasks.artifacts.remote.backing import Backing
+from tasks.artifacts.remote.mirror import RemoteMirror
 from tasks.common.digests import INPUTS
 from tasks.sample.discovery import find_files
 from tasks.sample.stage import digested, file_digests
@@ -97,7 +97,7 @@ def alone(root: Path, say: Say = in_silence, seconds: float = LEASE_SECONDS) -> 
         raise AnotherNightError(f"nightly: another night is under way under {root} ({holder}); wait for its end")
 
     check_writable(root)
-    among_machines = Backing.of(root).lease("nightly", on_wait, seconds, on_alive)
+    among_machines = RemoteMirror.of(root).lease("nightly", on_wait, seconds, on_alive)
     with build_lease(root / "locks" / "nightly", on_wait, seconds, on_alive), among_machines:
         # What another machine's night did since this command began.
         refresh(root)

@@ -28,7 +28,7 @@ from flows.runs.pipeline import BUILDERS
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.build import RunContext, Watcher
+from tasks.artifacts.build import ProgressListener, RunContext
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import SourceFiles, find_files
 from tasks.sample.mixture import plan_mixture
@@ -93,7 +93,7 @@ class Pilot:
     measured: dict[str, Measurement] = field(default_factory=dict)
 
 
-def run_pilot(recipe: Recipe, root: Path, share: float, watcher: Watcher) -> Pilot:
+def run_pilot(recipe: Recipe, root: Path, share: float, watcher: ProgressListener) -> Pilot:
     """Build the pilot of `recipe`, a `share` (0 to 1) of what it would select from each source.
 
     Raises what a run would raise: a missing input, a guard that stops a stage.
@@ -109,7 +109,7 @@ def run_pilot(recipe: Recipe, root: Path, share: float, watcher: Watcher) -> Pil
         }
     )
     pilot = Pilot(place, small, shares)
-    context = RunContext(place, run_id="pilot", watcher=watcher)
+    context = RunContext(place, run_id="pilot", listener=watcher)
     for name in HEAVY:
         importlib.import_module(name)
 

@@ -37,14 +37,16 @@ from model.config.network import NetworkConfig
 from model.engines.memory import rank_sizes
 from model.errors import InputError, RecipeError
 from model.train.micro_batch import machine_memory
-from tasks.artifacts.build import Watcher
+from tasks.artifacts.build import ProgressListener
 from tasks.chunk.mixture import plan_mixture
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import find_files
 from tasks.sample.mixture import mixture_remarks, plan_from_sizes
 
 
-def plan_recipe(recipe: Recipe, root: Path, pilot_share: float, asked: Asked, watcher: Watcher) -> dict[str, Any]:
+def plan_recipe(
+    recipe: Recipe, root: Path, pilot_share: float, asked: Asked, watcher: ProgressListener
+) -> dict[str, Any]:
     """Run the pilot and give the plan as plain values.
 
     Raises RecipeError for options that only the calculator knows, and what the pilot raises.

@@ -95,11 +95,11 @@ def _first_to_build(recipe: Recipe, root: Path | None) -> str | None:
 def check_sources(recipe: Recipe, listings: Sequence[SourceFiles]) -> None:
     """Raise RecipeError where a source lacks a field, or InputError where its files hold another format, by its first
     records."""
-    from tasks.sample.first_records import first_misfit
+    from tasks.sample.first_records import find_mismatch
 
     for listing in listings:
         name = listing.source.name
-        misfit = first_misfit(listing)
+        misfit = find_mismatch(listing)
         if misfit is None:
             continue
         place = recipe.place(("sources",), name, misfit.setting)

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from flows.metrics.escaping import escape_output, escaped
 from tasks.artifacts.artifact import ACCEPTED, BUILT, REPRODUCED, REUSED, Artifact
-from tasks.artifacts.build import Watcher
+from tasks.artifacts.build import ProgressListener
 
 QUIET_SECONDS = 30.0
 """Where no bar can be drawn (a log, a pipe), a line this often says how far a stage is."""
@@ -39,7 +39,7 @@ class _Bars(Progress):
             escape_output()
 
 
-class ProgressBars(Watcher):
+class ProgressBars(ProgressListener):
     """Live bars on a terminal, plain lines elsewhere. Use as a context manager around a run."""
 
     def __init__(self, console: Console) -> None:

@@ -41,7 +41,7 @@ from prefect.runtime import deployment, flow_run
 from model.errors import BessemerError, GuardError, Infra
 from model.files import DISK_FULL
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.drop_rate_limit import SourceWiped
+from tasks.artifacts.limits import SourceWiped
 
 MOST_LEAKED = 0.1
 """Share of a benchmark's items found in the text, above which it is an event."""

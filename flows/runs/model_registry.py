@@ -23,7 +23,14 @@ from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError, IntegrityError
 from model.files import make_folders, sync_directory
 from tasks.artifacts.remote.attach import store_of
-from tasks.artifacts.remote.metadata import PROMOTION, PROMOTION_LOST, bring, create_promotion, put_run, read_record
+from tasks.artifacts.remote.metadata import (
+    PROMOTION,
+    PROMOTION_LOST,
+    create_promotion,
+    pull_metadata,
+    put_run,
+    read_record,
+)
 from tasks.artifacts.remote.metadata import PROMOTIONS as FOLDER
 from tasks.artifacts.reuse import now
 
@@ -160,7 +167,7 @@ def _publish(root: Path, made: Promotion, record: dict[str, Any]) -> bool:
         # Nobody is to find a promotion of a run that is not known there.
         put_run(root, store, made.run_id)
         if not create_promotion(store, made.number, asdict(made)):
-            bring(root, store)
+            pull_metadata(root, store)
             return False
     folder = root / FOLDER
     draft = folder / f".draft-{secrets.token_hex(4)}"

@@ -90,7 +90,7 @@ def left_in_store(store: ObjectStore, known: Collection[Place], unfinished_since
     since 1970): parts of artifacts other than the `known` ones, which stand, and what unfinished builds kept."""
     newest: dict[Place, float] = {}
     for prefix in (PARTS, CHECKPOINTS, UNFINISHED):
-        for key, entry in store.under(prefix).items():
+        for key, entry in store.list_objects(prefix).items():
             _, stage, name = key.split("/", 2)
             place = (stage, name.partition("/")[0].removesuffix(".json"))
             if prefix != PARTS or place not in known:

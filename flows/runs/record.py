@@ -14,7 +14,7 @@ from model.checksummed_json import read_sealed, read_sealed_text, write_sealed
 from model.errors import BessemerError, Infra, InputError, IntegrityError, Paused
 from model.files import DISK_FULL
 from tasks.artifacts.artifact import ACCEPTED, REUSED, Artifact
-from tasks.artifacts.build import Watcher
+from tasks.artifacts.build import ProgressListener
 from tasks.artifacts.lease import is_known_dead, is_of_an_earlier_boot, this_process
 from tasks.artifacts.remote.metadata import RECIPE_LOST, read_record
 
@@ -38,7 +38,7 @@ PAUSED = "paused"
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
-ONLOOKER: ContextVar[Watcher] = ContextVar("ONLOOKER", default=Watcher())  # noqa: B039  # a Watcher has no state
+ONLOOKER: ContextVar[ProgressListener] = ContextVar("ONLOOKER", default=ProgressListener())  # noqa: B039  # a ProgressListener has no state
 """Who watches the runs of this context; the command puts its progress bars here."""
 
 ENDED: ContextVar[list[dict[str, Any] | BessemerError] | None] = ContextVar("ENDED", default=None)
@@ -52,10 +52,10 @@ def leave_end(end: dict[str, Any] | BessemerError) -> None:
         ends.append(end)
 
 
-class RunRecord(Watcher):
+class RunRecord(ProgressListener):
     """Keeps `run.json` true while stages finish, and passes what it hears on to another watcher."""
 
-    def __init__(self, folder: Path, head: dict[str, Any], onlooker: Watcher) -> None:
+    def __init__(self, folder: Path, head: dict[str, Any], onlooker: ProgressListener) -> None:
         self._path = folder / RECORD
         self._onlooker = onlooker
         begun = {"process": this_process(), "state": RUNNING, "finished": None, "stages": [], "notes": []}

@@ -26,7 +26,7 @@ from tasks.artifacts.lease import is_alive, problem_of
 from tasks.artifacts.manifest import MANIFEST, read_manifest
 from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.remote.metadata import read_record
-from tasks.artifacts.remote.partial_builds import HELD
+from tasks.artifacts.remote.partial_builds import STAGING
 from tasks.artifacts.workspace import read_record as read_unit
 
 ROOMS = (
@@ -76,7 +76,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _is_left_out(folder: Path) -> bool:
     """Whether a folder was set aside, is not finished, or holds links to what is being put into a store."""
-    if folder.name == HELD and folder.parent.parent.name == "work":
+    if folder.name == STAGING and folder.parent.parent.name == "work":
         return True
     return folder.name.startswith((".", "tmp", "publish-", f"{DAMAGED}-")) or f".{DAMAGED}-" in folder.name
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from flows.runs.model_registry import link_promotions
 from model.errors import BessemerError
 from tasks.artifacts.remote.attach import attached_root, is_address, store_of
-from tasks.artifacts.remote.metadata import bring, put_night, put_pages, put_run
+from tasks.artifacts.remote.metadata import pull_metadata, put_night, put_pages, put_run
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def refresh(root: Path) -> None:
     """Bring what other machines left in the store that a root stands before, if there is one."""
     store = store_of(root)
     if store is not None:
-        bring(root, store)
+        pull_metadata(root, store)
         link_promotions(root)
 
 

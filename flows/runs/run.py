@@ -124,7 +124,7 @@ class Run:
             run_id=self.run_id,
             buildable=None if len(buildable) == len(STAGES) else frozenset(buildable),
             forced=frozenset(buildable) if force else frozenset(),
-            watcher=self.record,
+            listener=self.record,
         )
 
     def step(self, task: Callable[..., Any], *inputs: Any) -> Artifact:

@@ -1,8 +1,8 @@
-"""Building an artifact once: identity, lease, resume, conservation, atomic publication, reuse.
+"""Build an artifact once: identity, reuse, lease, resume, conservation, atomic publication.
 
-The root of all artifacts holds `artifacts/STAGE/IDENTITY`, `aliases/STAGE/IDENTITY.json` (what a person accepted),
+The root of all artifacts holds `artifacts/STAGE/IDENTITY`, `aliases/STAGE/IDENTITY.json` (manually accepted artifacts),
 `work/IDENTITY.TOKEN` (unfinished builds), `locks/IDENTITY`, `inputs.json` and `runs/RUN_ID`. A stage calls
-`build_artifact` in its task body; Prefect only watches.
+`build_artifact` in its task body; Prefect only observes.
 """
 
 import functools
@@ -22,13 +22,13 @@ from tasks.artifacts.artifact import ACCEPTED, BUILT, Artifact
 from tasks.artifacts.identity import Identity, library_versions
 from tasks.artifacts.lease import LEASE_SECONDS, Lease, build_lease, is_held
 from tasks.artifacts.limits import Limits
-from tasks.artifacts.manifest import CURE, MANIFEST, parent_problem, rows_by_table
+from tasks.artifacts.manifest import HINT, MANIFEST, parent_problem, rows_by_table
 from tasks.artifacts.publish import FORCED, compare, make_manifest
-from tasks.artifacts.remote.backing import Backing
-from tasks.artifacts.remote.object_store import heard_waits
-from tasks.artifacts.remote.partial_builds import Kept
+from tasks.artifacts.remote.mirror import RemoteMirror
+from tasks.artifacts.remote.object_store import report_waits
+from tasks.artifacts.remote.partial_builds import ResumeFiles
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.reuse import Miss, explain_miss, read_alias, tell_identity
+from tasks.artifacts.reuse import CacheMiss, explain_miss, read_alias, write_identity
 from tasks.artifacts.workspace import Workspace, sweep, take_over
 from tasks.common.code_fingerprint import code_of
 from tasks.common.config import StrictConfig
@@ -36,75 +36,76 @@ from tasks.common.config import StrictConfig
 log = logging.getLogger(__name__)
 
 DOCUMENTS = "documents"
-"""The parent whose documents a stage takes in, and the table that they stand in."""
+"""The parent whose documents a stage reads, and the table that holds them."""
 
 
-def nothing_kept(scratch: Path) -> tuple[tuple[Path, ...], ...]:
-    """For stages whose finished units are all that they go on from."""
+def no_resume_files(scratch: Path) -> tuple[tuple[Path, ...], ...]:
+    """Return nothing: for stages that resume from their finished units alone."""
     del scratch
     return ()
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What the identity of a stage needs to know about it."""
+    """The declaration of a stage: what its identity counts besides configuration and parents."""
 
     name: str
     roots: tuple[str, ...]
-    """Where the code that counts begins: `module:name` of functions, or a module that counts whole."""
+    """The roots of the code that counts: `module:name` of functions, or a module that counts whole."""
     libraries: tuple[str, ...]
     """Distributions whose versions decide the result."""
     given: Mapping[str, str] | None = None
-    """Variables that the process of its own has in which it works; None for a stage that works in ours."""
-    kept: Kept = nothing_kept
-    """Files of an unfinished build's scratch folder from which another machine goes on."""
+    """Environment variables of the separate process in which it runs; None for a stage that runs in this process."""
+    resume_files: ResumeFiles = no_resume_files
+    """Files of an unfinished build's scratch folder that another machine needs to resume it."""
 
 
-class Watcher:
-    """Hears what happens to the stages of a run; this one stays silent, a flow's draws bars and keeps a record."""
+class ProgressListener:
+    """Receives what happens to the stages of a run; this one ignores it, those of a flow draw bars and keep a
+    record."""
 
     def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
-        """`done` of `total` units of the named kind are finished (`total` None where nobody can know)."""
+        """Receive that `done` of `total` units of the named kind are finished; `total` is None if it is unknown."""
 
     def note(self, stage: str, sentence: str) -> None:
-        """Something worth knowing: a wait, the cause of a rebuild."""
+        """Receive a sentence worth showing: a wait, the cause of a rebuild."""
 
     def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
-        """The stage's artifact stands; its `outcome` and `cause` tell how it came to."""
+        """Receive the stage's artifact; its `outcome` and `cause` say how the run got it."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """Where a run builds, what it may build, and who watches."""
+    """Where a run builds, what it may build, and who is informed."""
 
     root: Path
     run_id: str
     buildable: frozenset[str] | None = None
-    """Stages that may be built in this run; None for all. Others must exist already."""
+    """Stages that may be built in this run; None for all. The artifacts of others must exist."""
     forced: frozenset[str] = frozenset()
     """Stages to rebuild and compare even if they exist."""
     dry: bool = False
-    """Build nothing: raise WouldBuild where a build would begin."""
+    """Build nothing: raise WouldBuild before the first build."""
     guessing: bool = False
-    """The inputs stand in for what will be built: what is reused of them is held against no limit."""
-    watcher: Watcher = field(default_factory=Watcher, compare=False)
+    """The parents are placeholders for artifacts yet to be built: no limits are checked for what is reused."""
+    listener: ProgressListener = field(default_factory=ProgressListener, compare=False)
     lease_seconds: float = LEASE_SECONDS
-    """Silence after which the builder of an artifact that this run waits for is passed over."""
+    """Silence, in seconds, after which this run takes over from the builder of an artifact that it waits for."""
 
     def progress_of(self, stage: str) -> Callable[[int, int | None, str], None]:
-        """The progress listener bound to a stage."""
-        return functools.partial(self.watcher.progress, stage)
+        """Return the listener's `progress`, bound to a stage."""
+        return functools.partial(self.listener.progress, stage)
 
     def note(self, stage: str, sentence: str) -> None:
-        """Tell the watcher a sentence about a stage."""
+        """Log a sentence about a stage and pass it to the listener."""
         log.info("%s: %s", stage, sentence)
-        self.watcher.note(stage, sentence)
+        self.listener.note(stage, sentence)
 
 
 class WouldBuild(Exception):
-    """Raised in a dry run at the first artifact that does not stand."""
+    """Raised in a dry run at the first artifact that does not exist."""
 
-    def __init__(self, identity: Identity, miss: Miss) -> None:
+    def __init__(self, identity: Identity, miss: CacheMiss) -> None:
         super().__init__(f"{identity.stage}: {miss.cause}")
         self.identity = identity
         self.miss = miss
@@ -118,7 +119,7 @@ NO_LIMITS = Limits()
 def stage_identity(
     stage: Stage, config: StrictConfig, parents: Mapping[str, Artifact], external: Mapping[str, str]
 ) -> Identity:
-    """The identity of a stage's build: parents count by content, external files by their digests."""
+    """Return the identity of a stage's build: parents count by content, external files by their digests."""
     return Identity(
         stage=stage.name,
         code=code_of(stage.roots),
@@ -139,20 +140,21 @@ def build_artifact(
     external: Mapping[str, str] | None = None,
     limits: Limits = NO_LIMITS,
 ) -> Artifact:
-    """The stage's artifact under its identity: reused if it exists, else built by `run` and published atomically.
+    """Return the stage's artifact under its identity: reused if it exists, else built by `run` and published
+    atomically.
 
-    `limits` are asked before it is published, and of an artifact that is reused. Raises GuardError where it passes
-    one, InputError when the stage may not be built in this run and no artifact exists, IntegrityError when a forced
-    rebuild differs from what stands, Infra when the disk is full or fails, Bug when documents vanish, WouldBuild in a
+    `limits` are checked before publication, and for an artifact that is reused. Raises GuardError if one is exceeded,
+    InputError if the stage may not be built in this run and no artifact exists, IntegrityError if a forced rebuild
+    differs from the published artifact, Infra if the disk is full or fails, Bug if documents vanish, WouldBuild in a
     dry run.
     """
     began = time.monotonic()
     identity = stage_identity(stage, config, parents, external or {})
     forced = stage.name in context.forced
-    # A forecast (`explain`) does not wait for a store.
-    waits = nullcontext() if context.dry else heard_waits(functools.partial(context.note, stage.name))
+    # A dry run (`plan`) does not wait for a store.
+    waits = nullcontext() if context.dry else report_waits(functools.partial(context.note, stage.name))
     with waits:
-        artifact = None if forced else _standing(context, identity)
+        artifact = None if forced else _existing_artifact(context, identity)
     if artifact is None:
         miss = explain_miss(context.root, identity)
         if context.dry:
@@ -164,7 +166,7 @@ def build_artifact(
                 f" Run without --only, or --from {stage.name}."
             )
         try:
-            with heard_waits(functools.partial(context.note, stage.name)):
+            with report_waits(functools.partial(context.note, stage.name)):
                 artifact = _build(
                     context, stage, identity, parents, run, "forced" if forced else miss.cause, forced, limits
                 )
@@ -173,45 +175,45 @@ def build_artifact(
         except MemoryError as error:
             raise Infra(
                 f"{stage.name}: memory ran out. Finished parts are kept: run again with fewer workers, or with smaller"
-                f" parts (sample.part_bytes), and the build goes on from them."
+                f" parts (sample.part_bytes), and the build continues from them."
             ) from error
     else:
         _check_parents(artifact, parents)
-        if not context.dry and Backing.of(context.root).put_back(artifact):
-            context.note(stage.name, f"{artifact.identity} stood here alone, and is in the store again")
+        if not context.dry and RemoteMirror.of(context.root).reupload(artifact):
+            context.note(stage.name, f"{artifact.identity} was missing in the store and was uploaded again")
     if artifact.reused and not context.guessing:
         limits.check(artifact.report)
-    context.watcher.finished(stage.name, artifact, time.monotonic() - began)
+    context.listener.finished(stage.name, artifact, time.monotonic() - began)
     return artifact
 
 
 def _check_parents(child: Artifact, parents: Mapping[str, Artifact]) -> None:
-    """Raise IntegrityError where the manifest of a parent is not what it was when the child was made from it."""
+    """Raise IntegrityError if the manifest of a parent is not what it was when the child was made from it."""
     for name, parent in parents.items():
-        told = child.manifest["parents"].get(name)
+        recorded = child.manifest["parents"].get(name)
         # Another build with the same content may have taken the parent's place.
-        if told is None or told["identity"] != parent.identity:
+        if recorded is None or recorded["identity"] != parent.identity:
             continue
-        if problem := parent_problem(child.manifest, told, parent.manifest):
-            raise IntegrityError(f"{problem}: one of the two was changed. {CURE}")
+        if problem := parent_problem(child.manifest, recorded, parent.manifest):
+            raise IntegrityError(f"{problem}: one of the two manifests was changed. {HINT}")
 
 
-def _standing(context: RunContext, identity: Identity) -> Artifact | None:
-    """What stands under the identity, of its own or by a person's word."""
+def _existing_artifact(context: RunContext, identity: Identity) -> Artifact | None:
+    """Return the published artifact for this identity, or one accepted in its place; None if there is neither."""
     path = context.root / "artifacts" / identity.stage / identity.key
-    backing = Backing.of(context.root)
-    backing.find(identity.stage, identity.key)
+    mirror = RemoteMirror.of(context.root)
+    mirror.fetch_manifest(identity.stage, identity.key)
     if path.exists():
         return Artifact.open(path)
     alias = read_alias(context.root, identity.stage, identity.key)
     if alias is None:
         return None
     accepted = path.with_name(alias.accepted)
-    backing.find(identity.stage, alias.accepted)
+    mirror.fetch_manifest(identity.stage, alias.accepted)
     if not (accepted / MANIFEST).exists():
-        context.note(identity.stage, f"{alias.accepted} was {alias.words()}, but it no longer stands")
+        context.note(identity.stage, f"{alias.accepted} was {alias.describe()}, but it no longer exists")
         return None
-    found = Artifact.open(accepted, outcome=ACCEPTED, cause=alias.words())
+    found = Artifact.open(accepted, outcome=ACCEPTED, cause=alias.describe())
     return replace(found, accepted_for=identity.key)
 
 
@@ -225,28 +227,28 @@ def _build(
     forced: bool,
     limits: Limits,
 ) -> Artifact:
-    """Build under the lease of the identity; a builder that lost its lease while it was paused starts over."""
+    """Build under the lease of the identity; a builder that lost its lease while it was suspended starts over."""
 
     def on_wait(holder: str) -> None:
         context.note(identity.stage, f"waiting: {holder} builds the same identity {identity.key}")
 
-    backing = Backing.of(context.root)
+    mirror = RemoteMirror.of(context.root)
     while True:
         with (
             build_lease(context.root / "locks" / identity.key, on_wait, context.lease_seconds) as lease,
-            backing.lease(identity.key, on_wait, context.lease_seconds),
+            mirror.lease(identity.key, on_wait, context.lease_seconds),
         ):
-            standing = _standing(context, identity)
-            if standing is not None and not forced:
-                return standing
+            existing = _existing_artifact(context, identity)
+            if existing is not None and not forced:
+                return existing
             try:
-                return _build_alone(context, stage, identity, parents, run, cause, standing, lease, forced, limits)
+                return _build_alone(context, stage, identity, parents, run, cause, existing, lease, forced, limits)
             except Exception as error:
                 if not lease.is_lost():
                     raise
-                ghost = f"{_build_name(identity, forced)}.{lease.token}"
-                shutil.rmtree(context.root / "work" / ghost, ignore_errors=True)
-                lost = f"another builder took over while this one stood still ({type(error).__name__}: {error})"
+                abandoned = f"{_build_name(identity, forced)}.{lease.token}"
+                shutil.rmtree(context.root / "work" / abandoned, ignore_errors=True)
+                lost = f"another builder took over while this one was suspended ({type(error).__name__}: {error})"
                 context.note(identity.stage, lost)
 
 
@@ -257,26 +259,26 @@ def _build_alone(
     parents: Mapping[str, Artifact],
     run: Run,
     cause: str,
-    standing: Artifact | None,
+    existing: Artifact | None,
     lease: Lease,
     forced: bool,
     limits: Limits,
 ) -> Artifact:
     _sweep(context.root)
     folder, resumed = take_over(context.root / "work", _build_name(identity, forced), lease.token)
-    # By a clock that nobody sets: nights plan by how long a stage took.
+    # By a monotonic clock: nightly runs are planned by how long a stage took.
     started, began = time.time(), time.monotonic()
-    backing = Backing.of(context.root)
-    # A forced build takes nothing over from others: on another machine it begins anew.
-    unfinished = Backing(context.root, None) if forced else backing
-    with unfinished.going_on(stage.name, identity.key, folder, stage.kept, lease.is_lost) as came:
-        if came:
-            context.note(identity.stage, f"{came} files of what was finished came from the store")
-        resumed = resumed or came > 0
+    mirror = RemoteMirror.of(context.root)
+    # A forced build takes nothing over from other machines.
+    unfinished = RemoteMirror(context.root, None) if forced else mirror
+    with unfinished.sync_partial_build(stage.name, identity.key, folder, stage.resume_files, lease.is_lost) as fetched:
+        if fetched:
+            context.note(identity.stage, f"{fetched} files of the unfinished build were fetched from the store")
+        resumed = resumed or fetched > 0
         if resumed:
-            cause = f"{cause}; going on from what was finished"
+            cause = f"{cause}; continued from the finished parts"
         context.note(identity.stage, f"building {identity.key}: {cause}")
-        workspace = Workspace(folder, context.progress_of(identity.stage), tell_identity(folder, identity), limits)
+        workspace = Workspace(folder, context.progress_of(identity.stage), write_identity(folder, identity), limits)
         workspace.clear_temporary()
         report = run(workspace)
     report.check_conservation(identity.stage)
@@ -295,16 +297,16 @@ def _build_alone(
         resumed=resumed,
         run_id=context.run_id,
     )
-    if standing is not None:
+    if existing is not None:
         try:
-            compared = compare(standing, manifest, workspace, target)
+            compared = compare(existing, manifest, workspace, target)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if compared.cause != FORCED:
-            backing.restore(compared)
+            mirror.restore(compared)
         return compared
-    if not backing.publish(workspace, manifest, target):
-        context.note(identity.stage, "another machine was first, with the same content: its artifact stands")
+    if not mirror.publish(workspace, manifest, target):
+        context.note(identity.stage, "another machine was first, with the same content: its artifact is used")
     shutil.rmtree(folder, ignore_errors=True)
     return Artifact.open(target, outcome=BUILT, cause=cause)
 
@@ -314,8 +316,8 @@ def _build_name(identity: Identity, forced: bool) -> str:
 
 
 def _sweep(root: Path) -> None:
-    standing = {path.name for path in root.glob("artifacts/*/*")}
-    sweep(root / "work", standing.__contains__, lambda identity: is_held(root / "locks" / identity))
+    existing = {path.name for path in root.glob("artifacts/*/*")}
+    sweep(root / "work", existing.__contains__, lambda identity: is_held(root / "locks" / identity))
 
 
 def _infrastructure_error(stage: Stage, root: Path, error: OSError) -> BessemerError:
@@ -324,7 +326,7 @@ def _infrastructure_error(stage: Stage, root: Path, error: OSError) -> BessemerE
         free = shutil.disk_usage(root).free if root.exists() else 0
         return Infra(
             f"{stage.name}: no space left while writing {where} ({free / 1e9:.1f} GB free under {root})."
-            f" Finished parts are kept: free some space and run again, and the build goes on from them."
+            f" Finished parts are kept: free some space and run again, and the build continues from them."
         )
     if error.errno in NOT_WRITABLE:
         return InputError(
@@ -334,6 +336,6 @@ def _infrastructure_error(stage: Stage, root: Path, error: OSError) -> BessemerE
     if isinstance(error, FileNotFoundError):
         return InputError(f"{stage.name}: {where} disappeared while the stage ran; put it back and run again.")
     return Infra(
-        f"{stage.name}: the operating system reported `{error}` at {where}. Finished parts are kept: look at the disk,"
-        f" and run again to go on."
+        f"{stage.name}: the operating system reported `{error}` at {where}. Finished parts are kept: check the disk,"
+        f" and run again to continue."
     )

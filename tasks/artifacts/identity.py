@@ -1,10 +1,9 @@
-"""What makes one build the same build as another: canonical text, its digest, and the first difference of two.
+"""The identity of a build: its parts, their digest, and the differences between two identities.
 
 identity = BLAKE3-128 of canonical JSON {format, stage, code, params, parents, libs}. The parts are stored in the
-manifest, so that every miss can name its first cause. Of the code one digest counts; beside it stand the definitions
-that it was made of, with digests of their own, which only tell people what was edited.
-
-Which commit of the project made an artifact, and whether the working tree had been edited.
+manifest, so that every cache miss can name its first cause. Of the code one digest counts; the manifest also lists the
+definitions behind it with digests of their own, which only show people what was edited. The commit (`git_state`) is
+recorded next to the identity and does not count.
 """
 
 import functools
@@ -35,7 +34,8 @@ ENVIRONMENT = "environment"
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no blanks; refuses values that have no stable text (sets, objects, NaN)."""
+    """Return JSON with sorted keys and no whitespace. Raises Bug for values without a stable text (sets, NaN,
+    objects)."""
     _refuse_unstable(value, "$")
     return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
 
@@ -71,7 +71,7 @@ class Identity:
     libs: Mapping[str, str]
 
     def parts(self) -> dict[str, Any]:
-        """The identity as plain JSON values, the form stored in a manifest."""
+        """Return the identity as plain JSON values, the form stored in a manifest."""
         return {
             "format": FORMAT,
             "stage": self.stage,
@@ -88,28 +88,28 @@ class Identity:
 
 
 def identity_key(parts: Mapping[str, Any]) -> str:
-    """The digest that names an artifact, of the parts that its manifest states."""
+    """Return the digest that names an artifact, from the parts in its manifest."""
     code = parts.get("code")
     counted = code.get("digest") if isinstance(code, Mapping) else code
     return digest_bytes(canonical_json({**parts, "code": counted}).encode())
 
 
 OF_CODE = "code: "
-"""How causes begin that are edits of the code."""
+"""Prefix of causes that are edits of the code."""
 
 _ORDER = ("format", "stage", "parents", "params", "code", "libs")
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    """The first cause why two identities differ, in words; None when they are equal.
+    """Return the first reason why two identities differ; None if they are equal.
 
-    Inputs are looked at first, then settings, code and libraries: an input that changed explains the rest.
+    Inputs are compared first, then settings, code and libraries: an input that changed explains the rest.
     """
     return next(differences(old, new), None)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """Every cause why two identities differ, in the order of `first_difference`."""
+    """Yield every reason why two identities differ, in the order of `first_difference`."""
     for part in _ORDER:
         if part == "code":
             yield from _edits(old.get(part), new.get(part))
@@ -118,18 +118,18 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]
 
 
 def count_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
-    """In how many single values two identities differ: 0 when they are equal."""
+    """Return the number of single values in which two identities differ; 0 if they are equal."""
     return sum(1 for _ in differences(old, new))
 
 
 def _edits(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Iterator[str]:
-    """The definitions in which the code of two identities differs; one that only moved does not."""
+    """Yield the definitions in which the code of two identities differs; one that only moved does not differ."""
     if old is None or new is None or old["digest"] == new["digest"]:
         return
     before, now = old["definitions"], new["definitions"]
     edited = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     for name in edited:
-        how = "is new" if name not in before else "is gone" if name not in now else "was edited"
+        how = "is new" if name not in before else "was removed" if name not in now else "was edited"
         yield f"{OF_CODE}{name.replace(':', '.')} {how}"
     if not edited:
         yield f"{OF_CODE}it begins at {', '.join(old['roots'])} -> {', '.join(new['roots'])}"
@@ -141,7 +141,7 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
             if key not in old:
                 yield f"{path}.{key} is new"
             elif key not in new:
-                yield f"{path}.{key} is gone"
+                yield f"{path}.{key} was removed"
             else:
                 yield from _differences(old[key], new[key], f"{path}.{key}")
     elif isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
@@ -161,12 +161,12 @@ def _short(value: Any) -> str:
 
 
 def library_versions(names: Iterable[str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Installed versions of the libraries that decide a stage's result.
+    """Return the installed versions of the libraries that decide a stage's result.
 
-    `python` stands for the interpreter, `unicode` for its Unicode database; names in `model.config.machine` stand for
-    parts of the machine that decide the last bits of floating point sums, such as the vector instructions that the
-    libraries choose in a process that starts with `environment`. None stands for this process: variables that it has
-    although they should not pass, and that one of the libraries may have read, count by value."""
+    `python` means the interpreter and `unicode` its Unicode database; names in `model.config.machine` mean parts of the
+    machine that decide the last bits of floating-point sums, such as the vector instructions that the libraries choose
+    in a process that starts with `environment`. None means this process: its environment variables that one of the
+    libraries may have read then count by value."""
     names = tuple(names)
     versions: dict[str, str] = {}
     for name in names:
@@ -185,7 +185,7 @@ def library_versions(names: Iterable[str], environment: Mapping[str, str] | None
 
 @functools.cache
 def git_state(project: Path) -> dict[str, Any]:
-    """`{"commit": ..., "dirty": ...}` of the project's checkout; both None outside of one."""
+    """Return `{"commit": ..., "dirty": ...}` of the project's checkout; both None outside of one."""
     commit = _git(project, "rev-parse", "HEAD")
     if commit is None:
         return {"commit": None, "dirty": None}

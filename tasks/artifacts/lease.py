@@ -1,15 +1,15 @@
-"""One builder per identity: a lease that its holder keeps renewing, and that passes on when it no longer does.
+"""A lease on each identity, so that one process builds it: renewed by a heartbeat, and taken over when that stops.
 
-`locks/IDENTITY/` holds one small file for each time the lease was granted, numbered; the highest number holds. A file
-is made with O_EXCL, so of two that want the next number exactly one gets it. The holder renews by counting up a beat
-in its file. Others take the lease over when its holder gave it back, is a dead process of this machine, or let the
-beat stand still for the whole of `lease_seconds` on the *observer's* monotonic clock: no clock is ever compared with
-another's, so that clocks may jump and differ. Beat and holder each stand with a digest; of a damaged file only that
-silence tells.
+`locks/IDENTITY/` holds one small numbered file for each grant of the lease; the highest number is valid. Files are
+created with O_EXCL, so of two processes that want the next number exactly one gets it. The holder renews the lease by
+incrementing a heartbeat counter in its file. Others take the lease over when its holder released it, is a dead process
+of this machine, or did not change the counter for `lease_seconds` on the *observer's* monotonic clock: clocks of two
+machines are never compared, so they may jump and differ. Counter and holder each carry a digest; the holder of a
+damaged file is judged by the counter's silence alone.
 
-A lease saves work and never carries correctness: a holder that was paused past its end cannot know. That is why each
+A lease saves work and is not needed for correctness: a holder that was suspended past its end cannot know that. So each
 grant has a token, and each token a work folder of its own (`tasks/artifacts/build.py`): the next holder renames that
-folder, and the late one finds nothing where it left off."""
+folder, and the late one finds nothing there."""
 
 import json
 import os
@@ -26,12 +26,12 @@ from model.checksummed_json import BrokenSeal, seal, unseal
 from model.digests import digest_bytes
 
 LEASE_SECONDS = 60.0
-"""A holder that shows no sign of life for so long is passed over."""
+"""Silence after which a lease is taken over from its holder."""
 
 BEATS_PER_LEASE = 12
 
 POLL_SECONDS = (0.005, 0.2)
-"""Pauses between two looks at another's lease: the first, from which they grow by half, and the longest."""
+"""Pauses between two polls of another holder's lease: the first, from which they grow by half, and the longest."""
 
 _BEAT_BYTES = 12
 
@@ -39,7 +39,7 @@ _RELEASED = "released"
 
 
 class Lease:
-    """A lease that is held; made by `build_lease`."""
+    """A held lease; made by `build_lease`."""
 
     def __init__(self, folder: Path, number: int, token: str, handle: int, seconds: float) -> None:
         self.token = f"{number:06d}-{token}"
@@ -51,11 +51,11 @@ class Lease:
         self._renewer.start()
 
     def is_lost(self) -> bool:
-        """Whether another builder took the lease over, which can only happen to one that was paused."""
+        """Return whether another builder took the lease over, which only happens to a suspended holder."""
         return _latest(self._folder) != self._number
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         self._done.set()
         self._renewer.join()
         os.pwrite(self._handle, _state(_RELEASED), 0)
@@ -68,8 +68,8 @@ class Lease:
             os.pwrite(self._handle, _state(f"{beat}"), 0)
 
 
-def no_word(holder: str) -> None:
-    """For leases whose wait is told to nobody."""
+def ignore(holder: str) -> None:
+    """Do nothing: the callback of leases that report no waits."""
 
 
 @contextmanager
@@ -77,14 +77,14 @@ def build_lease(
     folder: Path,
     on_wait: Callable[[str], None],
     seconds: float = LEASE_SECONDS,
-    on_alive: Callable[[str], None] = no_word,
+    on_alive: Callable[[str], None] = ignore,
 ) -> Iterator[Lease]:
-    """Hold the lease kept in `folder`.
+    """Hold the lease in `folder`, after waiting for its present holder.
 
-    `on_wait` is called once with the holder in words ("process 4711 on host since 12:30:01") where one has to be
-    waited for, and `on_alive` once a holder is known to live: a process of this machine that stands, or one that was
-    seen to renew. Of one that went down with its machine only silence tells, so that whoever would rather not wait
-    raises in `on_alive`.
+    `on_wait` is called once with a description of the holder ("process 4711 on host since 12:30:01") if there is one,
+    and `on_alive` once it is known to be alive: a running process of this machine, or one whose counter changed. A
+    holder that died with its machine is only recognised by its silence, so a caller that does not want to wait for a
+    live one raises in `on_alive`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lease = _acquire(folder, on_wait, seconds, on_alive)
@@ -95,20 +95,21 @@ def build_lease(
 
 
 def is_held(folder: Path) -> bool:
-    """Whether somebody may be building under this lease: it was not given back, and its holder is not known dead."""
+    """Return whether the lease is held: not released, and its holder not known to be dead."""
     number = _latest(folder)
     record = _read(folder, number) if number else None
     return record is not None and not _is_free(record)
 
 
 def is_alive(folder: Path, seconds: float = LEASE_SECONDS) -> bool:
-    """Whether somebody builds under this lease: `is_held`, and a holder on another machine, or before this one was
-    started anew, has shown itself within `seconds`. A silent one's lease is given back for it."""
-    return is_held(folder) and is_ever_alive(lambda on_alive: build_lease(folder, no_word, seconds, on_alive))
+    """Return whether the lease is held by a live process: a holder on another machine, or from before this machine was
+    restarted, must renew it within `seconds`. The lease of a silent holder is released."""
+    return is_held(folder) and responds(lambda on_alive: build_lease(folder, ignore, seconds, on_alive))
 
 
-def is_ever_alive(lease: Callable[[Callable[[str], None]], AbstractContextManager[Any]]) -> bool:
-    """Whether the holder of a lease shows itself before the lease passes on; given what makes it, with `on_alive`."""
+def responds(lease: Callable[[Callable[[str], None]], AbstractContextManager[Any]]) -> bool:
+    """Return whether a lease's holder proves alive before the lease is taken over; `lease` acquires it with
+    `on_alive`."""
 
     def on_alive(holder: str) -> None:
         raise _AliveError
@@ -125,7 +126,7 @@ class _AliveError(Exception):
 
 
 def _acquire(folder: Path, on_wait: Callable[[str], None], seconds: float, on_alive: Callable[[str], None]) -> Lease:
-    seen, since, told, lives = None, time.monotonic(), False, False
+    seen, since, reported, alive = None, time.monotonic(), False, False
     pause, longest = POLL_SECONDS
     while True:
         number = _latest(folder)
@@ -139,25 +140,25 @@ def _acquire(folder: Path, on_wait: Callable[[str], None], seconds: float, on_al
             if lease is not None:
                 return lease
             continue
-        if not told:
-            on_wait(_words(record))
-            told = True
-        if not lives and (renewed or is_known_alive(_holder(record))):
-            on_alive(_words(record))
-            lives = True
+        if not reported:
+            on_wait(_describe(record))
+            reported = True
+        if not alive and (renewed or is_known_alive(_holder(record))):
+            on_alive(_describe(record))
+            alive = True
         time.sleep(pause)
         pause = min(1.5 * pause, longest, seconds / BEATS_PER_LEASE)
 
 
 def _latest(folder: Path) -> int:
-    """The number of the latest grant; 0 where there was none."""
+    """Return the number of the latest grant; 0 if there was none."""
     return max((int(path.stem) for path in folder.glob("*.lease")), default=0)
 
 
 def _grant(folder: Path, number: int, seconds: float) -> Lease | None:
-    """Take the number if nobody else has, and forget old grants.
+    """Take the number unless another process has it, and delete old grants.
 
-    The grant before stays: a listing of the folder made while one name goes and the next comes may show neither.
+    The previous grant stays: a listing of the folder while one name is deleted and the next created may show neither.
     """
     token = secrets.token_hex(4)
     holder = {**this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S"), "seconds": seconds}
@@ -167,7 +168,7 @@ def _grant(folder: Path, number: int, seconds: float) -> Lease | None:
     except FileExistsError:
         return None
     try:
-        # A holder killed before this is known to nobody, and waited for as one that lives elsewhere.
+        # A holder that is killed before this write is unknown, and waited for like one of another machine.
         os.pwrite(handle, record, 0)
     except OSError:
         (folder / f"{number}.lease").unlink(missing_ok=True)
@@ -177,7 +178,7 @@ def _grant(folder: Path, number: int, seconds: float) -> Lease | None:
         if int(old.stem) < number - 1:
             old.unlink(missing_ok=True)
     if _latest(folder) != number:
-        # Numbers far behind are free again; whoever asks for one worked from an old listing.
+        # Numbers far behind are free again: this process worked from an old listing.
         (folder / f"{number}.lease").unlink(missing_ok=True)
         os.close(handle)
         return None
@@ -185,7 +186,8 @@ def _grant(folder: Path, number: int, seconds: float) -> Lease | None:
 
 
 def _state(word: str) -> bytes:
-    """The first line of a grant's file, always as long: a beat, or that the lease was given back."""
+    """Return the first line of a grant's file, of fixed length: the heartbeat counter, or that the lease was
+    released."""
     beat = word.rjust(_BEAT_BYTES).encode()
     return b"%s %s\n" % (beat, digest_bytes(beat).encode())
 
@@ -194,7 +196,7 @@ _STATE_BYTES = len(_state("0"))
 
 
 def _read(folder: Path, number: int) -> bytes | None:
-    """What the file of a grant says now; None where a later grant has removed it since."""
+    """Return the bytes of a grant's file; None if a later grant has deleted it."""
     try:
         return (folder / f"{number}.lease").read_bytes()
     except FileNotFoundError:
@@ -202,24 +204,24 @@ def _read(folder: Path, number: int) -> bytes | None:
 
 
 def _is_free(record: bytes) -> bool:
-    """Whether the holder gave the lease back, or is known to be dead because it lived on this very machine."""
+    """Return whether the holder released the lease, or is a dead process of this machine."""
     return record.startswith(_state(_RELEASED)) or is_known_dead(_holder(record))
 
 
 def is_known_dead(holder: dict[str, Any]) -> bool:
-    """Whether a holder, as `this_process` tells of one, lived on this very machine and no longer does."""
+    """Return whether a holder, as `this_process` describes one, was a process of this machine and is dead."""
     return _is_of_this_machine(holder) and _started(holder["pid"]) != holder["started"]
 
 
 def is_known_alive(holder: dict[str, Any]) -> bool:
-    """Whether a holder lives on this very machine."""
+    """Return whether a holder is a live process of this machine."""
     return _is_of_this_machine(holder) and _started(holder["pid"]) == holder["started"]
 
 
 def is_of_an_earlier_boot(holder: dict[str, Any]) -> bool:
-    """Whether a holder lived on a machine of this one's name that was started anew since.
+    """Return whether a holder ran on a machine of this one's name before its restart.
 
-    Two machines may have one name, so that no lease passes on for this.
+    Two machines may have the same name, so this does not free a lease.
     """
     here = this_process()
     boots = [one.get("boot", "").partition(" ")[0] for one in (holder, here)]
@@ -232,33 +234,33 @@ def _is_of_this_machine(holder: dict[str, Any]) -> bool:
 
 
 def _holder(record: bytes) -> dict[str, Any]:
-    """The holder as its file names it; empty where the file is damaged, and before it has written itself down."""
+    """Return the holder named in a grant's file; empty if the file is damaged or not written yet."""
     return {} if not record or problem_of(record) else json.loads(unseal(record[_STATE_BYTES:]))
 
 
 def problem_of(record: bytes) -> str | None:
-    """Why the bytes of a grant's file are not what was written; None where they are, and before a word was written."""
+    """Return why the bytes of a grant's file are damaged; None if they are intact or not written yet."""
     if not record:
         return None
     beat = record[:_BEAT_BYTES].decode(errors="replace").strip()
     if not record.startswith(_state(beat)) or not (beat == _RELEASED or (beat.isascii() and beat.isdigit())):
-        return "its beat is not what was written"
+        return "its heartbeat is damaged"
     try:
         unseal(record[_STATE_BYTES:])
     except BrokenSeal as broken:
-        return f"its holder is not what was written: {broken}"
+        return f"its holder is damaged: {broken}"
     return None
 
 
-def _words(record: bytes) -> str:
+def _describe(record: bytes) -> str:
     holder = _holder(record)
     if not holder:
-        return "another process that has just begun, or whose lease is damaged"
+        return "another process, which has just begun or whose lease is damaged"
     return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
 
 
 def this_process() -> dict[str, Any]:
-    """This process, so that others can tell whether it still lives: its number, its start, its machine's boot."""
+    """Return what identifies this process, so that others can check whether it is alive: pid, start, host and boot."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return {
         "pid": os.getpid(),
@@ -269,11 +271,12 @@ def this_process() -> dict[str, Any]:
 
 
 def _started(pid: int) -> str | None:
-    """When a process of this machine started, so that a later one with its number is told apart; None if it is gone."""
+    """Return when a process of this machine started, which tells it from a later one with its pid; None if it is
+    dead."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
         return None
-    # The name of the program, in parentheses, may itself hold blanks and parentheses.
+    # The name of the program, in parentheses, may itself contain spaces and parentheses.
     state, *fields = status.rpartition(")")[2].split()
     return None if state in "ZX" else fields[18]

@@ -1,7 +1,7 @@
 """The ledger: what a stage did to documents, one row per drop, cut, hold-out or merged edit.
 
-A kept and untouched document takes no row, so the ledger stays small where nothing happens. Every row carries the
-rule, the value it measured against its limit, and at most 200 bytes of evidence.
+A document that is kept unchanged has no row. Every row has the rule, the value it measured, its limit, and at most 200
+bytes of evidence.
 """
 
 import pyarrow as pa
@@ -18,17 +18,14 @@ HOLD_OUT = "hold_out"
 
 
 def clip_bytes(text: str, limit: int = EVIDENCE_BYTES) -> str:
-    """`text` shortened to at most `limit` UTF-8 bytes at a character border; lone surrogates become U+FFFD."""
+    """Return `text` cut to at most `limit` UTF-8 bytes at a character boundary; lone surrogates become U+FFFD."""
     encoded = text.encode("utf-8", errors="surrogatepass")[: limit + 4]
     clean = encoded.decode("utf-8", errors="replace").encode("utf-8")
     return clean[:limit].decode("utf-8", errors="ignore")
 
 
 class LedgerRows:
-    """Collects ledger rows of one part in document order.
-
-    `stage` is written into each row; `table()` gives them as one Arrow table in the LEDGER schema.
-    """
+    """Collects the ledger rows of one part in document order; `stage` is written into each row."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
@@ -50,7 +47,7 @@ class LedgerRows:
         limit: float | None = None,
         evidence: str | None = None,
     ) -> None:
-        """Record one drop, cut, hold-out or edit; sizes in UTF-8 bytes of the document's text."""
+        """Add one drop, cut, hold-out or edit; sizes in UTF-8 bytes of the document's text."""
         self._rows.append(
             {
                 "doc_id": doc_id,
@@ -67,5 +64,5 @@ class LedgerRows:
         )
 
     def table(self) -> pa.Table:
-        """All rows so far, LEDGER schema."""
+        """Return all rows as one Arrow table in the LEDGER schema."""
         return pa.Table.from_pylist(self._rows, schema=LEDGER)

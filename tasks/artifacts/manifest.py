@@ -1,7 +1,8 @@
-"""What an artifact's manifest says, written sealed and believed only where it agrees with itself.
+"""The manifest of an artifact: written as self-checksummed JSON, and used only if it does not contradict itself.
 
-A manifest names every file with table, rows, size and digest, and what the artifact was made from. A child also keeps
-the `listing` of each parent, which a parent built again has again: where both are read, they are compared.
+A manifest lists every file with table, rows, size and digest, and the parents of the artifact. It also records the
+`listing` digest of each parent, which is equal again if the parent is rebuilt: when both manifests are read, they are
+compared.
 """
 
 import json
@@ -18,7 +19,7 @@ from tasks.artifacts.workspace import FileRecord
 from tasks.common.digests import combined_digest
 
 MANIFEST = "manifest.json"
-CURE = "Put it out of the way with `bessemer store verify --set-aside`, and run again."
+HINT = "Set it aside with `bessemer store verify --set-aside`, and run again."
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -27,21 +28,21 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest in the folder of an artifact; of another format than this version's only the seal was checked.
+    """Return the manifest in the folder of an artifact; of one of another format only the checksum is checked.
 
-    Raises IntegrityError where it is missing, damaged, or contradicts itself.
+    Raises IntegrityError if it is missing, damaged, or contradicts itself.
     """
     path = folder / MANIFEST
     try:
         manifest = _unsealed(read_bytes(path))
         problems = contradictions(manifest) if manifest["format"] == FORMAT else []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        told = "it is missing" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
+        reason = "it is missing" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
         raise IntegrityError(
-            f"{folder} is not a finished artifact: its {MANIFEST} is damaged ({told}). {CURE}"
+            f"{folder} is not a finished artifact: its {MANIFEST} is damaged ({reason}). {HINT}"
         ) from error
     if problems:
-        raise IntegrityError(f"{path} contradicts itself: {'; '.join(problems)}. Nothing was read by it. {CURE}")
+        raise IntegrityError(f"{path} contradicts itself: {'; '.join(problems)}. It was not used. {HINT}")
     return manifest
 
 
@@ -49,7 +50,7 @@ def _unsealed(data: bytes) -> dict[str, Any]:
     try:
         return json.loads(unseal(data))
     except BrokenSeal:
-        # Formats before the second had no seal. A sealed one keeps its key, whichever byte of another place changed.
+        # Formats before the second had no checksum. A file with one keeps its key, whichever other byte changed.
         earlier = json.loads(data)
         if KEY in earlier or not earlier["format"] < FORMAT:
             raise
@@ -57,7 +58,7 @@ def _unsealed(data: bytes) -> dict[str, Any]:
 
 
 def contradictions(manifest: Mapping[str, Any]) -> list[str]:
-    """Where what a manifest says in one place is not what it says in another; nothing is read besides."""
+    """Return the contradictions between fields of a manifest; reads nothing else."""
     records = file_records(manifest)
     listed = rows_by_table(records)
     found: list[str] = []
@@ -73,12 +74,12 @@ def contradictions(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def file_records(manifest: Mapping[str, Any]) -> list[FileRecord]:
-    """The files that a manifest lists; IntegrityError for a name that would lead out of its folder."""
+    """Return the files that a manifest lists. Raises IntegrityError for a name that leads out of its folder."""
     return [FileRecord(**record) for record in manifest["files"]]
 
 
 def rows_by_table(records: Iterable[FileRecord]) -> dict[str, int]:
-    """Rows of each table, by its name."""
+    """Return the number of rows of each table, by name."""
     rows: dict[str, int] = {}
     for record in records:
         if record.table:
@@ -87,32 +88,32 @@ def rows_by_table(records: Iterable[FileRecord]) -> dict[str, int]:
 
 
 def content_digest(records: Iterable[FileRecord]) -> str:
-    """BLAKE3 over sorted names and digests of the deterministic files."""
+    """Return BLAKE3 over sorted names and digests of the deterministic files."""
     return combined_digest((record.name, record.digest) for record in records if record.deterministic)
 
 
 def listing_digest(manifest: Mapping[str, Any]) -> str:
-    """BLAKE3 over what a manifest says that the same build says again: its deterministic files with tables and rows,
-    and what became of documents. Clocks and machines, of which it tells as well, are left out."""
+    """Return BLAKE3 over the fields of a manifest that an equal build repeats: the deterministic files with tables and
+    rows, and the counts by source; not clocks and machines."""
     files = [file for file in manifest["files"] if file["deterministic"]]
     return digest_bytes(canonical_json({"files": files, "sources": manifest["report"]["sources"]}).encode())
 
 
-def parents_told(parents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """What a child's manifest says of its parents, given their manifests by name."""
+def parent_entries(parents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Return the entries of a child's manifest for its parents, given their manifests by name."""
     return {
         name: {**{key: parent[key] for key in ("stage", "identity", "content")}, "listing": listing_digest(parent)}
         for name, parent in sorted(parents.items())
     }
 
 
-def parent_problem(child: Mapping[str, Any], told: Mapping[str, str], parent: Mapping[str, Any]) -> str | None:
-    """What a parent's manifest says otherwise than when the child was made from it, which was `told` then; None where
-    nothing."""
+def parent_problem(child: Mapping[str, Any], recorded: Mapping[str, str], parent: Mapping[str, Any]) -> str | None:
+    """Return how a parent's manifest differs from the entry `recorded` when the child was made from it; None if it
+    does not."""
     for key, found in (("content", parent["content"]), ("listing", listing_digest(parent))):
-        if told[key] != found:
+        if recorded[key] != found:
             return (
                 f"{child['stage']}/{child['identity']} was made when the manifest of {parent['stage']}/"
-                f"{parent['identity']} had the {key} {told[key]}, and now it has {found}"
+                f"{parent['identity']} had the {key} {recorded[key]}, and now it has {found}"
             )
     return None

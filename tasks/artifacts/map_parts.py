@@ -1,4 +1,4 @@
-"""Stages that map part i to part i: the same bytes wherever parts are worked on, and resume from finished parts."""
+"""Map part i of the documents to part i of the result: equal bytes on every executor, resumed from finished parts."""
 
 import functools
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor, Work
 
 MOST_PARTS = 100_000
-"""Names of units have five digits, and sort in order."""
+"""Unit names have five digits, so that they sort in order."""
 
 
 @dataclass
 class PartResult:
-    """What a stage made of one part: tables by name (`documents`, `ledger`, ...) and its share of the report."""
+    """The result of one part: tables by name (`documents`, `ledger`, ...) and its share of the report."""
 
     tables: dict[str, pa.Table] = field(default_factory=dict)
     report: StageReport = field(default_factory=StageReport)
@@ -39,15 +39,16 @@ def map_parts(
     *,
     about: Callable[[int], tuple[Any, ...]] = lambda index: (),
 ) -> StageReport:
-    """Apply `function(documents of part i, i, *about(i))` to every part and write its tables as unit i.
+    """Apply `function(documents of part i, i, *about(i))` to every part, write its tables as unit i, and return the
+    merged report.
 
     `function` must be picklable (a module-level function or a `functools.partial` of one), and so must `about(i)`,
-    which is made when part i is handed out. A part's bytes are checked by whoever reads them.
-    Returns the merged report in order of parts; units finished by an earlier, killed build are not run again. Raises
-    GuardError once the first parts pass a limit whatever the others say.
+    which is called when part i is submitted. The worker that reads a part checks its bytes. Units finished by an
+    earlier, killed build are not run again. Raises GuardError as soon as the first parts exceed a limit whatever the
+    others hold.
     """
     names = parent.names("documents")
-    merged = _InOrder(workspace)
+    merged = _OrderedMerge(workspace)
     waiting: list[int] = []
     for index in range(len(names)):
         report = workspace.finished(unit_name(index))
@@ -70,9 +71,9 @@ def map_parts(
     return merged.report
 
 
-class _InOrder:
-    """Reports merged in the order of their parts, however they come; limits are asked after each, so that a build ends
-    at the same part for any number of workers."""
+class _OrderedMerge:
+    """Merges reports in the order of their parts, whatever the order of arrival, and checks the limits after each, so
+    that a build ends at the same part for any number of workers."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.report = StageReport()
@@ -89,7 +90,7 @@ class _InOrder:
 
 
 def unit_name(index: int) -> str:
-    """The name of unit `index`: five digits, so that names sort in order."""
+    """Return the name of unit `index`: five digits, so that names sort in order. Raises InputError above MOST_PARTS."""
     if index >= MOST_PARTS:
         raise InputError(
             f"an artifact has {MOST_PARTS:,} parts at most, and this would be one more. Make parts larger, so that"

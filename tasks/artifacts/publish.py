@@ -1,4 +1,4 @@
-"""The commit of a build: manifest last, one rename, and what to do with a rebuild of something that stands."""
+"""Publish a build: manifest last, then one rename; and compare a rebuild with the published artifact."""
 
 import errno
 import os
@@ -13,14 +13,14 @@ from model.errors import IntegrityError
 from model.files import make_folders, sync_directory
 from tasks.artifacts.artifact import REPRODUCED, Artifact
 from tasks.artifacts.identity import Identity, git_state
-from tasks.artifacts.manifest import content_digest, parents_told, rows_by_table, write_manifest
+from tasks.artifacts.manifest import content_digest, parent_entries, rows_by_table, write_manifest
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.schema import FORMAT
 from tasks.artifacts.workspace import Workspace
 from tasks.common.code_fingerprint import PROJECT
 
 FORCED = "forced"
-"""Why a rebuild was made of something that stands and is whole."""
+"""Cause of a rebuild of an artifact that exists and is whole."""
 
 
 def make_manifest(
@@ -34,8 +34,7 @@ def make_manifest(
     resumed: bool,
     run_id: str,
 ) -> dict[str, Any]:
-    """The manifest of a finished build; `started` in seconds since the epoch, `seconds`
-    what it took."""
+    """Return the manifest of a finished build that `started` at that Unix time and took `seconds`."""
     records = workspace.records()
     return {
         "format": FORMAT,
@@ -47,7 +46,7 @@ def make_manifest(
         "rows": rows_by_table(records),
         "bytes": sum(record.bytes for record in records),
         "report": report.to_json(),
-        "parents": parents_told({name: parent.manifest for name, parent in parents.items()}),
+        "parents": parent_entries({name: parent.manifest for name, parent in parents.items()}),
         "exact": report.facts.get("exact", True),
         "timings": {"started": started, "seconds": seconds, "resumed": resumed},
         "run": run_id,
@@ -57,10 +56,10 @@ def make_manifest(
 
 
 def publish(workspace: Workspace, manifest: dict[str, Any], target: Path) -> None:
-    """Links and manifest into a fresh folder, all durable, then one rename: no reader ever sees a part of it.
+    """Link the files and write the manifest into a new folder, durably, then rename it: no reader sees a part of it.
 
-    Files of which the manifest says other bytes, since another machine's build of the identity was first, are left out
-    and come from the store when they are asked for.
+    Files whose bytes differ from the manifest, because another machine's build of the identity was first, are left out
+    and fetched from the store when they are read.
     """
     staging = _stage(workspace, manifest)
     make_folders(target.parent)
@@ -73,39 +72,39 @@ def publish(workspace: Workspace, manifest: dict[str, Any], target: Path) -> Non
     sync_directory(target.parent)
 
 
-def compare(standing: Artifact, manifest: dict[str, Any], workspace: Workspace, target: Path) -> Artifact:
-    """A rebuild beside what stands: reproduced where all bytes agree, else IntegrityError and both stay.
+def compare(existing: Artifact, manifest: dict[str, Any], workspace: Workspace, target: Path) -> Artifact:
+    """Compare a rebuild with the existing artifact, and return the latter as REPRODUCED if their contents agree.
 
-    Where the rebuild agrees with the manifest that stands but files on disk no longer do, they are replaced, and the
-    damaged folder is set aside.
+    If the rebuild agrees with the existing manifest and files on disk do not, they are replaced and the damaged folder
+    is set aside. Raises IntegrityError if the contents differ; both are kept.
     """
-    if standing.content == manifest["content"]:
-        damaged = standing.verify()
+    if existing.content == manifest["content"]:
+        damaged = existing.verify()
         if damaged:
-            aside = standing.path.with_name(f"{standing.path.name}.damaged-{uuid.uuid4().hex[:8]}")
+            aside = existing.path.with_name(f"{existing.path.name}.damaged-{uuid.uuid4().hex[:8]}")
             staging = _stage(workspace, manifest)
-            os.rename(standing.path, aside)
-            os.rename(staging, standing.path)
-            sync_directory(standing.path.parent)
-            return replace(standing, outcome=REPRODUCED, cause=f"damaged {', '.join(damaged)} restored")
-        return replace(standing, outcome=REPRODUCED, cause=FORCED)
-    before = {record.name: record.digest for record in standing.records}
-    raise conflict(workspace, manifest, before, target, "a forced rebuild", str(standing.path))
+            os.rename(existing.path, aside)
+            os.rename(staging, existing.path)
+            sync_directory(existing.path.parent)
+            return replace(existing, outcome=REPRODUCED, cause=f"damaged {', '.join(damaged)} restored")
+        return replace(existing, outcome=REPRODUCED, cause=FORCED)
+    before = {record.name: record.digest for record in existing.records}
+    raise conflict(workspace, manifest, before, target, "a forced rebuild", str(existing.path))
 
 
 def conflict(
     workspace: Workspace, manifest: dict[str, Any], before: Mapping[str, str], target: Path, what: str, where: str
 ) -> IntegrityError:
-    """Keep a build beside the artifact that stands `where` with other bytes (`before`, digests by name of file), and
-    give the error that says so; `what` is the build in words."""
+    """Keep a build next to the existing artifact at `where`, which has other bytes (`before`: file name -> digest), and
+    return the error about it; `what` describes the build."""
     aside = target.with_name(f"{target.name}.conflict-{manifest['content'][:8]}")
     if not aside.exists():
         publish(workspace, manifest, aside)
     differing = [file["name"] for file in manifest["files"] if before.get(file["name"]) != file["digest"]]
     return IntegrityError(
-        f"{manifest['stage']}: {what} of {target.name} gave other bytes than the artifact that stands"
+        f"{manifest['stage']}: {what} of {target.name} produced other bytes than the existing artifact"
         f" (first difference: {differing[0] if differing else 'the set of files'}). Something outside the identity"
-        f" decides the result. Both stay: {where} and {aside}."
+        f" decides the result. Both are kept: {where} and {aside}."
     )
 
 

@@ -1,10 +1,10 @@
-"""What a stage says about its work: counts by source that must balance, and facts of its own.
+"""The report of a stage: counts by source that must balance, and facts of its own.
 
-The law of conservation, per source and in documents:
+Conservation of documents, for each source:
 
     in = out + not_selected + rejected + held_out + sum(dropped by rule)
 
-and between two stages, in documents and bytes: what the parent let through came in.
+and between two stages, in documents and bytes: what the parent passed on is what the stage reads.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from model.errors import Bug, IntegrityError
 
 @dataclass
 class SourceCounts:
-    """Documents (and UTF-8 bytes of text) of one source that met a fate in one stage."""
+    """Documents (and UTF-8 bytes of text) of one source by their outcome in one stage."""
 
     documents_in: int = 0
     documents_out: int = 0
@@ -38,9 +38,9 @@ class SourceCounts:
         self.edited.update(other.edited)
 
     def surplus(self) -> int:
-        """Documents that came in without a recorded fate; 0 when conservation holds."""
-        fates = self.documents_out + self.not_selected + self.rejected + self.held_out + sum(self.dropped.values())
-        return self.documents_in - fates
+        """Return the number of documents without a recorded outcome; 0 if conservation holds."""
+        accounted = self.documents_out + self.not_selected + self.rejected + self.held_out + sum(self.dropped.values())
+        return self.documents_in - accounted
 
 
 _NUMBERS = (
@@ -56,18 +56,18 @@ _NUMBERS = (
 
 
 class StageReport:
-    """Counts by source plus free `facts` (JSON values) for the run page; parts' reports merge into the stage's."""
+    """Counts by source, and `facts` (JSON values) for the run page; reports of parts are merged into the stage's."""
 
     def __init__(self) -> None:
         self.sources: dict[str, SourceCounts] = {}
         self.facts: dict[str, Any] = {}
 
     def source(self, name: str) -> SourceCounts:
-        """The counts of one source, created empty at first use."""
+        """Return the counts of one source, created empty at first use."""
         return self.sources.setdefault(name, SourceCounts())
 
     def merge(self, other: "StageReport") -> None:
-        """Add another part's counts; facts of the same key must be Counters or are taken from the later part."""
+        """Add another part's report: counts and facts that are mappings of numbers are summed, other facts replaced."""
         for name, counts in other.sources.items():
             self.source(name).add(counts)
         for key, value in other.facts.items():
@@ -78,36 +78,35 @@ class StageReport:
                 self.facts[key] = value
 
     def total(self) -> SourceCounts:
-        """The counts of all sources together."""
+        """Return the counts of all sources together."""
         together = SourceCounts()
         for counts in self.sources.values():
             together.add(counts)
         return together
 
     def check_conservation(self, stage: str) -> None:
-        """Raise Bug where a document came in and met no recorded fate."""
+        """Raise Bug if a document was read and has no recorded outcome."""
         for name, counts in sorted(self.sources.items()):
             if counts.surplus():
                 raise Bug(
-                    f"{stage}: conservation fails for source `{name}`: {counts.documents_in} documents came in and"
-                    f" {counts.documents_in - counts.surplus()} have a recorded fate. This is a fault of the stage's"
-                    f" code, not of your data; nothing was published."
+                    f"{stage}: conservation fails for source `{name}`: {counts.documents_in} documents were read"
+                    f" and {counts.documents_in - counts.surplus()} have a recorded outcome. This is a bug in the"
+                    f" stage's code, not a fault of your data; nothing was published."
                 )
 
     def check_rows(self, stage: str, rows: int | None) -> None:
-        """Raise Bug where the table of documents, if the stage has one, has not as many `rows` as went on by these
-        counts."""
+        """Raise Bug if the stage has a table of documents and its number of `rows` differs from these counts."""
         total = self.total()
         counted = total.pieces_out or total.documents_out
         if self.sources and rows is not None and counted != rows:
             raise Bug(
-                f"{stage}: by its counts {counted} rows of documents go on, and its table has {rows}. This is a fault"
-                f" of the stage's code, not of your data; nothing was published."
+                f"{stage}: by its counts {counted} rows of documents are passed on, and its table has {rows}. This is a"
+                f" bug in the stage's code, not a fault of your data; nothing was published."
             )
 
     def check_taken_in(self, stage: str, parent: str, given: "StageReport") -> None:
-        """Raise IntegrityError where other documents or bytes came in than the parent, whose report is `given`, let
-        through."""
+        """Raise IntegrityError if the documents or bytes read differ from those that the parent, whose report is
+        `given`, passed on."""
         for name in sorted({*given.sources, *self.sources}):
             out, taken = (report.sources.get(name, SourceCounts()) for report in (given, self))
             for unit, there, here in (
@@ -116,14 +115,13 @@ class StageReport:
             ):
                 if there != here:
                     raise IntegrityError(
-                        f"{stage}: `{parent}` let {there} {unit} of source `{name}` through, and {here} came in."
-                        " Nothing was published. Run `bessemer store verify`: where it finds no damage, this is a"
-                        " fault"
-                        f" of the code of one of the two stages."
+                        f"{stage}: `{parent}` passed on {there} {unit} of source `{name}`, and {here} were read."
+                        f" Nothing was published. Run `bessemer store verify`: if it finds no damage, this is a bug in"
+                        f" one of the two stages."
                     )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values with keys in sorted order."""
+        """Return plain JSON values with sorted keys."""
         return {
             "sources": {
                 name: {
@@ -138,7 +136,7 @@ class StageReport:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "StageReport":
-        """The inverse of `to_json`."""
+        """Return the report that `to_json` wrote."""
         report = StageReport()
         for name, numbers in data["sources"].items():
             counts = report.source(name)
@@ -151,7 +149,7 @@ class StageReport:
 
     @staticmethod
     def merged(reports: Iterable["StageReport"]) -> "StageReport":
-        """All reports as one."""
+        """Return all reports merged into one."""
         together = StageReport()
         for report in reports:
             together.merge(report)

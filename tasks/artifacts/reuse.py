@@ -1,11 +1,10 @@
-"""Accepted artifacts: `aliases/STAGE/IDENTITY.json` says that an artifact of another identity may stand for this one.
+"""What can be reused in place of an artifact that does not exist, and why it does not exist.
 
-Written by `bessemer store accept` when a person judges that what changed cannot change the result. Manifests are never
-touched: the alias names who accepted what, when and why, and removing its file takes the word back.
-
-Why no artifact stands under an identity: the difference from the one of its stage that is most alike.
-
-Unfinished builds of other versions: the same inputs and settings, under another code or other libraries.
+- Aliases: `aliases/STAGE/IDENTITY.json` says that an artifact of another identity replaces this one. `bessemer store
+  accept` writes it when somebody judges that a change cannot affect the result. Manifests are not changed: the alias
+  records who accepted what, when and why, and removing its file revokes it.
+- Cache misses: the difference from the most similar artifact of the stage.
+- Unfinished builds by other versions: equal inputs and settings, under other code or other libraries.
 """
 
 import logging
@@ -26,12 +25,32 @@ from tasks.artifacts.manifest import MANIFEST, read_manifest
 from tasks.artifacts.published import is_set_aside, of_another_format, upgraded_file
 from tasks.artifacts.schema import FORMAT
 
-CURE = "Remove the file: the stage is built then, or accepted again."
+log = logging.getLogger(__name__)
+
+HINT = "Remove the file: then the stage is built, or can be accepted again."
+
+COMPARED_ARTIFACTS = 20
+"""Latest artifacts of a stage among which the most similar one is searched."""
+
+OF_A_SOURCE = "source/"
+"""Prefix of the names of inputs that are files of a recipe's sources."""
+
+NONE_YET = "no artifact of this stage exists yet"
+
+NONE_OF_THESE_SOURCES = "no artifact of these sources exists yet"
+
+IDENTITY = "identity.json"
+"""File in the folder of an unfinished build: the parts of its identity."""
+
+VERSIONED = ("code", "libs")
+
+OLDEST_TOKEN = "000000"
+"""Sorts before the token of every holder of a lease."""
 
 
 @dataclass(frozen=True)
 class Alias:
-    """`identity` is answered by the artifact `accepted`, whose content was `content` at the time."""
+    """The artifact `accepted`, whose content was `content` at the time, replaces `identity`."""
 
     stage: str
     identity: str
@@ -42,79 +61,69 @@ class Alias:
     when: str
     because: str
 
-    def words(self) -> str:
-        """Who accepted it when and why, and the first thing that differs."""
+    def describe(self) -> str:
+        """Return who accepted it, when and why, and the first difference."""
         return f"accepted by {self.who} on {self.when}: {self.because} ({self.differences[0]})"
 
 
 def alias_path(root: Path, stage: str, identity: str) -> Path:
-    """Where the alias of an identity stands, if there is one."""
+    """Return the path of the alias of an identity."""
     return root / "aliases" / stage / f"{identity}.json"
 
 
 def write_alias(root: Path, alias: Alias) -> Path:
-    """Write an alias; returns its file."""
+    """Write an alias and return its file."""
     path = alias_path(root, alias.stage, alias.identity)
     write_sealed(path, asdict(alias))
     return path
 
 
 def read_alias(root: Path, stage: str, identity: str) -> Alias | None:
-    """The alias of an identity, None where nobody accepted one; IntegrityError where its file is damaged."""
+    """Return the alias of an identity; None if there is none. Raises IntegrityError if its file is damaged."""
     try:
-        data = read_sealed(alias_path(root, stage, identity), CURE)
+        data = read_sealed(alias_path(root, stage, identity), HINT)
     except FileNotFoundError:
         return None
     return Alias(**{**data, "differences": tuple(data["differences"])})
 
 
 def now() -> str:
-    """The time as aliases write it: UTC to the second."""
+    """Return the time as aliases record it: UTC to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
 
 
-COMPARED_ARTIFACTS = 20
-"""Latest artifacts of a stage among which the one most alike is looked for."""
-
-OF_A_SOURCE = "source/"
-"""How the names of inputs begin that are files of a recipe's sources."""
-
-NONE_YET = "no artifact of this stage exists yet"
-
-NONE_OF_THESE_SOURCES = "no artifact of these sources exists yet"
-
-
 @dataclass(frozen=True)
-class Miss:
-    """No artifact under an identity: the first cause in words, and the standing artifact that is most alike."""
+class CacheMiss:
+    """No artifact exists under an identity: the first cause, and the most similar existing artifact."""
 
     cause: str
     nearest: Path | None = None
     nearest_parts: dict[str, Any] | None = None
 
 
-def explain_miss(root: Path, identity: Identity) -> Miss:
-    """The cause of a miss, told from the nearest of the latest artifacts of the stage (the newest of equally near).
+def explain_miss(root: Path, identity: Identity) -> CacheMiss:
+    """Return why an artifact is missing, by its difference from the nearest of the stage's latest artifacts (the newest
+    of equally near ones).
 
-    Raises InputError where an artifact of another format stands in the root.
+    Raises InputError if the root holds an artifact of another format.
     """
     folder = root / "artifacts" / identity.stage
     candidates = [path for path in folder.glob(f"*/{MANIFEST}") if not is_set_aside(path.parent)]
     latest = sorted(candidates, key=lambda path: path.stat().st_mtime_ns, reverse=True)[:COMPARED_ARTIFACTS]
     others = [(path.parent, parts) for path in latest if (parts := _readable_parts(path)) is not None]
     if not others:
-        return Miss(NONE_YET)
+        return CacheMiss(NONE_YET)
     related = [(path, parts) for path, parts in others if not _of_other_sources(parts, identity)]
     if not related:
-        return Miss(NONE_OF_THESE_SOURCES)
+        return CacheMiss(NONE_OF_THESE_SOURCES)
     nearest, parts = min(related, key=lambda other: count_differences(other[1], identity.parts()))
-    return Miss(first_difference(parts, identity.parts()) or "its folder was removed", nearest, parts)
+    return CacheMiss(first_difference(parts, identity.parts()) or "its folder was removed", nearest, parts)
 
 
 def _of_other_sources(parts: dict[str, Any], identity: Identity) -> bool:
-    """Whether an artifact was made from sources of another recipe, so that a list of what differs would say nothing.
+    """Return whether an artifact was made from sources of another recipe, so that listing the differences is useless.
 
-    Sources of the same names are the same recipe's, however much their files changed.
+    Sources of equal names belong to the same recipe, however much their files changed.
     """
     theirs, mine = parts["parents"], identity.parents
     if not mine or not all(name.startswith(OF_A_SOURCE) for name in mine) or theirs.keys() == mine.keys():
@@ -123,9 +132,9 @@ def _of_other_sources(parts: dict[str, Any], identity: Identity) -> bool:
 
 
 def _readable_parts(manifest: Path) -> dict[str, Any] | None:
-    """The identity in a manifest; None for a damaged one, of which `verify` tells, and for one that was upgraded.
+    """Return the identity parts in a manifest; None if it is damaged (`store verify` reports it) or was upgraded.
 
-    Raises InputError for one of another format.
+    Raises InputError if it has another format.
     """
     try:
         data = read_manifest(manifest.parent)
@@ -138,39 +147,28 @@ def _readable_parts(manifest: Path) -> dict[str, Any] | None:
     raise of_another_format(manifest.parent, data)
 
 
-log = logging.getLogger(__name__)
-
-IDENTITY = "identity.json"
-"""In the folder of an unfinished build: the whole text of its identity."""
-
-VERSIONED = ("code", "libs")
-
-OLDEST_TOKEN = "000000"
-"""Sorts before that of every holder of a lease."""
-
-
 @dataclass(frozen=True)
 class OtherVersion:
-    """What another version left of a build."""
+    """An unfinished build by another version."""
 
     folder: Path
     changed: Mapping[str, tuple[Any, Any]]
-    """By `code.MODULE:NAME` or `libs.NAME`, what it was then and is now; None where there was or is none."""
+    """`code.MODULE:NAME` or `libs.NAME` -> its value then and now; None where it does not exist."""
 
 
-def tell_identity(folder: Path, identity: Identity) -> Path:
-    """Write the whole identity of what is built in a folder; returns its file."""
+def write_identity(folder: Path, identity: Identity) -> Path:
+    """Write the identity of the build into its folder and return the file."""
     replace_durably(folder / IDENTITY, seal(identity.parts(), sort_keys=True, indent=None))
     return folder / IDENTITY
 
 
 def other_version(root: Path, identity: Identity) -> OtherVersion | None:
-    """The build that was worked at last of those that differ from `identity` in code and libraries alone, and that
-    nobody is at."""
+    """Return the latest unfinished build that differs from `identity` only in code and libraries and that no live
+    process holds; None if there is none."""
     parts, found = identity.parts(), []
     for text in (root / "work").glob(f"*/{IDENTITY}"):
         try:
-            theirs = read_sealed(text, "Remove it: what the build has finished is kept.")
+            theirs = read_sealed(text, "Remove it: the finished parts of the build are kept.")
         except IntegrityError as error:
             log.warning("%s", error)
             continue
@@ -198,7 +196,7 @@ def _changed(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[tup
 
 
 def adopt(root: Path, other: OtherVersion, identity: Identity) -> Path:
-    """Make what another version left the unfinished build of `identity`; the folder where it stands now."""
+    """Turn another version's unfinished build into that of `identity`; return its folder."""
     folder = root / "work" / f"{identity.key}.{OLDEST_TOKEN}-{uuid.uuid4().hex[:8]}"
     os.rename(other.folder, folder)
     return folder

@@ -1,17 +1,17 @@
-"""Arrow schemas of the tables that cross a stage border, and the file name prefix of each.
+"""Arrow schemas of the tables that stages pass on.
 
-Offsets are UTF-8 bytes into the parent's text, half-open. A column may be added; none changes its meaning.
-Tables that training writes or reads by memory map (SEQUENCES, ORDER, STEPS, METRICS, PERF, EVENTS) are defined
-where they are read, in `model/data/schema.py`.
+Offsets are UTF-8 bytes into the parent's text, half-open. Columns may be added; none changes its meaning. Tables that
+training writes, or reads by memory map (SEQUENCES, ORDER, STEPS, METRICS, PERF, EVENTS), are defined in
+`model/data/schema.py`.
 """
 
 import pyarrow as pa
 
 FORMAT = 2
-"""Format of artifacts; a part of every identity and manifest."""
+"""Format of artifacts; part of every identity and manifest."""
 
 OLDEST = 2
-"""The first format from which `bessemer upgrade` leads to this one."""
+"""The oldest format that can be upgraded to this one."""
 
 DOC_ID_BYTES = 16
 
@@ -110,9 +110,9 @@ VOCABULARY = pa.schema(
         pa.field("added", pa.bool_(), nullable=False),
     ]
 )
-"""`piece` is spelled as in the vocabulary's file (null for an id that it leaves out), `bytes` is the text that the
-token stands for (null for special tokens), `kind` is text, byte or special, `score` SentencePiece's own, and `added`
-whether a base was extended by it."""
+"""`piece` is the token as spelled in the vocabulary's file (null for an id that it leaves out), `bytes` its text (null
+for special tokens), `kind` is text, byte or special, `score` is SentencePiece's, and `added` is whether the token
+extends a base vocabulary."""
 
 SPANS = pa.schema(
     [

@@ -1,4 +1,4 @@
-"""Tables as files of an artifact: names, compression and batches, which decide its bytes."""
+"""Tables as files of an artifact: their names, compression and batch size, which decide the bytes."""
 
 from pathlib import Path
 
@@ -14,13 +14,13 @@ ROWS_PER_BATCH = 4096
 
 
 def table_file_name(table: str, unit: str = "") -> str:
-    """`part-00003.arrow` for the table `documents` and the unit `00003`; `leaks.arrow` for a table of one file."""
+    """Return `part-00003.arrow` for the table `documents` and the unit `00003`; `leaks.arrow` for a single file."""
     prefix = PREFIX.get(table, table)
     return f"{prefix}-{unit}.arrow" if unit else f"{prefix}.arrow"
 
 
 def write_table(unit: Unit, table: str, rows: pa.Table, name: str | None = None) -> None:
-    """Write `rows` into the unit as one Arrow IPC file: zstd for text, uncompressed for what is memory-mapped."""
+    """Write `rows` into the unit as one Arrow IPC file: uncompressed if it is to be memory-mapped, else with zstd."""
     name = name or table_file_name(table)
     compression = None if table in MEMORY_MAPPED else "zstd"
     options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
@@ -34,6 +34,6 @@ def write_table(unit: Unit, table: str, rows: pa.Table, name: str | None = None)
 
 
 def read_table(path: Path) -> pa.Table:
-    """One Arrow IPC file as a table, memory-mapped."""
+    """Return one Arrow IPC file as a table, memory-mapped."""
     with pa.memory_map(str(path)) as source:
         return pa.ipc.open_file(source).read_all()

@@ -1,8 +1,8 @@
-"""Artifacts of earlier formats, brought to this one: a copy with a manifest of its own stands beside what there was.
+"""Upgrade artifacts of earlier formats to this one, as copies with manifests of their own.
 
-A step takes an artifact from one format to the next; STEPS has one for each format that was ever left behind. Nothing
-that stands is changed: the copy has an identity and a content of its own, and `aliases/upgraded/STAGE/IDENTITY.json`
-leads from the old identity to it, so that runs which name the old one find the new.
+A step converts an artifact from one format to the next; STEPS has one for each earlier format. Existing artifacts are
+not changed: the copy has an identity and a content of its own, and `aliases/upgraded/STAGE/IDENTITY.json` maps the old
+identity to it, so that runs which name the old one find the new.
 """
 
 import json
@@ -33,16 +33,17 @@ from tasks.artifacts.schema import FORMAT
 from tasks.artifacts.workspace import FileRecord
 
 Step = Callable[[Path, dict[str, Any]], None]
-"""Changes the files of a copy, in its folder, and its manifest. A file is written anew under its name (`os.replace`):
-the copy's files are links to those of the artifact that stands. Digests, sizes, content and identity follow."""
+"""Changes the files of a copy, in its folder, and its manifest. A changed file must be replaced (`os.replace`), since
+the copy's files are hard links to those of the original. Digests, sizes, content and identity are computed
+afterwards."""
 
 STEPS: dict[int, Step] = {}
-"""Format -> the step from it to the next one, from OLDEST on."""
+"""Format -> the step to the next one, from OLDEST on."""
 
 
 @dataclass(frozen=True)
 class Upgraded:
-    """One artifact and the copy of it in this format."""
+    """An artifact and the identity of its copy in this format."""
 
     stage: str
     identity: str
@@ -51,9 +52,9 @@ class Upgraded:
 
 
 def outdated(root: Path, to: int = FORMAT) -> list[dict[str, Any]]:
-    """Manifests of artifacts of earlier formats that nobody has upgraded yet, parents before what was made from them.
+    """Return the manifests of artifacts of earlier formats without a copy in this one, parents before children.
 
-    Raises InputError for one of a later format: another version of the program made it.
+    Raises InputError for one of a later format.
     """
     found: dict[str, dict[str, Any]] = {}
     for file in sorted(root.glob(f"artifacts/*/*/{MANIFEST}")):
@@ -63,7 +64,7 @@ def outdated(root: Path, to: int = FORMAT) -> list[dict[str, Any]]:
         if manifest["format"] > to:
             raise InputError(
                 f"{file.parent} is an artifact of format {manifest['format']}, and this version reads up to {to}:"
-                f" a later version made it. Take that one for this root."
+                f" a later version made it. Use that version for this root."
             )
         if manifest["format"] < to:
             found[manifest["identity"]] = manifest
@@ -71,11 +72,10 @@ def outdated(root: Path, to: int = FORMAT) -> list[dict[str, Any]]:
 
 
 def upgrade(root: Path, steps: Mapping[int, Step] = STEPS, to: int = FORMAT) -> Iterator[Upgraded]:
-    """Make the copies of all that is outdated under a root, and yield each once it stands.
+    """Make copies of all outdated artifacts under a root, and yield each when it is published.
 
-    Stopped, it goes on where it was. Raises InputError where a step is missing, IntegrityError where an artifact is
-    damaged: damage would get a new digest, and be believed.
-    """
+    A stopped upgrade continues with what is left. Raises InputError if a step is missing, IntegrityError if an artifact
+    is damaged: the damage would get a new digest and pass as intact."""
     contents, identities = _known(root)
     for manifest in outdated(root, to):
         place = root / "artifacts" / manifest["stage"] / manifest["identity"]
@@ -93,18 +93,18 @@ def _parents_first(manifests: dict[str, dict[str, Any]]) -> Iterator[dict[str, A
             for identity, manifest in waiting.items()
             if not any(parent["identity"] in waiting for parent in manifest["parents"].values())
         ]
-        assert ready, "artifacts are made from each other in a circle"
+        assert ready, "artifacts are each other's parents"
         for identity in ready:
             yield waiting.pop(identity)
 
 
 def _known(root: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Contents and identities of what was upgraded before -> those of the copies."""
+    """Return (content -> content of the copy, identity -> identity of the copy) of earlier upgrades."""
     contents, identities = {}, {}
     for file in root.glob("aliases/upgraded/*/*.json"):
-        told = read_sealed(file, "Remove it, and run `bessemer upgrade`.")
-        identities[file.stem] = told["identity"]
-        contents[told["content_before"]] = told["content"]
+        entry = read_sealed(file, "Remove it, and run `bessemer upgrade`.")
+        identities[file.stem] = entry["identity"]
+        contents[entry["content_before"]] = entry["content"]
     return contents, identities
 
 
@@ -123,10 +123,10 @@ def _upgraded(
     records = file_records(manifest)
     damaged = [record.name for record in records if digest_file(place / record.name) != record.digest]
     if damaged:
-        raise IntegrityError(
-            f"{place}: {', '.join(damaged)} is damaged, so it is not upgraded; see `bessemer store verify`"
-        )
-    staging = root / "work" / f"upgrade-{uuid.uuid4().hex[:8]}.staging"  # A killed one goes with `bessemer store gc`.
+        raise IntegrityError(f"{place}: {', '.join(damaged)} is damaged and not upgraded; run `bessemer store verify`")
+    staging = (
+        root / "work" / f"upgrade-{uuid.uuid4().hex[:8]}.staging"
+    )  # `bessemer store gc` removes that of a killed upgrade.
     staging.mkdir(parents=True)
     try:
         for record in records:
@@ -143,16 +143,16 @@ def _upgraded(
             sync_directory(target.parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    told = {"identity": copy["identity"], "content": copy["content"], "content_before": manifest["content"]}
+    entry = {"identity": copy["identity"], "content": copy["content"], "content_before": manifest["content"]}
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    write_sealed(upgraded_file(place), {**told, "format": to, "when": when})
+    write_sealed(upgraded_file(place), {**entry, "format": to, "when": when})
     return copy
 
 
 def _complete(
     root: Path, copy: dict[str, Any], folder: Path, to: int, contents: Mapping[str, str], identities: Mapping[str, str]
 ) -> None:
-    """What follows from a copy's files and from the copies of its parents."""
+    """Fill in the fields that follow from a copy's files and from the copies of its parents."""
     records = [
         FileRecord(**{**record, "digest": digest_file(path), "bytes": path.stat().st_size})
         for record in copy["files"]

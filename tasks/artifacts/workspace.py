@@ -1,8 +1,8 @@
-"""Where an unfinished build keeps what it has finished: units of work, each all there or not there at all.
+"""The workspace of an unfinished build: finished units of work, each written atomically.
 
-A unit (usually one part) writes its files under temporary names, makes them durable, renames them into the
-workspace, and last writes its record: the files' digests and the unit's share of the report. A build killed at any
-instant goes on from the units whose records and bytes still agree.
+A unit (usually one part) writes its files under temporary names, makes them durable, renames them into the workspace,
+and writes its record last: the files' digests and the unit's share of the report. A build that was killed at any time
+resumes from the units whose records and bytes agree.
 """
 
 import logging
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 class FileRecord:
     """One finished file: its table (or ""), rows, size in bytes, BLAKE3-128, and whether it is deterministic.
 
-    Raises IntegrityError for a name that would lead out of the folder that lists it.
+    Raises IntegrityError for a name that leads out of the folder of the manifest.
     """
 
     name: str
@@ -44,15 +44,16 @@ class FileRecord:
         if not isinstance(self.name, str) or self.name in ("", ".", "..") or {*self.name} & {"/", "\\", "\0"}:
             raise IntegrityError(
                 f"a manifest lists the file {self.name!r}, and files of an artifact have plain names, without folders."
-                f" Somebody changed the manifest, and nothing was read. Put the artifact out of the way with `bessemer"
+                f" Somebody changed the manifest, and nothing was read. Set the artifact aside with `bessemer store"
                 f" verify --set-aside`, and run again."
             )
 
 
 def take_over(work: Path, build: str, token: str) -> tuple[Path, bool]:
-    """The folder `work/BUILD.TOKEN` with all that earlier holders of the build finished; True if there was any.
+    """Return the folder `work/BUILD.TOKEN` with all that earlier holders finished, and whether there was an earlier
+    one.
 
-    `build` names what is built, `token` who builds it now. The newest earlier folder is renamed, others are removed.
+    `build` names what is built, `token` its present holder. The newest earlier folder is renamed, others are removed.
     """
     work.mkdir(parents=True, exist_ok=True)
     folder = work / f"{build}.{token}"
@@ -67,9 +68,9 @@ def take_over(work: Path, build: str, token: str) -> tuple[Path, bool]:
 
 
 def sweep(work: Path, published: Callable[[str], bool], busy: Callable[[str], bool]) -> None:
-    """Remove what killed builders left of builds that somebody has published since.
+    """Remove the folders of killed builds whose artifacts were published since.
 
-    `published` and `busy` tell whether an artifact of an identity stands, and whether somebody builds it now.
+    `published` and `busy` return whether the artifact of an identity exists, and whether it is being built.
     """
     for folder in work.glob("*.*"):
         identity = folder.name.partition(".")[0]
@@ -78,17 +79,17 @@ def sweep(work: Path, published: Callable[[str], bool], busy: Callable[[str], bo
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Write the record of a unit, whose files and folder stand."""
+    """Write the record of a unit whose files are in place, durably."""
     replace_durably(path, seal(record, sort_keys=True, indent=None))
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The record of a unit; IntegrityError where it is damaged."""
-    return read_sealed(path, "Run again: this unit is made again, and the others are kept.")
+    """Return the record of a unit. Raises IntegrityError if it is damaged."""
+    return read_sealed(path, "Run again: this unit is rebuilt, and the others are kept.")
 
 
 class Unit:
-    """One unit being written; leave the `Workspace.unit` block to finish it."""
+    """A unit that is being written; it is finished on leaving the `Workspace.unit` block."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -96,11 +97,11 @@ class Unit:
         self.report = StageReport()
 
     def path(self, name: str) -> Path:
-        """Where to write a file of the unit; call `add_file` once it is complete."""
+        """Return where to write a file of the unit; call `add_file` when it is complete."""
         return self._folder / name
 
     def add_file(self, name: str, *, table: str = "", rows: int = 0, deterministic: bool = True) -> None:
-        """Take a completed file of this unit into the artifact."""
+        """Add a completed file of this unit to the artifact."""
         path = self._folder / name
         sync_file(path)
         self.files.append(FileRecord(name, table, rows, path.stat().st_size, digest_file(path), deterministic))
@@ -110,16 +111,15 @@ class Unit:
 class Workspace:
     """The folder of one unfinished build. Cheap to copy into worker processes: it is only a path.
 
-    Whoever takes the build over renames the folder (`take_over`), and a late predecessor finds nothing where it left
-    off. That is why nothing here ever makes the folder itself.
-    """
+    A process that takes the build over renames the folder (`take_over`), so a late predecessor finds it missing. That
+    is why no method here creates the folder itself."""
 
     folder: Path
     progress: Callable[[int, int | None, str], None] | None = None
     identity_file: Path | None = None
-    """States the whole identity of what is built; None outside a build."""
+    """File with the identity of the build; None outside of a build."""
     limits: Limits | None = None
-    """What ends the build while its parts finish."""
+    """Limits that are checked as parts finish."""
 
     @property
     def _files(self) -> Path:
@@ -130,32 +130,32 @@ class Workspace:
         return self.folder / "units"
 
     def scratch(self, name: str) -> Path:
-        """A folder for a build's own intermediate state (checkpoints, signatures); never published."""
+        """Return a folder for intermediate state of the build (checkpoints, signatures); it is not published."""
         path = self.folder / "scratch" / name
         for folder in (path.parent, path):
             folder.mkdir(exist_ok=True)
         return path
 
     def within(self, name: str) -> "Workspace":
-        """A workspace in the scratch folder `name`, for a pass whose units are not published."""
+        """Return a workspace in the scratch folder `name`, for a pass whose units are not published."""
         return replace(self, folder=self.scratch(name), limits=None)
 
     def advance(self, done: int, total: int | None, unit: str) -> None:
-        """Tell whoever watches that `done` of `total` units of the named kind are finished."""
+        """Report that `done` of `total` units of the named kind are finished."""
         if self.progress is not None:
             self.progress(done, total, unit)
 
     def check_so_far(self, report: StageReport) -> None:
-        """Raise GuardError where the first parts, whose report this is, pass a limit whatever the others say."""
+        """Raise GuardError if the first parts, whose report this is, exceed a limit whatever the others hold."""
         if self.limits is not None:
             self.limits.check_so_far(report)
 
     def for_worker(self) -> "Workspace":
-        """The same workspace without whoever listens, who does not travel between processes."""
+        """Return the workspace without progress listener and limits, which are not sent to other processes."""
         return replace(self, progress=None, limits=None)
 
     def finished(self, unit: str) -> StageReport | None:
-        """The report of a unit that is finished and whose files still have their digests, else None."""
+        """Return the report of a finished unit whose files have their digests, else None."""
         record = self._records / f"{unit}.json"
         if not record.exists():
             return None
@@ -168,14 +168,14 @@ class Workspace:
         for file in data["files"]:
             path = self._files / file["name"]
             if not path.exists() or digest_file(path) != file["digest"]:
-                log.warning("%s is missing or has other bytes: the unit %s is made again", path, unit)
+                log.warning("%s is missing or has other bytes: the unit %s is rebuilt", path, unit)
                 record.unlink()
                 return None
         return StageReport.from_json(data["report"])
 
     @contextmanager
     def unit(self, name: str) -> Iterator[Unit]:
-        """Write one unit; on leaving the block its files are durable, renamed into place, and recorded last."""
+        """Write one unit; on leaving the block its files are made durable, renamed into place, and recorded last."""
         temporary = self.folder / "tmp" / f"{name}-{uuid.uuid4().hex[:8]}"
         for folder in (temporary.parent, temporary):
             folder.mkdir(exist_ok=True)
@@ -193,7 +193,7 @@ class Workspace:
             shutil.rmtree(temporary, ignore_errors=True)
 
     def file(self, name: str) -> Path:
-        """The path of a file of a finished unit, for later passes of the same build."""
+        """Return the path of a file of a finished unit, for later passes of the same build."""
         return self._files / name
 
     def await_units(self, units: Sequence[str], executor: Executor) -> None:
@@ -203,7 +203,7 @@ class Workspace:
             executor.await_files(self._files, (record.name for record in self.records()))
 
     def records(self) -> list[FileRecord]:
-        """All files of finished units, sorted by name."""
+        """Return all files of finished units, sorted by name."""
         found = [
             FileRecord(**file)
             for record in sorted(self._records.glob("*.json"))
@@ -212,13 +212,13 @@ class Workspace:
         return sorted(found, key=lambda file: file.name)
 
     def clear_temporary(self) -> None:
-        """Remove what a killed builder left half-written."""
+        """Remove the half-written files of a killed builder."""
         shutil.rmtree(self.folder / "tmp", ignore_errors=True)
 
     def publish_files(self, target: Path, listed: Mapping[str, str] | None = None) -> None:
-        """Put every finished file into `target` by hard link, or by copy where the disk has no links.
+        """Put every finished file into `target` by hard link, or by copy if the file system has no links.
 
-        With `listed`, digests by name, only files that have theirs.
+        With `listed`, digests by name, only files that have the listed digest.
         """
         for record in self.records():
             if listed is not None and listed.get(record.name) != record.digest:

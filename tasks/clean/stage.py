@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
-from tasks.artifacts.drop_rate_limit import WipeOutLimits
 from tasks.artifacts.identity import PYTHON
+from tasks.artifacts.limits import DropRateLimits
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.clean.config import CleanConfig
@@ -50,7 +50,7 @@ def build_clean(context: RunContext, documents: Artifact, config: CleanConfig) -
         executor = make_executor(config.machines, config.workers, workspace, in_threads=False)
         return clean_documents(documents, config, resources, workspace, executor)
 
-    limits = WipeOutLimits(CLEAN.name, config.wipe_out_limit, config.wipe_out_overrides, documents)
+    limits = DropRateLimits(CLEAN.name, config.wipe_out_limit, config.wipe_out_overrides, documents)
     return build_artifact(context, CLEAN, config, {"documents": documents}, run, external=external, limits=limits)
 
 

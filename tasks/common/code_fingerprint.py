@@ -1,13 +1,13 @@
 """The fingerprint of a stage's code: the functions, classes and constants that its result can depend on, by meaning.
 
-From declared roots every reference is followed, to wherever the definition stands (`tasks.common.definitions`).
-Definitions are numbered in the order in which they are met, and each counts as its text, with the numbers of what it
-refers to in place of names. So neither the name of a module nor the place of a definition in it counts, and neither
-does what nobody reaches; another target of the same name does.
+From declared roots every reference is followed to its definition, in whatever module that is
+(`tasks.common.definitions`). Definitions are numbered in the order in which they are reached, and each counts as its
+text, with the numbers of what it refers to in place of names. So the name of a module, the position of a definition in
+it, and code that nothing reaches do not count; another target of the same name does.
 
-A module whose top level does more than bind names counts whole, once importing a reached definition imports it. So does
-a module of which something is asked that cannot be followed. Files count by their bytes where a definition names the
-`__file__` beside which they stand. Imports by a computed name are refused, since nobody could know what they reach.
+A module whose top level does more than bind names counts whole as soon as importing a reached definition imports it. So
+does a module that is used in a way that cannot be followed. Data files count by their bytes if a definition in the same
+folder uses `__file__`. Imports by a computed name are refused, since what they reach cannot be known.
 """
 
 import functools
@@ -51,10 +51,9 @@ OPERATIONS = frozenset(
         "model.processes",
         "model.train.reproduction",
         "tasks.artifacts.build",
-        "tasks.artifacts.drop_rate_limit",
+        "tasks.artifacts.limits",
         "tasks.artifacts.identity",
         "tasks.artifacts.lease",
-        "tasks.artifacts.limits",
         "tasks.artifacts.publish",
         "tasks.artifacts.published",
         "tasks.artifacts.remote",
@@ -71,17 +70,27 @@ OPERATIONS = frozenset(
         "tasks.train.limits",
     }
 )
-"""Modules and packages that decide whether, where and when a stage runs, and nothing of what it gives: who works on its
+"""Modules and packages that decide whether, where and when a stage runs, but nothing of its result: what processes its
 parts (`tasks.execution`), where an unfinished build keeps them (`tasks.artifacts.workspace`, `model.files`), what ends
-it (`tasks.artifacts.limits`), what finds, brings and checks files (`tasks.artifacts.published`,
-`tasks.artifacts.remote`, `tasks.common.digests`), who launches, watches and restarts the ranks of a training
-(`model.launch.supervisor`), and what they tell (`model.distributed.protocol`). What stands in none of them must not be
-taken from them (`tests/test_imports.py`). Functions of the user, which `tasks.execution.plugins` loads, count by their
-own fingerprints as inputs do; which files a stranger's recipe may read (`tasks.common.confinement`) changes nothing of
-what is in them. `tests/joints/reuse/test_operations.py` changes all of them at once, and holds identities and bytes."""
+it (`tasks.artifacts.limits`), what finds, fetches and checks files (`tasks.artifacts.published`,
+`tasks.artifacts.remote`, `tasks.common.digests`), what launches, watches and restarts the ranks of a training
+(`model.launch.supervisor`), and their messages (`model.distributed.protocol`). Counted code must import other names
+from the modules that define them, not through these (`tests/test_imports.py`). Functions of the user, which
+`tasks.execution.plugins` loads, count by fingerprints of their own, as inputs do; which files an untrusted recipe may
+read (`tasks.common.confinement`) changes nothing in these files. `tests/joints/reuse/test_operations.py` changes all of
+them at once and checks that identities and bytes stay equal."""
 
 DECLARED_BY = frozenset({Reference("tasks.artifacts.build", ("Stage",))})
-"""Classes of operations whose objects say where a stage's code begins, and are no part of it."""
+"""Classes of operations whose objects declare the roots of a stage's code and do not belong to it."""
+
+_WHY_IMPORTED = "imports a module by a computed name; use a static import"
+
+_WHY = {
+    LOADED: "takes a module from `{}`; use a static import",
+    SUBCLASSES: "uses `{}`, and the code does not show which classes these are; list the classes in a table",
+    "eval": "runs code from text with `{}`; write it as code",
+    "exec": "runs code from text with `{}`; write it as code",
+}
 
 
 @dataclass(frozen=True)
@@ -91,30 +100,30 @@ class Code:
     digest: str
     roots: tuple[str, ...]
     definitions: Mapping[str, str]
-    """Definition, or file beside one -> its own digest: tells people what was edited, and counts for nothing itself."""
+    """Definition, or data file -> its own digest: shows people what was edited, and does not count itself."""
 
     def to_json(self) -> dict[str, Any]:
-        """The form stored in a manifest."""
+        """Return the form stored in a manifest."""
         return {"digest": self.digest, "roots": list(self.roots), "definitions": dict(self.definitions)}
 
 
 def code_of(roots: Iterable[str], project: Path = PROJECT) -> Code:
-    """The code that `roots` reach, each `module:name`, or the name of a module that counts whole.
+    """Return the code that `roots` reach, each `module:name`, or the name of a module that counts whole.
 
-    Raises Bug for a root that does not exist, and for what nobody can follow within reach.
+    Raises Bug for a root that does not exist, and for reached code that cannot be followed.
     """
     return _Reach(project).code(tuple(roots))
 
 
 def module_file(module: str, project: Path = PROJECT) -> Path:
-    """The file of a module."""
+    """Return the file of a module."""
     base = project.joinpath(*module.split("."))
     return base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
 
 
 @functools.cache
 def is_operations(module: str) -> bool:
-    """Whether a module counts for nothing."""
+    """Return whether a module does not count."""
     parts = module.split(".")
     return any(".".join(parts[:end]) in OPERATIONS for end in range(1, len(parts) + 1))
 
@@ -129,13 +138,13 @@ class _Key(NamedTuple):
 
 class _Target(NamedTuple):
     key: _Key | None
-    """The definition; None for what is not of the project, or counts for nothing."""
+    """The definition; None if it is not part of the project or does not count."""
     rest: str
-    """What is asked of the definition, or the whole name."""
+    """The attributes taken from the definition, or the whole name."""
 
 
 class _Reach:
-    """One walk over the project, in which every file is looked at once."""
+    """One traversal of the project, which reads every file once."""
 
     def __init__(self, project: Path) -> None:
         self._project = project
@@ -146,7 +155,7 @@ class _Reach:
         self._harmless: tuple[set[_Key], set[_Key]] = (set(), set())
 
     def code(self, roots: tuple[str, ...]) -> Code:
-        """Number all that the roots reach, and digest it."""
+        """Number all definitions that the roots reach, and digest them."""
         for root in roots:
             module, _, name = root.partition(":")
             found = self._module(module) if module.partition(".")[0] in PACKAGES else None
@@ -163,15 +172,17 @@ class _Reach:
                 definitions[str(key)] = own
                 here = [] if key.module in run else [Imported(key.module, ())]
                 self._imported([*here, *self._written(key).imports], run)
-            acting = [key for name in run if (key := _Key(name, WHOLE)) not in self._numbers and self._acts(name)]
-            if not acting:
+            active = [
+                key for name in run if (key := _Key(name, WHOLE)) not in self._numbers and self._has_side_effects(name)
+            ]
+            if not active:
                 break
-            for key in sorted(acting, key=lambda key: digest_bytes(self._written(key).text.encode())):
+            for key in sorted(active, key=lambda key: digest_bytes(self._written(key).text.encode())):
                 self._number(key)
         return Code(digest_bytes("\n".join(lines).encode()), roots, dict(sorted(definitions.items())))
 
     def _unwritten(self, done: int) -> Iterator[_Key]:
-        """Numbered definitions from a place on, those that are numbered meanwhile included."""
+        """Yield the numbered definitions from position `done` on, including those that are numbered meanwhile."""
         keys = list(self._numbers)
         while done < len(keys):
             yield from keys[done:]
@@ -181,8 +192,8 @@ class _Reach:
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _count(self, key: _Key, definitions: dict[str, str]) -> tuple[str, str]:
-        """How a definition counts, and its own digest; the files that it names are taken into `definitions`."""
-        module, written = self._found(key.module), self._written(key)
+        """Return how a definition counts, and its own digest; add the files that it names to `definitions`."""
+        module, written = self._existing_module(key.module), self._written(key)
         if written.refused is not None:
             line, name = written.refused
             raise Bug(f"code: {module.path}:{line} {_WHY.get(name, _WHY_IMPORTED).format(name)}")
@@ -202,13 +213,13 @@ class _Reach:
     def _resolve(self, reference: Reference) -> _Target:
         target = self._targets.get(reference)
         if target is None:
-            # A circle of imports ends at what is put here first.
+            # A cycle of imports ends at this entry.
             self._targets[reference] = _Target(_Key(reference.module, WHOLE), ".".join(reference.attributes))
-            target = self._targets[reference] = self._find(reference)
+            target = self._targets[reference] = self._locate(reference)
         return target
 
-    def _find(self, reference: Reference) -> _Target:
-        """The definition behind a reference, through imports of other modules, packages and stars."""
+    def _locate(self, reference: Reference) -> _Target:
+        """Return the definition of a reference, through imports of modules, packages and stars."""
         name, attributes = reference
         if name.partition(".")[0] not in PACKAGES:
             return _Target(None, f"@{'.'.join((name, *attributes))}")
@@ -237,14 +248,14 @@ class _Reach:
         return _Target(_Key(name, WHOLE), ".".join(attributes))
 
     def _binds(self, name: str, wanted: str, seen: set[str]) -> bool:
-        """Whether a module has a name that a star would bring, of its own or from another star."""
+        """Return whether a star import of a module binds a name, of its own or through another star."""
         module = self._module(name)
         if module is None or name in seen:
             return False
         return wanted in module or any(self._binds(star, wanted, seen | {name}) for star in module.stars)
 
     def _imported(self, waiting: list[Imported], run: dict[str, None]) -> None:
-        """Take into `run` the modules that are run when some are imported."""
+        """Add to `run` the modules that are executed when the waiting ones are imported."""
         while waiting:
             name, taken = waiting.pop()
             parts = name.split(".")
@@ -260,50 +271,51 @@ class _Reach:
                     run[module] = None
                     waiting.extend(found.imports)
 
-    def _acts(self, name: str) -> bool:
-        """Whether importing a module does more than bind names."""
-        module = self._found(name)
+    def _has_side_effects(self, name: str) -> bool:
+        """Return whether importing a module does more than bind names."""
+        module = self._existing_module(name)
         return (
-            module.acts
-            or any(map(self._call_acts, module.called))
-            or any(self._decorator_acts(decorator) for decorator in module.decorators)
-            or any(self._hears_of_subclasses(base) for bases in module.bases.values() for base in bases)
+            module.has_side_effects
+            or any(map(self._call_has_side_effects, module.called))
+            or any(self._decorator_has_side_effects(decorator) for decorator in module.decorators)
+            or any(self._runs_code_on_subclassing(base) for bases in module.bases.values() for base in bases)
             or any(self._definition(metaclass) is not None for metaclass in module.metaclasses.values())
         )
 
-    def _call_acts(self, called: Called) -> bool:
-        """Whether a call may change state: of a module, or of an object that it is handed."""
-        handed = [key for key in map(self._definition, called.handed) if key is not None]
+    def _call_has_side_effects(self, called: Called) -> bool:
+        """Return whether a call may change state: of a module, or of an object passed to it."""
+        arguments = [key for key in map(self._definition, called.arguments) if key is not None]
         function = None if called.function is None else self._definition(called.function)
         if function is not None and called.function is not None:
-            given = any(map(self._is_variable, handed))
+            given = any(map(self._is_variable, arguments))
             if called.function.attributes[-1] in MUTATING or self._writes(function, given=given):
                 return True
-        return any(self._writes(key, given=False) for key in handed)
+        return any(self._writes(key, given=False) for key in arguments)
 
-    def _decorator_acts(self, decorator: Reference) -> bool:
-        """Whether a decorator changes state: as a method of an object of ours, or by its code."""
+    def _decorator_has_side_effects(self, decorator: Reference) -> bool:
+        """Return whether a decorator changes state: as a method of one of our objects, or by its code."""
         key = self._definition(decorator)
         if key is None:
             return False
         return bool(self._resolve(decorator).rest) or self._is_variable(key) or self._writes(key, given=False)
 
     def _is_variable(self, key: _Key) -> bool:
-        return key.name in self._found(key.module).variables
+        return key.name in self._existing_module(key.module).variables
 
     def _changes_itself(self, key: _Key) -> bool:
-        """Whether a constant is an object of ours whose methods change it."""
-        maker = self._found(key.module).maker(key.name)
+        """Return whether a constant is one of our objects and has methods that change it."""
+        maker = self._existing_module(key.module).maker(key.name)
         made_by = None if maker is None else self._definition(maker)
         return made_by is not None and self._written(made_by).writes_self
 
     def _definition(self, reference: Reference) -> _Key | None:
-        """The definition of ours behind a name of the top level; None for what has none, a loop's variable say."""
+        """Return our definition of a top-level name; None if it has none, such as a loop variable."""
         key = self._resolve(reference).key
         return None if key is None or key.name == WHOLE else key
 
     def _writes(self, key: _Key, *, given: bool) -> bool:
-        """Whether code that a definition reaches changes state of a module, or, if asked, what it is given."""
+        """Return whether code that a definition reaches changes the state of a module or, with `given`, its
+        arguments."""
         harmless = self._harmless[given]
         met = {key: None} if key not in harmless else {}
         waiting = list(met)
@@ -320,33 +332,33 @@ class _Reach:
         harmless.update(met)
         return False
 
-    def _hears_of_subclasses(self, base: Reference) -> bool:
-        """Whether making a class below `base` runs code of ours."""
+    def _runs_code_on_subclassing(self, base: Reference) -> bool:
+        """Return whether making a subclass of `base` runs code of ours."""
         key = self._definition(base)
         if key is None:
             return False
-        module = self._found(key.module)
+        module = self._existing_module(key.module)
         metaclass = module.metaclasses.get(key.name)
         return (
             (metaclass is not None and self._definition(metaclass) is not None)
             or "__init_subclass__" in self._written(key).text
-            or any(map(self._hears_of_subclasses, module.bases.get(key.name, ())))
+            or any(map(self._runs_code_on_subclassing, module.bases.get(key.name, ())))
         )
 
     def _written(self, key: _Key) -> Written:
-        return self._found(key.module).written(key.name)
+        return self._existing_module(key.module).written(key.name)
 
-    def _found(self, name: str) -> Module:
+    def _existing_module(self, name: str) -> Module:
         module = self._module(name)
         assert module is not None, name
         return module
 
     def _module(self, name: str) -> Module | None:
         if name not in self._modules:
-            self._modules[name] = self._look_for(name)
+            self._modules[name] = self._load(name)
         return self._modules[name]
 
-    def _look_for(self, name: str) -> Module | None:
+    def _load(self, name: str) -> Module | None:
         base = self._root + name.replace(".", os.sep)
         for path in (f"{base}.py", f"{base}{os.sep}__init__.py"):
             try:
@@ -357,24 +369,15 @@ class _Reach:
         return None
 
 
-_WHY_IMPORTED = "imports a module by a computed name; use a static import"
-
-_WHY = {
-    LOADED: "takes a module from `{}`; use a static import",
-    SUBCLASSES: "asks for `{}`, and no look at the code tells which there are; name the classes in a table",
-    "eval": "runs code from text by `{}`; write it as code",
-    "exec": "runs code from text by `{}`; write it as code",
-}
-
-
 @functools.lru_cache(maxsize=4096)
 def _read(name: str, path: str, mtime_ns: int, size: int) -> Module:
-    del mtime_ns, size  # only there to make an edited file a new cache key
+    del mtime_ns, size  # part of the cache key, so that an edited file is read again
     return Module(name, Path(path), Path(path).read_bytes())
 
 
 def _data_files(folder: Path) -> Iterator[tuple[Path, str]]:
-    """What is neither Python nor hidden in a folder, and in its folders that are no packages, with digests."""
+    """Yield the files of a folder, and of its folders that are not packages, with digests; no Python or hidden
+    files."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith((".", "__pycache__")):
             continue

@@ -1,4 +1,4 @@
-"""What every stage's configuration has in common: frozen, strict, and split into identity and runtime fields."""
+"""Base of every stage's configuration: frozen, strict, and split into identity and runtime fields."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ class StrictConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def identity_params(self) -> dict[str, Any]:
-        """Every field that decides the result, nested, as plain JSON values; runtime fields are left out."""
-        return _deciding(self)
+        """Return every field that decides the result, nested, as plain JSON values; without runtime fields."""
+        return _identity_fields(self)
 
 
-def _deciding(model: BaseModel) -> dict[str, Any]:
+def _identity_fields(model: BaseModel) -> dict[str, Any]:
     return {
         name: _plain(getattr(model, name))
         for name, field in type(model).model_fields.items()
@@ -27,7 +27,7 @@ def _deciding(model: BaseModel) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return _deciding(value)
+        return _identity_fields(value)
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

@@ -1,11 +1,11 @@
-"""One module of the project as definitions: what its top level binds, and what each of them refers to.
+"""A module of the project as definitions: what its top level binds, and what each definition refers to.
 
-A definition is a function, a class or a constant: the statements of the top level that bind its name. Each is written
-as text (`model.code_digest`) in which every name that is not its own is replaced by a mark, with what the name stands
-for beside it. Python's scopes are followed exactly: parameters, nested functions, comprehensions, class bodies,
-`global` and `nonlocal`, imports inside functions.
+A definition is a function, a class or a constant: the top-level statements that bind its name. Each is written as text
+(`model.code_digest`) in which every name from outside is replaced by a mark, together with a list of the references
+that the marks stand for. Python's scopes are followed exactly: parameters, nested functions, comprehensions, class
+bodies, `global` and `nonlocal`, imports inside functions.
 
-Nothing here looks at another module: `tasks.common.code_fingerprint` follows the references from one to the next.
+Nothing here reads another module: `tasks.common.code_fingerprint` follows the references from module to module.
 """
 
 import ast
@@ -24,7 +24,7 @@ WHOLE = "*"
 """The name of the definition that is a whole module."""
 
 MAIN = "__main__"
-"""The name of the definition that is a module's block for when it is run."""
+"""The name of the definition that is a module's `if __name__ == ...` block."""
 
 MARK = "#"
 
@@ -63,29 +63,29 @@ _NAMED = (*_FUNCTIONS, ast.ClassDef)
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
-_OF_TARGETS = (ast.Assign, ast.Delete)
+_WITH_TARGETS = (ast.Assign, ast.Delete)
 
-_OF_TARGET = (ast.AugAssign, ast.AnnAssign)
+_WITH_TARGET = (ast.AugAssign, ast.AnnAssign)
 
 _WITHOUT_BLOCKS = (ast.Expr, ast.Return, ast.Raise, ast.Pass, ast.Assert)
 
 
 class Reference(NamedTuple):
-    """Attributes, one after the other, of a module: `tasks.common.numeric`, (`shuffled`,)."""
+    """A chain of attributes of a module: `tasks.common.numeric`, (`seed64`,)."""
 
     module: str
     attributes: tuple[str, ...]
 
 
 class Called(NamedTuple):
-    """A call that importing a module makes, and what is handed to it."""
+    """A call that importing a module makes, and its arguments."""
 
     function: Reference | None
-    handed: tuple[Reference, ...]
+    arguments: tuple[Reference, ...]
 
 
 class Imported(NamedTuple):
-    """A module that is imported, and the names that are taken from it, which may be modules too."""
+    """An imported module, and the names imported from it, which may be modules too."""
 
     module: str
     names: tuple[str, ...]
@@ -93,27 +93,27 @@ class Imported(NamedTuple):
 
 @dataclass
 class Written:
-    """A definition as text, and what it refers to: one reference for each mark in the text."""
+    """The text of a definition, and one reference for each mark in the text."""
 
     text: str = ""
     references: list[Reference] = field(default_factory=list)
     imports: list[Imported] = field(default_factory=list)
-    """Imported inside of functions."""
+    """Imports inside of functions."""
     refused: tuple[int, str] | None = None
-    """Line and name of what nobody can follow: an import by a computed name, code from text."""
+    """Line and name of what cannot be followed: an import by a computed name, or code from text."""
     names_its_file: bool = False
     names_its_module: bool = False
-    """Whether something is asked of the module that only the whole module answers, or a name has no source."""
+    """Whether the definition uses the module as a whole (`globals()`), or a name that nothing binds."""
     writes_state: bool = False
-    """Whether a function changes what belongs to a module."""
+    """Whether a function changes the state of a module."""
     writes_given: bool = False
-    """Whether a function changes what it is given."""
+    """Whether a function changes its arguments."""
     writes_self: bool = False
-    """Whether a method changes the object that it belongs to, once that is made."""
+    """Whether a method changes its object after construction."""
 
 
 class Module:
-    """A module's bindings, what importing it imports, and whether importing it does more than bind names."""
+    """The bindings of a module, its imports, and whether importing it does more than bind names."""
 
     def __init__(self, name: str, path: Path, source: bytes) -> None:
         self.name = name
@@ -122,13 +122,13 @@ class Module:
         self.imports: list[Imported] = []
         self.stars: list[str] = []
         self.aliases: dict[str, Reference] = {}
-        """Name -> what it stands for, of names that one plain import binds and nothing else."""
+        """Name -> its target, for names that are bound by one plain import and nothing else."""
         self._made_by: dict[str, Reference] = {}
-        self.acts = False
+        self.has_side_effects = False
         self.called: list[Called] = []
         self.decorators: list[Reference] = []
         self.bases: dict[str, list[Reference]] = {}
-        """Class -> what it inherits from."""
+        """Class -> its base classes."""
         self.metaclasses: dict[str, Reference] = {}
         self.walrus = b":=" in source
         self._source = source
@@ -138,7 +138,7 @@ class Module:
         self.aliases = {name: one for name, (one, *more) in bound.items() if isinstance(one, Reference) and not more}
         self.variables = frozenset(name for name in bound if _is_variable(bound[name]))
         """Names of objects that code can change: neither functions, nor classes, nor plain values."""
-        # Written here and now, so that no tree stays: looking through them all for garbage took half of the time.
+        # Written eagerly, so that no syntax tree stays in memory: garbage collection of them took half of the time.
         self._written = {name: self._write(bound[name]) for name in bound if name not in self.aliases}
         del self._bound
 
@@ -146,21 +146,21 @@ class Module:
         return name in self._names
 
     def may_hold(self, name: str) -> bool:
-        """Whether a name may be that of a module within this one."""
+        """Return whether a name may be that of a submodule."""
         own = Reference(self.name, (name,))
         return self.package == self.name and (name not in self or self.aliases.get(name) == own)
 
     def maker(self, name: str) -> Reference | None:
-        """What is called to make a constant."""
+        """Return what is called to make a constant; None if it is not made by a call."""
         made_by = self._made_by.get(name)
         return made_by if made_by is None else self.aliases.get(made_by.attributes[0], made_by)
 
     def definitions(self) -> list[str]:
-        """The names of its functions, classes and constants."""
+        """Return the names of its functions, classes and constants."""
         return list(self._written)
 
     def written(self, name: str) -> Written:
-        """One of its definitions."""
+        """Return one of its definitions."""
         if name not in self._written:
             assert name == WHOLE, f"{self.name}: {name}"
             self._written[name] = self._write(self._parse())
@@ -173,7 +173,7 @@ class Module:
         return _Definition(self).written(bound)
 
     def _bind(self, statements: Iterable[ast.stmt], holder: ast.stmt | None = None, typing: bool = False) -> None:
-        """Take in statements of the top level; `holder` is the block that they stand in, and counts with each."""
+        """Add statements of the top level; `holder` is the block around them, which counts with each of them."""
         for statement in statements:
             match statement:
                 case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -181,9 +181,9 @@ class Module:
                     self._evaluate(statement, frozenset())
                 case ast.Import() | ast.ImportFrom():
                     self._import(statement, holder, typing)
-                case ast.If() if _asks(statement.test, "__name__"):
+                case ast.If() if _is_test_of(statement.test, "__name__"):
                     self._add(MAIN, statement)
-                case ast.If() if _asks(statement.test, "TYPE_CHECKING"):
+                case ast.If() if _is_test_of(statement.test, "TYPE_CHECKING"):
                     self._bind(statement.body, typing=True)
                     self._bind(statement.orelse, holder)
                 case ast.If():
@@ -203,12 +203,12 @@ class Module:
                     made = getattr(statement, "value", None)
                     if isinstance(made, ast.Call):
                         self._made_by |= {name: by for name in bound for by in _chains([made.func], frozenset(), self)}
-                    self.acts |= not _is_constant(statement)
+                    self.has_side_effects |= not _is_constant(statement)
 
     def _add(self, name: str, bound: ast.stmt | Reference) -> None:
-        standing = self._bound.setdefault(name, [])
-        if bound not in standing:
-            standing.append(bound)
+        before = self._bound.setdefault(name, [])
+        if bound not in before:
+            before.append(bound)
 
     def _import(self, statement: ast.Import | ast.ImportFrom, holder: ast.stmt | None, typing: bool) -> None:
         if not typing:
@@ -220,7 +220,7 @@ class Module:
                 self._add(name, holder or reference)
 
     def _evaluate(self, node: ast.AST, own: frozenset[str]) -> None:
-        """Note what importing the module calls within a statement; `own` are names of the class around it."""
+        """Record the calls that importing the module makes in a statement; `own` are names of the class around it."""
         if isinstance(node, ast.Lambda):
             return
         if isinstance(node, _IMPORTS):
@@ -237,15 +237,15 @@ class Module:
             self.bases[node.name] = list(_chains(node.bases, own, self))
             own |= frozenset(_bound_in(node.body, self.package, self.walrus)[0])
         elif isinstance(node, ast.Call):
-            handed = [*node.args, *(keyword.value for keyword in node.keywords)]
+            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
             function = next(_chains([node.func], own, self), None)
-            self.called.append(Called(function, tuple(_chains(handed, own, self))))
+            self.called.append(Called(function, tuple(_chains(arguments, own, self))))
         for child in ast.iter_child_nodes(node):
             self._evaluate(child, own)
 
 
 def imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[Imported]:
-    """The modules that a statement imports."""
+    """Yield the modules that a statement imports."""
     if isinstance(statement, ast.Import):
         yield from (Imported(alias.name, ()) for alias in statement.names)
     else:
@@ -253,7 +253,7 @@ def imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[I
 
 
 def _aliases(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, Reference]]:
-    """Each name that an import binds, and what it stands for."""
+    """Yield each name that an import binds, and its target."""
     for alias in statement.names:
         if isinstance(statement, ast.ImportFrom):
             yield alias.asname or alias.name, Reference(_absolute(statement, package), (alias.name,))
@@ -272,16 +272,16 @@ def _absolute(statement: ast.ImportFrom, package: str) -> str:
     return f"{package}.{statement.module}" if statement.module else package
 
 
-def _asks(test: ast.expr, name: str) -> bool:
-    """Whether a test is `TYPE_CHECKING`, `typing.TYPE_CHECKING` or `__name__ == ...`."""
-    asked = test.left if isinstance(test, ast.Compare) else test
-    return (isinstance(asked, ast.Name) and asked.id == name) or (
-        isinstance(asked, ast.Attribute) and asked.attr == name
+def _is_test_of(test: ast.expr, name: str) -> bool:
+    """Return whether a test is `NAME`, `typing.NAME` or `NAME == ...`."""
+    tested = test.left if isinstance(test, ast.Compare) else test
+    return (isinstance(tested, ast.Name) and tested.id == name) or (
+        isinstance(tested, ast.Attribute) and tested.attr == name
     )
 
 
 def _is_constant(statement: ast.stmt) -> bool:
-    """Whether a statement gives values to plain names, and does nothing else."""
+    """Return whether a statement only assigns values to plain names."""
     targets: list[ast.expr] = []
     if isinstance(statement, ast.Assign):
         targets = list(statement.targets)
@@ -300,7 +300,7 @@ def _is_variable(bound: Sequence[ast.stmt | Reference]) -> bool:
 
 
 def _chains(expressions: Iterable[ast.expr], own: frozenset[str], module: Module) -> Iterator[Reference]:
-    """What names and attributes of names stand for at the top level of a module, where its imports say so."""
+    """Yield the references of names and chains of attributes at the top level of a module."""
     for expression in expressions:
         attributes: list[str] = []
         while isinstance(expression, ast.Attribute):
@@ -312,9 +312,9 @@ def _chains(expressions: Iterable[ast.expr], own: frozenset[str], module: Module
 
 class _Scope(NamedTuple):
     bound: dict[str, list[Reference] | None]
-    """What imports inside of the scope make of a name; None for a variable."""
+    """Name -> its targets by imports inside of the scope; None for a variable."""
     of_module: frozenset[str] = frozenset()
-    """Names that a `global` sends to the module."""
+    """Names declared `global`."""
     of_class: bool = False
     given: frozenset[str] = frozenset()
     """Parameters."""
@@ -324,9 +324,9 @@ class _Scope(NamedTuple):
 def _bound_in(
     statements: Iterable[ast.stmt], package: str, walrus: bool
 ) -> tuple[dict[str, list[Reference] | None], frozenset[str]]:
-    """The names that a block binds in its own scope, and those that a `global` sends to the module; `walrus` tells
-    whether expressions may bind some too."""
-    # Looking at statements and targets alone, and not at all expressions, takes a third of the time.
+    """Return the names that a block binds in its own scope, and those declared `global`; `walrus` says whether
+    expressions may bind names too."""
+    # Visiting only statements and targets, and not all expressions, takes a third of the time.
     waiting = list(statements)
     names: list[str] = list(_bound_by_expressions(waiting)) if walrus else []
     imports: dict[str, list[Reference]] = {}
@@ -337,9 +337,9 @@ def _bound_in(
         node: Any = waiting.pop()
         if isinstance(node, _NAMED):
             names.append(node.name)
-        elif isinstance(node, _OF_TARGETS):
+        elif isinstance(node, _WITH_TARGETS):
             targets += node.targets
-        elif isinstance(node, _OF_TARGET):
+        elif isinstance(node, _WITH_TARGET):
             targets.append(node.target)
         elif isinstance(node, _IMPORTS):
             for name, reference in _aliases(node, package):
@@ -386,7 +386,7 @@ def _bound_by_pattern(pattern: ast.pattern) -> Iterator[str]:
 
 
 def _bound_by_expressions(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Names that `:=` binds in the scope of these nodes: those within comprehensions are, those of functions not."""
+    """Yield the names that `:=` binds in the scope of these nodes: also inside comprehensions, not inside functions."""
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
@@ -402,7 +402,7 @@ def _bound_by_expressions(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 class _Definition(TreeText):
-    """Writes a definition, with marks for what its names stand for."""
+    """Writes a definition as text, with marks in place of names from outside."""
 
     def __init__(self, module: Module) -> None:
         super().__init__()
@@ -414,7 +414,7 @@ class _Definition(TreeText):
         self._of_another: ast.expr | None = None
 
     def written(self, bound: Sequence[ast.stmt | Reference]) -> Written:
-        """The text of the statements that bind a name, in their order."""
+        """Return the definition made of the statements that bind a name, in their order."""
         for one in bound:
             if isinstance(one, Reference):
                 self._refer(one)
@@ -435,12 +435,12 @@ class _Definition(TreeText):
     # Names
 
     def on_call(self, node: ast.Call) -> None:
-        """Write a call. `vars(x)` asks nothing of the module, as `vars()` does."""
+        """Write a call. `vars(x)` does not use the module as a whole, `vars()` does."""
         self._of_another = node.func if node.args else None
         self.plain(node)
 
     def chain(self, root: ast.Name, attributes: Sequence[str]) -> None:
-        """Write a name as it stands where it is a variable, and a mark where it comes from the top level."""
+        """Write a name unchanged if it is a variable, and as a mark if it comes from the top level."""
         for attribute in attributes:
             if attribute in _REFUSED:
                 self._refuse(root, attribute)
@@ -458,14 +458,14 @@ class _Definition(TreeText):
             self._refer(Reference(reference.module, (*reference.attributes, *attributes)), root)
 
     def _lookup(self, name: str) -> tuple[bool, list[Reference]]:
-        """Whether a name is a variable here, and what else it may stand for."""
+        """Return whether a name is a variable here, and which references it may be otherwise."""
         for depth, scope in enumerate(reversed(self._scopes)):
             if name in scope.of_module:
                 break
             if scope.of_class and depth:
                 continue
             if name in scope.bound:
-                # A body of a class looks for a name that it has not bound yet in the module.
+                # A class body looks up a name in the module as long as it has not bound it.
                 outside = self._at_top(name) if scope.of_class else []
                 inside = scope.bound[name]
                 return inside is None, [*(inside or ()), *outside]
@@ -479,7 +479,7 @@ class _Definition(TreeText):
         return []
 
     def _builtin(self, root: ast.Name, attributes: Sequence[str]) -> bool:
-        """Take note of a name that nobody binds; False, since it is written as it stands."""
+        """Record a name that nothing binds; return False, since it is written unchanged."""
         name = root.id
         if name in _PLACES:
             self._found.names_its_file = True
@@ -509,7 +509,7 @@ class _Definition(TreeText):
         return reference.module.partition(".")[0] in PACKAGES
 
     def _changes(self, name: str) -> None:
-        """Note that an object is changed which a variable of a function names."""
+        """Record that a function changes an object that one of its variables names."""
         scope = next((scope for scope in reversed(self._scopes) if name in scope.given), None)
         if scope is not None and name in ("self", "cls"):
             self._found.writes_self |= scope.function not in _MAKING
@@ -524,7 +524,8 @@ class _Definition(TreeText):
     # Statements
 
     def left_out(self, statement: ast.stmt) -> bool:
-        """Imports of ours inside of functions count where their names are used, and by what importing runs."""
+        """Leave out our imports inside of functions: they count by the uses of their names and by what importing
+        runs."""
         if self._scopes and isinstance(statement, _IMPORTS):
             found = list(imported(statement, self._module.package))
             self._found.imports.extend(found)
@@ -570,7 +571,7 @@ class _Definition(TreeText):
         self.write(")")
 
     def _writes_to(self, targets: Sequence[ast.expr]) -> None:
-        """Note a function that changes what stands outside of it."""
+        """Record a function that changes something outside of it."""
         for target in targets if self._scopes else ():
             root: Any = target
             while isinstance(root, ast.Attribute | ast.Subscript | ast.Starred):
@@ -661,23 +662,23 @@ class _Definition(TreeText):
     # Annotations
 
     def _annotation(self, node: ast.expr) -> None:
-        standing, self._annotating = self._annotating, True
+        before, self._annotating = self._annotating, True
         try:
             self.node(node)
         finally:
-            self._annotating = standing
+            self._annotating = before
 
     def on_constant(self, node: ast.Constant) -> None:
-        """A text within an annotation is an annotation, with names that need not exist when the program runs."""
+        """Write a text inside an annotation as an annotation, whose names need not exist at run time."""
         if self._annotating and isinstance(node.value, str):
             try:
                 inner = ast.parse(node.value, mode="eval").body
             except SyntaxError:
                 super().on_constant(node)
                 return
-            standing, self._lenient = self._lenient, True
+            before, self._lenient = self._lenient, True
             self.node(inner)
-            self._lenient = standing
+            self._lenient = before
             return
         super().on_constant(node)
 

@@ -1,4 +1,4 @@
-"""Digests of files, and the cache that lets an unchanged input be recognised without reading it."""
+"""Digests of input files, and the cache that recognises an unchanged file without reading it."""
 
 import json
 import logging
@@ -24,16 +24,16 @@ SETTLING_SECONDS = 2.0
 
 
 def combined_digest(named: Iterable[tuple[str, str]]) -> str:
-    """One digest over (name, digest) pairs in sorted order of names: the content of a set of files."""
+    """Return one digest over (name, digest) pairs, sorted by name: the content of a set of files."""
     text = json.dumps(sorted(named), ensure_ascii=False, separators=(",", ":"))
     return digest_bytes(text.encode("utf-8", errors="surrogateescape"))
 
 
 class InputDigests:
-    """What external files held, by (size, mtime_ns, inode, ctime_ns), kept in a file of the artifact root.
+    """Contents of external files by (size, mtime_ns, inode, ctime_ns), cached in a file of the artifact root.
 
     A file that was changed less than two seconds before it was digested is digested again next time: its clock tick
-    might hide a later write of the same size. A program that puts an old mtime back cannot put back the ctime.
+    might hide a later write of the same size. A program that restores an old mtime cannot restore the ctime.
     """
 
     def __init__(self, cache: Path) -> None:
@@ -42,28 +42,31 @@ class InputDigests:
         self._changed = False
         if cache.exists():
             try:
-                self._known = read_sealed(cache, "It is written anew, and all input is hashed again.")["files"]
+                self._known = read_sealed(cache, "It is rewritten, and all input is hashed again.")["files"]
             except IntegrityError as error:
                 log.warning("%s", error)
                 self._changed = True
 
     def digest(self, path: Path) -> str:
-        """The digest of `content`."""
+        """Return the digest of a file's content."""
         return self.content(path).digest
 
     def content(self, path: Path) -> Content:
-        """What a file holds up to the length that it has now; read only when its size, times or inode changed since it
-        was last digested."""
+        """Return the content of a file up to its present length; reads it only if its size, times or inode changed
+        since it was last digested.
+
+        Raises ChangedInput if it is written to meanwhile, unless it only grows.
+        """
         key = os.fspath(path)
-        if (known := self._standing(key, _mark(path.stat()))) is not None:
+        if (known := self._lookup(key, _mark(path.stat()))) is not None:
             return known
         with open_file(path) as stream:
-            # Of the file that is read, which a rename may have put in the place of the one looked at above.
+            # Of the open file: a rename may have replaced the one whose status was read above.
             before, began = os.fstat(stream.fileno()), time.time_ns()
             found = content_of_stream(stream, before.st_size)
             unchanged = _mark(os.fstat(stream.fileno())) == _mark(before)
             if not unchanged:
-                # A file that only grows begins with the same bytes still; of any other, these were never all there.
+                # A file that only grows still begins with the same bytes; of any other, these never existed together.
                 stream.seek(0)
                 if found.length < before.st_size or content_of_stream(stream, before.st_size) != found:
                     raise ChangedInput(key, "it was written to while it was digested")
@@ -74,9 +77,9 @@ class InputDigests:
     def content_of_stream(
         self, name: str, mark: str | None, open_stream: Callable[[], AbstractContextManager[BinaryIO]]
     ) -> Content:
-        """What `open_stream` gives, read only when `mark` (an ETag, say) differs from last time; None marks nothing,
-        and the stream is always read."""
-        if mark is not None and (known := self._standing(name, mark)) is not None:
+        """Return the content of a stream; reads it only if `mark` (an ETag, say) differs from last time, and always if
+        `mark` is None."""
+        if mark is not None and (known := self._lookup(name, mark)) is not None:
             return known
         with open_stream() as stream:
             found = content_of_stream(stream)
@@ -84,10 +87,10 @@ class InputDigests:
         return found
 
     def forget(self, name: str) -> None:
-        """Digest a file anew next time, whatever its times say."""
+        """Forget a file, so that it is digested again whatever its times are."""
         self._changed |= self._known.pop(name, None) is not None
 
-    def _standing(self, key: str, mark: Any) -> Content | None:
+    def _lookup(self, key: str, mark: Any) -> Content | None:
         known = self._known.get(key)
         if not isinstance(known, dict) or known.get("mark") != mark:
             return None
@@ -100,7 +103,7 @@ class InputDigests:
             self._changed = True
 
     def save(self) -> None:
-        """Write the cache if anything was hashed; where it cannot be written, files are hashed again next time."""
+        """Write the cache if anything was hashed; if it cannot be written, files are hashed again next time."""
         if not self._changed:
             return
         try:
@@ -108,13 +111,13 @@ class InputDigests:
         except OSError as error:
             if error.errno not in NOT_WRITABLE:
                 raise
-            log.warning("%s cannot be written (%s); unchanged input is hashed again next time", self._cache, error)
+            log.warning("%s cannot be written (%s): unchanged input is hashed again next time", self._cache, error)
         self._changed = False
 
 
 @contextmanager
-def forgetting_changed(cache: Path) -> Iterator[None]:
-    """Forget what is known of a file for which the block raises ChangedInput, whose times may hide the change."""
+def forget_changed_inputs(cache: Path) -> Iterator[None]:
+    """Forget the cached content of a file for which the block raises ChangedInput: its times may hide the change."""
     try:
         yield
     except ChangedInput as error:

@@ -1,9 +1,8 @@
-"""Machine code of kernels on disk, each under the fingerprint of its own code: the kernel and all that it reaches.
+"""Machine code of kernels on disk, keyed by the fingerprint of the kernel and of all code that it reaches.
 
-numba's own cache looks at the file of a function alone: it misses a helper that changed in another file, and compiles a
-whole file anew for one edit. Here an edit compiles those kernels again that reach what was edited, and a second
-checkout of the same code loads what the first one compiled. numba adds its version and the processor.
-"""
+numba's own cache only looks at the file of a function: it misses a helper that changed in another file, and compiles a
+whole file again after one edit. Here an edit recompiles the kernels that reach the edited code, and a second checkout
+of the same code loads what the first one compiled. numba adds its version and the processor to the key."""
 
 import functools
 import os
@@ -22,10 +21,11 @@ from tasks.common.code_fingerprint import PROJECT, code_of
 _SETTINGS: Any = config
 
 
-def kept(dispatcher: Any) -> Any:
-    """The compiled function, kept in NUMBA_CACHE_DIR if set, else in the user's cache, else beside the module.
+def cached(dispatcher: Any) -> Any:
+    """Return the compiled function, cached in NUMBA_CACHE_DIR if set, else in the user's cache, else next to the
+    module.
 
-    Where none can be written, and for a function that is none of the project's, every process compiles for itself.
+    If none of them is writable, and for functions outside of the project, every process compiles for itself.
     """
     function = dispatcher.py_func
     if _Locator.from_function(function, function.__code__.co_filename) is not None:
@@ -34,7 +34,7 @@ def kept(dispatcher: Any) -> Any:
 
 
 class _Locator(_CacheLocator):
-    """Says where a kernel is kept, under which name, and that it is never out of date there."""
+    """Tells numba the folder and file name of a kernel, and that a file of that name is never out of date."""
 
     def __init__(self, folder: Path, file: str, fingerprint: str) -> None:
         self._folder = folder
@@ -43,24 +43,24 @@ class _Locator(_CacheLocator):
 
     @classmethod
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> "_Locator | None":
-        """The place of a function's code; None for a function or a machine that has none."""
+        """Return the locator of a function; None for a function outside of the project or without a writable folder."""
         fingerprint = _fingerprint(py_func.__module__, py_func.__qualname__, py_file)
-        room = Path(py_file).resolve().parent
-        folder = _writable(str(_SETTINGS.CACHE_DIR), room) if fingerprint is not None else None
+        source_folder = Path(py_file).resolve().parent
+        folder = _writable(str(_SETTINGS.CACHE_DIR), source_folder) if fingerprint is not None else None
         if fingerprint is None or folder is None:
             return None
         return cls(folder / py_func.__module__, py_file, fingerprint)
 
     def get_cache_path(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The folder: one for each module."""
+        """Return the folder, one for each module."""
         return os.fspath(self._folder)
 
     def get_source_stamp(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """What would be another in a file that is out of date."""
+        """Return the stamp by which numba recognises a file that is out of date."""
         return self._fingerprint
 
     def get_disambiguator(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """What tells the file's name from those of other code under the same name."""
+        """Return the part of the file name that differs between versions of the code."""
         return self._fingerprint
 
 
@@ -75,26 +75,26 @@ class _Cache(FunctionCache):
 @functools.cache
 def _fingerprint(module: str, name: str, file: str) -> str | None:
     if not Path(file).resolve().is_relative_to(PROJECT):
-        return None  # of the name of a module of ours
+        return None  # a foreign module that has the name of one of ours
     try:
         code = code_of([f"{module}:{name}"], PROJECT)
     except Bug:
         return None
-    # Machine code refers to modules by name: what moved to another module cannot be loaded from there any more.
+    # Machine code refers to modules by name, so it cannot be loaded after a definition moved to another module.
     modules = {definition.partition(":")[0] for definition in code.definitions}
     return digest_bytes("\n".join([code.digest, *sorted(modules)]).encode())
 
 
 @functools.cache
-def _writable(asked: str, room: Path) -> Path | None:
-    for base in [Path(asked)] if asked else [_user_cache(), room / "__pycache__"]:
+def _writable(configured: str, source_folder: Path) -> Path | None:
+    for base in [Path(configured)] if configured else [_user_cache(), source_folder / "__pycache__"]:
         folder = base / "kernels"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
                 return folder
         except OSError:
-            # A read-only home or installation: the next place may be writable, and compiling anew is always possible.
+            # A read-only home or installation: the next folder may be writable, and compiling again always works.
             continue
     return None
 

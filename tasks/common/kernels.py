@@ -1,7 +1,7 @@
 """Compiled kernels: numba functions that release the GIL.
 
-How they are compiled counts in the fingerprint of a stage's code as they do themselves; where the machine code is kept
-(`tasks.common.kernel_cache`) does not.
+How kernels are compiled counts in the fingerprint of a stage's code, as the kernels themselves do; where the machine
+code is cached (`tasks.common.kernel_cache`) does not.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,10 @@ from typing import Any
 
 import numba
 
-from tasks.common.kernel_cache import kept
+from tasks.common.kernel_cache import cached
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile `function` with numba (nopython, without the GIL), or load what was compiled of the same code."""
-    return kept(numba.njit(nogil=True)(function))
+    """Compile `function` with numba (nopython, without the GIL), or load the machine code of the same code from the
+    cache."""
+    return cached(numba.njit(nogil=True)(function))

@@ -1,12 +1,6 @@
-"""Randomness that is a function of names: the same seed for the same purpose on any machine and any worker.
+"""Numbers that every stage computes alike: seeds, largest-remainder allocation, and confidence intervals.
 
-Dividing a whole number among sources by weight, with limits on what each can give.
-
-The largest-remainder method (Hamilton, 1792) on exact fractions. A source whose share exceeds its limit gives all it
-has, and the surplus goes to the others in proportion to their weights, until it is placed or all are full: the
-weight-preserving form of UniMax (Chung et al., 2023, arXiv 2304.09151).
-
-Intervals of measured shares.
+All of them depend on their arguments alone, so they are equal on every machine and for every number of workers.
 """
 
 import math
@@ -15,29 +9,34 @@ from fractions import Fraction
 
 import blake3
 
-TWO_TO_64 = float(2**64)
+_TWO_TO_64 = float(2**64)
+
+_WILSON_Z = 1.959963984540054
+"""The 97.5% quantile of the normal distribution."""
 
 
 def seed64(run_seed: int, stage: str, purpose: str, key: str = "") -> int:
-    """A 64-bit seed for one purpose of one stage: BLAKE3-64 of (run seed, stage, purpose, key)."""
+    """Return a 64-bit seed for one purpose of one stage: BLAKE3-64 of (run seed, stage, purpose, key)."""
     text = "\x1f".join((str(run_seed), stage, purpose, key))
     return int.from_bytes(blake3.blake3(text.encode()).digest(length=8), "little")
 
 
 def unit_interval(key: bytes, seed: int) -> float:
-    """A number in [0, 1) that depends on `key` and `seed` alone, for selections that any sharding repeats.
+    """Return a number in [0, 1) that depends on `key` and `seed` alone, for selections that any sharding repeats.
 
-    A document is selected when its number falls under a rate, so a higher rate only ever adds documents.
+    A document is selected when its number is below a rate, so a higher rate only ever adds documents.
     """
     digest = blake3.blake3(seed.to_bytes(8, "little") + key).digest(length=8)
-    return int.from_bytes(digest, "little") / TWO_TO_64
+    return int.from_bytes(digest, "little") / _TWO_TO_64
 
 
 def apportion(total: int, weights: Mapping[str, float], limits: Mapping[str, int]) -> dict[str, int]:
-    """Whole shares by name that sum to min(total, sum of limits) and keep to `limits`.
+    """Divide `total` by `weights` into whole shares by name that sum to min(total, sum of limits) and respect `limits`.
 
-    Names of weight 0 get nothing. Ties of remainders go to the name that sorts first. Raises ValueError for a
-    negative weight or total.
+    The largest-remainder method (Hamilton, 1792) on exact fractions. A name whose share exceeds its limit gets its
+    limit, and the surplus goes to the others in proportion to their weights, until all of it is given out or all names
+    are full: the weight-preserving form of UniMax (Chung et al., 2023, arXiv 2304.09151). Names of weight 0 get
+    nothing. Ties of remainders go to the name that sorts first. Raises ValueError for a negative weight or total.
     """
     if total < 0 or any(weight < 0 for weight in weights.values()):
         raise ValueError(f"apportion: total {total} and weights {dict(weights)} must not be negative")
@@ -64,15 +63,12 @@ def apportion(total: int, weights: Mapping[str, float], limits: Mapping[str, int
     return shares
 
 
-WILSON_Z = 1.959963984540054
-
-
 def wilson_interval(successes: int, trials: int) -> tuple[float | None, float | None]:
-    """Wilson's 95% score interval of a proportion; (None, None) without trials."""
+    """Return Wilson's 95% score interval of a proportion (Wilson, 1927); (None, None) without trials."""
     if trials == 0:
         return None, None
-    share, z2 = successes / trials, WILSON_Z**2
+    share, z2 = successes / trials, _WILSON_Z**2
     centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = WILSON_Z * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2)) / (1 + z2 / trials)
-    # At the ends the formula's exact value is 0 or 1; rounding would show .9999999999999999.
+    half = _WILSON_Z * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2)) / (1 + z2 / trials)
+    # At both ends the exact value is 0 or 1, and rounding would show .9999999999999999.
     return 0.0 if successes == 0 else centre - half, 1.0 if successes == trials else centre + half

@@ -1,13 +1,11 @@
-"""Scripts written without blanks between words, where one character counts as one word.
+"""Facts about text that several stages need: unsegmented scripts, and credentials inside of addresses.
 
-Word counts, shingles and n-grams need this in every stage: a Chinese page has no blanks, and a rule that splits at
-blanks sees it as one giant word. Ranges are of the Unicode blocks; letters, digits and marks in them count.
+In scripts without whitespace between words one character counts as one word: word counts, shingles and n-grams would
+otherwise take a Chinese page for one giant word.
 
-Credentials within addresses: `s3://KEY:SECRET@bucket`, `https://host/file?X-Amz-Signature=...`.
-
-Addresses of a recipe are written into records, manifests, logs and pages, and those are made to be shown around. So a
-recipe with credentials in an address is refused, and what stores and servers say in their errors is masked.
-"""
+Addresses of a recipe are written into records, manifests, logs and pages that people share. So a recipe with
+credentials in an address (`s3://KEY:SECRET@bucket`, `https://host/file?X-Amz-Signature=...`) is refused, and they are
+masked in the errors of stores and servers."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,17 +25,18 @@ UNSPACED_RANGES: tuple[tuple[int, int], ...] = (
     (0x1B000, 0x1B16F),  # Kana supplements
     (0x20000, 0x3FFFD),  # CJK extensions B and later
 )
+"""Unicode blocks; the letters, digits and marks in them count."""
 
 
 def is_unspaced(codepoint: int) -> bool:
-    """Whether a letter, digit or mark at this code point is a word of its own."""
+    """Return whether a letter, digit or mark at this code point is a word of its own."""
     return any(first <= codepoint <= last for first, last in UNSPACED_RANGES)
 
 
 MASK = "***"
 
 _USER = re.compile(r"([a-z][a-z0-9+.-]*)://[^\s@'\"`/?#:]*:(?!\d{2,5}(?:[/?#]|$))[^\s'\"`]+@", re.IGNORECASE)
-"""A name, a colon, what is no port, and an @: keys of stores hold slashes, so the whole word counts."""
+"""A name, a colon, anything but a port, and an @; secret keys may hold slashes, so all up to the @ counts."""
 
 _SIGNED = re.compile(
     r"([?&;](?:x-amz-(?:signature|credential|security-token)|x-goog-(?:signature|credential)|awsaccesskeyid|sig"
@@ -47,12 +46,13 @@ _SIGNED = re.compile(
 
 
 def without_credentials(text: str) -> str:
-    """The text with what stands before the @ of an address, and with signatures and tokens in its query, masked."""
+    """Return the text with credentials masked: what precedes the @ of an address, and signatures and tokens in its
+    query."""
     return _SIGNED.sub(rf"\1={MASK}", _USER.sub(rf"\1://{MASK}@", text))
 
 
 def addresses_with_credentials(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """(path, masked address) of each text within nested values that has credentials in an address."""
+    """Yield (path, masked address) for each text inside nested values that has credentials in an address."""
     if isinstance(value, str):
         if (masked := without_credentials(value)) != value and "://" in value:
             yield place, masked

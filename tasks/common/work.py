@@ -1,4 +1,4 @@
-"""What a stage knows of whoever works on its parts: an executor takes a function and gives results as they are done."""
+"""The interface between a stage and the executor that processes its parts, and a bounded window of futures."""
 
 import itertools
 import queue
@@ -12,23 +12,23 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Work(Generic[Result]):
-    """What is done to every part: `function(index, *arguments(index))`."""
+    """What is done with every part: `function(index, *arguments(index))`."""
 
     function: Callable[..., Result]
-    """Travels once to each process that works: a module-level function, or a `functools.partial` of one."""
+    """Sent once to each worker process: a module-level function, or a `functools.partial` of one."""
     name: Callable[[int], str]
-    """The file of a part, for errors."""
+    """Returns the file of a part, for errors."""
     arguments: Callable[[int], tuple[Any, ...]] = lambda index: ()
-    """What belongs to one part and travels with it."""
+    """Returns what is sent along with one part."""
 
 
 class Executor(Protocol):
-    """Works on parts. What decides a stage's bytes never depends on the order in which they are done, nor on where."""
+    """Processes parts. The bytes of a stage's result never depend on where, or in which order, parts are processed."""
 
     def map(self, work: Work[Result], indices: Sequence[int]) -> Generator[tuple[int, Result]]:
-        """(index, result) of every part in `indices`, as they are done.
+        """Yield (index, result) for every part in `indices` as it is finished.
 
-        An error of the function is raised as it is. Raises Infra where workers die.
+        Errors of the function are raised unchanged. Raises Infra if workers die.
         """
         ...
 
@@ -37,54 +37,53 @@ class Executor(Protocol):
         ...
 
 
-AHEAD = 2
-"""Parts that are handed out for each worker: the one it is at, and the next."""
+PARTS_PER_WORKER = 2
+"""Parts submitted for each worker: the one in progress, and the next."""
 
 IDLE_SECONDS = 5.0
 
 
-def in_flight(
+def run_in_flight(
     submit: Callable[[int], Any],
     indices: Sequence[int],
-    room: int,
+    limit: int,
     *,
-    troubled: Callable[[int, BaseException], bool] = lambda index, error: False,
-    idle: Callable[[], None] = lambda: None,
+    should_retry: Callable[[int, BaseException], bool] = lambda index, error: False,
+    on_idle: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[int, Any]]:
-    """Keep `room` futures on their way; (index, result) as they are done. Those that have not begun are cancelled at an
-    error.
+    """Keep at most `limit` futures in flight and yield (index, result) as they finish; cancel the rest at an error.
 
-    The futures are those of the standard library or of Dask. `troubled` hears of an error and tells whether to hand the
-    part out again, or raises another; `idle` is called now and then while nothing is done.
+    The futures are those of the standard library or of Dask. `should_retry` gets an error and returns whether to submit
+    the part again, or raises another error; `on_idle` is called every few seconds while no future finishes.
     """
     done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     waiting = iter(indices)
-    flying: dict[int, Any] = {}
+    pending: dict[int, Any] = {}
 
     def start(index: int) -> None:
-        flying[index] = future = submit(index)
+        pending[index] = future = submit(index)
         future.add_done_callback(lambda future: done.put((index, future)))
 
     try:
-        for index in itertools.islice(waiting, room):
+        for index in itertools.islice(waiting, limit):
             start(index)
-        while flying:
+        while pending:
             try:
                 index, future = done.get(timeout=IDLE_SECONDS)
             except queue.Empty:
-                idle()
+                on_idle()
                 continue
             try:
                 result = future.result()
             except BaseException as error:
-                if not troubled(index, error):
+                if not should_retry(index, error):
                     raise
                 start(index)
                 continue
-            del flying[index]
+            del pending[index]
             for following in itertools.islice(waiting, 1):
                 start(following)
             yield index, result
     finally:
-        for future in flying.values():
+        for future in pending.values():
             future.cancel()

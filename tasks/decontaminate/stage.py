@@ -10,7 +10,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
-from tasks.common.digests import INPUTS, InputDigests, forgetting_changed
+from tasks.common.digests import INPUTS, InputDigests, forget_changed_inputs
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.execution.executor import make_executor
 
@@ -33,7 +33,7 @@ def build_decontaminate(context: RunContext, documents: Artifact, config: Decont
         from tasks.decontaminate.pipeline import decontaminate
 
         executor = make_executor(config.machines, config.workers, workspace, in_threads=True)
-        with forgetting_changed(context.root / INPUTS):
+        with forget_changed_inputs(context.root / INPUTS):
             return decontaminate(documents, config, {of.path: of.content for of in benchmarks}, workspace, executor)
 
     external = {of.name: of.content.digest for of in benchmarks}

@@ -2,8 +2,8 @@
 
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
-from tasks.artifacts.drop_rate_limit import WipeOutLimits
-from tasks.artifacts.earlier import find_earlier
+from tasks.artifacts.limits import DropRateLimits
+from tasks.artifacts.references import resolve_artifacts
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.dedup.config import DedupConfig
@@ -16,7 +16,7 @@ DEDUP = Stage(
 
 def build_dedup(context: RunContext, documents: Artifact, config: DedupConfig) -> Artifact:
     """Build DOCUMENTS without copies of each other and of what earlier runs kept, and the INDEX of what was kept."""
-    earlier = find_earlier(config.against, context.root, "dedup", "dedup.against")
+    earlier = resolve_artifacts(config.against, context.root, "dedup", "dedup.against")
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.dedup.pipeline import deduplicate
@@ -25,5 +25,5 @@ def build_dedup(context: RunContext, documents: Artifact, config: DedupConfig) -
         return deduplicate(documents, config, workspace, executor, earlier)
 
     parents = {"documents": documents, **{f"against-{number}": artifact for number, artifact in enumerate(earlier)}}
-    limits = WipeOutLimits(DEDUP.name, config.wipe_out_limit, config.wipe_out_overrides, documents)
+    limits = DropRateLimits(DEDUP.name, config.wipe_out_limit, config.wipe_out_overrides, documents)
     return build_artifact(context, DEDUP, config, parents, run, limits=limits)

@@ -3,8 +3,8 @@
 from model.config.machine import INSTRUCTION_SET
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
-from tasks.artifacts.earlier import find_earlier
 from tasks.artifacts.identity import PYTHON, UNICODE
+from tasks.artifacts.references import resolve_artifacts
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.evaluate.config import EvaluateConfig
@@ -39,7 +39,7 @@ def build_evaluate(
 ) -> Artifact:
     """SCORES and samples of `model` on the benchmark items of `decontaminated`, and on the held-out text of it and of
     the earlier runs that the settings name."""
-    earlier = find_earlier(config.earlier, context.root, "decontaminate", "evaluate.earlier")
+    earlier = resolve_artifacts(config.earlier, context.root, "decontaminate", "evaluate.earlier")
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.evaluate.pipeline import evaluate_model

@@ -1,5 +1,4 @@
-"""Work on the parts of a stage: in this process, in threads or processes of this machine, or on a Dask cluster.
+"""Executors that process the parts of a stage: in this process, in threads or processes, or on a Dask cluster.
 
-A stage knows `work.py` alone: what an executor does, whichever it is. The others are built beside the stage, from
-settings that change no byte of its result, and count in no identity.
-"""
+A stage only knows the interface in `tasks/common/work.py`. The executor is made from settings that change no byte of
+the result and count in no identity."""

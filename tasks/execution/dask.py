@@ -1,12 +1,12 @@
-"""Parts of a stage on the workers of a Dask cluster, from within the stage.
+"""Process the parts of a stage on the workers of a Dask cluster.
 
-Dask carries function and arguments there and a part's report back; the part's bytes go straight into the build's
-folder, which all machines see. Parts of a worker that dies go to others, as they do where a whole machine is lost. What
-a late worker still writes does no harm: units are renamed into place, and a build that another took over is elsewhere.
-"""
+Dask transfers the function and its arguments to a worker and a part's report back; the part's bytes are written
+directly into the build's folder, which all machines share. Parts of a dead worker or machine are given to others. A
+late worker does no harm: units are renamed into place, and a build that was taken over has another folder."""
 
 import importlib.util
 import json
+import os
 import shutil
 import time
 import uuid
@@ -20,21 +20,25 @@ from typing import TYPE_CHECKING, Any
 from model.checksummed_json import read_sealed_text
 from model.errors import Infra, RecipeError
 from tasks.artifacts.workspace import Workspace
-from tasks.common.work import AHEAD, Result, Work, in_flight
-from tasks.execution.arrival import await_files
-from tasks.execution.dask_worker import MOST_LOSSES, Job, PoisonedPart, carry_out, losses, received
+from tasks.common.work import PARTS_PER_WORKER, Result, Work, run_in_flight
+from tasks.execution.dask_worker import MOST_LOSSES, Job, PoisonedPart, count_losses, run_part, share_job
 
 if TYPE_CHECKING:
     from distributed import Client
 
 CONNECT_SECONDS = 30.0
 WORKERLESS_SECONDS = 300.0
-"""A cluster may be without a worker for so long: machines that are started again need minutes."""
+"""How long a cluster may have no worker: machines that are restarted need minutes."""
 MOST_RETURNS = 5
-"""Times that a part is handed out again after Dask gave it up."""
+"""Times that a part is submitted again after Dask gave it up."""
 LARGEST_JOB = "4 GiB"
-"""Dask warns of more than 10 MB; a table of n-grams is larger, and goes once."""
+"""Dask warns above 10 MB; a table of n-grams is larger, and is sent once."""
 MARKS = "marks"
+
+VISIBLE_SECONDS = 120.0
+"""By default NFS shows new entries of a folder after 60 s at the latest."""
+
+POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,23 +50,23 @@ class DaskCluster:
     workerless_seconds: float = WORKERLESS_SECONDS
 
     def map(self, work: Work[Result], indices: Sequence[int]) -> Generator[tuple[int, Result]]:
-        """(index, result) of every part in `indices`, as they are done.
+        """Yield (index, result) for every part in `indices` as it is finished.
 
-        Raises InputError where a worker does not see the build's folder or has other versions, Infra where no scheduler
-        answers, no worker comes for `workerless_seconds`, or two workers died at the same part.
+        Raises InputError if a worker does not see the build's folder or has other versions, Infra if no scheduler
+        responds, there is no worker for `workerless_seconds`, or two workers died at the same part.
         """
         if not indices:
             return
         check_dask()
-        with _loss_told(self.address):
-            yield from _handed_out(work, indices, self.address, self.workspace, self.workerless_seconds)
+        with _loss_as_infra(self.address):
+            yield from _map(work, indices, self.address, self.workspace, self.workerless_seconds)
 
     def await_files(self, folder: Path, names: Iterable[str]) -> None:
-        """Return once this machine sees the files that workers wrote into `folder`; Infra where it does not."""
-        await_files(folder, names)
+        """Return once this machine sees the files that workers wrote into `folder`. Raises Infra if it does not."""
+        _await_files(folder, names)
 
 
-def _handed_out(
+def _map(
     work: Work[Result], indices: Sequence[int], address: str, workspace: Workspace, workerless_seconds: float
 ) -> Iterator[tuple[int, Result]]:
     import dask.config
@@ -75,20 +79,20 @@ def _handed_out(
     try:
         marks.mkdir()
         _await_workers(client, address, workerless_seconds)
-        # Computed and not scattered: where all workers that had it died, the scheduler gives it to others again.
+        # Submitted and not scattered: if all workers that hold it die, the scheduler computes it on others.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGEST_JOB}):
-            job = client.submit(received, sent, pure=False)
-        turns: Counter[int] = Counter()
+            job = client.submit(share_job, sent, pure=False)
+        attempts: Counter[int] = Counter()
 
         def submit(index: int) -> Any:
-            key = (f"{sent.stage}-{token}", index, turns[index])
-            return client.submit(carry_out, job, index, work.arguments(index), key=key, pure=False)
+            key = (f"{sent.stage}-{token}", index, attempts[index])
+            return client.submit(run_part, job, index, work.arguments(index), key=key, pure=False)
 
-        def troubled(index: int, error: BaseException) -> bool:
-            turns[index] += 1
-            if isinstance(error, PoisonedPart) or losses(marks, index) >= MOST_LOSSES:
+        def should_retry(index: int, error: BaseException) -> bool:
+            attempts[index] += 1
+            if isinstance(error, PoisonedPart) or count_losses(marks, index) >= MOST_LOSSES:
                 raise Infra(
-                    f"{MOST_LOSSES} workers died while they worked on part {index}, {work.name(index)}: most likely it"
+                    f"{MOST_LOSSES} workers died while they processed part {index}, {work.name(index)}: most likely it"
                     f" needs more memory than they have. Finished parts are kept: give each worker more memory or fewer"
                     f" threads, look at the part (`bessemer data peek`), and run again."
                 ) from None
@@ -96,24 +100,43 @@ def _handed_out(
                 raise _lost(address) from error
             if not isinstance(error, distributed.KilledWorker):
                 return False
-            # Dask also gives up parts that only waited at workers that died.
-            if turns[index] > MOST_RETURNS:
+            # Dask also gives up parts that only waited at a worker that died.
+            if attempts[index] > MOST_RETURNS:
                 raise Infra(
-                    f"workers of the cluster at {address} die again and again ({error}). Finished parts are kept: see"
+                    f"workers of the cluster at {address} keep dying ({error}). Finished parts are kept: check"
                     f" the workers' logs, and run again."
                 ) from error
             return True
 
         threads = _threads(client)
-        idle = _watch(client, address, workerless_seconds)
-        yield from in_flight(submit, indices, max(1, AHEAD * threads), troubled=troubled, idle=idle)
+        check = _watch(client, address, workerless_seconds)
+        yield from run_in_flight(
+            submit, indices, max(1, PARTS_PER_WORKER * threads), should_retry=should_retry, on_idle=check
+        )
     finally:
         client.close()
         shutil.rmtree(marks, ignore_errors=True)
 
 
+def _await_files(folder: Path, names: Iterable[str], seconds: float = VISIBLE_SECONDS) -> None:
+    """Return once `folder` lists all of `names`.
+
+    Raises Infra if some are still missing after `seconds`.
+    """
+    wanted = set(names)
+    deadline = time.monotonic() + seconds
+    while missing := wanted.difference(os.listdir(folder)):
+        if time.monotonic() > deadline:
+            raise Infra(
+                f"{folder}: {len(missing)} files that other machines wrote, such as {min(missing)}, are not visible"
+                f" here after {seconds:.0f} s. Is the artifact root a file system that all machines share? Finished"
+                f" parts are kept: repair it and run again."
+            )
+        time.sleep(POLL_SECONDS)
+
+
 def check_dask() -> None:
-    """Raises RecipeError where Dask is not installed."""
+    """Raise RecipeError if Dask is not installed."""
     if importlib.util.find_spec("distributed") is None:
         raise RecipeError(
             "machines.address names a Dask cluster, which needs the extra `dask` here and on every machine:"
@@ -128,14 +151,14 @@ def _connect(address: str) -> "Client":
         return Client(address, timeout=CONNECT_SECONDS, set_as_default=False, name="bessemer")
     except (OSError, ValueError) as error:
         raise Infra(
-            f"no Dask scheduler answers at {address} ({error}). Start one (`dask scheduler`,"
+            f"no Dask scheduler responds at {address} ({error}). Start one (`dask scheduler`,"
             f" deployments/local/dask.sh), or correct machines.address."
         ) from error
 
 
 def _job(work: Work[Any], workspace: Workspace, marks: Path) -> Job:
-    assert workspace.identity_file is not None, "parts go to a cluster within a build, whose folder says what is built"
-    identity = read_sealed_text(workspace.identity_file, "Run again: it is written anew.").decode()
+    assert workspace.identity_file is not None, "a cluster processes parts of a build, whose folder names its identity"
+    identity = read_sealed_text(workspace.identity_file, "Run again: it is rewritten.").decode()
     return Job.of(json.loads(identity)["stage"], work.function, workspace.identity_file, identity, marks)
 
 
@@ -147,10 +170,10 @@ def _await_workers(client: "Client", address: str, seconds: float) -> None:
 
 
 def _watch(client: "Client", address: str, seconds: float) -> Callable[[], None]:
-    """Raises Infra once the scheduler is gone, or has had no worker for too long."""
+    """Return a check that raises Infra if the scheduler is lost, or had no worker for `seconds`."""
     seen = time.monotonic()
 
-    def look() -> None:
+    def check() -> None:
         nonlocal seen
         if client.status != "running":
             raise _lost(address)
@@ -159,18 +182,19 @@ def _watch(client: "Client", address: str, seconds: float) -> Callable[[], None]
         elif time.monotonic() - seen > seconds:
             raise _workerless(address, seconds)
 
-    return look
+    return check
 
 
 def _threads(client: "Client") -> int:
-    """Of all workers together."""
+    """Return the number of threads of all workers together."""
     by_worker: Any = client.nthreads()
     return sum(by_worker.values())
 
 
 @contextmanager
-def _loss_told(address: str) -> Iterator[None]:
-    """A question that the scheduler dies over may fail before the client's status tells of its death."""
+def _loss_as_infra(address: str) -> Iterator[None]:
+    """Turn a broken connection into Infra: a request may fail before the client's status shows that the scheduler
+    died."""
     from distributed.comm.core import CommClosedError
 
     try:
@@ -180,7 +204,9 @@ def _loss_told(address: str) -> Iterator[None]:
 
 
 def _lost(address: str) -> Infra:
-    return Infra(f"the Dask scheduler at {address} is gone. Finished parts are kept: start it again and run again.")
+    return Infra(
+        f"the connection to the Dask scheduler at {address} is lost. Finished parts are kept: restart it and run again."
+    )
 
 
 def _workerless(address: str, seconds: float) -> Infra:

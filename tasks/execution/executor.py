@@ -1,7 +1,7 @@
-"""The executors of this machine: this process, threads or processes; and which one the settings ask for.
+"""The executors of this machine (this process, threads, processes), and the choice of an executor by the settings.
 
-Results come as they are done. Few parts are on their way at a time, so that what belongs to one (its outcomes, say) is
-made when it is needed.
+Results are yielded as they are finished. Few parts are submitted at a time, so that the arguments of a part are made
+when they are needed.
 """
 
 import multiprocessing
@@ -16,15 +16,15 @@ from typing import Any
 from model.errors import Infra
 from model.processes import die_with_parent
 from tasks.artifacts.workspace import Workspace
-from tasks.common.work import AHEAD, Executor, Result, Work, in_flight
+from tasks.common.work import PARTS_PER_WORKER, Executor, Result, Work, run_in_flight
 from tasks.execution.machines import DASK, THREADS, Machines
 
 
 def make_executor(machines: Machines, workers: int, workspace: Workspace, *, in_threads: bool) -> Executor:
-    """The executor that the settings ask for, for a build in `workspace`.
+    """Return the executor that the settings choose, for a build in `workspace`.
 
-    `workers` are threads or processes of this machine, a cluster has its own number. `in_threads` says whether `auto`
-    means threads: for functions whose time goes into compiled code that releases the GIL.
+    `workers` is the number of threads or processes of this machine; a cluster has its own. `in_threads` says whether
+    `auto` means threads: for functions that spend their time in compiled code that releases the GIL.
     """
     kind = machines.kind(in_threads=in_threads)
     if kind == DASK:
@@ -36,42 +36,44 @@ def make_executor(machines: Machines, workers: int, workspace: Workspace, *, in_
 
 @dataclass(frozen=True)
 class ThisProcess:
-    """One part after the other, here."""
+    """Processes one part after the other in this process."""
 
     def map(self, work: Work[Result], indices: Sequence[int]) -> Generator[tuple[int, Result]]:
-        """(index, result) of every part in `indices`, in their order."""
+        """Yield (index, result) for every part in `indices`, in order."""
         for index in indices:
             yield index, work.function(index, *work.arguments(index))
 
     def await_files(self, folder: Path, names: Iterable[str]) -> None:
-        """Return at once: what this machine wrote it sees."""
+        """Return at once: this machine sees what it wrote."""
 
 
 @dataclass(frozen=True)
 class Threads(ThisProcess):
-    """`workers` parts at a time, in threads."""
+    """Processes `workers` parts at a time in threads."""
 
     workers: int
 
     def map(self, work: Work[Result], indices: Sequence[int]) -> Generator[tuple[int, Result]]:
-        """(index, result) of every part in `indices`, as they are done."""
+        """Yield (index, result) for every part in `indices` as it is finished."""
         if self.workers <= 1 or len(indices) <= 1:
             yield from super().map(work, indices)
             return
         with ThreadPoolExecutor(self.workers) as pool:
-            yield from in_flight(
-                lambda index: pool.submit(work.function, index, *work.arguments(index)), indices, AHEAD * self.workers
+            yield from run_in_flight(
+                lambda index: pool.submit(work.function, index, *work.arguments(index)),
+                indices,
+                PARTS_PER_WORKER * self.workers,
             )
 
 
 @dataclass(frozen=True)
 class Processes(ThisProcess):
-    """`workers` parts at a time, in processes of their own."""
+    """Processes `workers` parts at a time in child processes."""
 
     workers: int
 
     def map(self, work: Work[Result], indices: Sequence[int]) -> Generator[tuple[int, Result]]:
-        """(index, result) of every part in `indices`, as they are done. Raises Infra where a process dies."""
+        """Yield (index, result) for every part in `indices` as it is finished. Raises Infra if a process dies."""
         workers = min(self.workers, len(indices))
         if workers <= 1:
             yield from super().map(work, indices)
@@ -80,33 +82,34 @@ class Processes(ThisProcess):
         def died(index: int, error: BaseException) -> bool:
             if isinstance(error, BrokenExecutor):
                 raise Infra(
-                    f"a worker process died while it worked on {work.name(index)} (often the kernel, when memory runs"
-                    f" out). Finished parts are kept; with fewer workers each has more memory."
+                    f"a worker process died while it processed {work.name(index)} (often killed by the kernel when"
+                    f" memory runs out). Finished parts are kept: run again with fewer workers, so that each has more"
+                    " memory."
                 ) from error
             return False
 
         with ProcessPoolExecutor(
             workers,
             mp_context=multiprocessing.get_context("spawn"),
-            initializer=_begin,
+            initializer=_start_worker,
             initargs=(os.getpid(), work.function),
         ) as pool:
-            yield from in_flight(
-                lambda index: pool.submit(_carry_out, index, *work.arguments(index)),
+            yield from run_in_flight(
+                lambda index: pool.submit(_run_part, index, *work.arguments(index)),
                 indices,
-                AHEAD * workers,
-                troubled=died,
+                PARTS_PER_WORKER * workers,
+                should_retry=died,
             )
 
 
 _function: Callable[..., Any]
 
 
-def _begin(parent: int, function: Callable[..., Any]) -> None:
+def _start_worker(parent: int, function: Callable[..., Any]) -> None:
     global _function
     die_with_parent(signal.SIGKILL, parent)
     _function = function
 
 
-def _carry_out(index: int, *arguments: Any) -> Any:
+def _run_part(index: int, *arguments: Any) -> Any:
     return _function(index, *arguments)

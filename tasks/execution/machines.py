@@ -1,4 +1,4 @@
-"""Where a stage's parts are worked on: threads or processes of this machine, or a Dask cluster of many."""
+"""Settings of the executor: threads or processes of this machine, or a Dask cluster."""
 
 from typing import Annotated, Literal
 
@@ -11,12 +11,12 @@ AUTO, THREADS, PROCESSES, DASK = "auto", "threads", "processes", "dask"
 
 
 class Machines(StrictConfig):
-    """What works on the parts of a stage. It changes no byte of the result."""
+    """What processes the parts of a stage. It changes no byte of the result."""
 
     executor: Literal["auto", "threads", "processes", "dask"] = AUTO
-    """`auto` takes the cluster where an address is given, else threads where a stage's time goes into compiled code and
-    processes elsewhere; `dask` hands parts to the workers of a Dask cluster, which see the artifact root under the same
-    path."""
+    """`auto` uses the cluster if an address is given, else threads for stages that spend their time in compiled code
+    and processes for the others; `dask` gives parts to the workers of a Dask cluster, which must see the artifact root
+    under the same path."""
 
     address: Annotated[str | None, Reach.MACHINE] = Field(default=None, pattern=r"^(tcp|tls|ws|wss|ucx)://.+")
     """Address of the Dask cluster's scheduler, such as `tcp://10.0.0.1:8786`."""
@@ -26,11 +26,11 @@ class Machines(StrictConfig):
         if self.executor == DASK and self.address is None:
             raise ValueError('executor = "dask" needs the address of a scheduler: address = "tcp://10.0.0.1:8786"')
         if self.executor in (THREADS, PROCESSES) and self.address is not None:
-            raise ValueError(f'address names a Dask cluster, and executor = "{self.executor}" uses none; say "dask"')
+            raise ValueError(f'address names a Dask cluster, and executor = "{self.executor}" uses none; set "dask"')
         return self
 
     def kind(self, *, in_threads: bool) -> str:
-        """`threads`, `processes` or `dask`; `in_threads` says whether `auto` means threads."""
+        """Return `threads`, `processes` or `dask`; `in_threads` says whether `auto` means threads."""
         if self.executor != AUTO:
             return self.executor
         if self.address is not None:
@@ -39,5 +39,5 @@ class Machines(StrictConfig):
 
     @property
     def is_cluster(self) -> bool:
-        """Whether others than this machine write into the build's folder."""
+        """Whether other machines write into the build's folder."""
         return self.address is not None

@@ -1,6 +1,6 @@
-"""How a stage's end is told to Prefect: a state with a name of its own, and the cause as its message.
+"""The outcome of a stage as a Prefect state: a name of its own, the cause as its message, and whether to retry.
 
-Which failures are worth another try: the class of the error decides, never its text.
+The class of an error decides whether it is retried, never its text.
 """
 
 import re
@@ -16,9 +16,11 @@ RETRY_DELAYS = [2.0, 8.0, 32.0]
 
 
 def is_retryable(task: Any, task_run: Any, state: Any) -> bool:
-    """Prefect's `retry_condition_fn`: True for infrastructure failures (class Infra), False for all that a retry
-    would only repeat (a wrong recipe, bad input, a guard, damaged data, a bug), and for a full disk, which does not get
-    empty within a minute by itself."""
+    """Return whether to retry, as Prefect's `retry_condition_fn`.
+
+    True for infrastructure failures (class Infra). False for errors that a retry would repeat (a wrong recipe, bad
+    input, a guard, damaged data, a bug), and for a full disk, which does not become free within a minute.
+    """
     del task, task_run
     error = state.result(raise_on_failure=False)
     if not isinstance(error, BessemerError):
@@ -33,16 +35,15 @@ RETRIES: dict[str, Any] = {
     "retry_condition_fn": is_retryable,
     "persist_result": False,
 }
-"""What every stage's task shares: retries by the class of the error, and no cache, since artifacts decide reuse."""
+"""Options of every stage's task: retries by the class of the error, and no result cache, since artifacts decide
+reuse."""
 
 
-def ended(attempt: int, build: Callable[..., Artifact], *inputs: Any) -> dict[str, Any]:
-    """The fields of the Prefect state in which the `attempt`-th try of a stage's build ends.
+def final_state(attempt: int, build: Callable[..., Artifact], *inputs: Any) -> dict[str, Any]:
+    """Run a stage's build and return the fields of the Prefect state of this `attempt`.
 
-    An artifact gives a state of type COMPLETED named after its outcome, a pause one named Paused, an error of our tree
-    one of type FAILED named after its class; others are raised, for they are faults of the program and deserve their
-    traceback.
-    """
+    An artifact gives a COMPLETED state named after its outcome, a pause one named Paused, a BessemerError a FAILED
+    state named after its class. Other errors are raised: they are bugs and need their traceback."""
     try:
         artifact = build(*inputs)
     except Paused as pause:
@@ -63,19 +64,19 @@ def ended(attempt: int, build: Callable[..., Artifact], *inputs: Any) -> dict[st
 
 
 def cause_of(artifact: Artifact) -> str:
-    """Why the artifact came to be as it did, in one line."""
+    """Return in one line why an artifact was built or reused."""
     if artifact.outcome == REUSED:
         return f"nothing that decides {artifact.identity[:12]} changed"
     return with_short_digests(artifact.cause)
 
 
 def with_short_digests(sentence: str) -> str:
-    """The sentence with 12 digits of each digest, which tell them apart as well as all 32."""
+    """Return the sentence with each digest cut to 12 digits, which are enough to tell them apart."""
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20}\b", r"\1", sentence)
 
 
 def one_line(error: BaseException) -> str:
-    """An error's message without its line breaks, for lists that show a line each."""
+    """Return an error's message without line breaks."""
     return " ".join(str(error).split())
 
 

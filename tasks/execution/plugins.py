@@ -1,10 +1,10 @@
-"""Functions of the user, named `module:function` in a recipe: found, loaded and fingerprinted here and nowhere else.
+"""Find, fingerprint and load functions of the user, named `module:function` in a recipe.
 
-This is the one module below `flows/` that imports by name. No stage's pure code imports it: a stage's front resolves
-the names before the build and hands the functions over, and puts their fingerprints into the identity as it does with
-inputs. A fingerprint covers the user's module and every module of the same folder that it reaches by static imports, by
-meaning as ours (`tasks/common/code_fingerprint.py`), and the versions of the installed distributions that they import.
-What was fingerprinted is what runs, whatever becomes of the files."""
+This is the only module below `flows/` that imports by name. A stage's declaration resolves the names before the build,
+passes the functions on, and counts their fingerprints in the identity as it does with inputs; the code of the stage
+does not import this module. A fingerprint covers the user's module and every module of the same folder that it reaches
+by static imports, by meaning as our own code (`tasks/common/code_fingerprint.py`), and the versions of the installed
+distributions that they import. The fingerprinted code is the code that runs, whatever happens to the files."""
 
 import ast
 import importlib
@@ -43,32 +43,34 @@ class Extension:
     fingerprint: str
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process loads the code anew, and refuses other code than this."""
+        """Load the code again in another process, which refuses code that differs."""
         return _load_again, (self.name, self.folder, self.fingerprint)
 
 
 def is_extension(name: str) -> bool:
-    """Whether a name of a recipe means a function of the user."""
+    """Return whether a name in a recipe means a function of the user."""
     return ":" in name
 
 
 def load_extension(name: str, folder: Path, where: str) -> Extension:
-    """`module:function` with the module in `folder`; `where` names the recipe's key in errors.
+    """Return the function `module:function` with the module in `folder`; `where` is the recipe's key, for errors.
 
-    Raises RecipeError where there is no such module or function, where the module fails, or imports by computed names.
+    Raises RecipeError if there is no such module or function, or the module fails or imports by computed names.
     """
     module, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in module.split(".")) or not attribute.isidentifier():
         raise RecipeError(f"{where}: `{name}` is not of the form module:function")
     if module.partition(".")[0] in (*PACKAGES, *sys.stdlib_module_names):
-        raise RecipeError(f"{where}: a module of yours cannot be called `{module}`, which is taken; rename the file")
+        raise RecipeError(
+            f"{where}: a module of yours cannot have the name `{module}`, which is taken; rename the file"
+        )
     folder = folder.resolve()
     sources, fingerprint = _fingerprint(module, folder, name, where)
     loaded = _load(module, folder, sources, fingerprint, name, where)
     function = getattr(loaded, attribute, None)
     if function is None:
-        there = ", ".join(sorted(key for key, value in vars(loaded).items() if callable(value) and key[0] != "_"))
-        raise RecipeError(f"{where}: `{name}`: {module} has no `{attribute}`; it has {there or 'no function'}")
+        existing = ", ".join(sorted(key for key, value in vars(loaded).items() if callable(value) and key[0] != "_"))
+        raise RecipeError(f"{where}: `{name}`: {module} has no `{attribute}`; it has {existing or 'no function'}")
     return Extension(name, folder, function, fingerprint)
 
 
@@ -81,15 +83,14 @@ def _load_again(name: str, folder: Path, fingerprint: str) -> Extension:
 
 @dataclass(frozen=True)
 class _Source:
-    """A module of the user as it was fingerprinted."""
+    """A module of the user, as fingerprinted."""
 
     path: Path
     code: bytes
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Runs the bytes that were fingerprinted, and not those of the file, or of a `.pyc` beside it, which may be others
-    by now."""
+    """Runs the fingerprinted bytes instead of the file or its `.pyc`, which may have changed since."""
 
     def __init__(self, module: str, source: _Source) -> None:
         super().__init__(module, str(source.path))
@@ -119,7 +120,7 @@ _finder = _Finder()
 def _load(module: str, folder: Path, sources: dict[str, _Source], fingerprint: str, name: str, where: str) -> Any:
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
-    # Another folder may hold a module of the same name, so that only the one in use stays on the path.
+    # Another folder may hold a module of the same name, so only the one in use stays on the path.
     sys.path[:] = [place for place in sys.path if place not in _folders]
     sys.path.append(str(folder))
     _folders.add(str(folder))
@@ -127,7 +128,7 @@ def _load(module: str, folder: Path, sources: dict[str, _Source], fingerprint: s
         key: source for key, source in _finder.sources.items() if source.path.is_relative_to(folder)
     } | sources
     if _loaded.get(module) != (str(folder), fingerprint):
-        # A process that lives long must not go on with what the file said yesterday.
+        # A long-lived process must not reuse an older version of the file.
         for reached in sources:
             sys.modules.pop(reached, None)
         importlib.invalidate_caches()
@@ -173,7 +174,7 @@ def _fingerprint(module: str, folder: Path, name: str, where: str) -> tuple[dict
             raise RecipeError(f"{where}: `{name}`: {path} cannot be read ({error})") from error
         digests[current] = digest_bytes(meaning(tree).encode())
         waiting.extend(_imports(tree, current, path, folder, where))
-        # Of `a.b`, the package `a` runs first.
+        # Importing `a.b` runs the package `a` first.
         if (package := current.rpartition(".")[0]) and _file_of(package, folder) is not None:
             waiting.append(package)
     versions = {library: _version(library) for library in sorted(libraries - set(sys.stdlib_module_names))}
@@ -201,7 +202,7 @@ def _imports(tree: ast.Module, module: str, path: Path, folder: Path, where: str
             called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             if called in _DYNAMIC:
                 raise RecipeError(
-                    f"{where}: {path}:{node.lineno} calls `{called}`, and nobody can know what it brings in; use a"
+                    f"{where}: {path}:{node.lineno} calls `{called}`, and what that loads cannot be known; use a"
                     f" static import"
                 )
     return found

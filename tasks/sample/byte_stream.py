@@ -1,13 +1,9 @@
-"""Bytes of a file in blocks of bounded size, decompressed; what stands before and after a damaged spot is delivered.
+"""Streams of bytes in bounded memory: decompression around damaged spots, lines, and character sets of web pages.
 
-Decompression goes block by block and not through a reader object: those either lose what they had already unpacked
-when the stream breaks (pyarrow), or take a torn stream for its end (zstandard's stream_reader). Behind a damaged spot
-reading goes on at the next gzip member or zstd frame: writers of large files make many of them (WARC one a record).
-Checksums stand at the end, so what a member gave before its damage showed is delivered as it was unpacked.
-
-Blocks of bytes become lines, with at most one unfinished line in memory.
-
-Web pages become text by the character set that they or their server declare, where they are not UTF-8.
+Files are decompressed block by block and not through a reader object: these either lose what they had already unpacked
+when the stream breaks (pyarrow), or take a truncated stream for a complete one (zstandard's stream_reader). After a
+damaged spot reading continues at the next gzip member or zstd frame, of which large files have many (a WARC file has
+one for each record). Checksums are at the end of a member, so what was unpacked before the damage is yielded as it is.
 """
 
 import codecs
@@ -38,51 +34,66 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 _TRIAL_BYTES = 4096
 
-NEVER_TOO_FAR_BYTES = 1 << 30
-"""A file that unpacks to no more is read whatever its ratio: it takes seconds."""
+ALWAYS_ALLOWED_BYTES = 1 << 30
+"""A file that unpacks to at most this many bytes is read whatever its ratio: that takes seconds."""
 
-UNPACKS_TOO_FAR = "unpacks to more than"
+UNPACKS_TOO_MUCH = "unpacks to more than"
+
+_META = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9_:.-]{2,40})""", re.IGNORECASE)
+
+_XML = re.compile(rb"""^\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9_:.-]{2,40})""")
+
+_DECLARATION_BYTES = 4096
+
+_BROWSER_CHARSETS = {
+    "iso8859-1": "cp1252",
+    "ascii": "cp1252",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "big5": "big5hkscs",
+}
+"""Labels for which browsers use a larger character set (WHATWG Encoding Standard, section 4.2), by Python's names."""
 
 
 class DamagedStream(Exception):
-    """A compressed stream that ends early or holds wrong bytes; raised after all good blocks were given out."""
+    """Raised for a compressed stream that is truncated or damaged, after all intact blocks were yielded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes are missing here; what follows begins anywhere in a record."""
+    """Missing bytes; what follows may begin in the middle of a record."""
 
     reason: str
 
 
 def most_unpacked(stored: int, source: Source) -> tuple[float, str]:
-    """How many bytes so many stored bytes of a file, or of a column of a row group, may unpack to, and by which of the
-    source's settings."""
-    by_ratio = max(NEVER_TOO_FAR_BYTES, source.max_unpacked_ratio * stored)
+    """Return how many bytes the stored bytes of a file, or of a column of a row group, may unpack to, and which setting
+    of the source says so."""
+    by_ratio = max(ALWAYS_ALLOWED_BYTES, source.max_unpacked_ratio * stored)
     if source.max_unpacked_bytes <= by_ratio:
         return source.max_unpacked_bytes, f"max_unpacked_bytes ({source.max_unpacked_bytes:,}) allows"
     return by_ratio, f"{source.max_unpacked_ratio:g} times its {stored:,} bytes (max_unpacked_ratio)"
 
 
 def within_limits(blocks: Iterable[bytes | Gap], source: Source, stored: Callable[[], int]) -> Iterator[bytes | Gap]:
-    """`blocks` up to where they are more than the source allows, and there a Gap that nothing follows; `stored` gives
-    the bytes that they came from."""
+    """Yield `blocks` up to the size that the source allows, then a final Gap; `stored` returns the stored bytes read so
+    far."""
     unpacked = 0
     for block in blocks:
         most, why = most_unpacked(stored(), source)
         size = 0 if isinstance(block, Gap) else len(block)
         if not isinstance(block, Gap) and unpacked + size > most:
             yield block[: max(0, int(most) - unpacked)]
-            yield Gap(f"{UNPACKS_TOO_FAR} {why}")
+            yield Gap(f"{UNPACKS_TOO_MUCH} {why}")
             return
         unpacked += size
         yield block
 
 
 def byte_blocks(stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
-    """Blocks of `stream` after decompression (`gzip`, `zstd` or None); `on_bytes` hears the stored bytes consumed.
+    """Yield blocks of `stream` after decompression (`gzip`, `zstd` or None); `on_bytes` gets the stored bytes consumed.
 
-    Raises DamagedStream where a compressed stream is broken.
+    Raises DamagedStream if a compressed stream is damaged.
     """
     for block in blocks_and_gaps(stream, compression, on_bytes):
         if isinstance(block, Gap):
@@ -93,7 +104,8 @@ def byte_blocks(stream: BinaryIO, compression: str | None, on_bytes: Callable[[i
 def blocks_and_gaps(
     stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None]
 ) -> Iterator[bytes | Gap]:
-    """As `byte_blocks`, but a damaged spot is a Gap, and reading goes on behind it where that is possible."""
+    """Yield blocks as `byte_blocks`, but a Gap for a damaged spot, after which reading continues if that is
+    possible."""
     if compression == "gzip":
         return _gzip_blocks(_stored_blocks(stream, _GZIP_INPUT_BYTES, on_bytes))
     if compression == "zstd":
@@ -115,7 +127,7 @@ def _gzip_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
         while waiting:
             begun_here = member is None
             if member is None:
-                waiting = waiting.lstrip(b"\0")  # gzip itself pads with zeros between members and passes over them.
+                waiting = waiting.lstrip(b"\0")  # gzip itself skips zeros between members
                 if not waiting:
                     break
                 member = zlib.decompressobj(wbits=31)
@@ -140,7 +152,7 @@ def _gzip_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
 
 
 def _good_bytes(member: "zlib._Decompress", stored: bytes) -> Iterator[bytes]:
-    """What `stored` gives up to its damaged byte: zlib drops the output of the call that meets it."""
+    """Yield the output of `stored` up to its damaged byte: zlib drops the output of the call that reaches it."""
     for position in range(len(stored)):
         try:
             block = member.decompress(stored[position : position + 1])
@@ -187,7 +199,7 @@ def _zstd_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
 
 
 class _Search:
-    """Looks for the next magic number behind a damaged spot, also across the border of two blocks."""
+    """Searches for the next magic number after a damaged spot, also across the border of two blocks."""
 
     def __init__(self, magic: bytes, begins: Callable[[bytes], bool]) -> None:
         self._magic = magic
@@ -196,12 +208,12 @@ class _Search:
         self._tail = b""
 
     def start(self, rest: bytes) -> bytes:
-        """Begin the search in what is left of the current block; empty where it must go on in the next."""
+        """Begin a search in the rest of the current block; return empty bytes if it must continue in the next one."""
         self._searching = True
         return self.feed(rest)
 
     def feed(self, stored: bytes) -> bytes:
-        """`stored` from where reading can go on: all of it while nothing is searched."""
+        """Return `stored` from where reading can continue; all of it if nothing is searched."""
         if not self._searching:
             return stored
         stored, self._tail = self._tail + stored, b""
@@ -217,8 +229,8 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line without its line feed. `raw` is None where it is longer than the limit; `torn` when it follows a gap and
-    may be the end of a line whose beginning is lost."""
+    """A line without its line feed. `raw` is None if it is longer than the limit; `torn` if it follows a gap and may be
+    the end of a line whose beginning is lost."""
 
     number: int
     byte: int
@@ -228,7 +240,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class LostLine:
-    """Where bytes are missing: the line that was being read, and what is left of it."""
+    """A line with missing bytes, and what is left of it."""
 
     number: int
     byte: int
@@ -237,9 +249,9 @@ class LostLine:
 
 
 def lines_of(blocks: Iterable[bytes | Gap], limit: int) -> Iterator[Line | LostLine]:
-    """Every line of at most `limit` bytes, numbered from 0, with the byte where it begins.
+    """Yield every line, numbered from 0, with the byte where it begins; at most one unfinished line is in memory.
 
-    Behind a gap numbers and bytes go on from what is known.
+    Lines of more than `limit` bytes have no content. After a gap, numbers and bytes continue from what is known.
     """
     number = byte = held = 0
     pieces: list[bytes] = []
@@ -272,25 +284,9 @@ def lines_of(blocks: Iterable[bytes | Gap], limit: int) -> Iterator[Line | LostL
         yield Line(number, byte, b"".join(pieces) if held <= limit else None, torn)
 
 
-_META = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9_:.-]{2,40})""", re.IGNORECASE)
-
-_XML = re.compile(rb"""^\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9_:.-]{2,40})""")
-
-_LOOK_BYTES = 4096
-
-_AS_BROWSERS_READ = {
-    "iso8859-1": "cp1252",
-    "ascii": "cp1252",
-    "gb2312": "gb18030",
-    "gbk": "gb18030",
-    "big5": "big5hkscs",
-}
-"""Labels that browsers read as a larger set (WHATWG Encoding Standard, section 4.2), by Python's names."""
-
-
 def decode_page(number: int, begin: int, raw: bytes, declared: str | None = None) -> Record | BadRecord:
-    """A page as a record: UTF-8 if it is that, else by its byte order mark, `declared` (the server's word), or its own
-    declaration. Bytes that fit none of them make it a BadRecord at the first one that is not UTF-8."""
+    """Return a page as a record: decoded as UTF-8 if it is valid, else by its byte order mark, the character set
+    `declared` by the server, or its own declaration; a BadRecord if none of them fits."""
     found = decode_text(number, begin, raw)
     if isinstance(found, Record) or not found.reason.startswith("invalid UTF-8"):
         return found
@@ -309,7 +305,7 @@ def decode_page(number: int, begin: int, raw: bytes, declared: str | None = None
 def _charset(raw: bytes, declared: str | None) -> str | None:
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    head = raw[:_LOOK_BYTES]
+    head = raw[:_DECLARATION_BYTES]
     inside = _XML.search(head) or _META.search(head)
     for label in (declared, inside[1].decode("ascii") if inside else None):
         if label is None:
@@ -317,7 +313,7 @@ def _charset(raw: bytes, declared: str | None) -> str | None:
         try:
             codec = codecs.lookup(label)
         except LookupError:
-            continue  # A label that nobody knows declares nothing.
+            continue  # an unknown label declares nothing
         if codec.name != "utf-8" and getattr(codec, "_is_text_encoding", True):
-            return _AS_BROWSERS_READ.get(codec.name, codec.name)
+            return _BROWSER_CHARSETS.get(codec.name, codec.name)
     return None

@@ -1,4 +1,4 @@
-"""What a recipe says about its sources: where they are, what they hold, and how much of each training should read."""
+"""Configuration of the sample stage: where the sources are, what they contain, and how much training reads of each."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ Content = Literal["text", "markdown", "html", "code"]
 
 
 class Thread(StrictConfig):
-    """How the messages of a conversation find each other: a source with this table reads threads, not messages."""
+    """How the messages of a conversation are linked: a source with this table reads threads, not messages."""
 
     thread_field: str = "thread_id"
     """Field that all messages of one thread share; it becomes the document's id."""
@@ -28,14 +28,14 @@ class Thread(StrictConfig):
     """Field that identifies a message."""
 
     reply_field: str = "parent_id"
-    """Field with the id of the message that this one answers; empty or absent in a thread's first message."""
+    """Field with the id of the message that this one replies to; empty or absent in a thread's first message."""
 
     author_field: str | None = None
     """Field whose value and a colon begin each message; null for bare messages."""
 
     paths: Literal["longest", "all"] = "longest"
-    """`longest` keeps the longest chain of replies and leaves the rest of the tree out (OPT, Zhang et al. 2022,
-    section 2.3); `all` keeps every message, answers under what they answer."""
+    """`longest` keeps the longest chain of replies and omits the rest of the tree (OPT, Zhang et al. 2022, section
+    2.3); `all` keeps every message, replies below the message that they reply to."""
 
 
 class Source(StrictConfig):
@@ -46,39 +46,39 @@ class Source(StrictConfig):
 
     paths: Annotated[tuple[str, ...], RUNTIME, Reach.SOURCE] = Field(min_length=1)
     """Files, folders, or patterns with `*`, `?`, `[...]` and `**`, on this machine or by URI (`s3://`, `gs://`,
-    `http://`, `https://`, `hf://`, `file://`); folders are read recursively, without hidden files. The files' contents
-    decide the result, not where they lie. A file is read up to the length that it has when a run looks at it; a last
-    line that is still being written then is read as it is, and whole by the next run."""
+    `http://`, `https://`, `hf://`, `file://`); folders are read recursively, without hidden files. The contents of
+    files decide the result, not their location. A file is read up to the length that it has when a run lists it; a last
+    line that is still being written is read as it is, and whole by the next run."""
 
     format: Format = "auto"
-    """How the files are read; `auto` goes by each file's suffix and passes over suffixes it does not know."""
+    """How the files are read; `auto` decides by each file's suffix and skips unknown suffixes."""
 
     content: Content = "text"
-    """What the text field of a record (jsonl, csv, parquet, arrow) holds; tells clean how to treat it."""
+    """What the text field of a record (jsonl, csv, parquet, arrow) contains; decides how clean treats it."""
 
     weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Share of the training tokens that should come from this source (0 to 1; all sources together 1). Null for all
     sources where `temperature` decides."""
 
     tokens: int | None = Field(default=None, gt=0)
-    """Tokens that the source holds, where that is known; else they are estimated from its bytes."""
+    """Tokens in the source, if known; else they are estimated from its bytes."""
 
     language: str | None = Field(default=None, min_length=2, max_length=16)
     """Language of the source as an ISO 639 code (`en`, `zh`), where it is one language; null when unknown or mixed."""
 
     licence: Annotated[str | None, RUNTIME] = Field(default=None, min_length=2, max_length=200)
-    """What the text may be used for, as an SPDX expression (`CC-BY-SA-4.0`, `MIT OR Apache-2.0`), or `public-domain`;
-    the model card tells it, and an export whose own licence it stands against is refused. It changes no byte."""
+    """Licence of the text, as an SPDX expression (`CC-BY-SA-4.0`, `MIT OR Apache-2.0`), or `public-domain`; the model
+    card lists it, and an export under a conflicting licence is refused. It changes no byte."""
 
     text_field: str = "text"
-    """Field (jsonl) or column (csv, parquet, arrow) that holds the text."""
+    """Field (jsonl) or column (csv, parquet, arrow) with the text."""
 
     id_field: str | None = None
     """Field, column or WARC header that identifies a record; without it the path and record number do, and then
     splitting the input into other files changes the ids."""
 
     url_field: str | None = None
-    """Field or column with the address that a record came from, kept in its `meta`; WARC records bring theirs."""
+    """Field or column with the address that a record came from, kept in its `meta`; WARC records have their own."""
 
     thread: Thread | None = None
     """For jsonl: read the records as messages of threads, one document a thread."""
@@ -87,20 +87,20 @@ class Source(StrictConfig):
     """Patterns of root-relative paths that are left out; `*` also crosses folders, `**/tests/**` works."""
 
     only: Annotated[tuple[str, ...], RUNTIME] = ()
-    """Root-relative paths that are read, of all that `paths` names; empty: all of them. A night names the files that
-    came since, so that documents keep the ids that they have in the whole folder."""
+    """Root-relative paths that are read, of all that `paths` names; empty: all of them. A nightly run names the new
+    files, so that documents keep the ids that they have in the whole folder."""
 
     max_file_bytes: int = Field(default=64 * 1024**2, gt=0)
     """Largest file (formats of one document per file), record (jsonl, csv, warc) or value (parquet, arrow) read as
     one document, in bytes after decompression; a larger one is rejected."""
 
     max_unpacked_bytes: int = Field(default=1024**4, gt=0)
-    """Bytes that a compressed file (or a column of a parquet row group) may unpack to; what comes later is not read,
-    and rejected as one record (of a row group, each row)."""
+    """Bytes that a compressed file (or a column of a parquet row group) may unpack to; the rest is not read, and
+    rejected as one record (of a row group, each row)."""
 
     max_unpacked_ratio: float = Field(default=200.0, ge=1, allow_inf_nan=False)
-    """Bytes that a stored byte of it may unpack to, from the first GiB on; text is seldom above 20, and a file made to
-    fill memory or disk is above 1000."""
+    """Bytes that a stored byte of it may unpack to, after the first GiB; text rarely exceeds 20, and a file made to
+    fill memory or disk exceeds 1000."""
 
     @field_validator("paths", "exclude", mode="before")
     @classmethod
@@ -121,19 +121,19 @@ class SampleConfig(StrictConfig):
     """UTF-8 bytes of text expected per token, until the vocabulary exists."""
 
     tokens_per_byte: dict[str, float] = Field(default_factory=dict)
-    """Source -> tokens that reach training per UTF-8 byte of text read, as a pilot through the later stages measured
-    them; sources without one go by `bytes_per_token`."""
+    """Source -> tokens that reach training per UTF-8 byte of text read, as measured by a pilot run through the later
+    stages; sources without one use `bytes_per_token`."""
 
     slack: float = Field(default=2.0, ge=1, le=1000)
-    """How many times the needed text is kept, as cleaning and deduplication will remove some (a factor). With
-    `tokens_per_byte` from a pilot, which has that in it, 1.2 is enough."""
+    """How many times the needed text is kept, since cleaning and deduplication remove some (a factor). With
+    `tokens_per_byte` from a pilot, which includes that, 1.2 is enough."""
 
     temperature: float | None = Field(default=None, ge=1, le=100)
     """Instead of weights: shares in proportion to tokens ^ (1 / temperature). 1 is by size, 3.33 is mT5's exponent of
     0.3 (Xue et al. 2021), 100 nearly equal shares."""
 
     max_epochs: float = Field(default=GOOD_EPOCHS, gt=0, le=1000)
-    """Most times that training may read a source; what it then lacks goes to the others by weight (UniMax)."""
+    """Most times that training may read a source; the tokens it then lacks go to the others by weight (UniMax)."""
 
     allow_many_epochs: Annotated[bool, RUNTIME] = False
     """Whether `max_epochs` may be above 16, where one more epoch is worth less than two fifths of new text."""
@@ -142,7 +142,7 @@ class SampleConfig(StrictConfig):
     """Largest share of each source's documents that is kept, for small trial runs (0 to 1)."""
 
     part_bytes: int = Field(default=64 * 1024**2, ge=1024)
-    """Uncompressed text per part, in bytes; the unit of parallel work and of resuming."""
+    """Uncompressed text per part, in bytes; the unit of parallel processing and of resuming."""
 
     max_reject_share: Annotated[float, RUNTIME] = Field(default=0.01, ge=0, le=1)
     """Share of all records that may be rejected before the stage stops (0 to 1)."""
@@ -191,7 +191,7 @@ class SampleConfig(StrictConfig):
         if self.max_epochs > MOST_EPOCHS and not self.allow_many_epochs:
             raise ValueError(
                 f"max_epochs = {self.max_epochs:g} reads the same text more than {MOST_EPOCHS:g} times, where one more"
-                f" epoch adds less than two fifths of what new text would; if that is meant, set"
+                f" epoch adds less than two fifths of what new text would; if that is intended, set"
                 f" allow_many_epochs = true"
             )
         return self

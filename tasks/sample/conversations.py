@@ -1,11 +1,10 @@
-"""Messages of social media become threads: one document for a conversation.
+"""Messages of social media become threads: one document for each conversation.
 
 OPT (Zhang et al. 2022, section 2.3) reads Reddit as the longest chain of replies of each thread, YaLM-100B its
-dialogues in the same manner. Dumps hold messages in the order of time, so the messages of a thread stand far apart:
-they are sorted into buckets on disk by a hash of their thread, and each bucket is read into memory by itself. Threads
-come out bucket by bucket, in a bucket by their first message; how many buckets there are depends on the size of the
-file alone.
-"""
+dialogues in the same way. Dumps are in the order of time, so the messages of a thread are far apart: they are
+distributed into buckets on disk by a hash of their thread, and each bucket is read into memory by itself. Threads are
+yielded bucket by bucket, inside of a bucket by their first message; the number of buckets depends only on the size of
+the file."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,29 +17,32 @@ import orjson
 from tasks.sample.byte_stream import Line, LostLine
 from tasks.sample.config import Source, Thread
 from tasks.sample.jsonl_reader import json_object, record_of_fields
-from tasks.sample.records import BadRecord, PassedOver, Record, excerpt_of
+from tasks.sample.records import BadRecord, Record, Skipped, excerpt_of
 
 BUCKET_BYTES = 32 * 1024**2
 """Stored bytes of a file for each bucket."""
 
 MOST_BUCKETS = 256
 
-Found = Record | BadRecord | PassedOver
+Found = Record | BadRecord | Skipped
 
 
 class Message:
-    """A message with the line it came from."""
+    """A message, the line it came from, and its replies."""
 
-    __slots__ = ("answers", "byte", "message_id", "number", "parent", "text")
+    __slots__ = ("byte", "message_id", "number", "parent", "replies", "text")
 
     def __init__(self, number: int, byte: int, message_id: str, parent: str, text: str) -> None:
         self.number, self.byte, self.message_id, self.parent, self.text = number, byte, message_id, parent, text
-        self.answers: list[Message] = []
+        self.replies: list[Message] = []
 
 
 def thread_records(lines: Iterator[Line | LostLine], source: Source, thread: Thread, size: int) -> Iterator[Found]:
-    """First the messages that cannot be read, then the threads; `step` counts both, `number` is a line of the file
-    (of a thread its first message), the key of a thread its id. `size` is that of the file in stored bytes."""
+    """Yield the unreadable messages first, then the threads.
+
+    `step` counts both, `number` is a line of the file (of a thread, its first message), and the key of a thread is its
+    id. `size` is the size of the file in stored bytes.
+    """
     count = min(MOST_BUCKETS, 1 + max(0, size) // BUCKET_BYTES)
     step = 0
     with ExitStack() as open_files:
@@ -115,18 +117,18 @@ def _document(key: str, messages: list[Message], thread: Thread, limit: int, ste
         )
         return
     yield Record(first.number, first.byte, text, key, step=step)
-    if left_out := len(messages) - len(chosen):
-        yield PassedOver(first.number, "messages outside the longest chain of their thread", left_out, step + 1)
+    if omitted := len(messages) - len(chosen):
+        yield Skipped(first.number, "messages outside the longest chain of their thread", omitted, step + 1)
 
 
 def reply_trees(messages: list[Message]) -> list[Message]:
-    """The messages that answer none of the others, in the order given, each with its answers below it.
+    """Return the messages that reply to none of the others, in the order given, with their replies in `replies`.
 
-    Where messages answer each other in a circle, the first of them counts as answering nobody.
+    If messages reply to each other in a cycle, the first of them counts as replying to none.
     """
     by_id: dict[str, Message] = {}
     for message in messages:
-        message.answers = []
+        message.replies = []
         by_id.setdefault(message.message_id, message)
     parents = [by_id.get(message.parent) for message in messages]
     parent_of = {id(message): parent for message, parent in zip(messages, parents, strict=True)}
@@ -141,23 +143,23 @@ def reply_trees(messages: list[Message]) -> list[Message]:
             on_path.add(id(above))
             above = parent_of[id(above)]
         if above is not None and id(above) in on_path:
-            circle = path[path.index(above) :]
-            parent_of[id(min(circle, key=lambda member: (member.number, member.message_id)))] = None
+            cycle = path[path.index(above) :]
+            parent_of[id(min(cycle, key=lambda member: (member.number, member.message_id)))] = None
         settled |= on_path
     for message in messages:
         parent = parent_of[id(message)]
-        (roots if parent is None else parent.answers).append(message)
+        (roots if parent is None else parent.replies).append(message)
     return roots
 
 
 def longest_chain(roots: list[Message]) -> list[Message]:
-    """The path from a root that has the most messages; of equal ones the first."""
+    """Return the path from a root with the most messages; of equal ones the first."""
     best: dict[int, tuple[int, Message | None]] = {}
     for message in reversed(in_reading_order(roots)):
         depth, following = 0, None
-        for answer in message.answers:
-            if best[id(answer)][0] > depth:
-                depth, following = best[id(answer)][0], answer
+        for reply in message.replies:
+            if best[id(reply)][0] > depth:
+                depth, following = best[id(reply)][0], reply
         best[id(message)] = (depth + 1, following)
     at: Message | None = max(roots, key=lambda root: best[id(root)][0])
     chain: list[Message] = []
@@ -168,11 +170,11 @@ def longest_chain(roots: list[Message]) -> list[Message]:
 
 
 def in_reading_order(roots: list[Message]) -> list[Message]:
-    """All messages, each followed by what answers it."""
+    """Return all messages, each followed by its replies."""
     ordered: list[Message] = []
     waiting = list(reversed(roots))
     while waiting:
         message = waiting.pop()
         ordered.append(message)
-        waiting.extend(reversed(message.answers))
+        waiting.extend(reversed(message.replies))
     return ordered

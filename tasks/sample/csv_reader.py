@@ -1,7 +1,7 @@
 """Comma- or tab-separated values (RFC 4180): the first row names the columns, one of which is the text.
 
-Quoted fields may hold line breaks. A row that cannot be read is rejected alone and reading goes on at the line after
-the one where it began, so that a stray quotation mark costs one row and not the rest of the file.
+Quoted fields may contain line breaks. An unreadable row is rejected alone, and reading continues at the line after its
+first one, so that a stray quotation mark costs one row and not the rest of the file.
 """
 
 import csv
@@ -19,8 +19,8 @@ _LARGEST_FIELD = 2**31 - 1
 def csv_records(
     lines: Iterator[Line | LostLine], source: Source, begin: int, delimiter: str
 ) -> Iterator[Record | BadRecord]:
-    """A record for every row after the header, numbered by the line where it begins."""
-    csv.field_size_limit(_LARGEST_FIELD)  # The module's own limit of 128 KiB is one for the whole process.
+    """Yield a record for every row after the header, numbered by the line where it begins."""
+    csv.field_size_limit(_LARGEST_FIELD)  # the default is 128 KiB, for the whole process
     rows = _rows(_Lines(lines), source.max_file_bytes, delimiter)
     header = next(rows, None)
     if header is None:
@@ -52,7 +52,7 @@ class _Row:
 
 
 class _Lines:
-    """Lines that can be put back."""
+    """Lines that can be pushed back."""
 
     def __init__(self, lines: Iterator[Line | LostLine]) -> None:
         self._lines = lines
@@ -61,7 +61,7 @@ class _Lines:
     def take(self) -> Line | LostLine | None:
         return self._back.popleft() if self._back else next(self._lines, None)
 
-    def put_back(self, lines: list[Line | LostLine]) -> None:
+    def push_back(self, lines: list[Line | LostLine]) -> None:
         self._back.extendleft(reversed(lines))
 
 
@@ -72,7 +72,7 @@ def _rows(lines: _Lines, limit: int, delimiter: str) -> Iterator[_Row | BadRecor
         elif first.raw is None:
             yield BadRecord(first.number, first.byte, f"row longer than max_file_bytes ({limit})")
         elif first.torn or not first.raw.strip(b"\r"):
-            continue  # The end of a row whose loss was told, or a blank line.
+            continue  # the end of a lost row, or a blank line
         else:
             yield _row(first, first.raw, lines, limit, delimiter)
 
@@ -100,7 +100,7 @@ def _row(first: Line, raw: bytes, lines: _Lines, limit: int, delimiter: str) -> 
     try:
         cells = next(csv.reader(physical_lines(), delimiter=delimiter, strict=True))
     except csv.Error as error:
-        lines.put_back([*taken, *stop])
+        lines.push_back([*taken, *stop])
         return BadRecord(first.number, first.byte, f"broken row: {reason or error}", excerpt_of(raw))
     return _Row(first.number, first.byte, b"\n".join(held), cells)
 

@@ -1,9 +1,8 @@
-"""Which files a source consists of: paths, folders, patterns and URIs become a sorted list of files with formats.
+"""List the files of a source: paths, folders, patterns and URIs become a sorted list of files with formats.
 
-Each file is known by its path relative to the fixed part of the pattern it came from, so that documents keep their ids
-when a whole folder moves. A source with several roots marks files of the second root `@2/...`, of the third `@3/...`,
-so that two files of one name stay two.
-"""
+Each file is identified by its path relative to the fixed part of its pattern, so that documents keep their ids when a
+whole folder moves. If a source has several roots, files of the second root are prefixed `@2/...`, of the third
+`@3/...`, so that equal relative paths remain distinct."""
 
 import errno
 import fnmatch
@@ -55,7 +54,7 @@ _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file of a source. `size` is in bytes as stored; a file whose size cannot be read has the size -1."""
+    """One file of a source. `size` is in bytes as stored; -1 if it cannot be read."""
 
     source: str
     path: Path | RemoteFile
@@ -64,11 +63,11 @@ class InputFile:
     compression: str | None
     size: int
     no_file: str = ""
-    """`a FIFO`, `a socket` or `a character device`, of size 0, which is never opened; empty for what may hold data."""
+    """`a FIFO`, `a socket` or `a character device`, of size 0, which is never opened; empty for files."""
     content: Content | None = None
-    """What it held when it was digested, and all that is read of it since; None where it was not."""
+    """Its content when it was digested, which is all that is read of it; None before."""
     unreadable: str = ""
-    """Why it could not be digested, which stays so, whatever becomes of it."""
+    """Why it could not be digested; final, even if it becomes readable."""
 
     @property
     def name(self) -> str:
@@ -76,7 +75,7 @@ class InputFile:
         return self.path.name
 
     def open(self) -> AbstractContextManager[BinaryIO]:
-        """The stored bytes from the first on; ChangedInput where they are not those that were digested."""
+        """Open the stored bytes from the beginning; raises ChangedInput if they differ from the digested ones."""
         if not isinstance(self.path, RemoteFile):
             return open_file(self.path) if self.content is None else open_content(self.path, self.content)
         return (
@@ -84,7 +83,7 @@ class InputFile:
         )
 
     def open_seekable(self) -> AbstractContextManager[BinaryIO]:
-        """The stored bytes, to be read from anywhere; as `open`."""
+        """Open the stored bytes for random access, as `open`."""
         if not isinstance(self.path, RemoteFile):
             return self.open()
         return self.path.open_seekable() if self.content is None else fetched(self.open())
@@ -96,7 +95,7 @@ class SourceFiles:
 
     source: Source
     files: list[InputFile] = field(default_factory=list)
-    passed_over: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
 
     @property
     def bytes(self) -> int:
@@ -105,17 +104,17 @@ class SourceFiles:
 
 
 def is_fault_of_machine(error: OSError) -> bool:
-    """Whether the machine failed (a disk, memory), and not the file."""
+    """Return whether the machine failed (disk, memory), and not the file."""
     return error.errno in _MACHINE_FAULTS
 
 
 def why_unreadable(error: OSError) -> str:
-    """What a reject says of a file that cannot be read."""
+    """Return the reason of a reject for an unreadable file."""
     return f"unreadable: {error.strerror or str(error).splitlines()[0]}"
 
 
 def find_files(config: SampleConfig) -> list[SourceFiles]:
-    """The files of every source, in the order of sources and then of root-relative paths.
+    """Return the files of every source, in the order of sources and then of root-relative paths.
 
     Raises InputError for a path that does not exist, a pattern without a match, a named file of unknown format and a
     source without content; RecipeError for a URI of an unknown scheme.
@@ -126,12 +125,12 @@ def find_files(config: SampleConfig) -> list[SourceFiles]:
 
 
 def check_not_empty(listings: list[SourceFiles]) -> None:
-    """Raise InputError where the files of a source have no bytes together."""
+    """Raise InputError if all files of a source are empty."""
     for listing in listings:
         if all(file.size == 0 for file in listing.files):
             for file in listing.files:
-                listing.passed_over[f"that is {file.no_file}" if file.no_file else "of 0 bytes"] += 1
-            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(listing.passed_over.items()))
+                listing.skipped[f"that is {file.no_file}" if file.no_file else "of 0 bytes"] += 1
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(listing.skipped.items()))
             raise InputError(
                 f"sample: source `{listing.source.name}` is empty: {', '.join(listing.source.paths)} holds no file to"
                 f" read as `{listing.source.format}` ({reasons or 'no files at all'}). Check paths, exclude and format."
@@ -156,9 +155,8 @@ def _files_of(source: Source) -> SourceFiles:
 
 
 _Files = list[tuple[str, str | RemoteFile, int]]
-"""Relative path, where it is, and its size as the listing told it (-1 where it told none). Names of this machine are
-plain strings: of the 50,000 files below a Python installation most are passed over, and a `Path` for each took 1.1 s
-of 1.5 s."""
+"""(relative path, location, size by the listing or -1). Local paths are plain strings: of the 50,000 files below a
+Python installation most are skipped, and a `Path` for each took 1.1 s of 1.5 s."""
 
 
 def _remote(source: Source, pattern: str) -> tuple[str, _Files, str]:
@@ -176,7 +174,8 @@ def _local(listing: SourceFiles, pattern: str) -> tuple[str, _Files, str]:
 
 
 def _size(path: str) -> tuple[int, str]:
-    """The size in bytes, and what it is where it is no file; -1 for what the reader will say that it cannot read."""
+    """Return (size in bytes, what it is if it is not a file); -1 for files that the reader will reject as
+    unreadable."""
     try:
         status = os.stat(path)
     except OSError:
@@ -187,11 +186,11 @@ def _size(path: str) -> tuple[int, str]:
 
 
 def _expand(listing: SourceFiles, pattern: str) -> tuple[str, list[str], str]:
-    """The fixed root of a pattern, its files, and what it is: `file`, `folder` or `pattern`."""
+    """Return the fixed root of a pattern, its files, and its kind: `file`, `folder` or `pattern`."""
     source = listing.source
     path = os.path.abspath(os.path.expanduser(pattern))
     if os.path.isdir(path):
-        return path, _walk(path, listing.passed_over), "folder"
+        return path, _walk(path, listing.skipped), "folder"
     if os.path.isfile(path):
         return os.path.dirname(path), [path], "file"
     if not glob.has_magic(pattern):
@@ -200,7 +199,7 @@ def _expand(listing: SourceFiles, pattern: str) -> tuple[str, list[str], str]:
             f" Correct the path in the recipe (or a variable in it: --set variables.NAME=...), or mount what holds it."
         )
     root = os.fspath(_fixed_part(Path(path)))
-    # A folder that is named like a file of data stays in the list: the reader will reject it by name.
+    # A folder with the name of a data file stays in the list: the reader rejects it by name.
     files = [
         match
         for match in _matches(path)
@@ -224,22 +223,22 @@ def _fixed_part(path: Path) -> Path:
     return fixed
 
 
-def _walk(folder: str, passed_over: Counter[str]) -> list[str]:
+def _walk(folder: str, skipped: Counter[str]) -> list[str]:
     files: list[str] = []
 
     def closed(error: OSError) -> None:
-        passed_over[f"folders that cannot be read ({error.strerror})"] += 1
+        skipped[f"folders that cannot be read ({error.strerror})"] += 1
 
     for base, folders, names in os.walk(folder, onerror=closed):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if links := sum(os.path.islink(os.path.join(base, name)) for name in folders):
-            passed_over["links to folders, which are not followed"] += links
+            skipped["links to folders, which are not followed"] += links
         files.extend(os.path.join(base, name) for name in names if not name.startswith("."))
     return files
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """What `glob` finds with `**` for any depth, without its endless way through links that lead in a circle."""
+    """Yield what `glob` finds with `**` at any depth, without following cycles of links."""
     if pattern.endswith("/**"):
         pattern += "/*"
     before, deep, after = pattern.partition("/**/")
@@ -252,13 +251,13 @@ def _matches(pattern: str) -> Iterator[str]:
 
 
 def _folders(folder: str, above: tuple[str, ...]) -> Iterator[str]:
-    """`folder` and all below it that are not hidden; `above` are the real paths on the way to it, itself included."""
+    """Yield `folder` and all folders below it that are not hidden; `above` are the real paths of it and its parents."""
     yield folder
     try:
         with os.scandir(folder) as entries:
             inner = [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
     except OSError:
-        return  # As `glob` does.
+        return  # as `glob` does
     for entry in inner:
         real = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], entry.name)
         if real not in above:
@@ -284,22 +283,22 @@ def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size:
     if source.exclude:
         excluded = _excluded(tuple(source.exclude))
         if excluded.match(relative) or excluded.match(f"/{relative}"):
-            listing.passed_over["excluded"] += 1
+            listing.skipped["excluded"] += 1
             return
     if source.only and relative not in _named(source.only):
-        listing.passed_over["not named by `only`"] += 1
+        listing.skipped["not named by `only`"] += 1
         return
     guessed, compression = guess_format(path.name if isinstance(path, RemoteFile) else os.path.basename(path))
     format = guessed if source.format == "auto" or (kind == "folder" and guessed != source.format) else source.format
     if format is None and kind == "file":
         raise InputError(
-            f"sample: source `{source.name}` names {path}, and its suffix tells no format."
+            f"sample: source `{source.name}` names {path}, and its suffix does not show its format."
             f' Add format = "text" (or jsonl, csv, parquet, arrow, warc, markdown, html, code) to the source.'
         )
     if format is None or (source.format != "auto" and format != source.format):
-        # A stat takes 2 us; a name tells nobody that it is a pipe.
+        # A stat takes 2 us; a name does not show a pipe.
         odd = "" if isinstance(path, RemoteFile) else _size(path)[1]
-        listing.passed_over[f"not a file but {odd} ({relative})" if odd else "of another format"] += 1
+        listing.skipped[f"not a file but {odd} ({relative})" if odd else "of another format"] += 1
         return
     if source.thread is not None and format != "jsonl":
         raise RecipeError(
@@ -313,7 +312,7 @@ def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size:
 
 
 def guess_format(name: str) -> tuple[str | None, str | None]:
-    """(format, compression) by name: `a.jsonl.gz` is ("jsonl", "gzip"); format None where the name tells none."""
+    """Return (format, compression) by name: `a.jsonl.gz` is ("jsonl", "gzip"); format None if it is unknown."""
     stem, suffix = os.path.splitext(name)
     compression = _COMPRESSIONS.get(suffix.lower())
     if compression:

@@ -1,13 +1,13 @@
-"""Whether a source holds at all what its recipe asks for, by the first records of some of its files.
+"""Check that a source has the fields that its recipe names, by the first records of some of its files.
 
-Little is read, whatever the source's size: at most 8 files, of each 64 records or 4 MiB as stored.
+Reads little, whatever the source's size: of at most 8 files, 64 records or 4 MiB as stored.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tasks.sample.byte_stream import UNPACKS_TOO_FAR
+from tasks.sample.byte_stream import UNPACKS_TOO_MUCH
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.readers import EMPTY_FILE, NO_FILE, read_records
@@ -18,40 +18,43 @@ MOST_FILES = 8
 MOST_RECORDS = 64
 MOST_STORED = 4 * 1024**2
 MOST_UNPACKED = 64 * 1024**2
-_NO_EVIDENCE = (EMPTY_FILE, NO_FILE, UNPACKS_TOO_FAR, "empty text", "line longer", "row longer", "larger than")
-"""What is wrong with one record and tells nothing about the others."""
+_NO_EVIDENCE = (EMPTY_FILE, NO_FILE, UNPACKS_TOO_MUCH, "empty text", "line longer", "row longer", "larger than")
+"""Beginnings of reasons that say nothing about other records."""
 
 
 @dataclass(frozen=True)
-class Misfit:
-    """Not one of the first records could be read."""
+class Mismatch:
+    """None of the first records could be read."""
 
     setting: str
-    """The key of the source that asks for what is not there; `format` or `paths` where it is not about a field."""
+    """The key of the source that names a missing field; `format` or `paths` if it is not about a field."""
     problem: str
-    """What was found instead, as a sentence without a stop."""
+    """What was found instead, as a sentence without a full stop."""
 
 
-class _Enough(Exception):
-    """As much was read as may be."""
+class _LimitReached(Exception):
+    """Raised when enough was read."""
 
 
-def first_misfit(listing: SourceFiles) -> Misfit | None:
-    """What is wrong with all of a source's first records; None where one can be read and one has an address where
-    addresses are asked for, or nothing is known."""
-    for setting, source in _looks(listing.source):
-        misfit = _misfit(listing.files, source, setting)
+def find_mismatch(listing: SourceFiles) -> Mismatch | None:
+    """Return what is wrong with all of a source's first records.
+
+    None if one can be read and, if addresses are configured, one has an address, or if nothing is known.
+    """
+    for setting, source in _variants(listing.source):
+        misfit = _mismatch(listing.files, source, setting)
         if misfit is not None:
             return misfit
-    return _without_addresses(listing.files, listing.source)
+    return _missing_addresses(listing.files, listing.source)
 
 
-def _without_addresses(files: Sequence[InputFile], source: Source) -> Misfit | None:
-    """An address may be missing from a record, and so is no reason to reject it; from all, its field is another."""
+def _missing_addresses(files: Sequence[InputFile], source: Source) -> Mismatch | None:
+    """Return a mismatch if no record has an address. A record without one is not rejected, but if all have none the
+    name of the field is wrong."""
     if source.url_field is None or source.thread is not None:
         return None
     read = 0
-    for file in _some(files):
+    for file in _selection(files):
         for record in _first_records(file, source):
             if isinstance(record, Record):
                 if record.url is not None:
@@ -59,19 +62,23 @@ def _without_addresses(files: Sequence[InputFile], source: Source) -> Misfit | N
                 read += 1
     if not read:
         return None
-    told = f"none of the first {read} records of {len(_some(files))} files has an address in `{source.url_field}`"
-    return Misfit("url_field", told)
+    problem = (
+        f"none of the first {read} records of {len(_selection(files))} files has an address in `{source.url_field}`"
+    )
+    return Mismatch("url_field", problem)
 
 
-def _some(files: Sequence[InputFile]) -> list[InputFile]:
-    """A few of them, evenly spread."""
+def _selection(files: Sequence[InputFile]) -> list[InputFile]:
+    """Return a few files, evenly spread."""
     looked = min(MOST_FILES, len(files))
     return [files[number * len(files) // looked] for number in range(looked)]
 
 
-def _looks(source: Source) -> Iterator[tuple[str, Source]]:
-    """What is called `id_field` in each look at the source, and the source to read: of messages, which become threads
-    at the end of their file, the two fields that each must have are looked for one by one."""
+def _variants(source: Source) -> Iterator[tuple[str, Source]]:
+    """Yield (name of the setting checked as `id_field`, source to read).
+
+    Messages become threads only at the end of a file, so their two required fields are checked one by one.
+    """
     if source.thread is None:
         yield "id_field", source
         return
@@ -80,9 +87,9 @@ def _looks(source: Source) -> Iterator[tuple[str, Source]]:
         yield f"thread.{setting}", source.model_copy(update=plain)
 
 
-def _misfit(files: Sequence[InputFile], source: Source, id_setting: str) -> Misfit | None:
+def _mismatch(files: Sequence[InputFile], source: Source, id_setting: str) -> Mismatch | None:
     found: list[tuple[InputFile, BadRecord]] = []
-    for file in _some(files):
+    for file in _selection(files):
         for record in _first_records(file, source):
             if isinstance(record, Record):
                 return None
@@ -90,24 +97,24 @@ def _misfit(files: Sequence[InputFile], source: Source, id_setting: str) -> Misf
                 found.append((file, record))
     if not found:
         return None
-    ((asked, _),) = Counter(bad.setting for _, bad in found).most_common(1)
-    file, bad = next((file, bad) for file, bad in found if bad.setting == asked)
+    ((setting, _),) = Counter(bad.setting for _, bad in found).most_common(1)
+    file, bad = next((file, bad) for file, bad in found if bad.setting == setting)
     shown = f" ({bad.excerpt[:120]})" if bad.excerpt else ""
-    setting = id_setting if asked == "id_field" else asked
-    return Misfit(
+    setting = id_setting if setting == "id_field" else setting
+    return Mismatch(
         setting or ("paths" if source.format == "auto" else "format"),
-        f"none of the first {len(found)} records of {len(_some(files))} files can be read as {file.format}; the first,"
-        f" record {bad.number} of {file.relative}: {bad.reason}{shown}",
+        f"none of the first {len(found)} records of {len(_selection(files))} files can be read as {file.format}; the"
+        f" first, record {bad.number} of {file.relative}: {bad.reason}{shown}",
     )
 
 
 def _first_records(file: InputFile, source: Source) -> Iterator[Record | BadRecord]:
     read = 0
 
-    def hear(count: int) -> None:
+    def on_bytes(count: int) -> None:
         nonlocal read
         if read > MOST_STORED:
-            raise _Enough
+            raise _LimitReached
         read += count
 
     if isinstance(file.path, RemoteFile):
@@ -115,13 +122,13 @@ def _first_records(file: InputFile, source: Source) -> Iterator[Record | BadReco
     if file.compression is not None:
         source = source.model_copy(update={"max_unpacked_bytes": min(MOST_UNPACKED, source.max_unpacked_bytes)})
     try:
-        for count, found in enumerate(read_records(file, source, 0, hear), start=1):
+        for count, found in enumerate(read_records(file, source, 0, on_bytes), start=1):
             if isinstance(found, Record | BadRecord):
                 yield found
             if count == MOST_RECORDS:
                 return
-    except (_Enough, OSError):
+    except (_LimitReached, OSError):
         return
     except Exception:
         if not isinstance(file.path, RemoteFile):
-            raise  # A store that does not answer, or gives no stretches, tells nothing about the records.
+            raise  # errors of a store say nothing about the records

@@ -1,8 +1,7 @@
-"""JSON lines: an object a line, one of whose fields is the text.
+"""JSON lines: an object on each line, one of whose fields is the text.
 
-orjson reads the lines it can; what it refuses or reads otherwise than the standard library goes to that, which also
-says what is wrong and where.
-"""
+orjson parses the lines that it can; those that it refuses, or parses differently, go to the standard library, which
+also says what is wrong and where."""
 
 import json
 from collections.abc import Iterator
@@ -16,8 +15,8 @@ from tasks.sample.records import BadRecord, Record, decode_text, excerpt_of
 
 
 def json_records(lines: Iterator[Line | LostLine], source: Source, begin: int) -> Iterator[Record | BadRecord]:
-    """A record for every line from number `begin` on that is not blank; the torn end of a lost line is passed over, as
-    the loss was told."""
+    """Yield a record for every line from number `begin` on that is not blank; the torn end of a lost line is skipped,
+    since its loss was reported."""
     for line in lines:
         if line.number < begin:
             continue
@@ -32,7 +31,7 @@ def json_records(lines: Iterator[Line | LostLine], source: Source, begin: int) -
 
 
 def parse_line(line: Line, source: Source) -> Record | BadRecord:
-    """The record of a line that is not blank."""
+    """Return the record of a line that is not blank."""
     raw = line.raw or b""
     try:
         fields = orjson.loads(raw)
@@ -56,7 +55,7 @@ def _parsed_slowly(number: int, byte: int, raw: bytes, source: Source) -> Record
 
 
 def json_object(number: int, byte: int, raw: bytes) -> dict[str, Any] | BadRecord:
-    """The object that a line holds, or what is wrong with it, at the offending byte."""
+    """Return the object on a line, or what is wrong with it, at the offending byte."""
     decoded = decode_text(number, byte, raw)
     if isinstance(decoded, BadRecord):
         return decoded
@@ -71,7 +70,7 @@ def json_object(number: int, byte: int, raw: bytes) -> dict[str, Any] | BadRecor
 
 
 def record_of_fields(number: int, byte: int, fields: dict[str, Any], source: Source, raw: bytes) -> Record | BadRecord:
-    """The record of an object's fields; `raw` is shown where it is none."""
+    """Return the record of an object's fields; `raw` is the excerpt of a BadRecord."""
     if source.text_field not in fields:
         reason = f"no field `{source.text_field}`"
         return BadRecord(number, byte, reason, excerpt_of(raw), setting="text_field")
@@ -93,7 +92,7 @@ def record_of_fields(number: int, byte: int, fields: dict[str, Any], source: Sou
 
 
 def url_of(value: object) -> str | None:
-    """An address as text; None where there is none."""
+    """Return an address as text; None if there is none."""
     return value if isinstance(value, str) and value and _is_encodable(value) else None
 
 

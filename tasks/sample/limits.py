@@ -1,4 +1,4 @@
-"""How many records may be unreadable before sample ends."""
+"""Limits of unreadable records, which end the sample stage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from tasks.sample.rejects import REJECTED, SOURCES_READ, UNREADABLE
 
 @dataclass(frozen=True)
 class RejectLimits(Limits):
-    """At most `share` of all records may be rejected, and never all records of a source.
+    """At most the share `share` of all records may be rejected, and never all records of a source.
 
-    Empty files, and what is no file (a FIFO), lose nothing and do not count.
+    Empty files, and FIFOs and the like, lose no record and do not count.
     """
 
     share: float
 
     def check_so_far(self, report: StageReport) -> None:
-        """Raise GuardError where no record could be read of a source that was read to its end."""
+        """Raise GuardError if no record could be read of a source that was read to its end."""
         _check_sources(report, report.facts.get(SOURCES_READ, ()))
 
     def check(self, report: StageReport) -> None:
-        """Raise GuardError where too many records were rejected, or all of a source."""
+        """Raise GuardError if too many records were rejected, or all of a source."""
         _check_sources(report, sorted(report.sources))
         total = report.total()
         lost = sum(report.facts[UNREADABLE].values())
@@ -32,7 +32,7 @@ class RejectLimits(Limits):
         if share > self.share:
             raise GuardError(
                 f"sample: {lost} of {records} records ({share:.1%}) were rejected, and [sample] max_reject_share allows"
-                f" {self.share:.1%}. {_worst(report, sorted(report.sources))}; if the loss is meant, raise"
+                f" {self.share:.1%}. {_worst(report, sorted(report.sources))}; if the loss is intended, raise"
                 f" max_reject_share."
             )
 
@@ -43,8 +43,7 @@ def _check_sources(report: StageReport, sources: Sequence[str]) -> None:
         counts = report.source(name)
         if lost.get(name) and counts.rejected == counts.documents_in:
             raise GuardError(
-                f"sample: no record of source `{name}` could be read. {_worst(report, [name])}; or leave the source"
-                f" out."
+                f"sample: no record of source `{name}` could be read. {_worst(report, [name])}; or remove the source."
             )
 
 

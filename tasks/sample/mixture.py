@@ -1,14 +1,12 @@
-"""What training reads of each source, and how much of the source to keep for that.
+"""The mixture: what training reads of each source, and how much of the source to keep for that.
 
 Weights are shares of training tokens (GPT-3, Brown et al. 2020, table 2.2). A source that its share would repeat more
 than `max_epochs` times gives what it has, and the rest goes to the others in proportion to their weights: the
-weight-preserving form of UniMax (Chung et al. 2023, arXiv 2304.09151), whose own flat budgets would ignore them. Of
-every source the stage keeps `slack` times the tokens that are wanted, since cleaning and deduplication remove some.
+weight-preserving form of UniMax (Chung et al. 2023, arXiv 2304.09151), whose own flat budgets would ignore them. The
+stage keeps `slack` times the wanted tokens of every source, since cleaning and deduplication remove some.
 
-How much text a source's files hold, without reading them all: bytes of text for a stored byte, from some beginnings.
-
-Compression shrinks text and the fields around it add to it; what a stored byte yields is measured by the readers
-themselves, on the first stretch of files spread evenly over the source.
+The size of a source's text is estimated without reading all of it (`text_bytes`): the readers measure the bytes of text
+for each stored byte, which depend on compression and on other fields, at the beginning of some files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,8 +19,19 @@ from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.readers import read_records
 from tasks.sample.records import Record
 
-ROUNDED_BY = 0.05
-"""Weights that add up to 1 but for less than this are shares, rounded when they were written down."""
+ROUNDING_TOLERANCE = 0.05
+"""Weights whose sum differs from 1 by less than this are rounded shares."""
+
+MOST_FILES = 8
+"""Files of a source that are measured, in addition to the largest ones."""
+
+SAMPLE_BYTES = 256 * 1024
+"""Stored bytes measured in each of them."""
+
+MAX_LOOK_BYTES = 256 * 1024**2
+"""Stored bytes without a record, and unpacked bytes, after which measuring a file ends."""
+
+_AS_STORED = frozenset({"text", "markdown", "html", "code"})
 
 
 @dataclass(frozen=True)
@@ -31,32 +40,32 @@ class SourcePlan:
 
     files: int
     bytes: int
-    """UTF-8 bytes of text in the files, estimated from the beginnings of some."""
+    """UTF-8 bytes of text in the files, estimated from the beginning of some."""
     weight: float
-    """Share of the budget that the recipe gives the source; all sources together 1."""
+    """Share of the budget by the recipe; all sources together 1."""
     target_tokens: int
-    """Tokens that training reads of it, after the cap on repetition."""
+    """Tokens that training reads, after the cap on repetition."""
     available_tokens: int
-    """Tokens that the source holds: stated, measured by a pilot, or estimated from its bytes."""
+    """Tokens in the source: configured, measured by a pilot, or estimated from its bytes."""
     rate: float
     """Share of its documents to keep (0 to 1)."""
     epochs: float
     """Times that training reads the source."""
     asked_epochs: float
-    """Times that its weight asks for; more than `epochs` where the cap stops it."""
+    """Epochs by its weight alone; more than `epochs` if the cap limits it."""
     slack: float
     """Tokens kept for every token that training reads."""
 
 
 def plan_mixture(config: SampleConfig, listings: list[SourceFiles]) -> dict[str, SourcePlan]:
-    """The plan of every source from its files; sources of stated size are not estimated."""
+    """Return the plan of every source from its files."""
     sizes = {listing.source.name: text_bytes(listing) for listing in listings}
     files = {listing.source.name: len(listing.files) for listing in listings}
     return plan_from_sizes(config, sizes, files)
 
 
 def plan_from_sizes(config: SampleConfig, sizes: Mapping[str, int], files: Mapping[str, int]) -> dict[str, SourcePlan]:
-    """The plan from UTF-8 bytes of text and numbers of files by source; those of stated `tokens` may be absent."""
+    """Return the plan from UTF-8 bytes of text and numbers of files by source; those with `tokens` may be absent."""
     available = {
         source.name: max(1, source.tokens or round(sizes.get(source.name, 0) * _tokens_per_byte(config, source)))
         for source in config.sources
@@ -96,13 +105,13 @@ def _weights(config: SampleConfig, available: Mapping[str, int]) -> dict[str, fl
 
 
 def mixture_remarks(config: SampleConfig, plans: Mapping[str, SourcePlan]) -> list[str]:
-    """What a reader of the plan should know: sources that the cap stops, much repetition, a budget not met."""
+    """Return warnings about the plan: sources limited by the cap, much repetition, a budget that is not met."""
     remarks = [*_rounding_remarks(config, plans)]
     for name, plan in plans.items():
         if plan.asked_epochs > config.max_epochs:
             remarks.append(
-                f"{name}: its weight asks for {plan.asked_epochs:.2f} epochs and max_epochs = {config.max_epochs:g}"
-                f" stops it; what is missing goes to the others by weight"
+                f"{name}: its weight asks for {plan.asked_epochs:.2f} epochs, limited by max_epochs ="
+                f" {config.max_epochs:g}; the missing tokens go to the others by weight"
             )
         elif plan.epochs > GOOD_EPOCHS:
             remarks.append(f"{name}: {plan.epochs:.2f} epochs; repetition is almost as good as new text up to 4")
@@ -116,10 +125,10 @@ def mixture_remarks(config: SampleConfig, plans: Mapping[str, SourcePlan]) -> li
 
 
 def _rounding_remarks(config: SampleConfig, plans: Mapping[str, SourcePlan]) -> Iterator[str]:
-    """Weights that nearly add up to 1 are rounded shares: what that means for the epochs."""
+    """Yield what rounding of shares means for the epochs, if the weights nearly sum to 1."""
     weights = {source.name: source.weight for source in config.sources if source.weight}
     total = sum(weights.values())
-    if config.temperature is not None or not ROUNDED_BY > abs(total - 1) > 1e-9:
+    if config.temperature is not None or not ROUNDING_TOLERANCE > abs(total - 1) > 1e-9:
         return
     digits = max(len(f"{weight:g}".partition(".")[2]) for weight in weights.values())
     name = min(weights, key=lambda name: weights[name])
@@ -133,27 +142,15 @@ def _rounding_remarks(config: SampleConfig, plans: Mapping[str, SourcePlan]) -> 
 
 
 def plan_as_json(plans: Mapping[str, SourcePlan]) -> dict[str, dict[str, Any]]:
-    """The plan as JSON values, the report's `mixture_plan`."""
+    """Return the plan as JSON values, the report's `mixture_plan`."""
     return {name: asdict(plan) for name, plan in plans.items()}
 
 
-MOST_FILES = 8
-
-STRETCH_BYTES = 256 * 1024
-"""Stored bytes looked at in each of them."""
-
-LONGEST_LOOK = 256 * 1024**2
-"""Stored bytes without a record, and unpacked bytes, after which a look at a file ends."""
-
-_AS_STORED = frozenset({"text", "markdown", "html", "code"})
-
-
 def text_bytes(listing: SourceFiles) -> int:
-    """Estimated UTF-8 bytes of text in all files of the source; exact where files are plain text.
+    """Return the estimated UTF-8 bytes of text in all files of the source; exact for plain text.
 
-    Files that will be rejected hold none: the largest are looked at one by one, so that none of them is taken for as
-    full as the others.
-    """
+    Files that will be rejected have none: the largest are measured one by one, so that none of them is extrapolated
+    from the others."""
     most = listing.source.max_file_bytes
     plain = sum(max(0, file.size) for file in listing.files if _is_plain(file) and file.size <= most)
     wrapped = [file for file in listing.files if not _is_plain(file) and file.size > 0]
@@ -164,13 +161,13 @@ def text_bytes(listing: SourceFiles) -> int:
 
 
 def _text_of(files: list[InputFile], listing: SourceFiles) -> int:
-    """Text in all of `files`, from the beginnings of some."""
+    """Return the estimated bytes of text in `files`, from the beginning of some."""
     text = stored = 0
     count = min(MOST_FILES, len(files))
     for file in (files[number * len(files) // count] for number in range(count)):
-        stretch_text, stretch_stored = _stretch(file, listing.source)
-        text += stretch_text
-        stored += stretch_stored
+        sample_text, sample_stored = _sample_beginning(file, listing.source)
+        text += sample_text
+        stored += sample_stored
     return round(text * sum(file.size for file in files) / stored) if stored else 0
 
 
@@ -178,35 +175,35 @@ def _is_plain(file: InputFile) -> bool:
     return file.format in _AS_STORED and file.compression is None
 
 
-class _Enough(Exception):
-    """No record for so long that the file counts as it was read."""
+class _LimitReached(Exception):
+    """Raised when no record was found for so long that measuring ends."""
 
 
-def _stretch(file: InputFile, source: Source) -> tuple[int, int]:
-    """(bytes of text, stored bytes they came from) at the beginning of a file.
+def _sample_beginning(file: InputFile, source: Source) -> tuple[int, int]:
+    """Return (bytes of text, stored bytes they came from) at the beginning of a file.
 
-    A reader announces a block before it gives the block's records, so that text counts up to the last announcement
-    unless the file ends.
+    A reader announces a block before it yields the block's records, so text counts up to the last announcement unless
+    the file ends.
     """
     text = announced = found_at = 0
     settled = (0, 0)
     if file.compression is not None:
-        source = source.model_copy(update={"max_unpacked_bytes": min(LONGEST_LOOK, source.max_unpacked_bytes)})
+        source = source.model_copy(update={"max_unpacked_bytes": min(MAX_LOOK_BYTES, source.max_unpacked_bytes)})
 
-    def hear(count: int) -> None:
+    def on_bytes(count: int) -> None:
         nonlocal announced, settled
         settled = (text, announced)
         announced += count
-        if announced - found_at > LONGEST_LOOK:
-            raise _Enough
+        if announced - found_at > MAX_LOOK_BYTES:
+            raise _LimitReached
 
     try:
-        for found in read_records(file, source, 0, hear):
+        for found in read_records(file, source, 0, on_bytes):
             found_at = announced
             if isinstance(found, Record):
                 text += len(found.text) if found.text.isascii() else len(found.text.encode())
-            if settled[1] >= STRETCH_BYTES:
+            if settled[1] >= SAMPLE_BYTES:
                 return settled
-    except _Enough:
+    except _LimitReached:
         pass
     return text, announced

@@ -1,13 +1,12 @@
-"""Parquet and Arrow IPC: a column holds the text, a row is a record.
+"""Parquet and Arrow IPC: one column is the text, a row is a record.
 
-A damaged stretch costs the rows in it, which are rejected one by one where the file says how many they are: a row
-group of parquet. An Arrow file without its footer is read as the stream that it contains. Memory goes by the pages of
-a parquet file, as many rows being read at once as fit, and not by its row groups; of an Arrow file, by its batches.
+A damaged part costs its rows, which are rejected one by one if the file states their number, as a parquet row group
+does. An Arrow file without its footer is read as the stream that it contains. The memory needed depends on the pages of
+a parquet file, since as many rows are read at once as fit, not on its row groups; for an Arrow file, on its batches.
 
-What the pages of a parquet file unpack to, read from their headers alone.
-
-A page is unpacked whole, and a writer that ends pages after a number of rows makes one of gigabytes from long texts.
-Page headers are Thrift structures in its compact protocol (parquet-format, src/main/thrift/parquet.thrift).
+A page is unpacked whole, and a writer that ends pages after a fixed number of rows makes pages of gigabytes from long
+texts. So the unpacked sizes are first read from the page headers, which are Thrift structures in the compact protocol
+(parquet-format, src/main/thrift/parquet.thrift).
 """
 
 import os
@@ -18,7 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.sample.byte_stream import UNPACKS_TOO_FAR, most_unpacked
+from tasks.sample.byte_stream import UNPACKS_TOO_MUCH, most_unpacked
 from tasks.sample.config import Source
 from tasks.sample.jsonl_reader import url_of
 from tasks.sample.records import BadRecord, Record, decode_text, excerpt_of
@@ -28,11 +27,21 @@ _ROWS_PER_BATCH = 512
 _BATCH_BYTES = 64 * 1024**2
 
 LARGEST_PAGE = 256 * 1024**2
-"""Bytes after unpacking; writers aim at 1 MiB."""
+"""Bytes after unpacking; typical pages have 1 MiB."""
 
 _READ_BYTES = 1 << 20
 
 _ARROW_MAGIC = b"ARROW1\0\0"
+
+_HEADER_BYTES = 1 << 13
+
+_LONGEST_HEADER = 1 << 24
+
+_UNPACKED, _STORED, _DATA, _DICTIONARY, _DATA_V2 = 2, 3, 5, 7, 8
+"""Field numbers of a page header."""
+
+_VALUES = 1
+"""Field number of the count in the header of each kind of page."""
 
 Found = Iterator[Record | BadRecord]
 
@@ -40,9 +49,9 @@ OnBytes = Callable[[int], None]
 
 
 def parquet_records(stream: BinaryIO, size: int, source: Source, begin: int, on_bytes: OnBytes) -> Found:
-    """The rows from number `begin` on; `size` is that of the file, of which `on_bytes` hears in shares of rows."""
+    """Yield the rows from number `begin` on; `on_bytes` gets the file's `size` in proportion to the rows read."""
     try:
-        # Without a read-ahead of whole column chunks, which may be larger than memory.
+        # Without read-ahead of whole column chunks, which may exceed memory.
         parquet = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_READ_BYTES)
     except (pa.ArrowException, OSError) as error:
         yield BadRecord(0, 0, f"torn parquet file: {_first_line(error)}")
@@ -51,25 +60,25 @@ def parquet_records(stream: BinaryIO, size: int, source: Source, begin: int, on_
         if wrong := _wrong_columns(parquet.schema_arrow, source):
             yield wrong
             return
-        told = _Shares(size, parquet.metadata.num_rows, on_bytes)
+        progress = _Progress(size, parquet.metadata.num_rows, on_bytes)
         first = 0
         for group in range(parquet.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
             if first + rows > begin:
-                yield from _row_group(parquet, stream, group, first, source, begin, told)
+                yield from _row_group(parquet, stream, group, first, source, begin, progress)
             first += rows
-            told.reach(first)
+            progress.reach(first)
 
 
 def _row_group(
-    parquet: pq.ParquetFile, stream: BinaryIO, group: int, first: int, source: Source, begin: int, told: "_Shares"
+    parquet: pq.ParquetFile, stream: BinaryIO, group: int, first: int, source: Source, begin: int, progress: "_Progress"
 ) -> Found:
     row, end = first, first + parquet.metadata.row_group(group).num_rows
     try:
         columns = _columns(parquet.schema_arrow, source)
         rows = _rows_at_once(parquet, stream, group, columns, source)
         for batch in parquet.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
-            told.reach(row + batch.num_rows)
+            progress.reach(row + batch.num_rows)
             yield from _rows_of_batch(batch, row, source, begin)
             row += batch.num_rows
         return
@@ -82,11 +91,11 @@ def _row_group(
 
 
 class TooLarge(Exception):
-    """A row group that cannot be read in bounded memory, or unpacks to more than the source allows."""
+    """Raised for a row group that cannot be read in bounded memory, or unpacks to more than the source allows."""
 
 
 def _rows_at_once(parquet: pq.ParquetFile, stream: BinaryIO, group: int, columns: list[str], source: Source) -> int:
-    """How many rows of a row group surely fit into memory together; raises TooLarge where a page alone does not."""
+    """Return how many rows of a row group certainly fit into memory; raises TooLarge if a single page does not."""
     found = parquet.metadata.row_group(group)
     chunks = [found.column(number) for number in range(found.num_columns)]
     longest = 1.0
@@ -96,7 +105,7 @@ def _rows_at_once(parquet: pq.ParquetFile, stream: BinaryIO, group: int, columns
         unpacked = chunk.total_uncompressed_size
         most, why = most_unpacked(chunk.total_compressed_size, source)
         if unpacked > most:
-            raise TooLarge(f"{UNPACKS_TOO_FAR} {why}")
+            raise TooLarge(f"{UNPACKS_TOO_MUCH} {why}")
         offsets = [chunk.data_page_offset]
         if chunk.dictionary_page_offset:
             offsets.append(chunk.dictionary_page_offset)
@@ -106,10 +115,10 @@ def _rows_at_once(parquet: pq.ParquetFile, stream: BinaryIO, group: int, columns
         for page in pages(stream, begin, begin + chunk.total_compressed_size):
             if page.unpacked > LARGEST_PAGE:
                 raise TooLarge(
-                    f"has a page of {page.unpacked:,} bytes, and one is read whole: pages may hold {LARGEST_PAGE:,}."
+                    f"has a page of {page.unpacked:,} bytes, and a page is read whole: the limit is {LARGEST_PAGE:,}."
                     f" Write the file again with smaller row groups"
                 )
-            # Each row may repeat the longest value of a dictionary.
+            # Each row may contain the longest value of a dictionary.
             longest = max(longest, page.unpacked if page.is_dictionary else page.unpacked / max(1, page.values))
             if unpacked <= _BATCH_BYTES and not page.is_dictionary:
                 break
@@ -117,7 +126,7 @@ def _rows_at_once(parquet: pq.ParquetFile, stream: BinaryIO, group: int, columns
 
 
 def arrow_records(stream: BinaryIO, size: int, source: Source, begin: int, on_bytes: OnBytes) -> Found:
-    """The rows from number `begin` on of an Arrow IPC file or stream (Feather 2, `datasets` caches)."""
+    """Yield the rows from number `begin` on of an Arrow IPC file or stream (Feather 2, `datasets` caches)."""
     is_file = stream.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
     stream.seek(0)
     torn = None
@@ -139,11 +148,11 @@ def _arrow_file(
     if wrong := _wrong_columns(reader.schema, source):
         yield wrong
         return
-    told = _Shares(size, reader.num_record_batches, on_bytes)
+    progress = _Progress(size, reader.num_record_batches, on_bytes)
     row = 0
     for number in range(reader.num_record_batches):
-        told.reach(number + 1)
-        rows = 1  # How many rows a damaged batch held stood in the batch itself.
+        progress.reach(number + 1)
+        rows = 1  # a damaged batch does not show its number of rows
         try:
             batch = reader.get_batch(number)
             rows = batch.num_rows
@@ -171,18 +180,18 @@ def _arrow_stream(stream: BinaryIO, source: Source, begin: int, on_bytes: OnByte
         yield BadRecord(row, 0, torn)
 
 
-class _Shares:
-    """Tells of a file's bytes as its rows are read."""
+class _Progress:
+    """Reports a file's bytes in proportion to the rows read."""
 
-    def __init__(self, size: int, whole: int, on_bytes: OnBytes) -> None:
-        self._size, self._whole, self._on_bytes = size, max(1, whole), on_bytes
-        self._told = 0
+    def __init__(self, size: int, total: int, on_bytes: OnBytes) -> None:
+        self._size, self._total, self._on_bytes = size, max(1, total), on_bytes
+        self._reported = 0
 
     def reach(self, done: int) -> None:
-        reached = self._size * done // self._whole
-        if reached > self._told:
-            self._on_bytes(reached - self._told)
-            self._told = reached
+        reached = self._size * done // self._total
+        if reached > self._reported:
+            self._on_bytes(reached - self._reported)
+            self._reported = reached
 
 
 def _first_line(error: Exception) -> str:
@@ -227,7 +236,7 @@ def _holds_text(kind: pa.DataType) -> bool:
 
 
 def _rows_of_batch(batch: pa.RecordBatch, first: int, source: Source, begin: int) -> Found:
-    # As bytes, since neither format checks that its strings are UTF-8.
+    # As bytes: neither format checks that its strings are UTF-8.
     texts = _Values(batch.column(source.text_field), pa.large_binary())
     keys = None if source.id_field is None else _Values(batch.column(source.id_field))
     urls = None if source.url_field not in batch.schema.names else _Values(batch.column(source.url_field))
@@ -261,7 +270,7 @@ def _key(key: object) -> str | None:
 
 
 class _Values:
-    """A column's values one by one: a dictionary's are not repeated for every row, and no offset leads outside."""
+    """A column's values one by one, without expanding dictionaries; offsets are validated."""
 
     def __init__(self, column: pa.Array, kind: pa.DataType | None = None) -> None:
         self._places = column.indices if isinstance(column, pa.DictionaryArray) else None
@@ -270,7 +279,7 @@ class _Values:
         self._values.validate(full=kind is not None)
 
     def at(self, row: int) -> Any:
-        """The value of a row; None for none, and for a string that is not UTF-8."""
+        """Return the value of a row; None for null, and for a string that is not UTF-8."""
         place = row if self._places is None else self._places[row].as_py()
         if place is None:
             return None
@@ -282,22 +291,13 @@ class _Values:
             return None
 
 
-_HEADER_BYTES = 1 << 13
-
-_LONGEST_HEADER = 1 << 24
-
-_UNPACKED, _STORED, _DATA, _DICTIONARY, _DATA_V2 = 2, 3, 5, 7, 8
-
-_VALUES = 1
-
-
 class DamagedHeader(ValueError):
-    """Bytes that are no page header."""
+    """Raised for bytes that are not a page header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`unpacked` bytes of `values` values; those of a dictionary may each stand in any number of rows."""
+    """A page of `unpacked` bytes with `values` values; those of a dictionary may occur in any number of rows."""
 
     unpacked: int
     values: int
@@ -305,7 +305,7 @@ class Page:
 
 
 def pages(stream: BinaryIO, begin: int, end: int) -> Iterator[Page]:
-    """The pages of the column chunk at bytes `begin` to `end`; raises DamagedHeader."""
+    """Yield the pages of the column chunk at bytes `begin` to `end`. Raises DamagedHeader."""
     if begin < 0:
         raise DamagedHeader(f"no page header at byte {begin}")
     while begin < end:
@@ -319,13 +319,13 @@ def pages(stream: BinaryIO, begin: int, end: int) -> Iterator[Page]:
 
 
 def _size(value: Any, begin: int) -> int:
-    if type(value) is not int or value < 0:  # A boolean is an int, too.
+    if type(value) is not int or value < 0:  # bool is a subclass of int
         raise DamagedHeader(f"no page header at byte {begin}")
     return value
 
 
 def _header(stream: BinaryIO, begin: int) -> tuple[dict[int, Any], int]:
-    """The fields of the header at `begin`, and its length in bytes."""
+    """Return the fields of the header at `begin`, and its length in bytes."""
     size = _HEADER_BYTES
     while True:
         stream.seek(begin, os.SEEK_SET)
@@ -342,11 +342,12 @@ def _header(stream: BinaryIO, begin: int) -> tuple[dict[int, Any], int]:
 
 
 class _NotCompact(ValueError):
-    """No bytes behind these make a structure of them."""
+    """Raised for bytes that cannot begin a structure."""
 
 
 class _Compact:
-    """Thrift's compact protocol; IndexError where the bytes end too early, _NotCompact where they are none of it."""
+    """Parser of Thrift's compact protocol; raises IndexError if the bytes end too early, _NotCompact if they are
+    invalid."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw, self.at = raw, 0
@@ -380,21 +381,21 @@ class _Compact:
         if kind in (1, 2):
             return kind == 1
         if kind in (3, 7):
-            return self._pass_over(1 if kind == 3 else 8)
+            return self._skip(1 if kind == 3 else 8)
         if kind in (4, 5, 6):
             return self._zigzag()
         if kind == 8:
-            return self._pass_over(self._varint())
+            return self._skip(self._varint())
         if kind in (9, 10):
             head = self._byte()
-            # In a list a boolean is a byte of its own: a count without elements must not be believed.
+            # In a list a boolean is a byte of its own: otherwise a large count would need no bytes.
             element = 3 if head & 15 in (1, 2) else head & 15
             return [self._value(element) for _ in range(head >> 4 if head >> 4 < 15 else self._varint())]
         if kind == 12:
             return self.struct()
-        raise _NotCompact(f"no kind {kind}")  # Headers hold no maps.
+        raise _NotCompact(f"no kind {kind}")  # headers contain no maps
 
-    def _pass_over(self, size: int) -> None:
+    def _skip(self, size: int) -> None:
         self.at += size
         if self.at > len(self._raw):
             raise IndexError(size)

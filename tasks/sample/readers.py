@@ -1,7 +1,7 @@
-"""From one file to its records, in bounded memory; what is broken becomes a BadRecord and reading goes on.
+"""Read the records of a file in bounded memory; damaged ones become BadRecords and reading continues.
 
-jsonl, csv, parquet, arrow and WARC hold many records, every other format is one document per file. A reader may be
-told to begin at a later record, which is how an interrupted build goes on.
+jsonl, csv, parquet, arrow and WARC files have many records, files of every other format are one document. A reader can
+begin at a later record, so that an interrupted build resumes.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,22 +14,21 @@ from tasks.sample.csv_reader import csv_records
 from tasks.sample.discovery import InputFile, is_fault_of_machine, why_unreadable
 from tasks.sample.jsonl_reader import json_records
 from tasks.sample.parquet_reader import arrow_records, parquet_records
-from tasks.sample.records import BadRecord, PassedOver, Record, decode_text, excerpt_of
+from tasks.sample.records import BadRecord, Record, Skipped, decode_text, excerpt_of
 from tasks.sample.warc_reader import warc_records
 
 EMPTY_FILE = "empty file"
 NO_FILE = "not a file but "
 
 OnBytes = Callable[[int], None]
-Found = Iterator[Record | BadRecord | PassedOver]
+Found = Iterator[Record | BadRecord | Skipped]
 
 
 def read_records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes) -> Found:
-    """The records of `file` from place `begin` on; `on_bytes` hears of stored bytes as they are consumed.
+    """Yield the records of `file` from place `begin` on; `on_bytes` gets the stored bytes as they are consumed.
 
-    A file that cannot be opened, or breaks off, ends in one BadRecord. Only faults of the machine (a failing disk, a
-    file that vanished while the stage ran) leave this function, as OSError, and a file that was changed since it was
-    digested, as ChangedInput.
+    A file that cannot be opened, or is truncated, ends in one BadRecord. Raises OSError for faults of the machine (a
+    failing disk, a file that vanished while the stage ran), ChangedInput for a file that changed since it was digested.
     """
     place = begin
     try:
@@ -54,19 +53,19 @@ def _records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes) -> 
         with file.open_seekable() as stream:
             for found in reader(stream, file.size, source, begin, on_bytes):
                 if isinstance(stream, ContentStream):
-                    # The library takes bytes that it was refused for a fault of the format.
+                    # The library takes a refused read for damage of the file.
                     stream.check()
                 yield found
     else:
         stored = 0
 
-        def hear(count: int) -> None:
+        def count_bytes(count: int) -> None:
             nonlocal stored
             stored += count
             on_bytes(count)
 
         with file.open() as stream:
-            blocks = blocks_and_gaps(stream, file.compression, hear)
+            blocks = blocks_and_gaps(stream, file.compression, count_bytes)
             if file.compression is not None:
                 blocks = within_limits(blocks, source, lambda: stored)
             yield from _streamed(file, blocks, source, begin)

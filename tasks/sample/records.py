@@ -1,4 +1,4 @@
-"""What a reader yields: a record with its text, the reason why there is none, or that it is no document by nature."""
+"""What a reader yields: a record with its text, an unreadable record with the reason, or skipped records."""
 
 from dataclasses import dataclass, field
 
@@ -9,27 +9,27 @@ _EXCERPT_INPUT = 400
 @dataclass(frozen=True, slots=True)
 class Record:
     """A readable record: its number in the file (lines, rows and WARC records count from 0), the byte where it begins
-    (after decompression; 0 in parquet and arrow), its text, and the value of the id field where the source has one."""
+    (after decompression; 0 in parquet and arrow), its text, and the value of the id field if the source has one."""
 
     number: int
     byte: int
     text: str
     key: str | None = None
     kind: str | None = None
-    """What the text is (`text`, `markdown`, `html`), where the record itself says so."""
+    """The kind of text (`text`, `markdown`, `html`), if the record states it."""
     url: str | None = None
     step: int | None = None
-    """Where in the file's output it stands, for readers that do not give records in the order of their numbers."""
+    """Position in the reader's output, for readers that do not yield records in the order of their numbers."""
 
     @property
     def place(self) -> int:
-        """Where an interrupted reader goes on: here or after."""
+        """The position from which an interrupted reader resumes."""
         return self.number if self.step is None else self.step
 
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """What could not be read: `byte` is the offending byte where one is known, else where the record begins."""
+    """An unreadable record: `byte` is the offending byte if it is known, else where the record begins."""
 
     number: int
     byte: int
@@ -37,17 +37,17 @@ class BadRecord:
     excerpt: str = ""
     step: int | None = None
     setting: str | None = field(default=None, compare=False)
-    """The key of the source that asks for what is not there: `text_field` or `id_field`."""
+    """The key of the source that names a missing field: `text_field` or `id_field`."""
 
     @property
     def place(self) -> int:
-        """As in `Record`."""
+        """The position from which an interrupted reader resumes."""
         return self.number if self.step is None else self.step
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
-    """Records that are sound and no document: what they are, and how many."""
+class Skipped:
+    """Valid records that are not documents: what they are, and how many."""
 
     number: int
     what: str
@@ -56,27 +56,27 @@ class PassedOver:
 
     @property
     def place(self) -> int:
-        """As in `Record`."""
+        """The position from which an interrupted reader resumes."""
         return self.number if self.step is None else self.step
 
 
 def decode_text(number: int, begin: int, raw: bytes) -> Record | BadRecord:
-    """UTF-8 bytes that begin at byte `begin` of the file as a record, without the file's byte order mark."""
-    skipped = 3 if begin == 0 and raw.startswith(b"\xef\xbb\xbf") else 0
+    """Decode UTF-8 bytes that begin at byte `begin` of the file as a record, without the file's byte order mark."""
+    bom = 3 if begin == 0 and raw.startswith(b"\xef\xbb\xbf") else 0
     try:
-        text = raw[skipped:].decode("utf-8") if skipped else raw.decode("utf-8")
+        text = raw[bom:].decode("utf-8") if bom else raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        bad = skipped + error.start
+        bad = bom + error.start
         return BadRecord(
             number, begin + bad, f"invalid UTF-8 at byte {begin + bad}", excerpt_of(raw[max(0, bad - 60) :])
         )
     if not text or text.isspace():
         return BadRecord(number, begin, "empty text")
-    return Record(number, begin + skipped, text)
+    return Record(number, begin + bom, text)
 
 
 def excerpt_of(raw: bytes | str) -> str:
-    """The first bytes as readable text, at most 200 bytes; bytes that are not UTF-8 as `\\xff`."""
+    """Return the first bytes as readable text of at most 200 bytes; bytes that are not UTF-8 as `\\xff`."""
     if isinstance(raw, str):
         raw = raw[:_EXCERPT_INPUT].encode("utf-8", errors="backslashreplace")
     text = raw[:_EXCERPT_INPUT].decode("utf-8", errors="backslashreplace")

@@ -1,8 +1,8 @@
-"""Files behind a URI (s3, gs, http, https, hf, whatever else fsspec knows), as the readers want them.
+"""Files behind a URI: s3, gs, http, https, hf, and every other scheme of fsspec.
 
-Listing happens before work begins, so that a wrong address or key is an error in a second. A server that is busy or
-down is waited for (`tasks/artifacts/remote/object_store.py`), and a file whose connection broke is read on from where
-it broke."""
+Files are listed before work begins, so that a wrong address or key fails within a second. Requests are repeated while a
+server is busy or down (`tasks/artifacts/remote/object_store.py`), and a file whose connection broke is read from there
+on."""
 
 import contextlib
 import glob
@@ -17,23 +17,23 @@ from typing import Any, BinaryIO, cast
 
 from model.errors import InputError, RecipeError
 from model.file_content import ChangedInput
-from tasks.artifacts.remote.object_store import ANSWER_SECONDS, ask, reason_on_s3, stands_already
+from tasks.artifacts.remote.object_store import ANSWER_SECONDS, already_exists, s3_refusal, with_retries
 from tasks.common.confinement import check_address, is_confined, public_socket
 
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
-"""What a scheme needs to be installed; hf comes with huggingface_hub."""
+"""Scheme -> package that must be installed; hf comes with huggingface_hub."""
 _STREAMED = frozenset({"http", "https"})
 _CONTENT_MARKS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
 _MARKS = (*_CONTENT_MARKS, "LastModified", "last_modified", "updated", "mtime")
 _SPOOL_BYTES = 64 * 1024**2
 _BLOCK = 1 << 20
 _PARTIAL = 206
-"""HTTP status of an answer that begins where it was asked to."""
+"""HTTP status of a response to a range request."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One remote file: its address, its name, and what tells whether it has changed (None where nothing does)."""
+    """One remote file: its address, and its ETag, digest or time, which shows whether it changed (None if unknown)."""
 
     uri: str
     mark: str | None
@@ -45,8 +45,11 @@ class RemoteFile:
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        """The file's bytes from the first on; an access that fails raises Infra or AccessError, a file that is gone
-        OSError, and one that is not the one that was listed ChangedInput."""
+        """Open the file's bytes from the beginning.
+
+        Raises Infra or AccessError for a failed access, OSError for a missing file, ChangedInput for one that differs
+        from the listed one.
+        """
         with contextlib.closing(_Stream(self.uri, self.mark)) as stream:
             stream.begin()
             yield cast(BinaryIO, io.BufferedReader(stream, _BLOCK))
@@ -58,8 +61,8 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class RangedFile(RemoteFile):
-    """A remote file of which only the stretches that are read are fetched; without patience, and its store's own errors
-    are raised, also where it gives no stretches."""
+    """A remote file of which only the ranges that are read are fetched; without retries. Raises the store's own errors,
+    also if it does not support ranges."""
 
     @contextmanager
     def open_seekable(self) -> Iterator[BinaryIO]:
@@ -71,7 +74,7 @@ class RangedFile(RemoteFile):
 
 @contextmanager
 def fetched(stored: AbstractContextManager[BinaryIO]) -> Iterator[BinaryIO]:
-    """A whole file on this machine, for formats whose directory stands at the end."""
+    """Copy a whole file to this machine, for formats whose directory is at the end."""
     with stored as stream, tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as copy:
         shutil.copyfileobj(stream, copy, _BLOCK)
         copy.seek(0)
@@ -79,7 +82,7 @@ def fetched(stored: AbstractContextManager[BinaryIO]) -> Iterator[BinaryIO]:
 
 
 class _Stream(io.RawIOBase):
-    """A remote file from its first byte on, over connections that break."""
+    """A remote file from its first byte on, reconnecting when a connection breaks."""
 
     def __init__(self, uri: str, mark: str | None) -> None:
         self._uri, self._mark = uri, mark
@@ -89,14 +92,14 @@ class _Stream(io.RawIOBase):
         self._position = 0
 
     def begin(self) -> None:
-        """Connect, which shows whether the file is there."""
-        self._asked(self._connect)
+        """Connect, which shows whether the file exists."""
+        self._with_retries(self._connect)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        block = self._asked(lambda: self._read(len(buffer)))
+        block = self._with_retries(lambda: self._read(len(buffer)))
         buffer[: len(block)] = block
         return len(block)
 
@@ -104,8 +107,8 @@ class _Stream(io.RawIOBase):
         self._drop()
         super().close()
 
-    def _asked(self, request: Callable[[], Any]) -> Any:
-        return self._server.ask(f"reading {self._uri}", request)
+    def _with_retries(self, request: Callable[[], Any]) -> Any:
+        return self._server.request(f"reading {self._uri}", request)
 
     def _read(self, size: int) -> bytes:
         self._connect()
@@ -113,8 +116,8 @@ class _Stream(io.RawIOBase):
             block = self._stream.read(size)
         except BaseException as error:
             self._drop()
-            if stands_already(error) or type(error).__name__ == "FileExpired":
-                # A store was asked for the version that was opened, and has it no longer.
+            if already_exists(error) or type(error).__name__ == "FileExpired":
+                # The store no longer has the version that was opened.
                 raise ChangedInput(self._uri, "the store no longer has the version that was opened") from error
             raise
         self._position += len(block)
@@ -125,10 +128,10 @@ class _Stream(io.RawIOBase):
             return
         filesystem, path = self._server.place
         streamed = self._uri.partition(":")[0] in _STREAMED
-        # A size that is known spares two requests: none is needed where bytes are read in their order.
+        # A given size saves two requests, and is not needed for sequential reading.
         options: dict[str, Any] = {"block_size": 0, "size": 1} if streamed else {}
         if streamed:
-            # As stored, of which the mark tells that the listing has; a server marks what it packs for the way anew.
+            # Without transfer compression, for which a server would send another ETag than in the listing.
             options["headers"] = {"Accept-Encoding": "identity"}
         if streamed and self._position:
             options["headers"]["Range"] = f"bytes={self._position}-"
@@ -141,11 +144,11 @@ class _Stream(io.RawIOBase):
 
     def _go_to_position(self, streamed: bool) -> None:
         answer = getattr(self._stream, "r", None)
-        told = getattr(answer, "headers", None) or getattr(self._stream, "details", None) or {}
-        version = tuple(str(told[mark]) if told.get(mark) else None for mark in (*_MARKS, "Last-Modified"))
+        found = getattr(answer, "headers", None) or getattr(self._stream, "details", None) or {}
+        version = tuple(str(found[mark]) if found.get(mark) else None for mark in (*_MARKS, "Last-Modified"))
         if self._version not in (None, version):
-            raise ChangedInput(self._uri, "the server tells of another version than when it began to send it")
-        self._check_mark(told)
+            raise ChangedInput(self._uri, "the server now has another version than when reading began")
+        self._check_mark(found)
         self._version = version
         if not streamed:
             self._stream.seek(self._position)
@@ -154,45 +157,45 @@ class _Stream(io.RawIOBase):
             while left and (skipped := self._stream.read(min(left, _BLOCK))):
                 left -= len(skipped)
 
-    def _check_mark(self, told: Mapping[str, Any]) -> None:
-        """A file that was replaced after it was listed must not be digested under the mark of the one before it."""
+    def _check_mark(self, headers: Mapping[str, Any]) -> None:
+        """Raise ChangedInput for a file that was replaced after it was listed: its digest would get the old mark."""
         listed = self._mark or ""
         for key in _CONTENT_MARKS:
-            found = f"{key}={told.get(key)}"
-            if told.get(key) and f"{key}=" in listed and found not in listed:
+            found = f"{key}={headers.get(key)}"
+            if headers.get(key) and f"{key}=" in listed and found not in listed:
                 raise ChangedInput(self._uri, f"it was listed with {listed}, and has {found} now")
 
     def _drop(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
-            with contextlib.suppress(Exception):  # of a connection that broke already
+            with contextlib.suppress(Exception):  # the connection may be broken already
                 stream.close()
 
 
 class _Server:
-    """The filesystem of `fsspec` behind a URI, asked with patience."""
+    """The fsspec filesystem behind a URI, with retries."""
 
     def __init__(self, uri: str, source: str = "") -> None:
         self._uri, self._source = uri, source
         self.place = _filesystem(uri, source)
 
-    def ask(self, what: str, request: Callable[[], Any]) -> Any:
-        """What the request gives, as `patience.ask` does."""
+    def request(self, what: str, request: Callable[[], Any]) -> Any:
+        """Return the result of a request, as `with_retries`."""
         scheme, _, rest = self._uri.partition("://")
         of = f"sample: {scheme}://{rest.partition('/')[0]}"
-        return ask(what, request, of=of, renew=self._renew, reason=self._reason)
+        return with_retries(what, request, of=of, renew=self._renew, reason=self._reason)
 
     def _renew(self) -> None:
         self.place = _filesystem(self._uri, self._source, skip_instance_cache=True)
 
     def _reason(self, error: Exception) -> Exception:
         filesystem, path = self.place
-        return reason_on_s3(filesystem, path.partition("/")[0], error)
+        return s3_refusal(filesystem, path.partition("/")[0], error)
 
 
 @dataclass(frozen=True)
 class RemoteListing:
-    """Files under a URI by their paths relative to its fixed part, with sizes in bytes, and what the URI names."""
+    """Files under a URI by their paths relative to its fixed part, with sizes in bytes, and the kind of the URI."""
 
     files: list[tuple[str, RemoteFile, int]]
     kind: str
@@ -201,20 +204,24 @@ class RemoteListing:
 
 
 def is_remote(pattern: str) -> bool:
-    """Whether a path of a recipe is a URI to be read through fsspec; `file://` is this machine."""
+    """Return whether a path of a recipe is a URI to be read through fsspec; `file://` is this machine."""
     return "://" in pattern and not pattern.startswith("file://")
 
 
 def list_remote(source: str, pattern: str) -> RemoteListing:
-    """What stands under a URI. Raises InputError where nothing does, AccessError where access is refused, RecipeError
-    for a scheme that nobody knows, Infra where the server cannot be reached."""
+    """Return the files under a URI.
+
+    Raises InputError if there are none, AccessError if access is refused, RecipeError for an unknown scheme, Infra if
+    the server cannot be reached.
+    """
     server = _Server(pattern, source)
     try:
-        found, kind, root = server.ask(f"listing source `{source}`, {pattern}", lambda: _look(*server.place, pattern))
+        found, kind, root = server.request(
+            f"listing source `{source}`, {pattern}", lambda: _match(*server.place, pattern)
+        )
     except FileNotFoundError as error:
         raise InputError(
-            f"sample: source `{source}` asks for {pattern}, and there is no such thing. Correct the address in the"
-            f" recipe."
+            f"sample: source `{source}` asks for {pattern}, and it does not exist. Correct the address in the recipe."
         ) from error
     files = [
         (_relative(name, root), RemoteFile(_uri_of(pattern, name), _mark(info)), _size(info))
@@ -224,17 +231,17 @@ def list_remote(source: str, pattern: str) -> RemoteListing:
     visible = [entry for entry in files if kind != "folder" or not _is_hidden(entry[0])]
     if not visible:
         raise InputError(
-            f"sample: source `{source}` asks for {pattern}, and nothing there matches. Correct the address in the"
-            f" recipe; folders end in `/`, patterns know `*`, `?`, `[...]` and `**`."
+            f"sample: source `{source}` asks for {pattern}, and no file matches. Correct the address in the"
+            f" recipe; folders end in `/`, patterns may contain `*`, `?`, `[...]` and `**`."
         )
     return RemoteListing(visible, kind, f"{pattern.partition('://')[0]}://{root}")
 
 
-def _look(filesystem: Any, path: str, pattern: str) -> tuple[dict[str, Any], str, str]:
-    """What stands under a path, by name, with the kind of the pattern and its fixed part."""
-    filesystem.invalidate_cache()  # A store may have changed since this process looked last.
+def _match(filesystem: Any, path: str, pattern: str) -> tuple[dict[str, Any], str, str]:
+    """Return what a path matches, by name, the kind of the pattern, and its fixed part."""
+    filesystem.invalidate_cache()  # the store may have changed since the last listing
     path = path.rstrip("/")
-    # `fsspec` takes a page that it cannot reach for an empty one, unless it is asked not to.
+    # By default `fsspec` takes a page that it cannot reach for an empty one.
     strictly = {"on_error": "raise"} if pattern.partition(":")[0] in _STREAMED else {}
     if _has_magic(path):
         return filesystem.glob(path, detail=True, **strictly), "pattern", _fixed_part(path)
@@ -252,9 +259,9 @@ def _filesystem(uri: str, source: str = "", **options: Any) -> tuple[Any, str]:
         if scheme in _STREAMED:
             import aiohttp
 
-            # Its own limit is five minutes for a whole file, however large.
-            patience = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=ANSWER_SECONDS)
-            options["client_kwargs"] = {"timeout": patience}
+            # The default is five minutes for a whole file of any size.
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=ANSWER_SECONDS)
+            options["client_kwargs"] = {"timeout": timeout}
             if is_confined():
                 options["get_client"] = _confined_client
         return fsspec.core.url_to_fs(uri, **options)
@@ -266,17 +273,17 @@ def _filesystem(uri: str, source: str = "", **options: Any) -> tuple[Any, str]:
         ) from error
     except ValueError as error:
         raise RecipeError(
-            f"sample: source `{source}` asks for {uri}, and nobody knows the scheme `{scheme}` ({error}); known are"
+            f"sample: source `{source}` asks for {uri}, and the scheme `{scheme}` is unknown ({error}); known are"
             f" s3, gs, http, https, hf, file and those of installed fsspec packages."
         ) from error
 
 
 async def _confined_client(**options: Any) -> Any:
-    """The HTTP session of a confined recipe's source: the address of each connection is checked, those after a
-    redirect too."""
+    """Return the HTTP session of a confined recipe's source, which checks the address of each connection, also after
+    redirects."""
     import aiohttp
 
-    # Addresses are tried one by one: those tried side by side lose their errors.
+    # Addresses are tried one by one: errors of concurrent attempts would be lost.
     connector = aiohttp.TCPConnector(socket_factory=public_socket, happy_eyeballs_delay=None)
     return aiohttp.ClientSession(connector=connector, **options)
 
@@ -286,7 +293,7 @@ def _has_magic(path: str) -> bool:
 
 
 def _is_folder(filesystem: Any, path: str, pattern: str) -> bool:
-    """An address of the web without a final slash is a file: a server shows no difference."""
+    """Return whether a path is a folder. A web address without a final slash is a file: servers make no difference."""
     if pattern.partition(":")[0] in _STREAMED:
         return pattern.endswith("/")
     return filesystem.isdir(path)

@@ -1,14 +1,7 @@
-"""The stage itself: one pass over all files in order, writing parts of a stated size.
+"""Sample documents: one sequential pass over all files, which writes parts of a configured size.
 
-The reader is sequential, so the parts depend on the input and the configuration alone. Each finished part remembers
-where its last document ended; a killed build reads on from there.
-
-The name of a document for its whole life: BLAKE3-128 of its source and what identifies it there.
-
-Which document ids have been seen: 16 bytes an id however many there are.
-
-New ids wait in a set; full sets become sorted runs, and runs of like size are merged, so that there are never more
-than some dozens of them.
+Parts depend on the input and the configuration alone. Each finished part records where its last document ended, and a
+killed build resumes from there. The id of a document never changes: BLAKE3-128 of its source and its identifier there.
 """
 
 import itertools
@@ -35,23 +28,31 @@ from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.mixture import SourcePlan, mixture_remarks, plan_as_json, plan_mixture
 from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, PassedOver, Record, excerpt_of
+from tasks.sample.records import BadRecord, Record, Skipped, excerpt_of
 from tasks.sample.rejects import REJECTED, SOURCES_READ, UNREADABLE, RejectedFiles, is_record
 
 CURSOR = "cursor"
 
-PASSED_OVER = "records_passed_over"
+SKIPPED_RECORDS = "records_passed_over"
 
 REJECTS_PER_PART = 65536
 
 _RECORDS_PER_REPORT = 1024
 
+IDS_IN_A_RUN = 1 << 16
+
+_KIND = f"S{DOC_ID_BYTES}"
+
+_ONE_DOCUMENT_A_FILE = frozenset({"text", "markdown", "html", "code"})
+
+_META = {kind: f'{{"format":"{kind}"}}' if kind != "text" else None for kind in ("text", "markdown", "html", "code")}
+
 
 def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspace: Workspace) -> StageReport:
-    """Read every file of `listings`, write DOCUMENTS, REJECTS and an empty LEDGER part by part.
+    """Read every file of `listings` and write DOCUMENTS, REJECTS and an empty LEDGER part by part.
 
-    Facts: `mixture_plan` and `files` by source, `mixture_remarks` in words, `records_passed_over` by source and kind,
-    `unreadable_records` by source, `rejected_files` by source: path, rejects and the first reason of some.
+    Facts: `mixture_plan` and `files` by source, `mixture_remarks` (sentences), `records_passed_over` by source and
+    kind, `unreadable_records` by source, `rejected_files` by source: path, number of rejects and first reason of some.
     """
     plans = plan_mixture(config, listings)
     files = [(listing.source, file) for listing in listings for file in listing.files]
@@ -61,7 +62,7 @@ def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspac
         progress.add(done, _rejects_of(workspace, number))
     if progress.cursor.file < len(files):
         reader = _Reader(files, plans, config, workspace)
-        reader.remember(workspace, len(finished))
+        reader.add_finished(workspace, len(finished))
         for number, part in enumerate(reader.parts(progress.cursor), start=len(finished)):
             rejects = [(row["source"], row["path"], row["reason"]) for row in part.rejects]
             progress.add(_write_part(workspace, number, part), rejects)
@@ -71,11 +72,11 @@ def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspac
     report.facts = {
         "mixture_plan": plan_as_json(plans),
         "mixture_remarks": mixture_remarks(config, plans),
-        PASSED_OVER: report.facts.get(PASSED_OVER, {}),
+        SKIPPED_RECORDS: report.facts.get(SKIPPED_RECORDS, {}),
         UNREADABLE: report.facts.get(UNREADABLE, {}),
         REJECTED: progress.rejected.named(),
         "files": {
-            listing.source.name: {"read": len(listing.files), **dict(sorted(listing.passed_over.items()))}
+            listing.source.name: {"read": len(listing.files), **dict(sorted(listing.skipped.items()))}
             for listing in listings
         },
     }
@@ -84,7 +85,7 @@ def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspac
 
 @dataclass(frozen=True)
 class _Cursor:
-    """Where reading goes on: index of the file among all files, and place within it."""
+    """Where reading resumes: index of the file among all files, and position in it."""
 
     file: int
     record: int
@@ -96,7 +97,7 @@ class _Cursor:
 
 @dataclass
 class _Documents:
-    """Columns of the documents collected for one part."""
+    """Columns of the documents of one part."""
 
     doc_ids: list[bytes] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
@@ -120,7 +121,7 @@ class _Documents:
         self.metas.append(_meta(source, file, record))
 
     def table(self) -> pa.Table:
-        """The rows in the DOCUMENTS schema."""
+        """Return the rows in the DOCUMENTS schema."""
         origin = pa.StructArray.from_arrays(
             [
                 pa.array(self.paths, pa.string()),
@@ -144,24 +145,24 @@ class _Documents:
 
 @dataclass
 class _Part:
-    """Rows collected for one part."""
+    """The rows of one part."""
 
     documents: _Documents = field(default_factory=_Documents)
     rejects: list[dict[str, Any]] = field(default_factory=list)
     text_bytes: int = 0
-    passed_over: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
     unreadable: Counter[str] = field(default_factory=Counter)
     report: StageReport = field(default_factory=StageReport)
 
     def close(self, cursor: _Cursor) -> "_Part":
         self.report.facts[CURSOR] = {"file": cursor.file, "record": cursor.record}
-        self.report.facts[PASSED_OVER] = dict(sorted(self.passed_over.items()))
+        self.report.facts[SKIPPED_RECORDS] = dict(sorted(self.skipped.items()))
         self.report.facts[UNREADABLE] = dict(sorted(self.unreadable.items()))
         return self
 
 
 class _Progress:
-    """What the parts so far came to: their report, their rejects, and the sources that were read to their end."""
+    """The state after the parts so far: their report, their rejects, and the sources that were read to their end."""
 
     def __init__(self, listings: list[SourceFiles], workspace: Workspace) -> None:
         self.report = StageReport()
@@ -173,7 +174,7 @@ class _Progress:
         self._read: list[str] = []
 
     def add(self, part: StageReport, rejects: Iterable[tuple[str, str, str]]) -> None:
-        """Take in the next part. Raises GuardError where a source that was read to its end passes a limit."""
+        """Add the next part. Raises GuardError if a source that was read to its end exceeds a limit."""
         self.report.merge(part)
         self.rejected.add(rejects)
         self.cursor = _Cursor.from_json(part.facts[CURSOR])
@@ -199,8 +200,8 @@ class _Reader:
         self._total_bytes = sum(max(0, file.size) for _, file in files)
         self._seen = SeenIds()
 
-    def remember(self, workspace: Workspace, parts: int) -> None:
-        """Take the ids of finished parts into the search for double ids, as if this process had read them."""
+    def add_finished(self, workspace: Workspace, parts: int) -> None:
+        """Add the ids of finished parts to the search for duplicates, as if this process had read them."""
         if any(source.id_field or source.thread for source, _ in self._files):
             for number in range(parts):
                 self._seen.update(_column(workspace.file(table_file_name("documents", unit_name(number))), "doc_id"))
@@ -217,15 +218,15 @@ class _Reader:
                 counts = part.report.source(source.name)
                 if isinstance(found, BadRecord):
                     _reject(part, counts, file, found)
-                elif isinstance(found, PassedOver):
-                    part.passed_over[f"{source.name}: {found.what}"] += found.count
+                elif isinstance(found, Skipped):
+                    part.skipped[f"{source.name}: {found.what}"] += found.count
                 else:
                     text = found.text.encode()
                     if part.documents.texts and part.text_bytes + len(text) > self._config.part_bytes:
                         yield part.close(_Cursor(index, found.place))
                         part = _Part()
                         counts = part.report.source(source.name)
-                    self._take(part, counts, source, file, found, text, seed)
+                    self._process(part, counts, source, file, found, text, seed)
                 if len(part.rejects) >= REJECTS_PER_PART:
                     yield part.close(_Cursor(index, found.place + 1))
                     part = _Part()
@@ -235,7 +236,7 @@ class _Reader:
             self._workspace.advance(done, self._total_bytes, "bytes")
         yield part.close(_Cursor(len(self._files), 0))
 
-    def _take(
+    def _process(
         self,
         part: _Part,
         counts: SourceCounts,
@@ -247,7 +248,7 @@ class _Reader:
     ) -> None:
         doc_id = document_id(source.name, file.relative, record.number, record.key)
         if record.key is not None and doc_id in self._seen:
-            # Only an id field can repeat; paths and record numbers cannot.
+            # Only ids from an id field can repeat.
             reason = f"id {record.key!r} was seen before"
             _reject(part, counts, file, BadRecord(record.number, record.byte, reason, excerpt_of(record.text)))
             return
@@ -286,11 +287,6 @@ def _reject(part: _Part, counts: SourceCounts, file: InputFile, bad: BadRecord) 
             "excerpt": clip_bytes(bad.excerpt),
         }
     )
-
-
-_ONE_DOCUMENT_A_FILE = frozenset({"text", "markdown", "html", "code"})
-
-_META = {kind: f'{{"format":"{kind}"}}' if kind != "text" else None for kind in ("text", "markdown", "html", "code")}
 
 
 def _meta(source: Source, file: InputFile, record: Record) -> str | None:
@@ -335,22 +331,21 @@ def _column(path: Path, column: str) -> list[Any]:
 
 
 def document_id(source: str, relative: str, record: int, key: str | None) -> bytes:
-    """16 bytes: of (source, key) where the source has an id field, else of (source, root-relative path, record).
+    """Return BLAKE3-128 of (source, key) if the source has an id field, else of (source, root-relative path, record).
 
-    The parts are joined as JSON, which no file name or key can imitate.
+    The parts are joined as JSON, so that different parts never give the same text.
     """
     parts = [source, "path", relative, record] if key is None else [source, "id", key]
     text = json.dumps(parts, ensure_ascii=True, separators=(",", ":"))
     return blake3.blake3(text.encode()).digest(length=DOC_ID_BYTES)
 
 
-IDS_IN_A_RUN = 1 << 16
-
-_KIND = f"S{DOC_ID_BYTES}"
-
-
 class SeenIds:
-    """A set of document ids that only grows."""
+    """A growing set of document ids with 16 bytes an id.
+
+    New ids are collected in a set; full sets become sorted runs, and runs of similar size are merged, so that there are
+    never more than a few dozen.
+    """
 
     def __init__(self) -> None:
         self._waiting: set[bytes] = set()
@@ -367,18 +362,18 @@ class SeenIds:
         return False
 
     def add(self, doc_id: bytes) -> None:
-        """Take an id in."""
+        """Add an id."""
         self._waiting.add(doc_id)
         if len(self._waiting) >= IDS_IN_A_RUN:
-            self._sort_away()
+            self._flush()
 
     def update(self, doc_ids: Iterable[bytes]) -> None:
-        """Take many ids in."""
+        """Add many ids."""
         for doc_id in doc_ids:
             self.add(doc_id)
 
-    def _sort_away(self) -> None:
-        # numpy takes zero bytes at the end of a text for padding; ids are all of one length, so none become equal.
+    def _flush(self) -> None:
+        # numpy drops zero bytes at the end as padding; ids have one length, so none become equal.
         self._runs.append(np.sort(np.array(list(self._waiting), _KIND)))
         self._waiting.clear()
         while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):

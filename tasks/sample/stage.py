@@ -1,4 +1,4 @@
-"""What the build needs to know about sample; knows neither Prefect nor heavy libraries."""
+"""The declaration and build of the stage sample; imports neither Prefect nor heavy libraries."""
 
 import functools
 from contextlib import nullcontext
@@ -9,10 +9,10 @@ from model.errors import Infra, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.identity import PYTHON
-from tasks.artifacts.remote.object_store import heard_waits
+from tasks.artifacts.remote.object_store import report_waits
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
-from tasks.common.digests import INPUTS, InputDigests, combined_digest, forgetting_changed
+from tasks.common.digests import INPUTS, InputDigests, combined_digest, forget_changed_inputs
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import (
     InputFile,
@@ -30,23 +30,23 @@ SAMPLE = Stage(
 )
 
 UNREADABLE = "unreadable"
-"""Begins what stands for the digest of a file that has none; why follows."""
+"""Prefix of the text that replaces the digest of an unreadable file; the reason follows."""
 
 
 def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFiles] | None = None) -> Artifact:
-    """DOCUMENTS of all sources; the files count by content. `known` are the sources' files where they are listed.
+    """Return the artifact with the DOCUMENTS of all sources; files count by content. `known` are the files, if listed.
 
     Raises InputError before any work for a missing path, a pattern without a match, or an empty source.
     """
-    # A forecast (`explain`) does not wait for a server.
-    with nullcontext() if context.dry else heard_waits(functools.partial(context.note, SAMPLE.name)):
+    # A dry run (`plan`) does not wait for a server.
+    with nullcontext() if context.dry else report_waits(functools.partial(context.note, SAMPLE.name)):
         listings = digested(find_files(config) if known is None else known, context.root / INPUTS)
         check_not_empty(listings)
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.sample.sampler import sample_documents
 
-        with forgetting_changed(context.root / INPUTS):
+        with forget_changed_inputs(context.root / INPUTS):
             return sample_documents(listings, config, workspace)
 
     external = {f"source/{name}": combined_digest(files) for name, files in file_digests(listings).items()}
@@ -55,22 +55,22 @@ def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFi
 
 
 def digested(listings: list[SourceFiles], cache: Path) -> list[SourceFiles]:
-    """The listings, with what each of their files holds; unchanged ones are recognised unread."""
+    """Return the listings with the content of each file; unchanged files are not read again."""
     digests = InputDigests(cache)
     try:
-        return [replace(listing, files=[_looked_at(digests, file) for file in listing.files]) for listing in listings]
+        return [replace(listing, files=[_digested(digests, file) for file in listing.files]) for listing in listings]
     finally:
         digests.save()
 
 
 def file_digests(listings: list[SourceFiles]) -> dict[str, list[tuple[str, str]]]:
-    """Source -> (root-relative path, digest of the content) of each file; the files must be digested."""
+    """Return source -> (root-relative path, digest of the content) of each file; the files must be digested."""
     return {listing.source.name: [(file.relative, _digest(file)) for file in listing.files] for listing in listings}
 
 
-def _looked_at(digests: InputDigests, file: InputFile) -> InputFile:
+def _digested(digests: InputDigests, file: InputFile) -> InputFile:
     if file.no_file:
-        return file  # Which is never opened, whatever becomes of it.
+        return file  # never opened, even if it becomes a file
     try:
         if isinstance(file.path, RemoteFile):
             content = digests.content_of_stream(file.path.uri, file.path.mark, file.path.open)
@@ -79,7 +79,7 @@ def _looked_at(digests: InputDigests, file: InputFile) -> InputFile:
     except OSError as error:
         if is_fault_of_machine(error):
             raise Infra(
-                f"sample: source `{file.source}`: the operating system reported `{error}` at {file.path}. Look at the"
+                f"sample: source `{file.source}`: the operating system reported `{error}` at {file.path}. Check the"
                 f" disk, and run again."
             ) from error
         if isinstance(error, FileNotFoundError) and file.size >= 0:
@@ -94,5 +94,5 @@ def _looked_at(digests: InputDigests, file: InputFile) -> InputFile:
 def _digest(file: InputFile) -> str:
     if file.content is not None:
         return file.content.digest
-    # Readable again, or a file at last, it is another input.
+    # Once it becomes readable, or a file, it is another input.
     return f"{UNREADABLE}: {file.no_file or file.unreadable}"

@@ -1,9 +1,9 @@
 """WARC (ISO 28500): crawled pages (`response`, `resource`) and extracted text (`conversion`) are records.
 
-Other kinds of records, answers other than 200, and media that hold no text are passed over and counted. Framing is
-read here and not by a library: those that were measured end a file at the first damaged header (FastWARC 2.0) or hand
-out a torn record as a whole one. A record whose length does not fit is rejected alone, and reading goes on at the next
-header.
+Other kinds of records, HTTP statuses other than 200, and media without text are skipped and counted. The framing is
+parsed here and not by a library: those that were measured end a file at the first damaged header (FastWARC 2.0) or
+return a truncated record as a whole one. A record with a wrong length is rejected alone, and reading continues at the
+next header.
 """
 
 import re
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tasks.sample.byte_stream import Gap, decode_page
 from tasks.sample.config import Source
-from tasks.sample.records import BadRecord, PassedOver, Record, excerpt_of
+from tasks.sample.records import BadRecord, Record, Skipped, excerpt_of
 
 _HEADER_BYTES = 1 << 16
 
@@ -29,11 +29,11 @@ _CONTENT_OF_MEDIA = {
 
 _WITH_TEXT = frozenset({"response", "resource", "conversion"})
 
-Found = Record | BadRecord | PassedOver
+Found = Record | BadRecord | Skipped
 
 
-class _Tape:
-    """The bytes between two gaps, of which only what is being looked at is held."""
+class _Window:
+    """The bytes between two gaps, of which only the window in use is in memory."""
 
     def __init__(self, blocks: Iterator[bytes | Gap], position: int) -> None:
         self._blocks = blocks
@@ -43,7 +43,7 @@ class _Tape:
         self.at_end = False
 
     def fill(self, size: int) -> bool:
-        """Hold at least `size` bytes; False where fewer are left."""
+        """Read until at least `size` bytes are in the window; return False if fewer are left."""
         while len(self.held) < size and not self.at_end:
             block = next(self._blocks, None)
             if block is None or isinstance(block, Gap):
@@ -53,7 +53,7 @@ class _Tape:
         return len(self.held) >= size
 
     def drop(self, size: int) -> bool:
-        """Pass over `size` bytes without holding them all; False where fewer are left."""
+        """Skip `size` bytes without keeping them in memory; return False if fewer are left."""
         while size > len(self.held):
             size -= len(self.held)
             self.position += len(self.held)
@@ -69,7 +69,7 @@ class _Tape:
             self.drop(1)
 
     def seek_header(self) -> bool:
-        """Pass over bytes up to the next header; False where there is none."""
+        """Skip bytes up to the next header; return False if there is none."""
         while True:
             self.fill(_HEADER_BYTES)
             if match := _NEXT.search(self.held):
@@ -81,84 +81,87 @@ class _Tape:
 
 
 def warc_records(blocks: Iterator[bytes | Gap], source: Source) -> Iterator[Found]:
-    """Every record of an archive, numbered from 0 with the byte where it begins (after decompression)."""
+    """Yield every record of an archive, numbered from 0, with the byte where it begins (after decompression)."""
     number = position = 0
     while True:
-        tape = _Tape(blocks, position)
-        for found in _between_gaps(tape, source, number):
+        window = _Window(blocks, position)
+        for found in _between_gaps(window, source, number):
             number = found.number + 1
             yield found
-        position = tape.position
-        if tape.end is None:
+        position = window.position
+        if window.end is None:
             return
-        yield BadRecord(number, position, tape.end.reason)
+        yield BadRecord(number, position, window.end.reason)
         number += 1
 
 
-def _between_gaps(tape: _Tape, source: Source, number: int) -> Iterator[Found]:
+def _between_gaps(window: _Window, source: Source, number: int) -> Iterator[Found]:
     while True:
-        tape.skip_line_ends()
-        if not tape.fill(1):
+        window.skip_line_ends()
+        if not window.fill(1):
             return
-        begin = tape.position
-        tape.fill(_HEADER_BYTES)
-        if not _NEXT.match(tape.held):
+        begin = window.position
+        window.fill(_HEADER_BYTES)
+        if not _NEXT.match(window.held):
             yield BadRecord(
-                number, begin, "no WARC header where a record should begin", excerpt_of(bytes(tape.held[:400]))
+                number, begin, "no WARC header where a record should begin", excerpt_of(bytes(window.held[:400]))
             )
             number += 1
-            if not tape.seek_header():
+            if not window.seek_header():
                 return
             continue
-        found = _record(tape, source, number, begin)
+        found = _record(window, source, number, begin)
         if found is None:
-            return  # Torn by the gap behind it, which is told there.
+            return  # torn by the following gap, which is reported there
         yield found
         number += 1
-        if isinstance(found, BadRecord) and not found.reason.startswith("larger") and not tape.seek_header():
+        if isinstance(found, BadRecord) and not found.reason.startswith("larger") and not window.seek_header():
             return
 
 
-def _record(tape: _Tape, source: Source, number: int, begin: int) -> Found | None:
-    """The record that begins here; a bad one leaves the tape behind its header, from where the next is searched."""
-    end = _END_OF_HEADER.search(tape.held)
+def _record(window: _Window, source: Source, number: int, begin: int) -> Found | None:
+    """Return the record that begins here; after a bad one the window is behind its header, where the next is
+    searched."""
+    end = _END_OF_HEADER.search(window.held)
     if end is None:
-        if tape.end is not None:
-            tape.drop(len(tape.held))
+        if window.end is not None:
+            window.drop(len(window.held))
             return None
-        excerpt = excerpt_of(bytes(tape.held[:400]))
-        tape.drop(len("WARC/1.0"))
+        excerpt = excerpt_of(bytes(window.held[:400]))
+        window.drop(len("WARC/1.0"))
         return BadRecord(number, begin, "header without an end", excerpt)
-    head = bytes(tape.held[: end.end()])
+    head = bytes(window.held[: end.end()])
     headers = _headers(head)
-    tape.drop(len(head))
+    window.drop(len(head))
     kind, length = headers.get("warc-type", "").lower(), headers.get("content-length", "")
     if not re.fullmatch("[0-9]{1,18}", length):
         return BadRecord(number, begin, f"no Content-Length but {length!r}", excerpt_of(head))
     size = int(length)
     if kind not in _WITH_TEXT or size > source.max_file_bytes:
-        return _unread(tape, source, number, begin, kind, size, head)
-    if not tape.fill(size):
-        if tape.end is not None:
-            tape.drop(len(tape.held))
+        return _unread(window, source, number, begin, kind, size, head)
+    if not window.fill(size):
+        if window.end is not None:
+            window.drop(len(window.held))
             return None
-        return BadRecord(number, begin, f"record ends early: {len(tape.held)} of {size} bytes", excerpt_of(head))
-    tape.fill(size + 1)
-    if tape.held[size : size + 1] not in (b"", b"\r", b"\n"):
+        return BadRecord(number, begin, f"record ends early: {len(window.held)} of {size} bytes", excerpt_of(head))
+    window.fill(size + 1)
+    if window.held[size : size + 1] not in (b"", b"\r", b"\n"):
         return BadRecord(number, begin, f"Content-Length {size} ends in the middle of a line", excerpt_of(head))
-    content = bytes(tape.held[:size])
-    tape.drop(size)
+    content = bytes(window.held[:size])
+    window.drop(size)
     return _page(number, begin, headers, content, source)
 
 
-def _unread(tape: _Tape, source: Source, number: int, begin: int, kind: str, size: int, head: bytes) -> Found | None:
-    if not tape.drop(size):
-        if tape.end is not None:
+def _unread(
+    window: _Window, source: Source, number: int, begin: int, kind: str, size: int, head: bytes
+) -> Found | None:
+    if not window.drop(size):
+        if window.end is not None:
             return None
         return BadRecord(number, begin, f"record ends early: its {size} bytes are not there", excerpt_of(head))
     if kind in _WITH_TEXT:
         return BadRecord(number, begin, f"larger than max_file_bytes ({source.max_file_bytes})", excerpt_of(head))
-    return PassedOver(number, f"WARC records of type {kind or 'none'}")
+    return Skipped(number, f"WARC records of type {kind or 'none'}")
 
 
 def _page(number: int, begin: int, headers: dict[str, str], content: bytes, source: Source) -> Found:
@@ -170,7 +173,7 @@ def _page(number: int, begin: int, headers: dict[str, str], content: bytes, sour
         if end is None or len(words) < 2 or not words[0].startswith(b"HTTP/"):
             return BadRecord(number, begin, "no HTTP answer in a response record", excerpt_of(content[:400]))
         if words[1] != b"200":
-            return PassedOver(number, f"HTTP status {words[1].decode('ascii', errors='replace')[:3]}")
+            return Skipped(number, f"HTTP status {words[1].decode('ascii', errors='replace')[:3]}")
         answer = _headers(b"\n" + rest)
         media = answer.get("content-type", "")
         try:
@@ -182,7 +185,7 @@ def _page(number: int, begin: int, headers: dict[str, str], content: bytes, sour
     name, _, options = media.partition(";")
     kind = _CONTENT_OF_MEDIA.get(name.strip().lower())
     if kind is None:
-        return PassedOver(number, f"media type {name.strip().lower()[:60] or 'none'}")
+        return Skipped(number, f"media type {name.strip().lower()[:60] or 'none'}")
     charset = re.search(r"""charset\s*=\s*["']?([A-Za-z0-9_:.-]+)""", options, re.IGNORECASE)
     found = decode_page(number, begin, content, charset[1] if charset else None)
     if isinstance(found, BadRecord):
@@ -195,7 +198,8 @@ def _page(number: int, begin: int, headers: dict[str, str], content: bytes, sour
 
 
 def _headers(head: bytes) -> dict[str, str]:
-    """Names in lower case -> values; the first line is the version or status. A line that begins blank goes on."""
+    """Return names in lower case -> values; the first line is the version or status. An indented line continues a
+    value."""
     found: dict[str, str] = {}
     name = ""
     for line in head.decode("utf-8", errors="replace").splitlines()[1:]:
@@ -209,9 +213,9 @@ def _headers(head: bytes) -> dict[str, str]:
 
 
 def _body(content: bytes, answer: dict[str, str], limit: int) -> bytes:
-    """The page behind transfer and content encoding, at most `limit` bytes and one of it.
+    """Return the page with transfer and content encoding undone, at most `limit` + 1 bytes of it.
 
-    Crawls that store pages unpacked keep the old headers, so that an encoding that does not fit is taken as undone.
+    Crawls that store pages decoded keep the old headers, so an encoding that does not fit counts as undone.
     """
     if "chunked" in answer.get("transfer-encoding", "").lower():
         content = _joined_chunks(content)
@@ -232,14 +236,14 @@ def _joined_chunks(content: bytes) -> bytes:
     while True:
         end = content.find(b"\r\n", begin)
         if end < 0:
-            return b"".join(pieces) or content  # Without chunks at all, it was stored joined.
+            return b"".join(pieces) or content  # without chunks: stored joined
         try:
             size = int(content[begin:end].partition(b";")[0], 16)
         except ValueError:
             size = -1
         if size < 0:
             if not pieces:
-                return content  # Stored without its chunks.
+                return content  # stored joined
             raise ValueError("damaged chunks of a page") from None
         if size == 0:
             break

@@ -1,10 +1,9 @@
-"""Text to token ids in compiled kernels, the same ids that SentencePiece gives, straight from Arrow's buffers.
+"""Tokenizers: SentencePiece, byte-level BPE and WordPiece vocabularies, and a compiled encoder for the first kind.
 
-A token that crosses the border between two characters needs a piece that holds these two side by side. So a text may
-be cut, exactly, wherever its two neighbouring characters stand together in no piece: in spaced scripts that gives
-words, in Chinese short runs. A cut stretch is looked up in a cache of stretches and their ids; what is not found there
-is merged (BPE: Sennrich et al., 2016) or segmented (Unigram: Kudo, 2018) by the kernel itself. No Python object is
-made for any token, and no result depends on what the cache holds.
-
-`pieces.py` says which models the kernels read; for all others the library encodes.
-"""
+`open.py` opens a vocabulary of any kind. The compiled encoder (`encoder.py`) gives the same ids as SentencePiece,
+directly from Arrow's buffers. A token that spans two neighbouring characters needs a piece that contains these two next
+to each other. So a text can be cut, without changing any id, between two characters that are adjacent in no piece: into
+words where words are separated by spaces, into short runs in Chinese. Each span is looked up in a cache of spans and
+their ids; a missing one is merged (BPE: Sennrich et al., 2016) or segmented (Unigram: Kudo, 2018) by a kernel. No
+Python object is made for a token, and no result depends on the content of the cache. `pieces.py` decides which models
+the kernels support; the library encodes with the others."""

@@ -1,8 +1,8 @@
-"""BPE's merges as SentencePiece does them (`bpe_model.cc`), on numbers instead of text.
+"""BPE merges with SentencePiece's order (`bpe_model.cc`), as compiled kernels on numbers.
 
-A symbol is a piece, or a character that is no piece but may be joined into one. Of all neighbours whose joined text is
-a piece, the pair whose piece has the best score is joined first, of equal scores the leftmost, until none is left. A
-character that remains and is no piece is spelled in bytes.
+A symbol is a piece, or a character that is not a piece but may be merged into one. Of all neighbours whose joined text
+is a piece, the pair whose piece has the best score is merged first, of equal scores the leftmost, until none is left. A
+remaining character that is not a piece is encoded as bytes.
 """
 
 from typing import NamedTuple
@@ -11,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.common.kernels import kernel
-from tasks.tokenizer.pieces import BLANK, CODE_POINTS, Pieces, character, spell
+from tasks.tokenizer.model_file import BLANK
+from tasks.tokenizer.pieces import CODE_POINTS, Pieces, character, spell
 
 I32 = npt.NDArray[np.int32]
 
 U64 = npt.NDArray[np.uint64]
 
 SHORT = 48
-"""Bytes of a stretch up to which the best pair is found by looking at all of them; beyond, by a heap."""
+"""Bytes of a span up to which the best pair is found by scanning all pairs; longer spans use a heap."""
 
 _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 
@@ -36,23 +37,23 @@ _NEVER = np.int32(0x7FFFFFFF)
 
 
 class Merges(NamedTuple):
-    """A BPE vocabulary in arrays."""
+    """A BPE vocabulary as arrays."""
 
     symbols: I32
-    """Code point -> symbol, -1 where no piece holds the character; int32 [0x110000]."""
+    """Code point -> symbol, -1 if no piece contains the character; int32 [0x110000]."""
     ranks: I32
-    """Symbol -> place of its score among all scores, the best one 0; equal scores have the same."""
+    """Symbol -> rank of its score, 0 for the best; equal scores have equal ranks."""
     pairs: U64
-    """Open addressing: left symbol << 42 | right symbol << 21 | their joined symbol."""
+    """Hash table with open addressing: left symbol << 42 | right symbol << 21 | merged symbol."""
     byte_ids: I32
-    blank_bytes: I32
-    """The ids that spell a blank where the vocabulary has no piece for it."""
+    space_bytes: I32
+    """The ids that encode a space if the vocabulary has no piece for it."""
     vocab_size: np.int64
-    """Symbols from here on are characters that are no pieces."""
+    """Symbols from here on are characters that are not pieces."""
 
 
-def merges_of(pieces: Pieces) -> Merges:
-    """The arrays of a BPE vocabulary."""
+def build_merges(pieces: Pieces) -> Merges:
+    """Return the arrays of a BPE vocabulary."""
     vocab_size = len(pieces.scores)
     numbers = dict(pieces.ids)
     for piece in pieces.ids:
@@ -82,9 +83,9 @@ def merges_of(pieces: Pieces) -> Merges:
 
 
 def score_ranks(scores: npt.NDArray[np.float32]) -> I32:
-    """Place of each score among the distinct ones, best first, int32 [scores].
+    """Return the rank of each score among the distinct ones, best first, int32 [scores].
 
-    SentencePiece compares the scores' bits, so that -0 stands below 0.
+    SentencePiece compares the bits of the scores, so that -0 is below 0.
     """
     bits = scores.view(np.int32).astype(np.int64)
     ordered = np.where(bits < 0, -(bits & 0x7FFFFFFF) - 1, bits)
@@ -109,7 +110,7 @@ def _fill(pairs, left, right, joined):
 
 @kernel
 def join(merges, left, right):
-    """The symbol that two symbols become; -1 where they stay two."""
+    """Return the symbol that two symbols merge into; -1 if they do not."""
     if left < 0 or right < 0:
         return np.int32(-1)
     first, second = np.uint64(left), np.uint64(right)
@@ -126,10 +127,10 @@ def join(merges, left, right):
 
 @kernel
 def merge_short(merges, data, start, end, scratch, target, filled):
-    """Ids of a stretch of at most `SHORT` bytes into target[filled:]; returns how far it is filled then.
+    """Write the ids of a span of at most `SHORT` bytes into target[filled:]; return how far it is filled then.
 
-    `scratch` is int32 [4, SHORT], so that nothing is allocated for a stretch. Joining stands within the one loop over
-    pairs that are new, for the same reason as in `cut`.
+    `scratch` is int32 [4, SHORT], so that nothing is allocated per span. `join` is inlined in the loop over new pairs,
+    for the same reason as in `cut`.
     """
     symbols, joined, ranks, places = scratch[0], scratch[1], scratch[2], scratch[3]
     symbol_of, rank_of, pairs = merges.symbols, merges.ranks, merges.pairs
@@ -202,7 +203,7 @@ def _push(heap, size, key):
 
 @kernel
 def _pop(heap, size):
-    """Takes the smallest key, heap[0], away."""
+    """Remove the smallest key, heap[0]; return the new size."""
     size -= 1
     key = heap[size]
     place = 0
@@ -222,10 +223,11 @@ def _pop(heap, size):
 
 @kernel
 def merge_long(merges, data, start, end, target, filled):
-    """The same for a stretch of any length, in n log n: pairs wait in a heap, by rank and then from the left.
+    """Write the ids of a span of any length, as `merge_short`, in O(n log n): pairs are in a heap, by rank, then from
+    the left.
 
-    A waiting pair counts only where the symbol at its place still has a right neighbour of that rank: two pairs of one
-    place and rank are taken in the same order whichever of them was meant.
+    A pair from the heap is valid only if the symbol at its place still has a right neighbour of that rank: two pairs of
+    equal place and rank are taken in the same order whichever of them was meant.
     """
     characters = 0
     for position in range(start, end):
@@ -259,12 +261,12 @@ def merge_long(merges, data, start, end, target, filled):
         at = key & 0xFFFFFFFF
         if ranks[at] != key >> 32:
             continue
-        gone = after[at]
+        merged = after[at]
         symbols[at] = joined[at]
-        after[at] = after[gone]
-        if after[gone] >= 0:
-            before[after[gone]] = at
-        ranks[gone] = _NEVER
+        after[at] = after[merged]
+        if after[merged] >= 0:
+            before[after[merged]] = at
+        ranks[merged] = _NEVER
         for left in (np.int64(before[at]), at):
             if left < 0:
                 continue

@@ -1,7 +1,7 @@
-"""A byte-level BPE vocabulary at work (Radford et al., 2019, GPT-2): every piece is a stretch of bytes.
+"""Byte-level BPE vocabularies (Radford et al., 2019, GPT-2): every piece is a sequence of bytes.
 
-The file is a `tokenizer.json` of the library `tokenizers`, as GPT-2, GPT-NeoX, OLMo, Llama 3 and Qwen are released. It
-writes each byte as a printable character: printable Latin-1 as itself, the others from U+0100 on in their order.
+The file is a `tokenizer.json` of the library `tokenizers`, as published for GPT-2, GPT-NeoX, OLMo, Llama 3 and Qwen. It
+writes each byte as a printable character: printable Latin-1 as itself, the others as U+0100 and up, in order.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ CHARACTER_OF_BYTE = {byte: chr(byte) for byte in PRINTABLE} | {
 BYTE_OF_CHARACTER = {character: byte for byte, character in CHARACTER_OF_BYTE.items()}
 
 BYTES_OF_TEXT = (*range(0xC0), *range(0xC2, 0xF5))
-"""Those that occur in UTF-8. GPT-NeoX's vocabulary has no piece for the 13 others, and needs none."""
+"""Bytes that occur in UTF-8. GPT-NeoX's vocabulary has no pieces for the 13 others, and needs none."""
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>")
 
@@ -32,16 +32,16 @@ BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>")
 UNKNOWN = ("<unk>", "<|unk|>", "<|unknown|>", "[UNK]")
 
 PADDING = ("<|padding|>", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>")
-"""Names of special tokens in released vocabularies; their files say of none what it is for."""
+"""Names of special tokens in published vocabularies, whose files do not say what they are for."""
 
 
 def piece_text(raw: bytes) -> str:
-    """Bytes as the pieces of such a vocabulary write them."""
+    """Return bytes as the pieces of such a vocabulary spell them."""
     return "".join(CHARACTER_OF_BYTE[byte] for byte in raw)
 
 
 def piece_raw(piece: str) -> bytes:
-    """The bytes that a piece stands for; the inverse of `piece_text`."""
+    """Return the bytes of a piece; the inverse of `piece_text`."""
     return bytes(BYTE_OF_CHARACTER[character] for character in piece)
 
 
@@ -54,12 +54,12 @@ class ByteLevelTokenizer(Tokenizer):
         parsed = read_tokenizer_json(model)
         check_exact(parsed)
         self._engine = tokenizers.Tokenizer.from_buffer(model)
-        # A page that shows `<|endoftext|>` is text; only chunk puts the token itself between documents.
+        # A page that contains `<|endoftext|>` is text; only the chunk stage inserts the token itself.
         self._engine.encode_special_tokens = True
         self._engine.no_padding()
         self._engine.no_truncation()
         pieces = {**parsed["model"]["vocab"], **{token["content"]: token["id"] for token in parsed["added_tokens"]}}
-        self.leading_blank = False
+        self.leading_space = False
         self.vocab_size = max(pieces.values()) + 1
         self.unk, self.bos, self.eos, self.pad = (
             next((pieces[name] for name in names if name in pieces), -1)
@@ -80,37 +80,37 @@ class ByteLevelTokenizer(Tokenizer):
 
 
 def check_exact(parsed: dict[str, Any], place: str = "tokenizer") -> None:
-    """Raise InputError, which begins with `place`, where the parsed `tokenizer.json` is of another kind, or loses a
-    byte of some text."""
+    """Raise InputError, which begins with `place`, if a parsed `tokenizer.json` is of another kind or loses bytes of
+    some text."""
     model = parsed.get("model", {})
     splitters = list(_steps(parsed.get("pre_tokenizer")))
     if model.get("type") != "BPE" or not any(step["type"] == "ByteLevel" for step in splitters):
         raise InputError(
             f"{place}: this tokenizer.json holds no byte-level BPE but a model of the type {model.get('type')}. Such"
-            f" models lose text (WordPiece drops blanks), so that tokens could not be traced to documents."
+            f" models lose text (WordPiece drops whitespace), so that tokens could not be traced to documents."
         )
     options = ("continuing_subword_prefix", "end_of_word_suffix", "dropout")
     normalisers = [f"the normaliser {step['type']}" for step in _steps(parsed.get("normalizer"))]
-    losses = ["a blank put before texts" for step in splitters if step.get("add_prefix_space")]
+    losses = ["a space put before texts" for step in splitters if step.get("add_prefix_space")]
     losses += ["a splitter that drops what it finds" for step in splitters if step.get("behavior") == "Removed"]
     losses += [f"the option {name}" for name in options if model.get(name)]
     absent = [byte for byte in BYTES_OF_TEXT if CHARACTER_OF_BYTE[byte] not in model["vocab"]]
     losses += [f"{len(absent)} bytes without a piece, the byte {absent[0]} among them,"] if absent else []
     losses += [
-        f"the added token {token['content']!r}, which swallows blanks"
+        f"the added token {token['content']!r}, which absorbs whitespace"
         for token in parsed["added_tokens"]
         if not token["special"] and (token["lstrip"] or token["rstrip"])
     ]
     if normalisers or losses:
-        cure = "Take a base that keeps text as it is" + ("" if losses else ', or set vocab.normaliser = "none"')
+        hint = "Use a base that keeps text unchanged" + ("" if losses else ', or set vocab.normaliser = "none"')
         raise InputError(
             f"{place}: {' and '.join(normalisers + losses)} in this tokenizer.json would change text, or lose some."
-            f" {cure}."
+            f" {hint}."
         )
 
 
 def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The steps of a normaliser or pre-tokenizer, sequences taken apart."""
+    """Yield the steps of a normaliser or pre-tokenizer, those inside of sequences one by one."""
     if part is not None and part["type"] == "Sequence":
         for inner in part.get("pretokenizers") or part.get("normalizers") or ():
             yield from _steps(inner)

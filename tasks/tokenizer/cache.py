@@ -1,9 +1,8 @@
-"""A cache of stretches and their ids, bounded by construction: one line of 64 bytes each, four lines to a set.
+"""A set-associative cache of spans of text and their ids: 64-byte lines, four lines in a set, fixed size.
 
-A line: word 0 the length in bytes, the number of ids, a byte for the algorithm's own use and 40 bits of the hash;
-words 1 to 4 the stretch itself, up to 32 bytes; words 5 to 7 up to nine ids of 21 bits. A full set gives its line at a
-place that the hash names. What is missing is computed again, so no result depends on what the cache holds.
-"""
+A line: word 0 the length in bytes, the number of ids, a byte for the algorithm's use and 40 bits of the hash; words 1
+to 4 the span itself, up to 32 bytes; words 5 to 7 up to nine ids of 21 bits. A full set replaces the line that the hash
+selects. Missing spans are computed again, so no result depends on the content of the cache."""
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ MOST_IDS = 9
 LINE = 8
 
 IDS = 5
-"""The line's first word of ids."""
+"""The first word of a line that holds ids."""
 
 MASK_ID = np.uint64((1 << 21) - 1)
 
@@ -49,7 +48,7 @@ _FINISH = np.uint64(0xD6E8FEB86659FD93)
 
 
 def _masks() -> U64:
-    """By the length of a stretch: which bits of its four words are its own, uint64 [33, 4]."""
+    """Return, by the length of a span, the masks of the bits of its four words, uint64 [33, 4]."""
     masks = np.zeros((MOST_BYTES + 1, 4), np.uint64)
     for size in range(MOST_BYTES + 1):
         for word in range(4):
@@ -61,14 +60,14 @@ _MASKS = _masks()
 
 
 def empty_cache(lines: int) -> U64:
-    """A cache of `lines` lines, a power of two, each on a cache line of its own."""
-    room = np.zeros((lines + 1) * LINE, np.uint64)
-    first = -(room.ctypes.data // 8) % LINE
-    return room[first : first + lines * LINE]
+    """Return an empty cache of `lines` lines, a power of two, each aligned to 64 bytes."""
+    memory = np.zeros((lines + 1) * LINE, np.uint64)
+    first = -(memory.ctypes.data // 8) % LINE
+    return memory[first : first + lines * LINE]
 
 
 def words_at_bytes(data: U8) -> U64:
-    """The eight bytes that begin at each byte of `data`, as one word each: a view that loads without alignment."""
+    """Return the eight bytes from each byte of `data` on as words: a view with unaligned loads."""
     count = max(0, data.size - 7)
     return np.ndarray(count, np.uint64, data if count else np.empty(8, np.uint8), strides=(1,))
 
@@ -83,7 +82,7 @@ def _mix(first, second, third, fourth, size):
 
 @kernel
 def _word(data, position, count):
-    """`count` (8 at most) bytes from `position` on; the bytes above are 0."""
+    """Return `count` (at most 8) bytes from `position` on as a word, padded with zeros."""
     value = np.uint64(0)
     for index in range(min(count, 8)):
         value |= np.uint64(data[position + index]) << np.uint64(8 * index)
@@ -92,9 +91,9 @@ def _word(data, position, count):
 
 @kernel
 def look_up(cache, data, words, borders, alone, count, lines):
-    """For each of `count` stretches where its line begins in the cache; -1 where it has none, or is not looked for.
+    """Write for each of `count` spans where its line begins in the cache, or -1.
 
-    A stretch of one character is not, nor one of more than 32 bytes.
+    Spans of one character, and of more than 32 bytes, are not looked up.
     """
     sets = np.uint64(cache.size // LINE - 1)
     for index in range(count):
@@ -109,7 +108,7 @@ def look_up(cache, data, words, borders, alone, count, lines):
             third = words[start + 16] & _MASKS[size, 2]
             fourth = words[start + 24] & _MASKS[size, 3]
         else:
-            # Near the end of the data, where whole words would reach beyond it.
+            # Near the end of the data whole words would reach beyond it.
             first = _word(data, start, size)
             second = _word(data, start + 8, size - 8)
             third = _word(data, start + 16, size - 16)
@@ -132,16 +131,16 @@ def look_up(cache, data, words, borders, alone, count, lines):
 
 @kernel
 def keep(cache, data, words, borders, missing, ids):
-    """Put stretches of 2 to 32 bytes into the cache.
+    """Put spans of 2 to 32 bytes into the cache.
 
-    Of each, `missing` int64 [stretches, 4] has its number, where its 1 to 9 ids begin and end in `ids`, and the
-    algorithm's own byte.
+    `missing` int64 [spans, 4] has for each its number, where its 1 to 9 ids begin and end in `ids`, and the algorithm's
+    byte.
     """
     sets = np.uint64(cache.size // LINE - 1)
     for index in range(len(missing)):
-        stretch, begin, end, own = missing[index, 0], missing[index, 1], missing[index, 2], missing[index, 3]
-        start = borders[stretch]
-        size = borders[stretch + 1] - start
+        span, begin, end, extra = missing[index, 0], missing[index, 1], missing[index, 2], missing[index, 3]
+        start = borders[span]
+        size = borders[span + 1] - start
         if start + 24 < words.size:
             first = words[start] & _MASKS[size, 0]
             second = words[start + 8] & _MASKS[size, 1]
@@ -158,11 +157,11 @@ def keep(cache, data, words, borders, missing, ids):
         at = (home ^ np.int64((mixed >> _29) & np.uint64(_WAYS - 1))) * LINE
         for way in range(_WAYS):
             line = (home ^ way) * LINE
-            # Free, or the same stretch, which was missing twice in this block.
+            # Free, or the same span, which was missing twice in this block.
             if cache[line] == 0 or (cache[line] & (_HASH | _BYTE) == head and cache[line + 1] == first):
                 at = line
                 break
-        cache[at] = head | (np.uint64(end - begin) << _8) | (np.uint64(own) << _16)
+        cache[at] = head | (np.uint64(end - begin) << _8) | (np.uint64(extra) << _16)
         cache[at + 1] = first
         cache[at + 2] = second
         cache[at + 3] = third
@@ -176,12 +175,12 @@ def keep(cache, data, words, borders, missing, ids):
 
 
 @kernel
-def ids_in(head):
-    """The number of ids of a line, by its word 0."""
+def id_count(head):
+    """Return the number of ids of a line from its word 0."""
     return np.int64((head >> _8) & _BYTE)
 
 
 @kernel
-def own_of(head):
-    """The algorithm's own byte of a line, by its word 0."""
+def extra_byte(head):
+    """Return the algorithm's byte of a line from its word 0."""
     return np.int64((head >> _16) & _BYTE)

@@ -1,4 +1,4 @@
-"""SentencePiece's model file, read and written."""
+"""Read and write SentencePiece's model file."""
 
 from typing import Any
 
@@ -7,15 +7,18 @@ from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
 
-UNIGRAM, BPE = 1, 2
-"""SentencePiece's numbers of its kinds of model."""
+BLANK = "\u2581"
+"""The character that represents a space inside of pieces."""
 
-NORMAL, BYTE = 1, 6
-"""Types of pieces in SentencePiece's file; others are unknown, control, user-defined and unused."""
+UNIGRAM, BPE = 1, 2
+"""SentencePiece's numbers of model types."""
+
+NORMAL, USER_DEFINED, UNUSED, BYTE = 1, 4, 5, 6
+"""SentencePiece's numbers of piece types; 2 is unknown and 3 control."""
 
 
 def read_model(model: bytes, place: str = "vocab.base") -> Any:
-    """The content of a SentencePiece file; InputError, which begins with `place`, where it is none."""
+    """Return the content of a SentencePiece file. Raises InputError, which begins with `place`, if it is not one."""
     parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time by protobuf
     try:
         parsed.ParseFromString(model)
@@ -25,12 +28,12 @@ def read_model(model: bytes, place: str = "vocab.base") -> Any:
         raise InputError(f"{place}: this file is no SentencePiece model: it holds no pieces")
     if not parsed.HasField("trainer_spec") or not parsed.HasField("normalizer_spec"):
         raise InputError(
-            f"{place}: this SentencePiece model ends before it says what kind it is. The file is cut off: take it"
-            f" from where it came from again."
+            f"{place}: this SentencePiece model ends before the type of the model. The file is truncated: download"
+            f" it again."
         )
     return parsed
 
 
 def write_model(parsed: Any) -> bytes:
-    """The bytes of a SentencePiece file; the same content gives the same bytes."""
+    """Return the bytes of a SentencePiece file; equal content gives equal bytes."""
     return parsed.SerializeToString(deterministic=True)

@@ -1,4 +1,4 @@
-"""Open a vocabulary of any kind: the one place that knows all three."""
+"""Open a vocabulary of any kind."""
 
 import json
 from pathlib import Path
@@ -12,14 +12,14 @@ from tasks.tokenizer.wordpiece import WordPieceTokenizer
 
 
 def open_tokenizer(vocab: Artifact) -> Tokenizer:
-    """The tokenizer of a vocab artifact; IntegrityError where its files disagree with their digests."""
+    """Return the tokenizer of a vocab artifact. Raises IntegrityError if its files do not have their digests."""
     description = vocab.file(DESCRIPTION_FILE)
     kind = json.loads(description.read_text())["kind"]
     return load_tokenizer(vocab.file(MODEL_FILES[kind]), description)
 
 
 def load_tokenizer(model: Path, description: Path) -> Tokenizer:
-    """The tokenizer in two files; IntegrityError where the description belongs to another model."""
+    """Return the tokenizer of two files. Raises IntegrityError if the description belongs to another model."""
     tokenizer = tokenizer_of(model.read_bytes())
     expected, found = json.loads(description.read_text()), tokenizer.description()
     expected.pop(BASE, None)
@@ -33,7 +33,8 @@ def load_tokenizer(model: Path, description: Path) -> Tokenizer:
 
 
 def tokenizer_of(model: bytes) -> Tokenizer:
-    """The tokenizer of a vocabulary's file: a `tokenizer.json` begins with a brace, SentencePiece's file never."""
+    """Return the tokenizer of a vocabulary's file: a `tokenizer.json` begins with a brace, SentencePiece's file does
+    not."""
     if not is_json(model):
         return SentencePieceTokenizer(model)
     if json_model_type(model) == "WordPiece":

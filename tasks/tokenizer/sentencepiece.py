@@ -1,7 +1,7 @@
-"""Vocabularies of SentencePiece (Kudo and Richardson, 2018): Unigram and BPE with byte fallback.
+"""SentencePiece vocabularies (Kudo and Richardson, 2018): Unigram and BPE with byte fallback.
 
-SentencePiece writes a blank as U+2581 inside its pieces and would read a U+2581 of the text as a blank. Here that
-character is always encoded by its three bytes.
+SentencePiece spells a space as U+2581 inside of pieces, and would read a U+2581 in the text as a space. Here that
+character is always encoded as its three bytes.
 """
 
 from collections.abc import Iterator
@@ -13,19 +13,18 @@ from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
 from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.model_file import BLANK
 from tasks.tokenizer.pieces import Encoded
-
-BLANK = "\u2581"
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Encodes and decodes with one vocabulary of SentencePiece."""
+    """Encodes and decodes with one SentencePiece vocabulary."""
 
     kind = "sentencepiece"
 
     def _open(self, model: bytes) -> None:
         self._processor = _processor(model)
-        self.leading_blank, self._following = _following(model, self._processor)
+        self.leading_space, self._following = _following(model, self._processor)
         pieces = range(self._processor.get_piece_size())
         self.vocab_size = len(pieces)
         self.unk = int(self._processor.unk_id())
@@ -39,32 +38,33 @@ class SentencePieceTokenizer(Tokenizer):
         self._blank_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in BLANK.encode()]
         if self.unk in self._blank_ids:
             raise InputError(
-                "tokenizer: the vocabulary has no byte pieces, so some text could not be written back exactly."
+                "tokenizer: the vocabulary has no byte pieces, so some text could not be decoded exactly."
                 " Train it with byte fallback."
             )
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a whole text, without special tokens; `decode` gives exactly `text` back."""
+        """Return the ids of a whole text, without special tokens; `decode` returns exactly `text` for them."""
         return self._encode(text, self._processor)
 
     def encode_following(self, text: str) -> list[int]:
-        """Ids of a text that follows another; `decode_following` gives exactly `text` back."""
+        """Return the ids of a text that follows another; `decode_following` returns exactly `text` for them."""
         return self._encode(text, self._following)
 
     def encode_column(self, texts: pa.Array | pa.ChunkedArray, closing: int | None = None) -> Encoded:
-        """Ids of each text of a column of strings as `encode` gives them, the id `closing` behind each."""
-        from tasks.tokenizer.encoder import compiled
+        """Return the ids of each text of a column of strings, as `encode`, each followed by the id `closing` if
+        given."""
+        from tasks.tokenizer.encoder import open_encoder
 
-        encoder = compiled(self.model)
+        encoder = open_encoder(self.model)
         return super().encode_column(texts, closing) if encoder is None else encoder.encode(texts, closing)
 
     def _encode(self, text: str, first: sentencepiece.SentencePieceProcessor) -> list[int]:
         ids: list[int] = []
-        for number, stretch in enumerate(text.split(BLANK)):
+        for number, part in enumerate(text.split(BLANK)):
             if number:
                 ids += self._blank_ids
-            if stretch:
-                ids += (self._following if number else first).encode(stretch)
+            if part:
+                ids += (self._following if number else first).encode(part)
         return ids
 
     def _encode_slice(self, texts: list[str]) -> Iterator[np.ndarray]:
@@ -87,15 +87,15 @@ def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, OSError) as error:
         raise InputError(
-            f"tokenizer: SentencePiece cannot read this vocabulary ({error}). The file may be damaged or cut off: take"
-            f" it from where it came from again."
+            f"tokenizer: SentencePiece cannot read this vocabulary ({error}). The file may be damaged or truncated:"
+            f" download it again."
         ) from error
 
 
 def _following(
     model: bytes, processor: sentencepiece.SentencePieceProcessor
 ) -> tuple[bool, sentencepiece.SentencePieceProcessor]:
-    """Whether the model puts a blank before a text, and the processor of text that follows other text."""
+    """Return whether the model puts a space before a text, and the processor for text that follows other text."""
     parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time by protobuf
     parsed.ParseFromString(model)
     if not parsed.normalizer_spec.add_dummy_prefix:

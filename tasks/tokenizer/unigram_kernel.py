@@ -1,18 +1,17 @@
 """The best segmentation under a Unigram model, with SentencePiece's rounding (`unigram_model.cc`, `EncodeOptimized`).
 
-It sums scores in single precision from the beginning of a text, so that near-ties fall differently a million characters
-on: 2^16 has a spacing of 1/128. Every path passes a border of stretches, so the sum at the border is all that a stretch
-must know of what stood before it, and the same programme, run on the stretch from that sum, makes the same choices.
+SentencePiece sums scores in single precision from the beginning of a text, so that near-ties are decided differently a
+million characters later: 2^16 has a spacing of 1/128. Every path passes the borders of spans, so a span only depends on
+the sum at its beginning, and the same algorithm, run on the span from that sum, makes the same choices.
 
-A kept segmentation may stand in for the programme where rounding cannot turn its choice. A path of k tokens whose sums
-stay below 2^e is off by k 2^(e-25) at most, so the best path, m ahead of the second in exact arithmetic, is chosen
-where m > 2 k 2^(e-25); k is at most the stretch's number of bytes. A factor of two is on top of that.
+A cached segmentation can replace the algorithm where rounding cannot change its choice. The sum of a path of k tokens
+whose partial sums stay below 2^e has an error of at most k 2^(e-25), so the best path, m ahead of the second in exact
+arithmetic, is chosen if m > 2 k 2^(e-25); k is at most the number of bytes of the span. The check adds a factor of two.
 
-The pieces of a Unigram vocabulary as a trie over characters, in a double array (Aoe, 1989).
-
-Characters count from 1, the most frequent in the pieces first. From node n, character c leads to unit base[n] + c if
-that unit's parent is n. A unit is four numbers side by side: base, parent, the id of the piece that ends there (-1:
-none), and nothing, so that a step touches one cache line. Steps by characters are half as many as by bytes in Cyrillic.
+The pieces form a trie over characters, in a double array (Aoe, 1989). Characters are numbered from 1, the most frequent
+in the pieces first. From node n, character c leads to unit base[n] + c if that unit's parent is n. A unit is four
+adjacent numbers: base, parent, the id of the piece that ends there (-1: none), and padding, so that a step touches one
+cache line. In Cyrillic, steps by characters are half as many as by bytes.
 """
 
 from collections import Counter
@@ -22,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.common.kernels import kernel
-from tasks.tokenizer.pieces import BLANK, CODE_POINTS, Pieces, spell
+from tasks.tokenizer.model_file import BLANK
+from tasks.tokenizer.pieces import CODE_POINTS, Pieces, spell
 
 F32 = npt.NDArray[np.float32]
 
@@ -30,8 +30,13 @@ F64 = npt.NDArray[np.float64]
 
 I32 = npt.NDArray[np.int32]
 
+UNIT = 4
+"""Numbers in a unit of the trie."""
+
+_BASE, _PARENT, _ID = 0, 1, 2
+
 RESET = np.float32(100_000.0)
-"""A sum beyond this is set back to 0 (`kScoreResetThreshold`)."""
+"""A sum beyond this is reset to 0 (`kScoreResetThreshold`)."""
 
 _LARGEST_EXPONENT = 17
 """2^17 is above RESET, so no larger sum occurs."""
@@ -42,25 +47,25 @@ _NO_PATH = np.float32(-np.inf)
 
 
 class Lattice(NamedTuple):
-    """A Unigram vocabulary in arrays."""
+    """A Unigram vocabulary as arrays."""
 
     units: I32
-    """The trie of `trie.py`."""
+    """The trie, as made by `build_trie`."""
     numbers: I32
-    """Code point -> the trie's number of the character."""
+    """Code point -> number of the character in the trie."""
     singles: I32
-    """Code point -> id of the piece of this character alone, -1 where there is none; int32 [0x110000]."""
+    """Code point -> id of the piece of this single character, -1 if there is none; int32 [0x110000]."""
     scores: F32
-    """By id; not a number for bytes, which spell characters of the unknown score."""
+    """By id; NaN for byte pieces, which encode characters that have the unknown score."""
     unknown_score: np.float32
     largest: np.float64
     """The largest absolute score of one token."""
     byte_ids: I32
-    blank_bytes: I32
+    space_bytes: I32
 
 
-def lattice_of(pieces: Pieces) -> Lattice:
-    """The arrays of a Unigram vocabulary."""
+def build_lattice(pieces: Pieces) -> Lattice:
+    """Return the arrays of a Unigram vocabulary."""
     singles = np.full(CODE_POINTS, -1, np.int32)
     for letter, number in pieces.characters():
         singles[ord(letter)] = number
@@ -80,7 +85,7 @@ def lattice_of(pieces: Pieces) -> Lattice:
 
 @kernel
 def safe_exponent(margin, size):
-    """The largest e, at most 17, for which a margin rules out another choice below 2^e; 0 where none is."""
+    """Return the largest e, at most 17, for which a margin excludes another choice below 2^e; 0 if there is none."""
     power = 2.0**_LARGEST_EXPONENT
     exponent = _LARGEST_EXPONENT
     while exponent > 0 and margin <= 4.0 * size * power / 33554432.0:
@@ -91,35 +96,35 @@ def safe_exponent(margin, size):
 
 @kernel
 def is_safe(largest, exponent, total, size):
-    """Whether sums of a stretch of `size` bytes from `total` stay below 2^exponent, and are not reset within it."""
+    """Return whether the sums of a span of `size` bytes from `total` stay below 2^exponent and are not reset in it."""
     reach = abs(np.float64(total)) + size * largest
     return reach < np.float64(np.int64(1) << exponent) and reach < 100_000.0 and exponent > 0
 
 
 class Paths(NamedTuple):
-    """Of each border between characters of a stretch what the best path there is; arrays of characters + 1."""
+    """The best path to each border between characters of a span; arrays of length characters + 1."""
 
     sums: F32
-    """Its sum, rounded as SentencePiece rounds."""
+    """Sum of the path, with SentencePiece's rounding."""
     starts: I32
-    """Where its last token begins, -1 where no path arrives."""
+    """Where the last token begins, -1 if there is no path."""
     ids: I32
-    """The id of that token, -1 for a character without a piece."""
+    """Id of the last token, -1 for a character without a piece."""
     exact: F64
-    """The best sum from the stretch's beginning, in double precision."""
+    """The best sum from the beginning of the span, in double precision."""
     second: F64
-    """The second best."""
+    """The second best sum, in double precision."""
     places: I32
-    """Where the character behind the border begins, in bytes from the stretch's beginning."""
+    """Where the character after the border begins, in bytes from the beginning of the span."""
     letters: I32
-    """The trie's number of that character."""
+    """Number of that character in the trie."""
 
 
 @kernel
 def segment(lattice, data, start, end, total, paths):
-    """The best path through data[start:end] from the sum `total`, into `paths`.
+    """Write the best path through data[start:end] from the sum `total` into `paths`.
 
-    Returns (characters, the sum at the path's end, how far it is ahead of the second best path in exact arithmetic).
+    Returns (characters, the sum at the path's end, its lead over the second best path in exact arithmetic).
     """
     units, scores, unknown_score = lattice.units, lattice.scores, lattice.unknown_score
     sums, begins, ids, exact, second = paths.sums, paths.starts, paths.ids, paths.exact, paths.second
@@ -157,7 +162,7 @@ def segment(lattice, data, start, end, total, paths):
         reach = place
         alone = False
         while True:
-            # A step of the trie, and behind its last one a character without a piece of its own.
+            # Steps of the trie; after the last one, a character without a piece of its own.
             if reach < size and node >= 0:
                 base = np.int64(units[node * UNIT])
                 child = base + letters[reach]
@@ -177,7 +182,7 @@ def segment(lattice, data, start, end, total, paths):
                 reach, number, score, alone = place + 1, np.int32(-1), unknown_score, True
             frontier = max(frontier, reach)
             candidate = np.float32(score + here)
-            # Choices without branches, since nobody can foresee which of two paths is the better.
+            # Selected without branches, since which of two paths is better is unpredictable.
             better = candidate > sums[reach]
             sums[reach] = candidate if better else sums[reach]
             begins[reach] = place if better else begins[reach]
@@ -189,25 +194,25 @@ def segment(lattice, data, start, end, total, paths):
 
 
 @kernel
-def paths_over(size):
-    """Room for the paths of a stretch of up to `size` characters."""
-    room = size + 1
+def allocate_paths(size):
+    """Allocate the paths of a span of up to `size` characters."""
+    length = size + 1
     return Paths(
-        np.empty(room, np.float32),
-        np.empty(room, np.int32),
-        np.empty(room, np.int32),
-        np.empty(room, np.float64),
-        np.empty(room, np.float64),
-        np.empty(room, np.int32),
-        np.empty(room, np.int32),
+        np.empty(length, np.float32),
+        np.empty(length, np.int32),
+        np.empty(length, np.int32),
+        np.empty(length, np.float64),
+        np.empty(length, np.float64),
+        np.empty(length, np.int32),
+        np.empty(length, np.int32),
     )
 
 
 @kernel
 def write_path(lattice, data, start, characters, paths, target, filled):
-    """The path that `segment` found, as ids in target[filled:]; returns how far it is filled then."""
+    """Write the path that `segment` found as ids into target[filled:]; return how far it is filled then."""
     starts, ids = paths.starts, paths.ids
-    # Walked from its end, the path's tokens are linked forwards in place.
+    # The path is traversed from its end, and its tokens are linked forwards in place.
     place = np.int64(characters)
     following = place
     while place > 0:
@@ -226,17 +231,10 @@ def write_path(lattice, data, start, characters, paths, target, filled):
     return filled
 
 
-I64 = npt.NDArray[np.int64]
-
-UNIT = 4
-
-_BASE, _PARENT, _ID = 0, 1, 2
-
-
 def build_trie(ids: dict[str, int]) -> tuple[I32, I32]:
-    """(units int32 [units * 4], the number of each code point int32 [0x110000]) over the keys of `ids`, none empty.
+    """Return (units int32 [units * 4], number of each code point int32 [0x110000]) of the keys of `ids`, none empty.
 
-    A character that is in no key has the number 0, which leads nowhere.
+    A character that is in no key has the number 0, from which no edge leads on.
     """
     ranked = [letter for letter, _ in Counter("".join(ids)).most_common()]
     places = {ord(letter): place for place, letter in enumerate(ranked)}
@@ -247,20 +245,20 @@ def build_trie(ids: dict[str, int]) -> tuple[I32, I32]:
     offsets = np.zeros(len(keys) + 1, np.int64)
     np.cumsum([len(key) for key in keys], out=offsets[1:])
     values = np.array([ids[key] for key in keys], np.int32)
-    room = 1024 + 2 * (data.size + len(ranked))
+    capacity = 1024 + 2 * (data.size + len(ranked))
     while True:
-        units = np.full(room * UNIT, -1, np.int32)
+        units = np.full(capacity * UNIT, -1, np.int32)
         used = _build(units, data, offsets, values, len(ranked) + 1)
         if used:
-            # From the last unit the last character must still lead to one inside.
+            # From the last unit, an edge of the last character must still be inside of the array.
             return units[: (used + len(ranked) + 1) * UNIT].copy(), numbers
-        room *= 2
+        capacity *= 2
 
 
 @kernel
 def _build(units, data, offsets, values, alphabet):
-    """Fill `units`; returns the number of units that may hold a base, 0 where the room is too small."""
-    # A node to do: its unit, the keys that pass through it, and its depth.
+    """Fill `units`; return the number of units in use, 0 if the array is too small."""
+    # A pending node: its unit, the range of keys that pass through it, and its depth.
     count = offsets.size - 1
     todo = np.empty((data.size + 1, 4), np.int64)
     todo[0, 0], todo[0, 1], todo[0, 2], todo[0, 3] = 0, 0, count, 0

@@ -238,7 +238,7 @@ def _digest(path: Path) -> str:
     same."""
     content = read_bounded(path, MAX_VOCABULARY_BYTES)
     if path.name == "vocab.txt" and not is_json(content):
-        from tasks.tokenizer.wordpiece import of_lines
+        from tasks.tokenizer.wordpiece import from_vocab_txt
 
-        content = of_lines(content.decode(), str(path))
+        content = from_vocab_txt(content.decode(), str(path))
     return digest_bytes(content)

@@ -20,7 +20,7 @@ TRAIN = Stage(
     "train",
     roots=("tasks.train.stage:build_train", "model.train.__main__:__main__"),
     libraries=("llvmlite", "numba", "numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET),
-    kept=kept_files,
+    resume_files=kept_files,
 )
 LOG_FILE = "train.log"
 
@@ -55,7 +55,7 @@ def build_train(
         def listen(message: dict[str, Any]) -> None:
             if message.get("event") in FOR_THE_TERMINAL:
                 for sentence in MessageTeller().sentences(message):
-                    context.watcher.note("train", sentence)
+                    context.listener.note("train", sentence)
             on_log(message)
 
         log_path = context.root / "runs" / context.run_id / LOG_FILE

@@ -40,10 +40,10 @@ def read_base(path: Path, content: Content | None = None) -> bytes:
         raise InputError(f"vocab.base: {path} is packed ({packed}). Unpack it, and set vocab.base to the file within.")
     if is_json(given) or not {b"[UNK]", b"[SEP]"} <= {line.rstrip(b"\r") for line in given.split(b"\n")}:
         return given
-    from tasks.tokenizer.wordpiece import of_lines
+    from tasks.tokenizer.wordpiece import from_vocab_txt
 
     try:
-        return of_lines(given.decode(), f"vocab.base: {path}")
+        return from_vocab_txt(given.decode(), f"vocab.base: {path}")
     except UnicodeDecodeError as error:
         raise InputError(
             f"vocab.base: {path} looks like BERT's vocab.txt and is no UTF-8 (byte {error.start})"

@@ -9,7 +9,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
-from tasks.common.digests import INPUTS, InputDigests, forgetting_changed
+from tasks.common.digests import INPUTS, InputDigests, forget_changed_inputs
 from tasks.vocab.config import VocabConfig
 
 VOCAB = Stage(
@@ -32,7 +32,7 @@ def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -
             from tasks.vocab.base import read_base
             from tasks.vocab.extend import extend_vocabulary
 
-            with forgetting_changed(context.root / INPUTS):
+            with forget_changed_inputs(context.root / INPUTS):
                 released = read_base(config.base, base)
             return extend_vocabulary(documents, config, released, workspace)
         from tasks.vocab.train import train_vocabulary

@@ -59,7 +59,7 @@ def noise(config: NoiseConfig, workspace: Workspace, done: list[int]) -> StageRe
 def test_a_full_disk_is_infrastructure_and_finished_units_are_kept(small_disk: Path) -> None:
     config, done = NoiseConfig(), []
     context = RunContext(small_disk, "run")
-    with pytest.raises(Infra, match=r"no space left.*run again, and the build goes on"):
+    with pytest.raises(Infra, match=r"no space left.*run again, and the build continues"):
         build_artifact(context, NOISE, config, {}, lambda workspace: noise(config, workspace, done))
     assert not list(small_disk.glob("artifacts/*/*"))
     assert 0 < len(done) < UNITS

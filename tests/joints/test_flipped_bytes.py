@@ -48,10 +48,10 @@ from model.launch.failures import RestartLog, read_restarts
 from tasks.artifacts import published
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import Identity
-from tasks.artifacts.lease import build_lease, is_held, no_word
+from tasks.artifacts.lease import build_lease, ignore, is_held
 from tasks.artifacts.published import upgraded_file, upgraded_identity
 from tasks.artifacts.remote.metadata import read_record
-from tasks.artifacts.reuse import Alias, other_version, read_alias, tell_identity
+from tasks.artifacts.reuse import Alias, other_version, read_alias, write_identity
 from tasks.artifacts.reuse import write_alias as write_accepted
 from tasks.artifacts.workspace import Workspace
 from tasks.common.code_fingerprint import Code
@@ -166,7 +166,7 @@ def write_records(foundry: Path, root: Path) -> None:
     add_by_hand(study, {"train.schedule.peak_lr": 0.002})
     ServiceFiles(root).remember_address("here", 4200)
     write_sealed(ServiceFiles(root).server.record, {"pid": os.getpid(), "started": started(os.getpid())})
-    with build_lease(root / "locks" / "held", no_word):
+    with build_lease(root / "locks" / "held", ignore):
         (root / "locks" / "living").mkdir()
         shutil.copy(root / "locks" / "held" / "1.lease", root / "locks" / "living")
     write_unfinished(root)
@@ -178,7 +178,7 @@ def write_unfinished(root: Path) -> None:
     """Write a build with a finished unit, and a training with all that one may keep."""
     workspace = Workspace(root / "work" / f"{MADE_UP.key}.000001-cd")
     workspace.folder.mkdir(parents=True)
-    tell_identity(workspace.folder, MADE_UP)
+    write_identity(workspace.folder, MADE_UP)
     with workspace.unit("00000") as unit:
         unit.path("a.txt").write_text("iron")
         unit.add_file("a.txt")

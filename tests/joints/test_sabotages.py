@@ -40,7 +40,7 @@ class Sabotage:
 
 
 RECORD = """            record = {"files": [asdict(file) for file in unit.files], "report": unit.report.to_json()}
-            replace_durably(self._records / f"{name}.json", json.dumps(record, sort_keys=True).encode())
+            write_record(self._records / f"{name}.json", record)
 """
 FILES = """            for file in unit.files:
                 os.replace(temporary / file.name, self._files / file.name)
@@ -48,7 +48,7 @@ FILES = """            for file in unit.files:
 """
 LINKS = """    workspace.publish_files(staging, {file["name"]: file["digest"] for file in manifest["files"]})
 """
-MANIFEST = """    write_atomically(staging / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+MANIFEST = """    write_manifest(staging, manifest)
 """
 PART = """    with workspace.unit(unit_name(index)) as unit:
         for table, rows in result.tables.items():
@@ -123,14 +123,14 @@ SABOTAGES = [
     Sabotage(
         "no second look under the lease",
         "tasks/artifacts/build.py",
-        "            standing = _standing(context, identity)\n",
-        "            standing = None\n",
+        "            existing = _existing_artifact(context, identity)\n",
+        "            existing = None\n",
         RACES,
     ),
     Sabotage(
         "a lease that is not renewed",
         "tasks/artifacts/lease.py",
-        "            os.pwrite(self._handle, _beat(beat), 0)\n",
+        '            os.pwrite(self._handle, _state(f"{beat}"), 0)\n',
         "",
         LEASE,
     ),
@@ -158,15 +158,15 @@ SABOTAGES = [
     Sabotage(
         "what is read is not checked",
         "tasks/artifacts/published.py",
-        "    if found != digest:\n",
+        "    if found != record.digest:\n",
         "    if not found:\n",
         BUILD,
     ),
     Sabotage(
         "lists and functions of the recipe do not count",
         "tasks/clean/stage.py",
-        ", run, external=external)",
-        ", run)",
+        ", run, external=external, ",
+        ", run, ",
         IDENTITY,
     ),
     Sabotage(
@@ -192,7 +192,7 @@ SABOTAGES = [
     ),
     Sabotage(
         "names of files do not count in the content",
-        "tasks/artifacts/published.py",
+        "tasks/artifacts/manifest.py",
         "combined_digest((record.name, record.digest)",
         'combined_digest(("", record.digest)',
         f"{BUILDERS}::test_the_content_of_an_artifact_counts_names_and_bytes",

@@ -26,7 +26,7 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.logging import get_run_logger
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.build import Watcher
+from tasks.artifacts.build import ProgressListener
 from tasks.execution.outcome import cause_of
 
 SECONDS_BETWEEN_UPDATES = 1.0
@@ -53,14 +53,14 @@ class _Progress:
     last: tuple[int, int | None, str] | None = None
 
 
-class Dashboard(Watcher):
+class Dashboard(ProgressListener):
     """Keeps the artifacts of one flow run up to date, and passes what it hears on to another watcher.
 
     Artifacts on a server are a view of the run and never part of it: a request that fails ends the telling with one
     line in the run's log.
     """
 
-    def __init__(self, onlooker: Watcher) -> None:
+    def __init__(self, onlooker: ProgressListener) -> None:
         self._onlooker = onlooker
         self._log = get_run_logger()
         # Settings of its own keep Prefect from handing out the flow's client, which another thread uses.

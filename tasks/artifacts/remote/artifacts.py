@@ -1,4 +1,4 @@
-"""Artifacts in a store: parts first, each under its digest, then the manifest, which is created only if none stands."""
+"""Artifacts in a store: files first, each under its digest, then the manifest, which is created only if absent."""
 
 import os
 import re
@@ -21,32 +21,32 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def check_names(where: str, *names: str) -> None:
-    """Raise IntegrityError where a name that came from a store would lead out of the folder that is named by it."""
+    """Raise IntegrityError if a name read from a store leads out of the folder that it names."""
     for name in names:
         if not _PLAIN.fullmatch(name):
             raise IntegrityError(
                 f"{where} names {name!r}, and names in a store are plain, without folders. Somebody else wrote it, and"
-                f" nothing was taken from it. Delete it and run again."
+                f" nothing was read from it. Delete it and run again."
             )
 
 
 def manifest_key(stage: str, identity: str) -> str:
-    """The key of an artifact's manifest."""
+    """Return the key of an artifact's manifest."""
     return f"{MANIFESTS}/{stage}/{identity}.json"
 
 
 def parts_prefix(stage: str, identity: str) -> str:
-    """What the keys of an artifact's files begin with."""
+    """Return the prefix of the keys of an artifact's files."""
     return f"{PARTS}/{stage}/{identity}"
 
 
 def part_key(stage: str, identity: str, digest: str) -> str:
-    """The key of a file of an artifact."""
+    """Return the key of a file of an artifact."""
     return f"{parts_prefix(stage, identity)}/{digest}"
 
 
 def stored_manifest(store: ObjectStore, stage: str, identity: str) -> Manifest | None:
-    """The manifest that stands under an identity, None where none does."""
+    """Return the stored manifest of an identity; None if there is none."""
     try:
         return store.read(manifest_key(stage, identity))
     except FileNotFoundError:
@@ -54,8 +54,8 @@ def stored_manifest(store: ObjectStore, stage: str, identity: str) -> Manifest |
 
 
 def put_parts(store: ObjectStore, stage: str, identity: str, files: Mapping[str, tuple[Path, int]]) -> None:
-    """Put files, given by digest with their sizes in bytes, that do not stand there yet."""
-    there = store.under(parts_prefix(stage, identity))
+    """Upload files, given as digest -> (path, size in bytes), that the store does not have."""
+    stored = store.list_objects(parts_prefix(stage, identity))
 
     def put(digest: str, path: Path) -> Callable[[], None]:
         return lambda: store.put_file(part_key(stage, identity, digest), path, digest)
@@ -63,19 +63,22 @@ def put_parts(store: ObjectStore, stage: str, identity: str, files: Mapping[str,
     missing = [
         put(digest, path)
         for digest, (path, size) in sorted(files.items())
-        if (found := there.get(part_key(stage, identity, digest))) is None or found.bytes != size
+        if (found := stored.get(part_key(stage, identity, digest))) is None or found.bytes != size
     ]
-    store.many(missing)
+    store.run_all(missing)
 
 
 def put_artifact(
     store: ObjectStore, manifest: Manifest, file_of: Callable[[str], Path], *, replace: bool = False
 ) -> Manifest:
-    """Make an artifact stand in the store; returns the manifest that stands, which is another builder's if that one
-    was first. `file_of` gives the path of a file; `replace` puts the manifest over a damaged artifact's."""
+    """Publish an artifact in the store and return its stored manifest, which is another builder's if that one was
+    first.
+
+    `file_of` returns the path of a file; `replace` overwrites the manifest of a damaged artifact.
+    """
     stage, identity = manifest["stage"], manifest["identity"]
-    if not replace and (standing := stored_manifest(store, stage, identity)) is not None:
-        return standing
+    if not replace and (existing := stored_manifest(store, stage, identity)) is not None:
+        return existing
     files = {file["digest"]: (file_of(file["name"]), file["bytes"]) for file in manifest["files"]}
     put_parts(store, stage, identity, files)
     if replace:
@@ -87,8 +90,10 @@ def put_artifact(
 
 
 def fetch_manifest(root: Path, store: ObjectStore, stage: str, identity: str) -> bool:
-    """Let the artifact of an identity stand under the root by its manifest alone, if the store has it; its files come
-    when they are asked for."""
+    """Create a stub under the root for an artifact that the store has; return whether it has it.
+
+    Its files are fetched when they are read.
+    """
     manifest = stored_manifest(store, stage, identity)
     if manifest is None:
         return False
@@ -97,18 +102,18 @@ def fetch_manifest(root: Path, store: ObjectStore, stage: str, identity: str) ->
             f"{store.address}/{manifest_key(stage, identity)} holds the manifest of {manifest['stage']}/"
             f"{manifest['identity']}: somebody moved it. Delete it and run again."
         )
-    stand(root, manifest)
+    create_stub(root, manifest)
     return True
 
 
-def stand(root: Path, manifest: Manifest) -> None:
-    """Make the folder of an artifact that holds its manifest and nothing else, if none stands; one rename."""
+def create_stub(root: Path, manifest: Manifest) -> None:
+    """Create the folder of an artifact with its manifest and nothing else, by one rename, if it does not exist."""
     check_names("a manifest", manifest["stage"], manifest["identity"], *(file["name"] for file in manifest["files"]))
     target = root / "artifacts" / manifest["stage"] / manifest["identity"]
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    staging = temporary_folder(root) / f"stand-{secrets.token_hex(8)}"
+    staging = temporary_folder(root) / f"stub-{secrets.token_hex(8)}"
     write_manifest(staging, manifest)
     try:
         os.rename(staging, target)
@@ -119,32 +124,31 @@ def stand(root: Path, manifest: Manifest) -> None:
 
 
 def fetch_files(root: Path, store: ObjectStore, artifact: Path, files: Iterable[Mapping[str, Any]]) -> None:
-    """Bring files of an artifact under the root to its folder, given as its manifest lists them.
+    """Fetch files of an artifact into its folder under the root, given as its manifest lists them.
 
-    Raises IntegrityError where the store has other bytes, or none.
+    Raises IntegrityError if the store has other bytes, or none.
     """
     stage, identity = artifact.parent.name, artifact.name
     via = temporary_folder(root)
 
-    def bring(file: Mapping[str, Any]) -> Callable[[], None]:
+    def request(file: Mapping[str, Any]) -> Callable[[], None]:
         def fetch() -> None:
             key = part_key(stage, identity, file["digest"])
             try:
                 store.fetch(key, artifact / file["name"], file["bytes"], file["digest"], via)
             except FileNotFoundError as error:
                 raise IntegrityError(
-                    f"{store.address}/{key} is gone, and the manifest of {stage}/{identity} lists it as {file['name']}:"
-                    f" somebody deleted it. `bessemer store verify --set-aside --root {store.address}` takes the"
-                    " artifact out"
-                    f" of use, and the next run builds it again."
+                    f"{store.address}/{key} is missing, and the manifest of {stage}/{identity} lists it as"
+                    f" {file['name']}: somebody deleted it. `bessemer store verify --set-aside --root {store.address}`"
+                    f" sets the artifact aside, and the next run builds it again."
                 ) from error
 
         return fetch
 
-    store.many([bring(file) for file in files])
+    store.run_all([request(file) for file in files])
 
 
 def withdraw(store: ObjectStore, stage: str, identity: str) -> None:
-    """Take an artifact out of the store: its manifest first, so that none ever stands without its parts."""
+    """Delete an artifact from the store: its manifest first, so that no manifest exists without its files."""
     store.delete([manifest_key(stage, identity)])
-    store.delete(store.under(parts_prefix(stage, identity)))
+    store.delete(store.list_objects(parts_prefix(stage, identity)))

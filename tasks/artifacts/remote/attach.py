@@ -1,7 +1,7 @@
-"""Which store a root stands before: the address in `ROOT/.store/address.json`, and the cache that an address is given.
+"""Map a local root to its object store: the address in `ROOT/.store/address.json`, and the cache folder of an address.
 
-Whoever has the path of a root, or of an artifact under it, finds the store from there: worker processes, the trainer's
-stage and a deployed flow need no word of it.
+The store is found from the path of a root, or of an artifact under it, so that worker processes, the train stage and a
+deployed flow need no further setting.
 """
 
 import functools
@@ -22,14 +22,14 @@ FOLDER = ".store"
 ADDRESS = "address.json"
 
 MARKER = "store.json"
-"""The object that tells one store from another that came to have its address."""
+"""The object that identifies a store, so that another one at the same address is noticed."""
 
 FORMAT = 1
 
-CACHE_LOST = "Remove it, and name the root by its address: it is written anew."
+CACHE_LOST = "Remove it, and name the root by its address: then it is rewritten."
 
 CACHE = "BESSEMER_CACHE"
-"""Environment variable: the folder in which roots of object stores have theirs on this machine."""
+"""Environment variable: the folder of this machine's caches of object stores."""
 
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST")
 
@@ -37,92 +37,95 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/{1,2}[^/]")
 
 
 def is_address(root: str | Path) -> bool:
-    """Whether a root is named by the address of an object store; `Path` makes one slash of two."""
+    """Return whether a root is the address of an object store; `Path` turns its two slashes into one."""
     return bool(_SCHEME.match(str(root)))
 
 
 def attached_root(address: str) -> Path:
-    """The folder on this machine for the root at `address`, made where there is none.
+    """Return the local folder of the root at `address`; creates it if necessary.
 
-    Raises RecipeError for an address that holds credentials or more than a place, InputError where the cache cannot be
-    written.
+    Raises RecipeError for an address with credentials, query or fragment, InputError if the cache is not writable.
     """
     address = _checked(address)
     folder = _cache_folder(address)
-    told = folder / FOLDER / ADDRESS
+    file = folder / FOLDER / ADDRESS
     try:
-        if not told.exists():
-            write_sealed(told, {"address": address})
+        if not file.exists():
+            write_sealed(file, {"address": address})
     except OSError as error:
         raise InputError(
-            f"--root {address}: its cache {folder} cannot be written ({error.strerror}). Name another folder for caches"
+            f"--root {address}: its cache {folder} cannot be written ({error.strerror}). Set another folder for caches"
             f" in the environment variable {CACHE}."
         ) from error
     return folder
 
 
 def store_of(root: Path) -> ObjectStore | None:
-    """The store that a root stands before; None for a root that is a folder and nothing else."""
-    told = root / FOLDER / ADDRESS
-    return _store(told, os.getpid()) if told.exists() else None
+    """Return the object store of a root; None for a root that is only a local folder."""
+    file = root / FOLDER / ADDRESS
+    return _store(file, os.getpid()) if file.exists() else None
 
 
 def root_of(artifact: Path) -> Path:
-    """The root of the artifact ROOT/artifacts/STAGE/IDENTITY; the folder itself where it stands in no root."""
+    """Return the root of the artifact ROOT/artifacts/STAGE/IDENTITY; the folder itself if it is not inside of a
+    root."""
     in_a_root = len(artifact.parents) > 2 and artifact.parent.parent.name == "artifacts"
     return artifact.parents[2] if in_a_root else artifact
 
 
 def temporary_folder(root: Path) -> Path:
-    """Where files are brought before they are checked; on the disk of the root."""
+    """Return the folder in which fetched files are checked, on the file system of the root."""
     folder = root / FOLDER / "tmp"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def shown(root: Path) -> str:
-    """A root as people know it: its address where it has one."""
+    """Return a root as shown to people: by its address if it has one."""
     store = store_of(root)
     return f"{store.address} (cached in {root})" if store is not None else str(root)
 
 
 def check_store(root: Path, store: ObjectStore) -> None:
-    """Raise InputError where the store is not the one that the cache was made from, RecipeError where it cannot create
-    objects only if absent. The first to come puts the marker there that tells stores apart."""
+    """Raise InputError if the store is not the one of the cache, RecipeError if it cannot create objects only if
+    absent.
+
+    The first process to use a store creates the marker that identifies it.
+    """
     known = root / FOLDER / MARKER
     if not store.exists(MARKER):
         if known.exists():
             raise InputError(
-                f"{store.address} was emptied or replaced since {root} was made from it: it no longer knows this cache."
-                f" Look whether the address is right. To begin there anew, remove {root} and run again."
+                f"{store.address} was emptied or replaced since {root} was made from it. Check the address. To start"
+                f" over there, remove {root} and run again."
             )
-        mine = {"format": FORMAT, "id": uuid.uuid4().hex, "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-        if store.create(MARKER, mine) and store.create(MARKER, {**mine, "id": "another"}):
+        marker = {"format": FORMAT, "id": uuid.uuid4().hex, "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        if store.create(MARKER, marker) and store.create(MARKER, {**marker, "id": "another"}):
             raise RecipeError(
-                f"--root {store.address}: this store overwrites objects that it was asked to create only if absent, and"
-                f" so cannot tell which of two builders was first. Take one that knows If-None-Match (S3 itself, MinIO,"
-                f" Ceph, Google Cloud Storage do)."
+                f"--root {store.address}: this store overwrites objects that should be created only if absent, so it"
+                f" cannot decide which of two builders was first. Use one that supports If-None-Match (S3 itself,"
+                f" MinIO, Ceph, Google Cloud Storage do)."
             )
-    there = store.read(MARKER)
-    if there["format"] != FORMAT:
+    found = store.read(MARKER)
+    if found["format"] != FORMAT:
         raise InputError(
-            f"{store.address} is laid out in format {there['format']}, and this version of Bessemer reads {FORMAT}. Use"
+            f"{store.address} is laid out in format {found['format']}, and this version of Bessemer reads {FORMAT}. Use"
             f" the version that made it, or another prefix."
         )
     if known.exists():
-        if read_sealed(known, CACHE_LOST)["id"] != there["id"]:
+        if read_sealed(known, CACHE_LOST)["id"] != found["id"]:
             raise InputError(
-                f"{store.address} is another store than the one that {root} was made from. Look whether the address and"
-                f" the endpoint are right; if they are, remove {root}, and what stands in the store is fetched again."
+                f"{store.address} is not the store that {root} was made from. Check the address and the endpoint; if"
+                f" they are right, remove {root}: the content of the store is fetched again."
             )
     else:
-        write_sealed(known, there)
+        write_sealed(known, found)
 
 
 @functools.lru_cache(maxsize=64)
-def _store(told: Path, process: int) -> ObjectStore:
+def _store(file: Path, process: int) -> ObjectStore:
     del process  # a connection does not survive a fork
-    return ObjectStore(read_sealed(told, CACHE_LOST)["address"])
+    return ObjectStore(read_sealed(file, CACHE_LOST)["address"])
 
 
 def _checked(address: str) -> str:
@@ -132,16 +135,16 @@ def _checked(address: str) -> str:
     if "@" in parts.netloc or parts.query or parts.fragment:
         place = f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         raise RecipeError(
-            f"--root {place}: give the place alone, without credentials, `?` or `#`. Credentials belong in the"
-            f" environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE) or in the store's configuration"
-            f" files, so that they reach no record of a run."
+            f"--root {place}: give only bucket and prefix, without credentials, `?` or `#`. Put credentials into the"
+            f" environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE) or into the store's configuration"
+            f" files, so that no record of a run contains them."
         )
     return address
 
 
 def _cache_folder(address: str) -> Path:
     endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
-    told = hashlib.blake2b(f"{address}\n{endpoint}".encode(), digest_size=4).hexdigest()
-    words = re.sub(r"[^A-Za-z0-9]+", "-", address.partition("://")[2]).strip("-")[:60]
+    digest = hashlib.blake2b(f"{address}\n{endpoint}".encode(), digest_size=4).hexdigest()
+    name = re.sub(r"[^A-Za-z0-9]+", "-", address.partition("://")[2]).strip("-")[:60]
     caches = os.environ.get(CACHE) or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bessemer"
-    return (Path(caches) / f"{words}-{told}").resolve()
+    return (Path(caches) / f"{name}-{digest}").resolve()

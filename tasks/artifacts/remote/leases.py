@@ -1,13 +1,12 @@
-"""Who builds an identity now, told in the store, so that two machines do not do the same work twice.
+"""Leases in an object store, so that two machines do not build the same artifact.
 
 As with the lease of one machine (`tasks/artifacts/lease.py`), each grant has a number, and its object is created only
-if absent, so that of two that want a number one gets it; the holder puts a beat into it now and then, and others take
-over once it was given back, its holder is known dead, or the beat stood still for the whole of `seconds` on their own
-clock. No clock is ever compared with another's.
+if absent, so that of two processes that want a number one gets it. The holder increments a heartbeat counter in it, and
+others take over when it was released, its holder is known to be dead, or the counter did not change for `seconds` on
+their own clock. Clocks of two machines are never compared.
 
-A lease saves work and never carries correctness: two builders at once end with one artifact, since the manifest is
-created only if absent.
-"""
+A lease saves work and is not needed for correctness: two simultaneous builders end with one artifact, since the
+manifest is created only if absent."""
 
 import logging
 import secrets
@@ -18,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from model.errors import BessemerError
-from tasks.artifacts.lease import is_ever_alive, is_known_alive, is_known_dead, no_word, this_process
+from tasks.artifacts.lease import ignore, is_known_alive, is_known_dead, responds, this_process
 from tasks.artifacts.remote.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -28,32 +27,32 @@ LEASES = "leases"
 BEATS_PER_LEASE = 6
 
 POLL_SECONDS = (0.2, 2.0)
-"""Pauses between two looks at another's lease: the first, from which they grow by half, and the longest."""
+"""Pauses between two polls of another holder's lease: the first, from which they grow by half, and the longest."""
 
 
 class StoreLease:
-    """A lease in a store that is held; made by `store_lease`."""
+    """A held lease in a store; made by `store_lease`."""
 
-    def __init__(self, store: ObjectStore, identity: str, number: int, told: dict[str, Any], seconds: float) -> None:
-        self._store, self._identity, self._number, self._told = store, identity, number, told
+    def __init__(self, store: ObjectStore, identity: str, number: int, record: dict[str, Any], seconds: float) -> None:
+        self._store, self._identity, self._number, self._record = store, identity, number, record
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._renew, args=(seconds / BEATS_PER_LEASE,), daemon=True)
         self._thread.start()
 
     def release(self) -> None:
-        """Give the lease back. A store that fails now leaves others to wait until the lease has passed."""
+        """Release the lease. If the store fails now, others wait until the lease expires."""
         self._done.set()
         self._thread.join()
-        self._write({**self._told, "released": True})
+        self._write({**self._record, "released": True})
 
     def _renew(self, pause: float) -> None:
         while not self._done.wait(pause):
-            self._told["beat"] += 1
-            self._write(self._told)
+            self._record["beat"] += 1
+            self._write(self._record)
 
-    def _write(self, told: dict[str, Any]) -> None:
+    def _write(self, record: dict[str, Any]) -> None:
         try:
-            self._store.write(_key(self._identity, self._number), told)
+            self._store.write(_key(self._identity, self._number), record)
         except BessemerError as error:
             log.warning("the lease of %s could not be renewed: %s", self._identity, error)
 
@@ -64,7 +63,7 @@ def store_lease(
     identity: str,
     on_wait: Callable[[str], None],
     seconds: float,
-    on_alive: Callable[[str], None] = no_word,
+    on_alive: Callable[[str], None] = ignore,
 ) -> Iterator[StoreLease]:
     """Hold the lease of an identity; `on_wait` and `on_alive` are called as by `build_lease`."""
     lease = _acquire(store, identity, on_wait, seconds, on_alive)
@@ -75,17 +74,17 @@ def store_lease(
 
 
 def held_identities(store: ObjectStore) -> list[str]:
-    """Identities that somebody may be building: leases neither given back nor of a process known dead."""
+    """Return the identities that may be in work: their leases are neither released nor held by a dead process."""
     latest: dict[str, int] = {}
-    for key in store.under(LEASES):
+    for key in store.list_objects(LEASES):
         _, identity, name = key.split("/")
         latest[identity] = max(latest.get(identity, 0), int(name.partition(".")[0]))
     return [identity for identity, number in latest.items() if not _is_free(_read(store, identity, number))]
 
 
 def is_alive_in_store(store: ObjectStore, identity: str, seconds: float) -> bool:
-    """Whether the holder of an identity's lease shows itself within `seconds`; a silent one's is given back for it."""
-    return is_ever_alive(lambda on_alive: store_lease(store, identity, no_word, seconds, on_alive))
+    """Return whether the holder of an identity's lease renews it within `seconds`; releases that of a silent one."""
+    return responds(lambda on_alive: store_lease(store, identity, ignore, seconds, on_alive))
 
 
 def _acquire(
@@ -95,7 +94,7 @@ def _acquire(
     seconds: float,
     on_alive: Callable[[str], None],
 ) -> StoreLease:
-    seen, since, told, lives = None, time.monotonic(), False, False
+    seen, since, reported, alive = None, time.monotonic(), False, False
     pause, longest = POLL_SECONDS
     while True:
         numbers = _numbers(store, identity)
@@ -106,30 +105,30 @@ def _acquire(
             renewed = seen is not None
             seen, since = (number, record), time.monotonic()
         if _is_free(record) or time.monotonic() - since > seconds:
-            mine = {
+            grant = {
                 "holder": {**this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())},
                 "token": secrets.token_hex(8),
                 "beat": 0,
                 "released": False,
             }
-            if store.create(_key(identity, number + 1), mine):
+            if store.create(_key(identity, number + 1), grant):
                 store.delete(_key(identity, old) for old in numbers if old < number)
-                return StoreLease(store, identity, number + 1, mine, seconds)
+                return StoreLease(store, identity, number + 1, grant, seconds)
             continue
         holder = record["holder"] if record else {}
-        words = f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}"
-        if not told:
-            on_wait(words)
-            told = True
-        if not lives and (renewed or is_known_alive(holder)):
-            on_alive(words)
-            lives = True
+        description = f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}"
+        if not reported:
+            on_wait(description)
+            reported = True
+        if not alive and (renewed or is_known_alive(holder)):
+            on_alive(description)
+            alive = True
         time.sleep(pause)
         pause = min(1.5 * pause, longest, max(seconds / BEATS_PER_LEASE, POLL_SECONDS[0]))
 
 
 def _numbers(store: ObjectStore, identity: str) -> list[int]:
-    return [int(key.rpartition("/")[2].partition(".")[0]) for key in store.under(f"{LEASES}/{identity}")]
+    return [int(key.rpartition("/")[2].partition(".")[0]) for key in store.list_objects(f"{LEASES}/{identity}")]
 
 
 def _read(store: ObjectStore, identity: str, number: int) -> dict[str, Any] | None:

@@ -1,9 +1,7 @@
-"""Objects under an address by their keys, through fsspec: read, list, put, create if absent, delete.
+"""An object store through fsspec: read, list, put, create if absent and delete objects, with retries and deadlines.
 
-How often and how long a store or server is asked before it is given up, and what its refusals mean.
-
-Where waits are reported (`heard_waits`, within a build), a server that is busy or down is waited for; elsewhere (a
-question that a person waits for, a thread that tries again later by itself) it is given up after a few tries.
+Inside of `report_waits` (a build) a request is repeated for minutes while the server is busy or down; elsewhere (a
+command that a person waits for, a thread that tries again later by itself) it fails after a few attempts.
 """
 
 import contextlib
@@ -31,42 +29,106 @@ from model.digests import DIGEST_BYTES, digest_bytes, digest_file
 from model.errors import AccessError, BessemerError, Infra, InputError, IntegrityError, RecipeError
 from tasks.common.text import without_credentials
 
+log = logging.getLogger(__name__)
+
 BLOCK_BYTES = 8 * 1024**2
-"""Files are read in blocks, each with tries and a deadline of its own."""
+"""Files are read in blocks, each with retries and a deadline of its own."""
 
 AT_ONCE = 8
-"""Requests in flight."""
+"""Simultaneous requests."""
 
 FETCHES = 4
-"""Times that a file is fetched whole before its bytes in the store are called wrong."""
+"""Times that an object is fetched before its bytes in the store count as damaged."""
 
 KEYS_PER_REQUEST = 1000
 
 CONNECT_SECONDS = 10.0
 
 ANSWER_SECONDS = float(os.environ.get("BESSEMER_STORE_SECONDS", "60"))
-"""Within which one request must be answered whole; larger files have longer."""
+"""Deadline for one request; larger files have more time."""
 
-# botocore asks again by itself where a request of many (a large file's) fails; what it gives up is asked again here.
+# botocore itself retries one of many requests (for a large file); when it gives up, all of them are retried here.
 _S3_CONFIG = {"connect_timeout": CONNECT_SECONDS, "read_timeout": ANSWER_SECONDS, "retries": {"total_max_attempts": 3}}
 
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 
+LEAST_BYTES_PER_SECOND = 200_000
+
+TRIES = 8
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+"""Seconds; pauses double, and half of each is random, so that many readers do not retry at the same time."""
+
+MAX_WAIT_SECONDS = 900.0
+"""How long a build waits for a server that is busy or down; as long again in each retry of the stage."""
+
+MAX_RETRY_AFTER_SECONDS = 300.0
+"""Longest pause that a Retry-After header can ask for."""
+
+NOTICE_SECONDS = 60.0
+"""Time between two notices about the same wait."""
+
+NO_CREDENTIALS = frozenset(
+    {
+        "LocalTokenNotFoundError",
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "ProfileNotFound",
+        "TokenRetrievalError",
+        "UnauthorizedSSOTokenError",
+    }
+)
+
+REFUSALS = frozenset(
+    {
+        "AccessDenied",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+    }
+)
+"""Error codes of S3 for rejected credentials."""
+
+BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses after which the same request may succeed."""
+
+_DOWN = (
+    "ClientConnectorError",
+    "ConnectError",
+    "ConnectTimeout",
+    "ConnectTimeoutError",
+    "EndpointConnectionError",
+    "PoolTimeout",
+    "ReadTimeout",
+    "ReadTimeoutError",
+)
+"""Errors of client libraries for a server that cannot be reached, in addition to those of Python itself."""
+
+_random = random.Random()
+
+_on_wait: ContextVar[Callable[[str], None] | None] = ContextVar("report_waits", default=None)
+"""Receives sentences about waits; None where no wait is allowed."""
+
 
 @dataclass(frozen=True)
 class Listed:
-    """An object as a listing shows it: bytes, and what changes whenever it is put again (None where nothing does)."""
+    """An object in a listing: its size in bytes, and its ETag or time, which changes with every put (None if
+    unknown)."""
 
     bytes: int
     mark: str | None
     written: float
-    """Seconds since 1970 by the store's clock; 0 where it does not say."""
+    """Unix time by the store's clock; 0 if unknown."""
 
 
 class ObjectStore:
     """The objects under an address such as `s3://bucket/prefix`.
 
-    Every request is asked again while the store fails (`patience.ask`) and has a deadline.
+    Every request has a deadline and is repeated while the store fails (`with_retries`).
     """
 
     def __init__(self, address: str) -> None:
@@ -77,7 +139,7 @@ class ObjectStore:
         return self._opened()
 
     def _renew(self) -> None:
-        """Go on with the credentials that this machine has now."""
+        """Connect again, with the credentials that this machine has now."""
         self.__dict__["_place"] = self._opened(skip_instance_cache=True)
 
     def _opened(self, **more: Any) -> tuple[Any, str]:
@@ -95,11 +157,14 @@ class ObjectStore:
                 f"--root {self.address} needs the package `{package}`, which is not installed: pip install {package}"
             ) from error
         except ValueError as error:
-            raise RecipeError(f"--root {self.address}: nobody knows the scheme `{scheme}` ({error})") from error
+            raise RecipeError(f"--root {self.address}: the scheme `{scheme}` is unknown ({error})") from error
         return filesystem, path.rstrip("/")
 
     def read(self, key: str) -> Any:
-        """The value of a sealed object. FileNotFoundError where there is none, IntegrityError where it is damaged."""
+        """Return the value of a checksummed object.
+
+        Raises FileNotFoundError if there is none, IntegrityError if it is damaged.
+        """
         wrong: list[str] = []
         while len(wrong) < FETCHES:
             data = self._request("reading", key, "cat_file", self._path(key))
@@ -108,18 +173,18 @@ class ObjectStore:
             except BrokenSeal as broken:
                 wrong.append(str(broken))
         raise IntegrityError(
-            f"{self.address}/{key} is not what was written, each of {FETCHES} times that it was read ({wrong[-1]})."
-            f" Delete it and run again; what it told is built or written again."
+            f"{self.address}/{key} is damaged; it was read {FETCHES} times ({wrong[-1]}). Delete it and run again: it"
+            f" is built or written again."
         )
 
     def write(self, key: str, value: Any) -> None:
-        """Put a sealed object, over what stands there."""
+        """Put a checksummed object, replacing an existing one."""
         self.put(key, seal(value, sort_keys=True))
 
     def create(self, key: str, value: Any) -> bool:
-        """Put a sealed object if none stands there; whether it is ours that stands now.
+        """Put a checksummed object if the key is free; return whether the stored object is this one.
 
-        An answer that was lost makes the next try find our own object, so what stands is read and compared.
+        After a lost response the next attempt finds our own object, so the stored one is read and compared.
         """
         data = seal(value, sort_keys=True)
         try:
@@ -129,12 +194,12 @@ class ObjectStore:
         return True
 
     def put(self, key: str, data: bytes) -> None:
-        """Put bytes, over what stands there."""
+        """Put bytes, replacing an existing object."""
         seconds = seconds_for(len(data))
         self._request("writing", key, "pipe_file", self._path(key), data, seconds=seconds)
 
     def put_file(self, key: str, path: Path, digest: str) -> None:
-        """Put a file under a key; IntegrityError where its bytes are not those of `digest` (BLAKE3-128)."""
+        """Upload a file. Raises IntegrityError if its bytes do not have `digest` (BLAKE3-128)."""
         size = path.stat().st_size
         if size <= BLOCK_BYTES:
             data = path.read_bytes()
@@ -143,8 +208,8 @@ class ObjectStore:
             data, found = None, digest_file(path)
         if found != digest:
             raise IntegrityError(
-                f"{path} should have the digest {digest} and has {found}: the disk or somebody changed it before it"
-                f" reached {self.address}. Nothing was put there. Remove it and run again."
+                f"{path} should have the digest {digest} and has {found}: it was changed before it was uploaded to"
+                f" {self.address}. Nothing was written there. Remove it and run again."
             )
         if data is not None:
             self.put(key, data)
@@ -152,10 +217,10 @@ class ObjectStore:
         self._request("writing", key, "put_file", str(path), self._path(key), seconds=seconds_for(size))
 
     def fetch(self, key: str, target: Path, size: int, digest: str, via: Path) -> None:
-        """Bring an object of `size` bytes to the file `target`, whose folder must stand, by way of the folder `via` on
-        the same disk; its bytes are checked.
+        """Download an object of `size` bytes to the file `target`, whose folder must exist, and check its digest.
 
-        FileNotFoundError where there is none, IntegrityError where it has other bytes however often it is fetched.
+        `via` is a folder for temporary files on the same file system. Raises FileNotFoundError if there is no object,
+        IntegrityError if it has other bytes in every one of several attempts.
         """
         found = ""
         for _ in range(FETCHES):
@@ -168,17 +233,17 @@ class ObjectStore:
             finally:
                 temporary.unlink(missing_ok=True)
         raise IntegrityError(
-            f"{self.address}/{key} should have the digest {digest} and {size} bytes, and gave {found} each of {FETCHES}"
-            f" times that it was fetched. Nothing was computed from it. `bessemer store verify --set-aside --root"
-            f" {self.address}` takes it out of use, and the next run builds it again."
+            f"{self.address}/{key} should have the digest {digest} and {size} bytes, and has {found}; it was"
+            f" fetched {FETCHES} times. Nothing was computed from it. `bessemer store verify --set-aside --root"
+            f" {self.address}` sets it aside, and the next run builds it again."
         )
 
     def digest(self, key: str, size: int) -> str:
-        """BLAKE3-128 of what an object gives now, read whole and not kept."""
+        """Return the BLAKE3-128 digest of an object, which is read and not stored."""
         return self._bring(key, None, size)
 
-    def under(self, prefix: str) -> dict[str, Listed]:
-        """All objects whose keys begin with `prefix/`, by key."""
+    def list_objects(self, prefix: str) -> dict[str, Listed]:
+        """Return all objects whose keys begin with `prefix/`, by key."""
         found = self._request("listing", prefix, "find", self._path(prefix), detail=True)
         cut = len(self._place[1]) + 1
         return {
@@ -188,7 +253,7 @@ class ObjectStore:
         }
 
     def exists(self, key: str) -> bool:
-        """Whether an object stands under the key."""
+        """Return whether the key exists."""
         try:
             self._request("looking for", key, "info", self._path(key))
         except FileNotFoundError:
@@ -196,7 +261,7 @@ class ObjectStore:
         return True
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; one that is gone already is no error."""
+        """Delete objects; ignores missing ones."""
         names = [self._path(key) for key in keys]
         filesystem, _ = self._place
         for begin in range(0, len(names), KEYS_PER_REQUEST):
@@ -210,8 +275,8 @@ class ObjectStore:
                 except FileNotFoundError:
                     continue
 
-    def many(self, requests: Sequence[Callable[[], Any]]) -> list[Any]:
-        """What each request gives, in order, several in flight; raises what the first that fails raises."""
+    def run_all(self, requests: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Run requests concurrently and return their results in order; raises the error of the first that fails."""
         if len(requests) <= 1:
             return [request() for request in requests]
         with ThreadPoolExecutor(min(AT_ONCE, len(requests)), thread_name_prefix="store") as pool:
@@ -223,7 +288,7 @@ class ObjectStore:
                 raise
 
     def _bring(self, key: str, target: Path | None, size: int) -> str:
-        """Read an object block by block, into a file where one is given; the digest of what came."""
+        """Read an object block by block, into a file if one is given; return the digest of its bytes."""
         hasher = blake3.blake3()
         stream = target.open("wb") if target is not None else None
         try:
@@ -264,18 +329,18 @@ class ObjectStore:
             return getattr(filesystem, method)(*words, **more)
 
         try:
-            return ask(f"{doing} {self.address}/{key}", once, renew=self._renew, reason=self._reason)
+            return with_retries(f"{doing} {self.address}/{key}", once, renew=self._renew, reason=self._reason)
         except FileNotFoundError as error:
             if doing in ("creating", "writing") and "bucket" in str(error):
                 raise InputError(
-                    f"--root {self.address}: there is no such bucket, or it is hidden from this machine. Make it, or"
+                    f"--root {self.address}: there is no such bucket, or this machine may not see it. Create it, or"
                     f" correct the address."
                 ) from error
             raise
 
     def _reason(self, error: Exception) -> Exception:
         filesystem, path = self._place
-        return reason_on_s3(filesystem, path.partition("/")[0], error)
+        return s3_refusal(filesystem, path.partition("/")[0], error)
 
 
 def _mark(entry: dict[str, Any]) -> str | None:
@@ -293,96 +358,32 @@ def _written(entry: dict[str, Any]) -> float:
     return 0.0
 
 
-log = logging.getLogger(__name__)
-
-LEAST_BYTES_PER_SECOND = 200_000
-
-TRIES = 8
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
-"""Seconds; pauses double, and half of each is chance, so that many readers do not come back together."""
-
-PATIENCE_SECONDS = 900.0
-"""How long a server that is busy or down is waited for within a build; as long again in each retry of the stage."""
-
-LONGEST_ASKED_PAUSE = 300.0
-"""Most seconds of a Retry-After that are waited before the next try."""
-
-TOLD_SECONDS = 60.0
-"""Between two sentences about the same wait."""
-
-NO_CREDENTIALS = frozenset(
-    {
-        "LocalTokenNotFoundError",
-        "NoCredentialsError",
-        "PartialCredentialsError",
-        "ProfileNotFound",
-        "TokenRetrievalError",
-        "UnauthorizedSSOTokenError",
-    }
-)
-
-REFUSALS = frozenset(
-    {
-        "AccessDenied",
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "InvalidAccessKeyId",
-        "InvalidToken",
-        "RequestTimeTooSkewed",
-        "SignatureDoesNotMatch",
-        "TokenRefreshRequired",
-    }
-)
-"""Codes of S3 for credentials that it does not take."""
-
-BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses after which the same request may succeed."""
-
-_DOWN = (
-    "ClientConnectorError",
-    "ConnectError",
-    "ConnectTimeout",
-    "ConnectTimeoutError",
-    "EndpointConnectionError",
-    "PoolTimeout",
-    "ReadTimeout",
-    "ReadTimeoutError",
-)
-"""Errors of client libraries for a server that is not reached now; beside those of Python itself."""
-
-_chance = random.Random()
-
-
 @contextmanager
-def heard_waits(hear: Callable[[str], None]) -> Iterator[None]:
-    """Within the block this thread waits for servers that are busy or down, and `hear` gets a sentence a wait."""
-    token = _heard.set(hear)
+def report_waits(on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Let this thread wait for servers that are busy or down, and call `on_wait` with a sentence about each wait."""
+    token = _on_wait.set(on_wait)
     try:
         yield
     finally:
-        _heard.reset(token)
-
-
-_heard: ContextVar[Callable[[str], None] | None] = ContextVar("heard_waits", default=None)
+        _on_wait.reset(token)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a server answered, as far as an error of a client library says."""
+class Response:
+    """The response of a server, as far as the error of a client library contains it."""
 
     code: str = ""
     status: int = 0
     retry_after: float | None = None
-    """Seconds that it asks to be left alone."""
+    """Seconds until the server wants the next request."""
 
 
 def seconds_for(size: int) -> float:
-    """The deadline of a request that carries `size` bytes."""
+    """Return the deadline, in seconds, of a request with `size` bytes."""
     return ANSWER_SECONDS + size / LEAST_BYTES_PER_SECOND
 
 
-def ask(
+def with_retries(
     what: str,
     request: Callable[[], Any],
     *,
@@ -390,26 +391,26 @@ def ask(
     renew: Callable[[], None] | None = None,
     reason: Callable[[Exception], Exception] = lambda error: error,
 ) -> Any:
-    """What the request gives, asked again with growing pauses while the server fails.
+    """Return the result of a request, repeated with growing pauses while the server fails.
 
-    `what` names the request and its address, `of` the server. `renew` reads the credentials of this machine again,
-    which may have been replaced since they were read. `reason` gives the error that says why, where the one that was
-    raised says too little. FileNotFoundError and FileExistsError are answers and passed on. Raises AccessError where
-    access is refused, Infra where no try was answered.
+    `what` describes the request and its address, `of` names the server. `renew` reads the credentials of this machine
+    again, which may have been replaced. `reason` returns the error that explains a given one, if that says too little.
+    FileNotFoundError and FileExistsError are results and raised at once. Raises AccessError if access is refused, Infra
+    if every attempt failed.
     """
-    attempt, unexplained, began, renewed, told = 0, 0, time.monotonic(), renew is None, -TOLD_SECONDS
+    attempt, unexplained, began, renewed, notified = 0, 0, time.monotonic(), renew is None, -NOTICE_SECONDS
     while True:
         try:
             return request()
         except (BessemerError, FileExistsError):
             raise
-        except Exception as caught:  # Every store has errors of its own that share no class.
-            error = _behind(caught)
+        except Exception as caught:  # errors of different stores share no base class
+            error = _underlying_error(caught)
             if isinstance(error, BessemerError):
                 raise error from caught
             if isinstance(error, FileNotFoundError):
                 raise
-            if stands_already(error):
+            if already_exists(error):
                 raise FileExistsError(what) from error
             error = reason(error)
             if _is_refused(error):
@@ -421,81 +422,88 @@ def ask(
                 continue
             attempt += 1
             waited = time.monotonic() - began
-            hear = _heard.get() if _may_pass(error) else None
-            # A connection that breaks after minutes of being told to wait is the first of its kind.
-            unexplained += hear is None
-            if waited >= PATIENCE_SECONDS if hear else unexplained >= TRIES:
+            on_wait = _on_wait.get() if _is_transient(error) else None
+            # Only failures without a known reason count: a connection may break after minutes of "busy" responses.
+            unexplained += on_wait is None
+            if waited >= MAX_WAIT_SECONDS if on_wait else unexplained >= TRIES:
                 raise Infra(
-                    f"{of} failed {attempt} times in {waited:.0f} s: {what} ({_words(error)}). What is finished is"
-                    f" kept: look whether it answers, and run again to go on."
+                    f"{of} failed {attempt} times in {waited:.0f} s: {what} ({_describe(error)}). What is finished is"
+                    f" kept: check that it responds, and run again to continue."
                 ) from error
-            pause = min(FIRST_PAUSE * 2.0 ** min(attempt - 1, 30), LONGEST_PAUSE) * (0.5 + _chance.random() / 2)
-            if (asked := answer_of(error).retry_after) is not None:
-                pause = max(pause, min(asked, LONGEST_ASKED_PAUSE if hear else LONGEST_PAUSE))
-            if hear and pause >= 1 and waited >= told + TOLD_SECONDS:
-                told, left = waited, max(0.0, PATIENCE_SECONDS - waited) / 60
-                hear(f"waiting: {what} ({_words(error)}); asked again in {pause:.0f} s, and for {left:.0f} min at most")
-            log.info("%s: %s; asked again in %.1f s", what, _words(error), pause)
+            pause = min(FIRST_PAUSE * 2.0 ** min(attempt - 1, 30), LONGEST_PAUSE) * (0.5 + _random.random() / 2)
+            if (retry_after := response_of(error).retry_after) is not None:
+                pause = max(pause, min(retry_after, MAX_RETRY_AFTER_SECONDS if on_wait else LONGEST_PAUSE))
+            if on_wait and pause >= 1 and waited >= notified + NOTICE_SECONDS:
+                notified, left = waited, max(0.0, MAX_WAIT_SECONDS - waited) / 60
+                on_wait(
+                    f"waiting: {what} ({_describe(error)}); next attempt in {pause:.0f} s, for {left:.0f} min at most"
+                )
+            log.info("%s: %s; next attempt in %.1f s", what, _describe(error), pause)
             time.sleep(pause)
 
 
-def stands_already(error: BaseException) -> bool:
-    """Whether a store refused to create an object because one stands there."""
+def already_exists(error: BaseException) -> bool:
+    """Return whether a store refused to create an object because it exists."""
     if isinstance(error, FileExistsError):
         return True
-    answer = answer_of(error)
+    answer = response_of(error)
     return answer.code == "PreconditionFailed" or answer.status == 412
 
 
-def answer_of(error: BaseException | None) -> Answer:
-    """What a server answered, which client libraries hide in an error's cause: a response of botocore, aiohttp, httpx
-    or requests, or a bare status."""
+def response_of(error: BaseException | None) -> Response:
+    """Return the server's response, which client libraries put into an error or its causes: that of botocore, aiohttp,
+    httpx or requests, or a bare status."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict):
-            told = response.get("ResponseMetadata", {})
-            headers = told.get("HTTPHeaders", {})
+            metadata = response.get("ResponseMetadata", {})
+            headers = metadata.get("HTTPHeaders", {})
             code = str(response.get("Error", {}).get("Code", ""))
-            return Answer(code, int(told.get("HTTPStatusCode", 0)), _seconds_asked(headers))
+            return Response(code, int(metadata.get("HTTPStatusCode", 0)), _retry_after(headers))
         for found in (response, error):
             for name in ("status_code", "status", "code"):
                 status = getattr(found, name, None)
                 if isinstance(status, int) and 100 <= status < 600:
-                    return Answer("", status, _seconds_asked(getattr(found, "headers", None)))
+                    return Response("", status, _retry_after(getattr(found, "headers", None)))
         error = error.__cause__ or error.__context__
-    return Answer()
+    return Response()
 
 
-def reason_on_s3(filesystem: Any, bucket: str, error: Exception) -> Exception:
-    """Why S3 refused: its answer to HEAD has no body and so no code ("400 Bad Request" for an expired token), and its
-    answer to a listing has. The error itself where it says enough, or where the listing is answered."""
-    answer = answer_of(error)
+def s3_refusal(filesystem: Any, bucket: str, error: Exception) -> Exception:
+    """Return the error that explains why S3 refused a request, or the given one.
+
+    S3's response to HEAD has no body and so no code ("400 Bad Request" for an expired token); its response to a listing
+    has one.
+    """
+    answer = response_of(error)
     if answer.status not in (400, 401, 403) or answer.code in REFUSALS or not hasattr(filesystem, "call_s3"):
         return error
     try:
         filesystem.call_s3("list_objects_v2", Bucket=bucket, MaxKeys=1)
-    except Exception as told:
-        return told if _is_refused(told) else error
+    except Exception as listing_error:
+        return listing_error if _is_refused(listing_error) else error
     return error
 
 
-def _behind(error: Exception) -> Exception:
-    """What is behind a FileNotFoundError that `fsspec` makes of any failure to reach a page; the hub's, of which an
-    unknown name is one of those that it refuses, stays what it is."""
+def _underlying_error(error: Exception) -> Exception:
+    """Return the cause of a FileNotFoundError that `fsspec` raises for any failure to fetch a web page.
+
+    Errors of the Hugging Face hub are returned unchanged: it refuses access to unknown names.
+    """
     cause = error.__cause__
     if isinstance(cause, BessemerError):
         return cause
     if isinstance(error, FileNotFoundError) and isinstance(cause, Exception):
         of_the_web = type(cause).__module__.startswith("aiohttp") or isinstance(cause, TimeoutError | ConnectionError)
-        status = answer_of(cause).status
+        status = response_of(cause).status
         if status in BUSY or (of_the_web and status not in (404, 410)):
             return cause
     return error
 
 
-def _may_pass(error: BaseException) -> bool:
-    """Whether the server is there and busy, or down and may come back; a host name that is not known will not be."""
-    answer = answer_of(error)
+def _is_transient(error: BaseException) -> bool:
+    """Return whether a server is busy, or down and may recover; an unknown host name will not."""
+    answer = response_of(error)
     if answer.status:
         return answer.status in BUSY
     names = {kind.__name__ for kind in type(error).__mro__}
@@ -507,22 +515,22 @@ def _may_pass(error: BaseException) -> bool:
 def _is_refused(error: BaseException) -> bool:
     if isinstance(error, PermissionError) or type(error).__name__ in NO_CREDENTIALS:
         return True
-    answer = answer_of(error)
+    answer = response_of(error)
     return answer.code in REFUSALS or answer.status in (401, 403)
 
 
 def _refused(of: str, what: str, error: Exception) -> NoReturn:
-    code = answer_of(error).code
-    told = f"{code}: {_words(error)}" if code and code not in str(error) else _words(error)
+    code = response_of(error).code
+    message = f"{code}: {_describe(error)}" if code and code not in str(error) else _describe(error)
     raise AccessError(
-        f"{of} refuses access: {what} ({told}). If the credentials of this machine expired or were withdrawn, put new"
-        f" ones where the old ones are: the environment, or the store's configuration files (~/.aws/credentials, the"
-        f" token of `hf auth login`). Else give it some that may do this there. What is finished is kept: run again to"
-        f" go on."
+        f"{of} refuses access: {what} ({message}). If the credentials of this machine expired or were revoked, replace"
+        f" them where they are: in the environment, or in the store's configuration files (~/.aws/credentials, the"
+        f" token of `hf auth login`). Otherwise use credentials with this permission. What is finished is kept: run"
+        f" again to continue."
     ) from error
 
 
-def _seconds_asked(headers: Any) -> float | None:
+def _retry_after(headers: Any) -> float | None:
     value = None
     if headers is not None:
         with contextlib.suppress(AttributeError):
@@ -536,7 +544,7 @@ def _seconds_asked(headers: Any) -> float | None:
     return None
 
 
-def _words(error: BaseException) -> str:
-    # Stores hand out signed addresses, and their errors name them.
-    told = without_credentials(str(error))
-    return f"{type(error).__name__}: {told.splitlines()[0][:200] if told else 'no more is known'}"
+def _describe(error: BaseException) -> str:
+    # Errors of stores may contain signed addresses.
+    text = without_credentials(str(error))
+    return f"{type(error).__name__}: {text.splitlines()[0][:200] if text else 'no message'}"

@@ -11,7 +11,7 @@ from flows.experiments.search import Stretch, go_stretch, objective_value
 from flows.experiments.search_config import ObjectiveConfig
 from flows.recipe.load import load_recipe
 from model.errors import BessemerError, Infra, InputError, Numerics, RecipeError
-from tasks.artifacts.build import Watcher
+from tasks.artifacts.build import ProgressListener
 
 
 class Scores:
@@ -65,7 +65,7 @@ def test_a_trial_that_fails_keeps_its_cause(
         raise error
 
     monkeypatch.setattr(trial, "run_road", fail)
-    came = go_stretch(stretch, tmp_path, Watcher())
+    came = go_stretch(stretch, tmp_path, ProgressListener())
     assert (came.number, came.state, came.stop.rung, came.stop.loss) == (4, state, 1, None)
     assert came.cause == f"{type(error).__name__}: {' '.join(str(error).split())}"
     assert came.told == came.cause
@@ -79,7 +79,7 @@ def test_a_machine_that_fails_is_no_fault_of_the_trial(
 
     monkeypatch.setattr(trial, "run_road", fail)
     with pytest.raises(Infra, match="disk"):
-        go_stretch(stretch, tmp_path, Watcher())
+        go_stretch(stretch, tmp_path, ProgressListener())
 
 
 def test_a_pause_tells_where_and_how_good(stretch: Stretch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_a_pause_tells_where_and_how_good(stretch: Stretch, tmp_path: Path, monk
         {"stage": "train", "outcome": "paused", "step": 9, "steps": 74, "loss": 4.5},
     ]
     monkeypatch.setattr(trial, "run_road", lambda *words: {"state": "paused", "stages": stages})
-    came = go_stretch(stretch, tmp_path, Watcher())
+    came = go_stretch(stretch, tmp_path, ProgressListener())
     assert (came.state, came.stop.step, came.stop.steps, came.stop.loss) == ("paused", 9, 74, 4.5)
     assert came.stop.built == ("sample", "train")
     assert came.told == "loss 4.5000 after step 9 of 74"

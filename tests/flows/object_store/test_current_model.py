@@ -13,7 +13,7 @@ from flows.runs.model_registry import current_run, history, needed_runs, promote
 from flows.runs.roots import open_root
 from model.checksummed_json import write_sealed
 from model.errors import InputError
-from tasks.artifacts.remote.artifacts import put_artifact, stand
+from tasks.artifacts.remote.artifacts import create_stub, put_artifact
 from tasks.artifacts.remote.attach import attached_root, store_of
 from tasks.artifacts.remote.metadata import create_promotion, put_run
 
@@ -28,7 +28,7 @@ def a_run(root: Path, name: str) -> str:
         identity = f"{stage}{name}".ljust(32, "0").encode().hex()[:32]
         manifest = {"stage": stage, "identity": identity, "content": "c" * 32, "files": []}
         put_artifact(store, manifest, lambda _: root)
-        stand(root, manifest)
+        create_stub(root, manifest)
         path = root / "artifacts" / stage / identity
         entries.append({"stage": stage, "identity": identity, "path": str(path)})
     record = {"run_id": run_id, "recipe_name": "r", "state": "completed", "root": str(root), "stages": entries}

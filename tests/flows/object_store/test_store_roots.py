@@ -88,7 +88,7 @@ def wait_for(what: str, holds, seconds: float = SECONDS) -> None:
 
 
 def kept_checkpoints(store: ObjectStore) -> int:
-    keys = list(store.under("unfinished/train"))
+    keys = list(store.list_objects("unfinished/train"))
     groups = [group for key in keys for group in store.read(key)["groups"]]
     return sum(any("checkpoints/step-" in name for name in group) for group in groups)
 
@@ -113,7 +113,7 @@ def test_through_faults_and_over_two_machines_a_run_ends_with_the_digests_of_a_l
         assert started.poll() is None, started.communicate()
         os.killpg(started.pid, signal.SIGKILL)
         started.communicate()
-        assert [key for key in store.under("manifests") if "/train/" in key] == []
+        assert [key for key in store.list_objects("manifests") if "/train/" in key] == []
         record = second.run(recipe, address, *settings)
     finally:
         object_store.fail(0)
@@ -121,15 +121,15 @@ def test_through_faults_and_over_two_machines_a_run_ends_with_the_digests_of_a_l
     assert len(contents(record)) == len(STAGES)
     outcomes = {entry["stage"]: entry["outcome"] for entry in record["stages"]}
     assert outcomes == {stage: "built" if stage in ("train", "evaluate") else "reused" for stage in STAGES}
-    came = [note["note"] for note in record["notes"] if "came from the store" in note["note"]]
+    came = [note["note"] for note in record["notes"] if "fetched from the store" in note["note"]]
     assert len(came) == 1
     (model,) = [entry for entry in record["stages"] if entry["stage"] == "train"]
-    assert "going on from what was finished" in model["cause"]
+    assert "continued from the finished parts" in model["cause"]
     faults = object_store.faults()[before:]
     print(Counter(fault["fault"] for fault in faults), came)
     # What was given up after its deadline may reach the store behind all else; `gc` takes it.
     late = {fault["path"] for fault in faults if fault["fault"] == "stall" and fault["method"] == "PUT"}
-    left = [*store.under("unfinished"), *store.under("checkpoints")]
+    left = [*store.list_objects("unfinished"), *store.list_objects("checkpoints")]
     assert {f"/{address.removeprefix('s3://')}/{key}" for key in left} <= late
     known = [(entry["stage"], entry["identity"]) for entry in record["stages"]]
     unfinished = {tuple(key.removesuffix(".json").split("/")[1:3]) for key in left}
@@ -147,7 +147,7 @@ def test_through_faults_and_over_two_machines_a_run_ends_with_the_digests_of_a_l
         assert planted_secrets(machine.cache) == []
     everything = s3fs.S3FileSystem(use_listings_cache=False)
     objects = everything.find(address.removeprefix("s3://"))
-    assert len(store.under("manifests")) == len(STAGES) <= len(store.under("parts")) < len(objects)
+    assert len(store.list_objects("manifests")) == len(STAGES) <= len(store.list_objects("parts")) < len(objects)
     assert [name for name in objects if SECRET.encode() in everything.cat_file(name)] == []
 
 
@@ -163,9 +163,9 @@ def test_two_machines_that_run_one_recipe_build_each_artifact_once(
     for stage in ("sample", "clean", "dedup"):
         assert sorted(outcomes[stage] for outcomes in by_stage) == ["built", "reused"], stage
     store = ObjectStore(address)
-    assert len(store.under("manifests")) == 3
-    parts = store.under("parts")
-    for key in store.under("manifests"):
+    assert len(store.list_objects("manifests")) == 3
+    parts = store.list_objects("parts")
+    for key in store.list_objects("manifests"):
         manifest = store.read(key)
         for file in manifest["files"]:
             assert part_key(manifest["stage"], manifest["identity"], file["digest"]) in parts
@@ -178,9 +178,9 @@ def test_what_no_kept_run_needs_is_collected_in_the_store(
     store = ObjectStore(address)
     recipe = foundry / "foundry.toml"
     machine.run(recipe, address, "--until", "clean", "--set", "sample.limit=0.5")
-    old = {*store.under("manifests"), *store.under("parts")}
+    old = {*store.list_objects("manifests"), *store.list_objects("parts")}
     machine.run(recipe, address, "--until", "clean")
-    kept = {*store.under("manifests"), *store.under("parts")} - old
+    kept = {*store.list_objects("manifests"), *store.list_objects("parts")} - old
     for manifest in tmp_path.glob("a/*/artifacts/*/*/manifest.json"):
         os.utime(manifest, (0, 0))  # Artifacts of the last hour are never collected.
     machine.bessemer("store", "gc", "--keep-last", "1", "--yes", "--root", address)

@@ -9,7 +9,7 @@ import pytest
 
 from flows.runs.object_store import file_problem, left_in_store, manifest_problem, remove_left, remove_stored, set_right
 from model.digests import digest_bytes
-from tasks.artifacts.remote.artifacts import fetch_files, put_artifact, stand
+from tasks.artifacts.remote.artifacts import create_stub, fetch_files, put_artifact
 from tasks.artifacts.remote.attach import attached_root, store_of
 from tasks.artifacts.remote.object_store import ObjectStore
 from tasks.artifacts.workspace import FileRecord
@@ -27,7 +27,7 @@ def folder(object_store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pat
     root = attached_root(f"s3://bessemer/{secrets.token_hex(6)}")
     (tmp_path / "file").write_bytes(DATA)
     put_artifact(store_behind(root), MANIFEST, lambda _: tmp_path / "file")
-    stand(root, MANIFEST)
+    create_stub(root, MANIFEST)
     return root / "artifacts" / "clean" / MANIFEST["identity"]
 
 
@@ -40,7 +40,7 @@ def store_behind(root: Path) -> ObjectStore:
 def test_damage_in_a_store_is_put_right_from_here_or_taken_out_of_use(folder: Path) -> None:
     root = folder.parents[2]
     store = store_behind(root)
-    (part,) = store.under("parts")
+    (part,) = store.list_objects("parts")
     assert (manifest_problem(folder), file_problem(folder, RECORD)) == (None, None)
     fetch_files(root, store, folder, [vars(RECORD)])
     store.put(part, b"rows and rots")
@@ -52,8 +52,8 @@ def test_damage_in_a_store_is_put_right_from_here_or_taken_out_of_use(folder: Pa
     store.delete([part])
     assert "is missing in s3://" in str(file_problem(folder, RECORD))
     assert "taken out of use" in set_right(folder, [RECORD.name])
-    assert store.under("manifests") == {}
-    (aside,) = store.under("aside")
+    assert store.list_objects("manifests") == {}
+    (aside,) = store.list_objects("aside")
     assert store.read(aside) == json.loads((folder / "manifest.json").read_text())
 
 
@@ -68,7 +68,7 @@ def test_what_builds_left_goes_and_what_stands_stays(folder: Path) -> None:
     places = left_in_store(store, [known], time.time() + 3600)
     assert places == [known, left]
     remove_left(store, places)
-    assert store.under("unfinished") == store.under("checkpoints") == {}
-    assert list(store.under("parts")) == [f"parts/clean/{'1' * 32}/{RECORD.digest}"]
+    assert store.list_objects("unfinished") == store.list_objects("checkpoints") == {}
+    assert list(store.list_objects("parts")) == [f"parts/clean/{'1' * 32}/{RECORD.digest}"]
     remove_stored(store, [known])
-    assert store.under("parts") == store.under("manifests") == {}
+    assert store.list_objects("parts") == store.list_objects("manifests") == {}

@@ -21,7 +21,7 @@ from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.runs.pipeline import BUILDERS
 from model.errors import RecipeError
-from tasks.artifacts.build import RunContext, Watcher
+from tasks.artifacts.build import ProgressListener, RunContext
 from tasks.decontaminate.config import DecontaminateConfig
 
 ASKED = Asked(hardware="h200", devices=8, days=1.0, price=3.5)
@@ -39,7 +39,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def told(recipe: Recipe, root: Path) -> dict[str, Any]:
-    return plan_recipe(recipe, root, 0.01, ASKED, Watcher())
+    return plan_recipe(recipe, root, 0.01, ASKED, ProgressListener())
 
 
 def test_small_sources_are_taken_whole_and_told(told: dict[str, Any]):
@@ -89,13 +89,13 @@ def test_the_lines_for_the_recipe_may_be_pasted_into_one_that_init_wrote(told: d
 
 
 def test_a_second_pilot_is_reused(told: dict[str, Any], recipe: Recipe, root: Path):
-    again = plan_recipe(recipe, root, 0.01, ASKED, Watcher())
+    again = plan_recipe(recipe, root, 0.01, ASKED, ProgressListener())
     assert again == told
 
 
 def test_the_processor_says_nothing_of_devices(told: dict[str, Any], recipe: Recipe, root: Path):
     train = recipe.train.model_copy(update={"device": "cuda", "ranks": 4, "dtype": "bfloat16"})
-    found = plan_recipe(recipe.model_copy(update={"train": train}), root, 0.01, Asked(days=1.0), Watcher())
+    found = plan_recipe(recipe.model_copy(update={"train": train}), root, 0.01, Asked(days=1.0), ProgressListener())
     training = found["training"]
     assert {name for name, value in training.items() if value is None} == {
         *("peak_flops", "days", "device_hours", "mfu", "sustained_flops", "cost", "memory_bytes", "price", "arithmetic")
@@ -115,7 +115,7 @@ def test_the_processor_says_nothing_of_devices(told: dict[str, Any], recipe: Rec
 
 
 def test_this_processor_is_told_by_the_steps_it_makes_and_without_a_share(recipe: Recipe, root: Path):
-    found = plan_recipe(recipe, root, 0.01, Asked(days=1.0), Watcher())
+    found = plan_recipe(recipe, root, 0.01, Asked(days=1.0), ProgressListener())
     training = found["training"]
     assert training["mfu"] is training["peak_flops"] is None
     assert training["hardware_source"].startswith("measured: ")
@@ -159,7 +159,7 @@ def test_half_a_corpus_foresees_the_other_half(tmp_path: Path):
     """
     (tmp_path / "half.toml").write_text(text)
     half = load_recipe(tmp_path / "half.toml", tmp_path)
-    told = plan_recipe(half, tmp_path / "root", 0.01, ASKED, Watcher())
+    told = plan_recipe(half, tmp_path / "root", 0.01, ASKED, ProgressListener())
     assert 0.1 < told["pilot"]["sources"]["notes"]["share"] < 0.3
     stages = {line["stage"]: line["documents"] for line in told["stages"]}
     assert stages["sample"]["value"] == 2000
@@ -214,7 +214,7 @@ def test_a_budget_is_a_number_with_its_multiple(foundry: Path, tmp_path: Path, w
 def test_sizes_are_the_recipe_s_own(recipe: Recipe, root: Path, asked: Asked, told: str):
     """Whether its text is here or not."""
     with pytest.raises(RecipeError, match=told):
-        plan_recipe(recipe, root, 0.01, asked, Watcher())
+        plan_recipe(recipe, root, 0.01, asked, ProgressListener())
     with pytest.raises(RecipeError, match=told):
         plan_by_stated_sizes(recipe, asked)
 

@@ -22,7 +22,7 @@ from model.errors import BessemerError, InputError, RecipeError
 from tasks.sample import discovery, first_records
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
-from tasks.sample.first_records import first_misfit
+from tasks.sample.first_records import find_mismatch
 
 RECIPE = """\
 name = "small"
@@ -213,7 +213,7 @@ def test_of_a_huge_file_little_is_read(tmp_path: Path, monkeypatch: pytest.Monke
     Counted.read_bytes = 0
     source = Source(name="s", paths=(str(tmp_path / name),), weight=1)
     (listing,) = find_files(SampleConfig(sources=(source,), budget_tokens=1))
-    first_misfit(listing)
+    find_mismatch(listing)
     assert 0 < Counted.read_bytes < 8 << 20
 
 
@@ -242,7 +242,7 @@ def test_a_remote_source_is_looked_at_as_little(tmp_path: Path, monkeypatch: pyt
             read = 0
             source = Source(name="s", paths=(f"memory://look/{name}",), text_field=field, weight=1)
             (listing,) = find_files(SampleConfig(sources=(source,), budget_tokens=1))
-            misfit = first_misfit(listing)
+            misfit = find_mismatch(listing)
             assert (misfit is None) == fits
             assert misfit is None or misfit.setting == "text_field"
             assert 0 < read < 8 << 20
@@ -274,7 +274,7 @@ def test_an_address_that_no_record_has_is_told_and_one_that_some_lack_is_not(nam
         (tmp_path / name).write_text(text)
         source = Source(name="s", paths=(str(tmp_path / name),), weight=1, url_field=url_field)
         (listing,) = find_files(SampleConfig(sources=(source,), budget_tokens=1))
-        return first_misfit(listing)
+        return find_mismatch(listing)
 
     assert misfit("link", "", "http://a.example") is None
     found = misfit("url", "", "http://a.example")

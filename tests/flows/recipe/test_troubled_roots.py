@@ -72,5 +72,5 @@ def test_one_file_of_a_parent_deleted_is_named_and_nothing_is_made_of_the_rest(r
 
 
 def test_the_path_of_a_deleted_artifact_says_so(root: Path) -> None:
-    with pytest.raises(InputError, match="no longer stands: somebody removed it"):
+    with pytest.raises(InputError, match="no longer exists: somebody removed it"):
         Artifact.open(root / "artifacts" / "clean" / "0123")

@@ -228,7 +228,7 @@ def test_found_weights_of_elsewhere_are_not_read(folder: Path):
     ],
 )
 def test_addresses_beyond_the_web_are_refused(folder: Path, uri: str):
-    with pytest.raises(RecipeError, match=r"http:// and https:// addresses alone"):
+    with pytest.raises(RecipeError, match=r"only http:// and https:// addresses"):
         recipe(folder, paths=f"paths = ['{uri}']")
 
 

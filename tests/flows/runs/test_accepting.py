@@ -90,7 +90,7 @@ def test_force_puts_the_word_to_the_test(foundry: Path, root: Path) -> None:
     recipe = load_recipe(foundry / "foundry.toml", root, ["dedup.threshold=1.0"])
     accept_one(recipe, root, "dedup", whatever_changed=True)
     clean = Artifact.open(next(root.glob("artifacts/clean/*")))
-    with pytest.raises(IntegrityError, match="gave other bytes"):
+    with pytest.raises(IntegrityError, match="produced other bytes"):
         BUILDERS["dedup"](RunContext(root, "run", forced=frozenset({"dedup"})), clean, recipe.dedup)
     assert len(list(root.glob("artifacts/dedup/*"))) == 2
 
@@ -140,7 +140,7 @@ def test_an_accepted_artifact_that_is_gone_is_built_and_told(
     standing.rename(root / "elsewhere")
     with caplog.at_level("INFO", logger="tasks.artifacts.build"):
         assert outcomes(recipe, root)[1][0] == "build"
-    assert "no longer stands" in caplog.text
+    assert "no longer exists" in caplog.text
 
 
 def test_a_damaged_alias_is_named(recipe: Recipe, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

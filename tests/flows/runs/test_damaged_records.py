@@ -14,8 +14,8 @@ from flows.runs.model_registry import link_promotions, promote
 from flows.runs.record import list_runs, read_recipe, warn_once
 from model.checksummed_json import seal, write_sealed
 from model.errors import IntegrityError
-from tasks.artifacts.earlier import find_earlier
 from tasks.artifacts.manifest import read_manifest, write_manifest
+from tasks.artifacts.references import resolve_artifacts
 from tasks.artifacts.remote.metadata import read_record
 
 GOOD, DAMAGED = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"
@@ -86,7 +86,7 @@ def test_commands_about_other_runs_answer_and_name_it_on_stderr(runs: Path) -> N
 def test_who_asks_for_this_very_run_learns_that_it_is_damaged(runs: Path) -> None:
     path = damage(runs, "{")
     with pytest.raises(IntegrityError, match=r"run\.json is damaged"):
-        find_earlier([DAMAGED], runs, "sample", "dedup.against")
+        resolve_artifacts([DAMAGED], runs, "sample", "dedup.against")
     with pytest.raises(IntegrityError, match=r"run\.json is damaged"):
         open_run(runs, DAMAGED)
     with pytest.raises(IntegrityError, match=r"run\.json is damaged"):

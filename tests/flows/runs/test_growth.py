@@ -18,7 +18,7 @@ from model.checksummed_json import write_sealed
 from model.digests import digest_bytes
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import Identity
-from tasks.artifacts.manifest import MANIFEST, content_digest, parents_told, rows_by_table, write_manifest
+from tasks.artifacts.manifest import MANIFEST, content_digest, parent_entries, rows_by_table, write_manifest
 from tasks.artifacts.reuse import explain_miss
 from tasks.artifacts.schema import FORMAT
 from tasks.artifacts.tables import table_file_name
@@ -66,7 +66,7 @@ def publish(root: Path, stage: str, number: int, parts: int, parents: dict[str, 
         "files": [asdict(record) for record in records],
         "rows": rows_by_table(records),
         "bytes": len(BYTES) * len(records),
-        "parents": parents_told(parents),
+        "parents": parent_entries(parents),
         "report": {"sources": {}, "facts": {}},
     }
     write_manifest(folder, manifest)

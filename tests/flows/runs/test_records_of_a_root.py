@@ -15,8 +15,8 @@ from flows.service.files import ServiceFiles
 from model.checkpoint.complete_marker import complete
 from model.checksummed_json import seal, write_sealed
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.build import Watcher
-from tasks.artifacts.lease import build_lease, no_word
+from tasks.artifacts.build import ProgressListener
+from tasks.artifacts.lease import build_lease, ignore
 from tasks.artifacts.remote.metadata import read_record
 from tasks.artifacts.reuse import Alias, read_alias, write_alias
 from tasks.artifacts.workspace import Workspace
@@ -47,7 +47,9 @@ def kept(root: Path, foundry: Path) -> Path:
     """The three stages with a record of each kind that a person, a run, a lease and an unfinished build leave."""
     warn_once.cache_clear()
     recipe = foundry / "foundry.toml"
-    record = RunRecord(root / "runs" / RUN, {"run_id": RUN, "recipe_name": "foundry", "root": str(root)}, Watcher())
+    record = RunRecord(
+        root / "runs" / RUN, {"run_id": RUN, "recipe_name": "foundry", "root": str(root)}, ProgressListener()
+    )
     for stage in ("sample", "clean", "dedup"):
         (path,) = root.glob(f"artifacts/{stage}/*")
         record.data["stages"].append(stage_entry(stage, Artifact.open(path), 1.0))
@@ -55,7 +57,7 @@ def kept(root: Path, foundry: Path) -> Path:
     record.save()
     write_sealed(root / "runs" / RUN / "recipe.json", {"name": "foundry"})
     write_alias(root, Alias("clean", "ab" * 16, "cd" * 16, "ef" * 16, ("code.x: a -> b",), "me", "today", "a comment"))
-    with build_lease(root / "locks" / "held", no_word):
+    with build_lease(root / "locks" / "held", ignore):
         pass
     workspace = Workspace(root / "work" / "ab.000001-cd")
     workspace.folder.mkdir(parents=True)
@@ -156,5 +158,5 @@ def test_damaged_digests_of_inputs_are_named_and_made_anew(
 def test_an_alias_with_another_word_is_no_word(kept: Path, read: Callable[[Path], object]) -> None:
     (path,) = kept.glob("aliases/clean/*.json")
     path.write_bytes(path.read_bytes().replace(b'"me"', b'"we"'))
-    with pytest.raises(Exception, match=r"is damaged .* Remove the file: the stage is built then"):
+    with pytest.raises(Exception, match=r"is damaged .* Remove the file: then the stage is built"):
         read(kept)

@@ -18,7 +18,7 @@ from tasks.common.code_fingerprint import code_of, is_operations
 pytestmark = pytest.mark.joints
 
 LISTENERS = {
-    ("tasks/artifacts/build.py", "Watcher.progress"),
+    ("tasks/artifacts/build.py", "ProgressListener.progress"),
     ("flows/runs/pipeline.py", "_build_train.<locals>.<lambda>"),
 }
 """Ran within a stage, and only hear how far it is."""

@@ -213,7 +213,7 @@ def test_data_beside_the_code(
             for told, change in SAME_BYTES.items():
                 _expect_reuse(tally, f"{file} {told}", _after(change, path, asking.ask))
             away = path.rename(checkout / "away")
-            _expect_only(tally, f"{file} removed", asking.ask(), stage, f"code: {file} is gone")
+            _expect_only(tally, f"{file} removed", asking.ask(), stage, f"code: {file} was removed")
             away.rename(path)
             more = path.with_name("more.tsv")
             more.write_text("more\n")

@@ -107,7 +107,12 @@ EDITS = {
         "window: int = Field(default=129",
         {"train"},
     ),
-    "how a file is checked": ("tasks/artifacts/published.py", "if found != digest:", "if not found == digest:", set()),
+    "how a file is checked": (
+        "tasks/artifacts/published.py",
+        "if found != record.digest:",
+        "if not found == record.digest:",
+        set(),
+    ),
     "how an artifact is read": (
         "tasks/artifacts/artifact.py",
         "pa.concat_tables(tables)",
@@ -121,7 +126,7 @@ EDITS = {
         EVERY - {"train"},
     ),
     "what is told of a limit": (
-        "tasks/artifacts/drop_rate_limit.py",
+        "tasks/artifacts/limits.py",
         "Look at the source and",
         "Look at the source, and",
         set(),

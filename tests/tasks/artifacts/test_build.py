@@ -17,12 +17,12 @@ from model.digests import digest_bytes, digest_file
 from model.errors import Infra, InputError, IntegrityError
 from model.file_content import ChangedInput, read_content
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.build import RunContext, Stage, Watcher, build_artifact
+from tasks.artifacts.build import ProgressListener, RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
-from tasks.common.digests import InputDigests, forgetting_changed
+from tasks.common.digests import InputDigests, forget_changed_inputs
 
 SHOUT = Stage("shout", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
 
@@ -67,15 +67,15 @@ def test_a_second_build_of_the_same_identity_is_reused_and_runs_nothing(tmp_path
     assert not (tmp_path / "work" / first.identity).exists()
 
 
-def test_another_setting_is_another_identity_and_its_cause_is_told(tmp_path: Path) -> None:
+def test_another_setting_is_another_identity_and_its_cause_is_reported(tmp_path: Path) -> None:
     heard: list[str] = []
 
-    class Listener(Watcher):
+    class Listener(ProgressListener):
         def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
             heard.append(f"{artifact.outcome} {artifact.cause}")
 
-    loud = build(tmp_path, watcher=Listener())
-    soft = build(tmp_path, ShoutConfig(loud=False), watcher=Listener())
+    loud = build(tmp_path, listener=Listener())
+    soft = build(tmp_path, ShoutConfig(loud=False), listener=Listener())
     assert loud.identity != soft.identity
     assert heard == ["built no artifact of this stage exists yet", "built params.loud: true -> false"]
 
@@ -144,12 +144,12 @@ def test_a_stage_outside_the_stretch_must_exist_already(tmp_path: Path) -> None:
 def test_a_forced_rebuild_that_agrees_is_reproduced(tmp_path: Path) -> None:
     outcomes: list[str] = []
 
-    class Listener(Watcher):
+    class Listener(ProgressListener):
         def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
             outcomes.append(artifact.outcome)
 
     build(tmp_path)
-    build(tmp_path, forced=frozenset({"shout"}), watcher=Listener())
+    build(tmp_path, forced=frozenset({"shout"}), listener=Listener())
     assert outcomes == ["reproduced"]
     assert not list((tmp_path / "work").iterdir())
 
@@ -312,7 +312,7 @@ def test_what_a_cache_of_wrong_times_hides_is_an_error_once_and_then_another_inp
     inputs.save()
     path.write_bytes(b"cast tin")
     assert InputDigests(tmp_path / "inputs.json").content(path) == content
-    with pytest.raises(ChangedInput, match=r"input\.txt was changed"), forgetting_changed(tmp_path / "inputs.json"):
+    with pytest.raises(ChangedInput, match=r"input\.txt was changed"), forget_changed_inputs(tmp_path / "inputs.json"):
         read_content(path, content)
     assert InputDigests(tmp_path / "inputs.json").digest(path) == digest_bytes(b"cast tin")
 

@@ -62,12 +62,12 @@ IDENTITY = Identity(
         ({"stage": "clean"}, 'stage: "dedup" -> "clean"'),
         ({"code": Code("2", ROOTS, {SIGN: "ab"})}, "code: tasks.dedup.minhash.sign was edited"),
         ({"code": Code("2", ROOTS, {SIGN: "aa", "tasks.dedup.lsh:key": "x"})}, "code: tasks.dedup.lsh.key is new"),
-        ({"code": Code("2", ROOTS, {})}, "code: tasks.dedup.minhash.sign is gone"),
+        ({"code": Code("2", ROOTS, {})}, "code: tasks.dedup.minhash.sign was removed"),
         ({"code": Code("2", ("a:b",), {SIGN: "aa"})}, "code: it begins at tasks.dedup.stage:build -> a:b"),
         ({"params": {"bands": 14}}, "params.bands: 16 -> 14"),
         ({"parents": {"documents": "cd"}}, "the input `documents` has other content (cc -> cd)"),
         ({"libs": {"numba": "0.69.0"}}, 'libs.numba: "0.68.1" -> "0.69.0"'),
-        ({"libs": {}}, "libs.numba is gone"),
+        ({"libs": {}}, "libs.numba was removed"),
     ],
 )
 def test_each_part_of_an_identity_changes_the_key_and_is_named(changed: dict[str, Any], cause: str) -> None:
@@ -103,7 +103,7 @@ def test_runtime_fields_stay_out_of_the_identity_at_any_depth() -> None:
     assert Outer().identity_params() == {"bands": 16, "sources": [{"name": "books"}]}
 
 
-def test_what_decides_is_told_by_version() -> None:
+def test_what_decides_is_identified_by_version() -> None:
     told = library_versions(["pyarrow", "python", "unicode"], {})
     assert told == {
         "pyarrow": pa.__version__,

@@ -13,12 +13,12 @@ import pytest
 
 from model.checksummed_json import seal
 from tasks.artifacts import lease as leases
-from tasks.artifacts.lease import build_lease, is_alive, is_held, no_word
+from tasks.artifacts.lease import build_lease, ignore, is_alive, is_held
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from tasks.artifacts.lease import build_lease, is_alive, is_held, no_word
+from tasks.artifacts.lease import build_lease, is_alive, is_held, ignore
 with build_lease(Path(sys.argv[1]), print, float(sys.argv[2])) as lease:
     print("held", flush=True)
     sys.stdin.readline()
@@ -82,7 +82,7 @@ def test_a_killed_holder_is_passed_over_at_once(tmp_path: Path, holder: subproce
     assert seconds_until_held(tmp_path / "lease") < 0.5
 
 
-def test_a_holder_that_stands_still_is_passed_over_after_its_lease_and_knows_it(
+def test_a_suspended_holder_loses_its_lease_after_the_lease_time_and_knows_it(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
     os.kill(holder.pid, signal.SIGSTOP)
@@ -115,7 +115,7 @@ def written(folder: Path, **changes: object) -> None:
     (folder / "7.lease").write_bytes(leases._state("3") + seal(record))
 
 
-def test_a_recycled_process_number_is_told_from_the_holder(tmp_path: Path) -> None:
+def test_a_recycled_process_number_is_distinguished_from_the_holder(tmp_path: Path) -> None:
     written(tmp_path / "lease", started="1")
     assert seconds_until_held(tmp_path / "lease") < 0.5
 
@@ -126,17 +126,17 @@ def test_of_a_holder_elsewhere_only_silence_tells(tmp_path: Path, change: dict[s
     assert 0.9 < seconds_until_held(tmp_path / "lease") < 3.0
 
 
-def test_of_a_damaged_lease_only_silence_tells(tmp_path: Path) -> None:
+def test_the_holder_of_a_damaged_lease_is_judged_by_silence_alone(tmp_path: Path) -> None:
     written(tmp_path / "lease", pid=2**22 + 1)
     file = tmp_path / "lease" / "7.lease"
     file.write_bytes(file.read_bytes().replace(b"4194305", b"4194304"))
     waited: list[str] = []
     with build_lease(tmp_path / "lease", waited.append, 0.3):
-        assert waited == ["another process that has just begun, or whose lease is damaged"]
+        assert waited == ["another process, which has just begun or whose lease is damaged"]
 
 
-def test_every_flipped_bit_of_a_lease_is_told(tmp_path: Path) -> None:
-    with build_lease(tmp_path / "lease", no_word, 60.0):
+def test_every_flipped_bit_of_a_lease_is_detected(tmp_path: Path) -> None:
+    with build_lease(tmp_path / "lease", ignore, 60.0):
         held = (tmp_path / "lease" / "1.lease").read_bytes()
     given_back = (tmp_path / "lease" / "1.lease").read_bytes()
     for record in (held, given_back):
@@ -173,7 +173,7 @@ def test_who_would_not_wait_hears_at_once_of_a_holder_that_lives(tmp_path: Path,
     began = time.monotonic()
     with (
         pytest.raises(LivesError, match=f"process {holder.pid} on "),
-        build_lease(tmp_path / "lease", no_word, 60.0, on_alive),
+        build_lease(tmp_path / "lease", ignore, 60.0, on_alive),
     ):
         pass
     assert is_alive(tmp_path / "lease", 60.0)

@@ -16,7 +16,7 @@ import tasks.sample.sampler
 from model.errors import GuardError, Numerics
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
-from tasks.artifacts.drop_rate_limit import WipeOutLimits
+from tasks.artifacts.limits import DropRateLimits
 from tasks.artifacts.report import StageReport
 from tasks.clean.config import CleanConfig
 from tasks.clean.stage import build_clean
@@ -70,8 +70,8 @@ def test_clean_ends_at_the_part_after_which_nothing_could_help(
     with pytest.raises(GuardError) as told:
         build_clean(context, documents, clean(workers, wipe_out_limit=0.45))
     assert str(told.value).startswith(
-        "clean: 85 of 180 documents (47.2%) of source `web` are dropped after 120 of them, and the others were not"
-        " looked at: the limit is 45%. Most were dropped by `gopher_words_min` (85)"
+        "clean: 85 of 180 documents (47.2%) of source `web` were dropped among the first 120, and the others were not"
+        " processed: the limit is 45%. Most were dropped by `gopher_words_min` (85)"
     )
     assert not (context.root / "artifacts" / "clean").exists()
 
@@ -117,7 +117,9 @@ def test_dedup_ends_early_goes_on_and_refuses_what_is_reused(
     documents = make_documents([[("copies", LONG)] * 40 for _ in range(4)])
     calls = counted(monkeypatch, tasks.dedup.pipeline, "filter_part")
     quiet = DedupConfig(planted_pairs=0, threads=1)
-    with pytest.raises(GuardError, match=r"dedup: 119 of 160 documents \(74\.4%\) .* after 120 of them.*limit is 70%"):
+    with pytest.raises(
+        GuardError, match=r"dedup: 119 of 160 documents \(74\.4%\) .* among the first 120.*limit is 70%"
+    ):
         build_dedup(context, documents, quiet.model_copy(update={"wipe_out_limit": 0.7}))
     assert calls == Counter(range(3))
     allowed = quiet.model_copy(update={"wipe_out_limit": 0.7, "wipe_out_overrides": {"copies": 1.0}})
@@ -185,16 +187,16 @@ def report_of(documents_in: int, documents_out: int, dropped: int) -> StageRepor
 
 
 @pytest.fixture
-def limits(make_documents: Callable[..., Artifact]) -> Callable[..., WipeOutLimits]:
+def limits(make_documents: Callable[..., Artifact]) -> Callable[..., DropRateLimits]:
     """Limits of a stage that reads `coming` documents of `books`."""
 
-    def make(coming: int, limit: float = 0.9, **overrides: float) -> WipeOutLimits:
-        return WipeOutLimits("clean", limit, overrides, make_documents([[("books", "text")] * coming]))
+    def make(coming: int, limit: float = 0.9, **overrides: float) -> DropRateLimits:
+        return DropRateLimits("clean", limit, overrides, make_documents([[("books", "text")] * coming]))
 
     return make
 
 
-def test_the_wipe_out_guard_looks_from_a_hundred_documents_on(limits: Callable[..., WipeOutLimits]) -> None:
+def test_the_wipe_out_guard_looks_from_a_hundred_documents_on(limits: Callable[..., DropRateLimits]) -> None:
     limits(99).check(report_of(99, 1, 98))
     limits(100).check(report_of(100, 10, 90))
     with pytest.raises(GuardError, match=r"91 of 100 documents \(91.0%\) of source `books`.*`short`"):
@@ -202,14 +204,14 @@ def test_the_wipe_out_guard_looks_from_a_hundred_documents_on(limits: Callable[.
     limits(100, books=0.95).check(report_of(100, 9, 91))
 
 
-def test_dropping_every_document_is_stopped_however_few_they_are(limits: Callable[..., WipeOutLimits]) -> None:
+def test_dropping_every_document_is_stopped_however_few_they_are(limits: Callable[..., DropRateLimits]) -> None:
     limits(0).check(report_of(0, 0, 0))
     with pytest.raises(GuardError, match=r"all 5 documents would be dropped, most by `short` \(5\)"):
         limits(5).check(report_of(5, 0, 5))
     limits(5, books=1.0).check(report_of(5, 0, 5))
 
 
-def test_parts_end_a_stage_only_where_its_end_would(limits: Callable[..., WipeOutLimits]) -> None:
+def test_parts_end_a_stage_only_where_its_end_would(limits: Callable[..., DropRateLimits]) -> None:
     """For every number dropped so far of 100, all the others may still stay."""
     one = limits(100, 0.9)
     for dropped in range(101):

@@ -152,9 +152,9 @@ def test_a_parent_that_was_built_again_says_the_same(tmp_path: Path) -> None:
 
 def test_documents_that_a_parent_let_through_and_that_did_not_come_in_are_an_error(tmp_path: Path) -> None:
     parent = parent_of(tmp_path)
-    with pytest.raises(IntegrityError, match=r"`sample` let 5 documents of source `words` through, and 4 came in"):
+    with pytest.raises(IntegrityError, match=r"`sample` passed on 5 documents of source `words`, and 4 were read"):
         child_of(tmp_path, parent, lambda words: words[1:])
-    with pytest.raises(IntegrityError, match=r"`sample` let 20 bytes of source `words` through, and 21 came in"):
+    with pytest.raises(IntegrityError, match=r"`sample` passed on 20 bytes of source `words`, and 21 were read"):
         child_of(tmp_path, parent, lambda words: [*words[1:], words[0] + "s"])
     assert not (tmp_path / "artifacts" / "clean").exists()
     assert child_of(tmp_path, parent).rows("documents") == 5
@@ -168,12 +168,12 @@ def test_a_table_of_other_rows_than_were_counted_is_not_published(tmp_path: Path
         return unit.report
 
     stage = Stage("sample", roots=("tasks.artifacts.ledger",), libraries=())
-    with pytest.raises(Bug, match="by its counts 2 rows of documents go on, and its table has 1"):
+    with pytest.raises(Bug, match="by its counts 2 rows of documents are passed on, and its table has 1"):
         build_artifact(RunContext(tmp_path, "run"), stage, WordsConfig(), {}, run)
     assert not (tmp_path / "artifacts").exists()
 
 
-def test_an_unsealed_manifest_of_an_earlier_format_is_told_by_its_format(
+def test_a_manifest_without_checksum_of_an_earlier_format_is_recognised_by_its_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent = parent_of(tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tasks.artifacts.identity import Identity
-from tasks.artifacts.reuse import IDENTITY, adopt, other_version, tell_identity
+from tasks.artifacts.reuse import IDENTITY, adopt, other_version, write_identity
 from tasks.common.code_fingerprint import Code
 
 ROOTS, LOOP = ("model.train.__main__:__main__",), "model.train.trainer:step"
@@ -16,7 +16,7 @@ NOW = Identity("train", Code("2", ROOTS, {LOOP: "b"}), {"rate": 1}, {"rows": "r"
 def left(root: Path, identity: Identity) -> Path:
     folder = root / "work" / f"{identity.key}.000001-aa"
     folder.mkdir(parents=True)
-    tell_identity(folder, identity)
+    write_identity(folder, identity)
     return folder
 
 
@@ -26,7 +26,7 @@ def test_what_differs_in_code_and_libraries_alone_is_found(tmp_path: Path) -> No
     found = other_version(tmp_path, NOW)
     assert found is not None
     assert found.folder == folder
-    assert found.changed == {"code.model.loop:step": ("a", "b"), "libs.torch": ("2.12.0", "2.13.0")}
+    assert found.changed == {f"code.{LOOP}": ("a", "b"), "libs.torch": ("2.12.0", "2.13.0")}
 
 
 def test_other_settings_or_rows_are_another_build(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ def report_of(documents_in: int, documents_out: int, dropped: int) -> StageRepor
     return report
 
 
-def test_a_document_without_a_fate_is_a_bug_that_names_the_source() -> None:
+def test_a_document_without_an_outcome_is_a_bug_that_names_the_source() -> None:
     report_of(10, 7, 3).check_conservation("clean")
-    with pytest.raises(Bug, match="source `books`: 10 documents came in and 9 have a recorded fate"):
+    with pytest.raises(Bug, match="source `books`: 10 documents were read and 9 have a recorded outcome"):
         report_of(10, 7, 2).check_conservation("clean")
 
 

@@ -131,10 +131,10 @@ def test_damage_is_not_upgraded(family: tuple[Artifact, Artifact], tmp_path: Pat
     assert not upgraded_file(family[0].path).exists()
 
 
-def test_a_missing_step_and_a_later_format_are_told(family: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+def test_a_missing_step_and_a_later_format_are_errors(family: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     rewritten(family[0].path, format=OLDEST - 1)
     with pytest.raises(
-        InputError, match=f"Nothing leads from format {OLDEST - 1} to this one. Give this version a root"
+        InputError, match=f"Format {OLDEST - 1} cannot be converted to this one. Give this version a root"
     ):
         list(upgrade(tmp_path))
     rewritten(family[0].path, format=FORMAT)
@@ -155,7 +155,7 @@ def test_a_build_beside_an_artifact_of_another_format_says_which_version_made_it
 ) -> None:
     rewritten(family[0].path, format=OLDEST - 1, git={"commit": "0123456789abcdef", "dirty": False})
     with pytest.raises(
-        InputError, match=r"format 1, made by commit 0123456789ab, and .* reads format 2\. Nothing leads"
+        InputError, match=r"format 1, made by commit 0123456789ab, and .* reads format 2\. Format 1 cannot be converted"
     ):
         make(tmp_path, "sample", {"other": family[1]})
 

@@ -60,7 +60,7 @@ def rebuilt_texts(chunk: Artifact, tokenizer: Tokenizer) -> dict[bytes, bytes]:
         before = found.get(span["doc_id"], b"")
         assert len(before) == span["start"]
         stretch = tokenizer.decode_bytes(ids)
-        opening = tokenizer.leading_blank and span["doc_id"] not in found
+        opening = tokenizer.leading_space and span["doc_id"] not in found
         found[span["doc_id"]] = before + (stretch.removeprefix(b" ") if opening else stretch)
         assert len(found[span["doc_id"]]) == span["end"]
     return found
@@ -83,7 +83,7 @@ def test_documents_are_rebuilt_where_the_vocabulary_puts_a_blank_before_them(con
     base.write_bytes(model.getvalue())
     vocab = build_vocab(context, documents, VocabConfig(base=base))
     tokenizer = open_tokenizer(vocab)
-    assert tokenizer.leading_blank
+    assert tokenizer.leading_space
     assert tokenizer.pad == tokenizer.unk == 0
     chunk = build_chunk(context, documents, vocab, ChunkConfig(row_length=LENGTH, budget_tokens=10_000))
     expected = {row["doc_id"]: row["text"].encode() for row in documents.table("documents").to_pylist()}

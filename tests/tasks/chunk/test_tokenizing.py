@@ -6,7 +6,7 @@ import pytest
 from tasks.chunk.tokenize import TABLE, tokenize_part
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
-from tasks.tokenizer.wordpiece import of_lines
+from tasks.tokenizer.wordpiece import from_vocab_txt
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_pieces
 
@@ -37,7 +37,7 @@ def test_pieces_that_tell_their_text_need_no_column_for_it(documents: pa.Table) 
 
 
 def test_token_bytes_tile_the_text_where_a_vocabulary_drops_blanks(documents: pa.Table) -> None:
-    tokenizer = tokenizer_of(of_lines("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsteel\n##s\nthe\n钢\n,\n"))
+    tokenizer = tokenizer_of(from_vocab_txt("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsteel\n##s\nthe\n钢\n,\n"))
     tokens = tokenize_part(documents, 0, tokenizer).tables[TABLE]
     assert tokens.schema.field("token_bytes").type == pa.large_list(pa.uint32())
     assert tokens.column("token_bytes").to_pylist() == [[5, 6, 1, 1, 4, 0], [0], [3, 5, 6, 0]]

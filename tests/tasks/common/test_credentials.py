@@ -51,6 +51,6 @@ def test_no_secret_before_an_at_sign_is_left(secret: str, scheme: str) -> None:
     assert without_credentials(f"read {address} now") == f"read {scheme}://***@host/path now"
 
 
-def test_the_place_of_each_address_is_told() -> None:
+def test_the_path_of_each_address_is_returned() -> None:
     recipe = {"sources": [{"name": "a", "paths": ["/data", "s3://k:s@b/x"]}], "seed": 1, "note": "?token=1"}
     assert list(addresses_with_credentials(recipe)) == [("sources[0].paths[1]", "s3://***@b/x")]

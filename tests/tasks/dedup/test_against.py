@@ -171,7 +171,7 @@ def test_names_that_mean_nothing_or_another_stage_are_errors(context, make_docum
         build_dedup(context, documents, QUIET.model_copy(update={"against": ("abcdef",)}))
     with pytest.raises(RecipeError, match="`documents`"):
         build_dedup(context, documents, against(documents))
-    with pytest.raises(InputError, match="no longer stands"):
+    with pytest.raises(InputError, match="no longer exists"):
         build_dedup(context, documents, QUIET.model_copy(update={"against": (str(tmp_path / "gone"),)}))
 
 

@@ -23,7 +23,7 @@ from tasks.evaluate.scores import NOTHING, HeldoutRows, Measured, plain_mean, ra
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
-from tasks.tokenizer.wordpiece import of_lines
+from tasks.tokenizer.wordpiece import from_vocab_txt
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_pieces
 
@@ -87,7 +87,7 @@ def test_a_model_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(t
 
 def test_text_with_unknown_words_has_no_figure():
     """A vocabulary that loses more would look the better: only xz, which loses nothing, is told."""
-    tokenizer = tokenizer_of(of_lines("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n"))
+    tokenizer = tokenizer_of(from_vocab_txt("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n"))
     texts = {"known": ["the cat", "cat"], "lost": ["the cat", "the dog"]}
     scores = heldout_scores(
         indifferent_network(7),

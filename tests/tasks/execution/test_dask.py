@@ -18,7 +18,7 @@ import pytest
 
 from model.errors import Infra, InputError
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.build import RunContext, Watcher
+from tasks.artifacts.build import ProgressListener, RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.clean.config import CleanConfig
@@ -106,7 +106,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         _script("stop", folder)
 
 
-class At(Watcher):
+class At(ProgressListener):
     """Does something once, when a stage has finished so many parts."""
 
     def __init__(self, stage: str, parts: int, action: Callable[[], None]) -> None:
@@ -181,11 +181,11 @@ def test_many_machines_make_the_bytes_of_one_though_a_worker_is_killed_in_each_s
 
     run, own = elsewhere(context, documents, tmp_path / "dask")
     watcher = At("clean", 2, kill_another)
-    contents["dask"] = data_stages(replace(run, watcher=watcher), own, cluster.machines, 1, quiz)
+    contents["dask"] = data_stages(replace(run, listener=watcher), own, cluster.machines, 1, quiz)
     assert killed == ["worker-0"]
     run, own = elsewhere(context, documents, tmp_path / "dask-again")
     watcher = At("dedup", 2, kill_another)
-    contents["dask again"] = data_stages(replace(run, watcher=watcher), own, cluster.machines, 1, quiz)
+    contents["dask again"] = data_stages(replace(run, listener=watcher), own, cluster.machines, 1, quiz)
     assert killed == ["worker-0", "worker-1"]
     assert len({tuple(found) for found in contents.values()}) == 1, contents
 
@@ -199,7 +199,7 @@ def test_a_part_that_kills_two_workers_ends_the_build_with_its_name(
     config = CleanConfig.model_validate(
         {"preset": "minimal", "extensions": extensions, "machines": cluster.machines.model_dump()}
     )
-    with pytest.raises(Infra, match=r"2 workers died while they worked on part 4, part-00004\.arrow"):
+    with pytest.raises(Infra, match=r"2 workers died while they processed part 4, part-00004\.arrow"):
         build_clean(context, documents, config)
     alive = [name for name in ("worker-0", "worker-1", "worker-2") if _lives(cluster.pid(name))]
     assert len(alive) == 1
@@ -233,13 +233,13 @@ def test_a_worker_with_other_code_is_refused(
 def test_without_a_scheduler_the_build_ends_and_goes_on_later_from_what_was_finished(
     context: RunContext, documents: Artifact, cluster: Cluster, tmp_path: Path
 ) -> None:
-    lost = replace(context, watcher=At("clean", 3, lambda: cluster.kill("scheduler")))
-    with pytest.raises(Infra, match=r"scheduler at .* is gone"):
+    lost = replace(context, listener=At("clean", 3, lambda: cluster.kill("scheduler")))
+    with pytest.raises(Infra, match=r"scheduler at .* is lost"):
         build_clean(lost, documents, QUIET.model_copy(update={"machines": cluster.machines}))
-    with pytest.raises(Infra, match="no Dask scheduler answers at tcp://127"):
+    with pytest.raises(Infra, match="no Dask scheduler responds at tcp://127"):
         build_clean(context, documents, QUIET.model_copy(update={"machines": cluster.machines}))
     again = build_clean(context, documents, QUIET)
-    assert "going on from what was finished" in again.cause
+    assert "continued from the finished parts" in again.cause
     run, own = elsewhere(context, documents, tmp_path / "whole")
     assert again.content == build_clean(run, own, QUIET).content
 

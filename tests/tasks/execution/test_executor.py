@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from model.errors import Infra, InputError
 from tasks.artifacts.map_parts import MOST_PARTS, unit_name
 from tasks.artifacts.workspace import Workspace
-from tasks.common.work import Executor, Work, in_flight
+from tasks.common.work import Executor, Work, run_in_flight
 from tasks.execution.dask import DaskCluster
 from tasks.execution.executor import Processes, ThisProcess, Threads, make_executor
 from tasks.execution.machines import Machines
@@ -36,10 +36,10 @@ def test_every_part_is_worked_on_once(executor: Executor) -> None:
 
 
 @pytest.mark.prove
-def test_processes_do_the_same_and_a_dead_one_is_told() -> None:
+def test_processes_do_the_same_and_a_dead_one_is_reported() -> None:
     assert dict(Processes(2).map(WORK, range(20))) == SQUARES
     dying = Work(os._exit, name=lambda index: f"part-{index}")
-    with pytest.raises(Infra, match=r"a worker process died while it worked on part-\d"):
+    with pytest.raises(Infra, match=r"a worker process died while it processed part-\d"):
         list(Processes(2).map(dying, range(1, 4)))
 
 
@@ -74,7 +74,7 @@ def test_no_more_are_on_their_way_than_there_is_room_for() -> None:
         return pool.submit(lambda: index)
 
     with ThreadPoolExecutor(4) as pool:
-        for _ in in_flight(submit, range(50), 3):
+        for _ in run_in_flight(submit, range(50), 3):
             with lock:
                 flying -= 1
     # The next one starts when one is done, before whoever asked has seen it.
@@ -93,7 +93,7 @@ def test_an_error_ends_it_and_what_has_not_begun_never_does() -> None:
         return index
 
     with ThreadPoolExecutor(2) as pool:
-        flight = in_flight(lambda index: pool.submit(work, index), range(9), 2)
+        flight = run_in_flight(lambda index: pool.submit(work, index), range(9), 2)
         try:
             with pytest.raises(ValueError, match="part 1"):
                 next(flight)
@@ -106,7 +106,7 @@ def test_who_asks_no_further_leaves_nothing_that_would_still_begin() -> None:
     begun: list[int] = []
 
     def start(pool: ThreadPoolExecutor) -> Iterator[tuple[int, None]]:
-        return in_flight(lambda index: pool.submit(begun.append, index), range(100), 2)
+        return run_in_flight(lambda index: pool.submit(begun.append, index), range(100), 2)
 
     with ThreadPoolExecutor(1) as pool:
         flight = start(pool)
@@ -126,18 +126,18 @@ def test_a_part_is_handed_out_again_where_trouble_is_taken_for_bad_luck() -> Non
 
     with ThreadPoolExecutor(2) as pool:
         done = dict(
-            in_flight(
+            run_in_flight(
                 lambda index: pool.submit(work, index),
                 range(4),
                 2,
-                troubled=lambda index, error: tries.count(index) < 3,
+                should_retry=lambda index, error: tries.count(index) < 3,
             )
         )
     assert done == {0: 0, 1: 1, 2: 2, 3: 3}
     assert sorted(tries) == [0, 1, 2, 2, 3]
 
 
-def test_names_of_units_sort_in_order_and_one_too_many_is_told() -> None:
+def test_names_of_units_sort_in_order_and_one_too_many_is_an_error() -> None:
     names = [unit_name(index) for index in (0, 9, 10, 99_998, 99_999)]
     assert names == sorted(names)
     with pytest.raises(InputError, match=r"100,000 parts at most.*sample\.part_bytes"):

@@ -84,7 +84,7 @@ def test_the_code_behind_them_counts_by_meaning(context, make_documents, folder)
         ("a b:c", "module:function"),
     ],
 )
-def test_what_is_wrong_is_told(folder, name, says):
+def test_what_is_wrong_is_reported(folder, name, says):
     (folder / "house_broken.py").write_text("def f(:\n")
     (folder / "house_fails.py").write_text("1 / 0\n")
     (folder / "house_hides.py").write_text("from importlib import import_module\nf = import_module('x').f\n")

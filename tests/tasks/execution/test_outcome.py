@@ -6,7 +6,7 @@ import pytest
 
 from model.errors import Paused, RecipeError
 from tasks.artifacts.artifact import ACCEPTED, BUILT, REPRODUCED, REUSED, Artifact
-from tasks.execution.outcome import ended
+from tasks.execution.outcome import final_state
 
 
 def artifact(outcome: str, cause: str = "") -> Artifact:
@@ -25,7 +25,7 @@ def artifact(outcome: str, cause: str = "") -> Artifact:
     ],
 )
 def test_an_artifact_gives_a_state_named_after_its_outcome(attempt: int, found: Artifact, message: str) -> None:
-    state = ended(attempt, lambda config: found, "config")
+    state = final_state(attempt, lambda config: found, "config")
     assert state == {"type": "COMPLETED", "name": found.outcome.capitalize(), "message": message, "data": found}
 
 
@@ -36,8 +36,8 @@ def test_an_error_of_the_tree_gives_a_state_named_after_its_class_with_one_line(
         raise error
 
     message = "foundry.toml: dedup.bnads: unknown key"
-    assert ended(1, build) == {"type": "FAILED", "name": "RecipeError", "message": message, "data": error}
-    assert ended(3, build)["message"] == f"after 2 retries: {message}"
+    assert final_state(1, build) == {"type": "FAILED", "name": "RecipeError", "message": message, "data": error}
+    assert final_state(3, build)["message"] == f"after 2 retries: {message}"
 
 
 def test_a_pause_is_no_failure_and_its_state_says_so() -> None:
@@ -47,7 +47,7 @@ def test_a_pause_is_no_failure_and_its_state_says_so() -> None:
         raise pause
 
     message = "paused after step 6 of 12; a checkpoint was written, from which training goes on"
-    assert ended(1, build) == {"type": "COMPLETED", "name": "Paused", "message": message, "data": pause}
+    assert final_state(1, build) == {"type": "COMPLETED", "name": "Paused", "message": message, "data": pause}
 
 
 def test_a_stranger_is_raised_with_its_traceback() -> None:
@@ -55,4 +55,4 @@ def test_a_stranger_is_raised_with_its_traceback() -> None:
         raise KeyError("what is this")
 
     with pytest.raises(KeyError):
-        ended(1, build)
+        final_state(1, build)

@@ -36,6 +36,7 @@ def numbered(documents: pa.Table, index: int, about: int) -> PartResult:
     report = StageReport()
     counts = report.source("web")
     counts.documents_in = counts.documents_out = documents.num_rows
+    counts.bytes_in = counts.bytes_out = sum(map(len, documents.column("text").to_pylist()))
     return PartResult({"numbers": pa.table({"index": [index], "about": [about], "rows": [documents.num_rows]})}, report)
 
 

@@ -64,5 +64,5 @@ def test_a_changed_object_is_another_input(bucket: Any, tmp_path: Any) -> None:
 
 
 def test_what_is_not_there_is_an_input_error(bucket: Any) -> None:
-    with pytest.raises(InputError, match="there is no such thing"):
+    with pytest.raises(InputError, match="it does not exist"):
         find_files(config("gs://corpus/gone.txt"))

@@ -157,7 +157,7 @@ def arrow_file(table: pa.Table, path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv"])
 @pytest.mark.parametrize("twice", ["text", "id"])
-def test_a_column_name_that_stands_twice_is_one_reject(folder: Path, name: str, twice: str) -> None:
+def test_a_column_name_that_occurs_twice_is_one_reject(folder: Path, name: str, twice: str) -> None:
     table = pa.table([pa.array(["one"]), pa.array(["two"]), pa.array(["three"])], ["text", "id", twice])
     if name == "a.csv":
         (folder / name).write_text(f"text,id,{twice}\none,two,three\n")
@@ -168,7 +168,7 @@ def test_a_column_name_that_stands_twice_is_one_reject(folder: Path, name: str, 
     assert artifact.rows("documents") == DOCUMENTS
 
 
-def test_another_column_that_stands_twice_does_no_harm(tmp_path: Path) -> None:
+def test_another_column_that_occurs_twice_does_no_harm(tmp_path: Path) -> None:
     table = pa.table([pa.array(["one"]), pa.array([1]), pa.array([2])], ["text", "x", "x"])
     for write, name in ((pq.write_table, "a.parquet"), (arrow_file, "a.arrow")):
         write(table, tmp_path / name)
@@ -184,7 +184,7 @@ def packed(path: Path, raw: bytes) -> None:
 def test_what_unpacks_to_a_multiple_of_its_bytes_is_read_up_to_the_limit(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, suffix: str
 ) -> None:
-    monkeypatch.setattr(byte_blocks, "NEVER_TOO_FAR_BYTES", 1 << 20)
+    monkeypatch.setattr(byte_blocks, "ALWAYS_ALLOWED_BYTES", 1 << 20)
     packed(folder / f"{name}{suffix}", b'text\n{"text": "first"}\n' + b"\0" * (32 << 20))
     artifact = sampled(folder, max_reject_share=1.0)
     told = rejects(artifact)[f"{name}{suffix}"]
@@ -217,7 +217,7 @@ def test_an_honest_ratio_is_read(tmp_path: Path) -> None:
 def test_a_parquet_column_that_unpacks_to_a_multiple_of_its_bytes_is_rejected_row_by_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(byte_blocks, "NEVER_TOO_FAR_BYTES", 1 << 20)
+    monkeypatch.setattr(byte_blocks, "ALWAYS_ALLOWED_BYTES", 1 << 20)
     path = tmp_path / "a.parquet"
     table = pa.table({"text": ["x" * (4 << 20), "y" * (4 << 20)]})
     pq.write_table(table, path, compression="zstd", use_dictionary=False)

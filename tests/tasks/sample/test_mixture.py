@@ -46,7 +46,7 @@ def test_published_epochs_of_gpt3_follow_from_shares_that_round_to_its_weights_b
     assert outside == ["webtext2"]
 
 
-def test_rounded_weights_are_told_with_what_rounding_does_to_the_epochs():
+def test_rounded_weights_are_reported_with_their_effect_on_the_epochs():
     config = SampleConfig(
         sources=tuple(
             Source(name=name, paths="x", tokens=tokens, weight=GPT3_WEIGHTS[name])
@@ -92,7 +92,7 @@ def test_a_capped_source_is_remarked_with_what_it_was_asked_for():
     assert (plans["small"].target_tokens, plans["large"].target_tokens) == (40, 160)
     assert (plans["small"].epochs, plans["small"].asked_epochs) == (4, 10)
     assert mixture_remarks(config, plans) == [
-        "small: its weight asks for 10.00 epochs and max_epochs = 4 stops it; what is missing goes to the others by"
+        "small: its weight asks for 10.00 epochs, limited by max_epochs = 4; the missing tokens go to the others by"
         " weight"
     ]
 

@@ -16,7 +16,7 @@ from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile, guess_format
 from tasks.sample.jsonl_reader import json_object, parse_line, record_of_fields
 from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, PassedOver, Record
+from tasks.sample.records import BadRecord, Record, Skipped
 
 
 def read(path: Path, begin: int = 0, **fields) -> list:
@@ -377,11 +377,11 @@ def test_warc_pages_are_records_with_their_address(tmp_path):
     ]
     path.write_bytes(b"".join(gzip.compress(record) for record in records))
     assert read(path, id_field="WARC-Record-ID") == [
-        PassedOver(0, "WARC records of type warcinfo"),
+        Skipped(0, "WARC records of type warcinfo"),
         Record(1, len(records[0]), "<p>Привет</p>", "urn:uuid:1", "html", "http://a.example/1"),
-        PassedOver(2, "WARC records of type request"),
-        PassedOver(3, "HTTP status 404"),
-        PassedOver(4, "media type image/png"),
+        Skipped(2, "WARC records of type request"),
+        Skipped(3, "HTTP status 404"),
+        Skipped(4, "media type image/png"),
         Record(5, sum(map(len, records[:5])), "Plain words.", "urn:uuid:4", "text", "http://a.example/4"),
         BadRecord(6, sum(map(len, records[:6])), "empty text"),
     ]

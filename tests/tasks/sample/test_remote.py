@@ -22,7 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from huggingface_hub.errors import HfHubHTTPError
 
 from model.errors import AccessError, Infra, InputError, RecipeError
-from tasks.artifacts.build import RunContext, Watcher
+from tasks.artifacts.build import ProgressListener, RunContext
 from tasks.artifacts.remote import object_store as patience
 from tasks.common.digests import InputDigests
 from tasks.sample import sampler as sampling
@@ -88,7 +88,7 @@ def test_a_folder_on_s3_reads_like_the_same_folder_here(s3, corpus):
     assert [(file.relative, file.format, file.size) for file in there.files] == [
         (file.relative, file.format, file.size) for file in here.files
     ]
-    assert there.passed_over == here.passed_over == {"of another format": 1}
+    assert there.skipped == here.skipped == {"of another format": 1}
 
 
 def test_patterns_and_single_files_on_s3(s3, corpus):
@@ -116,7 +116,7 @@ def test_a_changed_object_is_another_input(s3, tmp_path):
 
 @pytest.mark.parametrize("uri", ["s3://corpus/gone.txt", "s3://corpus/gone/*.txt", "s3://nobody/a.txt"])
 def test_what_is_not_on_s3_is_an_input_error(s3, uri):
-    with pytest.raises(InputError, match=r"Correct the address|nothing there matches"):
+    with pytest.raises(InputError, match=r"Correct the address|no file matches"):
         find_files(config(uri))
 
 
@@ -183,7 +183,7 @@ def test_an_index_page_of_the_web_is_a_folder(web):
 
 
 def test_a_page_that_is_not_there_is_an_input_error(web):
-    with pytest.raises(InputError, match="there is no such thing"):
+    with pytest.raises(InputError, match="it does not exist"):
         find_files(config(f"{web}/gone.txt"))
 
 
@@ -316,7 +316,7 @@ def busy(clock):
     server.server_close()
 
 
-class Heard(Watcher):
+class Heard(ProgressListener):
     def __init__(self):
         self.notes = []
 
@@ -326,7 +326,7 @@ class Heard(Watcher):
 
 def whole_page(root, address):
     heard = Heard()
-    built = build_sample(RunContext(root, "run", watcher=heard), config(f"{address}/page.txt"))
+    built = build_sample(RunContext(root, "run", listener=heard), config(f"{address}/page.txt"))
     assert "".join(built.table("documents").column("text").to_pylist()).encode() == WORDS
     return [note for note in heard.notes if "waiting" in note]
 
@@ -346,7 +346,7 @@ def test_a_server_that_is_busy_for_ten_minutes_costs_waiting(busy, clock, tmp_pa
     began = clock.now
     busy.status, busy.headers_told, busy.until = status, headers, began + 600
     waits = whole_page(tmp_path, busy.address)
-    assert 600 <= clock.now - began <= patience.PATIENCE_SECONDS
+    assert 600 <= clock.now - began <= patience.MAX_WAIT_SECONDS
     assert max(clock.pauses) <= longest
     assert waits[0].startswith(f"sample: waiting: listing source `s`, {busy.address}/page.txt (")
     assert str(status) in waits[0]
@@ -373,7 +373,7 @@ def test_a_page_that_changes_while_it_is_read_is_never_half_of_each(busy, clock,
         stream.read(1000)
         stream.raw._drop()
         busy.etag = '"two"'
-        with pytest.raises(InputError, match=r"page\.txt was changed .*the server tells of another version"):
+        with pytest.raises(InputError, match=r"page\.txt was changed .*the server now has another version"):
             stream.read()
 
 
@@ -414,14 +414,14 @@ def test_an_object_replaced_between_its_digest_and_the_reading_is_an_error(s3, t
     assert not list(tmp_path.glob("artifacts/*/*"))
 
 
-def test_after_its_patience_the_message_promises_no_other_try(busy, clock, tmp_path):
+def test_after_the_last_attempt_the_message_promises_no_other(busy, clock, tmp_path):
     busy.until = float("inf")
     began = clock.now
     with pytest.raises(Infra) as refused:
         whole_page(tmp_path, busy.address)
-    assert patience.PATIENCE_SECONDS <= clock.now - began < patience.PATIENCE_SECONDS + 2 * patience.LONGEST_PAUSE
-    assert "run again to go on" in str(refused.value)
-    assert not any(words in str(refused.value) for words in ("tried again", "retr", "asked again"))
+    assert patience.MAX_WAIT_SECONDS <= clock.now - began < patience.MAX_WAIT_SECONDS + 2 * patience.LONGEST_PAUSE
+    assert "run again to continue" in str(refused.value)
+    assert not any(words in str(refused.value) for words in ("tried again", "retr", "asked again", "next attempt"))
 
 
 def test_a_connection_that_breaks_behind_a_long_wait_is_tried_again(clock):
@@ -437,8 +437,8 @@ def test_a_connection_that_breaks_behind_a_long_wait_is_tried_again(clock):
         return "answer"
 
     broken: list[float] = []
-    with patience.heard_waits(lambda sentence: None):
-        assert patience.ask("reading", request) == "answer"
+    with patience.report_waits(lambda sentence: None):
+        assert patience.with_retries("reading", request) == "answer"
 
 
 def test_a_question_does_not_wait_for_a_busy_server(busy, clock):
@@ -491,7 +491,7 @@ def test_s3_and_the_hub_are_waited_for_as_well(corpus, clock, monkeypatch, tmp_p
     fsspec.register_implementation("hf", Troubled, clobber=True)
     try:
         heard = Heard()
-        context = RunContext(tmp_path, "run", watcher=heard)
+        context = RunContext(tmp_path, "run", listener=heard)
         built = build_sample(context, config(f"hf://{corpus.name}/deep/d.md"))
     finally:
         sys.modules["fsspec.registry"]._registry.pop("hf")
@@ -500,6 +500,6 @@ def test_s3_and_the_hub_are_waited_for_as_well(corpus, clock, monkeypatch, tmp_p
     assert clock.now >= ends
 
 
-def test_no_word_of_a_name_that_nobody_knows_is_waited_for(clock, tmp_path):
+def test_an_unknown_host_name_is_not_waited_for(clock, tmp_path):
     with pytest.raises(Infra, match=f"failed {patience.TRIES} times"):
         whole_page(tmp_path, "http://no-such-host.invalid")

@@ -12,7 +12,7 @@ from tasks.sample.config import Source, Thread
 from tasks.sample.conversations import Message, in_reading_order, longest_chain, reply_trees
 from tasks.sample.discovery import InputFile
 from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, PassedOver, Record
+from tasks.sample.records import BadRecord, Record, Skipped
 
 
 def read(path, messages, begin=0, **fields):
@@ -41,11 +41,11 @@ def talk():
 def test_the_longest_chain_of_replies_is_the_document(tmp_path, talk):
     first, left_out, alone = read(tmp_path / "a.jsonl", talk)
     assert (first.text, first.key, first.number) == ("Кто здесь?\nЯ.\nПривет!", "t1", 0)
-    assert left_out == PassedOver(0, "messages outside the longest chain of their thread", 1, 1)
+    assert left_out == Skipped(0, "messages outside the longest chain of their thread", 1, 1)
     assert (alone.text, alone.key, alone.number) == ("Alone.", "t2", 1)
 
 
-def test_all_messages_stand_under_what_they_answer(tmp_path, talk):
+def test_all_messages_follow_what_they_reply_to(tmp_path, talk):
     first, alone = read(tmp_path / "a.jsonl", talk, paths="all", author_field="author")
     assert first.text == "user a: Кто здесь?\nuser b: Я.\nuser d: Привет!\nuser c: И я."
     assert alone.text == "user x: Alone."
@@ -90,7 +90,7 @@ def test_a_chain_of_many_replies_needs_no_recursion():
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=12))
-def test_every_message_stands_once_and_a_chain_follows_replies(parents):
+def test_every_message_occurs_once_and_a_chain_follows_replies(parents):
     messages = [Message(number, 0, str(number), str(parent), "") for number, parent in enumerate(parents)]
     roots = reply_trees(messages)
     ordered = in_reading_order(roots)

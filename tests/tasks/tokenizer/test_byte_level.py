@@ -97,12 +97,12 @@ def test_a_description_tells_the_kind_and_belongs_to_one_model(tokenizer: Tokeni
     ("parts", "message"),
     [
         ({"normalizer": {"type": "NFC"}}, "the normaliser NFC"),
-        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}, "a blank put before texts"),
+        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}, "a space put before texts"),
         ({"pre_tokenizer": {"type": "Whitespace"}}, "holds no byte-level BPE"),
         ({"model": {"type": "WordPiece", "vocab": {}}}, "no byte-level BPE but a model of the type WordPiece"),
         (
             {"added_tokens": [{"content": "<mask>", "special": False, "lstrip": True, "rstrip": False}]},
-            "'<mask>', which swallows blanks",
+            "'<mask>', which absorbs whitespace",
         ),
         (
             {

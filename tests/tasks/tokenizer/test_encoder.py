@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from tasks.tokenizer import encoder as encoding
-from tasks.tokenizer.encoder import Encoder, compiled
+from tasks.tokenizer.encoder import Encoder, open_encoder
 from tasks.tokenizer.open import tokenizer_of
-from tasks.tokenizer.pieces import DeclinedError, Encoded
+from tasks.tokenizer.pieces import Encoded, UnsupportedModelError
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_merges
@@ -63,7 +63,7 @@ def texts_of(text: str) -> st.SearchStrategy[str]:
 @given(data=st.data())
 def test_ids_are_those_of_sentencepiece(model: bytes, text: str, data: st.DataObject) -> None:
     texts = data.draw(st.lists(texts_of(text), max_size=8))
-    tokenizer, encoder = SentencePieceTokenizer(model), compiled(model)
+    tokenizer, encoder = SentencePieceTokenizer(model), open_encoder(model)
     assert encoder is not None
     column = pa.array(texts, pa.large_string())
     assert ids_of(encoder.encode(column)) == [tokenizer.encode(some) for some in texts]
@@ -157,7 +157,7 @@ def test_a_long_text_is_summed_anew_where_sentencepiece_does(trained: Callable[.
     assert encode(model, [long]) == [sentencepiece.SentencePieceProcessor(model_proto=model).encode(long)]
 
 
-def test_pieces_that_stand_for_themselves_are_preferred(trained: Callable[..., bytes], text: str) -> None:
+def test_user_defined_pieces_are_preferred(trained: Callable[..., bytes], text: str) -> None:
     model = trained("unigram", user_defined_symbols="json,日本")
     assert encode(model, [text]) == [sentencepiece.SentencePieceProcessor(model_proto=model).encode(text)]
 
@@ -167,22 +167,22 @@ def test_pieces_that_stand_for_themselves_are_preferred(trained: Callable[..., b
     [
         ("neither BPE nor Unigram", 4, {}),
         ("changes text", BPE, {"precompiled_charsmap": b"some"}),
-        ("drops blanks", UNIGRAM, {"remove_extra_whitespaces": True}),
-        ("keeps blanks", BPE, {"escape_whitespaces": False}),
+        ("drops spaces", UNIGRAM, {"remove_extra_whitespaces": True}),
+        ("keeps spaces", BPE, {"escape_whitespaces": False}),
     ],
 )
 def test_models_that_need_more_are_left_to_sentencepiece(
     assembled: Callable[..., bytes], reason: str, model_type: int, change: dict[str, object]
 ) -> None:
     model = assembled(model_type, {"a": -1.0}, **change)
-    with pytest.raises(DeclinedError, match=reason):
+    with pytest.raises(UnsupportedModelError, match=reason):
         Encoder(model)
-    assert compiled(model) is None
+    assert open_encoder(model) is None
 
 
 def test_a_bpe_model_with_symbols_of_the_user_is_left_to_sentencepiece(trained: Callable[..., bytes]) -> None:
     model = trained("bpe", user_defined_symbols="json")
-    with pytest.raises(DeclinedError, match="stand for themselves"):
+    with pytest.raises(UnsupportedModelError, match="user-defined pieces"):
         Encoder(model)
     column = pa.array(["json decoder", "\u2581"])
     tokenizer = SentencePieceTokenizer(model)
@@ -198,7 +198,7 @@ def test_rows_kept_free_do_no_harm_where_no_text_leads_to_them(
     parsed.pieces.add(piece=unused, score=-0.5, type=5)
     model = parsed.SerializeToString()
     if declined:
-        with pytest.raises(DeclinedError, match="out of use"):
+        with pytest.raises(UnsupportedModelError, match="out of use"):
             Encoder(model)
         return
     texts = ["abc <row_1> cab", unused, "acbcb"]
@@ -208,7 +208,7 @@ def test_rows_kept_free_do_no_harm_where_no_text_leads_to_them(
 def test_a_piece_with_a_score_that_is_no_number_is_left_to_sentencepiece(assembled: Callable[..., bytes]) -> None:
     parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
     parsed.ParseFromString(assembled(BPE, {"a": float("nan")}))
-    with pytest.raises(DeclinedError, match="not a number"):
+    with pytest.raises(UnsupportedModelError, match="not a number"):
         Encoder(parsed.SerializeToString())
 
 

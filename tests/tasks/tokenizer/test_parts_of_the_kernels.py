@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.tokenizer.bpe_kernel import SHORT, Merges, merge_long, merge_short, merges_of, score_ranks
+from tasks.tokenizer.bpe_kernel import SHORT, Merges, build_merges, merge_long, merge_short, score_ranks
 from tasks.tokenizer.pieces import Pieces, border_bits, cut, joined, read_pieces
 from tasks.tokenizer.unigram_kernel import (
     UNIT,
+    allocate_paths,
+    build_lattice,
     build_trie,
     is_safe,
-    lattice_of,
-    paths_over,
     safe_exponent,
     segment,
     write_path,
@@ -67,7 +67,7 @@ def vocabularies(draw: st.DrawFn) -> Pieces:
     text=st.one_of(st.text("ab", min_size=3, max_size=30), st.text("ab é日x", min_size=1, max_size=12)),
 )
 def test_merges_are_those_of_the_definition(pieces: Pieces, text: str) -> None:
-    merges = merges_of(pieces)
+    merges = build_merges(pieces)
     expected = merged_plainly(pieces, text)
     assert merged(merges, text, long=False) == expected
     assert merged(merges, text, long=True) == expected
@@ -137,11 +137,11 @@ def test_a_margin_that_is_safe_holds_at_any_sum(
     assembled: Callable[..., bytes], scores: list[float], total: float, text: str
 ) -> None:
     pieces = read_pieces(assembled(1, dict(zip(["a", "b", "ab", "ba", "aba"], scores, strict=True))))
-    lattice = lattice_of(pieces)
+    lattice = build_lattice(pieces)
     data = np.frombuffer(text.encode(), np.uint8)
 
     def path(start: float) -> tuple[list[int], float]:
-        paths, target = paths_over(data.size), np.zeros(64, np.uint32)
+        paths, target = allocate_paths(data.size), np.zeros(64, np.uint32)
         characters, _, margin = segment(lattice, data, 0, data.size, np.float32(start), paths)
         return target[: write_path(lattice, data, 0, characters, paths, target, 0)].tolist(), margin
 
@@ -152,10 +152,10 @@ def test_a_margin_that_is_safe_holds_at_any_sum(
 
 def test_the_margin_is_the_distance_to_the_second_best_path(assembled: Callable[..., bytes]) -> None:
     """`ab` + `a` -3, `a` + `ba` -4.5, `a` + `b` + `a` -6."""
-    lattice = lattice_of(read_pieces(assembled(1, {"a": -2.0, "b": -2.0, "ab": -1.0, "ba": -2.5})))
+    lattice = build_lattice(read_pieces(assembled(1, {"a": -2.0, "b": -2.0, "ab": -1.0, "ba": -2.5})))
     data = np.frombuffer(b"aba", np.uint8)
-    assert segment(lattice, data, 0, 3, np.float32(0), paths_over(3)) == (3, -3.0, 1.5)
-    assert segment(lattice, data, 0, 3, np.float32(-100), paths_over(3)) == (3, -103.0, 1.5)
+    assert segment(lattice, data, 0, 3, np.float32(0), allocate_paths(3)) == (3, -3.0, 1.5)
+    assert segment(lattice, data, 0, 3, np.float32(-100), allocate_paths(3)) == (3, -103.0, 1.5)
 
 
 @pytest.mark.parametrize(("margin", "exponent"), [(0.0, 0), (1.0, 17), (0.25, 17), (0.03, 17), (4.0 / 2**10, 14)])

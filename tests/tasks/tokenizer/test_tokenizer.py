@@ -72,7 +72,7 @@ def test_a_blank_before_the_first_word_is_no_part_of_the_text(leading: Tokenizer
 
 
 def test_where_a_word_stands_decides_its_piece(leading: Tokenizer):
-    assert leading.leading_blank
+    assert leading.leading_space
     name = leading.decode_bytes(leading.encode("def")[:1])
     assert name.startswith(b" ")
     assert not leading.decode_bytes(leading.encode_following("def")[:1]).startswith(b" ")

@@ -15,7 +15,7 @@ from model.errors import Bug, InputError
 from tasks.tokenizer.base import DESCRIPTION_FILE, Tokenizer
 from tasks.tokenizer.open import open_tokenizer, tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
-from tasks.tokenizer.wordpiece import WordPieceTokenizer, of_lines
+from tasks.tokenizer.wordpiece import WordPieceTokenizer, from_vocab_txt
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_word_pieces
 
@@ -31,7 +31,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def small() -> Tokenizer:
-    return tokenizer_of(of_lines(LINES))
+    return tokenizer_of(from_vocab_txt(LINES))
 
 
 def test_special_ids_of_one_trained_here(tokenizer: Tokenizer):
@@ -61,7 +61,7 @@ def test_an_unknown_word_is_one_token_with_all_its_bytes(small: Tokenizer):
 def test_a_character_that_gives_two_tokens_gives_its_bytes_to_the_first():
     """Small letters part Hangul into its letters: 한 is three of them, and three bytes."""
     lines = "[PAD]\n[UNK]\n[SEP]\n\u1112\n##\u1161\n##\u11ab\n"
-    ids, borders = tokenizer_of(of_lines(lines)).encode_with_offsets("한")
+    ids, borders = tokenizer_of(from_vocab_txt(lines)).encode_with_offsets("한")
     assert len(ids) == 3
     assert borders.tolist() == [0, 3, 3, 3]
 
@@ -111,13 +111,13 @@ def test_a_vocabulary_that_is_exact_gives_the_same_borders_by_its_pieces():
 
 
 def test_ids_alone_do_not_tell_bytes(small: Tokenizer):
-    with pytest.raises(Bug, match="do not tell"):
+    with pytest.raises(Bug, match="do not determine"):
         small.borders(np.array([5, 6]))
 
 
 def test_a_list_of_pieces_is_read_in_small_letters_where_it_has_no_capital_ones(small: Tokenizer):
     assert small.encode("THE") == [7]
-    cased = tokenizer_of(of_lines(LINES + "The\n"))
+    cased = tokenizer_of(from_vocab_txt(LINES + "The\n"))
     assert cased.encode("The the THE") == [13, 7, 1]
 
 
@@ -136,7 +136,7 @@ def test_the_artifact_loads_it_again(context, make_documents):
     ("change", "message"),
     [
         ({"vocab": {}}, "no tokenizer.json with pieces"),
-        ({"continuing_subword_prefix": "@@"}, "begin with other signs"),
+        ({"continuing_subword_prefix": "@@"}, "do not begin with"),
         ({"vocab": {"[UNK]": 1, "the": 0}}, r"has no \[SEP\]"),
     ],
 )
@@ -149,5 +149,5 @@ def test_one_that_cannot_serve_is_refused(small: Tokenizer, change: dict[str, ob
 
 
 def test_a_list_with_a_piece_twice_is_refused():
-    with pytest.raises(InputError, match="stands twice"):
-        of_lines(LINES + "the\n")
+    with pytest.raises(InputError, match="occurs twice"):
+        from_vocab_txt(LINES + "the\n")

@@ -14,7 +14,7 @@ from model.checkpoint.metrics import MetricsLog
 from model.errors import InputError, Paused, RecipeError
 from model.launch.failures import FEWER_RANKS, LONGEST_PAUSE
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.build import RunContext, Watcher
+from tasks.artifacts.build import ProgressListener, RunContext
 from tasks.artifacts.identity import library_versions
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
@@ -154,7 +154,7 @@ def test_rollbacks_are_shown_where_the_run_was_started(context, parents, monkeyp
     shown: list[tuple[str, str]] = []
     recovered = {"kind": "event", "event": "recovered", "step": 269, "onset": 201, "to_step": 125, "cause": "it rose"}
 
-    class Onlooker(Watcher):
+    class Onlooker(ProgressListener):
         def note(self, stage: str, sentence: str) -> None:
             shown.append((stage, sentence))
 
@@ -165,7 +165,7 @@ def test_rollbacks_are_shown_where_the_run_was_started(context, parents, monkeyp
 
     monkeypatch.setattr("tasks.train.run.run_trainer", trainer)
     with pytest.raises(Paused):
-        build_train(replace(context, watcher=Onlooker()), *parents, CONFIG, lambda message: None)
+        build_train(replace(context, listener=Onlooker()), *parents, CONFIG, lambda message: None)
     (_, first), (_, second) = [(stage, sentence) for stage, sentence in shown if stage == "train"][-2:]
     assert first.startswith("rollback at step 205: the loss has risen ")
     assert second == "recovered by step 269: what began at step 201 (it rose) has not come back"

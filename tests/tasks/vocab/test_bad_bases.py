@@ -66,7 +66,7 @@ def test_a_model_cut_between_two_pieces_is_refused(tmp_path: Path):
     parsed = read_model(model)
     lengths = [piece.ByteSize() + 2 for piece in parsed.pieces]
     assert max(lengths) < 130
-    with pytest.raises(InputError, match="ends before it says what kind it is"):
+    with pytest.raises(InputError, match="ends before the type of the model"):
         opened(tmp_path / "base.model", model[: sum(lengths[:300])])
 
 
@@ -96,10 +96,10 @@ def test_garbage_is_refused(tmp_path: Path, seed: int):
         (b'{"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}', "Take its tokenizer.model or spiece.model"),
         (b'{"model": {"type": "BPE", "vocab": {"a": 0}}, "added_tokens": []}', "cannot read this tokenizer.json"),
         (b'{"model": {"type": "WordPiece", "vocab": {"a": "b"}}}', "cannot read this tokenizer.json"),
-        (b'{"model": ', "is no JSON"),
+        (b'{"model": ', "is not JSON"),
         (b"a page of text\nand another line\n", "no SentencePiece model"),
         (b"[UNK]\n[SEP]\n\xff\n", "no UTF-8"),
-        (b"[UNK]\n[SEP]\na\na\n", "some piece stands twice"),
+        (b"[UNK]\n[SEP]\na\na\n", "a piece occurs twice"),
         (gzip.compress(b"{}", mtime=0), r"packed \(gzip\)\. Unpack it"),
         (b"PK\x03\x04 and so on", r"packed \(zip\)"),
     ],
@@ -122,7 +122,7 @@ def test_a_normaliser_of_a_byte_level_base_is_told_with_the_cure(tmp_path: Path)
     assert bare.decode(bare.encode("e\u0301")) == "e\u0301"
     # Taking the normaliser away does not mend what the splitter loses.
     parsed["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
-    with pytest.raises(InputError, match=r"Take a base that keeps text as it is\.$"):
+    with pytest.raises(InputError, match=r"Use a base that keeps text unchanged\.$"):
         opened(path, json.dumps(parsed).encode())
 
 

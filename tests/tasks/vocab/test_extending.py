@@ -289,7 +289,7 @@ def test_a_real_base_of_32000_pieces(context: RunContext, documents: Artifact):
     vocab = build_vocab(context, documents, VocabConfig(base=MISTRAL, extend={"zh": 2000}))
     before, after = SentencePieceTokenizer(MISTRAL.read_bytes()), open_tokenizer(vocab)
     assert after.vocab_size == 34_000
-    assert before.leading_blank
+    assert before.leading_space
     assert unreachable(after.model) == []
     unmoved = [*ENGLISH, *RUSSIAN_TEXT, "   def indented(self):\n\treturn 0x1F\n"]
     assert [before.encode(text) for text in unmoved] == [after.encode(text) for text in unmoved]

@@ -151,7 +151,7 @@ def released_with_padding(released: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"model": ', "begins like a tokenizer.json and is no JSON"),
+        ('{"model": ', "begins like a tokenizer.json and is not JSON"),
         ('{"model": {}, "added_tokens": []}', "no tokenizer.json with pieces"),
     ],
 )

@@ -10,7 +10,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tasks.common.text import is_unspaced
 from tasks.tokenizer.open import tokenizer_of
-from tasks.tokenizer.wordpiece import of_lines
+from tasks.tokenizer.wordpiece import from_vocab_txt
 from tasks.vocab.candidates import train_donor
 from tasks.vocab.config import Language
 from tasks.vocab.extenders import extended, never_emitted, reader
@@ -67,7 +67,7 @@ def byte_level_base() -> bytes:
 def word_piece_base() -> bytes:
     letters = "abcdefghijklmnopqrstuvwxyz"
     capitals = ["T", *letters, *(f"##{letter}" for letter in letters), *"0123456789,."]
-    return of_lines("\n".join(["[PAD]", "[UNK]", "[SEP]", *capitals, *(f"##{digit}" for digit in range(10))]))
+    return from_vocab_txt("\n".join(["[PAD]", "[UNK]", "[SEP]", *capitals, *(f"##{digit}" for digit in range(10))]))
 
 
 BASES = {

@@ -40,13 +40,13 @@ def trained(texts: list[str], **options: object) -> bytes:
 
 
 def released(*, lowercase: bool = False) -> bytes:
-    from tasks.tokenizer.wordpiece import of_lines
+    from tasks.tokenizer.wordpiece import from_vocab_txt
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"Tabcdefghijklmnopqrstuvwxyz0123456789,."]
     pieces += [f"##{character}" for character in "abcdefghijklmnopqrstuvwxyz0123456789"]
     pieces += ["the", "The", "iron", "##er", "air"]
     kept = [piece for piece in pieces if not lowercase or piece == piece.lower() or piece.startswith("[")]
-    return of_lines("\n".join(kept) + "\n")
+    return from_vocab_txt("\n".join(kept) + "\n")
 
 
 @pytest.fixture(scope="module")

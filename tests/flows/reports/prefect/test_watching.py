@@ -22,7 +22,7 @@ with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
     from flows.runs.lifecycle import tell_error, tell_event
     from model.errors import GuardError, Infra
     from tasks.artifacts.artifact import BUILT, REUSED, Artifact
-    from tasks.artifacts.drop_rate_limit import SourceWiped
+    from tasks.artifacts.limits import SourceWiped
 
     tell_event("spike", note="of no run, and told to nobody")
     watching.SECONDS_BETWEEN_UPDATES = 0.05
@@ -30,7 +30,7 @@ with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
     watching.stage_markdown = lambda artifact: f"made {artifact.stage}"
     heard = []
 
-    class Onlooker(watching.Watcher):
+    class Onlooker(watching.ProgressListener):
         def progress(self, stage, done, total, unit):
             heard.append(("progress", stage, done))
         def finished(self, stage, artifact, seconds):

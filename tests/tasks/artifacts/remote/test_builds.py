@@ -18,12 +18,17 @@ from model.errors import Infra, InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.remote import partial_builds as unfinished
-from tasks.artifacts.remote.artifacts import stand
+from tasks.artifacts.remote.artifacts import create_stub
 from tasks.artifacts.remote.attach import _store, attached_root, check_store, store_of
-from tasks.artifacts.remote.backing import Backing
-from tasks.artifacts.remote.metadata import bring
+from tasks.artifacts.remote.metadata import pull_metadata
+from tasks.artifacts.remote.mirror import RemoteMirror
 from tasks.artifacts.remote.object_store import ObjectStore
-from tasks.artifacts.remote.partial_builds import Keeper, checkpoints_prefix, take_from_store, unfinished_key
+from tasks.artifacts.remote.partial_builds import (
+    PartialBuildUploader,
+    checkpoints_prefix,
+    download_partial_build,
+    unfinished_key,
+)
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
@@ -73,12 +78,12 @@ def test_what_one_machine_built_another_finds_and_reads_file_by_file(machine: Ma
     assert there.table("documents").column("text").to_pylist() == ["cast 0"] + ["cast 1"] * 2 + ["cast 2"] * 3
     assert there.manifest == built.manifest
     assert there.verify() == []
-    assert store.under("unfinished") == store.under("checkpoints") == {}
+    assert store.list_objects("unfinished") == store.list_objects("checkpoints") == {}
 
 
 def test_a_part_that_the_store_has_damaged_is_never_read(machine: Machine, store: ObjectStore) -> None:
     build(machine("a"))
-    (key, *_) = store.under("parts")
+    (key, *_) = store.list_objects("parts")
     store.put(key, b"something else")
     there = build(machine("b"))
     with pytest.raises(IntegrityError, match="Nothing was computed from it"):
@@ -91,10 +96,10 @@ def test_a_part_that_the_store_has_damaged_is_never_read(machine: Machine, store
 
 def test_a_forced_build_is_held_against_the_store_and_restores_it(machine: Machine, store: ObjectStore) -> None:
     assert build(machine("a"), forced=True).outcome == "built"
-    assert len(store.under("manifests")) == 1
+    assert len(store.list_objects("manifests")) == 1
     there = build(machine("b"), forced=True)
     assert (there.outcome, there.cause) == ("reproduced", "forced")
-    (key, *_) = store.under("parts")
+    (key, *_) = store.list_objects("parts")
     store.put(key, b"something else")
     restored = build(machine("c"), forced=True)
     assert restored.outcome == "reproduced"
@@ -102,9 +107,9 @@ def test_a_forced_build_is_held_against_the_store_and_restores_it(machine: Machi
     assert build(machine("d")).table("documents").num_rows == 6
 
 
-def test_what_stands_here_alone_is_put_back(machine: Machine, store: ObjectStore) -> None:
+def test_an_artifact_that_only_exists_locally_is_uploaded_again(machine: Machine, store: ObjectStore) -> None:
     build(machine("a"))
-    store.delete([*store.under("manifests"), *store.under("parts")])
+    store.delete([*store.list_objects("manifests"), *store.list_objects("parts")])
     assert build(machine("a")).reused
     assert build(machine("b")).table("documents").num_rows == 6
 
@@ -112,11 +117,11 @@ def test_what_stands_here_alone_is_put_back(machine: Machine, store: ObjectStore
 def test_another_machine_goes_on_with_the_finished_units(machine: Machine, store: ObjectStore) -> None:
     with pytest.raises(Infra, match="ladle"):
         build(machine("a"), fails_after=2)
-    assert store.under("manifests") == {}
+    assert store.list_objects("manifests") == {}
     made: list[int] = []
     assert build(machine("b"), made=made).table("documents").num_rows == 6
     assert made == [2]
-    assert store.under("unfinished") == {}
+    assert store.list_objects("unfinished") == {}
 
 
 def test_two_histories_of_a_build_are_never_mixed(machine: Machine) -> None:
@@ -133,7 +138,7 @@ def test_two_histories_of_a_build_are_never_mixed(machine: Machine) -> None:
 def test_what_is_finished_is_put_while_the_build_goes_on(
     machine: Machine, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unfinished.Keeper.__init__, "__kwdefaults__", {"pause_seconds": 0.05})
+    monkeypatch.setattr(unfinished.PartialBuildUploader.__init__, "__kwdefaults__", {"pause_seconds": 0.05})
     seen: list[int] = []
 
     def slow(workspace: Workspace) -> StageReport:
@@ -141,7 +146,7 @@ def test_what_is_finished_is_put_while_the_build_goes_on(
         deadline = time.monotonic() + 60
         while not seen or (seen[-1] < 3 and time.monotonic() < deadline):
             time.sleep(0.05)
-            seen.extend(len(store.read(key)["units"]) for key in store.under("unfinished"))
+            seen.extend(len(store.read(key)["units"]) for key in store.list_objects("unfinished"))
         return report
 
     build_artifact(RunContext(machine("a"), "run"), POUR, PourConfig(), {}, slow)
@@ -152,7 +157,7 @@ def test_checkpoints_come_whole_and_old_ones_go(machine: Machine, store: ObjectS
     def kept(scratch: Path):
         return [tuple(sorted(folder.iterdir())) for folder in sorted(scratch.glob("steps/*"))]
 
-    stage = replace(POUR, kept=kept)
+    stage = replace(POUR, resume_files=kept)
 
     def reaches(step: int) -> Callable[[Workspace], StageReport]:
         def run(workspace: Workspace) -> StageReport:
@@ -176,7 +181,7 @@ def test_checkpoints_come_whole_and_old_ones_go(machine: Machine, store: ObjectS
     for name, step, found in (("a", 1, "[]"), ("b", 2, "['1']"), ("a", 3, "['2']"), ("c", 4, "['3']")):
         with pytest.raises(Infra, match=f"found {found}".replace("[", r"\[").replace("]", r"\]")):
             attempt(name, step)
-    (key,) = store.under("unfinished")
+    (key,) = store.list_objects("unfinished")
     assert [sorted(group) for group in store.read(key)["groups"]] == [["scratch/steps/4/a", "scratch/steps/4/b"]]
 
 
@@ -228,20 +233,20 @@ def test_a_checkpoint_that_is_removed_while_a_slow_store_takes_it_is_put_whole(
         return {name: (tmp_path / Path(name).name).read_text() for name in group}
 
     slow = SlowStore(store, tmp_path / "work" / "scratch" / "steps")
-    with Keeper(
+    with PartialBuildUploader(
         slow, "pour", "0" * 32, tmp_path / "work", kept, writer="w", is_lost=lambda: False, pause_seconds=3600
     ) as keeper:
         slow.refuse = True
         with pytest.raises(Infra):
-            keeper.put_finished()
+            keeper.upload_finished()
         slow.refuse = False
-        keeper.put_finished()
+        keeper.upload_finished()
         assert listed() == {f"scratch/steps/1/{name}": f"{name} of step 1" for name in ("a", "b", "c")}
         newest = slow.reached
         assert newest > 3
-        keeper.put_finished()
+        keeper.upload_finished()
         assert listed() == {f"scratch/steps/{newest}/{name}": f"{name} of step {newest}" for name in ("a", "b", "c")}
-        assert len(store.under(checkpoints_prefix("pour", "0" * 32))) == 3
+        assert len(store.list_objects(checkpoints_prefix("pour", "0" * 32))) == 3
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["scratch"]
 
 
@@ -262,7 +267,7 @@ def test_a_build_that_ends_does_not_wait_for_checkpoints_on_their_way(store: Obj
     def kept(scratch: Path):
         yield tuple(scratch.iterdir())
 
-    keeper = Keeper(
+    keeper = PartialBuildUploader(
         Waiting(store.address),
         "pour",
         "1" * 32,
@@ -275,9 +280,9 @@ def test_a_build_that_ends_does_not_wait_for_checkpoints_on_their_way(store: Obj
     with keeper:
         assert all(begun.acquire(timeout=60) for _ in range(8))
         threading.Timer(0.2, go_on.set).start()
-    assert len(store.under(checkpoints_prefix("pour", "1" * 32))) == 8
+    assert len(store.list_objects(checkpoints_prefix("pour", "1" * 32))) == 8
     assert not begun.acquire(blocking=False)
-    assert store.under("unfinished") == {}
+    assert store.list_objects("unfinished") == {}
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["scratch"]
 
 
@@ -285,7 +290,7 @@ def test_two_machines_that_race_end_with_one_artifact(
     machine: Machine, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are in the midst of the build at once, since a lease carries no correctness: the first manifest stands."""
-    monkeypatch.setattr(Backing, "lease", lambda *_: nullcontext())
+    monkeypatch.setattr(RemoteMirror, "lease", lambda *_: nullcontext())
     both = threading.Barrier(2)
     roots = [machine("a"), machine("b")]
     ended: list[Artifact] = []
@@ -307,15 +312,15 @@ def test_two_machines_that_race_end_with_one_artifact(
     assert len(ended) == 2
     assert ended[0].manifest == ended[1].manifest
     assert ended[0].content == ended[1].content
-    assert len(store.under("manifests")) == 1
+    assert len(store.list_objects("manifests")) == 1
 
 
 def test_a_build_with_other_bytes_than_the_store_has_is_an_error(machine: Machine, store: ObjectStore) -> None:
-    (key,) = (build(machine("a")), *store.under("manifests"))[1:]
+    (key,) = (build(machine("a")), *store.list_objects("manifests"))[1:]
     told = store.read(key)
     store.write(key, {**told, "content": "0" * 32})
-    with pytest.raises(IntegrityError, match="other contents of the same identity"):
-        bring(machine("a"), store)
+    with pytest.raises(IntegrityError, match="different contents of the same identity"):
+        pull_metadata(machine("a"), store)
 
 
 def test_while_one_machine_builds_another_waits(machine: Machine) -> None:
@@ -342,7 +347,7 @@ def test_a_cache_knows_its_store(machine: Machine, store: ObjectStore) -> None:
     with pytest.raises(InputError, match="emptied or replaced"):
         check_store(root, store)
     store.write("store.json", {"format": 1, "id": "another", "made": "now"})
-    with pytest.raises(InputError, match="another store"):
+    with pytest.raises(InputError, match="is not the store that"):
         check_store(root, store)
 
 
@@ -357,7 +362,7 @@ def test_a_damaged_record_of_a_cache_is_named_before_it_is_used(
     path.write_bytes(path.read_bytes().replace(b'": "', b'": "x', 1))
     assert record_problem(path) is not None
     _store.cache_clear()
-    with pytest.raises(IntegrityError, match=rf"{name} is damaged .*it is written anew"):
+    with pytest.raises(IntegrityError, match=rf"{name} is damaged .*it is rewritten"):
         check_store(root, store_of(root) or store)
 
 
@@ -370,7 +375,7 @@ def test_an_address_with_credentials_is_refused_and_not_repeated(tmp_path: Path)
     assert store_of(tmp_path) is None
 
 
-def test_runs_and_words_of_one_machine_are_known_to_another(machine: Machine, store: ObjectStore) -> None:
+def test_runs_and_aliases_of_one_machine_are_seen_by_another(machine: Machine, store: ObjectStore) -> None:
     first = machine("a")
     check_store(first, store)
     artifact = build(first)
@@ -381,15 +386,15 @@ def test_runs_and_words_of_one_machine_are_known_to_another(machine: Machine, st
     alias = first / "aliases" / "pour" / f"{'1' * 32}.json"
     alias.parent.mkdir(parents=True)
     write_sealed(alias, {"who": "me"})
-    bring(first, store)
+    pull_metadata(first, store)
     second = machine("b")
-    bring(second, store)
+    pull_metadata(second, store)
     record = json.loads((second / "runs" / folder.name / "run.json").read_text())
     assert record["root"] == str(second)
     assert record["stages"][0]["path"] == str(second / "artifacts" / "pour" / artifact.identity)
     assert read_sealed(second / alias.relative_to(first), "") == {"who": "me"}
     store.delete([alias.relative_to(first).as_posix()])
-    bring(second, store)
+    pull_metadata(second, store)
     assert not (second / alias.relative_to(first)).exists()
 
 
@@ -400,14 +405,14 @@ def test_no_name_in_a_store_leads_out_of_the_root(machine: Machine, store: Objec
     check_store(root, store)
     files = [{"name": name, "table": "", "rows": 0, "bytes": 1, "digest": "0" * 32, "deterministic": True}]
     with pytest.raises(IntegrityError, match="plain"):
-        stand(root, {"stage": "pour", "identity": "1" * 32, "files": files})
+        create_stub(root, {"stage": "pour", "identity": "1" * 32, "files": files})
     with pytest.raises(IntegrityError, match="plain"):
-        stand(root, {"stage": name, "identity": "1" * 32, "files": []})
+        create_stub(root, {"stage": name, "identity": "1" * 32, "files": []})
     store.write(f"unfinished/pour/{'1' * 32}.json", {"units": {name: {"files": []}}, "groups": [], "writer": "x"})
     (root / "work").mkdir()
     with pytest.raises(IntegrityError, match="plain"):
-        take_from_store(root, store, "pour", "1" * 32, root / "work", "me")
+        download_partial_build(root, store, "pour", "1" * 32, root / "work", "me")
     store.write(f"unfinished/pour/{'1' * 32}.json", {"units": {}, "groups": [{name: files[0]}], "writer": "x"})
     with pytest.raises(IntegrityError, match="plain"):
-        take_from_store(root, store, "pour", "1" * 32, root / "work", "me")
+        download_partial_build(root, store, "pour", "1" * 32, root / "work", "me")
     assert not [path for path in root.parent.parent.rglob("*") if "escaped" in path.name]

@@ -54,20 +54,20 @@ REQUESTS: dict[str, Callable[[ObjectStore], object]] = {
     "read": lambda store: store.read("runs/a"),
     "write": lambda store: store.write("runs/a", {"casts": 1}),
     "create": lambda store: store.create("runs/a", {"casts": 1}),
-    "under": lambda store: store.under("runs"),
+    "under": lambda store: store.list_objects("runs"),
     "delete": lambda store: store.delete(["runs/a"]),
 }
 
 
 @pytest.mark.parametrize("key", CODES)
 @pytest.mark.parametrize("request_name", REQUESTS)
-def test_refused_credentials_are_told_at_once_with_the_code_of_the_store(
+def test_refused_credentials_are_reported_at_once_with_the_code_of_the_store(
     address: str, take: Take, key: str, request_name: str
 ) -> None:
     """Of `exists`, too, whose answer has no body: 400 Bad Request is all that it says of an expired token."""
     take(key)
     began = time.monotonic()
-    with pytest.raises(AccessError, match=f"refuses access.*{CODES[key]}.*new ones.*run again"):
+    with pytest.raises(AccessError, match=f"refuses access.*{CODES[key]}.*replace.*run again"):
         REQUESTS[request_name](ObjectStore(address))
     assert time.monotonic() - began < AT_ONCE
 
@@ -117,7 +117,7 @@ def test_a_build_whose_credentials_expire_keeps_its_work_and_goes_on_with_new_on
     take("local")
     assert build(lambda: None) == "built"
     assert made == ["00000"], "what was finished is not made again"
-    assert store.under("manifests")
+    assert store.list_objects("manifests")
 
 
 def test_sources_of_s3_tell_refused_credentials_too(address: str, take: Take) -> None:

@@ -23,7 +23,7 @@ class Config(StrictConfig):
     number: int
 
 STAGE = Stage("pour", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
-unfinished.Keeper.__init__.__kwdefaults__["pause_seconds"] = 0.02
+unfinished.PartialBuildUploader.__init__.__kwdefaults__["pause_seconds"] = 0.02
 
 def build(root, number):
     def run(workspace):
@@ -56,7 +56,7 @@ def killed(root, number, point, when):
 
 def check(root, at_least):
     store = store_of(root)
-    parts, manifests = store.under("parts"), store.under("manifests")
+    parts, manifests = store.list_objects("parts"), store.list_objects("manifests")
     assert len(manifests) >= at_least
     for key, _ in sorted(manifests.items(), key=lambda listed: listed[1].written)[-2:]:
         manifest = store.read(key)
@@ -96,7 +96,7 @@ for when in ("before", "after"):
 
 
 @pytest.mark.prove
-def test_killed_at_any_request_no_manifest_stands_without_its_parts(machine) -> None:
+def test_killed_at_any_request_no_manifest_exists_without_its_parts(machine) -> None:
     """A kill before and after each request of a build; another machine then ends the build."""
     roots = [str(machine(name)) for name in ("a", "b")]
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tasks.artifacts.lease import no_word, this_process
+from tasks.artifacts.lease import ignore, this_process
 from tasks.artifacts.remote.leases import held_identities, is_alive_in_store, store_lease
 from tasks.artifacts.remote.object_store import ObjectStore
 
@@ -33,9 +33,9 @@ def test_who_would_not_wait_hears_at_once_of_a_holder_that_lives(store: ObjectSt
     def on_alive(words: str) -> None:
         raise LookupError(words)
 
-    with store_lease(store, IDENTITY, no_word, 60.0):
+    with store_lease(store, IDENTITY, ignore, 60.0):
         began = time.monotonic()
-        with pytest.raises(LookupError, match="process "), store_lease(store, IDENTITY, no_word, 60.0, on_alive):
+        with pytest.raises(LookupError, match="process "), store_lease(store, IDENTITY, ignore, 60.0, on_alive):
             pass
         assert is_alive_in_store(store, IDENTITY, 60.0)
         assert time.monotonic() - began < 5.0

@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_of_two_that_create_an_object_the_first_one_stands(store: ObjectStore) -> None:
+def test_of_two_that_create_an_object_the_first_one_wins(store: ObjectStore) -> None:
     assert store.create("who", {"by": "first"})
     assert not store.create("who", {"by": "second"})
     assert store.read("who") == {"by": "first"}
@@ -41,13 +41,15 @@ def test_files_come_back_block_by_block(
     assert store.digest("parts/a", 200_000) == digest_file(file)
 
 
-def test_a_file_with_other_bytes_is_neither_put_nor_believed(store: ObjectStore, file: Path, tmp_path: Path) -> None:
+def test_a_file_with_other_bytes_is_neither_uploaded_nor_accepted(
+    store: ObjectStore, file: Path, tmp_path: Path
+) -> None:
     right = digest_bytes(b"right")
-    with pytest.raises(IntegrityError, match="Nothing was put there"):
+    with pytest.raises(IntegrityError, match="Nothing was written there"):
         store.put_file("parts/a", file, right)
-    assert store.under("parts") == {}
+    assert store.list_objects("parts") == {}
     store.put("parts/a", b"wrong")
-    with pytest.raises(IntegrityError, match="each of 4 times"):
+    with pytest.raises(IntegrityError, match="fetched 4 times"):
         store.fetch("parts/a", tmp_path / "copy", 5, right, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["part"]
 
@@ -55,13 +57,13 @@ def test_a_file_with_other_bytes_is_neither_put_nor_believed(store: ObjectStore,
 def test_keys_are_listed_by_whole_names_and_deleted(store: ObjectStore) -> None:
     for key in ("runs/a", "runs/b", "runs-of-old/c"):
         store.put(key, b"x")
-    assert list(store.under("runs")) == ["runs/a", "runs/b"]
+    assert list(store.list_objects("runs")) == ["runs/a", "runs/b"]
     store.delete(["runs/a", "runs/b", "runs/never-was"])
-    assert store.under("runs") == {}
+    assert store.list_objects("runs") == {}
     assert store.exists("runs-of-old/c")
 
 
-def test_no_bucket_no_credentials_and_no_server_are_told_apart(
+def test_no_bucket_no_credentials_and_no_server_are_different_errors(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "TRIES", 2)
@@ -83,7 +85,7 @@ def test_no_bucket_no_credentials_and_no_server_are_told_apart(
 
 def test_a_damaged_small_object_is_refused(store: ObjectStore) -> None:
     store.put("manifests/a", seal({"rows": 1}).replace(b'"rows": 1', b'"rows": 2'))
-    with pytest.raises(IntegrityError, match="not what was written"):
+    with pytest.raises(IntegrityError, match="is damaged; it was read"):
         store.read("manifests/a")
 
 
@@ -106,7 +108,7 @@ def test_under_faults_of_every_kind_all_that_is_read_is_what_was_put(
             store.fetch(f"parts/{number:02d}", tmp_path / "copy", len(data), digest_bytes(data), tmp_path)
             assert (tmp_path / "copy").read_bytes() == data
             assert store.read(f"manifests/{number:02d}") == {"digest_of": digest_bytes(data)}
-        assert len(store.under("parts")) == len(store.under("manifests")) == 40
+        assert len(store.list_objects("parts")) == len(store.list_objects("manifests")) == 40
     finally:
         object_store.fail(0)
     met = {fault["fault"] for fault in object_store.faults()[before:]}

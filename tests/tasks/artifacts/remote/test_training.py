@@ -44,11 +44,11 @@ from tasks.train.stage import build_train
 
 root, chunk, vocab, config = sys.argv[1:]
 store = store_of(Path(root))
-unfinished.Keeper.__init__.__kwdefaults__["pause_seconds"] = 0.05
+unfinished.PartialBuildUploader.__init__.__kwdefaults__["pause_seconds"] = 0.05
 
 def on_log(message):
     while message["kind"] == "checkpoint":
-        for key in store.under("unfinished/train"):
+        for key in store.list_objects("unfinished/train"):
             print(store.read(key)["groups"], flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.05)
@@ -79,10 +79,10 @@ def test_killed_on_one_machine_a_training_ends_on_another_with_the_same_bits(
     other = machine("b")
     store, heard = store_of(other), list[dict[str, Any]]()
     assert store is not None
-    assert store.under("manifests") == {}
+    assert store.list_objects("manifests") == {}
     ended = build_train(replace(context, root=other), chunk, vocab, CONFIG, heard.append)
     assert heard[0]["step"] in range(5, STEPS, 5)
     assert (ended.identity, ended.content) == (whole.identity, whole.content)
-    assert "going on from what was finished" in ended.cause
-    assert len(store.under("manifests")) == 1
-    assert store.under("unfinished") == store.under("checkpoints") == {}
+    assert "continued from the finished parts" in ended.cause
+    assert len(store.list_objects("manifests")) == 1
+    assert store.list_objects("unfinished") == store.list_objects("checkpoints") == {}

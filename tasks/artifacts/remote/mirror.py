@@ -1,4 +1,4 @@
-"""What a build owes to the store that its root stands before; for a root that is a folder and nothing else, nothing."""
+"""The object store of a root as the build of an artifact uses it; does nothing for a root without a store."""
 
 import logging
 import secrets
@@ -9,39 +9,39 @@ from pathlib import Path
 from typing import Any
 
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.lease import no_word
+from tasks.artifacts.lease import ignore
 from tasks.artifacts.publish import conflict, publish
 from tasks.artifacts.remote.artifacts import fetch_manifest, manifest_key, put_artifact
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.leases import store_lease
 from tasks.artifacts.remote.object_store import ObjectStore
-from tasks.artifacts.remote.partial_builds import Keeper, Kept, forget, take_from_store
+from tasks.artifacts.remote.partial_builds import PartialBuildUploader, ResumeFiles, download_partial_build, forget
 from tasks.artifacts.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Backing:
-    """The store behind `root`, if there is one, as the build of an artifact sees it."""
+class RemoteMirror:
+    """The store of `root`, if it has one."""
 
     root: Path
     store: ObjectStore | None
 
     @staticmethod
-    def of(root: Path) -> "Backing":
-        """The backing of a root."""
-        return Backing(root, store_of(root))
+    def of(root: Path) -> "RemoteMirror":
+        """Return the mirror of a root."""
+        return RemoteMirror(root, store_of(root))
 
-    def find(self, stage: str, identity: str) -> None:
-        """Let an artifact that stands in the store alone stand here, by its manifest."""
+    def fetch_manifest(self, stage: str, identity: str) -> None:
+        """Create a local stub for an artifact that only the store has."""
         if self.store is not None and not self._folder(stage, identity).exists():
             fetch_manifest(self.root, self.store, stage, identity)
 
-    def put_back(self, artifact: Artifact) -> bool:
-        """Put an artifact that stands here alone into the store; whether it was not there.
+    def reupload(self, artifact: Artifact) -> bool:
+        """Upload an artifact that only exists locally; return whether the store did not have it.
 
-        Raises IntegrityError where its bytes are damaged.
+        Raises IntegrityError if its bytes are damaged.
         """
         if self.store is None or self.store.exists(manifest_key(artifact.stage, artifact.identity)):
             return False
@@ -53,47 +53,47 @@ class Backing:
         identity: str,
         on_wait: Callable[[str], None],
         seconds: float,
-        on_alive: Callable[[str], None] = no_word,
+        on_alive: Callable[[str], None] = ignore,
     ) -> AbstractContextManager[Any]:
-        """Hold the lease of an identity among machines."""
+        """Return a context that holds the lease of an identity among machines."""
         return nullcontext() if self.store is None else store_lease(self.store, identity, on_wait, seconds, on_alive)
 
     @contextmanager
-    def going_on(
-        self, stage: str, identity: str, folder: Path, kept: Kept, is_lost: Callable[[], bool]
+    def sync_partial_build(
+        self, stage: str, identity: str, folder: Path, resume_files: ResumeFiles, is_lost: Callable[[], bool]
     ) -> Iterator[int]:
-        """Take over what the store keeps of an unfinished build, and keep there what the block finishes.
+        """Download what the store has of an unfinished build, and upload what the block finishes.
 
-        Yields how many files came.
+        Yields the number of files downloaded.
         """
         if self.store is None:
             yield 0
             return
         writer = secrets.token_hex(8)
-        came = take_from_store(self.root, self.store, stage, identity, folder, writer)
-        with Keeper(self.store, stage, identity, folder, kept, writer=writer, is_lost=is_lost):
-            yield came
+        fetched = download_partial_build(self.root, self.store, stage, identity, folder, writer)
+        with PartialBuildUploader(self.store, stage, identity, folder, resume_files, writer=writer, is_lost=is_lost):
+            yield fetched
 
     def publish(self, workspace: Workspace, manifest: dict[str, Any], target: Path) -> bool:
-        """Make an artifact stand, in the store first; whether it is this build's that stands.
+        """Publish an artifact, in the store first; return whether the published artifact is this build's.
 
-        Of two builders the first one's stands, in the store and here. Raises IntegrityError where the first one's has
-        another content.
+        Of two builders the first one's is published, in the store and here. Raises IntegrityError if it has another
+        content.
         """
         if self.store is None:
             publish(workspace, manifest, target)
             return True
-        standing = put_artifact(self.store, manifest, workspace.file)
-        if standing["content"] != manifest["content"]:
-            before = {file["name"]: file["digest"] for file in standing["files"]}
+        stored = put_artifact(self.store, manifest, workspace.file)
+        if stored["content"] != manifest["content"]:
+            before = {file["name"]: file["digest"] for file in stored["files"]}
             where = f"{self.store.address}/{manifest_key(manifest['stage'], manifest['identity'])}"
             raise conflict(workspace, manifest, before, target, "a build on this machine", where)
-        publish(workspace, standing, target)
+        publish(workspace, stored, target)
         forget(self.store, manifest["stage"], manifest["identity"])
-        return standing == manifest
+        return stored == manifest
 
     def restore(self, artifact: Artifact) -> None:
-        """Put what a rebuild restored over what the store has."""
+        """Overwrite the stored artifact with one that a rebuild restored."""
         if self.store is not None:
             put_artifact(self.store, artifact.manifest, artifact.file, replace=True)
 
