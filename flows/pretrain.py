@@ -10,28 +10,28 @@ from prefect import flow
 from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
-from flows.metrics.formatting import tally
+from flows.metrics.formatting import count_outcomes
 from flows.planning.start_run import start_run
 from flows.recipe.form import (
     EVERY_STAGE,
-    ROADS_END,
-    WHOLE_ROAD,
+    FIRST_STAGE,
+    LAST_STAGE,
     Changes,
     FromStage,
     OnlyStage,
     RecipeOrName,
     Share,
     UntilStage,
-    chosen_stretch,
-    settings,
+    as_settings,
+    stage_selection,
 )
 from flows.recipe.load import open_recipe
 from flows.recipe.schema import Recipe
 from flows.reports.page.page import write_run_page
 from flows.reports.prefect.watcher import dashboard
-from flows.runs.lifecycle import check_crashes, ended_with_its_run, tell_error, worth_another_run
-from flows.runs.pipeline import walk
-from flows.runs.record import leave_end
+from flows.runs.lifecycle import as_bessemer_error, check_crashes, emit_guard_event, exit_when_run_ends
+from flows.runs.pipeline import run_stages
+from flows.runs.record import report_result
 from flows.runs.roots import open_root
 from model.errors import BessemerError
 from tasks.execution.outcome import one_line
@@ -41,8 +41,8 @@ from tasks.prefect_tasks import TASKS
 @flow(name="pretrain", persist_result=False, validate_parameters=True)
 def pretrain(
     recipe: RecipeOrName,
-    from_stage: FromStage = WHOLE_ROAD,
-    until: UntilStage = ROADS_END,
+    from_stage: FromStage = FIRST_STAGE,
+    until: UntilStage = LAST_STAGE,
     only: OnlyStage = EVERY_STAGE,
     force: bool = False,
     limit: Share = 1.0,
@@ -67,29 +67,29 @@ def pretrain(
         root: Folder of all artifacts and runs, or the address of an object store.
     """
     log = get_run_logger()
-    asked = chosen_stretch(from_stage, until, only)
+    asked = stage_selection(from_stage, until, only)
     try:
         root = open_root(root).resolve()
         check_crashes()
-        chosen = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, settings(changes), limit)
-        with ended_with_its_run(), dashboard() as shown:
+        chosen = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, as_settings(changes), limit)
+        with exit_when_run_ends(), dashboard() as shown:
             run = start_run(chosen, root, **asked, force=force, run_id=run_id)
             log.info("run %s of recipe %s under %s", run.run_id, chosen.name, root)
             shown.name_run(chosen.name, run.run_id)
             try:
                 with run:
-                    walk(chosen, lambda stage, *inputs: run.step(TASKS[stage], *inputs))
+                    run_stages(chosen, lambda stage, *inputs: run.step(TASKS[stage], *inputs))
             except BessemerError as error:
-                tell_error(run.record.data["stages"], error)
+                emit_guard_event(run.record.data["stages"], error)
                 raise
             finally:
                 log.info("run page: %s", write_run_page(run))
                 shown.summarize(run.record.data)
     except (BessemerError, OSError) as failed:
-        error = worth_another_run(failed)
-        leave_end(error)
+        error = as_bessemer_error(failed)
+        report_result(error)
         # Prefect gives the caller what a returned state holds: the record, or the error to raise.
         return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
-    leave_end(run.record.data)
-    done = tally(run.record.data["stages"])
+    report_result(run.record.data)
+    done = count_outcomes(run.record.data["stages"])
     return Completed(message=done, data=run.record.data)  # pyright: ignore[reportReturnType]

@@ -89,11 +89,11 @@ def accept(
         root = root.resolve()
         chosen = open_recipe(recipe, root, settings or (), share(limit))
         if undo:
-            path = accepting.take_back(chosen, root, stage)
+            path = accepting.undo_accept(chosen, root, stage)
             typer.echo(f"taken back: {path} is removed, the stage will be built again")
             return
         written: list[dict[str, object]] = []
-        for alias in accepting.proposals(chosen, root, stage, because):
+        for alias in accepting.propose_aliases(chosen, root, stage, because):
             if not as_json:
                 tell_proposal(alias, console())
             if not because:
@@ -137,7 +137,7 @@ def verify(
         from flows.reports.progress import bytes_bar
         from flows.runs.lineage import open_run
         from flows.runs.root_records import records_under
-        from flows.runs.verify import artifacts_of, artifacts_under, set_right_there
+        from flows.runs.verify import artifacts_of, artifacts_under, repair_stored
         from flows.runs.verify import set_aside as rename
         from flows.runs.verify import verify as hash_again
         from model.errors import InputError, IntegrityError
@@ -149,7 +149,7 @@ def verify(
             raise InputError(f"verify: no artifact{f' of `{stage}`' if stage else ''} stands under {root}")
         with bytes_bar("verifying", console(stderr=True)) as progress:
             found = hash_again(folders, progress, quick=quick, records=records)
-        there = set_right_there(found.damages) if set_aside else []
+        there = repair_stored(found.damages) if set_aside else []
         moved = rename(found.damages) if set_aside else []
         if as_json:
             damages = [damage.to_json() for damage in found.damages]
@@ -185,7 +185,7 @@ def gc(
     is built again when it is needed.
     """
     with told_errors():
-        from flows.runs.gc import carry_out, plan
+        from flows.runs.gc import delete, plan
 
         root = root.resolve()
         asked = plan(
@@ -205,7 +205,7 @@ def gc(
             return
         if not (yes or typer.confirm("remove them?")):
             raise typer.Exit(1)
-        freed = carry_out(root, asked)
+        freed = delete(root, asked)
         if as_json:
             print_json(asked.to_json())
         else:

@@ -67,13 +67,13 @@ def ablate(
         if changes is None:
             raise RecipeError("name the changes: a file, or one that ships: data, network, t5, vocabulary")
         quieten_prefect(verbose)
-        from flows.runs.guards import heard_interrupts
+        from flows.runs.guards import remember_interrupts
         from flows.runs.record import check_writable
         from flows.service.local_server import prefect_server
 
         check_writable(root)
         words = {"root": root, "seeds": seeds, "limit": share(limit), "settings": tuple(settings or ())}
-        with prefect_server(root), heard_interrupts():
+        with prefect_server(root), remember_interrupts():
             found = _ablated(recipe, changes, words, as_json)
         if as_json:
             print_json(found)
@@ -94,10 +94,10 @@ def _ablated(recipe: str, changes: str, words: dict[str, Any], as_json: bool) ->
 
 
 def _components(run_id: str, root: Path, as_json: bool) -> None:
-    from flows.experiments.component_ablation import as_markdown, take_apart, write_report
+    from flows.experiments.component_ablation import as_markdown, measure_components, write_report
 
     with console(stderr=True).status("taking the network apart") as status:
-        found = take_apart(root, run_id, lambda done, total: status.update(f"{done} of {total} parts"))
+        found = measure_components(root, run_id, lambda done, total: status.update(f"{done} of {total} parts"))
     found |= write_report(found, root)
     if as_json:
         print_json(found)
@@ -128,10 +128,10 @@ def mix(
         root = root.resolve()
         check_writable(root)
         quieten_prefect(verbose)
-        from flows.runs.guards import heard_interrupts
+        from flows.runs.guards import remember_interrupts
         from flows.service.local_server import prefect_server
 
-        with prefect_server(root), heard_interrupts():
+        with prefect_server(root), remember_interrupts():
             found = _mixed(recipe, root, proxies, tuple(settings or ()), as_json)
         if as_json:
             print_json(found)
@@ -174,13 +174,13 @@ def scale(
     with told_errors():
         root = root.resolve()
         quieten_prefect(verbose)
-        from flows.runs.guards import heard_interrupts
+        from flows.runs.guards import remember_interrupts
         from flows.runs.record import check_writable
         from flows.service.local_server import prefect_server
 
         check_writable(root)
         words = {"root": root, "seeds": seeds, "limit": share(limit), "settings": tuple(settings or ())}
-        with prefect_server(root), heard_interrupts():
+        with prefect_server(root), remember_interrupts():
             found = _scaled(recipe, ladder, words, as_json)
         if as_json:
             print_json(found)
@@ -249,11 +249,11 @@ def run(
         root = root.resolve()
         check_writable(root)
         quieten_prefect(verbose)
-        from flows.runs.guards import heard_interrupts
+        from flows.runs.guards import remember_interrupts
         from flows.service.local_server import prefect_server
 
         words = {"search_file": search_file, "trials": trials, "parallel": parallel, "limit": share(limit)}
-        with prefect_server(root), heard_interrupts():
+        with prefect_server(root), remember_interrupts():
             found = _searched(recipe, root, words, tuple(settings or ()), as_json)
         _tell(root, found["study"], as_json)
 
@@ -276,10 +276,10 @@ def add(
     Keys that are not named are as the recipe has them.
     """
     with told_errors():
-        from flows.experiments.study import add_by_hand, parsed, reopen
+        from flows.experiments.study import add_manual_trial, parse_setting, reopen
 
         found = reopen(root.resolve(), study)
-        add_by_hand(found, dict(map(parsed, settings)))
+        add_manual_trial(found, dict(map(parse_setting, settings)))
         command = f"bessemer search {found.asked.recipe} --root {root}"
         console().print(f"added; a search that runs takes it next, else start one: {command}", markup=False)
 
@@ -300,6 +300,6 @@ def _tell(root: Path, name: str, as_json: bool) -> None:
     if as_json:
         print_json({**found, "lines": lines(study.trials)})
         return
-    from flows.experiments.search_report import tell_study
+    from flows.experiments.search_report import print_study
 
-    tell_study(study, found, console())
+    print_study(study, found, console())

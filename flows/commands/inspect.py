@@ -51,7 +51,7 @@ def why(
 ) -> None:
     """Tell a document's life: from file and record to the steps that trained on it, or to the rule that removed it."""
     with told_errors():
-        from flows.runs.document_history import life_of, listed_files, why_unsampled
+        from flows.runs.document_history import explain_unsampled, history_of, listed_files
         from flows.runs.lineage import (
             documents_by_file,
             find_documents,
@@ -73,7 +73,9 @@ def why(
             by_file = documents_by_file(artifacts, [(file.source, file.relative) for file in files])
             found = [doc_id for of_file in by_file.values() for doc_id in of_file]
             others = [
-                why_unsampled(file, artifacts["sample"]) for file in files if not by_file[file.source, file.relative]
+                explain_unsampled(file, artifacts["sample"])
+                for file in files
+                if not by_file[file.source, file.relative]
             ]
             if not files:
                 raise InputError(
@@ -82,7 +84,7 @@ def why(
                     f" the file's path; another run with --run."
                 )
         ended = state_of(record) != RUNNING
-        lives = [life_of(artifacts, doc_id, ended=ended) for doc_id in found[:MOST_LIVES]]
+        lives = [history_of(artifacts, doc_id, ended=ended) for doc_id in found[:MOST_LIVES]]
         if as_json:
             print_json({"documents": [life.to_json() for life in lives], "rejects": rejects, "others": others})
             return
@@ -163,7 +165,7 @@ def peek(
         from flows.inspection.preview import VIEWS
         from flows.inspection.preview import peek as look
         from flows.inspection.preview_rows import Chooser
-        from flows.runs.lineage import artifacts_reaching, open_run
+        from flows.runs.lineage import artifacts_with_stage, open_run
         from model.errors import RecipeError
 
         if stage == STEP_STAGE:
@@ -174,7 +176,7 @@ def peek(
                 " `bessemer report RUN` shows them"
             )
         record = open_run(root, run_id)
-        artifacts = artifacts_reaching(stage, record, root) if stage in VIEWS else {}
+        artifacts = artifacts_with_stage(stage, record, root) if stage in VIEWS else {}
         views = look(artifacts, stage, Chooser(count, seed, source, rule))
         tell_run(record)
         if as_json:

@@ -20,10 +20,10 @@ def tokens(
     """
     with told_errors():
         from flows.models.tokenizers import pieces_of
-        from flows.runs.lineage import artifacts_reaching, open_run
+        from flows.runs.lineage import artifacts_with_stage, open_run
 
         record = open_run(root, run_id, needs="vocab")
-        views = pieces_of(artifacts_reaching("vocab", record, root)["vocab"], text)
+        views = pieces_of(artifacts_with_stage("vocab", record, root)["vocab"], text)
         tell_run(record)
         if as_json:
             print_json([{key: view[key] for key in ("title", "pieces", "ids", "unknown")} for view in views])

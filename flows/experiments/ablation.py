@@ -10,8 +10,8 @@ from pydantic import Field
 
 from flows.experiments.ablation_config import BASE, ONLY_SECOND, AblationConfig, changes_file, read_changes
 from flows.experiments.ablation_report import write_report
-from flows.experiments.trials import Measured, Setup, as_setting, run_all
-from flows.recipe.load import load_recipe, recipe_file
+from flows.experiments.trials import RunResult, Variant, as_setting, run_variants
+from flows.recipe.load import load_recipe, locate_recipe
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError
 from tasks.common.confinement import allow
@@ -19,7 +19,7 @@ from tasks.execution.outcome import one_line
 
 FOLDER = "ablations"
 
-Runs = dict[str, dict[int, Measured]]
+Runs = dict[str, dict[int, RunResult]]
 """Change -> seed -> its numbers."""
 
 
@@ -47,10 +47,10 @@ def ablate(
     """
     root = root.resolve()
     try:
-        path, file = recipe_file(recipe, root), changes_file(changes)
+        path, file = locate_recipe(recipe, root), changes_file(changes)
         asked = read_changes(file, seeds)
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{path.stem}-{file.stem}")
-        setups = setups_of(asked, path, root, settings, limit)
+        setups = variants_of(asked, path, root, settings, limit)
         folder = root / FOLDER / name
         folder.mkdir(parents=True, exist_ok=True)
         with tags(f"ablation:{name}"):
@@ -61,12 +61,12 @@ def ablate(
     return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
 
 
-def setups_of(
+def variants_of(
     asked: AblationConfig, path: Path, root: Path, settings: tuple[str, ...], limit: float
-) -> dict[tuple[str, int], Setup]:
+) -> dict[tuple[str, int], Variant]:
     """What each (change, seed) runs; RecipeError, before anything runs, where one cannot be."""
     base = load_recipe(path, root, settings, limit)
-    found: dict[tuple[str, int], Setup] = {}
+    found: dict[tuple[str, int], Variant] = {}
 
     def load(change: str, seed: int, sets: list[str], told: str) -> Recipe:
         recipe = load_recipe(path, root, [*settings, *sets], limit)
@@ -76,29 +76,29 @@ def setups_of(
         first = load(BASE, seed, asked.settings(BASE, seed), "")
         for change in asked.names:
             if asked.then is None:
-                found[change, seed] = Setup(load(change, seed, asked.settings(change, seed), ""))
+                found[change, seed] = Variant(load(change, seed, asked.settings(change, seed), ""))
                 continue
             sets = asked.settings_of_second(change, seed, first.chunk.budget_tokens)
             second = load(change, seed, sets, ", second run")
             if change == ONLY_SECOND:
-                found[change, seed] = Setup(second)
+                found[change, seed] = Variant(second)
                 continue
 
             def go_on(model: Path, change: str = change, seed: int = seed, sets: list[str] = sets) -> Recipe:
                 allow(model)
                 return load(change, seed, [*sets, as_setting("train.base_model", str(model))], ", second run")
 
-            found[change, seed] = Setup(load(change, seed, asked.settings(change, seed), ""), go_on)
+            found[change, seed] = Variant(load(change, seed, asked.settings(change, seed), ""), go_on)
     return found
 
 
-def _run_all(asked: AblationConfig, setups: dict[tuple[str, int], Setup], root: Path, folder: Path) -> Runs:
+def _run_all(asked: AblationConfig, setups: dict[tuple[str, int], Variant], root: Path, folder: Path) -> Runs:
     """Seeds outside, changes inside, so that a table of fewer seeds is there early."""
     runs: Runs = {change: {} for change in asked.names}
 
-    def take(change: str, seed: int, came: Measured) -> None:
+    def take(change: str, seed: int, came: RunResult) -> None:
         runs[change][seed] = came
         write_report(folder.name, asked, runs, folder)
 
-    run_all(setups, root, folder, take)
+    run_variants(setups, root, folder, take)
     return runs

@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from flows.experiments.trials import as_setting
-from flows.recipe.errors import wrong_values
+from flows.recipe.errors import format_config_errors
 from model.errors import RecipeError
 from tasks.common.config import StrictConfig
 
@@ -111,4 +111,4 @@ def read_changes(path: Path, seeds: int | None) -> AblationConfig:
     try:
         return AblationConfig.model_validate({**values, **({} if seeds is None else {"seeds": seeds})})
     except ValidationError as error:
-        raise RecipeError(wrong_values(error, path)) from error
+        raise RecipeError(format_config_errors(error, path)) from error

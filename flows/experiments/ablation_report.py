@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.experiments.ablation_config import BASE, ONLY_SECOND, AblationConfig
-from flows.experiments.trials import LOSS, SPEED, Measured
+from flows.experiments.trials import LOSS, SPEED, RunResult
 from flows.metrics.heldout import fair_documents, is_same_text, mean_of_sources
 from flows.reports.page.render import write_drawn
 from model.checksummed_json import write_sealed
@@ -21,7 +21,7 @@ from tasks.evaluate.comparison import Difference, paired_difference
 
 TABLE, MARKDOWN, PAGE = "table.json", "table.md", "page.html"
 
-Runs = dict[str, dict[int, Measured]]
+Runs = dict[str, dict[int, RunResult]]
 
 NOT_COMPARED = (
     "Where a change alters what is held out, the difference is that of the documents that both runs held out and of"
@@ -32,7 +32,7 @@ NOT_COMPARED = (
 log = logging.getLogger(__name__)
 
 
-def gathered(asked: AblationConfig, runs: Runs) -> dict[str, Any]:
+def ablation_table(asked: AblationConfig, runs: Runs) -> dict[str, Any]:
     """The table as JSON values: `measures`, and for each change its `settings`, failures, stages built, and per measure
     the mean, and beside the base the difference, its 95% interval over seeds and, of benchmarks, over items."""
     base = _numbers(runs.get(BASE, {}))
@@ -67,11 +67,11 @@ def _second_told(asked: AblationConfig) -> str:
     )
 
 
-def _numbers(seeds: dict[int, Measured]) -> dict[int, Measured]:
+def _numbers(seeds: dict[int, RunResult]) -> dict[int, RunResult]:
     return {seed: one for seed, one in seeds.items() if not one.cause}
 
 
-def _measures(*runs: dict[int, Measured]) -> list[str]:
+def _measures(*runs: dict[int, RunResult]) -> list[str]:
     """Held-out figures, then benchmarks, loss and speed."""
     found = dict.fromkeys(name for seeds in runs for one in seeds.values() for name in one.values)
     last = [name for name in (LOSS, SPEED) if name in found]
@@ -79,7 +79,7 @@ def _measures(*runs: dict[int, Measured]) -> list[str]:
 
 
 def _line(
-    measure: str, change: str, mine: dict[int, Measured], base: dict[int, Measured], higher: bool
+    measure: str, change: str, mine: dict[int, RunResult], base: dict[int, RunResult], higher: bool
 ) -> dict[str, Any]:
     values, of_base = (
         {seed: one.values[measure] for seed, one in runs.items() if measure in one.values} for runs in (mine, base)
@@ -95,11 +95,15 @@ def _line(
             values, of_base, line["documents"] = fair
             if not values:
                 return line | {"not_compared": "other text"}
-    beside = None if change == BASE else beside_base(measure, values, of_base, higher)
+    beside = None if change == BASE else compare_with_baseline(measure, values, of_base, higher)
     if beside is not None:
-        line |= {key: getattr(beside, key) for key in Beside.__dataclass_fields__ if key not in ("measure", "value")}
+        line |= {
+            key: getattr(beside, key)
+            for key in PairedComparison.__dataclass_fields__
+            if key not in ("measure", "value")
+        }
     by_item = ({seed: one.items.get(measure, {}) for seed, one in runs.items()} for runs in (mine, base))
-    found = None if change == BASE else beside_base_by_item(*by_item)
+    found = None if change == BASE else compare_items_with_baseline(*by_item)
     if found is not None:
         numbers = {"n": found.n, "difference": found.mean, "low": found.low, "high": found.high}
         line["items"] = {**numbers, "verdict": found.verdict}
@@ -107,7 +111,7 @@ def _line(
 
 
 def _on_fair_documents(
-    measure: str, pairs: dict[int, tuple[Measured, Measured]]
+    measure: str, pairs: dict[int, tuple[RunResult, RunResult]]
 ) -> tuple[dict[int, float], dict[int, float], int] | None:
     """A held-out figure of a change and of the base by seed, over the documents that a seed's two runs can be compared
     on, and the least number of these. None where all that differs is the model, or it is no such figure."""
@@ -125,7 +129,7 @@ def _on_fair_documents(
 
 def write_report(name: str, asked: AblationConfig, runs: Runs, folder: Path) -> dict[str, Any]:
     """Write the table of what has run so far; returns it with the paths."""
-    found = gathered(asked, runs)
+    found = ablation_table(asked, runs)
     markdown = as_markdown(name, found)
     write_sealed(folder / TABLE, found)
     write_atomically(folder / MARKDOWN, markdown.encode())
@@ -232,7 +236,7 @@ def figure(measure: str, found: dict[str, Any]) -> dict[str, Any] | None:
 def _write_page(name: str, found: dict[str, Any], path: Path) -> None:
     figures = {f"measure{place}": figure(measure, found) for place, measure in enumerate(found["measures"])}
     told = {"number": number, "signed": signed, "interval": interval, "verdict": verdict, "limits": NOT_COMPARED}
-    write_drawn("flows.experiments.trials", "page.html", figures, path, name=name, found=found, **told)
+    write_drawn("flows.experiments", "ablation.html", figures, path, name=name, found=found, **told)
 
 
 # Student's t, 97.5%: abscissae for 1 to 30 degrees of freedom.
@@ -245,7 +249,7 @@ NORMAL_975 = 1.959964
 
 
 @dataclass(frozen=True)
-class Beside:
+class PairedComparison:
     """A measure of a change beside the base's."""
 
     measure: str
@@ -270,9 +274,9 @@ def t_975(degrees: int) -> float:
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 
-def beside_base(
+def compare_with_baseline(
     measure: str, change: Mapping[int, float], base: Mapping[int, float], higher_is_better: bool
-) -> Beside | None:
+) -> PairedComparison | None:
     """Values by seed -> the mean difference change - base over the seeds that both have; None without any."""
     seeds = sorted(change.keys() & base.keys())
     if not seeds:
@@ -284,7 +288,7 @@ def beside_base(
         reach = t_975(len(seeds) - 1) * statistics.stdev(differences) / math.sqrt(len(seeds))
         low, high = mean - reach, mean + reach
     value, of_base = (statistics.fmean(values[seed] for seed in seeds) for values in (change, base))
-    return Beside(measure, value, of_base, len(seeds), mean, low, high, _verdict(low, high, higher_is_better))
+    return PairedComparison(measure, value, of_base, len(seeds), mean, low, high, _verdict(low, high, higher_is_better))
 
 
 def _verdict(low: float | None, high: float | None, higher_is_better: bool) -> str:
@@ -295,7 +299,7 @@ def _verdict(low: float | None, high: float | None, higher_is_better: bool) -> s
     return "better" if (low > 0) == higher_is_better else "worse"
 
 
-def beside_base_by_item(
+def compare_items_with_baseline(
     change: Mapping[int, Mapping[Any, float]], base: Mapping[int, Mapping[Any, float]]
 ) -> Difference | None:
     """Scores by item, by seed -> the paired difference over items, each averaged over the seeds in which both runs

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.metrics.formatting import compact
+from flows.metrics.formatting import format_count
 from flows.reports.page.render import write_drawn
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import recipe_of
@@ -48,7 +48,9 @@ class BitsPerByte:
         return float(ratio), float(math.sqrt(n / (n - 1) * (rest**2).sum()) / whole)
 
 
-def take_apart(root: Path, run: str, advance: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Any]:
+def measure_components(
+    root: Path, run: str, advance: Callable[[int, int], None] = lambda done, total: None
+) -> dict[str, Any]:
     """Every layer, attention, MLP and head taken out by itself, then heads and layers one after the other, the one that
     costs least first, as JSON values. InputError where the run's network is no GPT, or has no held-out text."""
     import torch
@@ -138,9 +140,7 @@ def write_report(found: dict[str, Any], root: Path) -> dict[str, str]:
     write_atomically(paths["markdown"], as_markdown(found).encode())
     page = folder / "page.html"
     figures = {"size": size_figure(found), "alone": alone_figure(found)}
-    write_drawn(
-        "flows.experiments.trials", "components.html", figures, page, found=found, compact=compact, within=WITHIN
-    )
+    write_drawn("flows.experiments", "components.html", figures, page, found=found, compact=format_count, within=WITHIN)
     return {**{name: str(path) for name, path in paths.items()}, "page": str(page)}
 
 

@@ -36,18 +36,18 @@ from pydantic import Field, ValidationError, field_validator
 from flows.experiments.mixture_fit import (
     best_shares,
     check_bounds,
-    drawn,
-    fitted,
+    clip_to_observed,
+    draw_mixtures,
+    fit_losses,
     r_squared,
     rank_correlation,
-    within_seen,
 )
-from flows.experiments.trials import TrialWatcher, as_setting, run_road
-from flows.recipe.errors import wrong_values
-from flows.recipe.load import apply_setting, load_recipe, recipe_file
+from flows.experiments.trials import TrialWatcher, as_setting, run_pipeline
+from flows.recipe.errors import format_config_errors
+from flows.recipe.load import apply_setting, load_recipe, locate_recipe
 from flows.recipe.schema import Recipe
 from flows.runs.guards import raise_if_interrupted
-from flows.runs.record import ONLOOKER, new_run_id
+from flows.runs.record import CURRENT_LISTENER, new_run_id
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import BessemerError, InputError, RecipeError
 from model.files import write_atomically
@@ -95,7 +95,7 @@ def mix(
     """
     root = root.resolve()
     try:
-        path = recipe_file(recipe, root)
+        path = locate_recipe(recipe, root)
         config, base = read_mix(path, proxies), load_recipe(path, root, settings)
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", base.name)
         with tags(f"mix:{name}"):
@@ -154,7 +154,9 @@ class _Mixing:
         if len(names) < 2:
             raise RecipeError(f"mix: one source, {', '.join(names)}, leaves nothing to mix")
         prior_S, of_target, of_proxy = self._bounds(first, names)
-        mixtures_PS = drawn(prior_S, *of_proxy, self._config.proxies - 1, seed64(self._config.seed, "mix", "mixtures"))
+        mixtures_PS = draw_mixtures(
+            prior_S, *of_proxy, self._config.proxies - 1, seed64(self._config.seed, "mix", "mixtures")
+        )
         proxies = [first]
         for number, shares_S in enumerate(mixtures_PS, start=1):
             proxies.append(self._proxy(number, dict(zip(names, map(float, shares_S), strict=True))))
@@ -163,10 +165,10 @@ class _Mixing:
             for values in ("shares", "losses")
         )
         count = self._config.fitted
-        judged, kept = fitted(shares_PS[:count], losses_PS[:count]), slice(count, None)
+        judged, kept = fit_losses(shares_PS[:count], losses_PS[:count]), slice(count, None)
         predicted_P, measured_P = judged.mean_loss(shares_PS[kept]), losses_PS[kept].mean(axis=1)
-        fit = fitted(shares_PS, losses_PS)
-        low_S, high_S = within_seen(*of_target, np.vstack([shares_PS, prior_S]))
+        fit = fit_losses(shares_PS, losses_PS)
+        low_S, high_S = clip_to_observed(*of_target, np.vstack([shares_PS, prior_S]))
         best_S = best_shares(fit, prior_S, low_S, high_S)
         found = {
             "sources": names,
@@ -208,7 +210,7 @@ class _Mixing:
         if number == len(self._run_ids):
             self._run_ids.append(new_run_id())
             write_sealed(self._folder / RUNS, {"runs": self._run_ids}, indent=None)
-        name, onlooker = f"proxy {number}", ONLOOKER.get()
+        name, onlooker = f"proxy {number}", CURRENT_LISTENER.get()
         watcher = TrialWatcher(name, onlooker, threading.Event())
         recipe = self._proxy_recipe(number, weights)
         came = train_proxy(number, recipe, self._root, self._run_ids[number], self._config.metric, watcher)
@@ -222,7 +224,7 @@ class _Mixing:
 def train_proxy(number: int, recipe: Recipe, root: Path, run_id: str, metric: str, watcher: Watcher) -> Proxy:
     """Train one proxy and measure it. A proxy that fails ends the search: a fit needs all of them."""
     del number  # It names the task run.
-    record = run_road(recipe, root, run_id, watcher)
+    record = run_pipeline(recipe, root, run_id, watcher)
     artifacts = {entry["stage"]: Artifact.open(Path(entry["path"])) for entry in record["stages"] if "path" in entry}
     table = artifacts["chunk"].report.facts["mixture"]
     losses = {
@@ -270,14 +272,14 @@ def read_mix(path: Path, proxies: int | None) -> MixConfig:
     try:
         return MixConfig.model_validate({**table, **({} if proxies is None else {"proxies": proxies})})
     except ValidationError as error:
-        raise RecipeError(wrong_values(error, path, TABLE)) from error
+        raise RecipeError(format_config_errors(error, path, TABLE)) from error
 
 
 WEIGHTS, MARKDOWN, RECIPE = "weights.json", "table.md", "mixed.toml"
 
 DIGITS = 6
 
-BELIEVABLE = 0.5
+MIN_R_SQUARED = 0.5
 """Share of the variance of proxies that the fit had not seen, below which its shares are noise more than an answer."""
 
 
@@ -312,7 +314,7 @@ def write_mixture(found: dict[str, Any], path: Path, settings: Sequence[str], fo
 
 def doubt(found: dict[str, Any]) -> str:
     """A sentence where the fit told little of mixtures that it had not seen; else nothing."""
-    if (found["r_squared"] or 0.0) >= BELIEVABLE:
+    if (found["r_squared"] or 0.0) >= MIN_R_SQUARED:
         return ""
     return (
         ". The fit tells little of mixtures that it had not seen, so that these shares are no answer: keep the"

@@ -35,7 +35,7 @@ class Fit:
         return self.losses(shares_PS).mean(axis=1)
 
 
-def fitted(shares_PS: np.ndarray, losses_PS: np.ndarray) -> Fit:
+def fit_losses(shares_PS: np.ndarray, losses_PS: np.ndarray) -> Fit:
     """Least squares on log losses; InputError for too few proxies."""
     proxies, sources = shares_PS.shape
     if proxies < sources:
@@ -54,10 +54,10 @@ def best_shares(fit: Fit, prior_S: np.ndarray, low_S: np.ndarray, high_S: np.nda
     # Between shares that add up to one no loss is above that of its worst source alone.
     largest_S = np.exp(fit.slopes_SS.max(axis=1))
     curvature = float((largest_S * (fit.slopes_SS**2).sum(axis=1)).mean())
-    return minimum(slope, curvature, prior_S, low_S, high_S)
+    return minimize(slope, curvature, prior_S, low_S, high_S)
 
 
-def within_seen(low_S: np.ndarray, high_S: np.ndarray, shares_PS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def clip_to_observed(low_S: np.ndarray, high_S: np.ndarray, shares_PS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The bounds f64[S], drawn in to the shares that each source had in some mixture of a fit: a law that is linear in
     shares finds its minimum at an end, and says nothing of what lies beyond the mixtures that it was fitted to.
 
@@ -113,7 +113,7 @@ def check_bounds(low_S: np.ndarray, high_S: np.ndarray, names: list[str]) -> Non
         )
 
 
-def projected(point_S: np.ndarray, low_S: np.ndarray, high_S: np.ndarray) -> np.ndarray:
+def project(point_S: np.ndarray, low_S: np.ndarray, high_S: np.ndarray) -> np.ndarray:
     """The nearest shares f64[S] with low <= share <= high that add up to one: a point shifted by one number and
     clipped, which is found by halving (Duchi et al. 2008, for a simplex with bounds)."""
     below, above = (low_S - point_S).min(), (high_S - point_S).max()
@@ -126,7 +126,7 @@ def projected(point_S: np.ndarray, low_S: np.ndarray, high_S: np.ndarray) -> np.
     return np.clip(point_S + (below + above) / 2, low_S, high_S)
 
 
-def minimum(
+def minimize(
     slope: Callable[[np.ndarray], np.ndarray],
     curvature: float,
     start_S: np.ndarray,
@@ -138,16 +138,16 @@ def minimum(
     `slope` gives its gradient f64[S]; `curvature` is a bound of its second derivative in any direction, so that no step
     leads upwards.
     """
-    share_S = projected(start_S, low_S, high_S)
+    share_S = project(start_S, low_S, high_S)
     for _ in range(ROUNDS):
-        next_S = projected(share_S - slope(share_S) / curvature, low_S, high_S)
+        next_S = project(share_S - slope(share_S) / curvature, low_S, high_S)
         if np.abs(next_S - share_S).max() < STILL:
             return next_S
         share_S = next_S
     return share_S
 
 
-def drawn(prior_S: np.ndarray, low_S: np.ndarray, high_S: np.ndarray, proxies: int, seed: int) -> np.ndarray:
+def draw_mixtures(prior_S: np.ndarray, low_S: np.ndarray, high_S: np.ndarray, proxies: int, seed: int) -> np.ndarray:
     """Random mixtures f64[P, S] around the prior, within the bounds.
 
     Dirichlet, from mixtures near the prior to such as are nearly of one source: the concentration is drawn for each
@@ -160,5 +160,5 @@ def drawn(prior_S: np.ndarray, low_S: np.ndarray, high_S: np.ndarray, proxies: i
         concentration = sources * np.exp(random.uniform(np.log(0.1), np.log(5.0)))
         # A gamma of a tiny shape is zero in floating point; no source may be out of the question.
         shapes_S = np.maximum(concentration * prior_S, 1e-2)
-        found[proxy] = projected(random.dirichlet(shapes_S), low_S, high_S)
+        found[proxy] = project(random.dirichlet(shapes_S), low_S, high_S)
     return found

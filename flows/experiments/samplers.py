@@ -25,7 +25,7 @@ GOOD_SHARE = 0.25
 wrong, proposals 11 to 20 lay .76 decades from the best rate, and .44 with a quarter (12 seeds; at random 1.45)."""
 
 
-def propose(config: SearchConfig, trials: Sequence[Trial]) -> dict[str, Value]:
+def suggest(config: SearchConfig, trials: Sequence[Trial]) -> dict[str, Value]:
     """Settings of the trial behind `trials`."""
     import optuna
 
@@ -37,7 +37,7 @@ def propose(config: SearchConfig, trials: Sequence[Trial]) -> dict[str, Value]:
             sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=config.startup_trials, gamma=_good_trials)
     else:
         sampler = optuna.samplers.RandomSampler(seed=seed)
-    study = study_of(config, trials, sampler)
+    study = optuna_study(config, trials, sampler)
     asked = study.ask({key: distribution(axis) for key, axis in config.space.items()})
     return {key: _value(config.space[key], asked.params[key]) for key in config.space}
 
@@ -46,7 +46,7 @@ def _good_trials(trials: int) -> int:
     return max(1, math.ceil(GOOD_SHARE * trials))
 
 
-def study_of(config: SearchConfig, trials: Sequence[Trial], sampler: Any = None) -> Any:
+def optuna_study(config: SearchConfig, trials: Sequence[Trial], sampler: Any = None) -> Any:
     """An Optuna study that holds the trials whose settings lie in the space.
 
     One that paused counts as pruned, with its losses at rungs: the sampler takes one that came farther for better, and
@@ -111,16 +111,16 @@ def _contains(axis: Range | Choices, value: Value) -> bool:
     return axis.low <= value <= axis.high
 
 
-def told_value(value: Value) -> str:
+def format_value(value: Value) -> str:
     """`0.00312`, `true`, `cosine`."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def told_settings(settings: Mapping[str, Value]) -> str:
+def format_settings(settings: Mapping[str, Value]) -> str:
     """`train.schedule.peak_lr=0.00312, train.batch_rows=8`."""
-    return ", ".join(f"{key}={told_value(value)}" for key, value in settings.items())
+    return ", ".join(f"{key}={format_value(value)}" for key, value in settings.items())
 
 
 def rung_shares(rungs: int, eta: int) -> tuple[float, ...]:

@@ -12,9 +12,9 @@ from prefect import flow, tags
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from flows.experiments.scaling_law import LadderConfig, Rung, ladder_file, read_ladder, write_report
-from flows.experiments.trials import Measured, Setup, run_all
-from flows.recipe.load import load_recipe, recipe_file
+from flows.experiments.scaling_law import LadderConfig, ScalePoint, ladder_file, read_ladder, write_report
+from flows.experiments.trials import RunResult, Variant, run_variants
+from flows.recipe.load import load_recipe, locate_recipe
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError, GuardError, RecipeError
 from tasks.execution.outcome import one_line
@@ -49,28 +49,30 @@ def scale(
     """
     root = root.resolve()
     try:
-        path, file = recipe_file(recipe, root), ladder_file(ladder)
+        path, file = locate_recipe(recipe, root), ladder_file(ladder)
         asked = read_ladder(file, seeds)
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{path.stem}-{file.stem}")
-        rungs = rungs_of(asked, path, root, settings, limit)
+        rungs = scale_points(asked, path, root, settings, limit)
         folder = root / FOLDER / name
         folder.mkdir(parents=True, exist_ok=True)
         with tags(f"ladder:{name}"):
-            _climb(asked, rungs, path, root, folder, settings, limit)
+            _train_all(asked, rungs, path, root, folder, settings, limit)
         found = write_report(name, asked, rungs, folder)
     except BessemerError as error:
         return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
     return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
 
 
-def rungs_of(asked: LadderConfig, path: Path, root: Path, settings: tuple[str, ...], limit: float) -> list[Rung]:
+def scale_points(
+    asked: LadderConfig, path: Path, root: Path, settings: tuple[str, ...], limit: float
+) -> list[ScalePoint]:
     """The sizes with their weights and tokens, smallest first; RecipeError, before anything runs, for one that cannot
     be, or where the recipe's network is no GPT."""
-    rungs: list[Rung] = []
+    rungs: list[ScalePoint] = []
     for size in asked.sizes:
         text = asked.run_settings(size, PROVISIONAL, PROVISIONAL, 1)
         parameters = block_weights(load_recipe(path, root, [*settings, *text], limit))
-        rungs.append(Rung(size, parameters, asked.tokens_of(parameters)))
+        rungs.append(ScalePoint(size, parameters, asked.tokens_of(parameters)))
     return sorted(rungs, key=lambda rung: rung.parameters)
 
 
@@ -91,7 +93,7 @@ def block_weights(recipe: Recipe) -> int:
     return sum(parameter.numel() for parameter in grouped(network).hidden)
 
 
-def check_measured(rung: Rung, measure: str) -> None:
+def check_measured(rung: ScalePoint, measure: str) -> None:
     """Raises GuardError where all runs of a size are done and none came to a number: larger ones would be trained for
     a law that cannot be fitted."""
     if rung.losses(measure):
@@ -105,9 +107,9 @@ def check_measured(rung: Rung, measure: str) -> None:
     )
 
 
-def _climb(
+def _train_all(
     asked: LadderConfig,
-    rungs: list[Rung],
+    rungs: list[ScalePoint],
     path: Path,
     root: Path,
     folder: Path,
@@ -125,10 +127,10 @@ def _climb(
             recipes[rung.size.name, seed] = recipe.model_copy(update={"name": name})
     by_name = {rung.size.name: rung for rung in rungs}
 
-    def take(size: str, seed: int, came: Measured) -> None:
+    def take(size: str, seed: int, came: RunResult) -> None:
         by_name[size].runs[seed] = came
         write_report(folder.name, asked, rungs, folder)
         if len(by_name[size].runs) == asked.seeds:
             check_measured(by_name[size], asked.measure)
 
-    run_all({key: Setup(recipe) for key, recipe in recipes.items()}, root, folder, take)
+    run_variants({key: Variant(recipe) for key, recipe in recipes.items()}, root, folder, take)

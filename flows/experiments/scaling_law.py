@@ -35,8 +35,8 @@ from pydantic import Field, ValidationError, model_validator
 from scipy.optimize import least_squares
 from scipy.stats import t as student
 
-from flows.experiments.trials import Measured, as_setting
-from flows.recipe.errors import wrong_values
+from flows.experiments.trials import RunResult, as_setting
+from flows.recipe.errors import format_config_errors
 from flows.reports.page.render import write_drawn
 from model.checksummed_json import write_sealed
 from model.errors import RecipeError
@@ -124,7 +124,7 @@ def read_ladder(path: Path, seeds: int | None) -> LadderConfig:
     try:
         return LadderConfig.model_validate({**values, **({} if seeds is None else {"seeds": seeds})})
     except ValidationError as error:
-        raise RecipeError(wrong_values(error, path)) from error
+        raise RecipeError(format_config_errors(error, path)) from error
 
 
 HUBER = 0.01
@@ -217,7 +217,7 @@ TABLE, MARKDOWN, PAGE = "table.json", "table.md", "page.html"
 
 
 @dataclass
-class Rung:
+class ScalePoint:
     """A size, and what came of its runs so far, by seed."""
 
     size: Size
@@ -225,25 +225,26 @@ class Rung:
     """Weights in blocks."""
     tokens: int
     """What each run reads."""
-    runs: dict[int, Measured] = field(default_factory=dict)
+    runs: dict[int, RunResult] = field(default_factory=dict)
 
     def losses(self, measure: str) -> list[float]:
         """Of the runs that came to numbers."""
         return [run.values[measure] for run in self.runs.values() if measure in run.values]
 
 
-def write_report(name: str, asked: LadderConfig, rungs: list[Rung], folder: Path) -> dict[str, Any]:
-    """Write what is known so far; returns it, with `told`, the outcome in a sentence, and where it stands."""
-    found = gathered(asked, rungs)
-    found |= {"name": name, "told": told(found)}
+def write_report(name: str, asked: LadderConfig, rungs: list[ScalePoint], folder: Path) -> dict[str, Any]:
+    """Write table, Markdown and page of the runs so far; return the table with `told`, its outcome in a sentence, and
+    the paths."""
+    found = scaling_table(asked, rungs)
+    found |= {"name": name, "told": describe_outcome(found)}
     paths = {"markdown": str(folder / MARKDOWN), "page": str(folder / PAGE), "table": str(folder / TABLE)}
     write_sealed(folder / TABLE, found)
     write_atomically(folder / MARKDOWN, as_markdown(found).encode())
-    write_drawn("flows.experiments.scaling", "page.html", {"law": figure(found)}, folder / PAGE, found=found)
+    write_drawn("flows.experiments", "scaling.html", {"law": figure(found)}, folder / PAGE, found=found)
     return found | paths
 
 
-def gathered(asked: LadderConfig, rungs: list[Rung]) -> dict[str, Any]:
+def scaling_table(asked: LadderConfig, rungs: list[ScalePoint]) -> dict[str, Any]:
     """All of it as JSON values; `law` and `prediction` are None until enough runs stand."""
     *fitted, held_back = rungs
     lines = [_line(rung, asked.measure) for rung in rungs]
@@ -260,7 +261,7 @@ def gathered(asked: LadderConfig, rungs: list[Rung]) -> dict[str, Any]:
     }
 
 
-def _line(rung: Rung, measure: str) -> dict[str, Any]:
+def _line(rung: ScalePoint, measure: str) -> dict[str, Any]:
     return {
         "size": rung.size.name,
         "parameters": rung.parameters,
@@ -275,7 +276,7 @@ def _law(law: Law) -> dict[str, float]:
     return {"E": law.irreducible, "A": law.factor, "alpha": law.exponent, "scatter": law.scatter, "runs": law.runs}
 
 
-def _prediction(law: Law, rung: Rung, measured: list[float]) -> dict[str, Any]:
+def _prediction(law: Law, rung: ScalePoint, measured: list[float]) -> dict[str, Any]:
     said = law.predict(rung.parameters)
     mean = sum(measured) / len(measured) if measured else None
     return {
@@ -290,7 +291,7 @@ def _prediction(law: Law, rung: Rung, measured: list[float]) -> dict[str, Any]:
     }
 
 
-def told(found: dict[str, Any]) -> str:
+def describe_outcome(found: dict[str, Any]) -> str:
     """The outcome in a sentence."""
     said = found["prediction"]
     if said is None:

@@ -26,22 +26,22 @@ from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
-from flows.experiments.samplers import told_settings
+from flows.experiments.samplers import format_settings
 from flows.experiments.search_config import ObjectiveConfig, read_search
 from flows.experiments.search_report import write_results
-from flows.experiments.study import Asked, Study
-from flows.experiments.trial_log import Came, Stop, Trial, came_to_nothing
+from flows.experiments.study import Study, StudyRequest
 from flows.experiments.trial_log import State as TrialState
-from flows.experiments.trials import TrialWatcher, built_stages, run_road
-from flows.recipe.load import recipe_file
+from flows.experiments.trial_log import Stop, Trial, TrialResult, failed_result
+from flows.experiments.trials import TrialWatcher, built_stages, run_pipeline
+from flows.recipe.load import locate_recipe
 from flows.recipe.schema import Recipe
-from flows.runs.record import ONLOOKER, PAUSED
+from flows.runs.record import CURRENT_LISTENER, PAUSED
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import Watcher
 from tasks.execution.outcome import one_line
 
-FRUITLESS = 3
+MAX_INITIAL_FAILURES = 3
 """Failures, of as many trials, after which none is expected to do better."""
 
 
@@ -70,32 +70,32 @@ def search(
     """
     root = root.resolve()
     try:
-        path = recipe_file(recipe, root)
-        study = Study(Asked(path, settings, limit), read_search(path, search_file, trials, parallel), root)
-        found = go_on(study)
+        path = locate_recipe(recipe, root)
+        study = Study(StudyRequest(path, settings, limit), read_search(path, search_file, trials, parallel), root)
+        found = run_search(study)
     except BessemerError as error:
         return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
     return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
 
 
-def go_on(study: Study) -> dict[str, Any]:
+def run_search(study: Study) -> dict[str, Any]:
     """Train until nothing is left to do; whatever stops it, the book holds what was done, and page and best recipe are
     written. Only one process may work on a study."""
     with study.held(get_run_logger().info), tags(f"search:{study.name}"):
         try:
-            _Conductor(study).conduct()
+            TrialScheduler(study).conduct()
         finally:
             found = write_results(study)
     return found
 
 
-class _Conductor:
+class TrialScheduler:
     """Hands stretches to threads, and writes down what comes of them."""
 
     def __init__(self, study: Study) -> None:
         self._study = study
         self._log = get_run_logger()
-        self._onlooker = ONLOOKER.get()
+        self._onlooker = CURRENT_LISTENER.get()
         self._stop = threading.Event()
         self._done: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._busy: dict[int, PrefectConcurrentFuture[Any]] = {}
@@ -125,14 +125,14 @@ class _Conductor:
     def _submit(self, runner: ThreadPoolTaskRunner[Any], trial: Trial, rung: int) -> None:
         study = self._study
         name = f"trial {trial.number}"
-        self._tell(trial, f"to {study.shares[rung]:.0%} of its training: {told_settings(trial.settings)}")
+        self._tell(trial, f"to {study.shares[rung]:.0%} of its training: {format_settings(trial.settings)}")
         try:
             recipe = study.recipe_with(trial.settings, study.shares[rung], f"{study.base.name}, {name}"[:80])
         except RecipeError as error:
             # Each value is fine by itself, or the search would not have begun; these do not go together.
-            self._note(trial, came_to_nothing(trial.number, rung, error))
+            self._note(trial, failed_result(trial.number, rung, error))
             return
-        stretch = Stretch(trial.number, rung, recipe, trial.run_id, study.config.objective)
+        stretch = TrialSegment(trial.number, rung, recipe, trial.run_id, study.config.objective)
         watcher = TrialWatcher(name, self._onlooker, self._stop)
         words = {"number": trial.number, "rung": rung, "stretch": stretch, "root": study.root, "watcher": watcher}
         future = runner.submit(train_trial, words)
@@ -144,17 +144,17 @@ class _Conductor:
         came = future.result(raise_on_failure=False)
         if isinstance(came, BaseException):
             raise came
-        assert isinstance(came, Came)
+        assert isinstance(came, TrialResult)
         self._note(self._study.trials[number], came)
 
-    def _note(self, trial: Trial, came: Came) -> None:
+    def _note(self, trial: Trial, came: TrialResult) -> None:
         self._study.note(trial, came)
         self._tell(trial, f"{came.state}, {came.told}")
         self._give_up_where_fruitless()
 
     def _give_up_where_fruitless(self) -> None:
         ended = [trial for trial in self._study.trials if trial.state not in ("waiting", "running")]
-        if len(ended) >= FRUITLESS and all(trial.state == "failed" for trial in ended):
+        if len(ended) >= MAX_INITIAL_FAILURES and all(trial.state == "failed" for trial in ended):
             raise GuardError(
                 f"search {self._study.name}: all of its first {len(ended)} trials failed, and it was stopped. The last:"
                 f" {ended[-1].cause}"
@@ -166,7 +166,7 @@ class _Conductor:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class TrialSegment:
     """What a trial is to do."""
 
     number: int
@@ -186,31 +186,33 @@ STATES: dict[TrialState, str] = {
 
 
 @task(name="trial", task_run_name="trial {number}, rung {rung}", persist_result=False)
-def train_trial(number: int, rung: int, stretch: Stretch, root: Path, watcher: Watcher) -> State:
+def train_trial(number: int, rung: int, stretch: TrialSegment, root: Path, watcher: Watcher) -> State:
     """Train a trial to a rung, or to its end."""
     del number, rung  # They name the task run.
-    came = go_stretch(stretch, root, watcher)
+    came = run_segment(stretch, root, watcher)
     get_run_logger().info("trial %d: %s, %s", came.number, came.state, came.told)
     return State(type=STATES[came.state], name=came.state.capitalize(), message=came.told, data=came)  # pyright: ignore[reportArgumentType]
 
 
-def go_stretch(stretch: Stretch, root: Path, watcher: Watcher) -> Came:
+def run_segment(stretch: TrialSegment, root: Path, watcher: Watcher) -> TrialResult:
     """Raises Infra where the machine failed: the trial is not to blame, and goes on when the search does."""
     began = time.monotonic()
     try:
-        record = run_road(stretch.recipe, root, stretch.run_id, watcher)
+        record = run_pipeline(stretch.recipe, root, stretch.run_id, watcher)
     except Infra:
         raise
     except BessemerError as error:
-        return came_to_nothing(stretch.number, stretch.rung, error, time.monotonic() - began)
+        return failed_result(stretch.number, stretch.rung, error, time.monotonic() - began)
     seconds, built = time.monotonic() - began, built_stages(record)
     if record["state"] == PAUSED:
         pause = next(entry for entry in record["stages"] if entry["outcome"] == PAUSED)
         stop = Stop(stretch.rung, pause["step"], pause["steps"], pause["loss"], seconds, built)
-        return Came(stretch.number, "paused", stop)
+        return TrialResult(stretch.number, "paused", stop)
     steps = _artifact(record, "train").report.facts["training"]["steps"]
     value, stderr = objective_value(_artifact(record, "evaluate"), stretch.objective)
-    return Came(stretch.number, "complete", Stop(stretch.rung, steps, steps, None, seconds, built), value, stderr)
+    return TrialResult(
+        stretch.number, "complete", Stop(stretch.rung, steps, steps, None, seconds, built), value, stderr
+    )
 
 
 def _artifact(record: dict[str, Any], stage: str) -> Artifact:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
-from flows.recipe.load import SAID_ONCE
+from flows.recipe.load import SHARED_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
 from model.config import RUNTIME
@@ -28,7 +28,7 @@ TABLE = "search"
 
 Value = bool | int | float | str
 
-MOST_RUNGS = 6
+MAX_RUNGS = 6
 
 
 class Range(StrictConfig):
@@ -125,7 +125,7 @@ class SearchConfig(StrictConfig):
     """`tpe`: trials before it learns from them, drawn at random."""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Decides the proposals; the trainings' own seed is the recipe's."""
-    rungs: int | None = Field(default=None, ge=1, le=MOST_RUNGS)
+    rungs: int | None = Field(default=None, ge=1, le=MAX_RUNGS)
     """Places at which trials are compared, the end included: 3 are a ninth, a third and all of the training (with
     eta = 3), 1 trains all to their end. 3 by default where the training loss of trials can be compared, else 1."""
     eta: int = Field(default=3, ge=2, le=10)
@@ -185,7 +185,7 @@ DATA_STAGES = STAGES[: STAGES.index("train")]
 
 DEFAULT_RUNGS = 3
 
-OTHER_LOSSES = {
+LOSS_CHANGING_KEYS = {
     "train.masked_share": "with more tokens hidden each is harder to tell",
     "train.model.dropout": "the loss is told with units dropped",
 }
@@ -219,7 +219,7 @@ def rungs_of(config: SearchConfig, recipe_with: RecipeWith, base: Recipe) -> int
 
 def _incomparable(space: Space, recipe_with: RecipeWith, base: Recipe) -> dict[str, str]:
     """Keys under which training losses cannot be compared, and why."""
-    found = {key: why for key, why in OTHER_LOSSES.items() if key in space}
+    found = {key: why for key, why in LOSS_CHANGING_KEYS.items() if key in space}
     for key, axis in space.items():
         recipes = [recipe_with({key: value}) for value in axis.corners]
         if any(_data_of(recipe) != _data_of(base) for recipe in recipes):
@@ -238,7 +238,7 @@ def own_settings(space: Space, base: Recipe, path: Path) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for key in space:
         # What a recipe says once for several stages stands in none of them under that name.
-        value = _at(written if key.partition(".")[0] in SAID_ONCE else complete, key.split("."))
+        value = _at(written if key.partition(".")[0] in SHARED_KEYS else complete, key.split("."))
         if isinstance(value, bool | int | float | str):
             found[key] = value
     return found

@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.experiments.samplers import study_of, told_settings, told_value
+from flows.experiments.samplers import format_settings, format_value, optuna_study
 from flows.experiments.search_config import Choices, Range
 from flows.experiments.study import Study
 from flows.experiments.trial_log import Trial
 from flows.experiments.trials import as_setting
-from flows.metrics.formatting import duration
+from flows.metrics.formatting import format_duration
 from flows.recipe.load import apply_setting
 from flows.reports.page.render import write_drawn
 from model.files import write_atomically
@@ -42,9 +42,9 @@ def write_page(study: Study, lines: list[dict[str, Any]], path: Path) -> Path:
         "keys": list(study.config.space),
         "lines": lines,
         "best": None if best is None else best.number,
-        "told": told_value,
+        "told": format_value,
     }
-    write_drawn("flows.experiments.search", "page.html", _figures(study, lines), path, **view)
+    write_drawn("flows.experiments", "search.html", _figures(study, lines), path, **view)
     return path
 
 
@@ -76,7 +76,7 @@ def curves_figure(study: Study) -> dict[str, Any] | None:
         if not stops:
             continue
         role = "accent" if trial is best else "series1" if trial.origin == "recipe" else "muted1"
-        settings = ", ".join(f"{key.rpartition('.')[2]} {told_value(value)}" for key, value in trial.settings.items())
+        settings = ", ".join(f"{key.rpartition('.')[2]} {format_value(value)}" for key, value in trial.settings.items())
         data.append(
             {
                 "type": "scatter",
@@ -140,7 +140,7 @@ def slice_figure(study: Study, key: str, axis: Range | Choices, compared: dict[i
     points = {
         "type": "scatter",
         "mode": "markers",
-        "x": [told_value(trial.settings[key]) if is_named else trial.settings[key] for trial in trials],
+        "x": [format_value(trial.settings[key]) if is_named else trial.settings[key] for trial in trials],
         "y": [min(value, top) for value in values],
         "text": [f"trial {trial.number}, {compared[trial.number]:.4f}" for trial in trials],
         "marker": {"symbol": ["triangle-up" if value > top else "circle" for value in values]},
@@ -161,7 +161,7 @@ def slice_figure(study: Study, key: str, axis: Range | Choices, compared: dict[i
 def _in_order(axis: Range | Choices) -> dict[str, Any]:
     if isinstance(axis, Range):
         return {}
-    return {"categoryorder": "array", "categoryarray": [told_value(value) for value in axis.choices]}
+    return {"categoryorder": "array", "categoryarray": [format_value(value) for value in axis.choices]}
 
 
 def importance_figure(study: Study, compared: dict[int, float]) -> dict[str, Any] | None:
@@ -170,7 +170,7 @@ def importance_figure(study: Study, compared: dict[int, float]) -> dict[str, Any
         return None
     import optuna
 
-    known = study_of(study.config, [trial for trial in study.trials if trial.number in compared])
+    known = optuna_study(study.config, [trial for trial in study.trials if trial.number in compared])
     directed = optuna.create_study(direction="minimize" if study.falls else "maximize")
     for seen in known.get_trials(deepcopy=False):
         value = compared[seen.user_attrs["trial"]]
@@ -245,7 +245,7 @@ def _told(study: Study, best: Trial | None) -> str:
     count = f"{len(study.trials)} trials"
     if best is None or best.value is None:
         return f"{count}; none came to its end"
-    return f"{count}; {study.config.objective.told} {best.value:.4f} with {told_settings(best.settings)}"
+    return f"{count}; {study.config.objective.told} {best.value:.4f} with {format_settings(best.settings)}"
 
 
 def _write_best(study: Study, best: Trial) -> Path:
@@ -267,10 +267,10 @@ def _write_best(study: Study, best: Trial) -> Path:
 
 
 def _described(trial: Trial) -> str:
-    return ", ".join(f"{key} = {told_value(value)}" for key, value in trial.settings.items()) or "as it was"
+    return ", ".join(f"{key} = {format_value(value)}" for key, value in trial.settings.items()) or "as it was"
 
 
-def tell_study(study: Study, found: dict[str, Any], console: Console) -> None:
+def print_study(study: Study, found: dict[str, Any], console: Console) -> None:
     """The trials as a table, the best one's settings, and how to run them."""
     best = found["best"]
     console.print(trials_table(study, None if best is None else best["trial"]))
@@ -279,7 +279,7 @@ def tell_study(study: Study, found: dict[str, Any], console: Console) -> None:
         return
     console.print(f"best: trial {best['trial']}, {escape(study.config.objective.told)} [bold]{best['value']:.4f}[/]")
     for key, value in best["settings"].items():
-        console.print(f"    {key} = {told_value(value)}", markup=False)
+        console.print(f"    {key} = {format_value(value)}", markup=False)
     console.print(f"run it: bessemer run {found['recipe']} --root {study.root}", markup=False)
     if found["page"]:
         console.print(f"page: {found['page']}", markup=False)
@@ -306,11 +306,11 @@ def trials_table(study: Study, best: int | None) -> Table:
         table.add_row(
             str(line["trial"]),
             escape(line["by"]),
-            *(escape(told_value(line["settings"][key])) if key in line["settings"] else "" for key in keys),
+            *(escape(format_value(line["settings"][key])) if key in line["settings"] else "" for key in keys),
             f"{line['share']:.0%}",
             "" if line["loss"] is None else f"{line['loss']:.4f}",
             "" if line["value"] is None else f"{line['value']:.4f}{error}",
-            duration(line["seconds"]),
+            format_duration(line["seconds"]),
             ", ".join(line["built"]),
             escape(line["cause"] or line["state"]),
             style="bold" if line["trial"] == best else "",

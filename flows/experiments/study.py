@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.experiments.samplers import next_promotion, propose, rung_shares
+from flows.experiments.samplers import next_promotion, rung_shares, suggest
 from flows.experiments.search_config import SearchConfig, Value, check_space, own_settings, rungs_of
-from flows.experiments.trial_log import Book, Came, Trial
+from flows.experiments.trial_log import Trial, TrialLog, TrialResult
 from flows.experiments.trials import as_setting
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
@@ -33,7 +33,7 @@ STUDY_LOST = "Remove it, and search again: trials that were made are reused."
 
 
 @dataclass(frozen=True)
-class Asked:
+class StudyRequest:
     """What all trials of a study have in common."""
 
     recipe: Path
@@ -45,7 +45,7 @@ class Asked:
 class Study:
     """A study that goes on: its trials, and the next one."""
 
-    def __init__(self, asked: Asked, config: SearchConfig, root: Path) -> None:
+    def __init__(self, asked: StudyRequest, config: SearchConfig, root: Path) -> None:
         self.asked, self.config, self.root = asked, config, root
         self.base = load_recipe(asked.recipe, root, asked.settings, asked.limit)
         check_space(config, self.recipe_with, self.base)
@@ -53,7 +53,7 @@ class Study:
         self.name = config.name or re.sub(r"[^A-Za-z0-9._-]+", "-", self.base.name)
         self.folder = root / SEARCHES / self.name
         self._agree()
-        self.book = Book(self.folder / TRIALS)
+        self.book = TrialLog(self.folder / TRIALS)
 
     @property
     def trials(self) -> list[Trial]:
@@ -97,7 +97,7 @@ class Study:
         with build_lease(self.folder / "lock", on_wait, on_alive=refuse):
             yield
 
-    def note(self, trial: Trial, came: Came) -> None:
+    def note(self, trial: Trial, came: TrialResult) -> None:
         """Write down what came of a trial's stretch."""
         if came.state == "paused":
             self.book.stop(trial, came.stop)
@@ -129,7 +129,7 @@ class Study:
         if not self.trials:
             return self._add("recipe", own_settings(self.config.space, self.base, self.asked.recipe)), 0
         if sum(trial.origin != "hand" for trial in self.trials) < self.config.trials:
-            return self._add(self.config.sampler, propose(self.config, self.trials)), 0
+            return self._add(self.config.sampler, suggest(self.config, self.trials)), 0
         return None if busy else self._last_resort()
 
     def _last_resort(self) -> tuple[Trial, int] | None:
@@ -195,11 +195,11 @@ def reopen(root: Path, name: str) -> Study:
         )
         raise InputError(f"study {name}: not under {root / SEARCHES}; {there}")
     told = read_sealed(path, STUDY_LOST)
-    asked = Asked(Path(told["how"]["path"]), tuple(told["how"]["settings"]), told["asked"]["limit"])
+    asked = StudyRequest(Path(told["how"]["path"]), tuple(told["how"]["settings"]), told["asked"]["limit"])
     return Study(asked, SearchConfig.model_validate({**told["search"], "name": name}), root)
 
 
-def add_by_hand(study: Study, settings: dict[str, Value]) -> Path:
+def add_manual_trial(study: Study, settings: dict[str, Value]) -> Path:
     """Leave a trial for the search to take in, at once where it runs; RecipeError for settings that the recipe cannot
     take or that are not searched."""
     strange = [key for key in settings if key not in study.config.space]
@@ -218,7 +218,7 @@ def add_by_hand(study: Study, settings: dict[str, Value]) -> Path:
     return path
 
 
-def parsed(setting: str) -> tuple[str, Value]:
+def parse_setting(setting: str) -> tuple[str, Value]:
     """Key and value of `key.path=value`."""
     key, equals, text = setting.partition("=")
     if not equals or not key.strip():

@@ -78,7 +78,7 @@ class Trial:
         return sum(stop.seconds for stop in self.stops)
 
 
-class Book:
+class TrialLog:
     """The trials of a study, as its file tells them."""
 
     def __init__(self, path: Path) -> None:
@@ -148,7 +148,7 @@ def _stop(event: dict[str, Any]) -> Stop:
 
 
 @dataclass(frozen=True)
-class Came:
+class TrialResult:
     """Where a trial came to, and what it was worth."""
 
     number: int
@@ -168,8 +168,8 @@ class Came:
         return self.cause or self.state
 
 
-def came_to_nothing(number: int, rung: int, error: BessemerError, seconds: float = 0.0) -> Came:
+def failed_result(number: int, rung: int, error: BessemerError, seconds: float = 0.0) -> TrialResult:
     """A trial that ended in an error: its numbers got out of hand, or it failed."""
     state: State = "diverged" if isinstance(error, Numerics) else "failed"
     cause = f"{type(error).__name__}: {one_line(error)}"
-    return Came(number, state, Stop(rung, 0, 0, None, seconds, ()), cause=cause)
+    return TrialResult(number, state, Stop(rung, 0, 0, None, seconds, ()), cause=cause)

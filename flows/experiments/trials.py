@@ -25,15 +25,15 @@ from prefect import task
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 
-from flows.metrics.formatting import shots_word
+from flows.metrics.formatting import format_shots
 from flows.metrics.heldout import HeldOut, held_out
 from flows.metrics.run_metrics import open_artifacts
 from flows.models.load import find_model
 from flows.planning.start_run import start_run
 from flows.recipe.schema import Recipe
 from flows.runs.guards import raise_if_interrupted
-from flows.runs.pipeline import walk
-from flows.runs.record import ONLOOKER, new_run_id
+from flows.runs.pipeline import run_stages
+from flows.runs.record import CURRENT_LISTENER, new_run_id
 from model.checkpoint.metrics import RECENT_SHARE, kept_rows
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import BessemerError, Infra
@@ -68,25 +68,27 @@ class TrialWatcher(Watcher):
             self._onlooker.finished(f"{self._name} {stage}", artifact, seconds)
 
 
-def run_road(recipe: Recipe, root: Path, run_id: str, watcher: Watcher, *, until: str | None = None) -> dict[str, Any]:
+def run_pipeline(
+    recipe: Recipe, root: Path, run_id: str, watcher: Watcher, *, until: str | None = None
+) -> dict[str, Any]:
     """Walk the road, or as far as the stage `until`, in the Prefect run that this is called in; returns the run's
     record, whose `state` says whether it came to its end or paused. Raises what its stages raise.
 
     Of runs in one process only trainings go on side by side: each other stage takes all cores by itself, and PyTorch's
     number of threads, which decides bits, is a setting of the whole process.
     """
-    token = ONLOOKER.set(watcher)
+    token = CURRENT_LISTENER.set(watcher)
     try:
         run = start_run(recipe, root, run_id=run_id, until=until)
     finally:
-        ONLOOKER.reset(token)
+        CURRENT_LISTENER.reset(token)
 
     def step(stage: str, *inputs: Any) -> Artifact:
         with nullcontext() if stage == "train" else _ALONE:
             return run.step(TASKS[stage], *inputs)
 
     with run:
-        walk(recipe, step)
+        run_stages(recipe, step)
     return run.record.data
 
 
@@ -106,7 +108,7 @@ RUNS_LOST = "Remove it: runs begin under new ids, and what they built is reused.
 
 
 @dataclass(frozen=True)
-class Setup:
+class Variant:
     """What is run for one (change, seed)."""
 
     recipe: Recipe
@@ -115,7 +117,7 @@ class Setup:
 
 
 @dataclass
-class Measured:
+class RunResult:
     """One run in numbers. Of `values`, those in `higher` are better the higher they are."""
 
     values: dict[str, float] = field(default_factory=dict)
@@ -133,15 +135,15 @@ class Measured:
     """Figure that says something only of these tokens -> what they are: the identity of the rows, or the
     content of the vocabulary."""
 
-    def followed_by(self, second: "Measured") -> "Measured":
+    def followed_by(self, second: "RunResult") -> "RunResult":
         """The second run's numbers, but for the speed, which is this one's: second runs are alike."""
         speed = {SPEED: self.values[SPEED]} if SPEED in self.values else {}
         built = tuple(dict.fromkeys([*self.built, *second.built]))
         return replace(second, values=second.values | speed, built=built)
 
 
-def run_all(
-    setups: Mapping[tuple[str, int], Setup], root: Path, folder: Path, take: Callable[[str, int, Measured], None]
+def run_variants(
+    setups: Mapping[tuple[str, int], Variant], root: Path, folder: Path, take: Callable[[str, int, RunResult], None]
 ) -> None:
     """Run each setup in turn, and give `take` what was measured.
 
@@ -149,40 +151,40 @@ def run_all(
     """
     known = folder / RUNS
     run_ids: dict[str, str] = read_sealed(known, RUNS_LOST) if known.is_file() else {}
-    onlooker, stop = ONLOOKER.get(), threading.Event()
+    onlooker, stop = CURRENT_LISTENER.get(), threading.Event()
     for (change, seed), setup in setups.items():
         raise_if_interrupted()
         name = f"{change} {seed}"
         ids = [run_ids.setdefault(one, new_run_id()) for one in (name, *([f"{name}, then"] if setup.go_on else []))]
         write_sealed(known, run_ids)
-        state = run_change(change, seed, setup, root, ids, TrialWatcher(name, onlooker, stop))
+        state = run_variant(change, seed, setup, root, ids, TrialWatcher(name, onlooker, stop))
         came = state.result(raise_on_failure=False) if isinstance(state, State) else state
-        if not isinstance(came, Measured):
+        if not isinstance(came, RunResult):
             raise came
         onlooker.note(name, came.cause or ", ".join(came.built) or "all reused")
         take(change, seed, came)
 
 
 @task(name="change", task_run_name="{change}, seed {seed}", persist_result=False)
-def run_change(change: str, seed: int, setup: Setup, root: Path, run_ids: list[str], watcher: Watcher) -> State:
+def run_variant(change: str, seed: int, setup: Variant, root: Path, run_ids: list[str], watcher: Watcher) -> State:
     """One change under one seed. Infra is raised; of other errors the table has the cause."""
     run_id = run_ids[0]
     try:
         last = None if setup.go_on is None else "train"
-        came = measured(run_road(setup.recipe, root, run_id, watcher, until=last))
+        came = read_result(run_pipeline(setup.recipe, root, run_id, watcher, until=last))
         if setup.go_on is not None:
             run_id = run_ids[1]
             second = setup.go_on(find_model(root, came.run_id)[0].path)
-            came = came.followed_by(measured(run_road(second, root, run_id, watcher)))
+            came = came.followed_by(read_result(run_pipeline(second, root, run_id, watcher)))
     except Infra:
         raise
     except BessemerError as error:
         cause = f"{type(error).__name__}: {one_line(error)}"
-        came = Measured(run_id=run_id, cause=cause)
+        came = RunResult(run_id=run_id, cause=cause)
         get_run_logger().warning("%s, seed %d: %s", change, seed, cause)
         return State(type="FAILED", name=type(error).__name__, message=one_line(error), data=came)  # pyright: ignore[reportArgumentType]
     built = ", ".join(came.built) or "nothing"
-    return State(type="COMPLETED", name="Measured", message=f"{built} built", data=came)  # pyright: ignore[reportArgumentType]
+    return State(type="COMPLETED", name="RunResult", message=f"{built} built", data=came)  # pyright: ignore[reportArgumentType]
 
 
 HELDOUT = "heldout/all"
@@ -198,10 +200,10 @@ LOSS, SPEED = "training loss", "tokens a second"
 ITEM_SCORES = "item_scores"
 
 
-def measured(record: dict[str, Any]) -> Measured:
+def read_result(record: dict[str, Any]) -> RunResult:
     """The numbers of a run that came to its end."""
     artifacts = open_artifacts(record)
-    found = Measured(run_id=record["run_id"])
+    found = RunResult(run_id=record["run_id"])
     found.built = tuple(entry["stage"] for entry in record["stages"] if entry["outcome"] == "built")
     if "train" in artifacts:
         _of_training(artifacts["train"], found)
@@ -216,7 +218,7 @@ def measured(record: dict[str, Any]) -> Measured:
     return found
 
 
-def _of_training(model: Artifact, found: Measured) -> None:
+def _of_training(model: Artifact, found: RunResult) -> None:
     losses = kept_rows(model.table("metrics"), model.table("steps")).column("loss").to_pylist()
     if losses:
         found.values[LOSS] = statistics.fmean(losses[-max(1, round(RECENT_SHARE * len(losses))) :])
@@ -226,7 +228,7 @@ def _of_training(model: Artifact, found: Measured) -> None:
         found.higher.add(SPEED)
 
 
-def _of_scores(scores: Artifact, found: Measured) -> None:
+def _of_scores(scores: Artifact, found: RunResult) -> None:
     for row in scores.table("scores").to_pylist():
         if row["value"] is None:
             continue
@@ -237,7 +239,7 @@ def _of_scores(scores: Artifact, found: Measured) -> None:
             if row["metric"].endswith("accuracy"):
                 found.higher.add(name)
     for row in scores.table(ITEM_SCORES).to_pylist():
-        name = f"{row['task']} {row['metric']}, {shots_word(row['shots'])}"
+        name = f"{row['task']} {row['metric']}, {format_shots(row['shots'])}"
         found.items.setdefault(name, {})[row["item_id"]] = row["value"]
     for name, items in found.items.items():
         found.values[name] = sum(items.values()) / len(items)

@@ -70,7 +70,7 @@ def _rows(artifacts: dict[str, Artifact]) -> dict[str, int]:
     return {"packed": rows, "in_order": read, "never_read": rows - read}
 
 
-def conservation_line(found: dict[str, Any]) -> str:
+def describe_conservation(found: dict[str, Any]) -> str:
     """The law as one line: `2,688 read = 12 rejected + 0 not selected + ...`; empty where nothing is known."""
     if not found:
         return ""
@@ -164,7 +164,7 @@ def _assumption(artifacts: dict[str, Artifact], machine: dict[str, Any]) -> str:
     return f"{told}, all of them busy while a stage ran, times {OF_THE_BUILDING:g} for the building"
 
 
-def energy_told(watt_hours: float) -> str:
+def format_energy(watt_hours: float) -> str:
     """`8.1 Wh`, `1.2 kWh`, `3.4 MWh`."""
     for unit, name in ((1e6, "MWh"), (1e3, "kWh")):
         if watt_hours >= unit:
@@ -184,7 +184,7 @@ MUCH_UNKNOWN = 0.01
 """Share of a source's tokens that lose what they stand for, from which it is told."""
 
 
-def remarks(reports: Mapping[str, StageReport], settings: Mapping[str, Any]) -> list[str]:
+def run_warnings(reports: Mapping[str, StageReport], settings: Mapping[str, Any]) -> list[str]:
     """One sentence each, without a stop.
 
     `reports` by stage in the order of the road; `settings` are the parameters of the run's sample.

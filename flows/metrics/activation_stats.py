@@ -13,7 +13,7 @@ from tasks.artifacts.artifact import Artifact
 
 DESCRIPTION = "model.json"
 
-MOST_DECADES = 8
+MAX_DECADES = 8
 """Powers of ten that colours tell apart; what is below them has the colour of the lowest."""
 
 STREAM, HEAD = "residual stream", "head"
@@ -22,7 +22,7 @@ _NAME = re.compile(r"(?P<stack>encoder |decoder )?(?P<segment>.*?)(?P<scores> (?
 
 
 @dataclass(frozen=True)
-class HeatGroup:
+class ActivationGroup:
     """Thermometers of one kind, in the order of the network."""
 
     title: str
@@ -33,10 +33,10 @@ class HeatGroup:
 
 
 @dataclass(frozen=True)
-class HeatMap:
+class ActivationMap:
     """Readings of P thermometers in C columns, each of which stands for one step or for several in a row."""
 
-    groups: tuple[HeatGroup, ...]
+    groups: tuple[ActivationGroup, ...]
     edges: np.ndarray
     """f64[C + 1]: tokens read before the first column, and up to the end of each."""
     largest: np.ndarray
@@ -51,7 +51,7 @@ class HeatMap:
         if not drawn.size:
             return 0, 1
         low, high = (int(np.floor(np.log10(drawn.min()))), int(np.ceil(np.log10(drawn.max()))))
-        return max(low, high - MOST_DECADES), max(high, low + 1)
+        return max(low, high - MAX_DECADES), max(high, low + 1)
 
     @property
     def powers(self) -> np.ndarray:
@@ -62,16 +62,16 @@ class HeatMap:
         return np.where(np.isfinite(self.largest), powers, np.nan)
 
 
-def trained_heat(train: Artifact, most_columns: int) -> HeatMap | None:
+def training_activation_map(train: Artifact, most_columns: int) -> ActivationMap | None:
     """The map of a training's artifact: of the steps that lead to its weights."""
     metrics = kept_rows(train.table("metrics"), train.table("steps")) if train.rows("metrics") else None
     if metrics is None or not any(record.name == DESCRIPTION for record in train.records):
         return None
     names = json.loads(train.file(DESCRIPTION).read_text(encoding="utf-8")).get("thermometers", [])
-    return heat_map(metrics, names, most_columns)
+    return activation_map(metrics, names, most_columns)
 
 
-def heat_map(metrics: pa.Table, names: Sequence[str], most_columns: int) -> HeatMap | None:
+def activation_map(metrics: pa.Table, names: Sequence[str], most_columns: int) -> ActivationMap | None:
     """The map of METRICS' rows, which are in the order of their steps; `names` are model.json's of the thermometers.
 
     A column that stands for several steps has their extremes, so that no spike is lost. None where nothing was read.
@@ -85,7 +85,7 @@ def heat_map(metrics: pa.Table, names: Sequence[str], most_columns: int) -> Heat
     bounds = None
     if lows is not None and highs is not None:
         bounds = np.stack((np.minimum.reduceat(lows, starts).T, np.maximum.reduceat(highs, starts).T))
-    return HeatMap(
+    return ActivationMap(
         groups=_groups(names),
         edges=np.array([0.0, *tokens[starts[1:] - 1], tokens[-1]]),
         largest=np.maximum.reduceat(np.where(np.isnan(largest), np.inf, largest), starts).T,
@@ -101,7 +101,7 @@ def _readings(metrics: pa.Table, column: str, count: int) -> np.ndarray | None:
     return values.reshape(metrics.num_rows, count) if values.size else None
 
 
-def _groups(names: Sequence[str]) -> tuple[HeatGroup, ...]:
+def _groups(names: Sequence[str]) -> tuple[ActivationGroup, ...]:
     found: dict[str, list[tuple[str, int]]] = {}
     for row, name in enumerate(names):
         match = _NAME.fullmatch(name)
@@ -111,5 +111,6 @@ def _groups(names: Sequence[str]) -> tuple[HeatGroup, ...]:
         found.setdefault(title, []).append((match["segment"], row))
     ordered = sorted(found.items(), key=lambda item: item[0] == HEAD)
     return tuple(
-        HeatGroup(title, tuple(label for label, _ in rows), tuple(row for _, row in rows)) for title, rows in ordered
+        ActivationGroup(title, tuple(label for label, _ in rows), tuple(row for _, row in rows))
+        for title, rows in ordered
     )

@@ -31,7 +31,7 @@ LOSS_UNITS = {
 """By objective; elsewhere nats a token."""
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`0.4 s`, `12 s`, `3 min 20 s`, `5 h 2 min`."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
@@ -42,7 +42,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def compact(number: float) -> str:
+def format_count(number: float) -> str:
     """`8,120`, `12.3K`, `1.2M`, `4.0B`."""
     for least, unit, letter in ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "K")):
         if number >= least:
@@ -50,7 +50,7 @@ def compact(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def size(number: float) -> str:
+def format_bytes(number: float) -> str:
     """Bytes as `812 B`, `1.2 MB`."""
     for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if number >= unit:
@@ -58,22 +58,22 @@ def size(number: float) -> str:
     return f"{number:.0f} B"
 
 
-def clock(seconds: float | None) -> str:
+def format_time(seconds: float | None) -> str:
     """UTC date and time; a dash for a time that has not come."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds)) if seconds else "-"
 
 
-def language_word(language: str) -> str:
+def format_language(language: str) -> str:
     """A language as documents name it; `not told` for those that name none, beside columns of unknown tokens."""
     return "not told" if language == UNTOLD else language
 
 
-def shots_word(shots: int) -> str:
+def format_shots(shots: int) -> str:
     """`zero-shot`, `one-shot`, `5-shot`."""
     return SHOT_WORDS.get(shots, f"{shots}-shot")
 
 
-def tally(stages: Iterable[Mapping[str, Any]]) -> str:
+def count_outcomes(stages: Iterable[Mapping[str, Any]]) -> str:
     """What became of the stages of a run's record: `2 built, 6 reused`."""
     counts = Counter(entry["outcome"] for entry in stages)
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
@@ -84,7 +84,7 @@ def loss_unit(rows: Mapping[str, Any]) -> str:
     return LOSS_UNITS.get(rows.get("objective", ""), "nats a token")
 
 
-def rows_told(found: Mapping[str, Any]) -> str:
+def describe_rows(found: Mapping[str, Any]) -> str:
     """What chunk's rows are: `causal_lm in 12,300 rows of 257 tokens, best_fit, 0.12% padding`."""
     how = found.get("denoising", "whole words" if found.get("whole_words") else "")
     told = (
@@ -101,7 +101,7 @@ def rows_told(found: Mapping[str, Any]) -> str:
     )
 
 
-def evidence_told(evidence: str | None) -> str:
+def describe_evidence(evidence: str | None) -> str:
     """A ledger row's evidence in words: `in favour of 3f0c81d2a9b4 · similarity 0.912`; other texts as they are."""
     try:
         named = json.loads(evidence or "")
@@ -142,25 +142,25 @@ _ACTIVE = re.compile(r"[\\`*\[\]|~@]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.", re.IG
 GitHub's dialect (section 6.9), which Prefect's UI reads."""
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: Sequence[str] = ()) -> str:
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: Sequence[str] = ()) -> str:
     """A table; its first column and those named in `texts` are text, the others are numbers and stand to the right."""
     marks = [":--" if number == 0 or column in texts else "--:" for number, column in enumerate(columns)]
     lines = [columns, marks, *([_cell(value) for value in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def plain(words: object) -> str:
+def escape_markdown(words: object) -> str:
     """Text from data or a recipe as Markdown that shows it as it is: no HTML, link, emphasis or row comes of it."""
     told = escaped(" ".join(str(words).split()))
     return html.escape(_ACTIVE.sub(r"\\\g<0>", told), quote=False)
 
 
-def picture(svg: str, words: str) -> str:
+def markdown_image(svg: str, words: str) -> str:
     """An SVG picture that stands in the text itself; `words` say what it shows to those who cannot see it."""
-    return f"![{plain(words)}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+    return f"![{escape_markdown(words)}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
 
 
-def code(words: object) -> str:
+def markdown_code(words: object) -> str:
     """Text that is to be copied as it stands: paths, commands."""
     told = escaped(" ".join(str(words).split()))
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", told)), default=0))
@@ -168,6 +168,6 @@ def code(words: object) -> str:
 
 
 def _cell(value: object) -> str:
-    words = plain(f"{value:,}" if isinstance(value, int) else value)
+    words = escape_markdown(f"{value:,}" if isinstance(value, int) else value)
     # A short number keeps its unit on its line.
     return words.replace(" ", "\N{NO-BREAK SPACE}") if len(words) <= LONGEST_NUMBER else words

@@ -26,8 +26,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.metrics.formatting import shots_word
-from flows.runs.document_history import some_parts
+from flows.metrics.formatting import format_shots
+from flows.runs.document_history import sample_parts
 from flows.runs.lineage import parts_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
@@ -35,7 +35,7 @@ from tasks.vocab.comparison import UNTOLD
 
 
 @dataclass(frozen=True)
-class Measure:
+class HeldoutMetric:
     """A metric of SCORES on held-out text, and the figure that a guess by frequency reaches."""
 
     metric: str
@@ -49,19 +49,21 @@ class Measure:
         return f"{value:.1%}" if self.is_share else f"{value:.3f}"
 
 
-MEASURES = (
-    Measure("pseudo_bits_per_byte", "pseudo-bits per byte"),
-    Measure("masked_nats_per_token", "nats per hidden token", "unigram_masked_nats_per_token", "by frequency"),
-    Measure(
+HELDOUT_METRICS = (
+    HeldoutMetric("pseudo_bits_per_byte", "pseudo-bits per byte"),
+    HeldoutMetric("masked_nats_per_token", "nats per hidden token", "unigram_masked_nats_per_token", "by frequency"),
+    HeldoutMetric(
         "masked_accuracy",
         "hidden tokens told rightly",
         "frequent_token_accuracy",
         "the most frequent one",
         is_share=True,
     ),
-    Measure("next_accuracy", "pairs told rightly", "majority_next_accuracy", "the more frequent answer", is_share=True),
-    Measure("target_nats_per_token", "nats per target of the decoder"),
-    Measure(
+    HeldoutMetric(
+        "next_accuracy", "pairs told rightly", "majority_next_accuracy", "the more frequent answer", is_share=True
+    ),
+    HeldoutMetric("target_nats_per_token", "nats per target of the decoder"),
+    HeldoutMetric(
         "target_bits_per_byte",
         "bits per byte of the text that the decoder writes",
         "unigram_target_bits_per_byte",
@@ -69,10 +71,10 @@ MEASURES = (
     ),
 )
 
-OF_METRIC = {measure.metric: measure for measure in MEASURES}
+METRICS_BY_NAME = {measure.metric: measure for measure in HELDOUT_METRICS}
 
 
-def measured(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def heldout_metrics(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of SCORES about held-out text -> a line a measure and source, each measure's `all` last: `value`, `stderr`,
     `n`, `note`, and the `baseline`'s value."""
     values = {(row["task"], row["metric"]): row["value"] for row in rows}
@@ -83,26 +85,28 @@ def measured(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             **{key: row[key] for key in ("value", "stderr", "n", "note")},
             "baseline": values.get((row["task"], measure.baseline)),
         }
-        for measure in MEASURES
+        for measure in HELDOUT_METRICS
         for row in rows
         if row["metric"] == measure.metric
     ]
-    return sorted(lines, key=lambda line: ([*OF_METRIC].index(line["metric"]), line["source"] == "all", line["source"]))
+    return sorted(
+        lines, key=lambda line: ([*METRICS_BY_NAME].index(line["metric"]), line["source"] == "all", line["source"])
+    )
 
 
-def line_told(line: dict[str, Any]) -> str:
+def format_heldout_metric(line: dict[str, Any]) -> str:
     """`31.2% (the most frequent one 7.4%)`; a dash without a value."""
-    measure = OF_METRIC[line["metric"]]
+    measure = METRICS_BY_NAME[line["metric"]]
     if line["value"] is None:
         return "-"
     beside = f" ({measure.baseline_words} {measure.told(line['baseline'])})" if line["baseline"] is not None else ""
     return f"{measure.told(line['value'])}{beside}"
 
 
-def whole_told(lines: Sequence[dict[str, Any]]) -> str:
+def summarize_heldout_metrics(lines: Sequence[dict[str, Any]]) -> str:
     """The means of the sources in one sentence; empty without any."""
     return ", ".join(
-        f"{OF_METRIC[line['metric']].words} {line_told(line)}"
+        f"{METRICS_BY_NAME[line['metric']].words} {format_heldout_metric(line)}"
         for line in lines
         if line["source"] == "all" and line["value"] is not None
     )
@@ -203,8 +207,8 @@ def tokens_per_character(artifacts: dict[str, Artifact]) -> dict[str, float]:
     the language with most text first."""
     if "chunk" not in artifacts or "decontaminate" not in artifacts:
         return {}
-    documents = [_sizes(read_table(path)) for _, path in some_parts(artifacts["decontaminate"].files("documents"))]
-    spans = [_lengths(read_table(path)) for _, path in some_parts(artifacts["chunk"].files("spans"))]
+    documents = [_sizes(read_table(path)) for _, path in sample_parts(artifacts["decontaminate"].files("documents"))]
+    spans = [_lengths(read_table(path)) for _, path in sample_parts(artifacts["chunk"].files("spans"))]
     if not documents or not spans:
         return {}
     keys = ["doc_id", "piece"]
@@ -250,7 +254,7 @@ _ROOM = re.compile(r"([\d.]+) examples on average: (\d+) of (\d+) items leave ro
 _DRAWN = re.compile(r"(\d+) of (\d+) items drawn")
 
 
-def drawn_told(scores: Iterable[Mapping[str, Any]]) -> str:
+def describe_sampled_items(scores: Iterable[Mapping[str, Any]]) -> str:
     """One sentence without its full stop, from the notes of SCORES; empty where every benchmark was asked whole."""
     found: dict[str, str] = {}
     for row in scores:
@@ -261,7 +265,7 @@ def drawn_told(scores: Iterable[Mapping[str, Any]]) -> str:
     return f"{', '.join(found.values())}, as many as its max_items lets be drawn" if found else ""
 
 
-def shots_told(scores: Iterable[Mapping[str, Any]]) -> str:
+def describe_few_shot_limits(scores: Iterable[Mapping[str, Any]]) -> str:
     """One sentence without its full stop, from the notes of SCORES; empty where all examples fit."""
     found: dict[tuple[str, int], str] = {}
     for row in scores:
@@ -269,8 +273,8 @@ def shots_told(scores: Iterable[Mapping[str, Any]]) -> str:
         if match:
             average, fewer, items, _ = match.groups()
             found[row["task"], row["shots"]] = (
-                f"{row['task']} {shots_word(row['shots'])} shows {average} examples on average, for {fewer} of {items}"
-                f" items leave no room for more"
+                f"{row['task']} {format_shots(row['shots'])} shows {average} examples on average, for {fewer} of"
+                f" {items} items leave no room for more"
             )
     if not found:
         return ""

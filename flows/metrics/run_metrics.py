@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.metrics.accounting import DOCUMENT_STAGES, conservation, cost, remarks
+from flows.metrics.accounting import DOCUMENT_STAGES, conservation, cost, run_warnings
 from flows.metrics.formatting import SHORT_ID
-from flows.metrics.heldout import measured, tokens_per_character
+from flows.metrics.heldout import heldout_metrics, tokens_per_character
 from flows.recipe.stages import STAGES
 from flows.runs.lineage import documents_at
 from flows.runs.record import RUNNING, read_recipe, state_of, warn_once
@@ -47,7 +47,7 @@ def open_artifacts(record: dict[str, Any]) -> dict[str, Artifact]:
     return {stage: artifact for stage, artifact in found.items() if artifact is not None}
 
 
-def gone_artifacts(record: dict[str, Any]) -> dict[str, str]:
+def missing_artifacts(record: dict[str, Any]) -> dict[str, str]:
     """Stage -> what became of its artifact, for the stages of a run whose artifact no longer stands."""
     gone: dict[str, str] = {}
     for entry in record["stages"]:
@@ -65,24 +65,24 @@ def _standing(path: Path) -> Artifact | None:
         return None
 
 
-FINDINGS = "findings.json"
+METRICS_FILE = "findings.json"
 
 FROM_TABLES = ("bits_per_byte", "measures", "scores", "gaps", "tokens_per_character", "conservation")
 """Findings that take reading tables, not manifests alone."""
 
 
-def gather(record: dict[str, Any], known: dict[str, Any] | None = None) -> dict[str, Any]:
+def collect_metrics(record: dict[str, Any], known: dict[str, Any] | None = None) -> dict[str, Any]:
     """All findings of a run as JSON values; `record` is what `run.json` holds. Absent stages leave their key empty.
 
     `known` are findings of an earlier run with the same artifacts: with them no table is read, only manifests.
     """
     earlier = {name: known[name] for name in FROM_TABLES if name in known} if known else {}
-    return {name: earlier[name] if name in earlier else find() for name, find in finders(record).items()}
+    return {name: earlier[name] if name in earlier else find() for name, find in metric_readers(record).items()}
 
 
-def known_findings(record: dict[str, Any]) -> dict[str, Any] | None:
+def read_saved_metrics(record: dict[str, Any]) -> dict[str, Any] | None:
     """The findings that were written beside the page of a run's artifacts; None where there are none."""
-    path = Path(record["page"]).with_name(FINDINGS) if record.get("page") else None
+    path = Path(record["page"]).with_name(METRICS_FILE) if record.get("page") else None
     if path is None or not path.is_file():
         return None
     try:
@@ -92,17 +92,17 @@ def known_findings(record: dict[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+def metric_readers(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     """Each finding by name, not yet found: the page finds one by one, so that damage to one leaves the others."""
     artifacts = open_artifacts(record)
     reports = {stage: artifact.report for stage, artifact in artifacts.items()}
     return {
-        "road": lambda: road(record, artifacts, reports),
+        "road": lambda: stage_results(record, artifacts, reports),
         "files": lambda: _facts(reports, "sample", "files").get("files", {}),
         "sampling": lambda: _facts(reports, "sample", "mixture_plan", "mixture_remarks", "records_passed_over"),
         "funnel": lambda: funnel(reports),
         "languages": lambda: _facts(reports, "clean", "languages").get("languages", {}),
-        "remarks": lambda: remarks(reports, _settings(artifacts, "sample")),
+        "remarks": lambda: run_warnings(reports, _settings(artifacts, "sample")),
         "removed": lambda: removed(reports),
         "edited": lambda: edited(reports),
         "mixture": lambda: mixture(reports),
@@ -110,11 +110,11 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "leaks": lambda: leaks(reports),
         "leak_search": lambda: _facts(reports, "decontaminate", "planted", "common_ngrams"),
         "training": lambda: _facts(reports, "train", "training").get("training", {}),
-        "left_out": lambda: left_out(artifacts),
+        "left_out": lambda: skipped_steps(artifacts),
         "base_model": lambda: base_model(record, artifacts),
         "gate": lambda: {"max_rise": record.get("max_rise"), **_facts(reports, "evaluate", "gate").get("gate", {})},
         "bits_per_byte": lambda: bits_per_byte(artifacts),
-        "measures": lambda: measured(_heldout_rows(artifacts)),
+        "measures": lambda: heldout_metrics(_heldout_rows(artifacts)),
         "scores": lambda: scores(artifacts),
         "gaps": lambda: gaps(artifacts),
         "tokens_per_character": lambda: tokens_per_character(artifacts),
@@ -171,7 +171,7 @@ DICTIONARIES = frozenset(
 """Findings that are dictionaries; all others are lists."""
 
 
-def road(
+def stage_results(
     record: dict[str, Any], artifacts: dict[str, Artifact], reports: dict[str, StageReport]
 ) -> list[dict[str, Any]]:
     """One entry a stage in order of the road: outcome, seconds, and what came out, in documents or its own unit.
@@ -180,7 +180,7 @@ def road(
     """
     entries = {entry["stage"]: entry for entry in record["stages"]}
     ahead = _outcomes_ahead(record)
-    gone = gone_artifacts(record)
+    gone = missing_artifacts(record)
     found: list[dict[str, Any]] = []
     for stage in STAGES:
         entry = entries.get(stage, {"stage": stage, "outcome": ahead.get(stage, SKIPPED)})
@@ -342,7 +342,7 @@ SINGLE = ("spike", "skipped_step")
 MOST_STEPS, MOST_DOCUMENTS = 20, 8
 
 
-def left_out(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+def skipped_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     """The ways back, then the first steps that were left out one by one; each with its positions of ORDER, their number
     of documents, and some of these by source and file."""
     if "train" not in artifacts:
@@ -386,7 +386,7 @@ STARTS = {
 """How new rows began, in words."""
 
 
-def base_model_told(found: Mapping[str, Any]) -> str:
+def describe_base_model(found: Mapping[str, Any]) -> str:
     """One sentence without its full stop; empty where there was no base model."""
     if not found:
         return ""

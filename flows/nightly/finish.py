@@ -12,7 +12,7 @@ from typing import Any
 from flows.nightly import history as told_nights
 from flows.nightly.config import NotifyConfig, Occasion, read_notify
 from flows.nightly.history import Night
-from flows.nightly.notify import message, tell
+from flows.nightly.notify import message, notify
 from flows.nightly.recipe import RawRecipe
 from flows.recipe.load import apply_setting, find_recipe
 from flows.runs.model_registry import history
@@ -35,9 +35,11 @@ def end(raw: RawRecipe, night: Night, state: str, why: str, occasion: Occasion) 
         night.save(raw.root)
     except OSError as unwritten:
         told = message(night, raw.root)
-        tell(raw.notify, occasion, {**told, "text": f"{told['text']}\nIts record could not be written: {unwritten}\n"})
+        notify(
+            raw.notify, occasion, {**told, "text": f"{told['text']}\nIts record could not be written: {unwritten}\n"}
+        )
         raise
-    night.told = tell(raw.notify, occasion, message(night, raw.root))
+    night.told = notify(raw.notify, occasion, message(night, raw.root))
     night.save(raw.root)
     return night
 
@@ -76,7 +78,7 @@ def _was_promoted(raw: RawRecipe, night: Night) -> bool:
 
 
 @contextmanager
-def failures_told(raw: RawRecipe, night: Night) -> Iterator[None]:
+def record_failures(raw: RawRecipe, night: Night) -> Iterator[None]:
     """Errors within the block end the night, and are raised."""
     try:
         yield
@@ -86,13 +88,13 @@ def failures_told(raw: RawRecipe, night: Night) -> Iterator[None]:
 
 
 @contextmanager
-def no_beginning_told(recipe: str, root: str | Path, settings: Sequence[str]) -> Iterator[None]:
+def notify_start_failures(recipe: str, root: str | Path, settings: Sequence[str]) -> Iterator[None]:
     """Errors within the block, where no night has a record yet, are told, and raised."""
     try:
         yield
     except (BessemerError, OSError) as error:
         night = Night(new_run_id(), Path(recipe).stem, told_nights.FAILED, f"{type(error).__name__}: {error}")
-        tell(_notify_as_far_as_read(recipe, settings), "failed", message(night, root))
+        notify(_notify_as_far_as_read(recipe, settings), "failed", message(night, root))
         raise
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from flows.runs.roots import put_told_night
+from flows.runs.roots import put_nightly_record
 from model.checksummed_json import read_sealed, write_sealed
 from tasks.artifacts.remote.metadata import NIGHT_LOST
 from tasks.artifacts.remote.metadata import NIGHTS as FOLDER
@@ -61,7 +61,7 @@ class Night:
     def save(self, root: Path) -> None:
         """Write the record, in the store behind the root too."""
         write_sealed(root / FOLDER / f"{self.run_id}.json", asdict(self))
-        put_told_night(root, self.run_id)
+        put_nightly_record(root, self.run_id)
 
 
 def list_nights(root: Path) -> list[Night]:

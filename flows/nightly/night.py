@@ -13,11 +13,11 @@ from flows.nightly import history as told_nights
 from flows.nightly.config import NightlyConfig
 from flows.nightly.finish import end, fail, stop
 from flows.nightly.history import Night, list_nights
-from flows.nightly.notify import beginning_told, blocked_told
-from flows.nightly.preflight import check_night, data_pace
-from flows.nightly.start import Tonight
+from flows.nightly.notify import describe_blocked, describe_start
+from flows.nightly.preflight import check_night, data_throughput
+from flows.nightly.start import NightlyContext
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import EndOfRoad
+from flows.recipe.stages import StageLimitReached
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.model_registry import Promotion, promote
 from model.errors import GuardError, RecipeError
@@ -34,7 +34,7 @@ Road = Callable[[Recipe, Path, str, Between], dict[str, Any]]
 """Takes a recipe down the road under a root and a run id, with a word before each stage; gives the run's record."""
 
 
-class TooLittle(EndOfRoad):
+class NotEnoughData(StageLimitReached):
     """What is left of the new text would not fill a batch; the run ends quietly."""
 
     def __init__(self, found: int, needed: int) -> None:
@@ -53,13 +53,13 @@ class PromotionBlocked(GuardError):
         """Figures in which it is worse."""
 
 
-def idle(tonight: Tonight) -> Night:
+def skip_nightly(tonight: NightlyContext) -> Night:
     """End a night in which nothing is new."""
     taken = "every file was read by a night before"
     return end(tonight.raw, tonight.night, told_nights.NOTHING, f"no new data: {taken}", "nothing")
 
 
-def spend(tonight: Tonight, road: Road, server: str | None) -> Night:
+def run_nightly(tonight: NightlyContext, road: Road, server: str | None) -> Night:
     """Check, build, score, compare, and promote or not; the night's record says what came of it.
 
     Raises PromotionBlocked where the model is worse and the current one stays, and what the preflight and the road
@@ -72,7 +72,7 @@ def spend(tonight: Tonight, road: Road, server: str | None) -> Night:
         recipe = tonight.recipe()
         nights = list_nights(root)
         tonight.needs = check_night(recipe, night.files, root, tonight.raw.nightly, before, server, nights)
-        tonight.say(beginning_told(night, tonight.needs))
+        tonight.say(describe_start(night, tonight.needs))
         return _walked(tonight, recipe, before, road)
     except PromotionBlocked:
         raise
@@ -85,15 +85,15 @@ def spend(tonight: Tonight, road: Road, server: str | None) -> Night:
         raise
 
 
-def _walked(tonight: Tonight, recipe: Recipe, before: dict[str, Artifact], road: Road) -> Night:
+def _walked(tonight: NightlyContext, recipe: Recipe, before: dict[str, Artifact], road: Road) -> Night:
     night, root = tonight.night, tonight.raw.root
-    too_little: list[TooLittle] = []
+    too_little: list[NotEnoughData] = []
 
     def between(folder: Path, stage: str, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if stage == "vocab":
             try:
                 _check_enough(inputs[0], recipe, tonight.raw.nightly.least_bytes)
-            except TooLittle as error:
+            except NotEnoughData as error:
                 too_little.append(error)
                 raise
         if stage == "chunk":
@@ -178,11 +178,11 @@ class Verdict:
         return [{**asdict(one), "blocks": one in self.worse} for one in self.figures]
 
 
-def _blocked(tonight: Tonight, why: str, verdict: Verdict) -> PromotionBlocked:
+def _blocked(tonight: NightlyContext, why: str, verdict: Verdict) -> PromotionBlocked:
     night = tonight.night
     end(tonight.raw, night, told_nights.BLOCKED, why, "blocked")
     named = tuple(one.what for one in verdict.worse)
-    return PromotionBlocked(blocked_told(night, why), night.run_id, night.base or "", named)
+    return PromotionBlocked(describe_blocked(night, why), night.run_id, night.base or "", named)
 
 
 def _check_enough(documents: Artifact, recipe: Recipe, least: int | None) -> None:
@@ -190,7 +190,7 @@ def _check_enough(documents: Artifact, recipe: Recipe, least: int | None) -> Non
     batch = BYTES_PER_TOKEN * recipe.train.batch_rows * recipe.chunk.row_length
     needed = batch if least is None else least
     if left < needed:
-        raise TooLittle(left, needed)
+        raise NotEnoughData(left, needed)
 
 
 def _with_what_is_left(folder: Path, inputs: tuple[Any, ...], recipe: Recipe) -> tuple[Any, ...]:
@@ -212,7 +212,7 @@ def _with_what_is_left(folder: Path, inputs: tuple[Any, ...], recipe: Recipe) ->
 
 
 def _count(night: Night, artifacts: dict[str, Artifact]) -> None:
-    night.read_bytes, night.data_seconds = data_pace(artifacts)
+    night.read_bytes, night.data_seconds = data_throughput(artifacts)
     night.documents = artifacts["decontaminate"].report.total().documents_out
     facts = artifacts["chunk"].report.facts
     night.tokens = facts["order"]["tokens"]

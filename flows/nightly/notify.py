@@ -22,7 +22,7 @@ from typing import Any
 
 from flows.nightly.config import NotifyConfig, Occasion
 from flows.nightly.history import Night
-from flows.nightly.preflight import Needs, hours_told
+from flows.nightly.preflight import Needs, describe_needs
 from model.errors import RecipeError
 
 ATTEMPTS = 3
@@ -32,7 +32,7 @@ PAUSE_SECONDS = 2.0
 TOKEN, USER, PASSWORD = "BESSEMER_WEBHOOK_TOKEN", "BESSEMER_MAIL_USER", "BESSEMER_MAIL_PASSWORD"
 
 
-def tell(
+def notify(
     config: NotifyConfig, occasion: Occasion, message: Mapping[str, Any], pause: float = PAUSE_SECONDS
 ) -> list[str]:
     """Send a message by every way that the settings name, where they ask for this occasion; returns what became of
@@ -119,15 +119,15 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:200]
 
 
-def beginning_told(night: Night, needs: Needs | None) -> str:
+def describe_start(night: Night, needs: Needs | None) -> str:
     """What is new, what it goes on from, and what it will take; without a full stop."""
     count = sum(map(len, night.files.values()))
     base = f"going on from run {night.base}" if night.base else "the first night"
-    takes = f"; {hours_told(needs)}" if needs is not None else ""
+    takes = f"; {describe_needs(needs)}" if needs is not None else ""
     return f"{count:,} new file{'' if count == 1 else 's'} of {', '.join(sorted(night.files))}; {base}{takes}"
 
 
-def blocked_told(night: Night, why: str) -> str:
+def describe_blocked(night: Night, why: str) -> str:
     """Why the current model stays, and what can be done."""
     return (
         f"nightly: the model of night {night.run_id} was not promoted: {why}. Its weights and scores are written"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from flows.metrics.formatting import duration, size
+from flows.metrics.formatting import format_bytes, format_duration
 from flows.nightly.config import NightlyConfig
 from flows.nightly.history import Files, Night
 from flows.planning.cost_model import network_of, recipe_memory
@@ -89,7 +89,7 @@ def expected_needs(
     return Needs(text, disk, memory, *_seconds(recipe, before, nights, text, tokens, measure=measure))
 
 
-def data_pace(before: Mapping[str, Artifact]) -> tuple[int, float]:
+def data_throughput(before: Mapping[str, Artifact]) -> tuple[int, float]:
     """Bytes that a run's stages before training read, and the seconds that they took."""
     read = before["sample"].report.total().bytes_in if "sample" in before else 0
     return read, sum(before[stage].manifest["timings"]["seconds"] for stage in DATA_STAGES if stage in before)
@@ -97,7 +97,7 @@ def data_pace(before: Mapping[str, Artifact]) -> tuple[int, float]:
 
 def _seconds_per_byte(before: Mapping[str, Artifact], nights: Iterable[Night]) -> float | None:
     """Of the night that read most: a small one takes its time for other things than its bytes."""
-    paces = [data_pace(before), *((night.read_bytes or 0, night.data_seconds or 0.0) for night in nights)]
+    paces = [data_throughput(before), *((night.read_bytes or 0, night.data_seconds or 0.0) for night in nights)]
     read, seconds = max(paces)
     return seconds / read if read else None
 
@@ -144,13 +144,13 @@ def _files(new: Files) -> Iterator[tuple[type[BessemerError], str]]:
 def _hours(needs: Needs, config: NightlyConfig) -> Iterator[tuple[type[BessemerError], str]]:
     if config.max_hours is None or needs.seconds is None or needs.seconds <= 3600 * config.max_hours:
         return
-    told = f"time: about {duration(needs.seconds)} by what nights before took, and nightly.max_hours = "
+    told = f"time: about {format_duration(needs.seconds)} by what nights before took, and nightly.max_hours = "
     told += f"{config.max_hours:g}; "
     if needs.data_seconds is not None and needs.data_seconds > 3600 * config.max_hours:
         # A night takes all new files, so that a lower budget would not help.
         told += (
-            f"{duration(needs.data_seconds)} of it before training, for {size(needs.text_bytes)} of new text: put fewer"
-            f" files there at once, or raise it for this night (--set nightly.max_hours=...)"
+            f"{format_duration(needs.data_seconds)} of it before training, for {format_bytes(needs.text_bytes)} of new"
+            f" text: add fewer files at once, or raise the limit for this nightly run (--set nightly.max_hours=...)"
         )
     else:
         told += "lower nightly.later.budget_tokens, or raise it"
@@ -164,8 +164,9 @@ def _disk(needs: Needs, root: Path, config: NightlyConfig) -> Iterator[tuple[typ
     if free < wanted:
         yield (
             Infra,
-            f"disk: {size(free)} free under {root}, and the night takes up to {size(needs.disk_bytes)} beside"
-            f" {config.spare_gigabytes:g} GB to spare; make room (`bessemer gc`)",
+            f"disk: {format_bytes(free)} free under {root}; the nightly run needs up to"
+            f" {format_bytes(needs.disk_bytes)} plus a reserve of {config.spare_gigabytes:g} GB. Free some space"
+            f" (`bessemer store gc`)",
         )
 
 
@@ -174,7 +175,8 @@ def _memory(needs: Needs) -> Iterator[tuple[type[BessemerError], str]]:
     if free < needs.memory_bytes:
         yield (
             Infra,
-            f"memory: {size(free)} free, and the night takes about {size(needs.memory_bytes)}; end other programs",
+            f"memory: {format_bytes(free)} free; the nightly run needs about {format_bytes(needs.memory_bytes)}. End"
+            f" other programs",
         )
 
 
@@ -197,7 +199,7 @@ def _server(address: str | None) -> Iterator[tuple[type[BessemerError], str]]:
         )
 
 
-def hours_told(needs: Needs) -> str:
+def describe_needs(needs: Needs) -> str:
     """`about 2 h 3 min, 1.2 GB of disk`."""
-    time = "" if needs.seconds is None or math.isnan(needs.seconds) else f"about {duration(needs.seconds)}, "
-    return f"{time}up to {size(needs.disk_bytes)} of disk"
+    time = "" if needs.seconds is None or math.isnan(needs.seconds) else f"about {format_duration(needs.seconds)}, "
+    return f"{time}up to {format_bytes(needs.disk_bytes)} of disk"

@@ -10,8 +10,8 @@ from typing import Any
 
 from flows.nightly.config import NightlyConfig, NotifyConfig, read_nightly, read_notify
 from flows.nightly.history import Files
-from flows.recipe.load import apply_setting, recipe_file, recipe_from
-from flows.recipe.resolve import with_found_weights
+from flows.recipe.load import apply_setting, locate_recipe, recipe_from
+from flows.recipe.resolve import apply_mixture_weights
 from flows.recipe.schema import Recipe
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import recipe_of
@@ -125,7 +125,7 @@ class RawRecipe:
 
     def _sources(self, values: dict[str, Any], new: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
         weights = values.pop("weights_from", None)
-        sources = with_found_weights(values["sources"], weights, self.folder, self.origin)
+        sources = apply_mixture_weights(values["sources"], weights, self.folder, self.origin)
         tonight: list[dict[str, Any]] = []
         for source in sources:
             if source["name"] in new:
@@ -140,7 +140,7 @@ class RawRecipe:
 
 def read_raw(name: str, root: Path, settings: Sequence[str] = ()) -> RawRecipe:
     """The recipe in a file, or that ships under a name; RecipeError for wrong tables of nights."""
-    path = recipe_file(name, root)
+    path = locate_recipe(name, root)
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.nightly import history as told_nights
-from flows.nightly.finish import CRASHED, end, failures_told, no_beginning_told
+from flows.nightly.finish import CRASHED, end, notify_start_failures, record_failures
 from flows.nightly.history import Night, list_nights, new_files, taken_files
 from flows.nightly.preflight import Needs
 from flows.nightly.recipe import Base, RawRecipe, base_of, paths_of, read_raw
@@ -24,12 +24,12 @@ from tasks.sample.stage import digested, file_digests
 Say = Callable[[str], None]
 
 
-def in_silence(sentence: str) -> None:
+def ignore(sentence: str) -> None:
     """Says nothing."""
 
 
 @dataclass
-class Tonight:
+class NightlyContext:
     """What is known before anything is built."""
 
     raw: RawRecipe
@@ -38,7 +38,7 @@ class Tonight:
     night: Night
     again: tuple[str, ...] = ()
     needs: Needs | None = None
-    say: Say = field(default=in_silence)
+    say: Say = field(default=ignore)
 
     @property
     def nothing_new(self) -> bool:
@@ -56,14 +56,14 @@ class AnotherNightError(Exception):
 
 
 @contextmanager
-def begun(
+def start_nightly(
     recipe: str,
     root: str | Path,
     again: Sequence[str] = (),
     settings: Sequence[str] = (),
-    say: Say = in_silence,
+    say: Say = ignore,
     check: Callable[[], None] = lambda: None,
-) -> Iterator[Tonight]:
+) -> Iterator[NightlyContext]:
     """A night before anything is built, alone under its root while the block lasts; people are told of what keeps it
     from beginning.
 
@@ -72,18 +72,18 @@ def begun(
     """
     with ExitStack() as held:
         try:
-            with no_beginning_told(recipe, root, settings):
+            with notify_start_failures(recipe, root, settings):
                 folder = open_root(root).resolve()
                 check()
-                held.enter_context(alone(folder, say))
+                held.enter_context(exclusive_nightly(folder, say))
                 raw = read_raw(recipe, folder, settings)
         except AnotherNightError as error:
             raise Infra(str(error)) from error
-        yield look(raw, again, say)
+        yield find_new_data(raw, again, say)
 
 
 @contextmanager
-def alone(root: Path, say: Say = in_silence, seconds: float = LEASE_SECONDS) -> Iterator[None]:
+def exclusive_nightly(root: Path, say: Say = ignore, seconds: float = LEASE_SECONDS) -> Iterator[None]:
     """Hold this around a night; AnotherNightError where one is under way, on this machine or on one that shares the
     root.
 
@@ -104,7 +104,7 @@ def alone(root: Path, say: Say = in_silence, seconds: float = LEASE_SECONDS) -> 
         yield
 
 
-def look(raw: RawRecipe, again: Sequence[str] = (), say: Say = in_silence) -> Tonight:
+def find_new_data(raw: RawRecipe, again: Sequence[str] = (), say: Say = ignore) -> NightlyContext:
     """What is new since the nights before, for the current model.
 
     Raises RecipeError and InputError as a run does before work begins, of which people are told, and InputError for a
@@ -112,7 +112,7 @@ def look(raw: RawRecipe, again: Sequence[str] = (), say: Say = in_silence) -> To
     """
     root = raw.root
     night = Night(new_run_id(), raw.name)
-    with failures_told(raw, night):
+    with record_failures(raw, night):
         whole = raw.whole()
         night.recipe = whole.name
         nights = list_nights(root)
@@ -122,10 +122,10 @@ def look(raw: RawRecipe, again: Sequence[str] = (), say: Say = in_silence) -> To
     if base is not None:
         night.base, night.chain = base.run_id, base.chain
     again = tuple(_named_night(name, nights, base) for name in again)
-    with failures_told(raw, night):
+    with record_failures(raw, night):
         found = file_digests(digested(find_files(whole.sample), root / INPUTS))
     night.files = new_files({source: dict(files) for source, files in found.items()}, taken_files(nights, again))
-    return Tonight(raw, whole, base, night, again, say=say)
+    return NightlyContext(raw, whole, base, night, again, say=say)
 
 
 def _tell_what_became_of(raw: RawRecipe, nights: Sequence[Night]) -> None:

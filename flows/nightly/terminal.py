@@ -6,7 +6,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from flows.metrics.formatting import compact
+from flows.metrics.formatting import format_count
 from flows.nightly.history import BLOCKED, FAILED, PROMOTED, Night
 from flows.runs.model_registry import Promotion
 
@@ -42,8 +42,8 @@ def table_of_nights(nights: Sequence[Night], current: str | None) -> Table:
             night.base[-BASE_LETTERS:] if night.base else "-",
             f"{sum(map(len, night.files.values())):,}",
             "-" if night.documents is None else f"{night.documents:,}",
-            "-" if night.tokens is None else compact(night.tokens),
-            bits_told(night),
+            "-" if night.tokens is None else format_count(night.tokens),
+            format_bits(night),
             end,
             escape(_cut(night.why)),
         )
@@ -61,18 +61,19 @@ def table_of_promotions(told: Sequence[Promotion]) -> Table:
     return table
 
 
-def bits_told(night: Night) -> str:
+def format_bits(night: Night) -> str:
     """`2.514 -> 2.498`; a dash where there is none."""
     numbers = ["-" if value is None else f"{value:.3f}" for value in (night.bits_before, night.bits_after)]
     return "-" if numbers == ["-", "-"] else " -> ".join(numbers)
 
 
-def night_told(night: Night, remarks: Sequence[str] = ()) -> str:
+def describe_nightly_run(night: Night, remarks: Sequence[str] = ()) -> str:
     """What the command says of a night at its end."""
     lines: list[Any] = [f"night {night.run_id}: {night.state}; {night.why}"]
     if night.documents is not None:
         lines.append(
-            f"{night.documents:,} new documents, {compact(night.tokens or 0)} tokens, bits a byte {bits_told(night)}"
+            f"{night.documents:,} new documents, {format_count(night.tokens or 0)} tokens, bits per byte"
+            f" {format_bits(night)}"
         )
     lines += [f"told by {one}" for one in night.told]
     return "\n".join([*lines, *remarks])

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.metrics.formatting import compact
+from flows.metrics.formatting import format_count
 from flows.planning.calculator import Asked, training_told, work_alone_told
 from flows.planning.cost_model import (
     GOOD_EPOCHS,
@@ -360,13 +360,13 @@ def tell_stated_sizes(told: Mapping[str, Any], console: Console) -> None:
     for line in told["sources"]:
         table.add_row(
             escape(line["source"]),
-            "-" if line["tokens"] is None else compact(line["tokens"]),
+            "-" if line["tokens"] is None else format_count(line["tokens"]),
             f"{line['weight']:.1%}",
-            compact(line["read_tokens"]),
+            format_count(line["read_tokens"]),
             "-" if line["epochs"] is None else f"{line['epochs']:.2f}",
         )
     read = sum(line["read_tokens"] for line in told["sources"])
-    table.add_row("[bold]together", "", "[bold]100.0%", f"[bold]{compact(read)}", "")
+    table.add_row("[bold]together", "", "[bold]100.0%", f"[bold]{format_count(read)}", "")
     console.print(table)
     console.print()
     if told["training"] is not None:

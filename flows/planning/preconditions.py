@@ -9,11 +9,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.metrics.formatting import size
+from flows.metrics.formatting import format_bytes
 from flows.planning.cost_model import _cure, memory_words, recipe_memory
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, EndOfRoad
-from flows.runs.pipeline import BUILDERS, walk
+from flows.recipe.stages import STAGES, StageLimitReached
+from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.verify import artifacts_under
 from model.errors import BessemerError, InputError, RecipeError
 from model.train import micro_batch
@@ -81,13 +81,13 @@ def _first_to_build(recipe: Recipe, root: Path | None) -> str | None:
     def step(stage: str, *inputs: Any) -> Artifact:
         nonlocal reached
         if reached == "train":
-            raise EndOfRoad
+            raise StageLimitReached
         reached = stage
         return BUILDERS[stage](context, *inputs)
 
     try:
-        walk(recipe, step)
-    except EndOfRoad:
+        run_stages(recipe, step)
+    except StageLimitReached:
         return None
     except (WouldBuild, BessemerError):
         pass
@@ -169,6 +169,6 @@ def check_memory(recipe: Recipe) -> None:
         return
     ranks = f"{here} ranks take " if here > 1 else ""
     raise RecipeError(
-        f"train: {ranks}at least {size(taken)}, and {whose} has {size(room)}. Each rank: {memory_words(memory)}."
-        f" {_cure(memory)} `bessemer plan` shows other layouts"
+        f"train: {ranks}at least {format_bytes(taken)}, and {whose} has {format_bytes(room)}. Each rank:"
+        f" {memory_words(memory)}. {_cure(memory)} `bessemer plan` shows other layouts"
     )

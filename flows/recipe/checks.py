@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from flows.recipe.schema import Recipe
 
 
-def check_agreement(recipe: Recipe, origin: str) -> None:
+def check_consistency(recipe: Recipe, origin: str) -> None:
     """Raise RecipeError where they do not; `origin` names the recipe."""
     _check_source_names(recipe, origin)
     _check_length_of_rows(recipe, origin)
@@ -20,7 +20,7 @@ def check_agreement(recipe: Recipe, origin: str) -> None:
     _check_benchmarks(recipe, origin)
 
 
-def length_of_rows(context: int, objective: str) -> dict[str, int]:
+def row_length_settings(context: int, objective: str) -> dict[str, int]:
     """What chunk is told of the model's context: inputs and targets of causal_lm are shifted by one."""
     if objective == "span_corruption":
         return {"input_length": context}
@@ -47,7 +47,7 @@ def _check_source_names(recipe: Recipe, origin: str) -> None:
 def _check_length_of_rows(recipe: Recipe, origin: str) -> None:
     """Rows of another length would be found out by the trainer alone, after all the work on the text."""
     objective, context = recipe.chunk.objective, recipe.train.model.context
-    for key, needed in length_of_rows(context, objective).items():
+    for key, needed in row_length_settings(context, objective).items():
         found = getattr(recipe.chunk, key)
         if found != needed:
             raise RecipeError(

@@ -32,7 +32,7 @@ MOST_NAMED = 3
 """A key that stands in more tables than these says nothing about which is meant."""
 
 
-def explain(error: ValidationError, recipe: type[BaseModel], said_once: Sequence[str], origin: str) -> str:
+def format_recipe_errors(error: ValidationError, recipe: type[BaseModel], said_once: Sequence[str], origin: str) -> str:
     """A line for each wrong value of a `recipe`; `said_once` are keys that it writes above all tables, where the field
     `sample` has them."""
     lines = [f"{origin}:"]
@@ -53,7 +53,7 @@ def explain(error: ValidationError, recipe: type[BaseModel], said_once: Sequence
     return "\n".join(lines)
 
 
-def wrong_values(error: ValidationError, origin: object, *table: str) -> str:
+def format_config_errors(error: ValidationError, origin: object, *table: str) -> str:
     """A line for each wrong value of a file, or of a table within it: its path and what is wrong."""
     lines = [f"{origin}:"]
     for problem in error.errors():

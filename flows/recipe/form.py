@@ -207,7 +207,7 @@ class Changes(_Shown):
 RecipeOrName = Annotated[Recipe | str, WithJsonSchema({"type": "string"})]
 """A recipe from the command, or the name of one from a form."""
 
-WHOLE_ROAD, ROADS_END = STAGES[0], STAGES[-1]
+FIRST_STAGE, LAST_STAGE = STAGES[0], STAGES[-1]
 
 EVERY_STAGE = "every stage"
 
@@ -221,13 +221,13 @@ OnlyStage = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [EVE
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-def chosen_stretch(from_stage: str | None, until: str | None, only: str | None) -> dict[str, str | None]:
+def stage_selection(from_stage: str | None, until: str | None, only: str | None) -> dict[str, str | None]:
     """The parameters of `flows.recipe.load.stages.stretch`: a form's words for everything become None."""
-    given = {"from_stage": (from_stage, WHOLE_ROAD), "until": (until, ROADS_END), "only": (only, EVERY_STAGE)}
+    given = {"from_stage": (from_stage, FIRST_STAGE), "until": (until, LAST_STAGE), "only": (only, EVERY_STAGE)}
     return {name: None if value == everything else value for name, (value, everything) in given.items()}
 
 
-def settings(changes: BaseModel) -> list[str]:
+def as_settings(changes: BaseModel) -> list[str]:
     """The changes as `key.path=value` words, as `--set` and `flows.recipe.load.load.load_recipe` take them."""
     return [f"{path}={json.dumps(value)}" for path, value in _leaves(changes.model_dump(mode="json"))]
 

@@ -31,10 +31,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from flows.recipe.checks import check_agreement, length_of_rows
-from flows.recipe.errors import explain, model_within
-from flows.recipe.resolve import hybrids, network_settings, place_benchmarks, with_found_weights
-from flows.recipe.schema import Recipe, Written, _credentials_told
+from flows.recipe.checks import check_consistency, row_length_settings
+from flows.recipe.errors import format_recipe_errors, model_within
+from flows.recipe.resolve import apply_mixture_weights, preset_warnings, resolve_model_config, split_benchmarks
+from flows.recipe.schema import Recipe, RecipeSource, credentials_problem
 from flows.recipe.stages import STAGES
 from model.config.network import OBJECTIVE_OF, GPTConfig
 from model.digests import why_no_file
@@ -50,7 +50,7 @@ RECIPES = Path(__file__).parents[1] / "shipped" / "recipes"
 MIXTURE_KEYS = ("temperature", "max_epochs", "allow_many_epochs")
 """Said once, above the stages: sample keeps text for the mixture and chunk makes it."""
 
-SAID_ONCE = ("sources", "budget_tokens", *MIXTURE_KEYS)
+SHARED_KEYS = ("sources", "budget_tokens", *MIXTURE_KEYS)
 """What a recipe writes above all tables, and sample takes."""
 
 BESIDE_THE_RUN = ("variables", "search", "mix", "nightly", "notify")
@@ -102,13 +102,13 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
         apply_setting(raw, setting)
     origin = f"{path} with --set {without_credentials(' '.join(settings))}" if settings else str(path)
     recipe = recipe_from(raw, origin=origin, folder=path.resolve().parent, root=root, limit=limit)
-    recipe._written = Written(path, text, tuple(settings))
+    recipe._written = RecipeSource(path, text, tuple(settings))
     return recipe
 
 
 def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path, limit: float = 1.0) -> Recipe:
     """A recipe from the values of its TOML file; `origin` names it in errors."""
-    if problem := _credentials_told(raw):
+    if problem := credentials_problem(raw):
         raise RecipeError(f"{origin}: {problem}")
     if raw.get("format", 1) != 1:
         raise RecipeError(
@@ -122,7 +122,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
         **{key: str(value) for key, value in dict(raw.get("variables", {})).items()},
     }
     values = _fill(dict(raw), variables, origin)
-    if problem := _credentials_told(values):  # Placeholders may have made one.
+    if problem := credentials_problem(values):  # Placeholders may have made one.
         raise RecipeError(f"{origin}: {problem}")
     for beside in BESIDE_THE_RUN:
         values.pop(beside, None)
@@ -132,7 +132,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     weights_from = values.pop("weights_from", None)
     if weights_from is not None:
         check_file(f"{origin}: weights_from", folder / str(weights_from))
-    sources = with_found_weights(sources, weights_from, folder, origin)
+    sources = apply_mixture_weights(sources, weights_from, folder, origin)
     tables = [source for source in sources if isinstance(source, dict)]
     shared = {
         "sources": [_as_read(source, origin) for source in sources],
@@ -147,17 +147,17 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     if "machines" in values:
         shared["machines"] = _machines(values.pop("machines"), origin)
     _check_tables(values, origin)
-    place_benchmarks(values, origin)
+    split_benchmarks(values, origin)
     if "base_model" in values.get("train", {}):  # Its description is read before all is checked.
         check_file(f"{origin}: train.base_model", str(values["train"]["base_model"]))
-    told = hybrids(values.get("train", {}))
-    values["train"] = {**values.get("train", {}), "model": network_settings(values.get("train", {}), origin)}
+    told = preset_warnings(values.get("train", {}))
+    values["train"] = {**values.get("train", {}), "model": resolve_model_config(values.get("train", {}), origin)}
     objective = _agree_on_objective(values, origin)
     default = GPTConfig.model_fields["context"].default
     asked = values["train"]["model"].get("context", default)
     # What is no number is refused below, with all else that is wrong.
     context = asked if isinstance(asked, int) and not isinstance(asked, bool) else default
-    shared.update(length_of_rows(context, objective))
+    shared.update(row_length_settings(context, objective))
     _tell_gate_its_base(values)
     values["vocab"] = _with_special_tokens(dict(values.get("vocab", {})), objective)
     for stage in STAGES:
@@ -170,9 +170,9 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(explain(error, Recipe, SAID_ONCE, origin)) from error
+        raise RecipeError(format_recipe_errors(error, Recipe, SHARED_KEYS, origin)) from error
     check_recipe(recipe, origin)
-    check_agreement(recipe, origin)
+    check_consistency(recipe, origin)
     recipe._remarks = told
     return recipe
 
@@ -182,7 +182,7 @@ def _machines(table: Any, origin: str) -> Machines:
     try:
         return _SaidOfMachines.model_validate({"machines": table}).machines
     except ValidationError as error:
-        raise RecipeError(explain(error, _SaidOfMachines, (), origin)) from error
+        raise RecipeError(format_recipe_errors(error, _SaidOfMachines, (), origin)) from error
 
 
 def _check_tables(values: Mapping[str, Any], origin: str) -> None:
@@ -322,10 +322,10 @@ def open_recipe(name: str, root: Path, settings: Sequence[str] = (), limit: floa
 
     The demo reads documentation of this Python that stands nowhere as text: it is written under `root` first.
     """
-    return load_recipe(recipe_file(name, root), root, settings, limit)
+    return load_recipe(locate_recipe(name, root), root, settings, limit)
 
 
-def recipe_file(name: str, root: Path) -> Path:
+def locate_recipe(name: str, root: Path) -> Path:
     """The file of a recipe given by path or by the name under which it ships, its input written."""
     path = find_recipe(name)
     if path == QUICKSTART:

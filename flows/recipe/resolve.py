@@ -27,7 +27,7 @@ from model.errors import InputError, RecipeError
 EDITED = "Run `bessemer mix` again, or take the key `digest` out of a file that you changed yourself."
 
 
-def with_found_weights(sources: list[Any], file: Any, folder: Path, origin: str) -> list[Any]:
+def apply_mixture_weights(sources: list[Any], file: Any, folder: Path, origin: str) -> list[Any]:
     """The recipe's sources with the weights that a file gives them; as they are where `file` is None.
 
     A relative path is the recipe's folder's. Raises RecipeError where a source has a weight by hand too or is not in
@@ -58,7 +58,7 @@ def with_found_weights(sources: list[Any], file: Any, folder: Path, origin: str)
     return [{**source, "weight": weights[source["name"]]} if isinstance(source, dict) else source for source in sources]
 
 
-def network_settings(train: Mapping[str, Any], origin: str) -> dict[str, Any]:
+def resolve_model_config(train: Mapping[str, Any], origin: str) -> dict[str, Any]:
     """`train.model` with the settings of its preset and, for what is left out, of `train.base_model`.
 
     Raises RecipeError for an unknown preset; `origin` names the recipe. A base that cannot be read is told where it is
@@ -76,7 +76,7 @@ def network_settings(train: Mapping[str, Any], origin: str) -> dict[str, Any]:
     return {**of_base, **model}
 
 
-def hybrids(train: Mapping[str, Any]) -> tuple[str, ...]:
+def preset_warnings(train: Mapping[str, Any]) -> tuple[str, ...]:
     """A sentence without a stop where `train.model` has settings beside its preset that are not that network's."""
     model = train.get("model", {})
     found = overruled(model)
@@ -101,7 +101,7 @@ def shipped_tasks() -> list[str]:
     return sorted(path.stem for path in TASKS.glob("*.toml"))
 
 
-def place_benchmarks(values: dict[str, Any], origin: str) -> None:
+def split_benchmarks(values: dict[str, Any], origin: str) -> None:
     """Take the recipe's `benchmarks` out of `values` and give each to decontaminate and evaluate.
 
     Raises RecipeError for a task that does not ship, and for a benchmark without a name.

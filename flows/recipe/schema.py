@@ -24,7 +24,7 @@ from tasks.vocab.config import VocabConfig
 
 
 @dataclass(frozen=True)
-class Written:
+class RecipeSource:
     """The file of a recipe as it was read, and the settings that overrule it; no part of what a recipe asks for."""
 
     path: Path = field(compare=False)
@@ -50,13 +50,13 @@ class Recipe(StrictConfig):
     train: TrainStageConfig
     evaluate: EvaluateConfig
     _remarks: tuple[str, ...] = PrivateAttr(default=())
-    _written: Written | None = PrivateAttr(default=None)
+    _written: RecipeSource | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
     def _addresses_hold_no_credentials(cls, values: Any) -> Any:
         """For recipes that are made in Python; of one in a file `recipe_from` tells it with its place."""
-        if problem := _credentials_told(values):
+        if problem := credentials_problem(values):
             raise ValueError(problem)
         return values
 
@@ -87,7 +87,7 @@ class Recipe(StrictConfig):
         return str(self._written.path)
 
 
-def _credentials_told(values: Any) -> str:
+def credentials_problem(values: Any) -> str:
     """What is wrong with addresses that hold credentials; empty where none does."""
     found = [f"{place} is {masked}" for place, masked in addresses_with_credentials(values)]
     if not found:

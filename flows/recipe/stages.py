@@ -9,11 +9,11 @@ from model.errors import RecipeError
 STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate")
 
 
-class EndOfRoad(Exception):
+class StageLimitReached(Exception):
     """A run has come as far as it should; it ends quietly on this."""
 
 
-def stretch(from_stage: str | None = None, until: str | None = None, only: str | None = None) -> Sequence[str]:
+def select_stages(from_stage: str | None = None, until: str | None = None, only: str | None = None) -> Sequence[str]:
     """The stages that a run may build, in order, both ends included; RecipeError for unknown names, for `only` beside
     another word, or where the end lies before the beginning."""
     words = {"--from": from_stage, "--until": until, "--only": only}

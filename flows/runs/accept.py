@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
-from flows.runs.existing_artifacts import standing
+from flows.runs.existing_artifacts import existing_artifact
 from model.errors import GuardError, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import WouldBuild
@@ -28,7 +28,7 @@ HARMLESS_AT_BEST = (OF_CODE, "libs.")
 """Beginnings of differences that may leave the result as it is."""
 
 
-def proposals(recipe: Recipe, root: Path, stage: str, because: str) -> Iterator[Alias]:
+def propose_aliases(recipe: Recipe, root: Path, stage: str, because: str) -> Iterator[Alias]:
     """The alias that would let the nearest artifact of `stage` stand for its current identity; writes nothing.
 
     `all` proposes for one stage after the other, each on the word given for those before it, and passes over those
@@ -39,7 +39,7 @@ def proposals(recipe: Recipe, root: Path, stage: str, because: str) -> Iterator[
         raise RecipeError(f"accept {stage}: there is no such stage; the road is {' -> '.join(STAGES)}, or `{ALL}`")
     found = 0
     for name in STAGES if stage == ALL else (stage,):
-        would = standing(recipe, root, name, f"accept {name}", CURE)
+        would = existing_artifact(recipe, root, name, f"accept {name}", CURE)
         if isinstance(would, WouldBuild):
             found += 1
             yield _proposal(would, name, because)
@@ -69,9 +69,9 @@ def accept(root: Path, alias: Alias, *, whatever_changed: bool = False) -> Path:
     return path
 
 
-def take_back(recipe: Recipe, root: Path, stage: str) -> Path:
+def undo_accept(recipe: Recipe, root: Path, stage: str) -> Path:
     """Remove the alias by which `stage` stands for this recipe; InputError where there is none."""
-    found = standing(recipe, root, stage, f"accept {stage}", CURE)
+    found = existing_artifact(recipe, root, stage, f"accept {stage}", CURE)
     if isinstance(found, WouldBuild) or found.accepted_for is None:
         raise InputError(f"accept {stage} --undo: no accepted artifact stands for this recipe; nothing was taken back")
     path = alias_path(root, stage, found.accepted_for)

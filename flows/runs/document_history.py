@@ -24,13 +24,13 @@ from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.sample.discovery import InputFile, find_files
 
-UNDER_WAY = "in progress"
+IN_PROGRESS = "in progress"
 
 LEDGER_STAGES = ("clean", "dedup", "decontaminate")
 
 
 @dataclass
-class Life:
+class DocumentHistory:
     """A document's life in one run; `events` are in the order of the road."""
 
     doc_id: str
@@ -40,29 +40,31 @@ class Life:
     byte: int
     excerpt: str
     events: list[dict[str, Any]] = field(default_factory=list)
-    fate: str = UNDER_WAY
+    fate: str = IN_PROGRESS
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return self.__dict__.copy()
 
 
-def life_of(artifacts: dict[str, Artifact], doc_id: bytes, *, ended: bool = False) -> Life:
+def history_of(artifacts: dict[str, Artifact], doc_id: bytes, *, ended: bool = False) -> DocumentHistory:
     """Everything that happened to a sampled document, from file and record to the steps that trained on it.
 
     `ended` says that the run goes no further, so that what it kept last is the document's fate.
     """
-    (life,) = lives_of(artifacts, [doc_id], ended=ended)
+    (life,) = histories_of(artifacts, [doc_id], ended=ended)
     return life
 
 
-def lives_of(artifacts: dict[str, Artifact], doc_ids: Sequence[bytes], *, ended: bool = False) -> list[Life]:
+def histories_of(
+    artifacts: dict[str, Artifact], doc_ids: Sequence[bytes], *, ended: bool = False
+) -> list[DocumentHistory]:
     """The lives of several documents, in their order; each table is read once for all of them."""
     tables = _Tables(artifacts, frozenset(doc_ids))
     lives = [_life_so_far(tables, doc_id) for doc_id in doc_ids]
     last = [stage for stage in ("sample", *LEDGER_STAGES) if stage in artifacts][-1]
     for life in lives:
-        if ended and life.fate == UNDER_WAY:
+        if ended and life.fate == IN_PROGRESS:
             life.fate = f"kept in {last}, and the run went no further with it"
     return lives
 
@@ -104,14 +106,14 @@ class _Tables:
         return steps.filter(steps.column("applied"))
 
 
-def _life_so_far(tables: _Tables, doc_id: bytes) -> Life:
+def _life_so_far(tables: _Tables, doc_id: bytes) -> DocumentHistory:
     artifacts = tables.artifacts
     rows = tables.rows("sample", "documents", doc_id)
     if not rows:
         raise InputError(f"document {doc_id.hex()} is not in the sample {artifacts['sample'].identity}")
     (row, *_) = rows
     origin = row["origin"]
-    life = Life(
+    life = DocumentHistory(
         doc_id.hex(), row["source"], origin["path"], origin["record"], origin["byte"], row["text"][:EXCERPT_CHARS]
     )
     life.events.append({"stage": "sample", "what": "sampled", "bytes": len(row["text"].encode())})
@@ -126,7 +128,7 @@ def _life_so_far(tables: _Tables, doc_id: bytes) -> Life:
             if entry["action"] in ("drop", "hold_out"):
                 verb = "dropped" if entry["action"] == "drop" else "held out for evaluation"
                 life.fate = f"{verb} in {stage} by rule `{entry['rule']}`"
-        if life.fate != UNDER_WAY:
+        if life.fate != IN_PROGRESS:
             return life
     for leak in tables.rows("decontaminate", "leaks", doc_id):
         life.events.append(
@@ -153,7 +155,7 @@ def _survivor(tables: _Tables, evidence: dict[str, Any]) -> dict[str, Any]:
     return {"doc_id": evidence["survivor"], **of_earlier, **told, "text": row["text"][:EXCERPT_CHARS]}
 
 
-def _tell_training(life: Life, tables: _Tables, doc_id: bytes) -> None:
+def _tell_training(life: DocumentHistory, tables: _Tables, doc_id: bytes) -> None:
     spans = tables.rows("chunk", "spans", doc_id)
     rows = np.unique(np.array([span["row"] for span in spans], dtype=np.int64))
     tokens = sum(span["tok_len"] for span in spans)
@@ -217,7 +219,7 @@ def listed_files(run_folder: Path, wanted: str) -> list[InputFile]:
     return found[:MOST_FILES]
 
 
-def why_unsampled(file: InputFile, sample: Artifact) -> str:
+def explain_unsampled(file: InputFile, sample: Artifact) -> str:
     """A sentence about a listed file without a document and without a reject."""
     rate = float(sample.report.facts["mixture_plan"][file.source]["rate"])
     where = f"{file.source}: {file.relative}"
@@ -234,7 +236,7 @@ def why_unsampled(file: InputFile, sample: Artifact) -> str:
 MOST_PARTS = 8
 
 
-def some_parts(files: list[Path]) -> Iterator[tuple[int, Path]]:
+def sample_parts(files: list[Path]) -> Iterator[tuple[int, Path]]:
     """At most MOST_PARTS of the files, evenly spread, with their index."""
     step = max(1, -(-len(files) // MOST_PARTS))
     yield from ((index, files[index]) for index in range(0, len(files), step))
@@ -243,7 +245,7 @@ def some_parts(files: list[Path]) -> Iterator[tuple[int, Path]]:
 MOST_STEPS = 12
 
 
-def event_words(event: dict[str, Any]) -> str:
+def describe_event(event: dict[str, Any]) -> str:
     """One event of a life in words, without its stage."""
     what = event["what"]
     if what == "sampled":

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.recipe.schema import Recipe
-from flows.runs.pipeline import BUILDERS, walk
+from flows.runs.pipeline import BUILDERS, run_stages
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
@@ -15,7 +15,7 @@ class _Reached(Exception):
     """The walk has come to the stage in question."""
 
 
-def standing(recipe: Recipe, root: Path, stage: str, asked: str, cure: str) -> Artifact | WouldBuild:
+def existing_artifact(recipe: Recipe, root: Path, stage: str, asked: str, cure: str) -> Artifact | WouldBuild:
     """What stands for a stage of the recipe, or why nothing does.
 
     Raises InputError where a stage before it does not stand: `asked` and `cure` are what was asked for and what to do.
@@ -39,5 +39,5 @@ def standing(recipe: Recipe, root: Path, stage: str, asked: str, cure: str) -> A
         return artifact
 
     with contextlib.suppress(_Reached):
-        walk(recipe, step)
+        run_stages(recipe, step)
     return found[0]

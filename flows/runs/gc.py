@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs.model_registry import CURRENT, current_run, needed_runs
-from flows.runs.object_store import left_in_store, remove_left, remove_stored
+from flows.runs.object_store import list_leftovers, remove_leftovers, remove_stored
 from flows.runs.record import RECORD, RUNNING, damaged_runs, list_runs, read_recipe, warn_once
 from flows.runs.roots import put_record
 from model.checksummed_json import write_sealed
@@ -37,13 +37,13 @@ FRESH_SECONDS = 3600.0
 
 MOST_LOOKS = 64
 
-DOOMED = ".removed-"
+REMOVED_PREFIX = ".removed-"
 
 SECONDS_PER_DAY = 86_400.0
 
 
 @dataclass(frozen=True)
-class Standing:
+class StoredArtifact:
     """An artifact by what its manifest says."""
 
     path: Path
@@ -62,8 +62,8 @@ class Plan:
 
     kept_runs: tuple[str, ...]
     dropped_runs: tuple[str, ...]
-    artifacts: tuple[Standing, ...]
-    kept_models: tuple[Standing, ...]
+    artifacts: tuple[StoredArtifact, ...]
+    kept_models: tuple[StoredArtifact, ...]
     """Of dropped runs, kept since nobody said otherwise."""
     kept: int
     """Artifacts that stay."""
@@ -132,7 +132,7 @@ def plan(
     doomed = [one for one in others if one not in kept_models]
     works = [path for path in (root / "work").glob("*.*") if _is_left(path, since)]
     store = store_of(root)
-    left = left_in_store(store, standing.keys(), since) if store is not None else []
+    left = list_leftovers(store, standing.keys(), since) if store is not None else []
     return Plan(
         kept_runs=tuple(run["run_id"] for run in kept_runs),
         dropped_runs=tuple(run["run_id"] for run in runs if run["run_id"] not in kept_ids),
@@ -145,12 +145,12 @@ def plan(
     )
 
 
-def carry_out(root: Path, asked: Plan) -> int:
+def delete(root: Path, asked: Plan) -> int:
     """Remove what the plan names; returns how many bytes of artifacts went.
 
     Each folder is renamed first, so that what a kill leaves is no half artifact; the next collection removes it.
     """
-    for left in root.glob(f"artifacts/*/{DOOMED}*"):
+    for left in root.glob(f"artifacts/*/{REMOVED_PREFIX}*"):
         shutil.rmtree(left)
     for one in asked.artifacts:
         _remove(one.path)
@@ -159,7 +159,7 @@ def carry_out(root: Path, asked: Plan) -> int:
     store = store_of(root)
     if store is not None:
         remove_stored(store, [(one.stage, one.identity) for one in asked.artifacts])
-        remove_left(store, asked.left)
+        remove_leftovers(store, asked.left)
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     gone = {(one.stage, one.identity) for one in asked.artifacts}
     for run_id in asked.dropped_runs:
@@ -177,7 +177,7 @@ def carry_out(root: Path, asked: Plan) -> int:
 
 
 def _remove(folder: Path) -> None:
-    doomed = folder.with_name(f"{DOOMED}{uuid.uuid4().hex[:8]}-{folder.name}")
+    doomed = folder.with_name(f"{REMOVED_PREFIX}{uuid.uuid4().hex[:8]}-{folder.name}")
     try:
         os.rename(folder, doomed)
     except FileNotFoundError:
@@ -221,12 +221,12 @@ def _bases(root: Path, run_id: str) -> list[Path]:
     return [Path(name).resolve() for name in named if name]
 
 
-def _standing(root: Path) -> list[Standing]:
+def _standing(root: Path) -> list[StoredArtifact]:
     """All artifacts that a run could use, from their manifests alone."""
-    found: list[Standing] = []
+    found: list[StoredArtifact] = []
     for manifest in root.glob(f"artifacts/*/*/{MANIFEST}"):
         folder = manifest.parent
-        if is_set_aside(folder) or folder.name.startswith(DOOMED):
+        if is_set_aside(folder) or folder.name.startswith(REMOVED_PREFIX):
             continue
         try:
             data = read_manifest(folder)
@@ -236,12 +236,12 @@ def _standing(root: Path) -> list[Standing]:
         parents = tuple((parent["stage"], parent["identity"]) for parent in data["parents"].values())
         if upgraded := upgraded_identity(folder):  # Whoever needs an artifact needs its copy in this version's format.
             parents += ((data["stage"], upgraded),)
-        found.append(Standing(folder, data["stage"], data["identity"], data["bytes"], parents, data.get("run")))
+        found.append(StoredArtifact(folder, data["stage"], data["identity"], data["bytes"], parents, data.get("run")))
     return found
 
 
 def _needed(
-    runs: Iterable[dict[str, Any]], standing: dict[tuple[str, str], Standing], more: Iterable[tuple[str, str]]
+    runs: Iterable[dict[str, Any]], standing: dict[tuple[str, str], StoredArtifact], more: Iterable[tuple[str, str]]
 ) -> set[tuple[str, str]]:
     """Stage and identity of all that runs ended with, of `more`, and of all that these were made from."""
     waiting = [(entry["stage"], entry["identity"]) for run in runs for entry in run["stages"] if "identity" in entry]

@@ -26,13 +26,13 @@ def check_gate(evaluated: Artifact, config: GateConfig | None) -> None:
     gate = {**evaluated.report.facts["gate"], "max_rise": config.max_rise}
     if _stopped(gate):
         raise GuardError(
-            f"{gate_told(gate)}. The model forgot too much of what its base model knew. Its weights and scores are"
+            f"{describe_gate(gate)}. The model forgot too much of what its base model knew. Its weights and scores are"
             f" written, and nothing goes on from them by itself. Give these sources more weight, train with a lower"
             f" schedule.peak_lr or for fewer steps, or raise evaluate.gate.max_rise."
         )
 
 
-def gate_told(gate: Mapping[str, Any]) -> str:
+def describe_gate(gate: Mapping[str, Any]) -> str:
     """One sentence without its full stop; empty where there is no gate. `max_rise` is that of the run's recipe."""
     if "rises" not in gate:
         return ""
@@ -50,7 +50,7 @@ _heard = threading.Event()
 
 
 @contextmanager
-def heard_interrupts() -> Iterator[None]:
+def remember_interrupts() -> Iterator[None]:
     """Within this block SIGINT raises KeyboardInterrupt wherever the main thread is, and is remembered."""
     if (
         threading.current_thread() is not threading.main_thread()
@@ -68,7 +68,7 @@ def heard_interrupts() -> Iterator[None]:
 
 
 def raise_if_interrupted() -> None:
-    """KeyboardInterrupt where one was raised within `heard_interrupts` and somebody swallowed it."""
+    """KeyboardInterrupt where one was raised within `remember_interrupts` and somebody swallowed it."""
     if _heard.is_set():
         raise KeyboardInterrupt
 

@@ -43,11 +43,11 @@ from model.files import DISK_FULL
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.drop_rate_limit import SourceWiped
 
-MOST_LEAKED = 0.1
+MAX_LEAKED_SHARE = 0.1
 """Share of a benchmark's items found in the text, above which it is an event."""
 
 
-def tell_event(kind: str, /, **facts: Any) -> None:
+def emit_run_event(kind: str, /, **facts: Any) -> None:
     """Have the server know that `bessemer.KIND` happened to the current flow run; nothing outside of one.
 
     Facts are what JSON can hold. The event goes out from a thread of Prefect's own: nobody waits for the server.
@@ -58,17 +58,17 @@ def tell_event(kind: str, /, **facts: Any) -> None:
     emit_event(f"bessemer.{kind}", resource=resource, payload=facts)
 
 
-def tell_error(stages: Sequence[Mapping[str, Any]], error: BessemerError) -> None:
+def emit_guard_event(stages: Sequence[Mapping[str, Any]], error: BessemerError) -> None:
     """An event where a limit that protects the user ended the run; `stages` are those of its record."""
     if isinstance(error, GuardError):
         kind = "source_wiped" if isinstance(error, SourceWiped) else "stopped"
-        tell_event(kind, stage=stages[-1]["stage"] if stages else "", error=str(error))
+        emit_run_event(kind, stage=stages[-1]["stage"] if stages else "", error=str(error))
 
 
-def tell_leaks(decontaminated: Artifact) -> None:
+def emit_leak_events(decontaminated: Artifact) -> None:
     """An event for each benchmark of which too much was found in the text, or some remains there."""
     for benchmark, counts in leaks_over_limit(decontaminated.report.facts.get("benchmarks", {})).items():
-        tell_event("leak", benchmark=benchmark, **counts)
+        emit_run_event("leak", benchmark=benchmark, **counts)
 
 
 def leaks_over_limit(benchmarks: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
@@ -76,11 +76,11 @@ def leaks_over_limit(benchmarks: Mapping[str, Mapping[str, int]]) -> dict[str, d
     return {
         name: dict(counts)
         for name, counts in benchmarks.items()
-        if counts["remains"] or counts["leaked"] > MOST_LEAKED * counts["items"]
+        if counts["remains"] or counts["leaked"] > MAX_LEAKED_SHARE * counts["items"]
     }
 
 
-MOST_CRASHES = 4
+MAX_CRASHES = 4
 """Runs of a deployment that may crash, or fail for the machine's sake, one behind the other before the next one ends
 as failed, for a person to look at."""
 
@@ -95,17 +95,17 @@ def check_crashes() -> None:
             flow_run_filter=FlowRunFilter(id={"not_any_": [flow_run.id]}, start_time={"is_null_": False}),  # pyright: ignore[reportArgumentType]
             deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])),
             sort=FlowRunSort.START_TIME_DESC,
-            limit=MOST_CRASHES,
+            limit=MAX_CRASHES,
         )
-    if len(earlier) == MOST_CRASHES and all(machine_failed(run.state) for run in earlier):
+    if len(earlier) == MAX_CRASHES and all(machine_failed(run.state) for run in earlier):
         raise GuardError(
-            f"the last {MOST_CRASHES} runs of this deployment crashed or failed for the machine's sake, and it is not"
+            f"the last {MAX_CRASHES} runs of this deployment crashed or failed for the machine's sake, and it is not"
             f" started again by itself. Look at their logs and at the machine; what is built stands, and the next run"
             f" goes on from there: run once more, or by `bessemer run`"
         )
 
 
-def worth_another_run(error: BessemerError | OSError) -> BessemerError:
+def as_bessemer_error(error: BessemerError | OSError) -> BessemerError:
     """The error that a run ends with: what its record or page met outside of any stage, a full disk say, is the
     machine's failure as it is within one. Other errors of the operating system are raised as they are."""
     if isinstance(error, BessemerError):
@@ -127,7 +127,7 @@ SECONDS_TO_ANSWER = 10.0
 
 
 @contextmanager
-def ended_with_its_run(seconds: float = SECONDS_BETWEEN_LOOKS) -> Iterator[None]:
+def exit_when_run_ends(seconds: float = SECONDS_BETWEEN_LOOKS) -> Iterator[None]:
     """Within this block the process ends when the server says that the current flow run has ended, or knows it no more.
 
     Runs without a deployment are somebody's own: nothing starts them again, and nothing ends them here.

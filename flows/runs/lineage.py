@@ -207,7 +207,7 @@ def parts_of(artifact: Artifact, table: str, columns: list[str] | None) -> Itera
         yield rows if columns is None else rows.select(columns)
 
 
-def artifacts_reaching(stage: str, run: dict[str, Any], root: Path) -> dict[str, Artifact]:
+def artifacts_with_stage(stage: str, run: dict[str, Any], root: Path) -> dict[str, Artifact]:
     """The artifacts of a run that has one of `stage`; InputError with the latest run under `root` that has one."""
     if _reaches(run, stage):
         return run_artifacts(run)
@@ -230,7 +230,7 @@ def model_of(record: Mapping[str, Any], root: Path) -> dict[str, Any]:
     if (path / DESCRIPTION).is_file() and (path / WEIGHTS).is_file():
         try:
             config = json.loads((path / DESCRIPTION).read_text())["config"]
-            return {"architecture": config.get("architecture", "gpt"), "parameters": stored_values(path / WEIGHTS)}
+            return {"architecture": config.get("architecture", "gpt"), "parameters": count_parameters(path / WEIGHTS)}
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             warn_once(f"{path} is damaged ({error}); `bessemer verify` names what, and how to set it aside")
     try:
@@ -241,7 +241,7 @@ def model_of(record: Mapping[str, Any], root: Path) -> dict[str, Any]:
     return {"architecture": network.get("architecture"), "parameters": None}
 
 
-def stored_values(path: Path) -> int:
+def count_parameters(path: Path) -> int:
     """Numbers in a file of safetensors, counted from its head."""
     from safetensors import safe_open
 

@@ -58,7 +58,7 @@ def file_problem(folder: Path, record: FileRecord) -> str | None:
     return f"has the digest {found} in {store.address}, and its manifest says {record.digest}"
 
 
-def set_right(folder: Path, names: Iterable[str]) -> str:
+def repair_artifact(folder: Path, names: Iterable[str]) -> str:
     """Put files of which the store has wrong bytes there again from here, or take the artifact out of use in the store
     where one is not here or is damaged too; what was done, in a sentence. Its manifest is kept under `aside/`."""
     store = store_of(root_of(folder))
@@ -85,7 +85,7 @@ def remove_stored(store: ObjectStore, places: Collection[Place]) -> None:
             forget(store, stage, identity)
 
 
-def left_in_store(store: ObjectStore, known: Collection[Place], unfinished_since: float) -> list[Place]:
+def list_leftovers(store: ObjectStore, known: Collection[Place], unfinished_since: float) -> list[Place]:
     """Stage and identity of what builds left in a store that nobody has gone on with since `unfinished_since` (seconds
     since 1970): parts of artifacts other than the `known` ones, which stand, and what unfinished builds kept."""
     newest: dict[Place, float] = {}
@@ -98,7 +98,7 @@ def left_in_store(store: ObjectStore, known: Collection[Place], unfinished_since
     return sorted(place for place, when in newest.items() if when < unfinished_since)
 
 
-def remove_left(store: ObjectStore, places: Collection[Place]) -> None:
+def remove_leftovers(store: ObjectStore, places: Collection[Place]) -> None:
     """Remove what builds left, each under its lease; an artifact that stands by now keeps its parts."""
     for stage, identity in places:
         with store_lease(store, identity, lambda _: None, LEASE_SECONDS):

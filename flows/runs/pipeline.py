@@ -35,10 +35,10 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "train": _build_train,
     "evaluate": build_evaluate,
 }
-"""Stage -> `build(context, *inputs, config)`, as `flows.runs.pipeline.walk` calls it."""
+"""Stage -> `build(context, *inputs, config)`, as `flows.runs.pipeline.run_stages` calls it."""
 
 
-def walk(recipe: Recipe, step: Callable[..., Artifact]) -> None:
+def run_stages(recipe: Recipe, step: Callable[..., Artifact]) -> None:
     """The road from raw text to an evaluated model: `step(stage, *inputs, config)` gives each stage's artifact."""
     documents = step("sample", recipe.sample)
     cleaned = step("clean", documents, recipe.clean)

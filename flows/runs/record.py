@@ -37,16 +37,16 @@ PAUSED = "paused"
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
-ONLOOKER: ContextVar[Watcher] = ContextVar("ONLOOKER", default=Watcher())  # noqa: B039  # a Watcher has no state
+CURRENT_LISTENER: ContextVar[Watcher] = ContextVar("ONLOOKER", default=Watcher())  # noqa: B039  # a Watcher has no state
 """Who watches the runs of this context; the command puts its progress bars here."""
 
-ENDED: ContextVar[list[dict[str, Any] | BessemerError] | None] = ContextVar("ENDED", default=None)
+REPORTED_RESULTS: ContextVar[list[dict[str, Any] | BessemerError] | None] = ContextVar("ENDED", default=None)
 """Where a flow leaves what it ended with, for a command whose server does not hear of the end."""
 
 
-def leave_end(end: dict[str, Any] | BessemerError) -> None:
-    """Leave what a flow ends with where `ENDED` is watched."""
-    ends = ENDED.get()
+def report_result(end: dict[str, Any] | BessemerError) -> None:
+    """Leave what a flow ends with where `REPORTED_RESULTS` is watched."""
+    ends = REPORTED_RESULTS.get()
     if ends is not None:
         ends.append(end)
 

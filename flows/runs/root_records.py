@@ -122,7 +122,7 @@ def _problem_of_unit(path: Path) -> str | None:
     return None
 
 
-def put_aside(path: Path) -> str:
+def set_aside_record(path: Path) -> str:
     """Rename a damaged record, or the training that a damaged decision belongs to; what was done, in a sentence.
 
     A run's record is made again from what remains, and a damaged lease passes on once its holder was silent.
@@ -143,14 +143,14 @@ def put_aside(path: Path) -> str:
         shutil.rmtree(aside, ignore_errors=True)
     os.rename(path, aside)
     sync_directory(path.parent)
-    if path.name == RECORD and path.parent.parent.name == "runs" and (record := remaining_record(path.parent)):
+    if path.name == RECORD and path.parent.parent.name == "runs" and (record := rebuild_run_record(path.parent)):
         write_sealed(path, record)
         told = ", ".join(entry["stage"] for entry in record["stages"])
         return f"{aside}; {path} was made again from manifests ({told})"
     return str(aside)
 
 
-def remaining_record(folder: Path) -> dict[str, Any] | None:
+def rebuild_run_record(folder: Path) -> dict[str, Any] | None:
     """The record of a run by what else tells of it: manifests of what it built, and of all that this was made from;
     None where it built nothing."""
     root, run_id = folder.parent.parent, folder.name

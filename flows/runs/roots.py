@@ -47,7 +47,7 @@ def put_record(root: Path, run_id: str, *, pages: bool = False) -> None:
             put_pages(root, store, run_id)
 
 
-def put_told_night(root: Path, run_id: str) -> None:
+def put_nightly_record(root: Path, run_id: str) -> None:
     """Put the record of a night into the store that its root stands before, if there is one.
 
     One that cannot be put now is put when the root is next opened, where the store has none of it.

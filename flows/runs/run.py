@@ -13,12 +13,12 @@ import psutil
 from prefect.client.schemas.objects import State
 
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, EndOfRoad, stretch
+from flows.recipe.stages import STAGES, StageLimitReached, select_stages
 from flows.runs.guards import check_gate, raise_if_interrupted
-from flows.runs.pipeline import BUILDERS, walk
+from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.record import (
+    CURRENT_LISTENER,
     INTERRUPTED,
-    ONLOOKER,
     PAUSED,
     RunRecord,
     check_run_id,
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 VERSIONS_SHOWN = (PYTHON, "bessemer", "prefect", "pyarrow", "numba", "sentencepiece", "torch")
 
 
-def standing_run(
+def existing_run(
     recipe: Recipe,
     root: Path,
     *,
@@ -53,11 +53,11 @@ def standing_run(
     """The record, never written, of a run that finds every artifact there; None where it would build something."""
     asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
     context, entries = RunContext(root, run_id="", dry=True), list[dict[str, Any]]()
-    last = stretch(from_stage, until, only)[-1]
+    last = select_stages(from_stage, until, only)[-1]
 
     def step(stage: str, *inputs: Any) -> Artifact:
         if entries and entries[-1]["stage"] == last:
-            raise EndOfRoad
+            raise StageLimitReached
         artifact = BUILDERS[stage](context, *inputs)
         entries.append(stage_entry(stage, artifact, 0.0))
         if stage == "evaluate":
@@ -67,8 +67,8 @@ def standing_run(
     if force:
         return None
     try:
-        walk(recipe, step)
-    except EndOfRoad:
+        run_stages(recipe, step)
+    except StageLimitReached:
         pass
     except WouldBuild:
         return None
@@ -106,7 +106,7 @@ class Run:
         force: bool = False,
         run_id: str | None = None,
     ) -> None:
-        buildable = stretch(from_stage, until, only)
+        buildable = select_stages(from_stage, until, only)
         self.run_id = run_id or new_run_id()
         check_run_id(self.run_id)
         check_writable(root)
@@ -118,7 +118,7 @@ class Run:
         self.failed = False
         write_recipe(self.folder, recipe)
         asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-        self.record = RunRecord(self.folder, _head(recipe, root, self.run_id, asked), ONLOOKER.get())
+        self.record = RunRecord(self.folder, _head(recipe, root, self.run_id, asked), CURRENT_LISTENER.get())
         self.context = RunContext(
             root=root,
             run_id=self.run_id,
@@ -130,7 +130,7 @@ class Run:
     def step(self, task: Callable[..., Any], *inputs: Any) -> Artifact:
         """Run one stage's task on its inputs; ends the run after the last stage that was asked for."""
         if self._stage == self._last:
-            raise EndOfRoad
+            raise StageLimitReached
         raise_if_interrupted()
         begins = not self._stage
         self._stage = str(task.name)  # pyright: ignore[reportFunctionMemberAccess]  # a Prefect task
@@ -154,7 +154,7 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         paused = isinstance(error, Paused)
-        ended = kind is None or issubclass(kind, EndOfRoad) or paused
+        ended = kind is None or issubclass(kind, StageLimitReached) or paused
         stopped = error is not None and not isinstance(error, Exception)
         self.failed = not ended
         self.record.data["state"] = PAUSED if paused else "completed" if ended else INTERRUPTED if stopped else "failed"

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.runs.object_store import file_problem, manifest_problem, set_right
-from flows.runs.root_records import put_aside, record_problem
+from flows.runs.object_store import file_problem, manifest_problem, repair_artifact
+from flows.runs.root_records import record_problem, set_aside_record
 from model.digests import digest_file
 from model.errors import BessemerError
 from model.files import sync_directory
@@ -107,12 +107,12 @@ def verify(
 
 def set_aside(damages: Iterable[Damage]) -> list[str]:
     """Rename damaged artifacts and records, so that no run uses them and the next one builds them again; nothing is
-    deleted. What became of each, in words; of what is damaged in a store, tell `set_right_there`.
+    deleted. What became of each, in words; of what is damaged in a store, tell `repair_stored`.
     """
     moved: list[str] = []
     for place, is_record in sorted({(damage.place, not damage.file) for damage in damages if not damage.stored}):
         if is_record:
-            moved.append(put_aside(place))
+            moved.append(set_aside_record(place))
             continue
         aside = place.with_name(f"{place.name}.damaged-{uuid.uuid4().hex[:8]}")
         os.rename(place, aside)
@@ -121,13 +121,13 @@ def set_aside(damages: Iterable[Damage]) -> list[str]:
     return moved
 
 
-def set_right_there(damages: Iterable[Damage]) -> list[str]:
+def repair_stored(damages: Iterable[Damage]) -> list[str]:
     """Put right what is damaged in a store, from here or by taking it out of use; a sentence for each artifact."""
     by_folder: dict[Path, list[str]] = {}
     for damage in damages:
         if damage.stored:
             by_folder.setdefault(damage.place, []).append(damage.file)
-    return [set_right(folder, names) for folder, names in sorted(by_folder.items())]
+    return [repair_artifact(folder, names) for folder, names in sorted(by_folder.items())]
 
 
 def _contradictions(artifact: Artifact, folder: Path, others: Mapping[Path, Artifact]) -> list[Damage]:

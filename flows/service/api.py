@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from flows.service.files import OF_CLIENTS, shipped
+from flows.service.files import CLIENT_AUTH, shipped
 from model.errors import Infra
 
-UNDER_WAY = ["PENDING", "RUNNING", "CANCELLING"]
+ACTIVE_STATES = ["PENDING", "RUNNING", "CANCELLING"]
 
 OWN_AUTHORITY = "PREFECT_API_SSL_CERT_FILE"
 """Prefect's clients believe the authority in this file, instead of those that everybody believes."""
@@ -74,7 +74,7 @@ def crash_lost_runs(api: str, *, deployed: bool) -> int:
     while within:
         for run in within:
             _set_state(api, "flow_runs", run, "CRASHED", why)
-        of_these = {"flow_runs": {"id": {"any_": within}}, "task_runs": {"state": {"type": {"any_": UNDER_WAY}}}}
+        of_these = {"flow_runs": {"id": {"any_": within}}, "task_runs": {"state": {"type": {"any_": ACTIVE_STATES}}}}
         for task in filtered(f"{api}/task_runs/filter", of_these):
             _set_state(api, "task_runs", task["id"], "CRASHED", why)
         within = _runs(api, {"parent_flow_run_id": {"any_": within}})
@@ -109,7 +109,7 @@ def _own_runs(api: str) -> list[str]:
 
 def _runs(api: str, chosen: dict[str, Any]) -> list[str]:
     """Ids of the flow runs under way among the chosen ones."""
-    under_way = {"flow_runs": {"state": {"type": {"any_": UNDER_WAY}}, **chosen}}
+    under_way = {"flow_runs": {"state": {"type": {"any_": ACTIVE_STATES}}, **chosen}}
     return [run["id"] for run in filtered(f"{api}/flow_runs/filter", under_way)]
 
 
@@ -160,8 +160,8 @@ def _trust(url: str) -> ssl.SSLContext | None:
 
 def _ask(method: str, url: str, body: bytes | None = None) -> bytes:
     headers = {"Content-Type": "application/json"}
-    if OF_CLIENTS in os.environ:
-        headers["Authorization"] = f"Basic {base64.b64encode(os.environ[OF_CLIENTS].encode()).decode()}"
+    if CLIENT_AUTH in os.environ:
+        headers["Authorization"] = f"Basic {base64.b64encode(os.environ[CLIENT_AUTH].encode()).decode()}"
     request = urllib.request.Request(url, body, headers, method=method)
     deadline = time.monotonic() + BUSY_SECONDS
     while True:

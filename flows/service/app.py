@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from flows.service.files import OF_SERVER
+from flows.service.files import SERVER_AUTH
 from model.errors import InputError
 
 ADDRESSES = "BESSEMER_SERVER_ADDRESSES"
@@ -36,10 +36,10 @@ def create_app() -> App:
 
     Raises InputError where the environment has no password for it (PREFECT_SERVER_API_AUTH_STRING).
     """
-    if not os.environ.get(OF_SERVER):
+    if not os.environ.get(SERVER_AUTH):
         raise InputError(
             "the server starts only with a password: anyone who may give it commands can run code as its owner. Set"
-            f" {OF_SERVER} to USER:PASSWORD in its environment; `bessemer up` does it by itself"
+            f" {SERVER_AUTH} to USER:PASSWORD in its environment; `bessemer up` does it by itself"
         )
     addresses = known_addresses(os.environ.get(ADDRESSES, ""))
     # Prefect's own is any origin. Its UI is of the same origin as its API, and needs no leave.

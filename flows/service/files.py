@@ -27,12 +27,12 @@ POOL = "bessemer"
 
 ADDRESS_LOST = "Remove it, and start the service again with `bessemer up`: it is written anew."
 
-OF_SERVER = "PREFECT_SERVER_API_AUTH_STRING"
+SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 
-NOT_PASSED_ON = ("PREFECT_PROFILE", "PREFECT_API_KEY", CONNECTION_URL, "BESSEMER_DATABASE", OF_SERVER)
+NOT_PASSED_ON = ("PREFECT_PROFILE", "PREFECT_API_KEY", CONNECTION_URL, "BESSEMER_DATABASE", SERVER_AUTH)
 """Of another server, or for this server's own eyes."""
 
-SMALL_DATABASE = {
+DATABASE_RETENTION = {
     # Prefect itself keeps flow runs for ever.
     "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
     # A heartbeat has said all it has to say when the next one comes.
@@ -40,7 +40,7 @@ SMALL_DATABASE = {
 }
 """What keeps the server's database from growing for ever (docs/operations.md); a user's own settings overrule it."""
 
-PATIENT_CLIENT = {
+CLIENT_RETRIES = {
     # What the server answers while its database is away: unless asked again, runs that end then are Failed.
     "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",
     # Pauses of 2, 4, ... 128 s, four minutes on the whole, for a database whose machine is started anew.
@@ -164,8 +164,8 @@ class ServiceFiles:
         """What the server, the worker and the commands that set them up run with, Prefect's telemetry off."""
         mine = {name: value for name, value in os.environ.items() if name not in NOT_PASSED_ON}
         return (
-            SMALL_DATABASE
-            | PATIENT_CLIENT
+            DATABASE_RETENTION
+            | CLIENT_RETRIES
             | mine
             | {
                 "PREFECT_HOME": str(self.folder / "prefect"),
@@ -239,13 +239,13 @@ def shipped(name: str) -> Path:
     return packaged if packaged.is_file() else Path(__file__).parents[2] / "deployments" / name
 
 
-def standing_server(root: Path) -> str | None:
+def running_server(root: Path) -> str | None:
     """The API address of the server that `bessemer up` started for a root, where it runs."""
     files = ServiceFiles(root)
     return files.api_url if files.server.pid() is not None else None
 
 
-OF_CLIENTS = "PREFECT_API_AUTH_STRING"
+CLIENT_AUTH = "PREFECT_API_AUTH_STRING"
 
 
 def new_password() -> str:
@@ -289,9 +289,9 @@ def read_password(path: Path) -> str:
 def use_password(path: Path | None) -> None:
     """Set the password of the file for this process, and those that it starts, as clients of the server."""
     if path is not None:
-        os.environ[OF_CLIENTS] = read_password(path)
+        os.environ[CLIENT_AUTH] = read_password(path)
 
 
-def asked_by_server(path: Path | None) -> dict[str, str]:
+def server_credentials(path: Path | None) -> dict[str, str]:
     """Environment with which the server asks for the password of the file; empty without one."""
-    return {OF_SERVER: read_password(path)} if path is not None else {}
+    return {SERVER_AUTH: read_password(path)} if path is not None else {}

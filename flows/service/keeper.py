@@ -24,7 +24,7 @@ STEADY_SECONDS = 60.0
 LONGEST_PAUSE = 60.0
 
 
-class Patience:
+class Backoff:
     """When a process may be started again: at once, then after pauses that double while it ends soon after."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ def keep(root: Path) -> None:
     """Look after the service of `root` until it is brought down, or another keeper has taken over."""
     files = ServiceFiles(root)
     use_password(files.password_file())
-    kept = ((files.server, spawn_server, Patience()), (files.worker, spawn_worker, Patience()))
+    kept = ((files.server, spawn_server, Backoff()), (files.worker, spawn_worker, Backoff()))
     while True:
         time.sleep(SECONDS_BETWEEN_LOOKS)
         for process, spawn, patience in kept:

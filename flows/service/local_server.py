@@ -21,12 +21,12 @@ from pathlib import Path
 from flows.service.api import crash_lost_runs
 from flows.service.database import copy_database, keep_database
 from flows.service.files import (
-    OF_CLIENTS,
-    OF_SERVER,
-    PATIENT_CLIENT,
+    CLIENT_AUTH,
+    CLIENT_RETRIES,
+    SERVER_AUTH,
     ServiceFiles,
     new_password,
-    standing_server,
+    running_server,
     use_password,
 )
 from model.errors import Infra
@@ -66,7 +66,7 @@ def prefect_server(root: Path) -> Iterator[str]:
         of_root = _own_server(files)
         standing = of_root or _profile_url()
         if standing:
-            patience = {key: value for key, value in PATIENT_CLIENT.items() if key not in os.environ}
+            patience = {key: value for key, value in CLIENT_RETRIES.items() if key not in os.environ}
             block.enter_context(_environment({"PREFECT_API_URL": standing, **patience}))
             if of_root:
                 use_password(files.password_file())
@@ -81,7 +81,7 @@ def prefect_server(root: Path) -> Iterator[str]:
 
 def _own_server(files: ServiceFiles) -> str | None:
     """The server that `bessemer up` started for a root, unless this user may not read its password: it is another's."""
-    url, password = standing_server(files.root), files.password_file()
+    url, password = running_server(files.root), files.password_file()
     if url is None or password is None or os.access(password, os.R_OK):
         return url
     print(
@@ -134,11 +134,13 @@ class _Private:
             **{key: value for key, value in IMPATIENT_CLIENT.items() if key not in os.environ},
             "PREFECT_API_URL": self.url,
             "PREFECT_HOME": home,
-            OF_CLIENTS: password,
+            CLIENT_AUTH: password,
             **({"PREFECT_PROFILES_PATH": str(profiles)} if profiles is not None else {}),
         }
         self._home = Path(home)
-        self._environment = files.environment() | EPHEMERAL | IMPATIENT | self.clients_settings | {OF_SERVER: password}
+        self._environment = (
+            files.environment() | EPHEMERAL | IMPATIENT | self.clients_settings | {SERVER_AUTH: password}
+        )
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._answered = self._over = self._given_up = False
@@ -194,7 +196,7 @@ class _Private:
 @contextmanager
 def _environment(settings: Mapping[str, str]) -> Iterator[None]:
     """These environment variables within the block, and what they were after it."""
-    before = {key: os.environ.get(key) for key in (*settings, OF_CLIENTS)}
+    before = {key: os.environ.get(key) for key in (*settings, CLIENT_AUTH)}
     os.environ.update(settings)
     try:
         yield

@@ -41,8 +41,8 @@ from flows.service.database import (
 from flows.service.files import (
     POOL,
     ServiceFiles,
-    asked_by_server,
     deployments_file,
+    server_credentials,
     shipped,
     use_password,
     write_password,
@@ -62,7 +62,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServiceOptions:
     """What `bessemer up` is asked for."""
 
     host: str
@@ -81,7 +81,7 @@ class Asked:
     """The addresses under which others reach the server."""
 
 
-def start_service(root: Path, asked: Asked, tell: Tell) -> ServiceFiles:
+def start_service(root: Path, asked: ServiceOptions, tell: Tell) -> ServiceFiles:
     """Start what does not run yet of the service of `root`; `tell` hears each step.
 
     Raises InputError where the port is taken or an option is wrong, Infra where a part does not come up; what was
@@ -106,7 +106,7 @@ def start_service(root: Path, asked: Asked, tell: Tell) -> ServiceFiles:
     return files
 
 
-def _start(files: ServiceFiles, asked: Asked, tell: Tell) -> None:
+def _start(files: ServiceFiles, asked: ServiceOptions, tell: Tell) -> None:
     if files.server.pid() is None:
         database = check_same(asked.database, files.database())
         os.environ.pop(CONNECTION_URL, None)
@@ -171,7 +171,7 @@ def spawn_worker(files: ServiceFiles) -> str:
 
 def secrets_of_server(files: ServiceFiles) -> dict[str, str]:
     """Environment of the server, and of the keeper, which starts it again: the database and the password."""
-    return inherited() | asked_by_server(files.password_file())
+    return inherited() | server_credentials(files.password_file())
 
 
 def _deploy(files: ServiceFiles, recipe: str, tell: Tell) -> None:
@@ -206,7 +206,7 @@ def _absolute(recipe: str) -> str:
     return str(Path(recipe).resolve()) if Path(recipe).is_file() else recipe
 
 
-def check_open(asked: Asked) -> None:
+def check_open(asked: ServiceOptions) -> None:
     """InputError where the server would be reached over the network without TLS, or by an address it cannot have."""
     known_addresses(",".join(asked.addresses))
     try:
@@ -350,7 +350,7 @@ def _tell_end(by_itself: bool, name: str, tell: Tell) -> None:
     tell(f"the {name} ended" if by_itself else f"the {name} did not end when asked, and was killed")
 
 
-def told_service(files: ServiceFiles) -> str:
+def describe_service(files: ServiceFiles) -> str:
     """The UI's address, the deployments, and what to do next."""
     deployments = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))["deployments"]
     width = max(len(deployment["name"]) for deployment in deployments)

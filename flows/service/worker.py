@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Deployed:
+class DeploymentCode:
     """What a deployment says about the code that it runs."""
 
     name: str
@@ -52,14 +52,16 @@ class Deployed:
         return digest_bytes(json.dumps(asdict(self), sort_keys=True).encode())
 
 
-def written_by_up(folder: Path) -> Mapping[str, Deployed]:
+def expected_deployments(folder: Path) -> Mapping[str, DeploymentCode]:
     """The deployments as `bessemer up` writes them when it is called in `folder`, by name."""
     file = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
     pull = json.loads(json.dumps(file["pull"]).replace("{{ $PWD }}", json.dumps(str(folder))[1:-1]))
-    return {one["name"]: Deployed(one["name"], one["entrypoint"], pull, {}) for one in file["deployments"]}
+    return {one["name"]: DeploymentCode(one["name"], one["entrypoint"], pull, {}) for one in file["deployments"]}
 
 
-def refusal(ours: Mapping[str, Deployed], theirs: Deployed | None, job_variables: Mapping[str, Any]) -> str | None:
+def refusal_reason(
+    ours: Mapping[str, DeploymentCode], theirs: DeploymentCode | None, job_variables: Mapping[str, Any]
+) -> str | None:
     """Why a run of the deployment `theirs`, which brings `job_variables`, is not started; None where it is."""
     if theirs is None:
         return "it belongs to no deployment"
@@ -111,7 +113,7 @@ class OwnWorker(ProcessWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._folder = Path.cwd()
-        self._ours = written_by_up(self._folder)
+        self._ours = expected_deployments(self._folder)
 
     async def run(
         self,
@@ -123,8 +125,8 @@ class OwnWorker(ProcessWorker):
         theirs = None
         if flow_run.deployment_id is not None:
             found = await self.client.read_deployment(flow_run.deployment_id)
-            theirs = Deployed(found.name, found.entrypoint, found.pull_steps or [], found.job_variables or {})
-        why = refusal(self._ours, theirs, flow_run.job_variables or {})
+            theirs = DeploymentCode(found.name, found.entrypoint, found.pull_steps or [], found.job_variables or {})
+        why = refusal_reason(self._ours, theirs, flow_run.job_variables or {})
         if why is not None or theirs is None:
             message = f"refused: {why}"
             self._logger.error("flow run '%s' %s", flow_run.id, message)

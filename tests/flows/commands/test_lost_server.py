@@ -21,7 +21,7 @@ import pytest
 import typer
 
 from flows.commands.common import ended, told_errors
-from flows.runs.record import leave_end
+from flows.runs.record import report_result
 from model.errors import GuardError
 
 KILLED = """
@@ -229,12 +229,12 @@ def test_a_server_that_fails_for_want_of_disk_is_infrastructure(capsys: pytest.C
 
 def test_a_run_whose_end_the_server_does_not_hear_ends_as_it_did(capsys: pytest.CaptureFixture[str]) -> None:
     def completed() -> dict[str, Any]:
-        leave_end({"state": "completed"})
+        report_result({"state": "completed"})
         lost()
         raise AssertionError
 
     def stopped() -> None:
-        leave_end(GuardError("it took too long"))
+        report_result(GuardError("it took too long"))
         lost()
 
     assert ended(completed) == {"state": "completed"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flows.experiments.search_config import SearchConfig, read_search
-from flows.experiments.study import Asked, Study, add_by_hand, parsed, reopen
+from flows.experiments.study import Study, StudyRequest, add_manual_trial, parse_setting, reopen
 from flows.recipe.load import load_recipe
 from model.errors import InputError, RecipeError
 
@@ -27,7 +27,7 @@ def write(foundry: Path, tmp_path: Path) -> Any:
 
 
 def study(path: Path, tmp_path: Path, **words: Any) -> Study:
-    return Study(Asked(path), read_search(path, None, words.get("trials"), None), tmp_path / "root")
+    return Study(StudyRequest(path), read_search(path, None, words.get("trials"), None), tmp_path / "root")
 
 
 def test_a_run_does_not_mind_what_is_searched(write, foundry: Path, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_study_goes_on_with_more_trials_and_not_with_another_space(write, tmp_
     with pytest.raises(RecipeError, match=r"began as another: .*high.* 0.1 -> 0.2.*another name"):
         study(write(LR.replace("1e-1", "2e-1")), tmp_path)
     with pytest.raises(RecipeError, match=r"began as another: .*seed"):
-        Study(Asked(write(), ("seed=3",)), SearchConfig.model_validate(begun.config), tmp_path / "root")
+        Study(StudyRequest(write(), ("seed=3",)), SearchConfig.model_validate(begun.config), tmp_path / "root")
 
 
 def test_the_first_trial_is_the_recipe_itself_and_what_a_kill_left_goes_on_first(write, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_what_a_person_adds_is_taken_next_with_the_recipes_other_values(write, t
     space = f'{LR}\n"train.schedule.warmup_share" = {{ low = 0.0, high = 0.2 }}'
     begun = study(write(space), tmp_path)
     begun.next_part(())
-    add_by_hand(reopen(tmp_path / "root", "foundry"), dict([parsed("train.schedule.peak_lr=0.5")]))
+    add_manual_trial(reopen(tmp_path / "root", "foundry"), dict([parse_setting("train.schedule.peak_lr=0.5")]))
     mine, rung = begun.next_part({0}) or pytest.fail("nothing to do")
     assert (mine.origin, rung) == ("hand", 0)
     assert mine.settings == {"train.schedule.peak_lr": 0.5, "train.schedule.warmup_share": 0.05}
@@ -117,9 +117,9 @@ def test_what_a_person_adds_is_taken_next_with_the_recipes_other_values(write, t
 def test_what_cannot_be_a_trial_is_refused_when_it_is_added(write, tmp_path: Path) -> None:
     begun = study(write(), tmp_path)
     with pytest.raises(RecipeError, match=r"searches train\.schedule\.peak_lr alone"):
-        add_by_hand(begun, {"train.batch_rows": 8})
+        add_manual_trial(begun, {"train.batch_rows": 8})
     with pytest.raises(RecipeError, match="greater than 0"):
-        add_by_hand(begun, {"train.schedule.peak_lr": -1.0})
+        add_manual_trial(begun, {"train.schedule.peak_lr": -1.0})
     with pytest.raises(InputError, match="there are foundry"):
         reopen(tmp_path / "root", "foundery")
 

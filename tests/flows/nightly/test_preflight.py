@@ -10,7 +10,7 @@ import pytest
 
 from flows.nightly.config import NightlyConfig
 from flows.nightly.history import Night
-from flows.nightly.preflight import check_night, expected_needs, hours_told
+from flows.nightly.preflight import check_night, describe_needs, expected_needs
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from model.errors import Infra, InputError, RecipeError
@@ -70,7 +70,7 @@ def test_disk_is_the_text_six_times_and_the_checkpoints(recipe: Recipe) -> None:
     needs = expected_needs(recipe, {}, measure=False)
     # Weights once, and two checkpoints and the one being written of 12 bytes a parameter.
     assert needs.disk_bytes == 6 * needs.text_bytes + parameter_count(network_of(recipe)) * (4 + 3 * 12)
-    assert hours_told(needs).startswith("up to ")
+    assert describe_needs(needs).startswith("up to ")
 
 
 def test_a_night_with_room_for_all_begins(recipe: Recipe, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.recipe.load import load_recipe
-from flows.recipe.resolve import network_settings
+from flows.recipe.resolve import resolve_model_config
 from flows.recipe.schema import Recipe
 from model.config.network import BERTConfig, GPTConfig
 from model.errors import RecipeError
@@ -103,8 +103,8 @@ def test_what_is_left_out_is_the_base_s_but_for_what_may_differ(folder: Path) ->
 
 def test_a_base_of_another_architecture_or_none_gives_nothing(folder: Path) -> None:
     asked = {"model": {"architecture": "bert"}, "base_model": str(folder / "base")}
-    assert network_settings(asked, "it") == {"architecture": "bert"}
-    assert network_settings({"model": {"width": 8}, "base_model": str(folder / "gone")}, "it") == {"width": 8}
+    assert resolve_model_config(asked, "it") == {"architecture": "bert"}
+    assert resolve_model_config({"model": {"width": 8}, "base_model": str(folder / "gone")}, "it") == {"width": 8}
 
 
 def test_a_preset_that_is_misspelled_is_guessed_and_one_with_a_wrong_key_told(folder: Path) -> None:

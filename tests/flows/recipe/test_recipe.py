@@ -6,7 +6,7 @@ import pytest
 
 from flows.recipe.load import RECIPES, find_recipe, load_recipe
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, stretch
+from flows.recipe.stages import STAGES, select_stages
 from model.errors import BessemerError, RecipeError
 from tasks.vocab.config import VocabConfig
 
@@ -260,16 +260,16 @@ def test_recipes_that_ship_are_valid(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_stretch_of_the_road() -> None:
-    assert stretch() == STAGES
-    assert stretch("train") == ("train", "evaluate")
-    assert stretch(until="clean") == ("sample", "clean")
-    assert stretch("clean", "dedup") == ("clean", "dedup")
-    assert stretch("dedup", "dedup") == stretch(only="dedup") == ("dedup",)
+    assert select_stages() == STAGES
+    assert select_stages("train") == ("train", "evaluate")
+    assert select_stages(until="clean") == ("sample", "clean")
+    assert select_stages("clean", "dedup") == ("clean", "dedup")
+    assert select_stages("dedup", "dedup") == select_stages(only="dedup") == ("dedup",)
     for asked in (("trian",), (None, "x"), (None, None, "x"), ("train", None, "dedup"), (None, "dedup", "dedup")):
         with pytest.raises(BessemerError):
-            stretch(*asked)
+            select_stages(*asked)
     with pytest.raises(BessemerError, match="clean comes before dedup"):
-        stretch("dedup", "clean")
+        select_stages("dedup", "clean")
 
 
 @pytest.mark.parametrize(

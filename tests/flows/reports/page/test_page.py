@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.metrics.run_metrics import base_model_told, gather
+from flows.metrics.run_metrics import collect_metrics, describe_base_model
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import chance_of
 from flows.reports.charts.training import training_figure
@@ -265,7 +265,7 @@ def test_a_trained_vocabulary_is_told_source_by_source(
 
 
 def test_documents_that_name_no_language_are_called_so(make: Callable[..., Any], tmp_path: Path, made_run: Any):
-    vocabulary = gather(made_run.record)["vocabulary"]
+    vocabulary = collect_metrics(made_run.record)["vocabulary"]
     languages = {UNTOLD: vocabulary["languages"]["zh"]}
     made = make(tmp_path, facts={"vocab": {"vocabulary": {**vocabulary, "languages": languages}}})
     assert '<td class="title">not told</td>' in write_page(made.folder, made.root).read_text()
@@ -307,7 +307,7 @@ def test_page_and_screen_say_from_which_model_training_went_on(
     assert f"base model {sentence}" in " ".join(
         console.file.getvalue().split()  # pyright: ignore[reportAttributeAccessIssue]
     )
-    only = base_model_told(
+    only = describe_base_model(
         {"weights": "3f", "new_rows": 2, "start": "mean", "without_meaning": 0, "trainable": "new_rows"}
     )
     assert only.endswith("; only the new rows were trained")
