@@ -147,7 +147,7 @@ def _run_flow(chosen: Any, root: Path, asked: Asked, as_json: bool) -> dict[str,
     run_id = new_run_id()
     with shown_progress(as_json) as bars:
         bars.console.print(f"run {run_id}: recipe {chosen.name}, artifacts under {shown(root)}", markup=False)
-        for remark in chosen.remarks:
+        for remark in chosen.warnings:
             bars.console.print(f"[yellow]![/] {escape(remark)}")
         from flows.pretrain import pretrain
 

@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 from flows.inspection.fields import BYTES_PER_TOKEN, EPOCHS, TOKENS_PER_PARAMETER, Sizes, choose_sizes
 from flows.inspection.scan import ROOT_GROUP, FolderSurvey, SourceFound
 from flows.metrics.formatting import format_bytes, format_count
-from flows.recipe.load import MIXTURE_KEYS
+from flows.recipe.resolve import MIXTURE_KEYS
 from model.config.network import GPTConfig
 from model.config.options import (
     BatchWarmupConfig,

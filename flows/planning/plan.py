@@ -66,7 +66,7 @@ def plan_recipe(recipe: Recipe, root: Path, pilot_share: float, asked: Asked, wa
         "feeding": feeding,
         "disk_of_training": _training_disk(recipe, network),
     }
-    warnings = [*recipe.remarks, *_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]
+    warnings = [*recipe.warnings, *_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]
     if is_unmeasured(recipe, asked):
         warnings.append(
             f"train.device is {recipe.train.device}, and no figure of such a device exists here: for time and cost name"
@@ -330,7 +330,7 @@ def plan_by_stated_sizes(recipe: Recipe, asked: Asked) -> dict[str, Any]:
         "recipe": recipe.name,
         "sources": lines,
         "training": None,
-        "warnings": [*recipe.remarks, *remarks, *mixture_remarks(config, plans)],
+        "warnings": [*recipe.warnings, *remarks, *mixture_remarks(config, plans)],
     }
     if asked.hardware.lower() == THIS:
         told["warnings"].append("for time, memory and cost name the hardware: --hardware a100 --devices 800 --mfu 40%")

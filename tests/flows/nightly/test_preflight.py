@@ -59,7 +59,7 @@ def test_the_pace_is_that_of_the_night_that_read_most(recipe: Recipe) -> None:
 def test_a_night_that_is_too_long_for_its_text_alone_is_told_so(recipe: Recipe, tmp_path: Path) -> None:
     before: Any = {"sample": Before(1.0, bytes_in=1), "train": Before(1.0, tokens_s=1e9)}
     config = NightlyConfig(max_hours=1, spare_gigabytes=0)
-    with pytest.raises(RecipeError, match=r"of it before training, for .* of new text: put fewer files"):
+    with pytest.raises(RecipeError, match=r"of it before training, for .* of new text: add fewer files"):
         check_night(recipe, NEW, tmp_path, config, before, None)
 
 
@@ -87,7 +87,7 @@ def test_all_that_is_missing_is_told_at_once(recipe: Recipe, tmp_path: Path, mon
             check_night(recipe, NEW, tmp_path, NightlyConfig(), {}, server)
     told = str(caught.value)
     assert "disk: 1.0 MB free under" in told
-    assert "beside 1 GB to spare" in told
+    assert "plus a reserve of 1 GB" in told
     assert "memory: 1.0 MB free" in told
     assert f"server: the Prefect server at {server} does not answer" in told
     lost = {"notes": {"a.txt": "unreadable", "b.txt": "ab"}}

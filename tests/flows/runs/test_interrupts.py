@@ -24,9 +24,9 @@ RUN_ID = new_run_id()
 BEGUN = """
 import sys
 from pathlib import Path
-from flows.runs.record import ONLOOKER, RunRecord
+from flows.runs.record import CURRENT_LISTENER, RunRecord
 folder = Path(sys.argv[1])
-RunRecord(folder, {"run_id": folder.name, "recipe_name": "r", "root": str(folder.parents[1])}, ONLOOKER.get())
+RunRecord(folder, {"run_id": folder.name, "recipe_name": "r", "root": str(folder.parents[1])}, CURRENT_LISTENER.get())
 print("begun", flush=True)
 sys.stdin.read()
 """
