@@ -280,7 +280,7 @@ def add(
 
         found = reopen(root.resolve(), study)
         add_manual_trial(found, dict(map(parse_setting, settings)))
-        command = f"bessemer search {found.asked.recipe} --root {root}"
+        command = f"bessemer search {found.request.recipe} --root {root}"
         console().print(f"added; a search that runs takes it next, else start one: {command}", markup=False)
 
 

@@ -111,8 +111,8 @@ def _spend(recipe: str, root: str, again: str, settings: list[str], as_json: boo
             stack.enter_context(prefect_server(tonight.raw.root))
         stack.enter_context(remember_interrupts())
         bars = stack.enter_context(shown_progress(as_json))
-        for remark in tonight.raw.remarks():
-            bars.console.print(f"! {remark}", markup=False)
+        for warning in tonight.raw.warnings():
+            bars.console.print(f"! {warning}", markup=False)
         from flows.nightly.flow import nightly as night_flow
 
         return ended(lambda: night_flow(recipe, tonight.raw.root, again, settings))

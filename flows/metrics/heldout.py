@@ -1,15 +1,11 @@
-"""What held-out text says of networks that do not predict each next token, in words: BERT's and T5's own measures.
+"""Held-out metrics, read from artifacts: what BERT and T5 are measured by, fair comparisons of two runs, tokens per
+character, and what the notes of SCORES say about sampled items and few-shot examples.
 
-Held-out figures of two runs whose data differ: over the documents that both held out, and of which neither was
-trained on a copy.
+BERT and T5 do not predict each next token, so that bits per byte do not apply (`HELDOUT_METRICS`).
 
-A change of the data changes what is held out. Where near-duplicates stay, a held-out document's own copy is in the
-training text, and bits per byte look better than the model is (Lee et al. 2022, section 6: copies of held-out text).
-
-How many tokens a character of each language takes, measured on the text that was packed.
-
-What the notes of SCORES say of how items were asked: those that were drawn of all, and the examples that they were
-shown where fewer fit into the context than were asked for.
+Two runs whose data differ hold out different documents. Where near-duplicates are kept, the copy of a held-out document
+may be in the training text, and bits per byte look better than the model is (Lee et al. 2022, section 6). Runs are
+therefore compared over the documents that both held out and of which neither was trained on a copy (`fair_documents`).
 """
 
 import functools
@@ -36,7 +32,7 @@ from tasks.vocab.comparison import UNTOLD
 
 @dataclass(frozen=True)
 class HeldoutMetric:
-    """A metric of SCORES on held-out text, and the figure that a guess by frequency reaches."""
+    """A metric of SCORES on held-out text, and the baseline that guessing by frequency reaches."""
 
     metric: str
     words: str
@@ -44,8 +40,8 @@ class HeldoutMetric:
     baseline_words: str = ""
     is_share: bool = False
 
-    def told(self, value: float) -> str:
-        """`2.310`, or `31.2%` where it is a share."""
+    def format(self, value: float) -> str:
+        """Return `2.310`, or `31.2%` where it is a share."""
         return f"{value:.1%}" if self.is_share else f"{value:.3f}"
 
 
@@ -54,13 +50,17 @@ HELDOUT_METRICS = (
     HeldoutMetric("masked_nats_per_token", "nats per hidden token", "unigram_masked_nats_per_token", "by frequency"),
     HeldoutMetric(
         "masked_accuracy",
-        "hidden tokens told rightly",
+        "hidden tokens predicted correctly",
         "frequent_token_accuracy",
         "the most frequent one",
         is_share=True,
     ),
     HeldoutMetric(
-        "next_accuracy", "pairs told rightly", "majority_next_accuracy", "the more frequent answer", is_share=True
+        "next_accuracy",
+        "pairs classified correctly",
+        "majority_next_accuracy",
+        "the more frequent answer",
+        is_share=True,
     ),
     HeldoutMetric("target_nats_per_token", "nats per target of the decoder"),
     HeldoutMetric(
@@ -75,8 +75,10 @@ METRICS_BY_NAME = {measure.metric: measure for measure in HELDOUT_METRICS}
 
 
 def heldout_metrics(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of SCORES about held-out text -> a line a measure and source, each measure's `all` last: `value`, `stderr`,
-    `n`, `note`, and the `baseline`'s value."""
+    """Return a line for each held-out metric and source from rows of SCORES, the source `all` last.
+
+    A line has `metric`, `source`, `value`, `stderr`, `n`, `note`, and `baseline`, the value of the baseline or None.
+    """
     values = {(row["task"], row["metric"]): row["value"] for row in rows}
     lines = [
         {
@@ -95,16 +97,16 @@ def heldout_metrics(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def format_heldout_metric(line: dict[str, Any]) -> str:
-    """`31.2% (the most frequent one 7.4%)`; a dash without a value."""
+    """Return `31.2% (the most frequent one 7.4%)`; a dash without a value."""
     measure = METRICS_BY_NAME[line["metric"]]
     if line["value"] is None:
         return "-"
-    beside = f" ({measure.baseline_words} {measure.told(line['baseline'])})" if line["baseline"] is not None else ""
-    return f"{measure.told(line['value'])}{beside}"
+    baseline = f" ({measure.baseline_words} {measure.format(line['baseline'])})" if line["baseline"] is not None else ""
+    return f"{measure.format(line['value'])}{baseline}"
 
 
 def summarize_heldout_metrics(lines: Sequence[dict[str, Any]]) -> str:
-    """The means of the sources in one sentence; empty without any."""
+    """Return the means over sources as one sentence; empty without any."""
     return ", ".join(
         f"{METRICS_BY_NAME[line['metric']].words} {format_heldout_metric(line)}"
         for line in lines
@@ -120,7 +122,7 @@ Document = tuple[str, bytes, int, int]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a run held out: its figures' parts, and where copies of a document would stand."""
+    """What a run held out: bits of each document, and the artifacts that know its copies."""
 
     bits: Mapping[str, Mapping[Document, float]] = field(default_factory=dict)
     """Metric of SCORES -> held-out document -> its bits."""
@@ -128,12 +130,12 @@ class HeldOut:
     decontaminate: Artifact | None = None
 
     def documents(self, metric: str) -> frozenset[Document]:
-        """The documents that a metric was measured on."""
+        """Return the documents that a metric was measured on."""
         return frozenset(self.bits.get(metric, {}))
 
 
 def held_out(artifacts: Mapping[str, Artifact]) -> HeldOut:
-    """What a run held out, from its artifacts; nothing where evaluation kept no bits of single documents."""
+    """Return what a run held out, from its artifacts; empty where evaluation kept no bits of single documents."""
     scores = artifacts.get("evaluate")
     bits: dict[str, dict[Document, float]] = defaultdict(dict)
     if scores is not None and scores.files(DOCUMENT_SCORES):
@@ -144,7 +146,7 @@ def held_out(artifacts: Mapping[str, Artifact]) -> HeldOut:
 
 
 def is_same_text(one: HeldOut, other: HeldOut) -> bool:
-    """Whether both were measured on the same documents, with the same copies left in what they were trained on."""
+    """Return whether both runs were measured on the same documents, with the same copies in their training text."""
     same = one.bits.keys() == other.bits.keys() and all(
         one.documents(metric) == other.documents(metric) for metric in one.bits
     )
@@ -152,7 +154,7 @@ def is_same_text(one: HeldOut, other: HeldOut) -> bool:
 
 
 def fair_documents(one: HeldOut, other: HeldOut, metric: str) -> frozenset[Document]:
-    """The documents that both held out and of which neither was trained on a copy that either's dedup knows."""
+    """Return the documents that both held out and of which neither trained on a copy known to either's dedup."""
     both = one.documents(metric) & other.documents(metric)
     trained = [_trained(run.decontaminate.path) for run in (one, other) if run.decontaminate is not None]
     copies = [_copies(run.dedup.path) for run in (one, other) if run.dedup is not None]
@@ -164,7 +166,7 @@ def fair_documents(one: HeldOut, other: HeldOut, metric: str) -> frozenset[Docum
 
 
 def mean_of_sources(run: HeldOut, metric: str, documents: frozenset[Document]) -> float:
-    """Bits over bytes of each source's documents, and of these the plain mean, as `heldout/all` has it."""
+    """Return the plain mean over sources of bits per byte of their documents, as `heldout/all` has it."""
     by_source: dict[str, list[Document]] = defaultdict(list)
     for document in documents:
         by_source[document[0]].append(document)
@@ -180,14 +182,14 @@ def _content(artifact: Artifact | None) -> str | None:
 
 @functools.lru_cache(maxsize=8)
 def _trained(decontaminate: Path) -> frozenset[bytes]:
-    """Ids of the documents that went on to training."""
+    """Return the ids of the documents that remained for training."""
     parts = parts_of(Artifact.open(decontaminate), "documents", ["doc_id"])
     return frozenset(doc_id for part in parts for doc_id in part.column("doc_id").to_pylist())
 
 
 @functools.lru_cache(maxsize=8)
 def _copies(dedup: Path) -> dict[bytes, set[bytes]]:
-    """Survivor -> the documents that were dropped as its copies."""
+    """Return, for each document kept in place of copies, the documents that were dropped as its copies."""
     found: dict[bytes, set[bytes]] = defaultdict(set)
     for part in parts_of(Artifact.open(dedup), "ledger", ["doc_id", "evidence"]):
         for row in part.to_pylist():
@@ -197,14 +199,15 @@ def _copies(dedup: Path) -> dict[bytes, set[bytes]]:
     return dict(found)
 
 
-MOST_LANGUAGES, LEAST_SHARE = 12, 0.002
-"""Languages that are told, and the share of all characters that one has at least: single documents whose language was
-mistaken would be a long list."""
+MAX_LANGUAGES, MIN_LANGUAGE_SHARE = 12, 0.002
+"""Languages shown at most, and the least share of characters of one; misdetected languages would make a long list."""
 
 
 def tokens_per_character(artifacts: dict[str, Artifact]) -> dict[str, float]:
-    """Language -> tokens of its packed text by characters (Unicode code points), from some parts of the documents;
-    the language with most text first."""
+    """Return tokens per character (Unicode code point) by language, the language with most text first.
+
+    Measured on the packed text of some parts of the documents.
+    """
     if "chunk" not in artifacts or "decontaminate" not in artifacts:
         return {}
     documents = [_sizes(read_table(path)) for _, path in sample_parts(artifacts["decontaminate"].files("documents"))]
@@ -218,11 +221,11 @@ def tokens_per_character(artifacts: dict[str, Artifact]) -> dict[str, float]:
         [("tok_len_sum", "sum"), ("bytes_sum", "sum"), ("text_bytes", "sum"), ("characters", "sum")]
     )
     rows = sorted(by_language.to_pylist(), key=lambda row: (-row["characters_sum"], row["lang"]))
-    least = LEAST_SHARE * sum(row["characters_sum"] for row in rows)
+    least = MIN_LANGUAGE_SHARE * sum(row["characters_sum"] for row in rows)
     return {
-        # Of a document some rows may lie in parts that were not looked into: its packed bytes tell how much was.
+        # Some rows of a document may be in parts that were not read: its packed bytes say how much was.
         row["lang"]: row["tok_len_sum_sum"] / row["bytes_sum_sum"] * row["text_bytes_sum"] / row["characters_sum"]
-        for row in rows[:MOST_LANGUAGES]
+        for row in rows[:MAX_LANGUAGES]
         if row["bytes_sum_sum"] and row["characters_sum"] and row["characters_sum"] >= least
     }
 
@@ -249,27 +252,27 @@ def _lengths(spans: pa.Table) -> pa.Table:
     )
 
 
-_ROOM = re.compile(r"([\d.]+) examples on average: (\d+) of (\d+) items leave room for less than (\d+)")
+_SHORTENED = re.compile(r"([\d.]+) examples on average: (\d+) of (\d+) items leave room for less than (\d+)")
 
-_DRAWN = re.compile(r"(\d+) of (\d+) items drawn")
+_SAMPLED = re.compile(r"(\d+) of (\d+) items drawn")
 
 
 def describe_sampled_items(scores: Iterable[Mapping[str, Any]]) -> str:
-    """One sentence without its full stop, from the notes of SCORES; empty where every benchmark was asked whole."""
+    """Return which benchmarks were evaluated on a sample of items, as a sentence without full stop; empty for none."""
     found: dict[str, str] = {}
     for row in scores:
-        match = _DRAWN.search(row["note"] or "")
+        match = _SAMPLED.search(row["note"] or "")
         if match:
             drawn, available = map(int, match.groups())
             found[row["task"]] = f"{row['task']} {drawn:,} of {available:,} items"
-    return f"{', '.join(found.values())}, as many as its max_items lets be drawn" if found else ""
+    return f"{', '.join(found.values())}, limited by its max_items" if found else ""
 
 
 def describe_few_shot_limits(scores: Iterable[Mapping[str, Any]]) -> str:
-    """One sentence without its full stop, from the notes of SCORES; empty where all examples fit."""
+    """Return where fewer few-shot examples fitted than asked for, without full stop; empty where all fitted."""
     found: dict[tuple[str, int], str] = {}
     for row in scores:
-        match = _ROOM.search(row["note"] or "")
+        match = _SHORTENED.search(row["note"] or "")
         if match:
             average, fewer, items, _ = match.groups()
             found[row["task"], row["shots"]] = (
@@ -278,5 +281,5 @@ def describe_few_shot_limits(scores: Iterable[Mapping[str, Any]]) -> str:
             )
     if not found:
         return ""
-    told = "; ".join(found[key] for key in sorted(found))
-    return f"{told}. A larger train.model.context holds more"
+    text = "; ".join(found[key] for key in sorted(found))
+    return f"{text}. A larger train.model.context holds more"

@@ -1,4 +1,4 @@
-"""A night as a Prefect flow: the road's tasks, with what a night knows before each."""
+"""A nightly run as a Prefect flow: the tasks of the pipeline, with checks between them."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -32,24 +32,24 @@ def nightly(
     again: str = "",
     settings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Train the current model further on what came since the last night, and promote the result where it is no worse.
+    """Train the current model further on new data, and promote the result where it is no worse.
 
-    Where nothing is new, nothing is done. Returns the night's record.
+    Where nothing is new, nothing is done. Returns the record of the nightly run.
 
     Args:
         recipe: A recipe file, or the name of one that ships.
-        root: Folder of all artifacts, runs and nights, or the address of an object store.
-        again: Id of a night that was blocked or taken back, whose files are to be read once more.
-        settings: Values that overrule the recipe's, as `key.path=value`.
+        root: Folder of all artifacts, runs and nightly runs, or the address of an object store.
+        again: Id of a nightly run that was blocked or undone, whose files are to be read again.
+        settings: Values that override the recipe's, as `key.path=value`.
     """
     log = get_run_logger()
     try:
-        told = (again,) if again else ()
-        with exit_when_run_ends(), start_nightly(recipe, root, told, settings, log.info, check_crashes) as tonight:
-            for remark in tonight.raw.remarks():
-                log.warning("%s", remark)
+        ids = (again,) if again else ()
+        with exit_when_run_ends(), start_nightly(recipe, root, ids, settings, log.info, check_crashes) as tonight:
+            for warning in tonight.raw.warnings():
+                log.warning("%s", warning)
             server = PREFECT_API_URL.value()
-            night = skip_nightly(tonight) if tonight.nothing_new else run_nightly(tonight, _down_the_road, server)
+            night = skip_nightly(tonight) if tonight.nothing_new else run_nightly(tonight, _run_pipeline, server)
     except PromotionBlocked as error:
         report_result(error)
         emit_run_event("promotion_blocked", run=error.run_id, current=error.current, worse=list(error.worse))
@@ -59,11 +59,11 @@ def nightly(
         report_result(error)
         return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
     report_result(asdict(night))
-    log.info("night %s: %s, %s", night.run_id, night.state, night.why)
+    log.info("nightly run %s: %s, %s", night.run_id, night.state, night.why)
     return Completed(name=night.state.capitalize(), message=night.why, data=asdict(night))  # pyright: ignore[reportReturnType]
 
 
-def _down_the_road(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
+def _run_pipeline(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
     log = get_run_logger()
     with dashboard() as shown:
         run = start_run(recipe, root, run_id=run_id)

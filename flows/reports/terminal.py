@@ -47,7 +47,7 @@ def tell_life(life: DocumentHistory, console: Console) -> None:
         console.print(f"  {event['stage']:<15}{escape(describe_event(event))}")
         if "survivor" in event:
             console.print(f"  {'':<15}{escape(_survivor(event['survivor']))}")
-    console.print(f"  [bold]fate:[/] {escape(life.fate)}\n")
+    console.print(f"  [bold]fate:[/] {escape(life.outcome)}\n")
 
 
 def leak_counts_table(counts: list[dict[str, Any]]) -> Table:

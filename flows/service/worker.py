@@ -1,9 +1,9 @@
 """The worker of the service: `python -m flows.service.worker [NAME]` runs the deployments of `deployments/prefect.yaml`
-as `bessemer up` writes them from the same folder, and refuses every other run of its pool.
+as `bessemer serve start` writes them from the same folder, and refuses every other run of its pool.
 
 Prefect's own worker runs what the server says: a command, an entrypoint, steps before it. Anyone who can write to the
-server can thus run code as this machine's owner. Here the server names a deployment and its parameters; what is run is
-taken from the file that ships, so that a change between the check and the start has no effect either.
+server can thus run code as this machine's owner. Here the server only names a deployment and its parameters; the code
+comes from the shipped file, so a change between the check and the start has no effect either.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeploymentCode:
-    """What a deployment says about the code that it runs."""
+    """The part of a deployment that decides which code it runs."""
 
     name: str
     entrypoint: str | None
@@ -53,7 +53,7 @@ class DeploymentCode:
 
 
 def expected_deployments(folder: Path) -> Mapping[str, DeploymentCode]:
-    """The deployments as `bessemer up` writes them when it is called in `folder`, by name."""
+    """Return the deployments by name, as `bessemer serve start` writes them when it is called in `folder`."""
     file = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
     pull = json.loads(json.dumps(file["pull"]).replace("{{ $PWD }}", json.dumps(str(folder))[1:-1]))
     return {one["name"]: DeploymentCode(one["name"], one["entrypoint"], pull, {}) for one in file["deployments"]}
@@ -62,11 +62,11 @@ def expected_deployments(folder: Path) -> Mapping[str, DeploymentCode]:
 def refusal_reason(
     ours: Mapping[str, DeploymentCode], theirs: DeploymentCode | None, job_variables: Mapping[str, Any]
 ) -> str | None:
-    """Why a run of the deployment `theirs`, which brings `job_variables`, is not started; None where it is."""
+    """Return why a run of the deployment `theirs` with `job_variables` is refused; None where it may start."""
     if theirs is None:
         return "it belongs to no deployment"
     if theirs.name not in ours:
-        return f"`bessemer up` wrote no deployment {theirs.name!r}"
+        return f"`bessemer serve start` wrote no deployment {theirs.name!r}"
     if job_variables:
         return f"it brings job variables of its own: {', '.join(sorted(job_variables))}"
     written = ours[theirs.name]
@@ -74,14 +74,15 @@ def refusal_reason(
         parts = ("entrypoint", "pull_steps", "job_variables")
         changed = [part for part in parts if getattr(theirs, part) != getattr(written, part)]
         return (
-            f"the deployment {theirs.name!r} is not as `bessemer up` wrote it: {', '.join(changed)} changed (digest"
-            f" {theirs.digest()}, written {written.digest()}). `bessemer down` and `bessemer up` write it again"
+            f"the deployment {theirs.name!r} is not as `bessemer serve start` wrote it: {', '.join(changed)} changed"
+            f" (digest {theirs.digest()}, written {written.digest()}). `bessemer serve stop` and `bessemer serve"
+            f" start` write it again"
         )
     return None
 
 
 class OwnConfiguration(ProcessJobConfiguration):
-    """How a run is started: nothing of it comes from the server, not from its pool's template nor from variables."""
+    """How a run is started: nothing comes from the server, neither from the pool's template nor from variables."""
 
     @classmethod
     async def resolve_for_flow_run(
@@ -101,13 +102,13 @@ class OwnConfiguration(ProcessJobConfiguration):
 
 
 class OwnWorker(ProcessWorker):
-    """Runs the deployments that `bessemer up` wrote; others end as `GuardError`, which says why."""
+    """Runs the deployments that `bessemer serve start` wrote; others fail with `GuardError`, which says why."""
 
     job_configuration = OwnConfiguration
 
     @classmethod
     def __dispatch_key__(cls) -> str:
-        """Another than that of Prefect's worker of the same type."""
+        """Differ from the key of Prefect's worker of the same type."""
         return "bessemer"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -131,7 +132,7 @@ class OwnWorker(ProcessWorker):
             message = f"refused: {why}"
             self._logger.error("flow run '%s' %s", flow_run.id, message)
             self.get_flow_run_logger(flow_run).error(message)
-            # Not Crashed, which would be tried again.
+            # Not Crashed, which an automation would restart.
             await propose_state(self.client, Failed(name=GuardError.__name__, message=message), flow_run_id=flow_run.id)
             status.started(0)
             return ProcessWorkerResult(status_code=0, identifier="refused")
@@ -147,8 +148,8 @@ class OwnWorker(ProcessWorker):
         entrypoint: str | None,
         status: anyio.abc.TaskStatus[int],
     ) -> FlowRunExecutionResult | None:
-        """As Prefect's worker does, but with an entrypoint of our own, and without hooks, which it would load from
-        what the server names, in this very process."""
+        """Do what Prefect's worker does, but with our own entrypoint and without hooks, which it would load in this
+        process from what the server names."""
         done: FlowRunExecutionResult | None = None
         async with FlowRunExecutorContext() as context:
             starter = EngineCommandStarter(
@@ -177,8 +178,8 @@ async def _without_hooks(flow_run: FlowRun) -> Flow[..., Any]:
 
 
 async def main(name: str | None) -> None:
-    """Run until a signal ends it: the first lets runs under way end, the second ends them."""
-    # Within the loop, which has its own handler by now: these are put before it.
+    """Run until a signal: the first lets running runs end, the second ends them."""
+    # The event loop has installed its own handler by now; these come before it.
     setup_signal_handlers_worker(os.getpid(), "the worker", print)
     worker = OwnWorker(work_pool_name=POOL, name=name, create_pool_if_not_found=False)
     with suppress(asyncio.CancelledError):

@@ -182,6 +182,9 @@ def fates_of(record: dict[str, Any], artifacts: dict[str, Artifact], doc_ids: li
         return {}
     lives = histories_of(artifacts, doc_ids, ended=state_of(record) != RUNNING)
     return {
-        life.doc_id: {"events": [(event["stage"], describe_event(event)) for event in life.events], "fate": life.fate}
+        life.doc_id: {
+            "events": [(event["stage"], describe_event(event)) for event in life.events],
+            "fate": life.outcome,
+        }
         for life in lives
     }

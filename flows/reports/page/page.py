@@ -302,7 +302,7 @@ def headlines(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[str
         )
     found += [
         {
-            "value": METRICS_BY_NAME[line["metric"]].told(line["value"]),
+            "value": METRICS_BY_NAME[line["metric"]].format(line["value"]),
             "name": f"{METRICS_BY_NAME[line['metric']].words}, held out, mean of the sources",
             "note": format_heldout_metric(line).partition(" ")[2].strip("()"),
         }

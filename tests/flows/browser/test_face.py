@@ -42,7 +42,7 @@ def test_a_run_of_the_command_shows_in_the_ui_of_its_root(service: Any) -> None:
 
 
 def test_up_again_and_status_say_that_it_stands(service: Any) -> None:
-    assert "the service is up already" in service.bessemer("up", "--root", service.root).stdout
+    assert "the service is already running" in service.bessemer("up", "--root", service.root).stdout
     assert json.loads(service.bessemer("status", "--root", service.root, "--json").stdout)["up"]
 
 
@@ -191,5 +191,5 @@ def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(servi
     again = service.bessemer(
         "up", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2]
     ).stdout
-    assert "the keeper of an earlier `bessemer up` ended without `bessemer down`; starting another" in again
+    assert "the keeper of an earlier `bessemer serve start` ended unexpectedly; starting another" in again
     assert json.loads(service.bessemer("status", "--root", service.root, "--json").stdout)["up"]

@@ -142,7 +142,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, home: Path) -> dict[str, Any]
 def test_a_server_that_is_killed_is_started_again_and_the_run_goes_on(told: dict[str, Any]) -> None:
     assert told["total"] == 3
     assert ["hardy", "Completed"] in told["runs"]
-    assert "the Prefect server of this run ended (exit code -9); starting it again" in told["err"]
+    assert "the Prefect server of this run ended (exit code -9); restarting it" in told["err"]
 
 
 def test_a_run_that_was_killed_is_called_crashed_by_the_next_with_all_within_it(told: dict[str, Any]) -> None:

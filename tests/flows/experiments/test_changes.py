@@ -46,7 +46,7 @@ def test_seeds_vary_the_training_alone_unless_they_are_to_vary_more(foundry: Pat
     assert whole["base", 8].recipe.chunk.seed == 8
 
 
-def test_second_runs_are_alike_whatever_the_change_and_go_on_from_its_model(
+def test_second_runs_are_alike_whatever_the_change_and_second_recipe_from_its_model(
     foundry: Path, tmp_path: Path, write
 ) -> None:
     """A quarter of 40,000 tokens; the change's own objective is for the first run alone."""
@@ -64,12 +64,12 @@ def test_second_runs_are_alike_whatever_the_change_and_go_on_from_its_model(
     assert [setup.recipe.chunk.noise_density for setup in setups.values()] == [0.15, 0.5, 0.25]
     assert [setup.recipe.chunk.budget_tokens for setup in setups.values()] == [40_000, 40_000, 10_000]
     alone = setups["second-run-alone", 7]
-    assert alone.go_on is None
+    assert alone.second_recipe is None
     assert alone.recipe.train.base_model is None
     for change in ("base", "half"):
-        go_on = setups[change, 7].go_on
-        assert go_on is not None
-        second = go_on(tmp_path)
+        second_recipe = setups[change, 7].second_recipe
+        assert second_recipe is not None
+        second = second_recipe(tmp_path)
         assert second.train.base_model == tmp_path
         assert second.chunk.identity_params() == alone.recipe.chunk.identity_params()
 

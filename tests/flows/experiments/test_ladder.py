@@ -120,5 +120,5 @@ def test_a_size_of_which_no_run_came_to_a_number_ends_the_ladder_with_the_cause(
     rung.runs[1] = RunResult(cause="Numerics: the loss is no number", run_id="run-1")
     check_measured(rung, "bits per byte")
     rung.runs[2] = RunResult(cause="Numerics: the loss is no number", run_id="run-2")
-    with pytest.raises(GuardError, match=r"no run of 2 layers of 16 came to a number \(Numerics: the loss"):
+    with pytest.raises(GuardError, match=r"no run of 2 layers of 16 has a result \(Numerics: the loss"):
         check_measured(rung, "bits per byte")

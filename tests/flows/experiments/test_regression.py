@@ -74,5 +74,5 @@ def test_measures_of_the_fit_by_hand() -> None:
 
 
 def test_fewer_proxies_than_sources_are_refused() -> None:
-    with pytest.raises(InputError, match="2 proxies cannot tell 3 sources apart"):
+    with pytest.raises(InputError, match="2 proxies cannot determine 3 sources"):
         fit_losses(*proxies(2))

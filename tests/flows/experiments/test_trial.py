@@ -68,7 +68,7 @@ def test_a_trial_that_fails_keeps_its_cause(
     came = run_segment(stretch, tmp_path, Watcher())
     assert (came.number, came.state, came.stop.rung, came.stop.loss) == (4, state, 1, None)
     assert came.cause == f"{type(error).__name__}: {' '.join(str(error).split())}"
-    assert came.told == came.cause
+    assert came.summary == came.cause
 
 
 def test_a_machine_that_fails_is_no_fault_of_the_trial(
@@ -94,4 +94,4 @@ def test_a_pause_tells_where_and_how_good(
     came = run_segment(stretch, tmp_path, Watcher())
     assert (came.state, came.stop.step, came.stop.steps, came.stop.loss) == ("paused", 9, 74, 4.5)
     assert came.stop.built == ("sample", "train")
-    assert came.told == "loss 4.5000 after step 9 of 74"
+    assert came.summary == "loss 4.5000 after step 9 of 74"

@@ -56,7 +56,7 @@ def test_a_mixture_a_point_off_the_weights_is_told_with_its_cause():
     chunk = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
     told = (
         "training read another mixture than the recipe asks for: code 10.0% and not 50.0% (its 1,200 tokens are read"
-        " 4.00 times, as often as is allowed); prose 90.0% and not 50.0% (what others lack went to it)"
+        " 4.00 times, as often as is allowed); prose 90.0% and not 50.0% (it replaces what other sources lack)"
     )
     assert run_warnings({"sample": sample, "chunk": chunk}, {"limit": 1.0}) == [told]
     small = f"{told}. The limit of 1.00% leaves sources too small for their weights"
@@ -76,7 +76,7 @@ def test_a_source_that_is_gone_counts_as_a_share_of_nothing():
     sample = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture_plan=plan)
     chunk = reported({"prose": counts(9, 9)}, mixture={"prose": mixed(1.0, 1.0, 1.0)})
     *_, shares = run_warnings({"sample": sample, "chunk": chunk}, {})
-    assert "code 0.0% and not 30.0% (nothing of it was left); prose 100.0% and not 70.0% (what others lack" in shares
+    assert "code 0.0% and not 30.0% (none of its text was left); prose 100.0% and not 70.0% (it replaces what" in shares
 
 
 def test_with_a_temperature_the_weights_are_those_that_chunk_found():

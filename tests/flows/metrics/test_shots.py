@@ -31,6 +31,6 @@ def test_items_that_were_drawn_are_told_once_for_each_benchmark() -> None:
     asked = Asked("cloze", 0, [], {}, asked=160, evaluated=160, available=1320)
     rows = [{"task": "cloze", "note": "; ".join(["per chars", *asked.notes])}] * 2
     assert describe_sampled_items([*rows, {"task": "pairs", "note": "per chars"}, {"task": "none", "note": None}]) == (
-        "cloze 160 of 1,320 items, as many as its max_items lets be drawn"
+        "cloze 160 of 1,320 items, limited by its max_items"
     )
     assert describe_sampled_items([row(0, [0, 0])]) == ""

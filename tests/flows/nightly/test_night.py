@@ -63,7 +63,7 @@ def test_where_nothing_is_new_the_night_says_so_and_ends_well(folder: Path, root
     words = ["nightly", str(folder / "foundry.toml"), "--root", str(root)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0
-    assert "nothing new; no new data: every file was read by a night before" in done.output.replace("\n", " ")
+    assert "nothing new; no new data: every file was read by an earlier nightly run" in done.output.replace("\n", " ")
     assert not (root / "artifacts").exists()
     assert "nothing new" in CliRunner().invoke(app, ["nightly", "--list", "--root", str(root)]).output
     listed = json.loads(CliRunner().invoke(app, ["nightly", "--list", "--json", "--root", str(root)]).output)
@@ -84,7 +84,7 @@ def test_a_night_that_fails_is_told_and_its_files_wait_for_the_next(webhook: Any
 
 def test_a_night_that_lacks_something_does_not_begin(folder: Path, root: Path) -> None:
     tonight = find_new_data(raw_of(folder, root, "nightly.spare_gigabytes=1e9"))
-    with pytest.raises(Infra, match="the night did not begin:\n  disk: "):
+    with pytest.raises(Infra, match="the nightly run did not start:\n  disk: "):
         run_nightly(tonight, road_that_fails, None)
     assert [night.state for night in list_nights(root)] == ["failed"]
 
@@ -96,7 +96,7 @@ def test_a_night_that_ended_without_a_word_is_told_as_such(folder: Path, root: P
     told = [(night.state, night.why) for night in list_nights(root)]
     assert told[0] == (
         "interrupted",
-        "it ended without a word; what it had built stands, and the next night went on with its files",
+        "it died; finished artifacts are kept, and the next nightly run takes its files",
     )
     assert told[1][0] == "failed"
 
@@ -106,7 +106,7 @@ def test_two_nights_never_collide(folder: Path, root: Path) -> None:
     with exclusive_nightly(root):
         done = CliRunner().invoke(app, words)
         assert done.exit_code == Infra.exit_code
-        assert "another night is under way" in done.stderr
+        assert "another nightly run is under way" in done.stderr
     end_with("promoted", root, folder)
     assert CliRunner().invoke(app, words).exit_code == 0
 
@@ -120,14 +120,14 @@ def test_a_night_that_went_down_with_its_machine_does_not_stop_the_next(root: Pa
     lease.write_bytes(beat + b"\n" + json.dumps(holder).encode())
     heard: list[str] = []
     with exclusive_nightly(root, heard.append, seconds=0.5):
-        assert [sentence.partition(" was begun by process ")[0] for sentence in heard] == ["a night"]
+        assert [sentence.partition(" was started by process ")[0] for sentence in heard] == ["a nightly run"]
 
 
 def test_the_files_of_a_night_are_asked_for_by_its_name(folder: Path, root: Path) -> None:
     blocked = end_with("blocked", root, folder)
     assert find_new_data(raw_of(folder, root)).nothing_new
     assert find_new_data(raw_of(folder, root), (blocked.run_id[:12],)).night.files == blocked.files
-    with pytest.raises(InputError, match="no night with an id that begins so"):
+    with pytest.raises(InputError, match="no nightly run has such an id"):
         find_new_data(raw_of(folder, root), ("nobody",))
 
 
@@ -213,7 +213,7 @@ def test_what_comes_behind_a_promotion_takes_nothing_of_it(webhook: Any, folder:
             run_nightly(find_new_data(raw), road_that_promotes, None)
         assert [one["json"]["event"] for one in heard] == ["promoted"]
     (night,) = list_nights(root)
-    assert (night.state, night.why) == ("promoted", "promoted, and failed behind it: Infra: the link cannot be made")
+    assert (night.state, night.why) == ("promoted", "promoted, and failed afterwards: Infra: the link cannot be made")
     shutil.rmtree(root)
     root.mkdir()
     ends = KeyboardInterrupt()
@@ -267,7 +267,7 @@ def test_that_another_night_is_under_way_is_told_to_nobody(webhook: Any, folder:
     with webhook() as (address, heard), exclusive_nightly(root):
         settings = (f"notify.webhook={address}",)
         with (
-            pytest.raises(Infra, match="another night"),
+            pytest.raises(Infra, match="another nightly run"),
             start_nightly(str(folder / "foundry.toml"), root, settings=settings),
         ):
             raise AssertionError("a night began")
@@ -281,4 +281,4 @@ def test_a_night_that_was_killed_is_told_by_the_next(webhook: Any, folder: Path,
         find_new_data(raw_of(folder, root, f"notify.webhook={address}"))
     (one,) = heard
     assert one["json"]["event"] == "interrupted"
-    assert "it ended without a word" in one["json"]["why"]
+    assert "it died" in one["json"]["why"]

@@ -43,7 +43,7 @@ def test_why_names_the_old_document_of_a_new_copy(foundry: Path, root: Path, tmp
 
     (doc_id,) = find_documents(artifacts, "again.txt")
     life = history_of(artifacts, doc_id)
-    assert life.fate == "dropped in dedup by rule `exact_duplicate_of_earlier`"
+    assert life.outcome == "dropped in dedup by rule `exact_duplicate_of_earlier`"
     stays = life.events[-1]["survivor"]
     assert (stays["path"], stays["source"], stays["earlier"]) == ("note-07.txt", "notes", before.name)
     screen = Console(file=io.StringIO(), width=400, color_system=None)
@@ -52,7 +52,7 @@ def test_why_names_the_old_document_of_a_new_copy(foundry: Path, root: Path, tmp
     assert f"stays: notes: note-07.txt record 0, in the earlier dedup artifact {before.name}: {old[:40]}" in told
 
     (other,) = find_documents(artifacts, "other.txt")
-    assert history_of(artifacts, other).fate == "in progress"
+    assert history_of(artifacts, other).outcome == "in progress"
 
     before.rename(tmp_path / "moved away")
     gone = history_of(artifacts, doc_id).events[-1]["survivor"]

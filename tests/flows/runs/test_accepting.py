@@ -73,7 +73,7 @@ def test_a_word_can_be_taken_back(recipe: Recipe, root: Path, monkeypatch: pytes
     path = accept_one(recipe, root, "clean")
     assert undo_accept(recipe, root, "clean") == path
     assert outcomes(recipe, root)[1][0] == "build"
-    with pytest.raises(InputError, match="nothing was taken back"):
+    with pytest.raises(InputError, match="nothing was undone"):
         undo_accept(recipe, root, "clean")
 
 
@@ -119,7 +119,7 @@ def test_all_accepts_stage_after_stage(recipe: Recipe, root: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("stage", "error", "message"),
     [
-        ("clean", InputError, "stands for this recipe already"),
+        ("clean", InputError, "exists for this recipe already"),
         ("chunk", InputError, "`decontaminate`, which comes before it, would be built first"),
         ("polish", RecipeError, "there is no such stage"),
     ],

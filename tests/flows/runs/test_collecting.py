@@ -104,7 +104,7 @@ def test_named_runs_stay(root: Root) -> None:
     assert plan(root.path, keep_last=1, keep=["20261101"], now=NOW).artifacts == ()
     with pytest.raises(InputError, match="no run has this id"):
         plan(root.path, keep_last=1, keep=["2025"], now=NOW)
-    with pytest.raises(InputError, match="2 runs begin so"):
+    with pytest.raises(InputError, match="2 runs have such an id"):
         plan(root.path, keep_last=1, keep=["2026"], now=NOW)
 
 
@@ -154,7 +154,7 @@ def test_a_build_that_went_down_with_its_machine_keeps_nothing_for_ever(root: Ro
     heard: list[str] = []
     asked = plan(root.path, keep_last=0, now=NOW, say=heard.append, lease_seconds=0.5)
     assert asked.artifacts
-    assert heard == ["builds that were begun and not ended: 1; whether they go on is known within 0.5 s"]
+    assert heard == ["unfinished builds: 1; checking for up to 0.5 s whether they are still running"]
 
 
 @contextmanager

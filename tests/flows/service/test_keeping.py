@@ -1,6 +1,6 @@
 """What ends without being asked to is started again, at once, and ever more patiently where it keeps ending."""
 
-from flows.service.keeper import LONGEST_PAUSE, STEADY_SECONDS, Backoff
+from flows.service.keeper import MAX_PAUSE, STEADY_SECONDS, Backoff
 
 
 def test_the_first_time_at_once() -> None:
@@ -16,7 +16,7 @@ def test_pauses_double_while_it_ends_soon() -> None:
         while not patience.is_over(now):
             now += 1.0
         pauses.append(now - begun)
-    assert pauses == [1, 2, 4, 8, 16, 32, 60, LONGEST_PAUSE]
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, MAX_PAUSE]
 
 
 def test_what_lived_long_is_started_at_once_again() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from flows.service.files import ServiceFiles, running_server
 from flows.service.local_server import prefect_server
-from flows.service.processes import Background, started, wait_until_gone
+from flows.service.processes import Background, started, wait_until_ended
 from flows.service.server import stop_service
 from model.checksummed_json import write_sealed
 from model.errors import InputError
@@ -67,7 +67,7 @@ def test_a_recycled_number_is_a_stranger(process: Background, tmp_path: Path) ->
 
 def test_a_process_that_ended_by_itself_is_stale(process: Background, tmp_path: Path) -> None:
     pid = process.start([sys.executable, "-c", "pass"], os.environ, tmp_path)
-    assert wait_until_gone([pid], seconds=10)
+    assert wait_until_ended([pid], seconds=10)
     assert process.is_stale()
 
 

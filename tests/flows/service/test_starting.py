@@ -59,14 +59,16 @@ def test_a_port_is_taken_where_another_server_holds_it_and_nowhere_else(
             pytest.skip(f"this machine has no {host}")
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(InputError, match=f"up --host {host} --port {port}: .*Another server holds the port"):
+        with pytest.raises(
+            InputError, match=f"serve start --host {host} --port {port}: .*Another server holds the port"
+        ):
             check_free(host, port)
     check_free(host, port)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "nowhere.invalid"])
 def test_an_address_that_is_not_this_machines_is_not_called_taken(host: str) -> None:
-    with pytest.raises(InputError, match=f"up --host {host} --port 4200: .*Name an address of this machine"):
+    with pytest.raises(InputError, match=f"serve start --host {host} --port 4200: .*Name an address of this machine"):
         check_free(host, 4200)
 
 
@@ -147,7 +149,7 @@ def test_a_server_with_a_certificate_is_reached_by_the_address_of_it(
         while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
             assert files.server.pid() is not None, files.server.last_lines()
             time.sleep(0.2)
-        with pytest.raises(Infra, match=f"is not believed.*{OWN_AUTHORITY}=FILE"):
+        with pytest.raises(Infra, match=f"is not trusted.*{OWN_AUTHORITY}=FILE"):
             is_healthy(files.api_url)
         monkeypatch.setenv(OWN_AUTHORITY, str(tls[0]))
         assert is_healthy(files.api_url)

@@ -110,7 +110,7 @@ def test_what_rises_too_far_stops_behind_the_scores(foundry: Foundry, english: R
     lowered = foundry.evaluate(russian, **gate(english[2].path, max_rise=rise * 0.99))
     assert (lowered.reused, lowered.identity) == (True, evaluated.identity)
     assert describe_gate({"max_rise": 0.02, "rises": {"en": 0.013, "ru": -0.2}}) == (
-        "Bits per byte beside the base model's: en +1.3%, ru -20.0%; the gate lets +2.0% pass: passed"
+        "Bits per byte relative to the base model: en +1.3%, ru -20.0%; the gate allows +2.0%: passed"
     )
 
 

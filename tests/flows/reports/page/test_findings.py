@@ -79,7 +79,7 @@ def test_an_artifact_that_was_removed_is_told(make: Callable[..., Any], tmp_path
     made = make(tmp_path, until="clean")
     shutil.rmtree(made.record["stages"][0]["path"])
     road = collect_metrics(made.record)["road"]
-    assert "no longer stands" in road[0]["error"]
+    assert "no longer exists" in road[0]["error"]
     assert road[1]["result"] == {"amount": 24, "unit": "documents"}
 
 

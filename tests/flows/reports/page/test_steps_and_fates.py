@@ -58,7 +58,7 @@ def test_many_lives_are_those_told_one_by_one(made_run: Any) -> None:
     ids = artifacts["sample"].table("documents").column("doc_id").to_pylist()
     together = histories_of(artifacts, ids, ended=True)
     assert together == [history_of(artifacts, doc_id, ended=True) for doc_id in ids]
-    fates = {life.path: life.fate for life in together}
+    fates = {life.path: life.outcome for life in together}
     assert fates["books/0.txt"] == "held out for evaluation in decontaminate by rule `held_out`"
     assert fates["web/12.txt"] == "dropped in dedup by rule `near_duplicate`"
     assert fates["books/2.txt"].startswith("trained in")
