@@ -19,8 +19,8 @@ from flows.experiments.mixture import MixConfig
 from flows.experiments.search_config import SearchConfig
 from flows.nightly.config import NIGHTLY, NOTIFY, NightlyConfig, NotifyConfig
 from flows.recipe.errors import tagged_models
-from flows.recipe.form import SAID_ONCE as OF_SEVERAL_STAGES
-from flows.recipe.load import MIXTURE_KEYS
+from flows.recipe.form import SHARED_FIELDS as OF_SEVERAL_STAGES
+from flows.recipe.resolve import MIXTURE_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
 from model.config import Runtime

@@ -7,9 +7,9 @@ import pytest
 import yaml
 from prefect import Flow
 
-from flows.recipe.form import Changes, chosen_stretch, settings
+from flows.recipe.form import Changes, as_settings, stage_selection
 from flows.recipe.load import find_recipe
-from flows.recipe.stages import STAGES, stretch
+from flows.recipe.stages import STAGES, select_stages
 
 FILE = Path(__file__).parent.parent / "deployments" / "prefect.yaml"
 FILLED_WHEN_DEPLOYED = ("{{ $BESSEMER_RECIPE }}", "{{ $BESSEMER_ROOT }}")
@@ -27,7 +27,7 @@ def test_a_deployment_names_a_flow_and_parameters_that_it_takes(deployment: dict
     assert parameters["root"] == Path("/root")
     if deployment["name"] != "10-nightly":
         asked = {name: parameters[name] for name in ("from_stage", "until", "only")}
-        assert stretch(**chosen_stretch(**asked))
+        assert select_stages(**stage_selection(**asked))
     assert deployment["work_pool"]["name"] == "bessemer"
     assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
 
@@ -43,7 +43,7 @@ def test_every_stage_has_its_rerun_which_opens_its_settings() -> None:
         opened = deployment["parameters"].get("changes", {})
         stage = {"09-evaluate-again": "evaluate"}.get(name, name.rpartition("-rerun-")[2])
         assert list(opened) == ([stage] if stage in STAGES else [])
-        assert settings(Changes.model_validate(opened)) == []
+        assert as_settings(Changes.model_validate(opened)) == []
 
 
 def test_deployments_are_in_the_order_in_which_the_uis_sort_them_and_have_tags() -> None:

@@ -207,11 +207,11 @@ def _lost_the_server(error: Exception) -> bool:
 
 def ended(flow: Callable[[], Value]) -> Value:
     """Return the result of a flow. A server that did not hear of its end is a warning: no artifact depends on it."""
-    from flows.runs.record import ENDED
+    from flows.runs.record import REPORTED_RESULTS
     from model.errors import BessemerError
 
     ends: list[Any] = []
-    token = ENDED.set(ends)
+    token = REPORTED_RESULTS.set(ends)
     try:
         return flow()
     except Exception as error:
@@ -223,7 +223,7 @@ def ended(flow: Callable[[], Value]) -> Value:
             raise ends[-1] from error
         return ends[-1]
     finally:
-        ENDED.reset(token)
+        REPORTED_RESULTS.reset(token)
 
 
 def console(stderr: bool = False) -> Any:
@@ -238,14 +238,14 @@ def console(stderr: bool = False) -> Any:
 def shown_progress(as_json: bool) -> Iterator[Any]:
     """Show progress bars of what is built within the block, on stderr if stdout has JSON; yield them."""
     from flows.reports.progress import ProgressBars
-    from flows.runs.record import ONLOOKER
+    from flows.runs.record import CURRENT_LISTENER
 
     with ProgressBars(console(stderr=as_json)) as bars:
-        token = ONLOOKER.set(bars)
+        token = CURRENT_LISTENER.set(bars)
         try:
             yield bars
         finally:
-            ONLOOKER.reset(token)
+            CURRENT_LISTENER.reset(token)
 
 
 def print_run_header(record: dict[str, Any]) -> None:

@@ -83,7 +83,7 @@ def history(
 ) -> None:
     """Show a document's history: its file and record, and the steps that trained on it or the rule that removed it."""
     with handle_errors():
-        from flows.runs.document_history import life_of, listed_files, why_unsampled
+        from flows.runs.document_history import explain_unsampled, history_of, listed_files
         from flows.runs.lineage import (
             documents_by_file,
             find_documents,
@@ -105,17 +105,19 @@ def history(
             by_file = documents_by_file(artifacts, [(file.source, file.relative) for file in files])
             found = [doc_id for of_file in by_file.values() for doc_id in of_file]
             others = [
-                why_unsampled(file, artifacts["sample"]) for file in files if not by_file[file.source, file.relative]
+                explain_unsampled(file, artifacts["sample"])
+                for file in files
+                if not by_file[file.source, file.relative]
             ]
             if not files:
                 raise InputError(
                     f"data history {document}: run {record['run_id']} sampled no document of this id or path and"
-                    " rejected"
-                    f" no record of it, and no source lists such a file. Give the beginning of an id or a part of the"
+                    f" rejected no record of it, and no source lists such a file. Give the beginning of an id or a part"
+                    f" of the"
                     f" file's path, or name another run with --run."
                 )
         ended = state_of(record) != RUNNING
-        lives = [life_of(artifacts, doc_id, ended=ended) for doc_id in found[:MOST_LIVES]]
+        lives = [history_of(artifacts, doc_id, ended=ended) for doc_id in found[:MOST_LIVES]]
         if as_json:
             print_json({"documents": [life.to_json() for life in lives], "rejects": rejects, "others": others})
             return

@@ -56,9 +56,9 @@ def nightly(
             print_json(night)
             return
         from flows.nightly.history import Night
-        from flows.nightly.terminal import night_told
+        from flows.nightly.terminal import describe_nightly_run
 
-        console().print(night_told(Night(**night)), markup=False)
+        console().print(describe_nightly_run(Night(**night)), markup=False)
 
 
 def _list(root: Path, as_json: bool) -> None:
@@ -86,28 +86,28 @@ def _list(root: Path, as_json: bool) -> None:
 
 
 def _spend(recipe: str, root: str, again: str, settings: list[str], as_json: bool, verbose: bool) -> dict[str, Any]:
-    from flows.nightly.finish import failures_told
-    from flows.nightly.night import idle
-    from flows.nightly.start import begun
+    from flows.nightly.finish import record_failures
+    from flows.nightly.night import skip_nightly
+    from flows.nightly.start import start_nightly
 
     err = console(stderr=True)
     # Without new files no server is started: that takes longer than looking for them.
-    with begun(
+    with start_nightly(
         recipe, root, (again,) if again else (), settings, lambda sentence: err.print(sentence, markup=False)
     ) as tonight:
         if tonight.nothing_new:
-            return asdict(idle(tonight))
+            return asdict(skip_nightly(tonight))
     quieten_prefect(verbose)
-    from flows.runs.guards import heard_interrupts
+    from flows.runs.guards import remember_interrupts
     from flows.service.local_server import prefect_server
 
     with ExitStack() as stack:
-        with failures_told(tonight.raw, tonight.night):
+        with record_failures(tonight.raw, tonight.night):
             stack.enter_context(prefect_server(tonight.raw.root))
-        stack.enter_context(heard_interrupts())
+        stack.enter_context(remember_interrupts())
         bars = stack.enter_context(shown_progress(as_json))
-        for remark in tonight.raw.remarks():
-            bars.console.print(f"! {remark}", markup=False)
+        for warning in tonight.raw.warnings():
+            bars.console.print(f"! {warning}", markup=False)
         from flows.nightly.flow import nightly as night_flow
 
         return ended(lambda: night_flow(recipe, tonight.raw.root, again, settings))

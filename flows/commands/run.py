@@ -62,10 +62,10 @@ def run(
     """
     with handle_errors():
         from flows.recipe.load import open_recipe
-        from flows.recipe.stages import stretch
+        from flows.recipe.stages import select_stages
 
         root = root.resolve()
-        stretch(from_stage, until, only)
+        select_stages(from_stage, until, only)
         chosen = open_recipe(recipe, root, settings or (), share(limit))
         asked: Asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
         _run(chosen, root, asked, as_json, verbose)
@@ -97,20 +97,20 @@ def go_on(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
 
 def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) -> None:
     from flows.planning.preconditions import CHECKED, check_prerequisites
-    from flows.recipe.stages import stretch
+    from flows.recipe.stages import select_stages
     from flows.runs.record import check_writable
     from model.errors import InputError
 
     # Before the run has an id, so that a refused one leaves no record.
-    stages = stretch(asked.get("from_stage"), asked.get("until"), asked.get("only"))
+    stages = select_stages(asked.get("from_stage"), asked.get("until"), asked.get("only"))
     check_prerequisites(chosen, stages, root, force=asked.get("force", False))
     quieten_prefect(verbose)
     try:
         check_writable(root)
     except InputError as unwritable:
-        from flows.runs.run import standing_run
+        from flows.runs.run import existing_run
 
-        record = standing_run(chosen, root, **asked) if root.is_dir() else None
+        record = existing_run(chosen, root, **asked) if root.is_dir() else None
         if record is None:
             raise
         finish(record, root, as_json)
@@ -118,12 +118,12 @@ def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) ->
         unkept = f"the record of this run could not be written under {root / 'runs'} ({why})"
         console(stderr=True).print(f"nothing needed building; {unkept}", markup=False, soft_wrap=True)
         return
-    from flows.runs.guards import heard_interrupts
+    from flows.runs.guards import remember_interrupts
     from flows.service.local_server import prefect_server
 
     checked = CHECKED.set(chosen)
     try:
-        with prefect_server(root), heard_interrupts():
+        with prefect_server(root), remember_interrupts():
             record = _run_flow(chosen, root, asked, as_json)
     finally:
         CHECKED.reset(checked)
@@ -139,7 +139,7 @@ def _run_flow(chosen: Any, root: Path, asked: Asked, as_json: bool) -> dict[str,
     run_id = new_run_id()
     with shown_progress(as_json) as bars:
         bars.console.print(f"run {run_id}: recipe {chosen.name}, artifacts under {shown(root)}", markup=False)
-        for remark in chosen.remarks:
+        for remark in chosen.warnings:
             bars.console.print(f"[yellow]![/] {escape(remark)}")
         from flows.pretrain import pretrain
 
@@ -149,9 +149,9 @@ def _run_flow(chosen: Any, root: Path, asked: Asked, as_json: bool) -> dict[str,
 def finish(record: dict[str, Any], root: Path, as_json: bool) -> None:
     """Print the last screen of a run, or its record and metrics as JSON."""
     if as_json:
-        from flows.metrics.run_metrics import gather, known_findings
+        from flows.metrics.run_metrics import collect_metrics, read_saved_metrics
 
-        print_json({**record, "findings": gather(record, known_findings(record))})
+        print_json({**record, "findings": collect_metrics(record, read_saved_metrics(record))})
         return
     from flows.reports.summary import print_summary
 

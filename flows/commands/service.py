@@ -64,7 +64,7 @@ def start(
     with handle_errors():
         from flows.recipe.load import find_recipe, load_recipe
         from flows.runs.record import check_writable
-        from flows.service.server import Asked, start_service
+        from flows.service.server import ServiceOptions, start_service
         from model.errors import InputError
 
         root = root.resolve()
@@ -74,11 +74,11 @@ def start(
             raise InputError("serve start: --tls-certificate and --tls-key belong together; give both or neither")
         tls = (tls_certificate.resolve(), tls_key.resolve()) if tls_certificate and tls_key else None
         password_file = password_file.resolve() if password_file else None
-        asked = Asked(host, port, recipe, database, password_file, tls, behind_proxy, tuple(address or ()))
+        asked = ServiceOptions(host, port, recipe, database, password_file, tls, behind_proxy, tuple(address or ()))
         files = start_service(root, asked, typer.echo)
-        from flows.service.server import told_service
+        from flows.service.server import describe_service
 
-        typer.echo(told_service(files))
+        typer.echo(describe_service(files))
 
 
 @serve.command()

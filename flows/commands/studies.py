@@ -176,13 +176,13 @@ def ablate(
         if changes is None:
             raise RecipeError("name the changes: a file, or a shipped one: data, network, t5, vocabulary")
         quieten_prefect(verbose)
-        from flows.runs.guards import heard_interrupts
+        from flows.runs.guards import remember_interrupts
         from flows.runs.record import check_writable
         from flows.service.local_server import prefect_server
 
         check_writable(root)
         words = {"root": root, "seeds": seeds, "limit": share(limit), "settings": tuple(settings or ())}
-        with prefect_server(root), heard_interrupts():
+        with prefect_server(root), remember_interrupts():
             found = _ablated(recipe, changes, words, as_json)
         if as_json:
             print_json(found)
@@ -203,10 +203,10 @@ def _ablated(recipe: str, changes: str, words: dict[str, Any], as_json: bool) ->
 
 
 def _components(run_id: str, root: Path, as_json: bool) -> None:
-    from flows.experiments.component_ablation import as_markdown, take_apart, write_report
+    from flows.experiments.component_ablation import as_markdown, measure_components, write_report
 
     with console(stderr=True).status("removing heads and layers") as status:
-        found = take_apart(root, run_id, lambda done, total: status.update(f"{done} of {total} parts"))
+        found = measure_components(root, run_id, lambda done, total: status.update(f"{done} of {total} parts"))
     found |= write_report(found, root)
     if as_json:
         print_json(found)
@@ -239,10 +239,10 @@ def mix(
         root = root.resolve()
         check_writable(root)
         quieten_prefect(verbose)
-        from flows.runs.guards import heard_interrupts
+        from flows.runs.guards import remember_interrupts
         from flows.service.local_server import prefect_server
 
-        with prefect_server(root), heard_interrupts():
+        with prefect_server(root), remember_interrupts():
             found = _mixed(recipe, root, proxies, tuple(settings or ()), as_json)
         if as_json:
             print_json(found)
@@ -286,13 +286,13 @@ def scale(
     with handle_errors():
         root = root.resolve()
         quieten_prefect(verbose)
-        from flows.runs.guards import heard_interrupts
+        from flows.runs.guards import remember_interrupts
         from flows.runs.record import check_writable
         from flows.service.local_server import prefect_server
 
         check_writable(root)
         words = {"root": root, "seeds": seeds, "limit": share(limit), "settings": tuple(settings or ())}
-        with prefect_server(root), heard_interrupts():
+        with prefect_server(root), remember_interrupts():
             found = _scaled(recipe, ladder, words, as_json)
         if as_json:
             print_json(found)

@@ -1,6 +1,6 @@
-"""The table of an ablation, as Markdown, JSON and a page.
+"""The report of an ablation as JSON, Markdown and a page: each change compared with the base.
 
-A change beside the base: mean differences and their intervals, over seeds and over items.
+Differences are means with 95% intervals, paired by seed and, for benchmarks, by item.
 """
 
 import logging
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.experiments.ablation_config import BASE, ONLY_SECOND, AblationConfig
-from flows.experiments.trials import LOSS, SPEED, Measured
+from flows.experiments.trials import LOSS, SPEED, RunResult
 from flows.metrics.heldout import fair_documents, is_same_text, mean_of_sources
 from flows.reports.page.render import write_drawn
 from model.checksummed_json import write_sealed
@@ -21,7 +21,7 @@ from tasks.evaluate.comparison import Difference, paired_difference
 
 TABLE, MARKDOWN, PAGE = "table.json", "table.md", "page.html"
 
-Runs = dict[str, dict[int, Measured]]
+Runs = dict[str, dict[int, RunResult]]
 
 NOT_COMPARED = (
     "Where a change alters what is held out, the difference is that of the documents that both runs held out and of"
@@ -32,16 +32,19 @@ NOT_COMPARED = (
 log = logging.getLogger(__name__)
 
 
-def gathered(asked: AblationConfig, runs: Runs) -> dict[str, Any]:
-    """The table as JSON values: `measures`, and for each change its `settings`, failures, stages built, and per measure
-    the mean, and beside the base the difference, its 95% interval over seeds and, of benchmarks, over items."""
+def ablation_table(config: AblationConfig, runs: Runs) -> dict[str, Any]:
+    """Return the table as JSON values: the `measures`, and a line for each change.
+
+    A line has settings, failures, stages built, and for each measure the mean, the difference to the base, and its 95%
+    interval over seeds and, for benchmarks, over items.
+    """
     base = _numbers(runs.get(BASE, {}))
     measures = _measures(base, *(_numbers(seeds) for seeds in runs.values()))
     higher = {name for seeds in runs.values() for one in seeds.values() for name in one.higher}
     lines = [
         {
             "change": change,
-            "settings": asked.changes.get(change, {}),
+            "settings": config.changes.get(change, {}),
             "seeds": len(_numbers(seeds)),
             "built": sorted({stage for one in seeds.values() for stage in one.built}),
             "failed": {seed: one.cause for seed, one in seeds.items() if one.cause},
@@ -54,32 +57,32 @@ def gathered(asked: AblationConfig, runs: Runs) -> dict[str, Any]:
         }
         for change, seeds in runs.items()
     ]
-    return {"measures": measures, "vary": list(asked.vary), "second": _second_told(asked), "lines": lines}
+    return {"measures": measures, "vary": list(config.vary), "second": _describe_second_run(config), "lines": lines}
 
 
-def _second_told(asked: AblationConfig) -> str:
-    if asked.then is None:
+def _describe_second_run(config: AblationConfig) -> str:
+    if config.then is None:
         return ""
-    sets = ", ".join(f"`{key}` {value}" for key, value in asked.then.settings.items())
+    sets = ", ".join(f"`{key}` {value}" for key, value in config.then.settings.items())
     return (
-        f" Each model went on in a second run, alike in all, on {asked.then.tokens_share:.0%} as many tokens ({sets});"
-        f" that is what was measured. `{ONLY_SECOND}` is the second run from new weights; speed is that of first runs."
+        f" Each model continued in a second run, alike for all, on {config.then.tokens_share:.0%} as many tokens"
+        f" ({sets}), which was measured. `{ONLY_SECOND}` is the second run from new weights; speed is of first runs."
     )
 
 
-def _numbers(seeds: dict[int, Measured]) -> dict[int, Measured]:
+def _numbers(seeds: dict[int, RunResult]) -> dict[int, RunResult]:
     return {seed: one for seed, one in seeds.items() if not one.cause}
 
 
-def _measures(*runs: dict[int, Measured]) -> list[str]:
-    """Held-out figures, then benchmarks, loss and speed."""
+def _measures(*runs: dict[int, RunResult]) -> list[str]:
+    """Return the names of held-out metrics, then benchmarks, loss and speed."""
     found = dict.fromkeys(name for seeds in runs for one in seeds.values() for name in one.values)
     last = [name for name in (LOSS, SPEED) if name in found]
     return [*(name for name in found if name not in last), *last]
 
 
 def _line(
-    measure: str, change: str, mine: dict[int, Measured], base: dict[int, Measured], higher: bool
+    measure: str, change: str, mine: dict[int, RunResult], base: dict[int, RunResult], higher: bool
 ) -> dict[str, Any]:
     values, of_base = (
         {seed: one.values[measure] for seed, one in runs.items() if measure in one.values} for runs in (mine, base)
@@ -95,11 +98,15 @@ def _line(
             values, of_base, line["documents"] = fair
             if not values:
                 return line | {"not_compared": "other text"}
-    beside = None if change == BASE else beside_base(measure, values, of_base, higher)
-    if beside is not None:
-        line |= {key: getattr(beside, key) for key in Beside.__dataclass_fields__ if key not in ("measure", "value")}
+    compared = None if change == BASE else compare_with_baseline(measure, values, of_base, higher)
+    if compared is not None:
+        line |= {
+            key: getattr(compared, key)
+            for key in PairedComparison.__dataclass_fields__
+            if key not in ("measure", "value")
+        }
     by_item = ({seed: one.items.get(measure, {}) for seed, one in runs.items()} for runs in (mine, base))
-    found = None if change == BASE else beside_base_by_item(*by_item)
+    found = None if change == BASE else compare_items_with_baseline(*by_item)
     if found is not None:
         numbers = {"n": found.n, "difference": found.mean, "low": found.low, "high": found.high}
         line["items"] = {**numbers, "verdict": found.verdict}
@@ -107,25 +114,25 @@ def _line(
 
 
 def _on_fair_documents(
-    measure: str, pairs: dict[int, tuple[Measured, Measured]]
+    measure: str, pairs: dict[int, tuple[RunResult, RunResult]]
 ) -> tuple[dict[int, float], dict[int, float], int] | None:
-    """A held-out figure of a change and of the base by seed, over the documents that a seed's two runs can be compared
-    on, and the least number of these. None where all that differs is the model, or it is no such figure."""
+    """Return a held-out metric of a change and of the base by seed, over the documents on which a seed's two runs can
+    be compared, and the least number of these documents. None where both held out the same, or for another metric."""
     metric = next((one.of_heldout[measure] for one, _ in pairs.values() if measure in one.of_heldout), None)
     if metric is None or all(is_same_text(one.heldout, other.heldout) for one, other in pairs.values()):
         return None
     fair = {seed: fair_documents(one.heldout, other.heldout, metric) for seed, (one, other) in pairs.items()}
-    told = {seed: pairs[seed] for seed, documents in fair.items() if documents}
+    comparable = {seed: pairs[seed] for seed, documents in fair.items() if documents}
     change, base = (
-        {seed: mean_of_sources(pair[side].heldout, metric, fair[seed]) for seed, pair in told.items()}
+        {seed: mean_of_sources(pair[side].heldout, metric, fair[seed]) for seed, pair in comparable.items()}
         for side in (0, 1)
     )
     return change, base, min(len(documents) for documents in fair.values())
 
 
-def write_report(name: str, asked: AblationConfig, runs: Runs, folder: Path) -> dict[str, Any]:
-    """Write the table of what has run so far; returns it with the paths."""
-    found = gathered(asked, runs)
+def write_report(name: str, config: AblationConfig, runs: Runs, folder: Path) -> dict[str, Any]:
+    """Write the table of the runs so far, and return it with the paths."""
+    found = ablation_table(config, runs)
     markdown = as_markdown(name, found)
     write_sealed(folder / TABLE, found)
     write_atomically(folder / MARKDOWN, markdown.encode())
@@ -139,7 +146,7 @@ def write_report(name: str, asked: AblationConfig, runs: Runs, folder: Path) -> 
 
 
 def as_markdown(name: str, found: dict[str, Any]) -> str:
-    """A table a measure: the mean, the difference to the base with its interval, and the verdict."""
+    """Return a table for each measure: the mean, the difference to the base with its interval, and the verdict."""
     parts = [f"# {name}", "", _how(found)]
     for measure in found["measures"]:
         rows = [(line, line["measures"][measure]) for line in found["lines"] if measure in line["measures"]]
@@ -174,8 +181,8 @@ def _cells(change: str, measure: str, one: dict[str, Any], items: bool) -> list[
 
 
 def verdict(one: dict[str, Any]) -> str:
-    """`better`, `worse` or `no difference`, with the documents that it rests on where these are not all; or why there
-    is none."""
+    """Return `better`, `worse` or `no difference`, with the number of documents where not all count; or why there is
+    none."""
     if "not_compared" in one:
         return f"not compared: {one['not_compared']}"
     told = one.get("verdict", "")
@@ -183,24 +190,24 @@ def verdict(one: dict[str, Any]) -> str:
 
 
 def number(measure: str, value: float) -> str:
-    """`1.2345`; whole tokens a second."""
+    """Return `1.2345`; whole numbers for tokens a second."""
     return f"{value:,.0f}" if measure == SPEED else f"{value:.4f}"
 
 
 def signed(measure: str, value: float) -> str:
-    """`+0.0123`."""
+    """Return `+0.0123`."""
     return f"{value:+,.0f}" if measure == SPEED else f"{value:+.4f}"
 
 
 def interval(measure: str, one: dict[str, Any]) -> str:
-    """`-0.0123 to +0.0045`; empty from a single run or item."""
+    """Return `-0.0123 to +0.0045`; empty from a single run or item."""
     if one.get("low") is None:
         return ""
     return f"{signed(measure, one['low'])} to {signed(measure, one['high'])}"
 
 
 def figure(measure: str, found: dict[str, Any]) -> dict[str, Any] | None:
-    """Differences to the base with their intervals, one line a change."""
+    """Return a chart of the differences to the base with their intervals, one row a change."""
     rows = [
         (line["change"], line["measures"][measure])
         for line in reversed(found["lines"])
@@ -235,7 +242,7 @@ def _write_page(name: str, found: dict[str, Any], path: Path) -> None:
     write_drawn("flows.experiments", "ablation.html", figures, path, name=name, found=found, **told)
 
 
-# Student's t, 97.5%: abscissae for 1 to 30 degrees of freedom.
+# 97.5% quantiles of Student's t for 1 to 30 degrees of freedom.
 T_975 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
     *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
@@ -245,15 +252,15 @@ NORMAL_975 = 1.959964
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A measure of a change beside the base's."""
+class PairedComparison:
+    """A measure of a change compared with the base, paired by seed."""
 
     measure: str
     value: float
     """Mean over seeds."""
     base: float
     n: int
-    """Seeds that both have."""
+    """Number of seeds that both have."""
     difference: float
     low: float | None
     high: float | None
@@ -263,17 +270,17 @@ class Beside:
 
 
 def t_975(degrees: int) -> float:
-    """The 97.5% quantile of Student's t (above 30 degrees by its expansion, Abramowitz and Stegun 26.7.5)."""
+    """Return the 97.5% quantile of Student's t (above 30 degrees by its expansion, Abramowitz and Stegun 26.7.5)."""
     if degrees <= len(T_975):
         return T_975[degrees - 1]
     z = NORMAL_975
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 
-def beside_base(
+def compare_with_baseline(
     measure: str, change: Mapping[int, float], base: Mapping[int, float], higher_is_better: bool
-) -> Beside | None:
-    """Values by seed -> the mean difference change - base over the seeds that both have; None without any."""
+) -> PairedComparison | None:
+    """Return the mean difference change - base of values by seed, over the seeds that both have; None without any."""
     seeds = sorted(change.keys() & base.keys())
     if not seeds:
         return None
@@ -284,7 +291,7 @@ def beside_base(
         reach = t_975(len(seeds) - 1) * statistics.stdev(differences) / math.sqrt(len(seeds))
         low, high = mean - reach, mean + reach
     value, of_base = (statistics.fmean(values[seed] for seed in seeds) for values in (change, base))
-    return Beside(measure, value, of_base, len(seeds), mean, low, high, _verdict(low, high, higher_is_better))
+    return PairedComparison(measure, value, of_base, len(seeds), mean, low, high, _verdict(low, high, higher_is_better))
 
 
 def _verdict(low: float | None, high: float | None, higher_is_better: bool) -> str:
@@ -295,11 +302,13 @@ def _verdict(low: float | None, high: float | None, higher_is_better: bool) -> s
     return "better" if (low > 0) == higher_is_better else "worse"
 
 
-def beside_base_by_item(
+def compare_items_with_baseline(
     change: Mapping[int, Mapping[Any, float]], base: Mapping[int, Mapping[Any, float]]
 ) -> Difference | None:
-    """Scores by item, by seed -> the paired difference over items, each averaged over the seeds in which both runs
-    answered it; None where there is none. Seeds that draw anew draw other items too."""
+    """Return the paired difference over items of scores by seed and item; None without common items.
+
+    Each item is averaged over the seeds in which both runs have it: seeds may sample different items.
+    """
     pairs: dict[Any, list[tuple[float, float]]] = {}
     for seed in sorted(change.keys() & base.keys()):
         for item, score in change[seed].items():

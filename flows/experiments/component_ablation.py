@@ -1,6 +1,7 @@
-"""What each part of a trained GPT is worth: bits per byte of held-out text with the part taken out, beside the size.
+"""Component ablation of a trained GPT: bits per byte of held-out text with parts removed, and the report as JSON,
+Markdown and a page.
 
-Parts of a network and what each is worth, as Markdown, JSON and a page.
+Parts are layers, attentions, MLPs and heads, removed one at a time, then heads and layers cumulatively.
 """
 
 import math
@@ -11,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from flows.metrics.formatting import compact
-from flows.reports.page.render import write_drawn
+from flows.metrics.formatting import format_count
+from flows.reports.page.render import write_figures
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import recipe_of
 from model.checksummed_json import write_sealed
@@ -20,25 +21,25 @@ from model.errors import InputError
 from model.files import write_atomically
 from tasks.tokenizer.open import open_tokenizer
 
-MOST_CUMULATIVE = 12
-"""Points of the curve along which one part after the other is taken out."""
+MAX_CUMULATIVE = 12
+"""Points of the curve along which parts are removed cumulatively."""
 
 
 @dataclass(frozen=True)
 class BitsPerByte:
-    """Bits that each document takes, and its bytes."""
+    """Bits and bytes of each document."""
 
     bits: np.ndarray
     sizes: np.ndarray
 
     @property
     def value(self) -> float:
-        """Of all text together."""
+        """Bits per byte of all text together."""
         return float(self.bits.sum() / self.sizes.sum())
 
     def above(self, other: "BitsPerByte") -> tuple[float, float | None]:
-        """How much more this takes than another on the same documents, and the standard error over documents, that of
-        a ratio (Cochran 1977, section 2.11); None from one document."""
+        """Return the difference to another on the same documents, and its standard error over documents, that of a
+        ratio (Cochran 1977, section 2.11); None from one document."""
         more = self.bits - other.bits
         whole, n = self.sizes.sum(), len(self.sizes)
         ratio = more.sum() / whole
@@ -48,9 +49,11 @@ class BitsPerByte:
         return float(ratio), float(math.sqrt(n / (n - 1) * (rest**2).sum()) / whole)
 
 
-def take_apart(root: Path, run: str, advance: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Any]:
-    """Every layer, attention, MLP and head taken out by itself, then heads and layers one after the other, the one that
-    costs least first, as JSON values. InputError where the run's network is no GPT, or has no held-out text."""
+def measure_components(
+    root: Path, run: str, advance: Callable[[int, int], None] = lambda done, total: None
+) -> dict[str, Any]:
+    """Measure a run's network ablated each layer, attention, MLP and head, then ablated more and more heads or layers,
+    the cheapest first; return JSON values. InputError where the network is no GPT, or has no held-out text."""
     import torch
 
     from model.checkpoint.weights import load_gpt
@@ -86,7 +89,7 @@ def take_apart(root: Path, run: str, advance: Callable[[int, int], None] = lambd
     total = sum(weight.numel() for weight in network.parameters())
     parts = parts_of(network)
     cumulative: tuple[Kind, ...] = ("head", "layer")
-    steps = len(parts) + 2 * MOST_CUMULATIVE
+    steps = len(parts) + 2 * MAX_CUMULATIVE
     torch.set_num_threads(config.threads)
     whole = measured(())
     alone: list[dict[str, Any]] = []
@@ -100,7 +103,7 @@ def take_apart(root: Path, run: str, advance: Callable[[int, int], None] = lambd
         for done, count in enumerate(_counts(len(order)), start=1):
             name = f"{count} {kind}{'s' if count > 1 else ''}"
             curves[kind].append({**line(order[:count], name), "taken": [part.name for part in order[:count]]})
-            advance(len(parts) + place * MOST_CUMULATIVE + done, steps)
+            advance(len(parts) + place * MAX_CUMULATIVE + done, steps)
     return {
         "run_id": record["run_id"],
         "parameters": total,
@@ -118,8 +121,8 @@ def _cheapest_first(parts: Sequence[Any], alone: Sequence[dict[str, Any]], kind:
 
 
 def _counts(parts: int) -> list[int]:
-    """Numbers of parts to take out, all of them where they are few, evenly spread where they are many."""
-    points = min(parts, MOST_CUMULATIVE)
+    """Return the numbers of parts to remove: all where they are few, evenly spread where they are many."""
+    points = min(parts, MAX_CUMULATIVE)
     return sorted({round((point + 1) * parts / points) for point in range(points)}) if parts else []
 
 
@@ -130,7 +133,7 @@ ROLES = {"head": "series1", "layer": "accent"}
 
 
 def write_report(found: dict[str, Any], root: Path) -> dict[str, str]:
-    """Write table and page; returns their paths."""
+    """Write table and page, and return their paths."""
     folder = root / "ablations" / f"components-{found['run_id']}"
     folder.mkdir(parents=True, exist_ok=True)
     paths = {name: folder / file for name, file in (("table", "table.json"), ("markdown", "table.md"))}
@@ -138,27 +141,27 @@ def write_report(found: dict[str, Any], root: Path) -> dict[str, str]:
     write_atomically(paths["markdown"], as_markdown(found).encode())
     page = folder / "page.html"
     figures = {"size": size_figure(found), "alone": alone_figure(found)}
-    write_drawn(
-        "flows.experiments", "component_ablation.html", figures, page, found=found, compact=compact, within=WITHIN
+    write_figures(
+        "flows.experiments", "components.html", figures, page, found=found, compact=format_count, within=WITHIN
     )
     return {**{name: str(path) for name, path in paths.items()}, "page": str(page)}
 
 
 def as_markdown(found: dict[str, Any]) -> str:
-    """Parts by themselves, dearest first, then one after the other."""
-    whole = f"{found['bits_per_byte']:.4f} bits per byte with {found['parameters']:,} parameters"
+    """Return the report as Markdown: single parts, the most costly first, then the cumulative curves."""
+    whole = f"{found['bits_per_byte']:.4f} bits per byte with {found['parameters']:,} removed_parameters"
     parts = [
         f"# Parts of the network of run {found['run_id']}",
         "",
         f"Whole: {whole}, on {found['bytes']:,} bytes of held-out text in {found['documents']:,} documents.",
         "",
-        "| taken out | parameters left | bits per byte | more | 95% |",
+        "| taken out | removed_parameters left | bits per byte | more | 95% |",
         "|---|---|---|---|---|",
     ]
     parts += [_row(line) for line in sorted(found["alone"], key=lambda line: -line["more"])]
     for kind, curve in found["curves"].items():
-        parts += ["", f"{kind.capitalize()}s one after the other, the one that costs least by itself first:", ""]
-        parts += ["| taken out | parameters left | bits per byte | more | 95% |", "|---|---|---|---|---|"]
+        parts += ["", f"{kind.capitalize()}s removed cumulatively, the one that costs least by itself first:", ""]
+        parts += ["| taken out | removed_parameters left | bits per byte | more | 95% |", "|---|---|---|---|---|"]
         parts += [_row(line) for line in curve]
     return "\n".join([*parts, ""])
 
@@ -169,7 +172,7 @@ def _row(line: dict[str, Any]) -> str:
 
 
 def size_figure(found: dict[str, Any]) -> dict[str, Any]:
-    """Size against bits per byte, while parts go one after the other."""
+    """Return a chart of size against bits per byte as parts are removed cumulatively."""
     data = [
         {
             "type": "scatter",
@@ -193,7 +196,7 @@ def size_figure(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def alone_figure(found: dict[str, Any]) -> dict[str, Any]:
-    """What each part costs when it goes by itself."""
+    """Return a chart of the cost of each part removed alone."""
     ordered = sorted(found["alone"], key=lambda line: line["more"])
     bars = {
         "type": "bar",

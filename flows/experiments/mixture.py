@@ -1,6 +1,12 @@
-"""Mixing weights from proxies as a Prefect flow: one task run for each proxy.
+"""Mixing weights from small models as a Prefect flow: which shares of the sources many proxies of a recipe favour.
 
-How mixing weights are found: the recipe's table `[mix]`, of which every key has a default.
+RegMix (Liu et al. 2024): proxies, small trainings of the recipe, run on random mixtures, one task run each; the log of
+each source's held-out loss is fitted as a linear function of the shares (`mixture_fit`), and the shares with the lowest
+predicted mean loss are taken. Only `chunk.weights` differs between proxies, so the stages before it are built once. The
+fit is judged on proxies that were kept back. Unlike RegMix, the minimisation keeps each share above a floor and below
+what `max_epochs` passes over its source can give.
+
+The recipe's table `[mix]` configures it; every key has a default:
 
 [mix]
 proxies = 32
@@ -9,14 +15,7 @@ proxies = 32
 "train.model.width" = 128
 "chunk.budget_tokens" = 2_000_000
 
-What was found of a mixture: weights for a recipe, a table, and the recipe with the weights written into it.
-
-Mixing weights from small models: shares of the sources that many proxies of one recipe say are best.
-
-RegMix (Liu et al. 2024): proxies are trained on random mixtures, the logarithm of each source's held-out loss is fitted
-as a linear function of the shares, and the shares with the lowest predicted mean are taken. Only `chunk.weights`
-differs between proxies, so that all stages before it are built once. Unlike there, no share may fall to nothing, and
-none may ask a source for more epochs than the recipe allows: both bounds hold within the minimisation.
+Results are `weights.json` (for `weights_from` of a recipe), a table, and the recipe with the weights written into it.
 """
 
 import re
@@ -36,18 +35,18 @@ from pydantic import Field, ValidationError, field_validator
 from flows.experiments.mixture_fit import (
     best_shares,
     check_bounds,
-    drawn,
-    fitted,
+    clip_to_observed,
+    draw_mixtures,
+    fit_losses,
     r_squared,
     rank_correlation,
-    within_seen,
 )
-from flows.experiments.trials import TrialWatcher, as_setting, run_road
-from flows.recipe.errors import wrong_values
-from flows.recipe.load import apply_setting, load_recipe, recipe_file
+from flows.experiments.trials import TrialWatcher, as_setting, run_pipeline
+from flows.recipe.errors import format_config_errors
+from flows.recipe.load import apply_setting, load_recipe, locate_recipe
 from flows.recipe.schema import Recipe
 from flows.runs.guards import raise_if_interrupted
-from flows.runs.record import ONLOOKER, new_run_id
+from flows.runs.record import CURRENT_LISTENER, new_run_id
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import BessemerError, InputError, RecipeError
 from model.files import write_atomically
@@ -61,19 +60,19 @@ FOLDER = "mixtures"
 
 RUNS = "runs.json"
 
-RUNS_LOST = "Remove it: runs begin under new ids, and what they built is reused."
+RUNS_LOST = "Remove it: runs start with new ids, and existing artifacts are reused."
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """A small training on a mixture, by source in the order of names."""
+    """Result of a small training on a mixture, by source in the order of names."""
 
     shares: dict[str, float]
-    """What training really read."""
+    """Shares that training actually read."""
     losses: dict[str, float]
     """Held-out loss of each source."""
     available: dict[str, int]
-    """Tokens that one reading of each source takes."""
+    """Tokens of each source, each counted once."""
 
 
 @flow(name="mix", persist_result=False, validate_parameters=True)
@@ -83,23 +82,24 @@ def mix(
     proxies: Annotated[int, Field(ge=4)] | None = None,
     settings: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Find the shares of a recipe's sources that small models say are best.
+    """Find the best shares of a recipe's sources by training small models.
 
-    Stopped, it goes on; what is built is reused. Returns the weights, what was predicted, and how well.
+    An interrupted run continues; existing artifacts are reused. Returns the weights, the predicted losses, and the
+    quality of the fit.
 
     Args:
         recipe: A recipe file, or the name of one that ships.
         root: Folder of all artifacts, runs and mixtures.
         proxies: Small trainings; the recipe's number by default.
-        settings: KEY=VALUE that overrule the recipe's.
+        settings: KEY=VALUE that override the recipe's.
     """
     root = root.resolve()
     try:
-        path = recipe_file(recipe, root)
+        path = locate_recipe(recipe, root)
         config, base = read_mix(path, proxies), load_recipe(path, root, settings)
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", base.name)
         with tags(f"mix:{name}"):
-            found = _Mixing(config, base, path, root, root / FOLDER / name, settings).find()
+            found = _MixtureSearch(config, base, path, root, root / FOLDER / name, settings).find()
     except BessemerError as error:
         return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
     return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
@@ -109,35 +109,37 @@ class MixConfig(StrictConfig):
     """How many proxies, of what kind, and within which bounds."""
 
     proxies: int = Field(default=32, ge=4, le=2048)
-    """Small trainings, each on a mixture of its own; the first on the recipe's."""
+    """Small trainings, each on its own mixture; the first on the recipe's."""
     kept_back: float = Field(default=0.25, gt=0, lt=1)
-    """Share of the proxies on which the fit is judged and not made."""
+    """Share of the proxies that are kept out of the fit to judge it."""
     floor: float = Field(default=0.005, ge=0, lt=1)
-    """Least share of a source: what proxies can do without, a large model may not."""
+    """Least share of a source: a large model may need text that proxies can do without."""
     seed: int = Field(default=1, ge=0, lt=2**63)
-    """Decides the mixtures."""
+    """Seed of the mixtures."""
     metric: str = "bits_per_byte"
-    """Figure of SCORES on each source's held-out text whose mean is minimised."""
+    """Metric of SCORES on each source's held-out text whose mean is minimised."""
     settings: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """What proxies have otherwise than the recipe. Of the data only what `chunk` does may differ: the vocabulary must
-    be the recipe's, since weights do not carry over to another."""
+    """Settings of proxies that differ from the recipe. Of the data stages only `chunk` may differ: the vocabulary must
+    be the recipe's, since weights do not transfer to another."""
 
     @field_validator("settings")
     @classmethod
-    def _the_data_stay(cls, settings: dict[str, Any]) -> dict[str, Any]:
+    def _refuse_other_data(cls, settings: dict[str, Any]) -> dict[str, Any]:
         for key in settings:
             if key.partition(".")[0] in DATA or key in ("seed", "budget_tokens", "chunk.weights"):
-                told = "chunk.budget_tokens" if key == "budget_tokens" else "keys of train, chunk or evaluate"
-                raise ValueError(f"{key} would give proxies other text than the recipe's; set {told} instead")
+                instead = "chunk.budget_tokens" if key == "budget_tokens" else "keys of train, chunk or evaluate"
+                raise ValueError(f"{key} would give proxies other text than the recipe's; set {instead} instead")
         return settings
 
     @property
     def fitted(self) -> int:
-        """Proxies on which the fit is made."""
+        """Number of proxies that the fit is made from."""
         return self.proxies - max(2, round(self.kept_back * self.proxies))
 
 
-class _Mixing:
+class _MixtureSearch:
+    """Trains the proxies of a mixture study under its folder, and fits their losses."""
+
     def __init__(
         self, config: MixConfig, base: Recipe, path: Path, root: Path, folder: Path, settings: tuple[str, ...]
     ) -> None:
@@ -148,13 +150,15 @@ class _Mixing:
         self._run_ids: list[str] = read_sealed(known, RUNS_LOST)["runs"] if known.is_file() else []
 
     def find(self) -> dict[str, Any]:
-        """Train the proxies, fit, and take the best shares."""
+        """Train the proxies, fit their losses, and return the best shares with the paths of the results."""
         first = self._proxy(0, {})
         names = sorted(first.available)
         if len(names) < 2:
-            raise RecipeError(f"mix: one source, {', '.join(names)}, leaves nothing to mix")
+            raise RecipeError(f"mix: the recipe has one source, {', '.join(names)}, and a mixture needs two or more")
         prior_S, of_target, of_proxy = self._bounds(first, names)
-        mixtures_PS = drawn(prior_S, *of_proxy, self._config.proxies - 1, seed64(self._config.seed, "mix", "mixtures"))
+        mixtures_PS = draw_mixtures(
+            prior_S, *of_proxy, self._config.proxies - 1, seed64(self._config.seed, "mix", "mixtures")
+        )
         proxies = [first]
         for number, shares_S in enumerate(mixtures_PS, start=1):
             proxies.append(self._proxy(number, dict(zip(names, map(float, shares_S), strict=True))))
@@ -163,10 +167,10 @@ class _Mixing:
             for values in ("shares", "losses")
         )
         count = self._config.fitted
-        judged, kept = fitted(shares_PS[:count], losses_PS[:count]), slice(count, None)
+        judged, kept = fit_losses(shares_PS[:count], losses_PS[:count]), slice(count, None)
         predicted_P, measured_P = judged.mean_loss(shares_PS[kept]), losses_PS[kept].mean(axis=1)
-        fit = fitted(shares_PS, losses_PS)
-        low_S, high_S = within_seen(*of_target, np.vstack([shares_PS, prior_S]))
+        fit = fit_losses(shares_PS, losses_PS)
+        low_S, high_S = clip_to_observed(*of_target, np.vstack([shares_PS, prior_S]))
         best_S = best_shares(fit, prior_S, low_S, high_S)
         found = {
             "sources": names,
@@ -187,7 +191,7 @@ class _Mixing:
     def _bounds(
         self, first: Proxy, names: list[str]
     ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        """The recipe's own shares, and the least and the most of each source in the recipe's run and in a proxy's."""
+        """Return the recipe's own shares, and the bounds of each source in the recipe's run and in a proxy's."""
         chunk, proxy = self._base.chunk, self._proxy_recipe(0, {}).chunk
         floor_S = np.full(len(names), self._config.floor)
         tokens_S = np.array([first.available[name] for name in names], dtype=np.float64)
@@ -208,21 +212,21 @@ class _Mixing:
         if number == len(self._run_ids):
             self._run_ids.append(new_run_id())
             write_sealed(self._folder / RUNS, {"runs": self._run_ids}, indent=None)
-        name, onlooker = f"proxy {number}", ONLOOKER.get()
-        watcher = TrialWatcher(name, onlooker, threading.Event())
+        name, listener = f"proxy {number}", CURRENT_LISTENER.get()
+        watcher = TrialWatcher(name, listener, threading.Event())
         recipe = self._proxy_recipe(number, weights)
-        came = train_proxy(number, recipe, self._root, self._run_ids[number], self._config.metric, watcher)
-        mean = sum(came.losses.values()) / len(came.losses)
-        shares = ", ".join(f"{source} {share:.1%}" for source, share in came.shares.items())
-        onlooker.note(name, f"{mean:.4f} with {shares}")
-        return came
+        result = train_proxy(number, recipe, self._root, self._run_ids[number], self._config.metric, watcher)
+        mean = sum(result.losses.values()) / len(result.losses)
+        shares = ", ".join(f"{source} {share:.1%}" for source, share in result.shares.items())
+        listener.note(name, f"{mean:.4f} with {shares}")
+        return result
 
 
 @task(name="proxy", task_run_name="proxy {number}", persist_result=False)
 def train_proxy(number: int, recipe: Recipe, root: Path, run_id: str, metric: str, watcher: ProgressListener) -> Proxy:
-    """Train one proxy and measure it. A proxy that fails ends the search: a fit needs all of them."""
+    """Train one proxy and return its result. A proxy that fails ends the study, since the fit needs all of them."""
     del number  # It names the task run.
-    record = run_road(recipe, root, run_id, watcher)
+    record = run_pipeline(recipe, root, run_id, watcher)
     artifacts = {entry["stage"]: Artifact.open(Path(entry["path"])) for entry in record["stages"] if "path" in entry}
     table = artifacts["chunk"].report.facts["mixture"]
     losses = {
@@ -233,8 +237,8 @@ def train_proxy(number: int, recipe: Recipe, root: Path, run_id: str, metric: st
     unmeasured = [source for source in table if source not in losses]
     if unmeasured:
         raise InputError(
-            f"mix: the evaluation gives no {metric} of held-out text of {', '.join(unmeasured)}, so that nobody can say"
-            f" what a mixture does for it. Hold more of it out (decontaminate), or choose another mix.metric"
+            f"mix: the evaluation gives no {metric} of held-out text of {', '.join(unmeasured)}, so the"
+            f" effect of a mixture on it is unknown. Hold more of it out (decontaminate), or choose another mix.metric"
         )
     names = sorted(table)
     return Proxy(
@@ -258,7 +262,7 @@ DATA = ("sources", "sample", "clean", "dedup", "decontaminate", "vocab")
 
 
 def read_mix(path: Path, proxies: int | None) -> MixConfig:
-    """The table of a recipe; RecipeError where there is none, or a wrong one."""
+    """Return the table [mix] of a recipe; RecipeError where there is none, or an invalid one."""
     table = tomllib.loads(path.read_text(encoding="utf-8")).get(TABLE)
     if table is None:
         raise RecipeError(
@@ -266,24 +270,24 @@ def read_mix(path: Path, proxies: int | None) -> MixConfig:
             f" they are; without it each would be a whole training. Add one (docs/studies.md), e.g.:\n\n{EXAMPLE}"
         )
     if not isinstance(table, dict):
-        raise RecipeError(f"{path}: {TABLE} is {table!r}, and a table of settings belongs there")
+        raise RecipeError(f"{path}: {TABLE} is {table!r}, and must be a table of settings")
     try:
         return MixConfig.model_validate({**table, **({} if proxies is None else {"proxies": proxies})})
     except ValidationError as error:
-        raise RecipeError(wrong_values(error, path, TABLE)) from error
+        raise RecipeError(format_config_errors(error, path, TABLE)) from error
 
 
 WEIGHTS, MARKDOWN, RECIPE = "weights.json", "table.md", "mixed.toml"
 
 DIGITS = 6
 
-BELIEVABLE = 0.5
-"""Share of the variance of proxies that the fit had not seen, below which its shares are noise more than an answer."""
+MIN_R_SQUARED = 0.5
+"""Explained variance of the proxies that were kept back, below which the shares found are not reliable."""
 
 
 def write_mixture(found: dict[str, Any], path: Path, settings: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Write all three; returns the findings with their paths."""
-    # Weights of a recipe must sum to one, and digits that are cut off would be missing.
+    """Write weights, table and recipe, and return the result with their paths."""
+    # Weights of a recipe must add up to one, also after rounding.
     rounded = {name: round(weight, DIGITS) for name, weight in found["weights"].items()}
     largest = max(rounded, key=rounded.__getitem__)
     rounded[largest] = round(rounded[largest] + 1 - sum(rounded.values()), DIGITS)
@@ -299,11 +303,11 @@ def write_mixture(found: dict[str, Any], path: Path, settings: Sequence[str], fo
     for name, weight in rounded.items():
         apply_setting(document, as_setting(f"sources.{name}.weight", weight))
     write_atomically(folder / RECIPE, tomlkit.dumps(document).encode())
-    told = ", ".join(f"{name} {weight:.1%}" for name, weight in rounded.items())
-    beside = f"predicted {found['predicted']:.4f}, as the recipe has it {found['predicted_prior']:.4f}"
+    shares = ", ".join(f"{name} {weight:.1%}" for name, weight in rounded.items())
+    predicted = f"predicted {found['predicted']:.4f}, with the recipe's shares {found['predicted_prior']:.4f}"
     return {
         **found,
-        "told": f"{told}; {beside}{doubt(found)}",
+        "told": f"{shares}; {predicted}{doubt(found)}",
         "file": str(folder / WEIGHTS),
         "markdown": str(folder / MARKDOWN),
         "recipe": str(folder / RECIPE),
@@ -311,17 +315,17 @@ def write_mixture(found: dict[str, Any], path: Path, settings: Sequence[str], fo
 
 
 def doubt(found: dict[str, Any]) -> str:
-    """A sentence where the fit told little of mixtures that it had not seen; else nothing."""
-    if (found["r_squared"] or 0.0) >= BELIEVABLE:
+    """Return a warning where the fit predicts the kept-back mixtures poorly; else an empty text."""
+    if (found["r_squared"] or 0.0) >= MIN_R_SQUARED:
         return ""
     return (
-        ". The fit tells little of mixtures that it had not seen, so that these shares are no answer: keep the"
-        " recipe's, or train more proxies (--proxies), or longer ones (in the table mix.settings)"
+        ". The fit predicts the mixtures that were kept back poorly, so these shares are not reliable: keep the"
+        " recipe's, train more proxies (--proxies), or longer ones (in the table mix.settings)"
     )
 
 
 def as_markdown(found: dict[str, Any]) -> str:
-    """Shares as the recipe has them and as they were found, and how far the fit is to be believed."""
+    """Return the recipe's shares, those found, and the quality of the fit as Markdown."""
     quality = ", ".join(
         f"{name} {'unknown' if found[key] is None else format(found[key], '.3f')}"
         for name, key in (("R²", "r_squared"), ("rank correlation", "rank_correlation"))
@@ -331,11 +335,11 @@ def as_markdown(found: dict[str, Any]) -> str:
         for name in found["sources"]
     ]
     parts = [
-        f"{found['proxies']} proxies; on {found['kept_back']} that the fit had not seen: {quality}.",
+        f"{found['proxies']} proxies; on {found['kept_back']} that were kept back: {quality}.",
         f"Mean {found['metric'].replace('_', ' ')} of the sources, as predicted: {found['predicted_prior']:.4f} with"
         f" the recipe's shares, {found['predicted']:.4f} with these{doubt(found)}.",
         "",
-        "| source | recipe | found | most that was tried and that it can give |",
+        "| source | recipe | found | upper bound |",
         "|---|---|---|---|",
         *rows,
     ]

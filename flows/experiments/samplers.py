@@ -1,13 +1,12 @@
-"""What the next trial tries: Optuna's samplers, asked with a copy of all that is known.
+"""Choose what trains next: settings of a new trial by Optuna's samplers, and promotions by successive halving.
 
-A proposal is a function of the search's seed, the trial's number and the trials before it, so that a search that was
-killed and goes on proposes what an undisturbed one would have.
+A suggestion is a function of the search's seed, the trial's number and the trials before it, so that a killed and
+resumed search suggests what an uninterrupted one would have.
 
-Asynchronous successive halving (Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning").
-
-Trials are compared at rungs, a geometric series of shares of the training. A trial goes on as soon as it is among the
-best 1/eta of those that came to its rung so far; nobody waits for a rung to fill. Each trial trains under the schedule
-of the whole training, so that its way to the end is the one that it would have taken undisturbed.
+Asynchronous successive halving (Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning") compares
+trials at rungs, a geometric series of shares of the training. A trial continues as soon as it is among the best 1/eta
+of those that reached its rung so far, without waiting for the rung to fill. Each trial trains with the schedule of the
+whole training, so that pauses do not change it.
 """
 
 import json
@@ -21,23 +20,23 @@ from flows.experiments.trial_log import Trial
 from tasks.common.numeric import seed64
 
 GOOD_SHARE = 0.25
-"""Share of the trials that the sampler takes for good. Optuna's tenth is two of twenty trials: from a rate 30 times
-wrong, proposals 11 to 20 lay .76 decades from the best rate, and .44 with a quarter (12 seeds; at random 1.45)."""
+"""Share of the trials that the sampler treats as good. Optuna's tenth is two of twenty trials: from a rate 30 times
+wrong, suggestions 11 to 20 lay .76 decades from the best rate, and .44 with a quarter (12 seeds; at random 1.45)."""
 
 
-def propose(config: SearchConfig, trials: Sequence[Trial]) -> dict[str, Value]:
-    """Settings of the trial behind `trials`."""
+def suggest(config: SearchConfig, trials: Sequence[Trial]) -> dict[str, Value]:
+    """Return the settings of the trial that follows `trials`."""
     import optuna
 
     seed = seed64(config.seed, "search", config.sampler, str(len(trials))) % 2**32
     if config.sampler == "tpe":
         with warnings.catch_warnings():
-            # Optuna 5 means to take `gamma` away in version 6, which pyproject.toml shuts out.
+            # Optuna 5 deprecates `gamma` for version 6, which pyproject.toml excludes.
             warnings.simplefilter("ignore", FutureWarning)
             sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=config.startup_trials, gamma=_good_trials)
     else:
         sampler = optuna.samplers.RandomSampler(seed=seed)
-    study = study_of(config, trials, sampler)
+    study = optuna_study(config, trials, sampler)
     asked = study.ask({key: distribution(axis) for key, axis in config.space.items()})
     return {key: _value(config.space[key], asked.params[key]) for key in config.space}
 
@@ -46,12 +45,11 @@ def _good_trials(trials: int) -> int:
     return max(1, math.ceil(GOOD_SHARE * trials))
 
 
-def study_of(config: SearchConfig, trials: Sequence[Trial], sampler: Any = None) -> Any:
-    """An Optuna study that holds the trials whose settings lie in the space.
+def optuna_study(config: SearchConfig, trials: Sequence[Trial], sampler: Any = None) -> Any:
+    """Return an Optuna study of the trials whose settings are in the space.
 
-    One that paused counts as pruned, with its losses at rungs: the sampler takes one that came farther for better, and
-    of equals the one with the lower loss. One that diverged is the worst of all; of one that failed for another reason
-    nothing can be learnt.
+    A paused trial counts as pruned, with its losses at rungs: the sampler prefers one that reached a higher rung, and
+    of equals the one with the lower loss. A diverged trial is the worst; one that failed otherwise is left out.
     """
     import optuna
 
@@ -81,7 +79,7 @@ def study_of(config: SearchConfig, trials: Sequence[Trial], sampler: Any = None)
 
 
 def distribution(axis: Range | Choices) -> Any:
-    """A key's values as Optuna has them; choices by their JSON, so that any value may be one."""
+    """Return the values of a key as an Optuna distribution; choices as JSON, so that they can be of any type."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(axis, Choices):
@@ -111,30 +109,30 @@ def _contains(axis: Range | Choices, value: Value) -> bool:
     return axis.low <= value <= axis.high
 
 
-def told_value(value: Value) -> str:
-    """`0.00312`, `true`, `cosine`."""
+def format_value(value: Value) -> str:
+    """Return `0.00312`, `true`, `cosine`."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def told_settings(settings: Mapping[str, Value]) -> str:
-    """`train.schedule.peak_lr=0.00312, train.batch_rows=8`."""
-    return ", ".join(f"{key}={told_value(value)}" for key, value in settings.items())
+def format_settings(settings: Mapping[str, Value]) -> str:
+    """Return `train.schedule.peak_lr=0.00312, train.batch_rows=8`."""
+    return ", ".join(f"{key}={format_value(value)}" for key, value in settings.items())
 
 
 def rung_shares(rungs: int, eta: int) -> tuple[float, ...]:
-    """Shares of the training at which trials are compared; the last is its end. (3, 3) -> (1/9, 1/3, 1)."""
+    """Return the shares of the training at which trials are compared; the last is its end. (3, 3) -> (1/9, 1/3, 1)."""
     return tuple(float(eta) ** -(rungs - 1 - rung) for rung in range(rungs))
 
 
 def next_promotion(
     losses: Sequence[Mapping[int, float]], began: Sequence[Collection[int]], eta: int
 ) -> tuple[int, int] | None:
-    """The trial that goes on, and the rung that it goes to; None where none may.
+    """Return the trial to continue and the rung to train it to; None where no trial qualifies.
 
-    `losses[k]` are those of the trials that came to rung k, `began[k]` the trials that went, or are going, there. The
-    highest rung counts first: what has been trained longest is nearest to an answer.
+    `losses[k]` are those of the trials that reached rung k, `began[k]` the trials that reached it or are trained to it.
+    The highest rung comes first: its trials are nearest to a result.
     """
     for rung in reversed(range(1, len(began))):
         trial = best_to_promote(losses[rung - 1], began[rung], eta)
@@ -143,9 +141,11 @@ def next_promotion(
     return None
 
 
-def best_to_promote(losses: Mapping[int, float], gone_on: Collection[int], eta: int) -> int | None:
-    """The best trial among the best 1/eta of a rung that has not gone on from it; None where all have, or the loss is
-    no number: a training that diverged does not come back. Of equal losses the earlier trial's counts as better."""
+def best_to_promote(losses: Mapping[int, float], continued: Collection[int], eta: int) -> int | None:
+    """Return the best trial among the best 1/eta of a rung that has not continued from it yet, or None.
+
+    Diverged trials never continue. Of equal losses the earlier trial's counts as better.
+    """
     ranked = sorted((loss, trial) for trial, loss in losses.items() if math.isfinite(loss))
     best = ranked[: len(losses) // eta]
-    return next((trial for _, trial in best if trial not in gone_on), None)
+    return next((trial for _, trial in best if trial not in continued), None)

@@ -1,6 +1,8 @@
-"""A ladder of sizes: a TOML file, by path or by the name under which it ships.
+"""Scaling laws: the configuration of a ladder of sizes, the law fitted to it, and the report.
 
-seeds = 2                        # runs of each size; `--seeds` overrules
+A ladder is a TOML file, given by path or by the name of a shipped one:
+
+seeds = 2                        # runs of each size; `--seeds` overrides it
 tokens_per_parameter = 20        # what each model reads; or `tokens`, the same for all
 
 [base]                           # settings of all runs
@@ -11,16 +13,13 @@ width = 64
 layers = 2
 heads = 4
 
-The law of losses by size: L(N) = E + A / N^alpha, fitted to runs that read tokens in proportion to their size.
+The law is L(N) = E + A / N^alpha, for runs that read tokens in proportion to their size: Hoffmann et al. 2022, section
+3.3, with one term, since tokens follow from parameters here. E is the irreducible loss, the other term what a finite
+model and, with it, finite text lose. It is fitted as there, by least squares of log differences with Huber's loss, from
+many starts. The interval of a prediction is that of a new run: the scatter of runs about the law and the uncertainty of
+E, A and alpha (delta method, Student's t).
 
-Hoffmann et al. 2022, section 3.3, with one term, since tokens follow from parameters here: the irreducible part E, and
-what a finite model (and, with it, finite text) misses. Fitted by least squares of the logarithms' differences with
-Huber's loss, from many starts, as there. The interval of a prediction is that of a new run: the scatter of runs about
-the law, and what that leaves open about E, A and alpha (the delta method, Student's t).
-
-The table of a ladder, as Markdown, JSON and a page: runs, law, prediction, and what was measured.
-
-The picture of a ladder: runs, the law through them with its interval, and the size that was held back.
+The report has the runs, the law, the prediction and the measurement as JSON, Markdown and a page with a chart.
 """
 
 import math
@@ -35,8 +34,8 @@ from pydantic import Field, ValidationError, model_validator
 from scipy.optimize import least_squares
 from scipy.stats import t as student
 
-from flows.experiments.trials import Measured, as_setting
-from flows.recipe.errors import wrong_values
+from flows.experiments.trials import RunResult, as_setting
+from flows.recipe.errors import format_config_errors
 from flows.reports.page.render import write_drawn
 from model.checksummed_json import write_sealed
 from model.errors import RecipeError
@@ -49,7 +48,7 @@ Setting = bool | int | float | str | list[Any]
 
 
 class Size(StrictConfig):
-    """A network of the ladder; all else is the recipe's."""
+    """The size of a network; everything else is the recipe's."""
 
     width: int = Field(ge=8, le=2**16)
     layers: int = Field(ge=1, le=512)
@@ -57,12 +56,12 @@ class Size(StrictConfig):
 
     @property
     def name(self) -> str:
-        """As runs and tables call it."""
+        """Name of the size in runs and tables."""
         return f"{self.layers} layers of {self.width}"
 
     @property
     def settings(self) -> dict[str, Setting]:
-        """What it sets in a recipe."""
+        """The settings of this size in a recipe."""
         return {f"train.model.{key}": value for key, value in self.model_dump().items()}
 
 
@@ -70,18 +69,18 @@ class LadderConfig(StrictConfig):
     """The contents of the file."""
 
     seeds: int = Field(default=2, ge=1, le=100)
-    """Runs of each size, under seeds that follow each other."""
+    """Runs of each size, under consecutive seeds."""
     tokens_per_parameter: float = Field(default=20.0, gt=0, le=10_000)
-    """Tokens that a model reads for each of its weights in blocks (Hoffmann et al. 2022: 20)."""
+    """Tokens that a model reads for each of its parameters in blocks (Hoffmann et al. 2022: 20)."""
     tokens: int | None = Field(default=None, gt=0)
-    """Tokens that every model reads, in place of so many for each weight. The law is then of size alone (Kaplan et al.
-    2020, section 3.2), and its E is the loss that so much text leaves however large the network."""
+    """Tokens that every model reads, instead of a number per parameter. The law is then of size alone (Kaplan et al.
+    2020, section 3.2), and its E is the loss that this amount of text leaves for a network of any size."""
     measure: str = "bits per byte"
-    """What the law is of: a figure of held-out text as the ablation's table names it, or `training loss`."""
+    """The loss of the law: a held-out metric as the ablation's table names it, or `training loss`."""
     base: dict[str, Setting] = Field(default_factory=dict)
-    """Settings that overrule the recipe's in every run."""
+    """Settings that override the recipe's in every run."""
     sizes: tuple[Size, ...] = Field(min_length=4)
-    """The networks, four or more: the one with the most weights is held back, and the law is fitted to the others."""
+    """The networks, four or more: the largest is held back, and the law is fitted to the others."""
 
     @model_validator(mode="after")
     def _enough_to_fit(self) -> "LadderConfig":
@@ -91,32 +90,32 @@ class LadderConfig(StrictConfig):
             each = f"{self.seeds} {'seed' if self.seeds == 1 else 'seeds'}"
             raise ValueError(
                 f"{len(self.sizes)} sizes of {each}, the largest held back, leave {(len(self.sizes) - 1) * self.seeds}"
-                f" runs to fit, too few to tell three unknowns and their scatter; take two seeds, or more sizes"
+                f" runs to fit, too few for three unknowns and their scatter; take two seeds, or more sizes"
             )
         return self
 
     def tokens_of(self, parameters: int) -> int:
-        """What a model with so many weights in blocks reads."""
+        """Return the tokens that a model with this number of parameters in blocks reads."""
         return self.tokens or round(self.tokens_per_parameter * parameters)
 
     def run_settings(self, size: Size, tokens: int, most_tokens: int, seed: int) -> list[str]:
-        """What a run sets, as `--set` takes it; all keep the text that the one of `most_tokens` reads."""
+        """Return the settings of a run, as `--set` takes them; all keep the text for a run of `most_tokens`."""
         budgets = {"budget_tokens": most_tokens, "chunk.budget_tokens": tokens}
         values = {**self.base, **size.settings, **budgets, "train.seed": seed}
         return [as_setting(key, value) for key, value in values.items()]
 
 
 def ladder_file(name: str) -> Path:
-    """The file of a path, or of a name under which one ships; RecipeError names those that do."""
+    """Return the file of a path or of the name of a shipped one; RecipeError where there is none."""
     for candidate in (Path(name), LADDERS / f"{name}.toml"):
         if candidate.is_file():
             return candidate
     shipped = ", ".join(sorted(path.stem for path in LADDERS.glob("*.toml")))
-    raise RecipeError(f"ladder `{name}`: there is no such file, and of those that ship none has this name ({shipped})")
+    raise RecipeError(f"ladder `{name}`: there is no such file, and no shipped one has this name ({shipped})")
 
 
 def read_ladder(path: Path, seeds: int | None) -> LadderConfig:
-    """The ladder in a file; `seeds` overrule its own. RecipeError where it is none."""
+    """Return the ladder in a file; `seeds` overrides its own. RecipeError where the file is invalid."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -124,21 +123,21 @@ def read_ladder(path: Path, seeds: int | None) -> LadderConfig:
     try:
         return LadderConfig.model_validate({**values, **({} if seeds is None else {"seeds": seeds})})
     except ValidationError as error:
-        raise RecipeError(wrong_values(error, path)) from error
+        raise RecipeError(format_config_errors(error, path)) from error
 
 
 HUBER = 0.01
-"""Difference by share from which a run counts linearly. Hoffmann et al. take 0.001, of hundreds of runs."""
+"""Log difference from which a run counts linearly. Hoffmann et al. take 0.001, for hundreds of runs."""
 
 UNKNOWNS = 3
 
 STARTS = [(share, alpha) for share in (0.2, 0.6, 0.9) for alpha in (0.1, 0.25, 0.5)]
-"""Irreducible shares of the least loss, and exponents, from which the fit begins."""
+"""Irreducible shares of the least loss, and exponents, from which the fit starts."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The loss of a model that was not trained, and where it lies in 95 of 100 such cases."""
+    """The predicted loss of a model that was not trained, and its 95% interval."""
 
     loss: float
     low: float
@@ -147,23 +146,23 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Law:
-    """E + A / N^alpha."""
+    """The law E + A / N^alpha."""
 
     irreducible: float
     factor: float
     exponent: float
     scatter: float
-    """Standard deviation of a run about the law, by share of its loss."""
+    """Standard deviation of runs about the law, relative to their loss."""
     runs: int
     _inverse: np.ndarray
-    """f64[3, 3]: of the squared Jacobian of the logarithms, by (log E, log A, alpha)."""
+    """f64[3, 3]: inverse of J^T J, J the Jacobian of the log loss by (log E, log A, alpha)."""
 
     def at(self, parameters: float) -> float:
-        """The loss of a model with so many parameters."""
+        """Return the loss of a model with this number of parameters."""
         return self.irreducible + self.factor * parameters**-self.exponent
 
     def predict(self, parameters: float) -> Prediction:
-        """The loss of one more run."""
+        """Return the predicted loss of one more run, with its interval."""
         loss = self.at(parameters)
         slope = _slopes(np.log([self.irreducible, self.factor]), self.exponent, np.array([parameters]))[0]
         spread = self.scatter * math.sqrt(1 + float(slope @ self._inverse @ slope))
@@ -172,19 +171,19 @@ class Law:
 
 
 def fit(runs: Sequence[tuple[float, float]]) -> Law:
-    """The law through (parameters, loss) of runs; ValueError where there are too few runs or sizes to tell."""
+    """Fit the law to (parameters, loss) of runs; ValueError where there are too few runs or sizes."""
     sizes, losses = np.array([size for size, _ in runs], dtype=float), np.array([loss for _, loss in runs], dtype=float)
     if len(runs) <= UNKNOWNS or len(set(sizes.tolist())) < UNKNOWNS:
         raise ValueError(
-            f"{len(runs)} runs of {len(set(sizes.tolist()))} sizes cannot tell three unknowns and their scatter: take"
-            f" three sizes or more, and at least four runs"
+            f"{len(runs)} runs of {len(set(sizes.tolist()))} sizes cannot determine three unknowns and their scatter:"
+            f" take three sizes or more, and at least four runs"
         )
     fits = [_fitted(sizes, losses, share, alpha) for share, alpha in STARTS]
     best = min(fits, key=lambda found: found.cost)
     log_parts, exponent = best.x[:2], float(best.x[2])
     residuals = _differences(best.x, sizes, losses)
     jacobian = _slopes(log_parts, exponent, sizes)
-    # A small ridge keeps an unknown that the runs say nothing of from making all others infinite.
+    # A small ridge keeps an unknown that the runs do not determine from making all others infinite.
     inverse = np.linalg.inv(jacobian.T @ jacobian + 1e-9 * np.eye(UNKNOWNS))
     scatter = math.sqrt(float(residuals @ residuals) / (len(runs) - UNKNOWNS))
     irreducible, factor = (float(part) for part in np.exp(log_parts))
@@ -201,13 +200,13 @@ def _fitted(sizes: np.ndarray, losses: np.ndarray, share: float, alpha: float):
 
 
 def _differences(unknowns: np.ndarray, sizes: np.ndarray, losses: np.ndarray) -> np.ndarray:
-    """Logarithms of what the law gives over what was measured, f64[runs]."""
+    """Return f64[runs]: log of the law's loss over the measured one."""
     log_irreducible, log_factor, alpha = unknowns
     return np.log(np.exp(log_irreducible) + np.exp(log_factor - alpha * np.log(sizes))) - np.log(losses)
 
 
 def _slopes(log_parts: np.ndarray, alpha: float, sizes: np.ndarray) -> np.ndarray:
-    """Derivatives of the law's logarithm by log E, log A and alpha, f64[sizes, 3]."""
+    """Return f64[sizes, 3]: derivatives of the law's log loss by log E, log A and alpha."""
     irreducible = np.full(len(sizes), math.exp(log_parts[0]))
     missed = np.exp(log_parts[1] - alpha * np.log(sizes))
     return np.stack([irreducible, missed, -missed * np.log(sizes)], axis=1) / (irreducible + missed)[:, None]
@@ -217,25 +216,26 @@ TABLE, MARKDOWN, PAGE = "table.json", "table.md", "page.html"
 
 
 @dataclass
-class Rung:
-    """A size, and what came of its runs so far, by seed."""
+class ScalePoint:
+    """A size, and the results of its runs so far, by seed."""
 
     size: Size
     parameters: int
-    """Weights in blocks."""
+    """Parameters in blocks."""
     tokens: int
-    """What each run reads."""
-    runs: dict[int, Measured] = field(default_factory=dict)
+    """Tokens that each run reads."""
+    runs: dict[int, RunResult] = field(default_factory=dict)
 
     def losses(self, measure: str) -> list[float]:
-        """Of the runs that came to numbers."""
+        """Return the losses of the runs that have one."""
         return [run.values[measure] for run in self.runs.values() if measure in run.values]
 
 
-def write_report(name: str, asked: LadderConfig, rungs: list[Rung], folder: Path) -> dict[str, Any]:
-    """Write what is known so far; returns it, with `told`, the outcome in a sentence, and where it stands."""
-    found = gathered(asked, rungs)
-    found |= {"name": name, "told": told(found)}
+def write_report(name: str, config: LadderConfig, points: list[ScalePoint], folder: Path) -> dict[str, Any]:
+    """Write table, Markdown and page of the runs so far; return the table with `told`, its outcome in a sentence, and
+    the paths."""
+    found = scaling_table(config, points)
+    found |= {"name": name, "told": describe_outcome(found)}
     paths = {"markdown": str(folder / MARKDOWN), "page": str(folder / PAGE), "table": str(folder / TABLE)}
     write_sealed(folder / TABLE, found)
     write_atomically(folder / MARKDOWN, as_markdown(found).encode())
@@ -243,31 +243,31 @@ def write_report(name: str, asked: LadderConfig, rungs: list[Rung], folder: Path
     return found | paths
 
 
-def gathered(asked: LadderConfig, rungs: list[Rung]) -> dict[str, Any]:
-    """All of it as JSON values; `law` and `prediction` are None until enough runs stand."""
-    *fitted, held_back = rungs
-    lines = [_line(rung, asked.measure) for rung in rungs]
-    points = [(float(rung.parameters), loss) for rung in fitted for loss in rung.losses(asked.measure)]
-    law = fit(points) if all(rung.losses(asked.measure) for rung in fitted) else None
-    measured = held_back.losses(asked.measure)
+def scaling_table(config: LadderConfig, points: list[ScalePoint]) -> dict[str, Any]:
+    """Return the report as JSON values; `law` and `prediction` are None until enough runs are done."""
+    *fitted, held_back = points
+    lines = [_line(point, config.measure) for point in points]
+    pairs = [(float(point.parameters), loss) for point in fitted for loss in point.losses(config.measure)]
+    law = fit(pairs) if all(point.losses(config.measure) for point in fitted) else None
+    measured = held_back.losses(config.measure)
     prediction = None if law is None else _prediction(law, held_back, measured)
     return {
-        "measure": asked.measure,
-        "tokens_per_parameter": None if asked.tokens else asked.tokens_per_parameter,
+        "measure": config.measure,
+        "tokens_per_parameter": None if config.tokens else config.tokens_per_parameter,
         "lines": lines,
         "law": None if law is None else _law(law),
         "prediction": prediction,
     }
 
 
-def _line(rung: Rung, measure: str) -> dict[str, Any]:
+def _line(point: ScalePoint, measure: str) -> dict[str, Any]:
     return {
-        "size": rung.size.name,
-        "parameters": rung.parameters,
-        "tokens": rung.tokens,
-        "losses": rung.losses(measure),
-        "runs": {seed: run.run_id for seed, run in rung.runs.items()},
-        "failed": {seed: run.cause for seed, run in rung.runs.items() if run.cause},
+        "size": point.size.name,
+        "parameters": point.parameters,
+        "tokens": point.tokens,
+        "losses": point.losses(measure),
+        "runs": {seed: run.run_id for seed, run in point.runs.items()},
+        "failed": {seed: run.cause for seed, run in point.runs.items() if run.cause},
     }
 
 
@@ -275,12 +275,12 @@ def _law(law: Law) -> dict[str, float]:
     return {"E": law.irreducible, "A": law.factor, "alpha": law.exponent, "scatter": law.scatter, "runs": law.runs}
 
 
-def _prediction(law: Law, rung: Rung, measured: list[float]) -> dict[str, Any]:
-    said = law.predict(rung.parameters)
+def _prediction(law: Law, point: ScalePoint, measured: list[float]) -> dict[str, Any]:
+    said = law.predict(point.parameters)
     mean = sum(measured) / len(measured) if measured else None
     return {
-        "size": rung.size.name,
-        "parameters": rung.parameters,
+        "size": point.size.name,
+        "parameters": point.parameters,
         "loss": said.loss,
         "low": said.low,
         "high": said.high,
@@ -290,8 +290,8 @@ def _prediction(law: Law, rung: Rung, measured: list[float]) -> dict[str, Any]:
     }
 
 
-def told(found: dict[str, Any]) -> str:
-    """The outcome in a sentence."""
+def describe_outcome(found: dict[str, Any]) -> str:
+    """Return the outcome as a sentence."""
     said = found["prediction"]
     if said is None:
         done = sum(bool(line["losses"]) for line in found["lines"])
@@ -307,7 +307,7 @@ def told(found: dict[str, Any]) -> str:
 
 
 def as_markdown(found: dict[str, Any]) -> str:
-    """The table of sizes, the law, and the outcome."""
+    """Return the table of sizes, the law, and the outcome as Markdown."""
     rows = [f"| size | weights in blocks | tokens | {found['measure']} |", "|---|---:|---:|---|"]
     for line in found["lines"]:
         losses = ", ".join(f"{loss:.4f}" for loss in line["losses"]) or "; ".join(line["failed"].values()) or "-"
@@ -322,7 +322,7 @@ def as_markdown(found: dict[str, Any]) -> str:
 
 
 def figure(found: dict[str, Any]) -> dict[str, Any] | None:
-    """A Plotly figure as JSON values; None before the first run."""
+    """Return a chart of runs, law and prediction as a Plotly figure; None before the first run."""
     points = [(line["parameters"], loss) for line in found["lines"] for loss in line["losses"]]
     if not points:
         return None

@@ -1,13 +1,10 @@
-"""The search as a Prefect flow: one task run for each stretch of a trial, several at once where asked.
+"""Hyperparameter search as a Prefect flow: many trainings of one recipe with other settings, to find better ones.
 
-One stretch of a trial: its run of the road, to a rung or to the end, and what came of it.
-
-Search: many trainings of one recipe under other settings, to find better ones.
-
-A trial is an ordinary run of the road with settings of its own, so that all data are reused by identity. Settings are
-proposed by the tree-structured Parzen estimator (Bergstra et al. 2011, by Optuna) or at random (Bergstra and Bengio
-2012). Asynchronous successive halving (Li et al. 2020, ASHA) lets only the better third of trials go on at each rung;
-the others stay paused at a checkpoint.
+A trial is an ordinary run of the pipeline with settings of its own, so that all data are reused by identity. It is
+trained in segments, one task run each, up to a rung or to its end, several trials at once if configured. Settings are
+suggested by the tree-structured Parzen estimator (Bergstra et al. 2011, by Optuna) or at random (Bergstra and Bengio
+2012). Asynchronous successive halving (Li et al. 2020, ASHA) lets only the better third of trials continue at each
+rung; the others stay paused at a checkpoint.
 """
 
 import concurrent.futures
@@ -26,23 +23,23 @@ from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
-from flows.experiments.samplers import told_settings
+from flows.experiments.samplers import format_settings
 from flows.experiments.search_config import ObjectiveConfig, read_search
 from flows.experiments.search_report import write_results
-from flows.experiments.study import Asked, Study
-from flows.experiments.trial_log import Came, Stop, Trial, came_to_nothing
+from flows.experiments.study import Study, StudyRequest
 from flows.experiments.trial_log import State as TrialState
-from flows.experiments.trials import TrialWatcher, built_stages, run_road
-from flows.recipe.load import recipe_file
+from flows.experiments.trial_log import Stop, Trial, TrialResult, failed_result
+from flows.experiments.trials import TrialWatcher, built_stages, run_pipeline
+from flows.recipe.load import locate_recipe
 from flows.recipe.schema import Recipe
-from flows.runs.record import ONLOOKER, PAUSED
+from flows.runs.record import CURRENT_LISTENER, PAUSED
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener
 from tasks.execution.outcome import one_line
 
-FRUITLESS = 3
-"""Failures, of as many trials, after which none is expected to do better."""
+MAX_INITIAL_FAILURES = 3
+"""The search stops where its first trials, this many or more, all failed."""
 
 
 @flow(name="search", persist_result=False, validate_parameters=True)
@@ -55,9 +52,9 @@ def search(
     limit: Annotated[float, Field(gt=0, le=1)] = 1.0,
     settings: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Find better settings of a recipe by training it under many. A search that was stopped goes on.
+    """Find better settings of a recipe by training it with many. An interrupted search continues.
 
-    Returns what is written for people: the best trial's number, settings and value, and the paths of page and recipe.
+    Returns the best trial's number, settings and value, and the paths of page and recipe.
 
     Args:
         recipe: A recipe file with a table [search], or the name of a recipe that ships.
@@ -66,41 +63,43 @@ def search(
         trials: Trials in all; the table's number by default.
         parallel: Trials that train at once; the table's number by default.
         limit: Share of every source to keep (0 to 1).
-        settings: KEY=VALUE that overrule the recipe's for all trials.
+        settings: KEY=VALUE that override the recipe's for all trials.
     """
     root = root.resolve()
     try:
-        path = recipe_file(recipe, root)
-        study = Study(Asked(path, settings, limit), read_search(path, search_file, trials, parallel), root)
-        found = go_on(study)
+        path = locate_recipe(recipe, root)
+        study = Study(StudyRequest(path, settings, limit), read_search(path, search_file, trials, parallel), root)
+        found = run_search(study)
     except BessemerError as error:
         return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
     return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
 
 
-def go_on(study: Study) -> dict[str, Any]:
-    """Train until nothing is left to do; whatever stops it, the book holds what was done, and page and best recipe are
-    written. Only one process may work on a study."""
+def run_search(study: Study) -> dict[str, Any]:
+    """Train trials until none is left, and write page and best recipe, also after an error or interrupt.
+
+    The log holds all results at any time. Only one process may work on a study.
+    """
     with study.held(get_run_logger().info), tags(f"search:{study.name}"):
         try:
-            _Conductor(study).conduct()
+            TrialScheduler(study).run()
         finally:
             found = write_results(study)
     return found
 
 
-class _Conductor:
-    """Hands stretches to threads, and writes down what comes of them."""
+class TrialScheduler:
+    """Submits segments of trials to threads, and records their results."""
 
     def __init__(self, study: Study) -> None:
         self._study = study
         self._log = get_run_logger()
-        self._onlooker = ONLOOKER.get()
+        self._listener = CURRENT_LISTENER.get()
         self._stop = threading.Event()
         self._done: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._busy: dict[int, PrefectConcurrentFuture[Any]] = {}
 
-    def conduct(self) -> None:
+    def run(self) -> None:
         with ThreadPoolTaskRunner(max_workers=self._study.config.parallel) as runner:
             try:
                 while self._start(runner) or self._busy:
@@ -112,62 +111,62 @@ class _Conductor:
                 raise
 
     def _start(self, runner: ThreadPoolTaskRunner[Any]) -> bool:
-        """Fill free places; whether there was anything to do."""
+        """Submit segments while threads are free; return whether there was one."""
         started = False
         while len(self._busy) < self._study.config.parallel:
-            part = self._study.next_part(self._busy)
-            if part is None:
+            segment = self._study.next_segment(self._busy)
+            if segment is None:
                 break
-            self._submit(runner, *part)
+            self._submit(runner, *segment)
             started = True
         return started
 
     def _submit(self, runner: ThreadPoolTaskRunner[Any], trial: Trial, rung: int) -> None:
         study = self._study
         name = f"trial {trial.number}"
-        self._tell(trial, f"to {study.shares[rung]:.0%} of its training: {told_settings(trial.settings)}")
+        self._log_trial(trial, f"to {study.shares[rung]:.0%} of its training: {format_settings(trial.settings)}")
         try:
             recipe = study.recipe_with(trial.settings, study.shares[rung], f"{study.base.name}, {name}"[:80])
         except RecipeError as error:
-            # Each value is fine by itself, or the search would not have begun; these do not go together.
-            self._note(trial, came_to_nothing(trial.number, rung, error))
+            # Each value is valid by itself, or the search would not have started; these do not fit together.
+            self._record(trial, failed_result(trial.number, rung, error))
             return
-        stretch = Stretch(trial.number, rung, recipe, trial.run_id, study.config.objective)
-        watcher = TrialWatcher(name, self._onlooker, self._stop)
-        words = {"number": trial.number, "rung": rung, "stretch": stretch, "root": study.root, "watcher": watcher}
+        segment = TrialSegment(trial.number, rung, recipe, trial.run_id, study.config.objective)
+        watcher = TrialWatcher(name, self._listener, self._stop)
+        words = {"number": trial.number, "rung": rung, "segment": segment, "root": study.root, "watcher": watcher}
         future = runner.submit(train_trial, words)
         self._busy[trial.number] = future
         future.add_done_callback(lambda done: self._done.put(trial.number))
 
     def _take(self, number: int) -> None:
         future = self._busy.pop(number)
-        came = future.result(raise_on_failure=False)
-        if isinstance(came, BaseException):
-            raise came
-        assert isinstance(came, Came)
-        self._note(self._study.trials[number], came)
+        result = future.result(raise_on_failure=False)
+        if isinstance(result, BaseException):
+            raise result
+        assert isinstance(result, TrialResult)
+        self._record(self._study.trials[number], result)
 
-    def _note(self, trial: Trial, came: Came) -> None:
-        self._study.note(trial, came)
-        self._tell(trial, f"{came.state}, {came.told}")
-        self._give_up_where_fruitless()
+    def _record(self, trial: Trial, result: TrialResult) -> None:
+        self._study.record(trial, result)
+        self._log_trial(trial, f"{result.state}, {result.summary}")
+        self._stop_if_all_failed()
 
-    def _give_up_where_fruitless(self) -> None:
+    def _stop_if_all_failed(self) -> None:
         ended = [trial for trial in self._study.trials if trial.state not in ("waiting", "running")]
-        if len(ended) >= FRUITLESS and all(trial.state == "failed" for trial in ended):
+        if len(ended) >= MAX_INITIAL_FAILURES and all(trial.state == "failed" for trial in ended):
             raise GuardError(
                 f"search {self._study.name}: all of its first {len(ended)} trials failed, and it was stopped. The last:"
                 f" {ended[-1].cause}"
             )
 
-    def _tell(self, trial: Trial, sentence: str) -> None:
-        self._onlooker.note(f"trial {trial.number}", sentence)
+    def _log_trial(self, trial: Trial, sentence: str) -> None:
+        self._listener.note(f"trial {trial.number}", sentence)
         self._log.info("trial %d %s", trial.number, sentence)
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """What a trial is to do."""
+class TrialSegment:
+    """One segment of a trial: the recipe to train, and the rung to train to."""
 
     number: int
     rung: int
@@ -182,35 +181,40 @@ STATES: dict[TrialState, str] = {
     "diverged": "FAILED",
     "failed": "FAILED",
 }
-"""Prefect's types of them."""
+"""Prefect's state types by state of a trial."""
 
 
 @task(name="trial", task_run_name="trial {number}, rung {rung}", persist_result=False)
-def train_trial(number: int, rung: int, stretch: Stretch, root: Path, watcher: ProgressListener) -> State:
-    """Train a trial to a rung, or to its end."""
+def train_trial(number: int, rung: int, segment: TrialSegment, root: Path, watcher: ProgressListener) -> State:
+    """Train a trial to a rung or to its end."""
     del number, rung  # They name the task run.
-    came = go_stretch(stretch, root, watcher)
-    get_run_logger().info("trial %d: %s, %s", came.number, came.state, came.told)
-    return State(type=STATES[came.state], name=came.state.capitalize(), message=came.told, data=came)  # pyright: ignore[reportArgumentType]
+    result = run_segment(segment, root, watcher)
+    get_run_logger().info("trial %d: %s, %s", result.number, result.state, result.summary)
+    return State(type=STATES[result.state], name=result.state.capitalize(), message=result.summary, data=result)  # pyright: ignore[reportArgumentType]
 
 
-def go_stretch(stretch: Stretch, root: Path, watcher: ProgressListener) -> Came:
-    """Raises Infra where the machine failed: the trial is not to blame, and goes on when the search does."""
+def run_segment(segment: TrialSegment, root: Path, watcher: ProgressListener) -> TrialResult:
+    """Run one segment of a trial and return its result.
+
+    Raises Infra where the machine failed, which does not count against the trial: it continues with the search.
+    """
     began = time.monotonic()
     try:
-        record = run_road(stretch.recipe, root, stretch.run_id, watcher)
+        record = run_pipeline(segment.recipe, root, segment.run_id, watcher)
     except Infra:
         raise
     except BessemerError as error:
-        return came_to_nothing(stretch.number, stretch.rung, error, time.monotonic() - began)
+        return failed_result(segment.number, segment.rung, error, time.monotonic() - began)
     seconds, built = time.monotonic() - began, built_stages(record)
     if record["state"] == PAUSED:
         pause = next(entry for entry in record["stages"] if entry["outcome"] == PAUSED)
-        stop = Stop(stretch.rung, pause["step"], pause["steps"], pause["loss"], seconds, built)
-        return Came(stretch.number, "paused", stop)
+        stop = Stop(segment.rung, pause["step"], pause["steps"], pause["loss"], seconds, built)
+        return TrialResult(segment.number, "paused", stop)
     steps = _artifact(record, "train").report.facts["training"]["steps"]
-    value, stderr = objective_value(_artifact(record, "evaluate"), stretch.objective)
-    return Came(stretch.number, "complete", Stop(stretch.rung, steps, steps, None, seconds, built), value, stderr)
+    value, stderr = objective_value(_artifact(record, "evaluate"), segment.objective)
+    return TrialResult(
+        segment.number, "complete", Stop(segment.rung, steps, steps, None, seconds, built), value, stderr
+    )
 
 
 def _artifact(record: dict[str, Any], stage: str) -> Artifact:
@@ -218,7 +222,7 @@ def _artifact(record: dict[str, Any], stage: str) -> Artifact:
 
 
 def objective_value(scores: Artifact, objective: ObjectiveConfig) -> tuple[float, float | None]:
-    """The objective's value and standard error; InputError where the evaluation has no such figure."""
+    """Return the objective's value and standard error; InputError where the evaluation has no such figure."""
     rows = scores.table("scores").to_pylist()
     for row in rows:
         of_item = row["task"].startswith("heldout/") or (row["shots"], row["subset"]) == (
@@ -229,6 +233,6 @@ def objective_value(scores: Artifact, objective: ObjectiveConfig) -> tuple[float
             return row["value"], row["stderr"]
     known = sorted({f"{row['metric']} of {row['task']}" for row in rows if row["value"] is not None})
     raise InputError(
-        f"search.objective asks for {objective.told} ({objective.shots} shots, {objective.subset} items), and the"
+        f"search.objective asks for {objective.label} ({objective.shots} shots, {objective.subset} items), and the"
         f" evaluation gives {', '.join(known) or 'nothing'}. Choose one of these in [search.objective]"
     )

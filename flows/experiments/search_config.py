@@ -1,4 +1,4 @@
-"""What a search is: the recipe's table `[search]`, or that table in a file of its own.
+"""The configuration of a search: the recipe's table `[search]`, or that table in a file of its own.
 
 [search]
 trials = 20
@@ -7,7 +7,8 @@ trials = 20
 "train.schedule.peak_lr" = { low = 1e-5, high = 1e-1, log = true }
 "train.batch_rows" = { choices = [8, 16, 32] }
 
-The space against the recipe: that it can take every value, and whether trials can be compared before their end.
+`check_space` checks that the recipe accepts every value, and `rungs_of` whether trials can be compared before their
+end.
 """
 
 import tomllib
@@ -17,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
-from flows.recipe.load import SAID_ONCE
+from flows.recipe.resolve import SHARED_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
 from model.config import RUNTIME
@@ -28,18 +29,18 @@ TABLE = "search"
 
 Value = bool | int | float | str
 
-MOST_RUNGS = 6
+MAX_RUNGS = 6
 
 
 class Range(StrictConfig):
-    """All numbers between two; whole ones where both ends are."""
+    """All numbers between two; integers where both ends are."""
 
     low: int | float = Field(allow_inf_nan=False)
     """Smallest value."""
     high: int | float = Field(allow_inf_nan=False)
     """Largest value."""
     log: bool = False
-    """Whether ratios count and not differences, as for learning rates."""
+    """Whether the scale is logarithmic, as for learning rates."""
 
     @model_validator(mode="after")
     def _is_a_range(self) -> "Range":
@@ -56,12 +57,12 @@ class Range(StrictConfig):
 
     @property
     def corners(self) -> tuple[Value, ...]:
-        """Values that say whether a recipe can take all of them."""
+        """Values by which to check that a recipe accepts all of them."""
         return (self.low, self.high)
 
 
 class Choices(StrictConfig):
-    """One of a few values, among which there is no order."""
+    """One of a few values, without an order."""
 
     choices: tuple[Value, ...] = Field(min_length=2)
     """The values."""
@@ -74,7 +75,7 @@ class Choices(StrictConfig):
 
     @property
     def corners(self) -> tuple[Value, ...]:
-        """Values that say whether a recipe can take all of them."""
+        """Values by which to check that a recipe accepts all of them."""
         return self.choices
 
 
@@ -103,8 +104,8 @@ class ObjectiveConfig(StrictConfig):
     """Which values are better."""
 
     @property
-    def told(self) -> str:
-        """`bits_per_byte of heldout/all`."""
+    def label(self) -> str:
+        """Such as `bits_per_byte of heldout/all`."""
         return f"{self.metric} of {self.task}"
 
 
@@ -114,22 +115,22 @@ class SearchConfig(StrictConfig):
     name: Annotated[str, RUNTIME] = Field(default="", max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$|^$")
     """Name of the study, whose folder is `searches/NAME` under the root; the recipe's name by default."""
     trials: Annotated[int, RUNTIME] = Field(default=20, ge=1, le=10_000)
-    """Trials in all, the recipe's own settings among them; those that people add come on top. A finished study goes on
-    with a larger number."""
+    """Trials in all, including one with the recipe's own settings, without those added manually. A finished study
+    continues with a larger number."""
     parallel: Annotated[int, RUNTIME] = Field(default=1, ge=1, le=64)
-    """Trials that train at once, on the same processor or device. More than one make the proposals depend on which of
-    them is first."""
+    """Trials that train at once, on the same processor or device. With more than one, suggestions depend on which of
+    them finishes first."""
     sampler: Literal["tpe", "random"] = "tpe"
-    """What proposes settings."""
+    """How settings are suggested."""
     startup_trials: int = Field(default=5, ge=1)
     """`tpe`: trials before it learns from them, drawn at random."""
     seed: int = Field(default=1, ge=0, lt=2**63)
-    """Decides the proposals; the trainings' own seed is the recipe's."""
-    rungs: int | None = Field(default=None, ge=1, le=MOST_RUNGS)
-    """Places at which trials are compared, the end included: 3 are a ninth, a third and all of the training (with
+    """Seed of the suggestions; the seed of the trainings is the recipe's."""
+    rungs: int | None = Field(default=None, ge=1, le=MAX_RUNGS)
+    """Points at which trials are compared, the end included: 3 are a ninth, a third and all of the training (with
     eta = 3), 1 trains all to their end. 3 by default where the training loss of trials can be compared, else 1."""
     eta: int = Field(default=3, ge=2, le=10)
-    """One of so many trials goes on from a rung to the next."""
+    """One trial in this many continues from a rung to the next."""
     objective: ObjectiveConfig = ObjectiveConfig()
     """What is optimised."""
     space: dict[str, Axis] = Field(min_length=1)
@@ -137,8 +138,10 @@ class SearchConfig(StrictConfig):
 
 
 def read_search(path: Path, search_file: Path | None, trials: int | None, parallel: int | None) -> SearchConfig:
-    """The search that a recipe describes, or a file beside it; `trials` and `parallel` overrule. RecipeError where
-    there is none, or where it is wrong."""
+    """Return the search of a recipe or of a separate file, with `trials` and `parallel` overridden.
+
+    Raises RecipeError where there is none, or where it is invalid.
+    """
     source = search_file or path
     table = _table(source)
     if table is None:
@@ -146,8 +149,8 @@ def read_search(path: Path, search_file: Path | None, trials: int | None, parall
             f"{source}: no table [{TABLE}], which says what is searched. Add one, with the keys to vary:\n\n"
             f'    [{TABLE}.space]\n    "train.schedule.peak_lr" = {{ low = 1e-4, high = 1e-1, log = true }}'
         )
-    overruled = {"trials": trials, "parallel": parallel}
-    table = {**table, **{key: value for key, value in overruled.items() if value is not None}}
+    overrides = {"trials": trials, "parallel": parallel}
+    table = {**table, **{key: value for key, value in overrides.items() if value is not None}}
     try:
         return SearchConfig.model_validate(table)
     except ValidationError as error:
@@ -162,7 +165,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: not valid TOML: {error}") from error
     if found is not None and not isinstance(found, dict):
-        raise RecipeError(f"{path}: {TABLE} is {found!r}, and a table of settings belongs there")
+        raise RecipeError(f"{path}: {TABLE} is {found!r}, and must be a table of settings")
     return found
 
 
@@ -170,7 +173,7 @@ def _wrong(error: ValidationError) -> list[str]:
     lines: list[str] = []
     for problem in error.errors():
         parts = [str(part) for part in problem["loc"]]
-        # Behind a key of the space stands which of both it was taken for.
+        # After a key of the space pydantic adds the tag of the model that it chose.
         place = ".".join([TABLE, *parts[:2], *parts[3:]] if parts[:1] == ["space"] else [TABLE, *parts])
         unknown = problem["type"] == "extra_forbidden"
         lines.append(f"  {place}: {'unknown key' if unknown else problem['msg'].removeprefix('Value error, ')}")
@@ -185,25 +188,26 @@ DATA_STAGES = STAGES[: STAGES.index("train")]
 
 DEFAULT_RUNGS = 3
 
-OTHER_LOSSES = {
-    "train.masked_share": "with more tokens hidden each is harder to tell",
-    "train.model.dropout": "the loss is told with units dropped",
+LOSS_CHANGING_KEYS = {
+    "train.masked_share": "with more tokens hidden each is harder to predict",
+    "train.model.dropout": "the training loss is computed with dropout",
 }
-"""Settings of the training under which the same network has another training loss, and why."""
+"""Settings under which the same network has another training loss, and why."""
 
 
 def check_space(config: SearchConfig, recipe_with: RecipeWith, base: Recipe) -> None:
-    """RecipeError where the recipe refuses a value of the space by itself, or where a key decides nothing."""
+    """Raise RecipeError where the recipe refuses a value of the space, or where a key has no effect on the result."""
     for key, axis in config.space.items():
         made = [recipe_with({key: value}).identity_params() for value in axis.corners]
         if all(one == made[0] for one in made):
             raise RecipeError(
-                f"search.space.{key}: decides no result, so that all its values are one trial. Take it out of the space"
+                f"search.space.{key}: has no effect on the result, so all its values are the same trial. Take it out of"
+                f" the space"
             )
 
 
 def rungs_of(config: SearchConfig, recipe_with: RecipeWith, base: Recipe) -> int:
-    """Rungs of the search; RecipeError where it asks for some and trials could not be compared there."""
+    """Return the number of rungs; RecipeError where some are configured at which trials could not be compared."""
     incomparable = _incomparable(config.space, recipe_with, base)
     if config.rungs is None:
         return 1 if incomparable else DEFAULT_RUNGS
@@ -218,8 +222,8 @@ def rungs_of(config: SearchConfig, recipe_with: RecipeWith, base: Recipe) -> int
 
 
 def _incomparable(space: Space, recipe_with: RecipeWith, base: Recipe) -> dict[str, str]:
-    """Keys under which training losses cannot be compared, and why."""
-    found = {key: why for key, why in OTHER_LOSSES.items() if key in space}
+    """Return the keys under which training losses cannot be compared, and why."""
+    found = {key: why for key, why in LOSS_CHANGING_KEYS.items() if key in space}
     for key, axis in space.items():
         recipes = [recipe_with({key: value}) for value in axis.corners]
         if any(_data_of(recipe) != _data_of(base) for recipe in recipes):
@@ -232,13 +236,12 @@ def _data_of(recipe: Recipe) -> list[Any]:
 
 
 def own_settings(space: Space, base: Recipe, path: Path) -> dict[str, Value]:
-    """What the recipe itself says of the keys of the space; a key of which it says nothing that could be a trial's is
-    left out."""
+    """Return the recipe's own values of the keys of the space, without keys that have no plain value."""
     complete, written = base.model_dump(mode="json"), tomllib.loads(path.read_text(encoding="utf-8"))
     found: dict[str, Value] = {}
     for key in space:
-        # What a recipe says once for several stages stands in none of them under that name.
-        value = _at(written if key.partition(".")[0] in SAID_ONCE else complete, key.split("."))
+        # Shared keys of a recipe are in no stage under that name.
+        value = _at(written if key.partition(".")[0] in SHARED_KEYS else complete, key.split("."))
         if isinstance(value, bool | int | float | str):
             found[key] = value
     return found

@@ -1,9 +1,4 @@
-"""The page of a study, one file that opens offline: curves of all trials, what each setting did, and the table.
-
-What a search found: the best trial, a table of all, its settings as a recipe, and a page.
-
-A study on the terminal.
-"""
+"""Results of a search: the best recipe, the page (one file that opens offline), and the table for the terminal."""
 
 import logging
 from collections.abc import Sequence
@@ -15,21 +10,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.experiments.samplers import study_of, told_settings, told_value
+from flows.experiments.samplers import format_settings, format_value, optuna_study
 from flows.experiments.search_config import Choices, Range
 from flows.experiments.study import Study
 from flows.experiments.trial_log import Trial
 from flows.experiments.trials import as_setting
-from flows.metrics.formatting import duration
+from flows.metrics.formatting import format_duration
 from flows.recipe.load import apply_setting
 from flows.reports.page.render import write_drawn
 from model.files import write_atomically
 
-FEWEST_FOR_IMPORTANCE = 6
-"""Trials below which shares of importance are noise."""
+MIN_TRIALS_FOR_IMPORTANCE = 6
+"""Least number of trials for importances, which are noise with fewer."""
 
-REACH = 3.0
-"""Times the way from the best value to the third quarter that is drawn above it; values beyond stand at the edge."""
+HEADROOM = 3.0
+"""Height of an axis above the third quartile, in distances from the best value to it; larger values are at the edge."""
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +37,7 @@ def write_page(study: Study, lines: list[dict[str, Any]], path: Path) -> Path:
         "keys": list(study.config.space),
         "lines": lines,
         "best": None if best is None else best.number,
-        "told": told_value,
+        "told": format_value,
     }
     write_drawn("flows.experiments", "search.html", _figures(study, lines), path, **view)
     return path
@@ -51,7 +46,7 @@ def write_page(study: Study, lines: list[dict[str, Any]], path: Path) -> Path:
 def _figures(study: Study, lines: list[dict[str, Any]]) -> dict[str, dict[str, Any] | None]:
     compared = {trial.number: value for trial in study.trials if (value := compared_value(study, trial)) is not None}
     figures = {"curves": curves_figure(study) if len(study.shares) > 1 else None}
-    figures["history"] = history_figure(lines, study.config.objective.told, study.config.objective.direction)
+    figures["history"] = history_figure(lines, study.config.objective.label, study.config.objective.direction)
     for number, (key, axis) in enumerate(study.config.space.items()):
         figures[f"slice{number}"] = slice_figure(study, key, axis, compared)
     figures["importance"] = importance_figure(study, compared)
@@ -59,7 +54,7 @@ def _figures(study: Study, lines: list[dict[str, Any]]) -> dict[str, dict[str, A
 
 
 def compared_value(study: Study, trial: Trial) -> float | None:
-    """What all trials have: the loss at the first rung, or the objective where there is none."""
+    """Return the figure that all trials have: the loss at the first rung, or the objective without rungs."""
     if len(study.shares) == 1:
         return trial.value
     stop = next((stop for stop in trial.stops if stop.rung == 0), None)
@@ -67,7 +62,7 @@ def compared_value(study: Study, trial: Trial) -> float | None:
 
 
 def curves_figure(study: Study) -> dict[str, Any] | None:
-    """Training loss at rungs by share of the training; the best trial's and the recipe's own stand out."""
+    """Return a chart of training loss at rungs; the best trial and the recipe's own are highlighted."""
     best = study.best
     data: list[dict[str, Any]] = []
     top = ceiling([stop.loss for trial in study.trials for stop in trial.stops if stop.loss is not None] or [0.0])
@@ -76,7 +71,7 @@ def curves_figure(study: Study) -> dict[str, Any] | None:
         if not stops:
             continue
         role = "accent" if trial is best else "series1" if trial.origin == "recipe" else "muted1"
-        settings = ", ".join(f"{key.rpartition('.')[2]} {told_value(value)}" for key, value in trial.settings.items())
+        settings = ", ".join(f"{key.rpartition('.')[2]} {format_value(value)}" for key, value in trial.settings.items())
         data.append(
             {
                 "type": "scatter",
@@ -90,7 +85,7 @@ def curves_figure(study: Study) -> dict[str, Any] | None:
                 "hovertemplate": f"trial {trial.number}: %{{text}}<br>{settings}<extra></extra>",
             }
         )
-    # What stands out is drawn last, above the others.
+    # Highlighted curves are drawn last, above the others.
     data.sort(key=lambda trace: ("muted1", "series1", "accent").index(trace["meta"]["role"]))
     layout = {
         "height": 360,
@@ -100,8 +95,8 @@ def curves_figure(study: Study) -> dict[str, Any] | None:
     return {"data": data, "layout": layout} if data else None
 
 
-def history_figure(lines: list[dict[str, Any]], told: str, direction: str) -> dict[str, Any] | None:
-    """The objective of each trial that came to its end, and the best so far."""
+def history_figure(lines: list[dict[str, Any]], label: str, direction: str) -> dict[str, Any] | None:
+    """Return a chart of the objective of each complete trial, and the best so far."""
     ended = [line for line in lines if line["value"] is not None]
     if not ended:
         return None
@@ -117,20 +112,20 @@ def history_figure(lines: list[dict[str, Any]], told: str, direction: str) -> di
         "height": 320,
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "xaxis": {"title": {"text": "trial"}},
-        "yaxis": {"title": {"text": told}, "automargin": True},
+        "yaxis": {"title": {"text": label}, "automargin": True},
     }
     return {"data": [best, points], "layout": layout}
 
 
 def ceiling(values: Sequence[float]) -> float:
-    """Where an axis of losses ends: one trial that got out of hand must not press all others into a line."""
+    """Return the upper end of an axis of losses, which one diverging trial must not stretch."""
     ordered = sorted(values)
     third = ordered[(3 * (len(ordered) - 1)) // 4]
-    return third + REACH * (third - ordered[0]) if len(ordered) > 3 else ordered[-1]
+    return third + HEADROOM * (third - ordered[0]) if len(ordered) > 3 else ordered[-1]
 
 
 def slice_figure(study: Study, key: str, axis: Range | Choices, compared: dict[int, float]) -> dict[str, Any] | None:
-    """One setting's values against what all trials are compared by."""
+    """Return a chart of one setting's values against the figure that trials are compared by."""
     trials = [trial for trial in study.trials if trial.number in compared and key in trial.settings]
     if not trials:
         return None
@@ -140,7 +135,7 @@ def slice_figure(study: Study, key: str, axis: Range | Choices, compared: dict[i
     points = {
         "type": "scatter",
         "mode": "markers",
-        "x": [told_value(trial.settings[key]) if is_named else trial.settings[key] for trial in trials],
+        "x": [format_value(trial.settings[key]) if is_named else trial.settings[key] for trial in trials],
         "y": [min(value, top) for value in values],
         "text": [f"trial {trial.number}, {compared[trial.number]:.4f}" for trial in trials],
         "marker": {"symbol": ["triangle-up" if value > top else "circle" for value in values]},
@@ -149,7 +144,7 @@ def slice_figure(study: Study, key: str, axis: Range | Choices, compared: dict[i
         "hovertemplate": "%{text} with %{x}<extra></extra>",
     }
     kind = "category" if is_named else "log" if axis.log else "linear"
-    measured = "training loss at the first rung" if len(study.shares) > 1 else study.config.objective.told
+    measured = "training loss at the first rung" if len(study.shares) > 1 else study.config.objective.label
     layout = {
         "height": 300,
         "xaxis": {"title": {"text": key}, "type": kind, **_in_order(axis)},
@@ -161,16 +156,16 @@ def slice_figure(study: Study, key: str, axis: Range | Choices, compared: dict[i
 def _in_order(axis: Range | Choices) -> dict[str, Any]:
     if isinstance(axis, Range):
         return {}
-    return {"categoryorder": "array", "categoryarray": [told_value(value) for value in axis.choices]}
+    return {"categoryorder": "array", "categoryarray": [format_value(value) for value in axis.choices]}
 
 
 def importance_figure(study: Study, compared: dict[int, float]) -> dict[str, Any] | None:
-    """How much of the difference between good and other trials each setting makes (PED-ANOVA, Watanabe et al. 2023)."""
-    if len(study.config.space) < 2 or len(compared) < FEWEST_FOR_IMPORTANCE:
+    """Return a chart of the importance of each setting (PED-ANOVA, Watanabe et al. 2023); None for too few trials."""
+    if len(study.config.space) < 2 or len(compared) < MIN_TRIALS_FOR_IMPORTANCE:
         return None
     import optuna
 
-    known = study_of(study.config, [trial for trial in study.trials if trial.number in compared])
+    known = optuna_study(study.config, [trial for trial in study.trials if trial.number in compared])
     directed = optuna.create_study(direction="minimize" if study.falls else "maximize")
     for seen in known.get_trials(deepcopy=False):
         value = compared[seen.user_attrs["trial"]]
@@ -199,7 +194,7 @@ BEST, PAGE = "best.toml", "page.html"
 
 
 def lines(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """A line a trial: its settings, how far it came, and what it was worth."""
+    """Return a line for each trial: its settings, its progress, and its results."""
     return [
         {
             "trial": trial.number,
@@ -220,8 +215,8 @@ def lines(trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 
 def write_results(study: Study) -> dict[str, Any]:
-    """Write the best recipe and the page; returns where they are and what the best trial is. A page that cannot be
-    drawn ends no search."""
+    """Write the best recipe and the page, and return their paths and the best trial. A page that cannot be drawn is
+    logged, and does not end the search."""
     best = study.best
     found: dict[str, Any] = {
         "study": study.name,
@@ -238,28 +233,28 @@ def write_results(study: Study) -> dict[str, Any]:
         found["page"] = str(write_page(study, lines(study.trials), study.folder / PAGE))
     except Exception:
         log.exception("the page of study %s could not be drawn", study.name)
-    return {**found, "told": _told(study, best)}
+    return {**found, "told": _summary(study, best)}
 
 
-def _told(study: Study, best: Trial | None) -> str:
+def _summary(study: Study, best: Trial | None) -> str:
     count = f"{len(study.trials)} trials"
     if best is None or best.value is None:
-        return f"{count}; none came to its end"
-    return f"{count}; {study.config.objective.told} {best.value:.4f} with {told_settings(best.settings)}"
+        return f"{count}; none is complete"
+    return f"{count}; {study.config.objective.label} {best.value:.4f} with {format_settings(best.settings)}"
 
 
 def _write_best(study: Study, best: Trial) -> Path:
-    """The recipe's own text with the best settings written into it; `{recipe}` in paths stays the recipe's folder."""
-    source = study.asked.recipe.resolve()
+    """Write the recipe's text with the best settings, `{recipe}` in paths replaced by its folder; return the file."""
+    source = study.request.recipe.resolve()
     text = source.read_text(encoding="utf-8").replace("{recipe}", str(source.parent))
     document = tomlkit.parse(text)
     document.pop("search", None)
-    for setting in study.asked.settings:
+    for setting in study.request.settings:
         apply_setting(document, setting)
     for key, value in best.settings.items():
         apply_setting(document, as_setting(key, value))
     document["name"] = f"{study.base.name}, best of search {study.name}"[:80]
-    value = "" if best.value is None else f", {study.config.objective.told} {best.value:.5g}"
+    value = "" if best.value is None else f", {study.config.objective.label} {best.value:.5g}"
     head = f"# Trial {best.number} of {len(study.trials)} of the search {study.name}{value}: {_described(best)}.\n"
     path = study.folder / BEST
     write_atomically(path, (head + tomlkit.dumps(document)).encode())
@@ -267,26 +262,26 @@ def _write_best(study: Study, best: Trial) -> Path:
 
 
 def _described(trial: Trial) -> str:
-    return ", ".join(f"{key} = {told_value(value)}" for key, value in trial.settings.items()) or "as it was"
+    return ", ".join(f"{key} = {format_value(value)}" for key, value in trial.settings.items()) or "unchanged"
 
 
-def tell_study(study: Study, found: dict[str, Any], console: Console) -> None:
-    """The trials as a table, the best one's settings, and how to run them."""
+def print_study(study: Study, found: dict[str, Any], console: Console) -> None:
+    """Print the trials as a table, the best one's settings, and how to run them."""
     best = found["best"]
     console.print(trials_table(study, None if best is None else best["trial"]))
     if best is None:
         console.print(escape(found["told"]))
         return
-    console.print(f"best: trial {best['trial']}, {escape(study.config.objective.told)} [bold]{best['value']:.4f}[/]")
+    console.print(f"best: trial {best['trial']}, {escape(study.config.objective.label)} [bold]{best['value']:.4f}[/]")
     for key, value in best["settings"].items():
-        console.print(f"    {key} = {told_value(value)}", markup=False)
+        console.print(f"    {key} = {format_value(value)}", markup=False)
     console.print(f"run it: bessemer run {found['recipe']} --root {study.root}", markup=False)
     if found["page"]:
         console.print(f"page: {found['page']}", markup=False)
 
 
 def trials_table(study: Study, best: int | None) -> Table:
-    """A line a trial; `built` are the stages that no earlier run had built."""
+    """Return a row for each trial; `built` are the stages that no earlier run had built."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     keys = list(study.config.space)
     for column in (
@@ -300,17 +295,17 @@ def trials_table(study: Study, best: int | None) -> Table:
     ):
         table.add_column(column, justify="left" if column == "by" else "right")
     table.add_column("built")
-    table.add_column("became")
+    table.add_column("state")
     for line in lines(study.trials):
         error = "" if line["stderr"] is None else f" ± {line['stderr']:.4f}"
         table.add_row(
             str(line["trial"]),
             escape(line["by"]),
-            *(escape(told_value(line["settings"][key])) if key in line["settings"] else "" for key in keys),
+            *(escape(format_value(line["settings"][key])) if key in line["settings"] else "" for key in keys),
             f"{line['share']:.0%}",
             "" if line["loss"] is None else f"{line['loss']:.4f}",
             "" if line["value"] is None else f"{line['value']:.4f}{error}",
-            duration(line["seconds"]),
+            format_duration(line["seconds"]),
             ", ".join(line["built"]),
             escape(line["cause"] or line["state"]),
             style="bold" if line["trial"] == best else "",

@@ -1,7 +1,7 @@
-"""A study on disk: what is searched, the book of its trials, and which of them trains next.
+"""A search study on disk: what is searched, the log of its trials, and which of them trains next.
 
-`searches/NAME/` under the root holds `study.json` (what is searched), `trials.jsonl` (the book), `waiting/` (trials
-that people added and no search has taken in yet), and what is written for people: `page.html` and `best.toml`.
+`searches/NAME/` under the root holds `study.json` (what is searched), `trials.jsonl` (the log), `waiting/` (manually
+added trials that no search has taken yet), and the results, `page.html` and `best.toml`.
 """
 
 import json
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.experiments.samplers import next_promotion, propose, rung_shares
+from flows.experiments.samplers import next_promotion, rung_shares, suggest
 from flows.experiments.search_config import SearchConfig, Value, check_space, own_settings, rungs_of
-from flows.experiments.trial_log import Book, Came, Trial
+from flows.experiments.trial_log import Trial, TrialLog, TrialResult
 from flows.experiments.trials import as_setting
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
@@ -29,11 +29,11 @@ SEARCHES = "searches"
 
 STUDY, TRIALS, WAITING = "study.json", "trials.jsonl", "waiting"
 
-STUDY_LOST = "Remove it, and search again: trials that were made are reused."
+STUDY_LOST = "Remove it, and search again: finished trials are reused."
 
 
 @dataclass(frozen=True)
-class Asked:
+class StudyRequest:
     """What all trials of a study have in common."""
 
     recipe: Path
@@ -43,79 +43,77 @@ class Asked:
 
 
 class Study:
-    """A study that goes on: its trials, and the next one."""
+    """A study: its trials, and which segment of which trial is next."""
 
-    def __init__(self, asked: Asked, config: SearchConfig, root: Path) -> None:
-        self.asked, self.config, self.root = asked, config, root
-        self.base = load_recipe(asked.recipe, root, asked.settings, asked.limit)
+    def __init__(self, request: StudyRequest, config: SearchConfig, root: Path) -> None:
+        self.request, self.config, self.root = request, config, root
+        self.base = load_recipe(request.recipe, root, request.settings, request.limit)
         check_space(config, self.recipe_with, self.base)
         self.shares = rung_shares(rungs_of(config, self.recipe_with, self.base), config.eta)
         self.name = config.name or re.sub(r"[^A-Za-z0-9._-]+", "-", self.base.name)
         self.folder = root / SEARCHES / self.name
-        self._agree()
-        self.book = Book(self.folder / TRIALS)
+        self._check_definition()
+        self.log = TrialLog(self.folder / TRIALS)
 
     @property
     def trials(self) -> list[Trial]:
         """All trials so far."""
-        return self.book.trials
+        return self.log.trials
 
     @property
     def best(self) -> Trial | None:
-        """Of the trials that came to their end; of equals the earlier. None where none did."""
+        """The best complete trial, of equal ones the earlier; None where there is none."""
         ended = [trial for trial in self.trials if trial.state == "complete" and trial.value is not None]
         sign = 1.0 if self.config.objective.direction == "minimize" else -1.0
         return min(ended, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
 
     @property
     def falls(self) -> bool:
-        """Whether less is better in what all trials have: the loss at a rung, or the objective."""
+        """Whether less is better in the figure that all trials have: the loss at a rung, or the objective."""
         return len(self.shares) > 1 or self.config.objective.direction == "minimize"
 
     def recipe_with(self, settings: dict[str, Value], share: float | None = None, name: str = "") -> Recipe:
-        """The recipe under a trial's settings, its training paused at a share."""
+        """Return the recipe with a trial's settings, its training paused at a share."""
         more = [as_setting(key, value) for key, value in settings.items()]
         more += [] if share is None or share >= 1 else [as_setting("train.pause_share", share)]
-        recipe = load_recipe(self.asked.recipe, self.root, [*self.asked.settings, *more], self.asked.limit)
+        recipe = load_recipe(self.request.recipe, self.root, [*self.request.settings, *more], self.request.limit)
         return recipe.model_copy(update={"name": name}) if name else recipe
 
     @contextmanager
     def held(self, say: Callable[[str], None] = ignore) -> Iterator[None]:
-        """Work on the study, which one process at a time may; InputError where another does.
+        """Hold the lock of the study; InputError where another process does.
 
-        Of one whose machine went down only its silence tells, and `say` hears of the wait.
+        A process whose machine died shows only by its silence; `say` is called before this wait.
         """
 
         def on_wait(holder: str) -> None:
-            say(f"{holder} worked on study {self.name}; whether it still does is known within {LEASE_SECONDS:g} s")
+            say(f"{holder} worked on study {self.name}; checking for up to {LEASE_SECONDS:g} s whether it still runs")
 
         def refuse(holder: str) -> None:
             raise InputError(
-                f"study {self.name}: {holder} works on it. To add a trial of yours to it, use `bessemer study search"
-                " add`"
+                f"study {self.name}: {holder} works on it. To add a trial to it, use `bessemer study search add`"
             )
 
         with build_lease(self.folder / "lock", on_wait, on_alive=refuse):
             yield
 
-    def note(self, trial: Trial, came: Came) -> None:
-        """Write down what came of a trial's stretch."""
-        if came.state == "paused":
-            self.book.stop(trial, came.stop)
+    def record(self, trial: Trial, result: TrialResult) -> None:
+        """Append the result of a trial's segment to the log."""
+        if result.state == "paused":
+            self.log.stop(trial, result.stop)
         else:
-            self.book.end(trial, came.state, came.stop, came.value, came.stderr, came.cause)
+            self.log.end(trial, result.state, result.stop, result.value, result.stderr, result.cause)
 
-    def next_part(self, busy: Collection[int]) -> tuple[Trial, int] | None:
-        """The trial that trains next and the rung that it goes to, noted in the book; None where there is nothing to
-        do before one of those that are `busy` comes back.
+    def next_segment(self, busy: Collection[int]) -> tuple[Trial, int] | None:
+        """Return the trial that trains next and the rung to train to, and log it; None where all depends on the `busy`.
 
-        What a killed search left goes first, then what people added, then the best of a rung, then new settings.
+        Trials left by a killed search come first, then manually added ones, then the best of a rung, then new settings.
         """
-        self._take_in_waiting()
-        part = self._next(busy)
-        if part is not None:
-            self.book.begin(*part)
-        return part
+        self._add_waiting()
+        segment = self._next(busy)
+        if segment is not None:
+            self.log.begin(*segment)
+        return segment
 
     def _next(self, busy: Collection[int]) -> tuple[Trial, int] | None:
         for trial in self.trials:
@@ -128,13 +126,13 @@ class Study:
         if promotion is not None:
             return self.trials[promotion[0]], promotion[1]
         if not self.trials:
-            return self._add("recipe", own_settings(self.config.space, self.base, self.asked.recipe)), 0
+            return self._add("recipe", own_settings(self.config.space, self.base, self.request.recipe)), 0
         if sum(trial.origin != "hand" for trial in self.trials) < self.config.trials:
-            return self._add(self.config.sampler, propose(self.config, self.trials)), 0
+            return self._add(self.config.sampler, suggest(self.config, self.trials)), 0
         return None if busy else self._last_resort()
 
     def _last_resort(self) -> tuple[Trial, int] | None:
-        """With few trials no rung fills; the best of those that came farthest then goes on to the end."""
+        """Return the best paused trial at the highest rung: with few trials no rung fills, and one must complete."""
         if any(trial.state == "complete" for trial in self.trials):
             return None
         paused = [trial for trial in self.trials if trial.state == "paused" and trial.stops[-1].loss is not None]
@@ -153,41 +151,41 @@ class Study:
         return losses, began
 
     def _add(self, origin: Any, settings: dict[str, Value], waited_as: str = "") -> Trial:
-        return self.book.add(origin, settings, new_run_id(), waited_as)
+        return self.log.add(origin, settings, new_run_id(), waited_as)
 
-    def _take_in_waiting(self) -> None:
+    def _add_waiting(self) -> None:
         for path in sorted((self.folder / WAITING).glob("*.json")):
-            if not self.book.knows(path.name):
-                own = own_settings(self.config.space, self.base, self.asked.recipe)
-                self._add("hand", {**own, **read_sealed(path, "Remove it, and ask again.")}, path.name)
+            if not self.log.knows(path.name):
+                own = own_settings(self.config.space, self.base, self.request.recipe)
+                self._add("hand", {**own, **read_sealed(path, "Remove it, and add the trial again.")}, path.name)
             path.unlink()
 
-    def _agree(self) -> None:
-        """A study's trials are compared with each other, so that all must be of one recipe and one search."""
-        asked = {
+    def _check_definition(self) -> None:
+        """Write the definition of a new study; raise RecipeError where an existing one has another, since its trials
+        could not be compared."""
+        definition = {
             "recipe": self.base.identity_params(),
             "search": self.config.identity_params(),
-            "limit": self.asked.limit,
+            "limit": self.request.limit,
         }
-        how = {"path": str(self.asked.recipe.resolve()), "settings": list(self.asked.settings)}
+        how = {"path": str(self.request.recipe.resolve()), "settings": list(self.request.settings)}
         path = self.folder / STUDY
         if path.is_file():
             known = read_sealed(path, STUDY_LOST)["asked"]
-            changed = first_difference({"params": known}, {"params": json.loads(json.dumps(asked))})
+            changed = first_difference({"params": known}, {"params": json.loads(json.dumps(definition))})
             if changed is not None:
-                told = changed.removeprefix("params.")
+                difference = changed.removeprefix("params.")
                 raise RecipeError(
-                    f"study {self.name} under {self.folder.parent} began as another: {told}. Its trials could not be"
-                    f' compared with these; give this one another name ([search] name = "...")'
+                    f"study {self.name} under {self.folder.parent} has another definition: {difference}. Its trials"
+                    f' could not be compared with these; give this one another name ([search] name = "...")'
                 )
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        definition = {"asked": asked, "how": how, "search": self.config.model_dump(mode="json")}
-        write_sealed(path, definition)
+        write_sealed(path, {"asked": definition, "how": how, "search": self.config.model_dump(mode="json")})
 
 
 def reopen(root: Path, name: str) -> Study:
-    """The study of a name, to look at or to add to; InputError where there is none."""
+    """Return the study of a name, to show it or add a trial; InputError where there is none."""
     path = root / SEARCHES / name / STUDY
     if not path.is_file():
         known = sorted(found.parent.name for found in (root / SEARCHES).glob(f"*/{STUDY}"))
@@ -197,22 +195,24 @@ def reopen(root: Path, name: str) -> Study:
             else "there is none yet; start one with `bessemer study search RECIPE`"
         )
         raise InputError(f"study {name}: not under {root / SEARCHES}; {there}")
-    told = read_sealed(path, STUDY_LOST)
-    asked = Asked(Path(told["how"]["path"]), tuple(told["how"]["settings"]), told["asked"]["limit"])
-    return Study(asked, SearchConfig.model_validate({**told["search"], "name": name}), root)
+    saved = read_sealed(path, STUDY_LOST)
+    request = StudyRequest(Path(saved["how"]["path"]), tuple(saved["how"]["settings"]), saved["asked"]["limit"])
+    return Study(request, SearchConfig.model_validate({**saved["search"], "name": name}), root)
 
 
-def add_by_hand(study: Study, settings: dict[str, Value]) -> Path:
-    """Leave a trial for the search to take in, at once where it runs; RecipeError for settings that the recipe cannot
-    take or that are not searched."""
-    strange = [key for key in settings if key not in study.config.space]
-    if strange:
+def add_manual_trial(study: Study, settings: dict[str, Value]) -> Path:
+    """Write a trial for the search to take, at once if it runs, and return its file.
+
+    Raises RecipeError for settings that the recipe refuses or that are not searched.
+    """
+    unknown = [key for key in settings if key not in study.config.space]
+    if unknown:
         raise RecipeError(
-            f"--set {strange[0]}: study {study.name} searches {', '.join(study.config.space)} alone; what else differs"
-            f" would not be seen. Start another study for it"
+            f"--set {unknown[0]}: study {study.name} searches only {', '.join(study.config.space)}. Start another study"
+            f" for other keys"
         )
     if not settings:
-        raise RecipeError(f"a trial by hand needs settings: --set KEY=VALUE, of {', '.join(study.config.space)}")
+        raise RecipeError(f"a manual trial needs settings: --set KEY=VALUE, of {', '.join(study.config.space)}")
     study.recipe_with(settings)
     folder = study.folder / WAITING
     folder.mkdir(exist_ok=True)
@@ -221,8 +221,8 @@ def add_by_hand(study: Study, settings: dict[str, Value]) -> Path:
     return path
 
 
-def parsed(setting: str) -> tuple[str, Value]:
-    """Key and value of `key.path=value`."""
+def parse_setting(setting: str) -> tuple[str, Value]:
+    """Return key and value of `key.path=value`."""
     key, equals, text = setting.partition("=")
     if not equals or not key.strip():
         raise RecipeError(f"--set {setting}: write it as key.path=value, for example train.schedule.peak_lr=1e-3")

@@ -1,9 +1,7 @@
-"""The book of a study: every trial and what became of it, line by line, so that a kill at any instant loses nothing.
+"""The log of a study: every trial and its results, one line an event, so that a kill at any time loses nothing.
 
-Optuna's own storages know no trial that is paused and still teaches: one that runs is invisible to the sampler, and one
-that was pruned can never go on. So the book is ours, and Optuna sees a copy of it at each proposal (`proposing`).
-
-What comes of a stretch of a trial.
+Optuna's own storages have no paused trial that the sampler learns from: a running one is invisible to it, and a pruned
+one can never continue. So the log is ours, and Optuna gets a copy at each suggestion (`samplers.optuna_study`).
 """
 
 import math
@@ -17,9 +15,9 @@ from model.checksummed_json import complete_lines, read_sealed_lines, seal
 from model.errors import BessemerError, Numerics
 from tasks.execution.outcome import one_line
 
-BOOK_LOST = "Restore it from a copy, or give the study another name: trials whose runs stand are reused."
+LOG_LOST = "Restore it from a copy, or give the study another name: finished runs are reused."
 
-Origin = Literal["recipe", "tpe", "random", "hand"]
+WeightSource = Literal["recipe", "tpe", "random", "hand"]
 
 State = Literal["waiting", "running", "paused", "complete", "diverged", "failed"]
 
@@ -28,7 +26,7 @@ ENDED: tuple[State, ...] = ("complete", "diverged", "failed")
 
 @dataclass(frozen=True)
 class Stop:
-    """Where a trial came to: a rung, or its end."""
+    """Result of one segment of a trial, up to a rung or its end."""
 
     rung: int
     step: int
@@ -36,32 +34,32 @@ class Stop:
     loss: float | None
     """Mean training loss (nats) of the last steps before a rung; None at the end."""
     seconds: float
-    """What this stretch took, data stages included."""
+    """Time of this segment, data stages included."""
     built: tuple[str, ...]
-    """Stages that were built on this stretch; all others were reused."""
+    """Stages that were built in this segment; all others were reused."""
 
 
 @dataclass
 class Trial:
-    """Settings, and how far a training under them came."""
+    """Settings, and how far the training with them has come."""
 
     number: int
-    origin: Origin
+    origin: WeightSource
     settings: dict[str, Value]
     run_id: str
     state: State = "waiting"
     rung: int = -1
-    """The rung that it goes to, or came to last."""
+    """The rung that it is trained to, or reached last."""
     stops: list[Stop] = field(default_factory=list)
     value: float | None = None
-    """The objective's, of a trial that came to its end."""
+    """Value of the objective, for a complete trial."""
     stderr: float | None = None
     cause: str = ""
     """Why it failed."""
 
     def loss_at(self, rung: int) -> float | None:
-        """The loss at a rung before the end; infinite where training diverged on the way there, None where it has not
-        come there."""
+        """Return the loss at a rung before the end; infinite where training diverged before it, None where it was not
+        reached."""
         found = next((stop for stop in self.stops if stop.rung == rung), None)
         if found is not None:
             return math.inf if found.loss is None else found.loss
@@ -69,63 +67,63 @@ class Trial:
 
     @property
     def share(self) -> float:
-        """Share of its training that was made."""
+        """Share of its training that is done."""
         return max((stop.step / stop.steps for stop in self.stops if stop.steps), default=0.0)
 
     @property
     def seconds(self) -> float:
-        """What it took so far."""
+        """Time that it took so far."""
         return sum(stop.seconds for stop in self.stops)
 
 
-class Book:
-    """The trials of a study, as its file tells them."""
+class TrialLog:
+    """The trials of a study, read from its file and appended to it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.trials: list[Trial] = []
-        for event in read_sealed_lines(path, BOOK_LOST):
-            self._take(event)
+        for event in read_sealed_lines(path, LOG_LOST):
+            self._apply(event)
 
-    def add(self, origin: Origin, settings: dict[str, Value], run_id: str, waited_as: str = "") -> Trial:
-        """A new trial that waits; `waited_as` names the file in which a person left it."""
+    def add(self, origin: WeightSource, settings: dict[str, Value], run_id: str, waited_as: str = "") -> Trial:
+        """Add a waiting trial and return it; `waited_as` names the file of a manually added one."""
         number = len(self.trials)
         self._write(event="added", number=number, origin=origin, settings=settings, run_id=run_id, waited_as=waited_as)
         return self.trials[number]
 
     def begin(self, trial: Trial, rung: int) -> None:
-        """A trial sets out for a rung."""
+        """Record that a trial starts training to a rung."""
         self._write(event="began", number=trial.number, rung=rung)
 
     def stop(self, trial: Trial, stop: Stop) -> None:
-        """A trial came to a rung, and pauses."""
+        """Record that a trial reached a rung, and pauses."""
         self._write(event="stopped", number=trial.number, **asdict(stop))
 
     def end(
         self, trial: Trial, state: State, stop: Stop, value: float | None, stderr: float | None, cause: str
     ) -> None:
-        """A trial came to its end, whichever."""
-        told = {"state": state, "value": value, "stderr": stderr, "cause": cause}
-        self._write(event="ended", number=trial.number, **told, stop=asdict(stop))
+        """Record that a trial ended: complete, diverged or failed."""
+        end = {"state": state, "value": value, "stderr": stderr, "cause": cause}
+        self._write(event="ended", number=trial.number, **end, stop=asdict(stop))
 
     def knows(self, waited_as: str) -> bool:
-        """Whether a person's trial stands in the book already."""
-        return any(event.get("waited_as") == waited_as for event in read_sealed_lines(self._path, BOOK_LOST))
+        """Return whether a manually added trial is in the log already."""
+        return any(event.get("waited_as") == waited_as for event in read_sealed_lines(self._path, LOG_LOST))
 
     def _write(self, **event: Any) -> None:
         line = seal(event, indent=None)
-        whole = sum(map(len, complete_lines(self._path, BOOK_LOST)))
+        whole = sum(map(len, complete_lines(self._path, LOG_LOST)))
         handle = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            # A kill in the middle of a line leaves its beginning, which the next line must not be glued to.
+            # A kill in the middle of a line leaves its beginning, to which the next line must not be appended.
             os.ftruncate(handle, whole)
             os.pwrite(handle, line, whole)
             os.fsync(handle)
         finally:
             os.close(handle)
-        self._take(event)
+        self._apply(event)
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _apply(self, event: dict[str, Any]) -> None:
         if event["event"] == "added":
             kept = {key: event[key] for key in ("number", "origin", "settings", "run_id")}
             self.trials.append(Trial(**kept))
@@ -148,8 +146,8 @@ def _stop(event: dict[str, Any]) -> Stop:
 
 
 @dataclass(frozen=True)
-class Came:
-    """Where a trial came to, and what it was worth."""
+class TrialResult:
+    """Result of one segment of a trial, with the objective's value at its end."""
 
     number: int
     state: State
@@ -159,8 +157,8 @@ class Came:
     cause: str = ""
 
     @property
-    def told(self) -> str:
-        """In a few words."""
+    def summary(self) -> str:
+        """The result in a few words."""
         if self.state == "complete":
             return f"{self.value:.4f}"
         if self.state == "paused" and self.stop.loss is not None:
@@ -168,8 +166,8 @@ class Came:
         return self.cause or self.state
 
 
-def came_to_nothing(number: int, rung: int, error: BessemerError, seconds: float = 0.0) -> Came:
-    """A trial that ended in an error: its numbers got out of hand, or it failed."""
+def failed_result(number: int, rung: int, error: BessemerError, seconds: float = 0.0) -> TrialResult:
+    """Return the result of a trial that ended in an error: diverged or failed."""
     state: State = "diverged" if isinstance(error, Numerics) else "failed"
     cause = f"{type(error).__name__}: {one_line(error)}"
-    return Came(number, state, Stop(rung, 0, 0, None, seconds, ()), cause=cause)
+    return TrialResult(number, state, Stop(rung, 0, 0, None, seconds, ()), cause=cause)

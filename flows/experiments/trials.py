@@ -1,14 +1,8 @@
-"""Runs of the road within a larger undertaking: many of one recipe under other settings, perhaps several at once.
+"""Many runs of one recipe with other settings: run them, one task run each, and read the metrics of each run.
 
-Ordinary runs of a recipe under other settings, one task run for each (change, seed).
-
-What is measured of each run: loss, held-out figures, benchmarks, speed, size.
-
-Ablation: what each of a list of changes to a recipe does, one at a time, over several seeds.
-
-Every (change, seed) is an ordinary run of the road, so that stages which a change does not touch are reused. A change
-is laid beside the base seed by seed, which takes what both owe to a lucky start out of the difference, and over the
-items of a benchmark one by one. `components` takes heads and layers from a trained network instead.
+Every run is an ordinary run of the pipeline, so that stages which a change does not affect are reused. Searches,
+mixtures, ablations and scaling studies are built on this module. Ablations compare a change with the base seed by seed,
+which removes the luck of a seed from the difference, and over the items of a benchmark one by one.
 """
 
 import json
@@ -25,15 +19,15 @@ from prefect import task
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 
-from flows.metrics.formatting import shots_word
+from flows.metrics.formatting import format_shots
 from flows.metrics.heldout import HeldOut, held_out
 from flows.metrics.run_metrics import open_artifacts
 from flows.models.load import find_model
 from flows.planning.start_run import start_run
 from flows.recipe.schema import Recipe
 from flows.runs.guards import raise_if_interrupted
-from flows.runs.pipeline import walk
-from flows.runs.record import ONLOOKER, new_run_id
+from flows.runs.pipeline import run_stages
+from flows.runs.record import CURRENT_LISTENER, new_run_id
 from model.checkpoint.metrics import RECENT_SHARE, final_rows
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import BessemerError, Infra
@@ -42,83 +36,83 @@ from tasks.artifacts.build import ProgressListener
 from tasks.execution.outcome import one_line
 from tasks.prefect_tasks import TASKS
 
-_ALONE = threading.Lock()
+_DATA_STAGES = threading.Lock()
 
 
 class Stopped(KeyboardInterrupt):
-    """Another thread asked this run to stop; it leaves a checkpoint."""
+    """Raised in a run that another thread asked to stop; it leaves a checkpoint."""
 
 
 class TrialWatcher(ProgressListener):
-    """Hears one run of many: tells what is built, under the run's name, and can be asked to stop it."""
+    """Listener to one run of many: reports progress and builds under the run's name, and can stop the run."""
 
-    def __init__(self, name: str, onlooker: ProgressListener, stop: threading.Event) -> None:
+    def __init__(self, name: str, listener: ProgressListener, stop: threading.Event) -> None:
         self._name = name
-        self._onlooker = onlooker
+        self._listener = listener
         self._stop = stop
 
     def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
-        """Raises Stopped, in the thread of the run, once it was asked to stop."""
+        """Report progress, or raise Stopped in the thread of the run once `stop` is set."""
         if self._stop.is_set():
             raise Stopped
-        self._onlooker.progress(f"{self._name} {stage}", done, total, unit)
+        self._listener.progress(f"{self._name} {stage}", done, total, unit)
 
     def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
         if artifact.outcome == BUILT:
-            self._onlooker.finished(f"{self._name} {stage}", artifact, seconds)
+            self._listener.finished(f"{self._name} {stage}", artifact, seconds)
 
 
-def run_road(
+def run_pipeline(
     recipe: Recipe, root: Path, run_id: str, watcher: ProgressListener, *, until: str | None = None
 ) -> dict[str, Any]:
-    """Walk the road, or as far as the stage `until`, in the Prefect run that this is called in; returns the run's
-    record, whose `state` says whether it came to its end or paused. Raises what its stages raise.
+    """Run the pipeline, or its stages up to `until`, within the current Prefect run, and return the run's record.
 
-    Of runs in one process only trainings go on side by side: each other stage takes all cores by itself, and PyTorch's
-    number of threads, which decides bits, is a setting of the whole process.
+    Its `state` says whether the run completed or paused. Raises what its stages raise. In one process only trainings
+    run in parallel: every other stage uses all cores, and PyTorch's number of threads, which decides bits, is a setting
+    of the whole process.
     """
-    token = ONLOOKER.set(watcher)
+    token = CURRENT_LISTENER.set(watcher)
     try:
         run = start_run(recipe, root, run_id=run_id, until=until)
     finally:
-        ONLOOKER.reset(token)
+        CURRENT_LISTENER.reset(token)
 
-    def step(stage: str, *inputs: Any) -> Artifact:
-        with nullcontext() if stage == "train" else _ALONE:
+    def run_stage(stage: str, *inputs: Any) -> Artifact:
+        with nullcontext() if stage == "train" else _DATA_STAGES:
             return run.step(TASKS[stage], *inputs)
 
     with run:
-        walk(recipe, step)
+        run_stages(recipe, run_stage)
     return run.record.data
 
 
 def built_stages(record: Mapping[str, Any]) -> tuple[str, ...]:
-    """Stages that a run built and did not find standing; a training that paused was under way."""
+    """Return the stages that a run built, a paused training included."""
     return tuple(entry["stage"] for entry in record["stages"] if entry["outcome"] in (BUILT, "paused"))
 
 
 def as_setting(key: str, value: Any) -> str:
-    """`key=value`, as `--set` takes it."""
+    """Return `key=value`, as `--set` takes it."""
     return f"{key}={json.dumps(value)}"
 
 
 RUNS = "runs.json"
 
-RUNS_LOST = "Remove it: runs begin under new ids, and what they built is reused."
+RUNS_LOST = "Remove it: runs start with new ids, and existing artifacts are reused."
 
 
 @dataclass(frozen=True)
-class Setup:
+class Variant:
     """What is run for one (change, seed)."""
 
     recipe: Recipe
-    go_on: Callable[[Path], Recipe] | None = None
-    """Given the folder of the model that came of it: the second run, which is what is measured."""
+    second_recipe: Callable[[Path], Recipe] | None = None
+    """Returns the recipe of the second run, which is measured instead, from the folder of the first one's model."""
 
 
 @dataclass
-class Measured:
-    """One run in numbers. Of `values`, those in `higher` are better the higher they are."""
+class RunResult:
+    """The metrics of one run. Of `values`, those in `higher` are better the higher they are."""
 
     values: dict[str, float] = field(default_factory=dict)
     higher: set[str] = field(default_factory=set)
@@ -127,92 +121,98 @@ class Measured:
     built: tuple[str, ...] = ()
     run_id: str = ""
     cause: str = ""
-    """Why there are no numbers."""
+    """Why there are no metrics."""
     heldout: HeldOut = field(default_factory=HeldOut)
     of_heldout: dict[str, str] = field(default_factory=dict)
-    """Figure of held-out text, as `values` names it -> its metric of SCORES."""
+    """Held-out metric, as `values` names it -> its metric of SCORES."""
     of_tokens: dict[str, str] = field(default_factory=dict)
-    """Figure that says something only of these tokens -> what they are: the identity of the rows, or the
-    content of the vocabulary."""
+    """Metric that can only be compared for the same tokens -> the identity of the rows, or the content of the
+    vocabulary."""
 
-    def followed_by(self, second: "Measured") -> "Measured":
-        """The second run's numbers, but for the speed, which is this one's: second runs are alike."""
+    def followed_by(self, second: "RunResult") -> "RunResult":
+        """Return the second run's metrics with this run's speed, since second runs are alike."""
         speed = {SPEED: self.values[SPEED]} if SPEED in self.values else {}
         built = tuple(dict.fromkeys([*self.built, *second.built]))
         return replace(second, values=second.values | speed, built=built)
 
 
-def run_all(
-    setups: Mapping[tuple[str, int], Setup], root: Path, folder: Path, take: Callable[[str, int, Measured], None]
+def run_variants(
+    variants: Mapping[tuple[str, int], Variant],
+    root: Path,
+    folder: Path,
+    on_result: Callable[[str, int, RunResult], None],
 ) -> None:
-    """Run each setup in turn, and give `take` what was measured.
+    """Run each variant in turn, and call `on_result` with its metrics.
 
-    Ids of runs are kept in `folder`, so that a later call goes on under them. Raises what ends all: Infra, interrupts.
+    `folder` keeps the ids of runs, so that a later call continues them. Raises what ends all: Infra, interrupts.
     """
     known = folder / RUNS
     run_ids: dict[str, str] = read_sealed(known, RUNS_LOST) if known.is_file() else {}
-    onlooker, stop = ONLOOKER.get(), threading.Event()
-    for (change, seed), setup in setups.items():
+    listener, stop = CURRENT_LISTENER.get(), threading.Event()
+    for (change, seed), variant in variants.items():
         raise_if_interrupted()
         name = f"{change} {seed}"
-        ids = [run_ids.setdefault(one, new_run_id()) for one in (name, *([f"{name}, then"] if setup.go_on else []))]
+        ids = [
+            run_ids.setdefault(one, new_run_id())
+            for one in (name, *([f"{name}, then"] if variant.second_recipe else []))
+        ]
         write_sealed(known, run_ids)
-        state = run_change(change, seed, setup, root, ids, TrialWatcher(name, onlooker, stop))
-        came = state.result(raise_on_failure=False) if isinstance(state, State) else state
-        if not isinstance(came, Measured):
-            raise came
-        onlooker.note(name, came.cause or ", ".join(came.built) or "all reused")
-        take(change, seed, came)
+        state = run_variant(change, seed, variant, root, ids, TrialWatcher(name, listener, stop))
+        result = state.result(raise_on_failure=False) if isinstance(state, State) else state
+        if not isinstance(result, RunResult):
+            raise result
+        listener.note(name, result.cause or ", ".join(result.built) or "all reused")
+        on_result(change, seed, result)
 
 
 @task(name="change", task_run_name="{change}, seed {seed}", persist_result=False)
-def run_change(
-    change: str, seed: int, setup: Setup, root: Path, run_ids: list[str], watcher: ProgressListener
+def run_variant(
+    change: str, seed: int, variant: Variant, root: Path, run_ids: list[str], watcher: ProgressListener
 ) -> State:
-    """One change under one seed. Infra is raised; of other errors the table has the cause."""
+    """Run one change with one seed. Raises Infra; the cause of other errors goes into the table."""
     run_id = run_ids[0]
     try:
-        last = None if setup.go_on is None else "train"
-        came = measured(run_road(setup.recipe, root, run_id, watcher, until=last))
-        if setup.go_on is not None:
+        last = None if variant.second_recipe is None else "train"
+        result = read_result(run_pipeline(variant.recipe, root, run_id, watcher, until=last))
+        if variant.second_recipe is not None:
             run_id = run_ids[1]
-            second = setup.go_on(find_model(root, came.run_id)[0].path)
-            came = came.followed_by(measured(run_road(second, root, run_id, watcher)))
+            second = variant.second_recipe(find_model(root, result.run_id)[0].path)
+            result = result.followed_by(read_result(run_pipeline(second, root, run_id, watcher)))
     except Infra:
         raise
     except BessemerError as error:
         cause = f"{type(error).__name__}: {one_line(error)}"
-        came = Measured(run_id=run_id, cause=cause)
+        result = RunResult(run_id=run_id, cause=cause)
         get_run_logger().warning("%s, seed %d: %s", change, seed, cause)
-        return State(type="FAILED", name=type(error).__name__, message=one_line(error), data=came)  # pyright: ignore[reportArgumentType]
-    built = ", ".join(came.built) or "nothing"
-    return State(type="COMPLETED", name="Measured", message=f"{built} built", data=came)  # pyright: ignore[reportArgumentType]
+        return State(type="FAILED", name=type(error).__name__, message=one_line(error), data=result)  # pyright: ignore[reportArgumentType]
+    built = ", ".join(result.built) or "nothing"
+    return State(type="COMPLETED", name="RunResult", message=f"{built} built", data=result)  # pyright: ignore[reportArgumentType]
 
 
 HELDOUT = "heldout/all"
 
-BESIDE_MODEL = ("5gram_", "unigram_", "xz_", "frequent_", "majority_")
-"""Beginnings of metrics of held-out text that are a baseline's."""
+BASELINES = ("5gram_", "unigram_", "xz_", "frequent_", "majority_")
+"""Prefixes of held-out metrics that are a baseline's."""
 
 PER_TOKEN = re.compile("perplexity|accuracy|per_token")
-"""Metrics of held-out text that count tokens of a vocabulary, and not bytes."""
+"""Held-out metrics that are per token of a vocabulary, and not per byte."""
 
 LOSS, SPEED = "training loss", "tokens a second"
 
 ITEM_SCORES = "item_scores"
 
 
-def measured(record: dict[str, Any]) -> Measured:
-    """The numbers of a run that came to its end."""
+def read_result(record: dict[str, Any]) -> RunResult:
+    """Return the metrics of a completed run."""
     artifacts = open_artifacts(record)
-    found = Measured(run_id=record["run_id"])
+    found = RunResult(run_id=record["run_id"])
     found.built = tuple(entry["stage"] for entry in record["stages"] if entry["outcome"] == "built")
     if "train" in artifacts:
-        _of_training(artifacts["train"], found)
+        _add_training(artifacts["train"], found)
     if "chunk" in artifacts and LOSS in found.values:
         found.of_tokens[LOSS] = artifacts["chunk"].identity
     if "evaluate" in artifacts:
-        _of_scores(artifacts["evaluate"], found)
+        _add_scores(artifacts["evaluate"], found)
         found.heldout = held_out(artifacts)
         for name, metric in found.of_heldout.items():
             if PER_TOKEN.search(metric) and "vocab" in artifacts:
@@ -220,7 +220,7 @@ def measured(record: dict[str, Any]) -> Measured:
     return found
 
 
-def _of_training(model: Artifact, found: Measured) -> None:
+def _add_training(model: Artifact, found: RunResult) -> None:
     losses = final_rows(model.table("metrics"), model.table("steps")).column("loss").to_pylist()
     if losses:
         found.values[LOSS] = statistics.fmean(losses[-max(1, round(RECENT_SHARE * len(losses))) :])
@@ -230,18 +230,18 @@ def _of_training(model: Artifact, found: Measured) -> None:
         found.higher.add(SPEED)
 
 
-def _of_scores(scores: Artifact, found: Measured) -> None:
+def _add_scores(scores: Artifact, found: RunResult) -> None:
     for row in scores.table("scores").to_pylist():
         if row["value"] is None:
             continue
-        if row["task"] == HELDOUT and not row["metric"].startswith(BESIDE_MODEL):
+        if row["task"] == HELDOUT and not row["metric"].startswith(BASELINES):
             name = row["metric"].replace("_", " ")
             found.values[name] = row["value"]
             found.of_heldout[name] = row["metric"]
             if row["metric"].endswith("accuracy"):
                 found.higher.add(name)
     for row in scores.table(ITEM_SCORES).to_pylist():
-        name = f"{row['task']} {row['metric']}, {shots_word(row['shots'])}"
+        name = f"{row['task']} {row['metric']}, {format_shots(row['shots'])}"
         found.items.setdefault(name, {})[row["item_id"]] = row["value"]
     for name, items in found.items.items():
         found.values[name] = sum(items.values()) / len(items)

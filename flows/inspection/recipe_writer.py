@@ -16,8 +16,8 @@ from pydantic_core import PydanticUndefined
 
 from flows.inspection.fields import BYTES_PER_TOKEN, EPOCHS, TOKENS_PER_PARAMETER, Sizes, choose_sizes
 from flows.inspection.scan import ROOT_GROUP, FolderSurvey, SourceFound
-from flows.metrics.formatting import compact, size
-from flows.recipe.load import MIXTURE_KEYS
+from flows.metrics.formatting import format_bytes, format_count
+from flows.recipe.resolve import MIXTURE_KEYS
 from model.config.network import GPTConfig
 from model.config.options import (
     BatchWarmupConfig,
@@ -119,15 +119,15 @@ def write_recipe(survey: FolderSurvey, name: str) -> str:
     lines = [
         *_comment(
             f"A recipe for {survey.folder}: {sum(len(source.files) for source in survey.sources):,} files, about"
-            f" {size(total)} of text. A line that begins with # and a key shows a setting at its default: take the #"
-            f" away and change it. Lines that begin with ## explain. A recipe is code: a run of it reads the"
+            f" {format_bytes(total)} of text. A line that begins with # and a key shows a setting at its default: take"
+            f" the # away and change it. Lines that begin with ## explain. A recipe is code: a run of it reads the"
             f" files and addresses that it names and runs its extensions (docs/recipes.md; `bessemer run --untrusted`)."
         ),
         "format = 1                # version of the recipe format",
         f"name = {_toml(name)}    # shown with its runs",
         "seed = 1                  # every random choice follows from it",
         *_comment(
-            f"Tokens that training reads, repetitions included. The text holds about {compact(sizes.tokens)}"
+            f"Tokens that training reads, repetitions included. The text holds about {format_count(sizes.tokens)}"
             f" ({BYTES_PER_TOKEN} bytes a token, before cleaning); reading it up to {EPOCHS} times is almost as good as"
             f" new text (Muennighoff et al. 2023), and more than {TOKENS_PER_PARAMETER} tokens a parameter (Hoffmann et"
             f" al. 2022) would want a larger network."
@@ -156,7 +156,7 @@ def _source(survey: FolderSurvey, source: SourceFound, name: str, weight: float)
     about = "about " if not source.records.exact else ""
     lines = [
         f"[[sources]] # {len(source.files):,} files, {about}{source.records.records:,.0f} documents,"
-        f" {size(source.text_bytes)} of text",
+        f" {format_bytes(source.text_bytes)} of text",
         f"name = {_toml(name)}",
         f"paths = {_toml(_paths(survey, source))}",
         f"format = {_toml(source.format)}",

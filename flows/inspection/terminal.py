@@ -13,7 +13,7 @@ from rich.text import Text
 
 from flows.inspection.scan import FolderSurvey
 from flows.metrics.escaping import escaped
-from flows.metrics.formatting import compact, size
+from flows.metrics.formatting import format_bytes, format_count
 from flows.metrics.text_diff import ADDED, EVEN_PIECE, ODD_PIECE, REMOVED, SAME, SHARED, UNKNOWN_PIECE
 
 PAGE_WIDTH = 80
@@ -64,9 +64,9 @@ def tell_survey(survey: FolderSurvey, recipe: Path, console: Console) -> None:
         table.add_row(
             escape(source.group[:16]),
             source.format,
-            compact(len(source.files)),
-            f"{about}{compact(source.records.records)}",
-            size(source.text_bytes),
+            format_count(len(source.files)),
+            f"{about}{format_count(source.records.records)}",
+            format_bytes(source.text_bytes),
             escape(source.fields.text or "") if source.fields else "",
             ", ".join(f"{code} {count / judged:.0%}" for code, count in source.languages.most_common(3)),
         )
@@ -78,8 +78,8 @@ def tell_survey(survey: FolderSurvey, recipe: Path, console: Console) -> None:
         console.print(f"[yellow]not read[/] ... and {len(survey.unreadable) - MOST_UNREADABLE} more; all: --json")
     empty = f"; {survey.empty} empty files passed over" if survey.empty else ""
     console.print(
-        f"[dim]judged by the beginnings of {survey.looked_files} files ({size(survey.looked_bytes)} read); languages"
-        f" are shares of the texts looked at{empty}[/]",
+        f"[dim]judged by the beginnings of {survey.looked_files} files ({format_bytes(survey.looked_bytes)} read);"
+        f" languages are shares of the texts looked at{empty}[/]",
         width=PAGE_WIDTH,
     )
     console.print(f"\nwrote {escape(str(recipe))}; what comes next:")

@@ -1,11 +1,9 @@
-"""The law of conservation over a whole run: every document read has a fate, every row given to training was read.
+"""The accounts of a run: conservation of documents and rows, cost in time and energy, and warnings.
 
-What a run cost: the time of its stages, and an estimate of the energy that they took.
-
-Nothing is measured but time. The estimate is that of Green Algorithms (Lannelongue, Grealey and Inouye 2021,
-doi:10.1002/advs.202100707): power of the cores and of the memory, times what a data centre takes besides.
-
-What a reader of a run must not overlook: empty sources and rows, and a mixture that is not the recipe's.
+Conservation: every document that was read has one outcome, and every row given to training was read, skipped or not
+reached. Cost: only time is measured; energy is estimated as by Green Algorithms (Lannelongue, Grealey and Inouye 2021,
+doi:10.1002/advs.202100707), from the power of cores and memory and the overhead of a data centre. Warnings: empty
+sources, rejected files, padding, unknown tokens, and a mixture that differs from the recipe's.
 """
 
 from collections.abc import Mapping
@@ -24,9 +22,9 @@ DOCUMENT_STAGES = ("sample", "clean", "dedup", "decontaminate", "chunk")
 
 
 def conservation(artifacts: dict[str, Artifact], reports: dict[str, StageReport]) -> dict[str, Any]:
-    """Whether every document that was read has a fate, and every position that training was given was read.
+    """Count documents and positions by outcome, and say whether they add up (`balanced`).
 
-    `documents`: read = rejected + not selected + dropped + held out + what the last document stage let through;
+    `documents`: read = rejected + not selected + dropped + held out + what the last document stage passed on;
     `positions` of ORDER: given = trained + skipped by the guard + not reached.
     """
     stages = [stage for stage in DOCUMENT_STAGES if stage in reports]
@@ -42,7 +40,8 @@ def conservation(artifacts: dict[str, Artifact], reports: dict[str, StageReport]
         "held_out": sum(total.held_out for total in totals.values()),
         "packed" if last == "chunk" else "kept": totals[last].documents_out,
     }
-    ends = (documents[fate] for fate in ("rejected", "not_selected", "held_out", "packed", "kept") if fate in documents)
+    outcomes = ("rejected", "not_selected", "held_out", "packed", "kept")
+    ends = (documents[outcome] for outcome in outcomes if outcome in documents)
     balanced = documents["read"] == sum(ends) + sum(documents["dropped"].values()) and all(
         totals[before].documents_out == totals[after].documents_in for before, after in pairwise(stages)
     )
@@ -70,21 +69,21 @@ def _rows(artifacts: dict[str, Artifact]) -> dict[str, int]:
     return {"packed": rows, "in_order": read, "never_read": rows - read}
 
 
-def conservation_line(found: dict[str, Any]) -> str:
-    """The law as one line: `2,688 read = 12 rejected + 0 not selected + ...`; empty where nothing is known."""
+def describe_conservation(found: dict[str, Any]) -> str:
+    """Return the counts as one line: `2,688 read = 12 rejected + 0 not selected + ...`; empty without counts."""
     if not found:
         return ""
     documents = found["documents"]
     dropped = " + ".join(f"{count:,} dropped in {stage}" for stage, count in documents["dropped"].items())
     last = "packed" if "packed" in documents else "kept"
-    fates = [
+    outcomes = [
         f"{documents['rejected']:,} rejected",
         f"{documents['not_selected']:,} not selected",
         *([dropped] if dropped else []),
         f"{documents['held_out']:,} held out",
         f"{documents[last]:,} {last}",
     ]
-    line = f"{documents['read']:,} documents read = {' + '.join(fates)}"
+    line = f"{documents['read']:,} documents read = {' + '.join(outcomes)}"
     if "positions" in found:
         positions = found["positions"]
         line += f"; {positions['given']:,} rows given = {positions['trained']:,} trained"
@@ -94,26 +93,26 @@ def conservation_line(found: dict[str, Any]) -> str:
     return line if found["balanced"] else f"{line} (DOES NOT BALANCE)"
 
 
-WATTS_A_CORE = 12.0
-"""Its figure for a processor that is not named."""
+WATTS_PER_CORE = 12.0
+"""Green Algorithms' figure for an unknown processor."""
 
-WATTS_A_GIGABYTE = 0.3725
+WATTS_PER_GIGABYTE = 0.3725
 
 WATTS_OF_GPU = {"H200": 700.0, "H100": 700.0, "A100": 400.0, "V100": 300.0, "L40": 300.0, "T4": 70.0}
-"""Boards' power limits as their maker states them, by a word of their names."""
+"""Power limits of boards as their maker states them, by a word of the board's name."""
 
 WATTS_OF_OTHER_GPU = 200.0
-"""Its figure for one that is not named."""
+"""Green Algorithms' figure for an unknown GPU."""
 
-OF_THE_BUILDING = 1.67
-"""Its worldwide mean of power usage effectiveness: what a data centre draws by what its machines do."""
+POWER_USAGE_EFFECTIVENESS = 1.67
+"""Green Algorithms' worldwide mean: energy that a data centre takes over the energy that its machines take."""
 
 
 def cost(record: dict[str, Any], artifacts: dict[str, Artifact]) -> dict[str, Any]:
-    """`stages`: seconds of each stage's build and about how many watt-hours; `seconds` and `watt_hours` together;
-    `assumption` in words. Watt-hours are None for runs that did not note their machine.
+    """Return seconds and estimated watt-hours of each stage (`stages`) and in all, and the `assumption` in words.
 
-    Stages that were built in an earlier run count as they were built, for the model would not be without them.
+    Watt-hours are None for runs that did not record their machine. Stages built in an earlier run count as they were
+    built: the model needs them as well.
     """
     machine = record.get("machine")
     stages: list[dict[str, Any]] = []
@@ -122,7 +121,7 @@ def cost(record: dict[str, Any], artifacts: dict[str, Artifact]) -> dict[str, An
             continue
         seconds = artifacts[stage].manifest["timings"]["seconds"]
         watts = _watts(artifacts[stage], machine) if machine else None
-        hours = None if watts is None else OF_THE_BUILDING * watts * seconds / 3600
+        hours = None if watts is None else POWER_USAGE_EFFECTIVENESS * watts * seconds / 3600
         stages.append({"stage": stage, "seconds": seconds, "watt_hours": hours})
     if not stages:
         return {}
@@ -135,8 +134,8 @@ def cost(record: dict[str, Any], artifacts: dict[str, Artifact]) -> dict[str, An
 
 
 def _watts(artifact: Artifact, machine: dict[str, Any]) -> float:
-    """Of all cores and all memory for as long as the stage ran, and of the GPUs that it trained on."""
-    watts = machine["cores"] * WATTS_A_CORE + machine["memory_bytes"] / 1e9 * WATTS_A_GIGABYTE
+    """Return the power in watts of all cores, all memory, and the GPUs that the stage trained on."""
+    watts = machine["cores"] * WATTS_PER_CORE + machine["memory_bytes"] / 1e9 * WATTS_PER_GIGABYTE
     count, name = _gpus(artifact)
     return watts + count * _gpu_watts(name)
 
@@ -146,7 +145,7 @@ def _gpu_watts(name: str) -> float:
 
 
 def _gpus(artifact: Artifact) -> tuple[int, str]:
-    """How many GPUs a training ran on, and their name."""
+    """Return how many GPUs a training ran on, and their name."""
     parts = artifact.manifest["identity_parts"]
     params = parts.get("params", {})
     if artifact.stage != "train" or params.get("device") != "cuda":
@@ -156,38 +155,38 @@ def _gpus(artifact: Artifact) -> tuple[int, str]:
 
 
 def _assumption(artifacts: dict[str, Artifact], machine: dict[str, Any]) -> str:
-    told = f"{machine['cores']} cores of {WATTS_A_CORE:g} W, {machine['memory_bytes'] / 1e9:,.0f} GB of memory"
-    told += f" of {WATTS_A_GIGABYTE:g} W a GB"
+    text = f"{machine['cores']} cores of {WATTS_PER_CORE:g} W, {machine['memory_bytes'] / 1e9:,.0f} GB of memory"
+    text += f" of {WATTS_PER_GIGABYTE:g} W a GB"
     count, name = _gpus(artifacts["train"]) if "train" in artifacts else (0, "")
     if count:
-        told += f", {count} GPU{'s' if count > 1 else ''} of {_gpu_watts(name):g} W while training"
-    return f"{told}, all of them busy while a stage ran, times {OF_THE_BUILDING:g} for the building"
+        text += f", {count} GPU{'s' if count > 1 else ''} of {_gpu_watts(name):g} W while training"
+    return f"{text}, all of them busy while a stage ran, times {POWER_USAGE_EFFECTIVENESS:g} for the building"
 
 
-def energy_told(watt_hours: float) -> str:
-    """`8.1 Wh`, `1.2 kWh`, `3.4 MWh`."""
+def format_energy(watt_hours: float) -> str:
+    """Return `8.1 Wh`, `1.2 kWh`, `3.4 MWh`."""
     for unit, name in ((1e6, "MWh"), (1e3, "kWh")):
         if watt_hours >= unit:
             return f"{watt_hours / unit:.1f} {name}"
     return f"{watt_hours:.2g} Wh" if watt_hours < 10 else f"{watt_hours:.0f} Wh"
 
 
-WORTH_SAYING = 0.01
-"""Difference between the weight of a source and its share of what training read (both 0 to 1) that is told."""
+MIN_SHIFT = 0.01
+"""Least difference between a source's weight and its share of what training read (both 0 to 1) that is reported."""
 
-MUCH_PADDING = 0.25
-"""Share of the rows' tokens from which on padding is told."""
+MIN_PADDING = 0.25
+"""Least share of the rows' tokens at which padding is reported."""
 
-MOST_RULES = 3
+MAX_RULES = 3
 
-MUCH_UNKNOWN = 0.01
-"""Share of a source's tokens that lose what they stand for, from which it is told."""
+MIN_UNKNOWN = 0.01
+"""Least share of unknown tokens of a source that is reported."""
 
 
-def remarks(reports: Mapping[str, StageReport], settings: Mapping[str, Any]) -> list[str]:
-    """One sentence each, without a stop.
+def run_warnings(reports: Mapping[str, StageReport], settings: Mapping[str, Any]) -> list[str]:
+    """Return warnings about a run, each a sentence without full stop.
 
-    `reports` by stage in the order of the road; `settings` are the parameters of the run's sample.
+    `reports` by stage in the order of the pipeline; `settings` are the parameters of the run's sample.
     """
     return [
         *_empty_sources(reports),
@@ -199,101 +198,109 @@ def remarks(reports: Mapping[str, StageReport], settings: Mapping[str, Any]) -> 
 
 
 def _empty_sources(reports: Mapping[str, StageReport]) -> list[str]:
-    """The wipe-out guard looks at sources from 100 documents on; a smaller one that ends empty is told here."""
+    """Return a warning for each source that ends empty; the drop-rate limit covers sources of 100 documents or more."""
     stages = [stage for stage, report in reports.items() if report.sources]
     if not stages or stages[0] != "sample":
         return []
     plan = reports["sample"].facts.get("mixture_plan", {})
-    told: list[str] = []
+    warnings: list[str] = []
     for source in sorted({*plan, *reports["sample"].sources}):
         meant = plan.get(source, {}).get("weight") == 0
         if meant or reports[stages[-1]].sources.get(source, SourceCounts()).documents_out:
             continue
         read = reports["sample"].sources.get(source, SourceCounts()).documents_in
-        fates = [fate for stage in stages for fate in _fates(stage, reports[stage].sources.get(source), read)]
-        told.append(f"source `{source}` gave nothing to train on: {', '.join(fates) or 'its files hold no document'}")
-    return told
+        losses = [loss for stage in stages for loss in _losses(stage, reports[stage].sources.get(source), read)]
+        warnings.append(
+            f"source `{source}` gave nothing to train on: {', '.join(losses) or 'its files hold no document'}"
+        )
+    return warnings
 
 
 def _rejected_files(reports: Mapping[str, StageReport]) -> list[str]:
     facts = reports["sample"].facts if "sample" in reports else {}
-    told: list[str] = []
+    warnings: list[str] = []
     for source, files in facts.get("rejected_files", {}).items():
-        named = "; ".join(f"{file['path']} ({file['records']:,}: {file['reason']})" for file in files[:MOST_RULES])
-        told.append(f"source `{source}` has rejects, which `bessemer data history FILE` shows: {named}")
+        named = "; ".join(f"{file['path']} ({file['records']:,}: {file['reason']})" for file in files[:MAX_RULES])
+        warnings.append(f"source `{source}` has rejects, which `bessemer data history FILE` shows: {named}")
     for source, counts in facts.get("files", {}).items():
-        told += [f"source `{source}`: {number:,} {what}" for what, number in counts.items() if "folders" in what]
-    return told
+        warnings += [f"source `{source}`: {number:,} {what}" for what, number in counts.items() if "folders" in what]
+    return warnings
 
 
-def _fates(stage: str, counts: SourceCounts | None, read: int) -> list[str]:
+def _losses(stage: str, counts: SourceCounts | None, read: int) -> list[str]:
     if counts is None:
         return []
     rules = counts.dropped.most_common()
-    named = ", ".join(rule if len(rules) == 1 else f"{rule} ({count})" for rule, count in rules[:MOST_RULES])
-    more = f" and {len(rules) - MOST_RULES} more rules" if len(rules) > MOST_RULES else ""
-    fates = (
+    named = ", ".join(rule if len(rules) == 1 else f"{rule} ({count})" for rule, count in rules[:MAX_RULES])
+    more = f" and {len(rules) - MAX_RULES} more rules" if len(rules) > MAX_RULES else ""
+    losses = (
         (counts.not_selected, f"not selected in {stage}"),
         (counts.rejected, f"rejected in {stage} as unreadable"),
         (counts.held_out, f"held out in {stage}"),
         (counts.dropped.total(), f"dropped in {stage} by {named}{more}"),
     )
-    return [f"{count:,} of {read:,} {fate}" for count, fate in fates if count]
+    return [f"{count:,} of {read:,} {what}" for count, what in losses if count]
 
 
 def _shifted_mixture(reports: Mapping[str, StageReport], settings: Mapping[str, Any]) -> list[str]:
-    """Shares of the tokens read that are more than a point off the weights of the recipe, and what made them so."""
+    """Return which shares of the tokens read are more than a point off the recipe's weights, and why."""
     mixture = reports["chunk"].facts.get("mixture", {}) if "chunk" in reports else {}
     plan = reports["sample"].facts.get("mixture_plan", {}) if "sample" in reports else {}
-    asked = {source: line["weight"] for source, line in mixture.items()}
+    weights = {source: line["weight"] for source, line in mixture.items()}
     if settings.get("temperature") is None:
-        asked |= {source: line["weight"] for source, line in plan.items()}
+        weights |= {source: line["weight"] for source, line in plan.items()}
     realised = {source: line["realised_share"] for source, line in mixture.items()}
-    shifts = {source: realised.get(source, 0.0) - weight for source, weight in asked.items()}
-    far = [source for source, shift in shifts.items() if abs(shift) > WORTH_SAYING]
+    shifts = {source: realised.get(source, 0.0) - weight for source, weight in weights.items()}
+    far = [source for source, shift in shifts.items() if abs(shift) > MIN_SHIFT]
     if not mixture or not far:
         return []
-    told = "; ".join(
-        f"{source} {realised.get(source, 0.0):.1%} and not {asked[source]:.1%}"
+    shares = "; ".join(
+        f"{source} {realised.get(source, 0.0):.1%} and not {weights[source]:.1%}"
         f" ({_why(mixture.get(source), shifts[source])})"
         for source in sorted(far, key=lambda source: shifts[source])
     )
     limit = settings.get("limit") or 1.0
     small = f". The limit of {limit:.2%} leaves sources too small for their weights" if limit < 1 else ""
-    return [f"training read another mixture than the recipe asks for: {told}{small}"]
+    return [f"training read another mixture than the recipe asks for: {shares}{small}"]
 
 
 def _why(line: Mapping[str, Any] | None, shift: float) -> str:
     if line is None or not line["reads"]:
-        return "nothing of it was left"
+        return "none of its text was left"
     if line["planned_share"] < line["weight"] - 1e-9:
         return f"its {line['tokens']:,} tokens are read {line['epochs']:.2f} times, as often as is allowed"
-    rounded = abs(line["realised_share"] - line["planned_share"]) > WORTH_SAYING
-    return "rounded to whole rows" if rounded else "what others lack went to it" if shift > 0 else "others have more"
+    rounded = abs(line["realised_share"] - line["planned_share"]) > MIN_SHIFT
+    return (
+        "rounded to whole rows"
+        if rounded
+        else "it replaces what other sources lack"
+        if shift > 0
+        else "other sources have more"
+    )
 
 
 def _unknown_words(reports: Mapping[str, StageReport]) -> list[str]:
     vocabulary = reports["vocab"].facts.get("vocabulary", {}) if "vocab" in reports else {}
     if "base" in vocabulary:
-        cure = "extend the base by the source's script with vocab.extend, or take another base"
+        hint = "extend the base by the source's script with vocab.extend, or take another base"
     else:
-        cure = "raise vocab.vocab_size or vocab.character_coverage, or take another vocab.model_type"
+        hint = "raise vocab.vocab_size or vocab.character_coverage, or take another vocab.model_type"
     return [
-        f"{share:.1%} of the tokens of source `{source}` are unknown words, whose text the model never sees: {cure}"
+        f"{share:.1%} of the tokens of source `{source}` are unknown words, whose text the model never sees: {hint}"
         for source, share in sorted(vocabulary.get("unknown_share", {}).items())
-        if share > MUCH_UNKNOWN
+        if share > MIN_UNKNOWN
     ]
 
 
 def _padded_rows(reports: Mapping[str, StageReport]) -> list[str]:
-    """Rows that are padding for a good part, since texts are shorter than rows or do not fit beside each other."""
+    """Return a warning where much of the rows is padding: texts are too short for them or do not fit together."""
     facts = reports["chunk"].facts if "chunk" in reports else {}
-    if "rows" not in facts or facts["padding_share"] < MUCH_PADDING:
+    if "rows" not in facts or facts["padding_share"] < MIN_PADDING:
         return []
-    cure = "a smaller train.model.context"
+    hint = "a smaller train.model.context"
     if facts["rows"]["packing"] == "best_fit":
-        cure += " or chunk.packing = concat"
+        hint += " or chunk.packing = concat"
     return [
         f"{facts['padding_share']:.0%} of the rows of {facts['rows']['row_length']:,} tokens are padding: the texts are"
-        f" too short for them, or too long to stand two in a row; {cure} leaves less"
+        f" too short for them, or too long to stand two in a row; {hint} leaves less"
     ]

@@ -1,4 +1,6 @@
-"""The heat map of a training: what its thermometers read as it went on. The run page and the dashboard draw it."""
+"""The activation map of a training: ranges of activations by layer and step, as the network recorded them.
+
+The run page and Prefect's artifacts draw it. METRICS and model.json call the recorders thermometers."""
 
 import json
 import re
@@ -13,8 +15,8 @@ from tasks.artifacts.artifact import Artifact
 
 DESCRIPTION = "model.json"
 
-MOST_DECADES = 8
-"""Powers of ten that colours tell apart; what is below them has the colour of the lowest."""
+MAX_DECADES = 8
+"""Powers of ten that colours distinguish; smaller values have the colour of the lowest."""
 
 STREAM, HEAD = "residual stream", "head"
 
@@ -22,27 +24,27 @@ _NAME = re.compile(r"(?P<stack>encoder |decoder )?(?P<segment>.*?)(?P<scores> (?
 
 
 @dataclass(frozen=True)
-class HeatGroup:
-    """Thermometers of one kind, in the order of the network."""
+class ActivationGroup:
+    """Activations of one kind, in the order of the network."""
 
     title: str
     labels: tuple[str, ...]
-    """What each reads, in words that are unique within the group."""
+    """Name of each, unique within the group."""
     rows: tuple[int, ...]
-    """Their rows in the map."""
+    """Row of each in the map."""
 
 
 @dataclass(frozen=True)
-class HeatMap:
-    """Readings of P thermometers in C columns, each of which stands for one step or for several in a row."""
+class ActivationMap:
+    """Ranges of P activations in C columns, each of which covers one step or several in a row."""
 
-    groups: tuple[HeatGroup, ...]
+    groups: tuple[ActivationGroup, ...]
     edges: np.ndarray
-    """f64[C + 1]: tokens read before the first column, and up to the end of each."""
+    """f64[C + 1]: tokens read before the first column, and up to the end of each column."""
     largest: np.ndarray
-    """f64[P, C]: largest absolute value; infinite where one was infinite or no number."""
+    """f64[P, C]: largest absolute value; infinite where one was infinite or NaN."""
     bounds: np.ndarray | None
-    """f64[2, P, C]: smallest and largest value; None for trainings that kept magnitudes alone."""
+    """f64[2, P, C]: smallest and largest value; None for trainings that recorded only magnitudes."""
 
     @property
     def decades(self) -> tuple[int, int]:
@@ -51,30 +53,30 @@ class HeatMap:
         if not drawn.size:
             return 0, 1
         low, high = (int(np.floor(np.log10(drawn.min()))), int(np.ceil(np.log10(drawn.max()))))
-        return max(low, high - MOST_DECADES), max(high, low + 1)
+        return max(low, high - MAX_DECADES), max(high, low + 1)
 
     @property
     def powers(self) -> np.ndarray:
-        """f64[P, C]: logarithm to base 10 of the largest absolute value, within `decades`; NaN where not finite."""
+        """f64[P, C]: log10 of the largest absolute value, clipped to `decades`; NaN where not finite."""
         low, high = self.decades
         with np.errstate(divide="ignore"):
             powers = np.clip(np.log10(self.largest), low, high)
         return np.where(np.isfinite(self.largest), powers, np.nan)
 
 
-def trained_heat(train: Artifact, most_columns: int) -> HeatMap | None:
-    """The map of a training's artifact: of the steps that lead to its weights."""
+def training_activation_map(train: Artifact, most_columns: int) -> ActivationMap | None:
+    """Return the map of a training's artifact, over the steps that led to its weights; None without recordings."""
     metrics = final_rows(train.table("metrics"), train.table("steps")) if train.rows("metrics") else None
     if metrics is None or not any(record.name == DESCRIPTION for record in train.records):
         return None
     names = json.loads(train.file(DESCRIPTION).read_text(encoding="utf-8")).get("thermometers", [])
-    return heat_map(metrics, names, most_columns)
+    return activation_map(metrics, names, most_columns)
 
 
-def heat_map(metrics: pa.Table, names: Sequence[str], most_columns: int) -> HeatMap | None:
-    """The map of METRICS' rows, which are in the order of their steps; `names` are model.json's of the thermometers.
+def activation_map(metrics: pa.Table, names: Sequence[str], most_columns: int) -> ActivationMap | None:
+    """Return the map of METRICS' rows, in the order of their steps; `names` are those of model.json.
 
-    A column that stands for several steps has their extremes, so that no spike is lost. None where nothing was read.
+    A column that covers several steps has their extremes, so that no spike is lost. None where nothing was recorded.
     """
     largest = _readings(metrics, "thermometers", len(names))
     if largest is None:
@@ -85,7 +87,7 @@ def heat_map(metrics: pa.Table, names: Sequence[str], most_columns: int) -> Heat
     bounds = None
     if lows is not None and highs is not None:
         bounds = np.stack((np.minimum.reduceat(lows, starts).T, np.maximum.reduceat(highs, starts).T))
-    return HeatMap(
+    return ActivationMap(
         groups=_groups(names),
         edges=np.array([0.0, *tokens[starts[1:] - 1], tokens[-1]]),
         largest=np.maximum.reduceat(np.where(np.isnan(largest), np.inf, largest), starts).T,
@@ -94,14 +96,14 @@ def heat_map(metrics: pa.Table, names: Sequence[str], most_columns: int) -> Heat
 
 
 def _readings(metrics: pa.Table, column: str, count: int) -> np.ndarray | None:
-    """f64[steps, count]; None where the table lacks them."""
+    """Return f64[steps, count] from a column of METRICS; None where the table lacks it."""
     if column not in metrics.column_names or not metrics.num_rows or not count:
         return None
     values = metrics.column(column).combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.float64)
     return values.reshape(metrics.num_rows, count) if values.size else None
 
 
-def _groups(names: Sequence[str]) -> tuple[HeatGroup, ...]:
+def _groups(names: Sequence[str]) -> tuple[ActivationGroup, ...]:
     found: dict[str, list[tuple[str, int]]] = {}
     for row, name in enumerate(names):
         match = _NAME.fullmatch(name)
@@ -111,5 +113,6 @@ def _groups(names: Sequence[str]) -> tuple[HeatGroup, ...]:
         found.setdefault(title, []).append((match["segment"], row))
     ordered = sorted(found.items(), key=lambda item: item[0] == HEAD)
     return tuple(
-        HeatGroup(title, tuple(label for label, _ in rows), tuple(row for _, row in rows)) for title, rows in ordered
+        ActivationGroup(title, tuple(label for label, _ in rows), tuple(row for _, row in rows))
+        for title, rows in ordered
     )

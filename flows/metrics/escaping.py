@@ -1,8 +1,8 @@
-"""What reaches a terminal: characters that steer it, or that hide or reorder what is read, are written as escapes.
+"""Escape what commands print: characters that control a terminal, or that hide or reorder text, become escapes.
 
-Texts of documents, names of files and answers of servers are others' words. A terminal obeys ESC sequences in them
+Texts of documents, names of files and answers of servers are untrusted. A terminal obeys ESC sequences in them
 (colours, titles, links, answers typed back), and bidirectional overrides show a line in another order than it has
-(CVE-2021-42574). All that commands print passes through `EscapedStream` or `EscapingConsole`, whichever call wrote it.
+(CVE-2021-42574). All output of commands passes through `EscapedStream` or `EscapingConsole`.
 
 Escapes are written as in JSON (`\\u001b`), so that JSON which is printed with its own letters stays the same value.
 """
@@ -17,23 +17,23 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Span, Text
 
-_STEERING = re.compile(
+_UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but for tab and line feed, DEL, C1
     "\xad\u180e\u200b\u2060-\u2064\ufeff\U000e0000-\U000e007f"  # invisible
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u206f"  # direction of writing
     "\u2028\u2029\ufff9-\ufffb"  # ends of lines, and annotations that may be left out
     "\ud800-\udfff]"  # bytes of file names that are no UTF-8, which no terminal can be sent
 )
-"""Joiners (U+200C, U+200D) stay: Persian, Indic scripts and emoji are written with them."""
+"""Joiners (U+200C, U+200D) are kept: Persian, Indic scripts and emoji are written with them."""
 
 
 def escaped(text: str) -> str:
-    """The text with escapes in place of characters that steer a terminal or deceive its reader."""
-    return _STEERING.sub(_escape, text)
+    """Return the text with escapes in place of characters that control a terminal or deceive its reader."""
+    return _UNSAFE.sub(_escape, text)
 
 
 def escape_output() -> None:
-    """From here on all that this process prints is escaped."""
+    """Escape everything that this process prints from now on."""
     sys.stdout, sys.stderr = EscapedStream(sys.stdout), EscapedStream(sys.stderr)
 
 
@@ -44,16 +44,16 @@ class EscapedStream(io.TextIOBase):
         self._stream = stream
         behind = getattr(stream, "rich_proxied_file", stream)
         self.unescaped: TextIO = getattr(behind, "unescaped", behind)
-        """For `EscapingConsole` alone, whose colours are sequences too."""
+        """The stream for `EscapingConsole` alone, whose colours are ESC sequences too."""
 
     @property
     def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # of the stream behind
-        """That of the stream behind it."""
+        """That of the wrapped stream."""
         return self.unescaped.encoding
 
     @property
     def errors(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the stream behind it."""
+        """That of the wrapped stream."""
         return self.unescaped.errors
 
     def write(self, text: str, /) -> int:
@@ -74,7 +74,7 @@ class EscapedStream(io.TextIOBase):
 
 
 class EscapingConsole(Console):
-    """A console whose colours and bars are its own: text is escaped before it is laid out, and holds no links."""
+    """A console that escapes text before layout and removes links; its own colours and bars are kept."""
 
     def __init__(self, stream: TextIO, **options: Any) -> None:
         super().__init__(file=getattr(stream, "unescaped", stream), highlight=False, emoji=False, **options)
@@ -92,7 +92,7 @@ class EscapingConsole(Console):
 
 
 def _escaped_text(text: Text) -> Text:
-    edges = sorted({edge for found in _STEERING.finditer(text.plain) for edge in found.span()})
+    edges = sorted({edge for found in _UNSAFE.finditer(text.plain) for edge in found.span()})
     if not edges:
         return text
     shown = text.blank_copy()

@@ -1,8 +1,5 @@
-"""Numbers in words that a reader takes in at a glance: durations, counts, sizes, times, the ledger's evidence.
-
-Names as Plotly shows them: it reads what looks like HTML in its labels as such.
-
-Markdown of tables and pictures that Prefect's artifacts show.
+"""Format numbers and texts for people: durations, counts, sizes and times; evidence of the ledger; labels of Plotly,
+which reads HTML in them; and the Markdown of tables, images and code that Prefect's artifacts show.
 """
 
 import base64
@@ -17,10 +14,10 @@ from typing import Any
 from flows.metrics.escaping import escaped
 
 SHORT_ID = 12
-"""Characters of an id that tell documents of a run apart."""
+"""Characters of an id that distinguish the documents of a run."""
 
 UNTOLD = "unknown"
-"""How the vocabulary's comparison calls the language of documents that name none."""
+"""Language of documents that name none, in the vocabulary's comparison."""
 
 SHOT_WORDS = {0: "zero-shot", 1: "one-shot"}
 
@@ -28,11 +25,11 @@ LOSS_UNITS = {
     "masked_lm": "nats (hidden tokens plus sentence pairs)",
     "span_corruption": "nats a target of the decoder",
 }
-"""By objective; elsewhere nats a token."""
+"""Unit of the training loss by objective; `nats a token` for the others."""
 
 
-def duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 20 s`, `5 h 2 min`."""
+def format_duration(seconds: float) -> str:
+    """Return a duration such as `0.4 s`, `12 s`, `3 min 20 s`, `5 h 2 min`."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -42,132 +39,132 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def compact(number: float) -> str:
-    """`8,120`, `12.3K`, `1.2M`, `4.0B`."""
+def format_count(number: float) -> str:
+    """Return a count such as `8,120`, `12.3K`, `1.2M`, `4.0B`."""
     for least, unit, letter in ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "K")):
         if number >= least:
             return f"{number / unit:.1f}{letter}"
     return f"{number:,.0f}"
 
 
-def size(number: float) -> str:
-    """Bytes as `812 B`, `1.2 MB`."""
+def format_bytes(number: float) -> str:
+    """Return bytes as `812 B`, `1.2 MB`."""
     for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if number >= unit:
             return f"{number / unit:.1f} {name}"
     return f"{number:.0f} B"
 
 
-def clock(seconds: float | None) -> str:
-    """UTC date and time; a dash for a time that has not come."""
+def format_time(seconds: float | None) -> str:
+    """Return UTC date and time of seconds since 1970; a dash for None."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds)) if seconds else "-"
 
 
-def language_word(language: str) -> str:
-    """A language as documents name it; `not told` for those that name none, beside columns of unknown tokens."""
-    return "not told" if language == UNTOLD else language
+def format_language(language: str) -> str:
+    """Return a language as documents name it; `not given` for those that name none."""
+    return "not given" if language == UNTOLD else language
 
 
-def shots_word(shots: int) -> str:
-    """`zero-shot`, `one-shot`, `5-shot`."""
+def format_shots(shots: int) -> str:
+    """Return `zero-shot`, `one-shot`, `5-shot`."""
     return SHOT_WORDS.get(shots, f"{shots}-shot")
 
 
-def tally(stages: Iterable[Mapping[str, Any]]) -> str:
-    """What became of the stages of a run's record: `2 built, 6 reused`."""
+def count_outcomes(stages: Iterable[Mapping[str, Any]]) -> str:
+    """Return the outcomes of the stages of a run's record: `2 built, 6 reused`."""
     counts = Counter(entry["outcome"] for entry in stages)
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
 
 
 def loss_unit(rows: Mapping[str, Any]) -> str:
-    """What a training loss is counted in, given what chunk's rows are."""
+    """Return the unit of a training loss, given the description of chunk's rows."""
     return LOSS_UNITS.get(rows.get("objective", ""), "nats a token")
 
 
-def rows_told(found: Mapping[str, Any]) -> str:
-    """What chunk's rows are: `causal_lm in 12,300 rows of 257 tokens, best_fit, 0.12% padding`."""
+def describe_rows(found: Mapping[str, Any]) -> str:
+    """Return what chunk's rows are: `causal_lm in 12,300 rows of 257 tokens, best_fit, 0.12% padding`."""
     how = found.get("denoising", "whole words" if found.get("whole_words") else "")
-    told = (
+    text = (
         f"{found['objective']}{f' ({how})' if how else ''} in {found['rows']:,} rows of {found['row_length']:,} tokens,"
         f" {found['packing']}, {found['padding_share']:.2%} padding"
     )
     labels = found.get("labels", {})
     if not labels:
-        return told
+        return text
     shares = {name: labels.get(name, 0) / max(1, found["rows"]) for name in ("next", "not_next", "single")}
     return (
-        f"{told}; the second stretch follows the first in {shares['next']:.1%}, is of another document in"
+        f"{text}; the second segment follows the first in {shares['next']:.1%}, is of another document in"
         f" {shares['not_next']:.1%}, is missing in {shares['single']:.1%}"
     )
 
 
-def evidence_told(evidence: str | None) -> str:
-    """A ledger row's evidence in words: `in favour of 3f0c81d2a9b4 · similarity 0.912`; other texts as they are."""
+def describe_evidence(evidence: str | None) -> str:
+    """Return a ledger row's evidence: `in favour of 3f0c81d2a9b4 · similarity 0.912`; unchanged if it is no JSON."""
     try:
         named = json.loads(evidence or "")
     except json.JSONDecodeError:
         return evidence or ""
-    return " · ".join(_parts_told(named)) if isinstance(named, dict) else str(evidence)
+    return " · ".join(_evidence_parts(named)) if isinstance(named, dict) else str(evidence)
 
 
-def _parts_told(named: dict[str, Any]) -> list[str]:
+def _evidence_parts(named: dict[str, Any]) -> list[str]:
     rest = dict(named)
-    told: list[str] = []
+    parts: list[str] = []
     if "survivor" in rest:
-        told.append(f"in favour of {rest.pop('survivor')[:SHORT_ID]}")
+        parts.append(f"in favour of {rest.pop('survivor')[:SHORT_ID]}")
     if "earlier" in rest:
-        told.append(f"which the earlier dedup artifact {rest.pop('earlier')[:SHORT_ID]} holds")
+        parts.append(f"which the earlier dedup artifact {rest.pop('earlier')[:SHORT_ID]} holds")
     if "jaccard" in rest:
-        told.append(f"similarity {rest.pop('jaccard'):.3f}")
+        parts.append(f"similarity {rest.pop('jaccard'):.3f}")
     if "benchmark" in rest and "item_id" in rest:
-        told.append(f"item {rest.pop('item_id')} of {rest.pop('benchmark')}")
+        parts.append(f"item {rest.pop('item_id')} of {rest.pop('benchmark')}")
     if "start" in rest and "end" in rest:
-        told.append(f"bytes {rest.pop('start'):,} to {rest.pop('end'):,}")
-    return told + [f"{key.replace('_', ' ')} {value}" for key, value in rest.items()]
+        parts.append(f"bytes {rest.pop('start'):,} to {rest.pop('end'):,}")
+    return parts + [f"{key.replace('_', ' ')} {value}" for key, value in rest.items()]
 
 
-MOST_LETTERS = 40
+MAX_CHARACTERS = 40
 
 
-def plot_text(words: object, most_letters: int = MOST_LETTERS) -> str:
-    """The words as plain text, cut where they are longer than `most_letters`."""
-    told = " ".join(str(words).split())
-    return html.escape(told if len(told) <= most_letters else f"{told[: most_letters - 1]}…", quote=False)
+def plot_text(value: object, max_characters: int = MAX_CHARACTERS) -> str:
+    """Return a text in one line for Plotly, with HTML escaped, cut after `max_characters`."""
+    text = " ".join(str(value).split())
+    return html.escape(text if len(text) <= max_characters else f"{text[: max_characters - 1]}…", quote=False)
 
 
 LONGEST_NUMBER = 16
 
 _ACTIVE = re.compile(r"[\\`*\[\]|~@]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.", re.IGNORECASE)
-"""An underscore within a word is none of Markdown's (CommonMark 6.2, rules 2 and 6); bare addresses become links in
-GitHub's dialect (section 6.9), which Prefect's UI reads."""
+"""Characters that Markdown acts on. An underscore within a word is not one of them (CommonMark 6.2, rules 2 and 6);
+bare addresses become links in GitHub's dialect (section 6.9), which Prefect's UI reads."""
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: Sequence[str] = ()) -> str:
-    """A table; its first column and those named in `texts` are text, the others are numbers and stand to the right."""
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: Sequence[str] = ()) -> str:
+    """Return a table; the first column and those in `texts` are aligned left, the others, numbers, right."""
     marks = [":--" if number == 0 or column in texts else "--:" for number, column in enumerate(columns)]
     lines = [columns, marks, *([_cell(value) for value in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def plain(words: object) -> str:
-    """Text from data or a recipe as Markdown that shows it as it is: no HTML, link, emphasis or row comes of it."""
-    told = escaped(" ".join(str(words).split()))
-    return html.escape(_ACTIVE.sub(r"\\\g<0>", told), quote=False)
+def escape_markdown(words: object) -> str:
+    """Return text from data or a recipe as Markdown that shows it literally: no HTML, link, emphasis or table row."""
+    text = escaped(" ".join(str(words).split()))
+    return html.escape(_ACTIVE.sub(r"\\\g<0>", text), quote=False)
 
 
-def picture(svg: str, words: str) -> str:
-    """An SVG picture that stands in the text itself; `words` say what it shows to those who cannot see it."""
-    return f"![{plain(words)}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+def markdown_image(svg: str, words: str) -> str:
+    """Return an inline SVG image; `words` are its alternative text."""
+    return f"![{escape_markdown(words)}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
 
 
-def code(words: object) -> str:
-    """Text that is to be copied as it stands: paths, commands."""
-    told = escaped(" ".join(str(words).split()))
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", told)), default=0))
-    return f"`{told}`" if fence == "`" else f"{fence} {told} {fence}"
+def markdown_code(words: object) -> str:
+    """Return inline code: paths and commands that are copied literally."""
+    text = escaped(" ".join(str(words).split()))
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"`{text}`" if fence == "`" else f"{fence} {text} {fence}"
 
 
 def _cell(value: object) -> str:
-    words = plain(f"{value:,}" if isinstance(value, int) else value)
+    words = escape_markdown(f"{value:,}" if isinstance(value, int) else value)
     # A short number keeps its unit on its line.
     return words.replace(" ", "\N{NO-BREAK SPACE}") if len(words) <= LONGEST_NUMBER else words

@@ -1,15 +1,11 @@
-"""What held-out text says of networks that do not predict each next token, in words: BERT's and T5's own measures.
+"""Held-out metrics, read from artifacts: what BERT and T5 are measured by, fair comparisons of two runs, tokens per
+character, and what the notes of SCORES say about sampled items and few-shot examples.
 
-Held-out figures of two runs whose data differ: over the documents that both held out, and of which neither was
-trained on a copy.
+BERT and T5 do not predict each next token, so that bits per byte do not apply (`HELDOUT_METRICS`).
 
-A change of the data changes what is held out. Where near-duplicates stay, a held-out document's own copy is in the
-training text, and bits per byte look better than the model is (Lee et al. 2022, section 6: copies of held-out text).
-
-How many tokens a character of each language takes, measured on the text that was packed.
-
-What the notes of SCORES say of how items were asked: those that were drawn of all, and the examples that they were
-shown where fewer fit into the context than were asked for.
+Two runs whose data differ hold out different documents. Where near-duplicates are kept, the copy of a held-out document
+may be in the training text, and bits per byte look better than the model is (Lee et al. 2022, section 6). Runs are
+therefore compared over the documents that both held out and of which neither was trained on a copy (`fair_documents`).
 """
 
 import functools
@@ -26,16 +22,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.metrics.formatting import UNTOLD, shots_word
-from flows.runs.document_history import some_parts
+from flows.metrics.formatting import UNTOLD, format_shots
+from flows.runs.document_history import sample_parts
 from flows.runs.lineage import parts_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A metric of SCORES on held-out text, and the figure that a guess by frequency reaches."""
+class HeldoutMetric:
+    """A metric of SCORES on held-out text, and the baseline that guessing by frequency reaches."""
 
     metric: str
     words: str
@@ -43,24 +39,30 @@ class Measure:
     baseline_words: str = ""
     is_share: bool = False
 
-    def told(self, value: float) -> str:
-        """`2.310`, or `31.2%` where it is a share."""
+    def format(self, value: float) -> str:
+        """Return `2.310`, or `31.2%` where it is a share."""
         return f"{value:.1%}" if self.is_share else f"{value:.3f}"
 
 
-MEASURES = (
-    Measure("pseudo_bits_per_byte", "pseudo-bits per byte"),
-    Measure("masked_nats_per_token", "nats per hidden token", "unigram_masked_nats_per_token", "by frequency"),
-    Measure(
+HELDOUT_METRICS = (
+    HeldoutMetric("pseudo_bits_per_byte", "pseudo-bits per byte"),
+    HeldoutMetric("masked_nats_per_token", "nats per hidden token", "unigram_masked_nats_per_token", "by frequency"),
+    HeldoutMetric(
         "masked_accuracy",
-        "hidden tokens told rightly",
+        "hidden tokens predicted correctly",
         "frequent_token_accuracy",
         "the most frequent one",
         is_share=True,
     ),
-    Measure("next_accuracy", "pairs told rightly", "majority_next_accuracy", "the more frequent answer", is_share=True),
-    Measure("target_nats_per_token", "nats per target of the decoder"),
-    Measure(
+    HeldoutMetric(
+        "next_accuracy",
+        "pairs classified correctly",
+        "majority_next_accuracy",
+        "the more frequent answer",
+        is_share=True,
+    ),
+    HeldoutMetric("target_nats_per_token", "nats per target of the decoder"),
+    HeldoutMetric(
         "target_bits_per_byte",
         "bits per byte of the text that the decoder writes",
         "unigram_target_bits_per_byte",
@@ -68,12 +70,14 @@ MEASURES = (
     ),
 )
 
-OF_METRIC = {measure.metric: measure for measure in MEASURES}
+METRICS_BY_NAME = {measure.metric: measure for measure in HELDOUT_METRICS}
 
 
-def measured(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of SCORES about held-out text -> a line a measure and source, each measure's `all` last: `value`, `stderr`,
-    `n`, `note`, and the `baseline`'s value."""
+def heldout_metrics(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a line for each held-out metric and source from rows of SCORES, the source `all` last.
+
+    A line has `metric`, `source`, `value`, `stderr`, `n`, `note`, and `baseline`, the value of the baseline or None.
+    """
     values = {(row["task"], row["metric"]): row["value"] for row in rows}
     lines = [
         {
@@ -82,26 +86,28 @@ def measured(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             **{key: row[key] for key in ("value", "stderr", "n", "note")},
             "baseline": values.get((row["task"], measure.baseline)),
         }
-        for measure in MEASURES
+        for measure in HELDOUT_METRICS
         for row in rows
         if row["metric"] == measure.metric
     ]
-    return sorted(lines, key=lambda line: ([*OF_METRIC].index(line["metric"]), line["source"] == "all", line["source"]))
+    return sorted(
+        lines, key=lambda line: ([*METRICS_BY_NAME].index(line["metric"]), line["source"] == "all", line["source"])
+    )
 
 
-def line_told(line: dict[str, Any]) -> str:
-    """`31.2% (the most frequent one 7.4%)`; a dash without a value."""
-    measure = OF_METRIC[line["metric"]]
+def format_heldout_metric(line: dict[str, Any]) -> str:
+    """Return `31.2% (the most frequent one 7.4%)`; a dash without a value."""
+    measure = METRICS_BY_NAME[line["metric"]]
     if line["value"] is None:
         return "-"
-    beside = f" ({measure.baseline_words} {measure.told(line['baseline'])})" if line["baseline"] is not None else ""
-    return f"{measure.told(line['value'])}{beside}"
+    baseline = f" ({measure.baseline_words} {measure.format(line['baseline'])})" if line["baseline"] is not None else ""
+    return f"{measure.format(line['value'])}{baseline}"
 
 
-def whole_told(lines: Sequence[dict[str, Any]]) -> str:
-    """The means of the sources in one sentence; empty without any."""
+def summarize_heldout_metrics(lines: Sequence[dict[str, Any]]) -> str:
+    """Return the means over sources as one sentence; empty without any."""
     return ", ".join(
-        f"{OF_METRIC[line['metric']].words} {line_told(line)}"
+        f"{METRICS_BY_NAME[line['metric']].words} {format_heldout_metric(line)}"
         for line in lines
         if line["source"] == "all" and line["value"] is not None
     )
@@ -115,7 +121,7 @@ Document = tuple[str, bytes, int, int]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a run held out: its figures' parts, and where copies of a document would stand."""
+    """What a run held out: bits of each document, and the artifacts that know its copies."""
 
     bits: Mapping[str, Mapping[Document, float]] = field(default_factory=dict)
     """Metric of SCORES -> held-out document -> its bits."""
@@ -123,12 +129,12 @@ class HeldOut:
     decontaminate: Artifact | None = None
 
     def documents(self, metric: str) -> frozenset[Document]:
-        """The documents that a metric was measured on."""
+        """Return the documents that a metric was measured on."""
         return frozenset(self.bits.get(metric, {}))
 
 
 def held_out(artifacts: Mapping[str, Artifact]) -> HeldOut:
-    """What a run held out, from its artifacts; nothing where evaluation kept no bits of single documents."""
+    """Return what a run held out, from its artifacts; empty where evaluation kept no bits of single documents."""
     scores = artifacts.get("evaluate")
     bits: dict[str, dict[Document, float]] = defaultdict(dict)
     if scores is not None and scores.files(DOCUMENT_SCORES):
@@ -139,7 +145,7 @@ def held_out(artifacts: Mapping[str, Artifact]) -> HeldOut:
 
 
 def is_same_text(one: HeldOut, other: HeldOut) -> bool:
-    """Whether both were measured on the same documents, with the same copies left in what they were trained on."""
+    """Return whether both runs were measured on the same documents, with the same copies in their training text."""
     same = one.bits.keys() == other.bits.keys() and all(
         one.documents(metric) == other.documents(metric) for metric in one.bits
     )
@@ -147,7 +153,7 @@ def is_same_text(one: HeldOut, other: HeldOut) -> bool:
 
 
 def fair_documents(one: HeldOut, other: HeldOut, metric: str) -> frozenset[Document]:
-    """The documents that both held out and of which neither was trained on a copy that either's dedup knows."""
+    """Return the documents that both held out and of which neither trained on a copy known to either's dedup."""
     both = one.documents(metric) & other.documents(metric)
     trained = [_trained(run.decontaminate.path) for run in (one, other) if run.decontaminate is not None]
     copies = [_copies(run.dedup.path) for run in (one, other) if run.dedup is not None]
@@ -159,7 +165,7 @@ def fair_documents(one: HeldOut, other: HeldOut, metric: str) -> frozenset[Docum
 
 
 def mean_of_sources(run: HeldOut, metric: str, documents: frozenset[Document]) -> float:
-    """Bits over bytes of each source's documents, and of these the plain mean, as `heldout/all` has it."""
+    """Return the plain mean over sources of bits per byte of their documents, as `heldout/all` has it."""
     by_source: dict[str, list[Document]] = defaultdict(list)
     for document in documents:
         by_source[document[0]].append(document)
@@ -175,14 +181,14 @@ def _content(artifact: Artifact | None) -> str | None:
 
 @functools.lru_cache(maxsize=8)
 def _trained(decontaminate: Path) -> frozenset[bytes]:
-    """Ids of the documents that went on to training."""
+    """Return the ids of the documents that remained for training."""
     parts = parts_of(Artifact.open(decontaminate), "documents", ["doc_id"])
     return frozenset(doc_id for part in parts for doc_id in part.column("doc_id").to_pylist())
 
 
 @functools.lru_cache(maxsize=8)
 def _copies(dedup: Path) -> dict[bytes, set[bytes]]:
-    """Survivor -> the documents that were dropped as its copies."""
+    """Return, for each document kept in place of copies, the documents that were dropped as its copies."""
     found: dict[bytes, set[bytes]] = defaultdict(set)
     for part in parts_of(Artifact.open(dedup), "ledger", ["doc_id", "evidence"]):
         for row in part.to_pylist():
@@ -192,18 +198,19 @@ def _copies(dedup: Path) -> dict[bytes, set[bytes]]:
     return dict(found)
 
 
-MOST_LANGUAGES, LEAST_SHARE = 12, 0.002
-"""Languages that are told, and the share of all characters that one has at least: single documents whose language was
-mistaken would be a long list."""
+MAX_LANGUAGES, MIN_LANGUAGE_SHARE = 12, 0.002
+"""Languages shown at most, and the least share of characters of one; misdetected languages would make a long list."""
 
 
 def tokens_per_character(artifacts: dict[str, Artifact]) -> dict[str, float]:
-    """Language -> tokens of its packed text by characters (Unicode code points), from some parts of the documents;
-    the language with most text first."""
+    """Return tokens per character (Unicode code point) by language, the language with most text first.
+
+    Measured on the packed text of some parts of the documents.
+    """
     if "chunk" not in artifacts or "decontaminate" not in artifacts:
         return {}
-    documents = [_sizes(read_table(path)) for _, path in some_parts(artifacts["decontaminate"].files("documents"))]
-    spans = [_lengths(read_table(path)) for _, path in some_parts(artifacts["chunk"].files("spans"))]
+    documents = [_sizes(read_table(path)) for _, path in sample_parts(artifacts["decontaminate"].files("documents"))]
+    spans = [_lengths(read_table(path)) for _, path in sample_parts(artifacts["chunk"].files("spans"))]
     if not documents or not spans:
         return {}
     keys = ["doc_id", "piece"]
@@ -213,11 +220,11 @@ def tokens_per_character(artifacts: dict[str, Artifact]) -> dict[str, float]:
         [("tok_len_sum", "sum"), ("bytes_sum", "sum"), ("text_bytes", "sum"), ("characters", "sum")]
     )
     rows = sorted(by_language.to_pylist(), key=lambda row: (-row["characters_sum"], row["lang"]))
-    least = LEAST_SHARE * sum(row["characters_sum"] for row in rows)
+    least = MIN_LANGUAGE_SHARE * sum(row["characters_sum"] for row in rows)
     return {
-        # Of a document some rows may lie in parts that were not looked into: its packed bytes tell how much was.
+        # Some rows of a document may be in parts that were not read: its packed bytes say how much was.
         row["lang"]: row["tok_len_sum_sum"] / row["bytes_sum_sum"] * row["text_bytes_sum"] / row["characters_sum"]
-        for row in rows[:MOST_LANGUAGES]
+        for row in rows[:MAX_LANGUAGES]
         if row["bytes_sum_sum"] and row["characters_sum"] and row["characters_sum"] >= least
     }
 
@@ -244,34 +251,34 @@ def _lengths(spans: pa.Table) -> pa.Table:
     )
 
 
-_ROOM = re.compile(r"([\d.]+) examples on average: (\d+) of (\d+) items leave room for less than (\d+)")
+_SHORTENED = re.compile(r"([\d.]+) examples on average: (\d+) of (\d+) items leave room for less than (\d+)")
 
-_DRAWN = re.compile(r"(\d+) of (\d+) items drawn")
+_SAMPLED = re.compile(r"(\d+) of (\d+) items drawn")
 
 
-def drawn_told(scores: Iterable[Mapping[str, Any]]) -> str:
-    """One sentence without its full stop, from the notes of SCORES; empty where every benchmark was asked whole."""
+def describe_sampled_items(scores: Iterable[Mapping[str, Any]]) -> str:
+    """Return which benchmarks were evaluated on a sample of items, as a sentence without full stop; empty for none."""
     found: dict[str, str] = {}
     for row in scores:
-        match = _DRAWN.search(row["note"] or "")
+        match = _SAMPLED.search(row["note"] or "")
         if match:
             drawn, available = map(int, match.groups())
             found[row["task"]] = f"{row['task']} {drawn:,} of {available:,} items"
-    return f"{', '.join(found.values())}, as many as its max_items lets be drawn" if found else ""
+    return f"{', '.join(found.values())}, limited by its max_items" if found else ""
 
 
-def shots_told(scores: Iterable[Mapping[str, Any]]) -> str:
-    """One sentence without its full stop, from the notes of SCORES; empty where all examples fit."""
+def describe_few_shot_limits(scores: Iterable[Mapping[str, Any]]) -> str:
+    """Return where fewer few-shot examples fitted than asked for, without full stop; empty where all fitted."""
     found: dict[tuple[str, int], str] = {}
     for row in scores:
-        match = _ROOM.search(row["note"] or "")
+        match = _SHORTENED.search(row["note"] or "")
         if match:
             average, fewer, items, _ = match.groups()
             found[row["task"], row["shots"]] = (
-                f"{row['task']} {shots_word(row['shots'])} shows {average} examples on average, for {fewer} of {items}"
-                f" items leave no room for more"
+                f"{row['task']} {format_shots(row['shots'])} shows {average} examples on average, for {fewer} of"
+                f" {items} items leave no room for more"
             )
     if not found:
         return ""
-    told = "; ".join(found[key] for key in sorted(found))
-    return f"{told}. A larger train.model.context holds more"
+    text = "; ".join(found[key] for key in sorted(found))
+    return f"{text}. A larger train.model.context holds more"

@@ -1,11 +1,7 @@
-"""The numbers of a run, gathered from its artifacts and its record alone; the run page and the summary show them.
+"""The metrics of a run, collected from its artifacts and its record; the run page, the summary and others show them.
 
-Nothing is computed again and no stage knows of this: counts come from the stages' reports, scores and steps from their
-tables. A run that ended early has fewer findings, never wrong ones.
-
-What a training left out or went back from, with the documents that it concerned.
-
-The trained model that a run's training went on from, as its artifact tells it.
+Nothing is recomputed: counts come from the stages' reports, scores and steps from their tables. A run that ended early
+has fewer metrics, never wrong ones. `metric_readers` names every metric and the function that reads it.
 """
 
 from collections import Counter
@@ -16,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.metrics.accounting import DOCUMENT_STAGES, conservation, cost, remarks
+from flows.metrics.accounting import DOCUMENT_STAGES, conservation, cost, run_warnings
 from flows.metrics.formatting import SHORT_ID
-from flows.metrics.heldout import measured, tokens_per_character
+from flows.metrics.heldout import heldout_metrics, tokens_per_character
 from flows.recipe.stages import STAGES
 from flows.runs.lineage import documents_at
 from flows.runs.record import RUNNING, read_recipe, state_of, warn_once
@@ -38,71 +34,71 @@ LEFT_TO_RIGHT = {
     "unigram_bits_per_byte": "unigram",
     "xz_bits_per_byte": "xz",
 }
-"""Metrics of held-out text that may be laid beside each other: all of the text, each token from what precedes it."""
+"""Metrics of held-out text that can be compared: over all text, each token predicted from what precedes it."""
 
 
 def open_artifacts(record: dict[str, Any]) -> dict[str, Artifact]:
-    """Stage -> artifact, for the stages of a run whose artifact still stands."""
-    found = {entry["stage"]: _standing(Path(entry["path"])) for entry in record["stages"] if "path" in entry}
+    """Return the artifacts of a run by stage, for the stages whose artifact still exists."""
+    found = {entry["stage"]: _open_if_present(Path(entry["path"])) for entry in record["stages"] if "path" in entry}
     return {stage: artifact for stage, artifact in found.items() if artifact is not None}
 
 
-def gone_artifacts(record: dict[str, Any]) -> dict[str, str]:
-    """Stage -> what became of its artifact, for the stages of a run whose artifact no longer stands."""
-    gone: dict[str, str] = {}
+def missing_artifacts(record: dict[str, Any]) -> dict[str, str]:
+    """Return a sentence by stage, for the stages of a run whose artifact no longer exists."""
+    missing: dict[str, str] = {}
     for entry in record["stages"]:
-        if "path" in entry and _standing(path := Path(entry["path"])) is None:
+        if "path" in entry and _open_if_present(path := Path(entry["path"])) is None:
             aside = sorted(other.name for other in path.parent.glob(f"{path.name}.*") if is_set_aside(other))
             moved = f"; set aside as {', '.join(aside)}" if aside else ""
-            gone[entry["stage"]] = f"its artifact {path} no longer stands{moved}"
-    return gone
+            missing[entry["stage"]] = f"its artifact {path} no longer exists{moved}"
+    return missing
 
 
-def _standing(path: Path) -> Artifact | None:
+def _open_if_present(path: Path) -> Artifact | None:
     try:
         return Artifact.open(path)
     except (InputError, IntegrityError):
         return None
 
 
-FINDINGS = "findings.json"
+METRICS_FILE = "findings.json"
 
 FROM_TABLES = ("bits_per_byte", "measures", "scores", "gaps", "tokens_per_character", "conservation")
-"""Findings that take reading tables, not manifests alone."""
+"""Metrics that need tables to be read, not only manifests."""
 
 
-def gather(record: dict[str, Any], known: dict[str, Any] | None = None) -> dict[str, Any]:
-    """All findings of a run as JSON values; `record` is what `run.json` holds. Absent stages leave their key empty.
+def collect_metrics(record: dict[str, Any], known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return all metrics of a run as JSON values; `record` is what `run.json` holds. Absent stages give empty values.
 
-    `known` are findings of an earlier run with the same artifacts: with them no table is read, only manifests.
+    `known` are metrics of an earlier run with the same artifacts: with them no table is read, only manifests.
     """
     earlier = {name: known[name] for name in FROM_TABLES if name in known} if known else {}
-    return {name: earlier[name] if name in earlier else find() for name, find in finders(record).items()}
+    return {name: earlier[name] if name in earlier else find() for name, find in metric_readers(record).items()}
 
 
-def known_findings(record: dict[str, Any]) -> dict[str, Any] | None:
-    """The findings that were written beside the page of a run's artifacts; None where there are none."""
-    path = Path(record["page"]).with_name(FINDINGS) if record.get("page") else None
+def read_saved_metrics(record: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the metrics that were written with the page of a run; None where there are none."""
+    path = Path(record["page"]).with_name(METRICS_FILE) if record.get("page") else None
     if path is None or not path.is_file():
         return None
     try:
-        return read_sealed(path, "It is written anew by `bessemer runs report`; until then tables are read.")
+        return read_sealed(path, "`bessemer runs report` writes it again; until then tables are read.")
     except IntegrityError as error:
         warn_once(str(error))
         return None
 
 
-def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
-    """Each finding by name, not yet found: the page finds one by one, so that damage to one leaves the others."""
+def metric_readers(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+    """Return a function for each metric by name; read one by one, damage to one leaves the others readable."""
     artifacts = open_artifacts(record)
     reports = {stage: artifact.report for stage, artifact in artifacts.items()}
     return {
-        "road": lambda: road(record, artifacts, reports),
+        "road": lambda: stage_results(record, artifacts, reports),
         "files": lambda: _facts(reports, "sample", "files").get("files", {}),
         "sampling": lambda: _facts(reports, "sample", "mixture_plan", "mixture_remarks", "records_passed_over"),
         "funnel": lambda: funnel(reports),
         "languages": lambda: _facts(reports, "clean", "languages").get("languages", {}),
-        "remarks": lambda: remarks(reports, _settings(artifacts, "sample")),
+        "remarks": lambda: run_warnings(reports, _settings(artifacts, "sample")),
         "removed": lambda: removed(reports),
         "edited": lambda: edited(reports),
         "mixture": lambda: mixture(reports),
@@ -110,11 +106,11 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "leaks": lambda: leaks(reports),
         "leak_search": lambda: _facts(reports, "decontaminate", "planted", "common_ngrams"),
         "training": lambda: _facts(reports, "train", "training").get("training", {}),
-        "left_out": lambda: left_out(artifacts),
+        "left_out": lambda: skipped_steps(artifacts),
         "base_model": lambda: base_model(record, artifacts),
         "gate": lambda: {"max_rise": record.get("max_rise"), **_facts(reports, "evaluate", "gate").get("gate", {})},
         "bits_per_byte": lambda: bits_per_byte(artifacts),
-        "measures": lambda: measured(_heldout_rows(artifacts)),
+        "measures": lambda: heldout_metrics(_heldout_rows(artifacts)),
         "scores": lambda: scores(artifacts),
         "gaps": lambda: gaps(artifacts),
         "tokens_per_character": lambda: tokens_per_character(artifacts),
@@ -132,23 +128,23 @@ def _facts(reports: dict[str, StageReport], stage: str, *keys: str) -> dict[str,
 
 
 def rows(reports: dict[str, StageReport]) -> dict[str, Any]:
-    """What rows are: objective, packing, length, number, share of padding, and labels where they are pairs."""
+    """Return objective, packing, length, number and share of padding of rows, and labels where they are pairs."""
     facts = _facts(reports, "chunk", "rows", "padding_share")
     return {**facts["rows"], "padding_share": facts["padding_share"]} if "rows" in facts else {}
 
 
 def base_model(record: Mapping[str, Any], artifacts: Mapping[str, Artifact]) -> dict[str, Any]:
-    """What training told of its base model, with the folder that the recipe names and what was `trainable`; nothing
-    where it began with a new network."""
+    """Return what training recorded of its base model, with the `folder` in the recipe and what was `trainable`; empty
+    where it started with a new network."""
     if "train" not in artifacts:
         return {}
     train = artifacts["train"]
-    told = train.report.facts.get("base_model")
-    if told is None:
+    facts = train.report.facts.get("base_model")
+    if facts is None:
         return {}
-    asked = read_recipe(Path(record["root"]) / "runs" / record["run_id"]).get("train", {})
+    config = read_recipe(Path(record["root"]) / "runs" / record["run_id"]).get("train", {})
     trainable = train.manifest["identity_parts"]["params"].get("trainable", "all")
-    return {**told, "folder": asked.get("base_model"), "trainable": trainable}
+    return {**facts, "folder": config.get("base_model"), "trainable": trainable}
 
 
 DICTIONARIES = frozenset(
@@ -168,19 +164,19 @@ DICTIONARIES = frozenset(
         "cost",
     }
 )
-"""Findings that are dictionaries; all others are lists."""
+"""Metrics that are dictionaries; all others are lists."""
 
 
-def road(
+def stage_results(
     record: dict[str, Any], artifacts: dict[str, Artifact], reports: dict[str, StageReport]
 ) -> list[dict[str, Any]]:
-    """One entry a stage in order of the road: outcome, seconds, and what came out, in documents or its own unit.
+    """Return an entry for each stage in order: outcome, seconds, and its result, in documents or its own unit.
 
     `seconds` are those of this run; `built_seconds` those of the build, which may have been in an earlier run.
     """
     entries = {entry["stage"]: entry for entry in record["stages"]}
     ahead = _outcomes_ahead(record)
-    gone = gone_artifacts(record)
+    missing = missing_artifacts(record)
     found: list[dict[str, Any]] = []
     for stage in STAGES:
         entry = entries.get(stage, {"stage": stage, "outcome": ahead.get(stage, SKIPPED)})
@@ -194,14 +190,14 @@ def road(
             line["bytes"] = artifacts[stage].manifest["bytes"]
             line["by_source"] = _by_source(reports[stage])
             line["result"] = _result(stage, artifacts[stage], reports[stage])
-        elif stage in gone:
-            line["error"] = gone[stage]
+        elif stage in missing:
+            line["error"] = missing[stage]
         found.append(line)
     return found
 
 
 def _outcomes_ahead(record: dict[str, Any]) -> dict[str, str]:
-    """What a running run has still to do, by stage: the first is under way, the others are to come."""
+    """Return the outcomes of stages that a running run has yet to build: the first is under way, others to come."""
     if state_of(record) != RUNNING:
         return {}
     done = {entry["stage"] for entry in record["stages"]}
@@ -223,7 +219,7 @@ def _by_source(report: StageReport) -> dict[str, dict[str, int]]:
 
 
 def _result(stage: str, artifact: Artifact, report: StageReport) -> dict[str, Any]:
-    """What a stage gave, as (amount, unit), in the unit that a reader thinks in."""
+    """Return the result of a stage as `amount` and `unit`, in the unit natural to the stage."""
     if stage == "vocab":
         return {"amount": report.facts.get("vocabulary", {}).get("pieces", 0), "unit": "pieces"}
     if stage == "chunk":
@@ -236,7 +232,7 @@ def _result(stage: str, artifact: Artifact, report: StageReport) -> dict[str, An
 
 
 def funnel(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
-    """By source, in documents: `read` (all records), what each stage let through, and what was held out."""
+    """Return by source, in documents: `read` (all records), what each stage passed on, and what was held out."""
     stages = [stage for stage in DOCUMENT_STAGES if stage in reports]
     if not stages:
         return []
@@ -254,12 +250,12 @@ def funnel(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
 
 
 def removed(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
-    """Every rule that dropped documents: stage, rule, documents, and by source; most first within a stage."""
+    """Return every rule that dropped documents: stage, rule, documents, and by source; most first within a stage."""
     return _by_rule(reports, "dropped")
 
 
 def edited(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
-    """Every rule that edited documents, in the shape of `removed`."""
+    """Return every rule that edited documents, in the format of `removed`."""
     return _by_rule(reports, "edited")
 
 
@@ -283,42 +279,42 @@ def _by_rule(reports: dict[str, StageReport], what: str) -> list[dict[str, Any]]
 
 
 def mixture(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
-    """GPT-3's table 2.2 for this run: source, documents, tokens, rows, weight, planned and realised share, epochs."""
+    """Return by source documents, tokens, rows, weight, planned and realised share, epochs (as GPT-3's table 2.2)."""
     table = _facts(reports, "chunk", "mixture").get("mixture", {})
     return sorted(({"source": source, **line} for source, line in table.items()), key=lambda line: -line["weight"])
 
 
 def leaks(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
-    """By benchmark: items, and how many are leaked, clean, unmatchable; `remains`: leaked and still in the text."""
+    """Return by benchmark: items, and how many are leaked, clean, unmatchable; `remains`: leaked and still in text."""
     table = _facts(reports, "decontaminate", "benchmarks").get("benchmarks", {})
     return [{"benchmark": name, **line} for name, line in table.items()]
 
 
 def bits_per_byte(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """By held-out source, `all` last: bits per UTF-8 byte of the model, a 5-gram, the token unigram and xz.
+    """Return by held-out source, `all` last: bits per UTF-8 byte of the model, a 5-gram, the token unigram and xz.
 
-    A model that does not predict each next token has none; `measures` has what it is measured by.
+    A model that does not predict each next token has none; the metric `measures` has its figures.
     """
     by_source: dict[str, dict[str, Any]] = {}
     for row in _heldout_rows(artifacts):
-        who = LEFT_TO_RIGHT.get(row["metric"])
-        if who is None:
+        predictor = LEFT_TO_RIGHT.get(row["metric"])
+        if predictor is None:
             continue
         line = by_source.setdefault(row["task"].removeprefix(HELDOUT), {"source": row["task"].removeprefix(HELDOUT)})
-        line[who] = row["value"]
-        if who == "model" or "n" not in line:
+        line[predictor] = row["value"]
+        if predictor == "model" or "n" not in line:
             line.update(n=row["n"], stderr=row["stderr"], note=row["note"])
     return sorted(by_source.values(), key=lambda line: (line["source"] == "all", line["source"]))
 
 
 def scores(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """All rows of SCORES about benchmarks, in the order of the artifact."""
+    """Return all rows of SCORES about benchmarks, in the order of the artifact."""
     return [row for row in _score_rows(artifacts) if not row["task"].startswith((HELDOUT, LANGUAGE))]
 
 
 def gaps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """Leaked beside clean items of each benchmark, as `tasks.evaluate.comparison` has them: `difference`, `stderr`,
-    `p`; none of an evaluation that did not compare them."""
+    """Return the contamination gap of each benchmark, leaked minus clean items: `difference`, `stderr`, `p`; empty for
+    an evaluation that did not compare them (`tasks.evaluate.comparison`)."""
     if "evaluate" not in artifacts or not artifacts["evaluate"].rows("gaps"):
         return []
     return artifacts["evaluate"].table("gaps").to_pylist()
@@ -336,15 +332,15 @@ def _settings(artifacts: dict[str, Artifact], stage: str) -> dict[str, Any]:
     return artifacts[stage].manifest["identity_parts"]["params"] if stage in artifacts else {}
 
 
-SINGLE = ("spike", "skipped_step")
-"""Kinds of EVENTS that left out one step by its numbers."""
+SKIPPED_STEP_KINDS = ("spike", "skipped_step")
+"""Kinds of EVENTS by which the guard skipped a single step."""
 
-MOST_STEPS, MOST_DOCUMENTS = 20, 8
+MAX_STEPS, MAX_DOCUMENTS = 20, 8
 
 
-def left_out(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """The ways back, then the first steps that were left out one by one; each with its positions of ORDER, their number
-    of documents, and some of these by source and file."""
+def skipped_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """Return the rollbacks of a training, then the first single steps that were skipped; each with its positions of
+    ORDER, their number of documents, and some of these by source and file."""
     if "train" not in artifacts:
         return []
     train = artifacts["train"]
@@ -359,44 +355,46 @@ def left_out(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
         }
         for decision in train.report.facts.get("decisions", ())
     ]
-    # A run in which all stages stand reads no table.
+    # A run whose training skipped nothing must read no table.
     if not train.report.facts.get("training", {}).get("skipped_steps"):
         return lines
     events = train.table("events")
-    alone = events.filter(pc.is_in(events.column("kind"), value_set=pa.array(SINGLE, pa.string()))).to_pylist()
-    for event in alone[:MOST_STEPS]:
+    alone = events.filter(
+        pc.is_in(events.column("kind"), value_set=pa.array(SKIPPED_STEP_KINDS, pa.string()))
+    ).to_pylist()
+    for event in alone[:MAX_STEPS]:
         begin, end = min(event["positions"]), max(event["positions"]) + 1
         lines.append({"kind": event["kind"], "step": event["step"], **_documents(artifacts, begin, end)})
-    if len(alone) > MOST_STEPS:
-        lines[-1]["more"] = len(alone) - MOST_STEPS
+    if len(alone) > MAX_STEPS:
+        lines[-1]["more"] = len(alone) - MAX_STEPS
     return lines
 
 
 def _documents(artifacts: dict[str, Artifact], begin: int, end: int) -> dict[str, Any]:
     found = documents_at(artifacts, begin, end) if end > begin else []
-    shown = [{"doc_id": doc_id, "source": source, "path": path} for doc_id, source, path in found[:MOST_DOCUMENTS]]
+    shown = [{"doc_id": doc_id, "source": source, "path": path} for doc_id, source, path in found[:MAX_DOCUMENTS]]
     return {"positions": [begin, end], "documents": len(found), "some": shown}
 
 
 STARTS = {
-    "mean": "the mean of the rows that wrote them before",
-    "mean_noise": "the mean of the rows that wrote them before and some noise",
+    "mean": "the mean of the rows of their old tokens",
+    "mean_noise": "the mean of the rows of their old tokens plus some noise",
     "random": "noise, like those of a new network",
 }
-"""How new rows began, in words."""
+"""How new rows of the embedding were initialised, in words."""
 
 
-def base_model_told(found: Mapping[str, Any]) -> str:
-    """One sentence without its full stop; empty where there was no base model."""
+def describe_base_model(found: Mapping[str, Any]) -> str:
+    """Return how training used its base model, as a sentence without full stop; empty where there was none."""
     if not found:
         return ""
     named = f"{found['folder']} (" if found.get("folder") else "a trained model ("
-    told = f"Training went on from {named}weights {found['weights'][:SHORT_ID]})"
+    text = f"Training started from {named}weights {found['weights'][:SHORT_ID]})"
     rows = found.get("new_rows")
     if rows is None:
-        return f"{told}, under its own vocabulary; all weights were trained"
-    told += f" with {rows:,} new rows, which began as {STARTS.get(found['start'], found['start'])}"
+        return f"{text}, under its own vocabulary; all weights were trained"
+    text += f" with {rows:,} new rows, initialised as {STARTS.get(found['start'], found['start'])}"
     if found["without_meaning"] and found["start"] != "random":
-        told += f"; {found['without_meaning']:,} of them, to which the base's ids give no meaning, near the mean of all"
+        text += f"; {found['without_meaning']:,} of them, to which the base's ids give no meaning, near the mean of all"
     alone = found["trainable"] == "new_rows"
-    return f"{told}; {'only the new rows were' if alone else 'all weights were'} trained"
+    return f"{text}; {'only the new rows were' if alone else 'all weights were'} trained"

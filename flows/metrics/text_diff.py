@@ -1,4 +1,4 @@
-"""Two texts as one: stretches that stayed, went and came, by words and the blanks between them."""
+"""Compare two texts by words: segments that both have, and segments that were removed or added."""
 
 import difflib
 import re
@@ -6,15 +6,15 @@ import re
 SAME, REMOVED, ADDED, SHARED = "same", "removed", "added", "shared"
 
 ODD_PIECE, EVEN_PIECE = "odd piece", "even piece"
-"""Neighbours in a row of pieces, told apart by nothing but their turn."""
+"""Kinds of neighbouring tokens, which differ only so that they can be coloured in turn."""
 
 UNKNOWN_PIECE = "unknown piece"
-"""A token that loses the text it stands for."""
+"""Kind of a token that does not preserve its text."""
 
-MOST_WORDS = 4000
-"""Words compared at most on each side: the comparison takes quadratic time where texts differ much."""
+MAX_WORDS = 4000
+"""Words compared on each side; the comparison takes quadratic time for texts that differ much."""
 
-LEAST_SHARED_WORDS = 5
+MIN_SHARED_WORDS = 5
 
 _WORDS = re.compile(r"\s+|[^\W_]+|.", re.DOTALL)
 
@@ -23,10 +23,10 @@ Segments = list[tuple[str, str]]
 
 
 def inline_difference(before: str, after: str) -> Segments:
-    """The segments of `before` and `after`: without the added ones they give `before`, without the removed `after`."""
+    """Return the segments of both texts: without the added ones they are `before`, without the removed ones `after`."""
     old, new = _WORDS.findall(before), _WORDS.findall(after)
-    if len(old) > MOST_WORDS or len(new) > MOST_WORDS:
-        return _by_ends(before, after)
+    if len(old) > MAX_WORDS or len(new) > MAX_WORDS:
+        return _by_lines(before, after)
     segments: Segments = []
     for what, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if what == "equal":
@@ -39,8 +39,8 @@ def inline_difference(before: str, after: str) -> Segments:
     return segments
 
 
-def _by_ends(before: str, after: str) -> Segments:
-    """Long texts by lines, which is coarse and fast."""
+def _by_lines(before: str, after: str) -> Segments:
+    """Compare long texts by lines, which is coarser and fast."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     segments: Segments = []
     for what, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=True).get_opcodes():
@@ -53,13 +53,13 @@ def _by_ends(before: str, after: str) -> Segments:
 
 
 def shared_passages(text: str, other: str) -> Segments:
-    """`text` with the passages marked that also stand in `other`, from five words on."""
-    old, new = _WORDS.findall(text)[:MOST_WORDS], _WORDS.findall(other)[:MOST_WORDS]
+    """Return the segments of `text`, with the passages of five words or more that `other` shares marked."""
+    old, new = _WORDS.findall(text)[:MAX_WORDS], _WORDS.findall(other)[:MAX_WORDS]
     segments: Segments = []
     position = 0
     for block in difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks():
         words = old[block.a : block.a + block.size]
-        if sum(not word.isspace() for word in words) < LEAST_SHARED_WORDS:
+        if sum(not word.isspace() for word in words) < MIN_SHARED_WORDS:
             continue
         segments += [(SAME, "".join(old[position : block.a]))] if block.a > position else []
         segments.append((SHARED, "".join(words)))

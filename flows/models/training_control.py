@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flows.recipe.schema import Recipe
-from flows.runs.existing_artifacts import standing
+from flows.runs.existing_artifacts import existing_artifact
 from flows.runs.lineage import open_run
 from flows.runs.record import recipe_of
 from model.checkpoint.complete_marker import find_damage
@@ -75,7 +75,7 @@ def unfinished(root: Path, run_id: str | None) -> Unfinished:
     recipe = recipe_of(root / "runs" / record["run_id"])
     training = f"the training of run {record['run_id']}"
     cure = f"Run the recipe with `--until {BEFORE_TRAINING}`, then ask again."
-    would = standing(recipe, root, "train", training, cure)
+    would = existing_artifact(recipe, root, "train", training, cure)
     if not isinstance(would, WouldBuild):
         raise InputError(f"{training} came to its end; there is nothing to resume")
     identity = would.identity

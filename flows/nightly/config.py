@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 
-from flows.recipe.errors import wrong_values
+from flows.recipe.errors import format_config_errors
 from model.config import BaseConfig
 from model.errors import RecipeError
 from tasks.common.confinement import is_confined
@@ -139,7 +139,7 @@ def _read(kind: type[Table], table: Any, name: str, origin: str, secret: Mapping
     try:
         return kind.model_validate(table)
     except ValidationError as error:
-        told = wrong_values(error, origin, name)
+        told = format_config_errors(error, origin, name)
         for where, value in (secret or {}).items():
             told = told.replace(value, f"what {where} holds")
         raise RecipeError(told) from error

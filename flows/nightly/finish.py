@@ -1,4 +1,4 @@
-"""How nights end: their last word is written down, and people are told."""
+"""Finish a nightly run: write how it ended, and notify people."""
 
 import logging
 import time
@@ -9,10 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.nightly import history as told_nights
 from flows.nightly.config import NotifyConfig, Occasion, read_notify
-from flows.nightly.history import Night
-from flows.nightly.notify import message, tell
+from flows.nightly.history import FAILED, INTERRUPTED, PROMOTED, UNDER_WAY, Night
+from flows.nightly.notify import message, notify
 from flows.nightly.recipe import RawRecipe
 from flows.recipe.load import apply_setting, find_recipe
 from flows.runs.model_registry import history
@@ -21,49 +20,55 @@ from model.errors import BessemerError, IntegrityError
 
 log = logging.getLogger(__name__)
 
-CRASHED = "it ended without a word; what it had built stands, and the next night went on with its files"
+CRASHED = "it died; finished artifacts are kept, and the next nightly run takes its files"
 
 
 def end(raw: RawRecipe, night: Night, state: str, why: str, occasion: Occasion) -> Night:
-    """Write down how a night ended, and tell people who asked for such an occasion.
+    """Write how a nightly run ended, and notify people who asked for this occasion.
 
-    Raises OSError where it cannot be written, with people told all the same.
+    Raises OSError where it cannot be written; people are notified all the same.
     """
     night.state, night.why, night.ended = state, why, time.time()
     try:
-        # Before anybody is told: a kill while a server does not answer must not have the night spent again.
+        # Saved before the notification: a kill while a server does not answer must not repeat the nightly run.
         night.save(raw.root)
     except OSError as unwritten:
-        told = message(night, raw.root)
-        tell(raw.notify, occasion, {**told, "text": f"{told['text']}\nIts record could not be written: {unwritten}\n"})
+        content = message(night, raw.root)
+        notify(
+            raw.notify,
+            occasion,
+            {**content, "text": f"{content['text']}\nIts record could not be written: {unwritten}\n"},
+        )
         raise
-    night.told = tell(raw.notify, occasion, message(night, raw.root))
+    night.told = notify(raw.notify, occasion, message(night, raw.root))
     night.save(raw.root)
     return night
 
 
 def fail(raw: RawRecipe, night: Night, error: Exception) -> None:
-    """End a night with an error, and tell people; one whose end is written stays as it ended, and one whose model was
-    promoted before the error is told as such."""
-    if night.state != told_nights.UNDER_WAY:
+    """End a nightly run with an error, and notify people; do nothing where its end is written already.
+
+    Its state is `promoted` where its model was promoted before the error.
+    """
+    if night.state != UNDER_WAY:
         return
-    state = told_nights.FAILED
+    state = FAILED
     why = f"{type(error).__name__}: {error}" if isinstance(error, BessemerError | OSError) else type(error).__name__
     if _was_promoted(raw, night):
-        state, why = told_nights.PROMOTED, f"promoted, and failed behind it: {why}"
+        state, why = PROMOTED, f"promoted, and failed afterwards: {why}"
     try:
         end(raw, night, state, why, "failed")
     except OSError as unwritten:
-        error.add_note(f"the record of night {night.run_id} could not be written: {unwritten}")
+        error.add_note(f"the record of nightly run {night.run_id} could not be written: {unwritten}")
 
 
 def stop(raw: RawRecipe, night: Night) -> None:
-    """Write down that a night was stopped by a person, or by the server, if its end is not written yet."""
-    if night.state != told_nights.UNDER_WAY:
+    """Write that a nightly run was stopped by a user or the server, if its end is not written yet."""
+    if night.state != UNDER_WAY:
         return
     promoted = _was_promoted(raw, night)
-    night.state = told_nights.PROMOTED if promoted else told_nights.INTERRUPTED
-    night.why, night.ended = "it was stopped behind its promotion" if promoted else "it was stopped", time.time()
+    night.state = PROMOTED if promoted else INTERRUPTED
+    night.why, night.ended = "it was stopped after its promotion" if promoted else "it was stopped", time.time()
     night.save(raw.root)
 
 
@@ -71,13 +76,13 @@ def _was_promoted(raw: RawRecipe, night: Night) -> bool:
     try:
         return any(one.run_id == night.run_id for one in history(raw.root))
     except IntegrityError as error:
-        log.warning("whether the night was promoted cannot be read: %s", error)
+        log.warning("whether the nightly run was promoted cannot be read: %s", error)
         return False
 
 
 @contextmanager
-def failures_told(raw: RawRecipe, night: Night) -> Iterator[None]:
-    """Errors within the block end the night, and are raised."""
+def record_failures(raw: RawRecipe, night: Night) -> Iterator[None]:
+    """End the nightly run with any error raised within the block."""
     try:
         yield
     except Exception as error:
@@ -86,24 +91,24 @@ def failures_told(raw: RawRecipe, night: Night) -> Iterator[None]:
 
 
 @contextmanager
-def no_beginning_told(recipe: str, root: str | Path, settings: Sequence[str]) -> Iterator[None]:
-    """Errors within the block, where no night has a record yet, are told, and raised."""
+def notify_start_failures(recipe: str, root: str | Path, settings: Sequence[str]) -> Iterator[None]:
+    """Notify people of errors within the block, in which the nightly run has no record yet."""
     try:
         yield
     except (BessemerError, OSError) as error:
-        night = Night(new_run_id(), Path(recipe).stem, told_nights.FAILED, f"{type(error).__name__}: {error}")
-        tell(_notify_as_far_as_read(recipe, settings), "failed", message(night, root))
+        night = Night(new_run_id(), Path(recipe).stem, FAILED, f"{type(error).__name__}: {error}")
+        notify(_notify_config(recipe, settings), "failed", message(night, root))
         raise
 
 
-def _notify_as_far_as_read(recipe: str, settings: Sequence[str]) -> NotifyConfig:
-    """Who is told where a recipe may be what is wrong: as it says, else as the environment says, else nobody."""
+def _notify_config(recipe: str, settings: Sequence[str]) -> NotifyConfig:
+    """Return whom to notify where the recipe may be wrong: as it says, else as the environment says, else nobody."""
     of_recipe = [partial(_values, recipe, given) for given in dict.fromkeys((tuple(settings), ()))]
     for read in (*of_recipe, dict[str, Any]):
         try:
             return read_notify(read(), recipe)
         except (BessemerError, OSError, ValueError) as error:
-            log.warning("who is to be told cannot be read: %s", error)
+            log.warning("whom to notify cannot be read: %s", error)
     return NotifyConfig()
 
 

@@ -1,4 +1,4 @@
-"""A night as a Prefect flow: the road's tasks, with what a night knows before each."""
+"""A nightly run as a Prefect flow: the tasks of the pipeline, with checks between them."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,15 +10,15 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Completed, Failed
 
-from flows.nightly.night import Between, PromotionBlocked, idle, spend
-from flows.nightly.start import begun
+from flows.nightly.night import Between, PromotionBlocked, run_nightly, skip_nightly
+from flows.nightly.start import start_nightly
 from flows.planning.start_run import start_run
 from flows.recipe.schema import Recipe
 from flows.reports.page.page import write_run_page
 from flows.reports.prefect.watcher import dashboard
-from flows.runs.lifecycle import check_crashes, ended_with_its_run, tell_error, tell_event, worth_another_run
-from flows.runs.pipeline import walk
-from flows.runs.record import leave_end
+from flows.runs.lifecycle import as_bessemer_error, check_crashes, emit_guard_event, emit_run_event, exit_when_run_ends
+from flows.runs.pipeline import run_stages
+from flows.runs.record import report_result
 from model.errors import BessemerError
 from tasks.artifacts.artifact import Artifact
 from tasks.execution.outcome import one_line
@@ -32,38 +32,38 @@ def nightly(
     again: str = "",
     settings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Train the current model further on what came since the last night, and promote the result where it is no worse.
+    """Train the current model further on new data, and promote the result where it is no worse.
 
-    Where nothing is new, nothing is done. Returns the night's record.
+    Where nothing is new, nothing is done. Returns the record of the nightly run.
 
     Args:
         recipe: A recipe file, or the name of one that ships.
-        root: Folder of all artifacts, runs and nights, or the address of an object store.
-        again: Id of a night that was blocked or taken back, whose files are to be read once more.
-        settings: Values that overrule the recipe's, as `key.path=value`.
+        root: Folder of all artifacts, runs and nightly runs, or the address of an object store.
+        again: Id of a nightly run that was blocked or undone, whose files are to be read again.
+        settings: Values that override the recipe's, as `key.path=value`.
     """
     log = get_run_logger()
     try:
-        told = (again,) if again else ()
-        with ended_with_its_run(), begun(recipe, root, told, settings, log.info, check_crashes) as tonight:
-            for remark in tonight.raw.remarks():
-                log.warning("%s", remark)
+        ids = (again,) if again else ()
+        with exit_when_run_ends(), start_nightly(recipe, root, ids, settings, log.info, check_crashes) as tonight:
+            for warning in tonight.raw.warnings():
+                log.warning("%s", warning)
             server = PREFECT_API_URL.value()
-            night = idle(tonight) if tonight.nothing_new else spend(tonight, _down_the_road, server)
+            night = skip_nightly(tonight) if tonight.nothing_new else run_nightly(tonight, _run_pipeline, server)
     except PromotionBlocked as error:
-        leave_end(error)
-        tell_event("promotion_blocked", run=error.run_id, current=error.current, worse=list(error.worse))
+        report_result(error)
+        emit_run_event("promotion_blocked", run=error.run_id, current=error.current, worse=list(error.worse))
         return Failed(name="PromotionBlocked", message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
     except (BessemerError, OSError) as failed:
-        error = worth_another_run(failed)
-        leave_end(error)
+        error = as_bessemer_error(failed)
+        report_result(error)
         return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
-    leave_end(asdict(night))
-    log.info("night %s: %s, %s", night.run_id, night.state, night.why)
+    report_result(asdict(night))
+    log.info("nightly run %s: %s, %s", night.run_id, night.state, night.why)
     return Completed(name=night.state.capitalize(), message=night.why, data=asdict(night))  # pyright: ignore[reportReturnType]
 
 
-def _down_the_road(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
+def _run_pipeline(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
     log = get_run_logger()
     with dashboard() as shown:
         run = start_run(recipe, root, run_id=run_id)
@@ -75,9 +75,9 @@ def _down_the_road(recipe: Recipe, root: Path, run_id: str, between: Between) ->
 
         try:
             with run:
-                walk(recipe, step)
+                run_stages(recipe, step)
         except BessemerError as error:
-            tell_error(run.record.data["stages"], error)
+            emit_guard_event(run.record.data["stages"], error)
             raise
         finally:
             log.info("run page: %s", write_run_page(run))

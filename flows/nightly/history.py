@@ -1,4 +1,4 @@
-"""What became of each night: `ROOT/nights/RUN_ID.json`, and which files nights have taken."""
+"""The record of each nightly run, `ROOT/nights/RUN_ID.json`, and which files nightly runs have read."""
 
 import time
 from collections.abc import Collection, Iterable
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from flows.runs.roots import put_told_night
+from flows.runs.roots import put_nightly_record
 from model.checksummed_json import read_sealed, write_sealed
 from tasks.artifacts.remote.metadata import NIGHT_LOST
 from tasks.artifacts.remote.metadata import NIGHTS as FOLDER
@@ -16,7 +16,7 @@ UNDER_WAY, PROMOTED, BLOCKED, FAILED = "under way", "promoted", "blocked", "fail
 NOTHING, TOO_LITTLE, INTERRUPTED = "nothing new", "too little", "interrupted"
 
 TAKEN = (PROMOTED, BLOCKED, NOTHING)
-"""Ends of nights whose files the next one does not read again."""
+"""States of nightly runs whose files the next one does not read again."""
 
 Files = dict[str, dict[str, str]]
 """Source -> root-relative path -> digest."""
@@ -24,7 +24,7 @@ Files = dict[str, dict[str, str]]
 
 @dataclass
 class Night:
-    """One night, as far as it came."""
+    """The record of a nightly run."""
 
     run_id: str
     recipe: str
@@ -33,39 +33,39 @@ class Night:
     began: float = field(default_factory=time.time)
     ended: float | None = None
     base: str | None = None
-    """Run whose model it went on from; None of the first night."""
+    """Run whose model it continued from; None for the first nightly run."""
     chain: list[str] = field(default_factory=list)
-    """Runs that the base went through, the first night first, the base last."""
+    """Runs that led to the base, the first nightly run first, the base last."""
     files: Files = field(default_factory=dict)
-    """What was new."""
+    """The new files."""
     documents: int | None = None
-    """Documents of these that were new text, none of the benchmarks' and not held out."""
+    """Documents of new text in these, without leaked and held-out ones."""
     tokens: int | None = None
     """Tokens that training read."""
     read_bytes: int | None = None
     """Bytes of the new files."""
     data_seconds: float | None = None
-    """What the stages before training took for them."""
+    """Time of the stages before training."""
     epochs: dict[str, float] = field(default_factory=dict)
-    """Source -> how often training read its new text."""
+    """Source -> how many times training read its new text."""
     unique_tokens: dict[str, int] = field(default_factory=dict)
     """Source -> tokens of new text, each counted once."""
     bits_before: float | None = None
     bits_after: float | None = None
-    """Bits per byte of held-out text, mean of the sources, of the model before and of the night's."""
+    """Bits per byte of held-out text, mean of the sources, of the previous model and of the new one."""
     verdict: list[dict[str, Any]] = field(default_factory=list)
-    """Each figure of both models, and the chance that it is none the worse."""
+    """Each figure of both models, and the probability that the new one is no worse."""
     told: list[str] = field(default_factory=list)
-    """What became of telling people."""
+    """Outcome of each notification."""
 
     def save(self, root: Path) -> None:
-        """Write the record, in the store behind the root too."""
+        """Write the record, also to the object store behind the root."""
         write_sealed(root / FOLDER / f"{self.run_id}.json", asdict(self))
-        put_told_night(root, self.run_id)
+        put_nightly_record(root, self.run_id)
 
 
 def list_nights(root: Path) -> list[Night]:
-    """All nights under a root, oldest first."""
+    """Return all nightly runs under a root, oldest first."""
     known = {one.name for one in fields(Night)}
     found = [read_sealed(path, NIGHT_LOST) for path in (root / FOLDER).glob("*.json")]
     nights = [Night(**{key: value for key, value in one.items() if key in known}) for one in found]
@@ -73,8 +73,7 @@ def list_nights(root: Path) -> list[Night]:
 
 
 def taken_files(nights: Iterable[Night], again: Collection[str] = ()) -> Files:
-    """The files that nights have read to their end, each with its latest content; those of the nights `again` are left
-    out."""
+    """Return the files that nightly runs finished reading, each with its latest digest, without those of `again`."""
     taken: Files = {}
     for night in nights:
         if night.state in TAKEN and night.run_id not in again:
@@ -84,7 +83,7 @@ def taken_files(nights: Iterable[Night], again: Collection[str] = ()) -> Files:
 
 
 def new_files(found: Files, taken: Files) -> Files:
-    """What of `found` is not among `taken` with the same content; sources without anything new are left out."""
+    """Return the files of `found` that are not in `taken` with the same digest, without sources that have none."""
     new = {
         source: {path: digest for path, digest in files.items() if taken.get(source, {}).get(path) != digest}
         for source, files in found.items()
@@ -93,7 +92,7 @@ def new_files(found: Files, taken: Files) -> Files:
 
 
 def chain_epochs(nights: Iterable[Night], chain: Collection[str]) -> dict[str, float]:
-    """Source -> how often the text of a chain's nights was read, on the whole: tokens read over tokens there are."""
+    """Return by source how many times a chain of nightly runs read its text: tokens read over tokens available."""
     read: dict[str, float] = {}
     there: dict[str, int] = {}
     for night in nights:

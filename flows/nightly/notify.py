@@ -1,9 +1,7 @@
-"""Telling people of a night: a JSON object to an address of the web, a mail.
+"""Notify people of a nightly run by webhook (a JSON object) and mail, and write the messages about it.
 
-Credentials come from the environment and go nowhere else; what a server answers is told without addresses. A message
-that does not come through changes nothing of the night, and is kept with it.
-
-What is said of a night: where it begins, where its promotion is blocked, and to people far away.
+Credentials come from the environment and go nowhere else; errors are reported without addresses. A notification that
+fails does not affect the nightly run, whose record keeps the outcome.
 """
 
 import http.client
@@ -22,7 +20,7 @@ from typing import Any
 
 from flows.nightly.config import NotifyConfig, Occasion
 from flows.nightly.history import Night
-from flows.nightly.preflight import Needs, hours_told
+from flows.nightly.preflight import Needs, describe_needs
 from model.errors import RecipeError
 
 ATTEMPTS = 3
@@ -32,25 +30,25 @@ PAUSE_SECONDS = 2.0
 TOKEN, USER, PASSWORD = "BESSEMER_WEBHOOK_TOKEN", "BESSEMER_MAIL_USER", "BESSEMER_MAIL_PASSWORD"
 
 
-def tell(
+def notify(
     config: NotifyConfig, occasion: Occasion, message: Mapping[str, Any], pause: float = PAUSE_SECONDS
 ) -> list[str]:
-    """Send a message by every way that the settings name, where they ask for this occasion; returns what became of
-    each: `webhook: sent`, `mail: failed after 3 attempts (ConnectionRefusedError)`.
+    """Send a message by webhook and mail as configured, if they ask for this occasion, and return the outcomes.
 
-    `message` is the JSON object; its `text` is the mail's. Raises nothing.
+    An outcome is `webhook: sent` or `mail: failed after 3 attempts (ConnectionRefusedError)`. `message` is the JSON
+    object; its `text` is the mail's. Raises nothing.
     """
     if occasion not in config.on:
         return []
-    told: list[str] = []
+    outcomes: list[str] = []
     if config.webhook:
-        told.append(f"webhook: {_tried(lambda: _post(config, message), pause)}")
+        outcomes.append(f"webhook: {_try_sending(lambda: _post(config, message), pause)}")
     if config.mail_to:
-        told.append(f"mail: {_tried(lambda: _mail(config, message), pause)}")
-    return told
+        outcomes.append(f"mail: {_try_sending(lambda: _mail(config, message), pause)}")
+    return outcomes
 
 
-def _tried(send: Callable[[], None], pause: float) -> str:
+def _try_sending(send: Callable[[], None], pause: float) -> str:
     problem = ""
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -60,7 +58,7 @@ def _tried(send: Callable[[], None], pause: float) -> str:
         except RecipeError as error:
             return f"failed ({error})"
         except (OSError, smtplib.SMTPException, http.client.HTTPException, ValueError) as error:
-            # Only the kind: the text of such errors may hold the address, and the address a secret.
+            # Only the kind of error: its text may hold the address, and the address a secret.
             problem = _kind(error)
         else:
             return "sent"
@@ -87,8 +85,7 @@ def _post(config: NotifyConfig, message: Mapping[str, Any]) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is an error: to follow it would send the token elsewhere, and turn the POST into a GET without the
-    message."""
+    """Refuses redirects: following one would send the token elsewhere, and turn the POST into a GET without message."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
         return None
@@ -119,29 +116,28 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:200]
 
 
-def beginning_told(night: Night, needs: Needs | None) -> str:
-    """What is new, what it goes on from, and what it will take; without a full stop."""
+def describe_start(night: Night, needs: Needs | None) -> str:
+    """Return what is new, what training continues from, and what it will take, without full stop."""
     count = sum(map(len, night.files.values()))
-    base = f"going on from run {night.base}" if night.base else "the first night"
-    takes = f"; {hours_told(needs)}" if needs is not None else ""
+    base = f"continuing from run {night.base}" if night.base else "the first nightly run"
+    takes = f"; {describe_needs(needs)}" if needs is not None else ""
     return f"{count:,} new file{'' if count == 1 else 's'} of {', '.join(sorted(night.files))}; {base}{takes}"
 
 
-def blocked_told(night: Night, why: str) -> str:
-    """Why the current model stays, and what can be done."""
+def describe_blocked(night: Night, why: str) -> str:
+    """Return why the current model stays, and what can be done."""
     return (
-        f"nightly: the model of night {night.run_id} was not promoted: {why}. Its weights and scores are written"
-        f" (`bessemer runs compare current {night.run_id}`). The next night goes on from the current model without this"
-        f" night's files. `bessemer model promote {night.run_id}` promotes it all the same; `bessemer nightly RECIPE"
-        " --again"
-        f" {night.run_id}` has its files read once more."
+        f"nightly: the model of nightly run {night.run_id} was not promoted: {why}. Its weights and scores are kept"
+        f" (`bessemer runs compare current {night.run_id}`). The next nightly run continues from the current model"
+        f" without these files. `bessemer model promote {night.run_id}` promotes it all the same; `bessemer nightly"
+        f" RECIPE --again {night.run_id}` reads its files again."
     )
 
 
 def message(night: Night, root: str | Path) -> dict[str, Any]:
-    """What people are told of a night, as JSON values."""
+    """Return the notification about a nightly run as JSON values."""
     page = Path(root) / "runs" / night.run_id / "page.html"
-    subject = f"bessemer: night {night.run_id} of {night.recipe} {night.state}"
+    subject = f"bessemer: nightly run {night.run_id} of {night.recipe} {night.state}"
     text = f"{subject} on {platform.node()}\n\n{night.why}\n\nRoot: {root}\n"
     if page.exists():
         text += f"Page: {page.relative_to(root)}\n"

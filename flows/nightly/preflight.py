@@ -1,6 +1,6 @@
-"""Before a night begins: is there the disk, the memory, the time, the server, and can the new files be read?
+"""Checks before a nightly run: disk, memory, time, the server, and whether the new files can be read.
 
-All that is missing is told at once, since whoever reads it in the morning can mend it before the next night.
+All problems are reported at once, so that all can be fixed before the next nightly run.
 """
 
 import math
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from flows.metrics.formatting import duration, size
+from flows.metrics.formatting import format_bytes, format_duration
 from flows.nightly.config import NightlyConfig
 from flows.nightly.history import Files, Night
 from flows.planning.cost_model import network_of, recipe_memory
@@ -26,23 +26,23 @@ from tasks.sample.stage import UNREADABLE
 
 DATA_BYTES = 6.0
 """Bytes on disk that the stages before training take at most for a byte of new text: four copies of the text, tokens,
-spans, and what they leave while they work."""
+spans, and temporary files."""
 STAGE_MEMORY = 1.0e9
-"""Memory of the greediest data stage with two workers (docs/decisions.md, memory over growing input)."""
+"""Memory of the largest data stage with two workers (docs/log.md, memory over growing input)."""
 SERVER_SECONDS = 10.0
 DATA_STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk")
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a night is expected to take."""
+    """What a nightly run is expected to take."""
 
     text_bytes: int
-    """New text."""
+    """Bytes of new text."""
     disk_bytes: float
     memory_bytes: float
     seconds: float | None
-    """None where nothing is known to tell it from."""
+    """None where no earlier run allows an estimate."""
     data_seconds: float | None = None
     """Of these, before training."""
 
@@ -56,26 +56,27 @@ def check_night(
     server: str | None,
     nights: Iterable[Night] = (),
 ) -> Needs:
-    """What tonight's recipe will take, once all of it is there; `before` are the artifacts of the base's run, `server`
-    the Prefect API's address, `nights` those before.
+    """Return what the recipe will take, if everything it needs is available.
 
-    Raises InputError, RecipeError or Infra with everything that is missing.
+    `before` are the artifacts of the base's run, `server` is the address of the Prefect API, `nights` are the earlier
+    nightly runs. Raises InputError, RecipeError or Infra with all problems.
     """
     needs = expected_needs(recipe, before, nights, measure=config.max_hours is not None)
     problems = [*_files(new), *_hours(needs, config), *_disk(needs, root, config), *_memory(needs), *_server(server)]
     if problems:
         kinds = [kind for kind, _ in problems]
-        # What a person must mend comes before what may pass: only the latter is worth another try.
+        # What a user must fix takes precedence over what may pass: only the latter is worth a retry.
         worst = next(kind for kind in (InputError, RecipeError, Infra) if kind in kinds)
-        told = "\n".join(f"  {sentence}" for _, sentence in problems)
-        raise worst(f"nightly: the night did not begin:\n{told}")
+        lines = "\n".join(f"  {sentence}" for _, sentence in problems)
+        raise worst(f"nightly: the nightly run did not start:\n{lines}")
     return needs
 
 
 def expected_needs(
     recipe: Recipe, before: Mapping[str, Artifact], nights: Iterable[Night] = (), *, measure: bool
 ) -> Needs:
-    """The needs of a recipe; hours go by what nights before took, else, with `measure`, by a second of training."""
+    """Return the needs of a recipe, with the time estimated from earlier nightly runs, or by a second of training if
+    `measure`."""
     from model.engines.memory import rank_sizes
 
     text = sum(text_bytes(listing) for listing in find_files(recipe.sample))
@@ -89,16 +90,16 @@ def expected_needs(
     return Needs(text, disk, memory, *_seconds(recipe, before, nights, text, tokens, measure=measure))
 
 
-def data_pace(before: Mapping[str, Artifact]) -> tuple[int, float]:
-    """Bytes that a run's stages before training read, and the seconds that they took."""
+def data_throughput(before: Mapping[str, Artifact]) -> tuple[int, float]:
+    """Return the bytes that a run's stages before training read, and the seconds that they took."""
     read = before["sample"].report.total().bytes_in if "sample" in before else 0
     return read, sum(before[stage].manifest["timings"]["seconds"] for stage in DATA_STAGES if stage in before)
 
 
 def _seconds_per_byte(before: Mapping[str, Artifact], nights: Iterable[Night]) -> float | None:
-    """Of the night that read most: a small one takes its time for other things than its bytes."""
-    paces = [data_pace(before), *((night.read_bytes or 0, night.data_seconds or 0.0) for night in nights)]
-    read, seconds = max(paces)
+    """Return the rate of the nightly run that read most; in a small one other costs than its bytes dominate."""
+    rates = [data_throughput(before), *((night.read_bytes or 0, night.data_seconds or 0.0) for night in nights)]
+    read, seconds = max(rates)
     return seconds / read if read else None
 
 
@@ -111,7 +112,7 @@ def _seconds(
     *,
     measure: bool,
 ) -> tuple[float | None, float | None]:
-    """Of the whole night, and of its stages before training."""
+    """Return the seconds of the whole nightly run, and of its stages before training."""
     per_byte = _seconds_per_byte(before, nights)
     speed = before["train"].report.facts["training"]["tokens_s"] if "train" in before else None
     if per_byte is not None and speed:
@@ -144,17 +145,19 @@ def _files(new: Files) -> Iterator[tuple[type[BessemerError], str]]:
 def _hours(needs: Needs, config: NightlyConfig) -> Iterator[tuple[type[BessemerError], str]]:
     if config.max_hours is None or needs.seconds is None or needs.seconds <= 3600 * config.max_hours:
         return
-    told = f"time: about {duration(needs.seconds)} by what nights before took, and nightly.max_hours = "
-    told += f"{config.max_hours:g}; "
+    message = (
+        f"time: about {format_duration(needs.seconds)}, estimated from earlier nightly runs, and nightly.max_hours = "
+    )
+    message += f"{config.max_hours:g}; "
     if needs.data_seconds is not None and needs.data_seconds > 3600 * config.max_hours:
-        # A night takes all new files, so that a lower budget would not help.
-        told += (
-            f"{duration(needs.data_seconds)} of it before training, for {size(needs.text_bytes)} of new text: put fewer"
-            f" files there at once, or raise it for this night (--set nightly.max_hours=...)"
+        # A nightly run takes all new files, so a lower budget would not help.
+        message += (
+            f"{format_duration(needs.data_seconds)} of it before training, for {format_bytes(needs.text_bytes)} of new"
+            f" text: add fewer files at once, or raise the limit for this nightly run (--set nightly.max_hours=...)"
         )
     else:
-        told += "lower nightly.later.budget_tokens, or raise it"
-    yield RecipeError, told
+        message += "lower nightly.later.budget_tokens, or raise the limit"
+    yield RecipeError, message
 
 
 def _disk(needs: Needs, root: Path, config: NightlyConfig) -> Iterator[tuple[type[BessemerError], str]]:
@@ -164,8 +167,9 @@ def _disk(needs: Needs, root: Path, config: NightlyConfig) -> Iterator[tuple[typ
     if free < wanted:
         yield (
             Infra,
-            f"disk: {size(free)} free under {root}, and the night takes up to {size(needs.disk_bytes)} beside"
-            f" {config.spare_gigabytes:g} GB to spare; make room (`bessemer store gc`)",
+            f"disk: {format_bytes(free)} free under {root}; the nightly run needs up to"
+            f" {format_bytes(needs.disk_bytes)} plus a reserve of {config.spare_gigabytes:g} GB. Free some space"
+            f" (`bessemer store gc`)",
         )
 
 
@@ -174,7 +178,8 @@ def _memory(needs: Needs) -> Iterator[tuple[type[BessemerError], str]]:
     if free < needs.memory_bytes:
         yield (
             Infra,
-            f"memory: {size(free)} free, and the night takes about {size(needs.memory_bytes)}; end other programs",
+            f"memory: {format_bytes(free)} free; the nightly run needs about {format_bytes(needs.memory_bytes)}. End"
+            f" other programs",
         )
 
 
@@ -185,7 +190,7 @@ def _server(address: str | None) -> Iterator[tuple[type[BessemerError], str]]:
         with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=SERVER_SECONDS):
             return
     except urllib.error.HTTPError as error:
-        # One that asks for a password answers; the flow itself has it.
+        # A server that asks for a password is running; the flow has the password.
         if error.code < 500:
             return
         yield (
@@ -196,12 +201,11 @@ def _server(address: str | None) -> Iterator[tuple[type[BessemerError], str]]:
         yield (
             Infra,
             f"server: the Prefect server at {address} does not answer ({error}); start it (`bessemer serve start`), or"
-            " unset"
-            f" PREFECT_API_URL",
+            f" unset PREFECT_API_URL",
         )
 
 
-def hours_told(needs: Needs) -> str:
-    """`about 2 h 3 min, 1.2 GB of disk`."""
-    time = "" if needs.seconds is None or math.isnan(needs.seconds) else f"about {duration(needs.seconds)}, "
-    return f"{time}up to {size(needs.disk_bytes)} of disk"
+def describe_needs(needs: Needs) -> str:
+    """Return `about 2 h 3 min, up to 1.2 GB of disk`."""
+    time = "" if needs.seconds is None or math.isnan(needs.seconds) else f"about {format_duration(needs.seconds)}, "
+    return f"{time}up to {format_bytes(needs.disk_bytes)} of disk"

@@ -1,4 +1,4 @@
-"""Tonight's recipe: the recipe itself on the first night; on later ones its text that is new, and the current model."""
+"""The recipe of a nightly run: the recipe itself for the first; for later ones its new text and the current model."""
 
 import json
 import tomllib
@@ -10,8 +10,8 @@ from typing import Any
 
 from flows.nightly.config import NightlyConfig, NotifyConfig, read_nightly, read_notify
 from flows.nightly.history import Files
-from flows.recipe.load import apply_setting, recipe_file, recipe_from
-from flows.recipe.resolve import with_found_weights
+from flows.recipe.load import apply_setting, locate_recipe, recipe_from
+from flows.recipe.resolve import apply_mixture_weights
 from flows.recipe.schema import Recipe
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import recipe_of
@@ -28,37 +28,37 @@ KEYED_BY_SOURCE = (
     ("dedup", "wipe_out_overrides"),
     ("chunk", "weights"),
 )
-"""Tables of a recipe whose keys are sources: those that have nothing new leave them, too."""
+"""Tables of a recipe whose keys are sources; sources without new files are removed from them too."""
 
-GOES_ON = ("warmup_stable_decay", "constant")
-"""Schedules that can be gone on from at any time."""
+RESUMABLE_SCHEDULES = ("warmup_stable_decay", "constant")
+"""Schedules that training can continue from at any time."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """The current model, and the runs that it went through."""
+    """The current model, and the runs that led to it."""
 
     run_id: str
     recipe: Recipe
     """As it was run."""
     model: Path
     vocabulary: Path
-    """Its vocabulary's file."""
+    """File of its vocabulary."""
 
     @property
     def against(self) -> list[str]:
-        """Runs whose text the model has learnt, or set aside: what `dedup.against` of the next night names."""
+        """Runs whose text the model has learnt or held out: `dedup.against` of the next nightly run."""
         return [*self.recipe.dedup.against, self.run_id]
 
     @property
     def chain(self) -> list[str]:
-        """Runs whose held-out text and leaks count for the model: what `evaluate.earlier` of the next night names."""
+        """Runs whose held-out text and leaks count for the model: `evaluate.earlier` of the next nightly run."""
         return [*self.recipe.evaluate.earlier, self.run_id]
 
 
 @dataclass(frozen=True)
 class RawRecipe:
-    """A recipe's values as its file and the settings beside it give them."""
+    """The values of a recipe from its file and `--set`, before they are resolved."""
 
     values: dict[str, Any]
     origin: str
@@ -70,26 +70,27 @@ class RawRecipe:
 
     @property
     def name(self) -> str:
-        """The recipe's, or its file's where it has none."""
+        """The recipe's name, or its file's where it has none."""
         return str(self.values.get("name", self.origin))
 
     def whole(self) -> Recipe:
-        """The recipe as it stands, with a schedule that a later night can go on from where it names none."""
+        """Return the whole recipe, with a schedule that a later nightly run can continue from where it names none."""
         values = deepcopy(self.values)
         _schedule(values)
         return self._checked(values)
 
     def of_night(self, new: Mapping[str, Sequence[str]], base: Base) -> Recipe:
-        """The recipe of a later night: the files `new` (source -> root-relative paths), and the model of `base`.
+        """Return the recipe of a later nightly run: the files `new` (source -> root-relative paths), and the model of
+        `base`.
 
-        Raises RecipeError where a setting cannot hold for a part of the sources.
+        Raises RecipeError where a setting cannot apply to a part of the sources.
         """
         values = deepcopy(self.values)
-        _overrule(values, self.nightly.later, self.origin)
+        _override(values, self.nightly.later, self.origin)
         schedule = _schedule(values)
         end = schedule.get("end_lr", ScheduleConfig.model_fields["end_lr"].default)
         peak = schedule.get("peak_lr", ScheduleConfig.model_fields["peak_lr"].default)
-        # The rate goes on where the night before left it; a model is not met by the first night's zero again.
+        # The rate continues where the previous nightly run ended; it must not start from zero again.
         schedule.setdefault("start_lr", min(end, peak))
         values["sources"] = self._sources(values, new)
         sample = values.setdefault("sample", {})
@@ -98,14 +99,14 @@ class RawRecipe:
             table = values.get(stage, {}).get(key)
             if isinstance(table, dict):
                 values[stage][key] = {source: value for source, value in table.items() if source in new}
-        _learn_from_what_is_there(values, new, self.origin)
+        _keep_new_quality_sources(values, new, self.origin)
         dedup = values.setdefault("dedup", {})
         given = dedup.get("against", ())
         given = [given] if isinstance(given, str) else list(given)
         dedup["against"] = list(dict.fromkeys([*given, *base.against]))
-        # A file that grew is read whole again, and nearly all of it is known: no sign of a wrong rule.
+        # A file that grew is read whole again and nearly all of it is a duplicate, which is no sign of a wrong rule.
         dedup.setdefault("wipe_out_limit", 1.0)
-        # The text that the first night set aside is the only one that scores are compared on.
+        # Scores are compared only on the text that the first nightly run held out.
         values.setdefault("decontaminate", {})["heldout_share"] = 0.0
         values.setdefault("evaluate", {})["earlier"] = base.chain
         values["vocab"] = {"base": str(base.vocabulary)}
@@ -113,49 +114,48 @@ class RawRecipe:
         allow(*base.against, *base.chain, base.vocabulary, base.model)
         return self._checked(values)
 
-    def remarks(self) -> list[str]:
-        """What whoever wrote the recipe may not have meant."""
+    def warnings(self) -> list[str]:
+        """Return sentences without full stop about settings that may not be intended."""
         kind = self.values.get("train", {}).get("schedule", {}).get("kind")
-        if kind is None or kind in GOES_ON:
+        if kind is None or kind in RESUMABLE_SCHEDULES:
             return []
         return [
-            f"train.schedule.kind is {kind}, whose way down is meant to be the end of a training; nights go on from"
-            f" it all the same. warmup_stable_decay is made for this, and what nights take where the recipe names none"
+            f"train.schedule.kind is {kind}, whose decay is meant to end a training; nightly runs continue from it all"
+            f" the same. warmup_stable_decay is made for this, and the default of nightly runs"
         ]
 
     def _sources(self, values: dict[str, Any], new: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
         weights = values.pop("weights_from", None)
-        sources = with_found_weights(values["sources"], weights, self.folder, self.origin)
-        tonight: list[dict[str, Any]] = []
+        sources = apply_mixture_weights(values["sources"], weights, self.folder, self.origin)
+        reduced: list[dict[str, Any]] = []
         for source in sources:
             if source["name"] in new:
-                # `tokens` is what the whole source holds.
+                # `tokens` is the size of the whole source.
                 kept = {key: value for key, value in source.items() if key != "tokens"}
-                tonight.append({**kept, "only": sorted(new[source["name"]])})
-        return tonight
+                reduced.append({**kept, "only": sorted(new[source["name"]])})
+        return reduced
 
     def _checked(self, values: dict[str, Any]) -> Recipe:
         return recipe_from(values, origin=self.origin, folder=self.folder, root=self.root)
 
 
 def read_raw(name: str, root: Path, settings: Sequence[str] = ()) -> RawRecipe:
-    """The recipe in a file, or that ships under a name; RecipeError for wrong tables of nights."""
-    path = recipe_file(name, root)
+    """Return the values of a recipe file or shipped recipe; RecipeError for wrong tables [nightly] or [notify]."""
+    path = locate_recipe(name, root)
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: not valid TOML in UTF-8: {error}") from error
     for setting in settings:
         apply_setting(values, setting)
-    told = f" with --set {without_credentials(' '.join(settings))}" if settings else ""
-    origin = f"{path}{told}"
+    origin = f"{path} with --set {without_credentials(' '.join(settings))}" if settings else str(path)
     return RawRecipe(
         values, origin, path.resolve().parent, root, read_nightly(values, origin), read_notify(values, origin)
     )
 
 
 def base_of(root: Path, run_id: str) -> Base:
-    """The model of a run as a night goes on from it; InputError where the run has none."""
+    """Return the model of a run as the base of a nightly run; InputError where the run has none."""
     from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES
 
     record = open_run(root, run_id)
@@ -168,7 +168,7 @@ def base_of(root: Path, run_id: str) -> Base:
 
 
 def paths_of(files: Files) -> dict[str, list[str]]:
-    """Source -> root-relative paths."""
+    """Return root-relative paths by source."""
     return {source: sorted(mine) for source, mine in files.items()}
 
 
@@ -179,22 +179,22 @@ def _schedule(values: dict[str, Any]) -> dict[str, Any]:
     return schedule
 
 
-def _learn_from_what_is_there(values: dict[str, Any], new: Mapping[str, Sequence[str]], origin: str) -> None:
+def _keep_new_quality_sources(values: dict[str, Any], new: Mapping[str, Sequence[str]], origin: str) -> None:
     quality = values.get("clean", {}).get("quality")
     if not isinstance(quality, dict) or "good" not in quality:
         return
-    there = [source for source in quality["good"] if source in new]
-    if not there:
+    available = [source for source in quality["good"] if source in new]
+    if not available:
         raise RecipeError(
-            f"{origin}: clean.quality learns what is good from {', '.join(quality['good'])}, of which nothing is new"
-            f" tonight. A classifier that is learnt anew each night needs these sources each night; leave"
-            f" clean.quality out of a recipe for nights."
+            f"{origin}: clean.quality learns what is good from {', '.join(quality['good'])}, none of which has new"
+            f" files. The classifier is trained again in each nightly run and needs these sources; leave clean.quality"
+            f" out of a recipe for nightly runs."
         )
-    quality["good"] = there
+    quality["good"] = available
 
 
-def _overrule(values: dict[str, Any], later: Mapping[str, Any], origin: str) -> None:
-    """Write settings into a recipe's values; a key may be a path with dots, a value a table."""
+def _override(values: dict[str, Any], later: Mapping[str, Any], origin: str) -> None:
+    """Write settings into the values of a recipe; a key may be a path with dots, a value may be a table."""
     for path, value in later.items():
         place = values
         *above, key = path.split(".")
@@ -203,6 +203,6 @@ def _overrule(values: dict[str, Any], later: Mapping[str, Any], origin: str) -> 
             if not isinstance(place, dict):
                 raise RecipeError(f"{origin}: nightly.later.{path}: `{name}` is a value, not a table")
         if isinstance(value, dict) and isinstance(place.setdefault(key, {}), dict):
-            _overrule(place[key], value, origin)
+            _override(place[key], value, origin)
         else:
             place[key] = value

@@ -1,13 +1,12 @@
-"""How a night begins: alone under its root, with what is new since the nights before."""
+"""Start a nightly run: take the lock of its root, read the recipe, and find the files that are new."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flows.nightly import history as told_nights
-from flows.nightly.finish import CRASHED, end, failures_told, no_beginning_told
-from flows.nightly.history import Night, list_nights, new_files, taken_files
+from flows.nightly.finish import CRASHED, end, notify_start_failures, record_failures
+from flows.nightly.history import INTERRUPTED, PROMOTED, UNDER_WAY, Night, list_nights, new_files, taken_files
 from flows.nightly.preflight import Needs
 from flows.nightly.recipe import Base, RawRecipe, base_of, paths_of, read_raw
 from flows.recipe.schema import Recipe
@@ -24,13 +23,13 @@ from tasks.sample.stage import digested, file_digests
 Say = Callable[[str], None]
 
 
-def in_silence(sentence: str) -> None:
-    """Says nothing."""
+def ignore(sentence: str) -> None:
+    """Ignore a message."""
 
 
 @dataclass
-class Tonight:
-    """What is known before anything is built."""
+class NightlyContext:
+    """What a nightly run knows before anything is built."""
 
     raw: RawRecipe
     whole: Recipe
@@ -38,118 +37,118 @@ class Tonight:
     night: Night
     again: tuple[str, ...] = ()
     needs: Needs | None = None
-    say: Say = field(default=in_silence)
+    say: Say = field(default=ignore)
 
     @property
     def nothing_new(self) -> bool:
         return not self.night.files
 
     def recipe(self) -> Recipe:
-        """What tonight runs."""
+        """Return the recipe to run."""
         if self.base is None:
             return self.whole
         return self.raw.of_night(paths_of(self.night.files), self.base)
 
 
 class AnotherNightError(Exception):
-    """A night is under way already, which tells of itself."""
+    """Raised where another nightly run is under way, which notifies people itself."""
 
 
 @contextmanager
-def begun(
+def start_nightly(
     recipe: str,
     root: str | Path,
     again: Sequence[str] = (),
     settings: Sequence[str] = (),
-    say: Say = in_silence,
+    say: Say = ignore,
     check: Callable[[], None] = lambda: None,
-) -> Iterator[Tonight]:
-    """A night before anything is built, alone under its root while the block lasts; people are told of what keeps it
-    from beginning.
+) -> Iterator[NightlyContext]:
+    """Yield a nightly run before anything is built, holding the lock of its root; notify people if it cannot start.
 
-    `check` may raise a reason not to begin. Raises Infra where another night is under way, of which nobody is told, and
-    what opening the root and reading the recipe raise.
+    `check` may raise a reason not to start. Raises Infra, without a notification, where another nightly run is under
+    way, and what opening the root and reading the recipe raise.
     """
     with ExitStack() as held:
         try:
-            with no_beginning_told(recipe, root, settings):
+            with notify_start_failures(recipe, root, settings):
                 folder = open_root(root).resolve()
                 check()
-                held.enter_context(alone(folder, say))
+                held.enter_context(exclusive_nightly(folder, say))
                 raw = read_raw(recipe, folder, settings)
         except AnotherNightError as error:
             raise Infra(str(error)) from error
-        yield look(raw, again, say)
+        yield find_new_data(raw, again, say)
 
 
 @contextmanager
-def alone(root: Path, say: Say = in_silence, seconds: float = LEASE_SECONDS) -> Iterator[None]:
-    """Hold this around a night; AnotherNightError where one is under way, on this machine or on one that shares the
-    root.
+def exclusive_nightly(root: Path, say: Say = ignore, seconds: float = LEASE_SECONDS) -> Iterator[None]:
+    """Hold the lock of a root's nightly run; AnotherNightError where one is under way, here or on a machine that
+    shares the root.
 
-    One whose machine went down is told by its silence, which takes `seconds`; `say` is told of the wait.
+    A nightly run whose machine died shows only by its silence for `seconds`; `say` is called before this wait.
     """
 
     def on_wait(holder: str) -> None:
-        say(f"a night was begun by {holder}; whether it still goes on is known within {seconds:g} s")
+        say(f"a nightly run was started by {holder}; checking for up to {seconds:g} s whether it is still running")
 
     def on_alive(holder: str) -> None:
-        raise AnotherNightError(f"nightly: another night is under way under {root} ({holder}); wait for its end")
+        raise AnotherNightError(f"nightly: another nightly run is under way under {root} ({holder}); wait for its end")
 
     check_writable(root)
     among_machines = RemoteMirror.of(root).lease("nightly", on_wait, seconds, on_alive)
     with build_lease(root / "locks" / "nightly", on_wait, seconds, on_alive), among_machines:
-        # What another machine's night did since this command began.
+        # Fetch what another machine's nightly run did since this command began.
         refresh(root)
         yield
 
 
-def look(raw: RawRecipe, again: Sequence[str] = (), say: Say = in_silence) -> Tonight:
-    """What is new since the nights before, for the current model.
+def find_new_data(raw: RawRecipe, again: Sequence[str] = (), say: Say = ignore) -> NightlyContext:
+    """Find what is new since the earlier nightly runs, for the current model.
 
-    Raises RecipeError and InputError as a run does before work begins, of which people are told, and InputError for a
-    night `again` that is none or whose text the current model has learnt.
+    Raises RecipeError and InputError as a run does before work begins, with a notification, and InputError where
+    `again` names no nightly run, or one whose text the current model has learnt.
     """
     root = raw.root
     night = Night(new_run_id(), raw.name)
-    with failures_told(raw, night):
+    with record_failures(raw, night):
         whole = raw.whole()
         night.recipe = whole.name
         nights = list_nights(root)
-        _tell_what_became_of(raw, nights)
+        _close_interrupted(raw, nights)
         promotion = current_promotion(root)
         base = base_of(root, promotion.run_id) if promotion is not None else None
     if base is not None:
         night.base, night.chain = base.run_id, base.chain
     again = tuple(_named_night(name, nights, base) for name in again)
-    with failures_told(raw, night):
+    with record_failures(raw, night):
         found = file_digests(digested(find_files(whole.sample), root / INPUTS))
     night.files = new_files({source: dict(files) for source, files in found.items()}, taken_files(nights, again))
-    return Tonight(raw, whole, base, night, again, say=say)
+    return NightlyContext(raw, whole, base, night, again, say=say)
 
 
-def _tell_what_became_of(raw: RawRecipe, nights: Sequence[Night]) -> None:
-    """Nights that ended without a word: nobody else spends one now, so that they are not under way."""
+def _close_interrupted(raw: RawRecipe, nights: Sequence[Night]) -> None:
+    """Write the end of nightly runs that died; this process holds the lock, so none of them is under way."""
     promoted = {one.run_id: one for one in history(raw.root)}
     for night in nights:
-        if night.state != told_nights.UNDER_WAY:
+        if night.state != UNDER_WAY:
             continue
         if night.run_id in promoted:
-            end(raw, night, told_nights.PROMOTED, promoted[night.run_id].why, "promoted")
+            end(raw, night, PROMOTED, promoted[night.run_id].why, "promoted")
         else:
-            end(raw, night, told_nights.INTERRUPTED, CRASHED, "failed")
+            end(raw, night, INTERRUPTED, CRASHED, "failed")
 
 
 def _named_night(name: str, nights: list[Night], base: Base | None) -> str:
     found = [night.run_id for night in nights if night.run_id.startswith(name)]
     if len(found) != 1:
         raise InputError(
-            f"nightly --again {name}: {'no night' if not found else f'{len(found)} nights'} with an id that begins so;"
-            f" `bessemer nightly --list` shows them"
+            f"nightly --again {name}: {'no nightly run has' if not found else f'{len(found)} nightly runs have'} such"
+            f" an id; `bessemer nightly --list` shows them"
         )
     if base is not None and found[0] in base.chain:
         raise InputError(
-            f"nightly --again {name}: the current model has learnt the text of this night already, and deduplication"
-            f" would remove all of it. Take the night back first: `bessemer model promote --undo`."
+            f"nightly --again {name}: the current model has learnt the text of this nightly run already,"
+            f" and deduplication would remove all of it. Undo its promotion first: `bessemer model promote"
+            f" --undo`."
         )
     return found[0]

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flows.metrics.formatting import compact
+from flows.metrics.formatting import format_count
 from flows.planning.cost_model import (
     GIVEN,
     THIS,
@@ -53,8 +53,8 @@ class Asked:
             value = getattr(self, name)
             if value is not None:
                 raise RecipeError(
-                    f"plan: --{name} {compact(value)} is for the calculator; with a recipe the sizes are its own. Leave"
-                    f" it out, or change the recipe's with {cure}"
+                    f"plan: --{name} {format_count(value)} is for the calculator; with a recipe the sizes are its own."
+                    f" Leave it out, or change the recipe's with {cure}"
                 )
 
     def device(self) -> Accelerator:

@@ -19,7 +19,7 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from flows.metrics.formatting import size
+from flows.metrics.formatting import format_bytes
 from flows.recipe.schema import Recipe
 from model.config.network import GPTConfig, NetworkConfig
 from model.config.train import TrainConfig
@@ -244,8 +244,8 @@ def recipe_memory(recipe: Recipe) -> RankMemory:
 def memory_words(memory: RankMemory) -> str:
     """The sum: `weights 51.4 GB + gradients 51.4 GB + ...`."""
     if memory.start >= memory.at_least:
-        return f"{size(memory.start)} of weights, which each makes whole before they are spread over the ranks"
-    parts = [f"{name} {size(getattr(memory, name))}" for name in PARTS if getattr(memory, name)]
+        return f"{format_bytes(memory.start)} of weights, which each makes whole before they are spread over the ranks"
+    parts = [f"{name} {format_bytes(getattr(memory, name))}" for name in PARTS if getattr(memory, name)]
     words = " + ".join(parts)
     if memory.activations is None:
         words += f"; activations come on top (unknown: {memory.unknown})"

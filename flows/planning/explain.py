@@ -11,7 +11,7 @@ from typing import Any
 from flows.planning.preconditions import check_benchmarks, check_sources, check_starting_points
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
-from flows.runs.pipeline import BUILDERS, walk
+from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.verify import artifacts_under
 from tasks.artifacts.artifact import REUSED, Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
@@ -78,7 +78,7 @@ def explain(recipe: Recipe, root: Path) -> list[Forecast]:
         return artifact
 
     try:
-        walk(recipe, step)
+        run_stages(recipe, step)
     except _Unforeseeable:
         unknown = f"nothing of `{rebuilt[-1]}` stands to look ahead from"
         foreign = forecasts[-1].cause == NONE_OF_THESE_SOURCES

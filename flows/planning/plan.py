@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.metrics.formatting import compact
+from flows.metrics.formatting import format_count
 from flows.planning.calculator import Asked, training_told, work_alone_told
 from flows.planning.cost_model import (
     GOOD_EPOCHS,
@@ -68,7 +68,7 @@ def plan_recipe(
         "feeding": feeding,
         "disk_of_training": _training_disk(recipe, network),
     }
-    warnings = [*recipe.remarks, *_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]
+    warnings = [*recipe.warnings, *_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]
     if is_unmeasured(recipe, asked):
         warnings.append(
             f"train.device is {recipe.train.device}, and no figure of such a device exists here: for time and cost name"
@@ -332,7 +332,7 @@ def plan_by_stated_sizes(recipe: Recipe, asked: Asked) -> dict[str, Any]:
         "recipe": recipe.name,
         "sources": lines,
         "training": None,
-        "warnings": [*recipe.remarks, *remarks, *mixture_remarks(config, plans)],
+        "warnings": [*recipe.warnings, *remarks, *mixture_remarks(config, plans)],
     }
     if asked.hardware.lower() == THIS:
         told["warnings"].append("for time, memory and cost name the hardware: --hardware a100 --devices 800 --mfu 40%")
@@ -362,13 +362,13 @@ def tell_stated_sizes(told: Mapping[str, Any], console: Console) -> None:
     for line in told["sources"]:
         table.add_row(
             escape(line["source"]),
-            "-" if line["tokens"] is None else compact(line["tokens"]),
+            "-" if line["tokens"] is None else format_count(line["tokens"]),
             f"{line['weight']:.1%}",
-            compact(line["read_tokens"]),
+            format_count(line["read_tokens"]),
             "-" if line["epochs"] is None else f"{line['epochs']:.2f}",
         )
     read = sum(line["read_tokens"] for line in told["sources"])
-    table.add_row("[bold]together", "", "[bold]100.0%", f"[bold]{compact(read)}", "")
+    table.add_row("[bold]together", "", "[bold]100.0%", f"[bold]{format_count(read)}", "")
     console.print(table)
     console.print()
     if told["training"] is not None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from flows.metrics.formatting import size
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, EndOfRoad
-from flows.runs.pipeline import BUILDERS, walk
+from flows.recipe.stages import STAGES, StageLimitReached
+from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.verify import artifacts_under
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
@@ -79,13 +79,13 @@ def _first_to_build(recipe: Recipe, root: Path | None) -> str | None:
     def step(stage: str, *inputs: Any) -> Artifact:
         nonlocal reached
         if reached == "train":
-            raise EndOfRoad
+            raise StageLimitReached
         reached = stage
         return BUILDERS[stage](context, *inputs)
 
     try:
-        walk(recipe, step)
-    except EndOfRoad:
+        run_stages(recipe, step)
+    except StageLimitReached:
         return None
     except (WouldBuild, BessemerError):
         pass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flows.planning.preconditions import CHECKED, check_prerequisites
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import stretch
+from flows.recipe.stages import select_stages
 from flows.runs.run import Run
 
 
@@ -24,5 +24,5 @@ def start_run(
     """Return a run of the stages that were asked for, once `check_prerequisites` has nothing to refuse, here or before
     the flow began."""
     if CHECKED.get() != recipe:
-        check_prerequisites(recipe, stretch(from_stage, until, only), root, force=force)
+        check_prerequisites(recipe, select_stages(from_stage, until, only), root, force=force)
     return Run(recipe, root, from_stage=from_stage, until=until, only=only, force=force, run_id=run_id)

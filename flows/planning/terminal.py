@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.metrics.formatting import compact, duration, size
+from flows.metrics.formatting import format_bytes, format_count, format_duration
 from flows.planning.cost_model import GOOD_EPOCHS, PARTS, SECONDS_PER_DAY
 
 MOST_DAYS_IN_HOURS = 2
@@ -22,8 +22,8 @@ PAGE_WIDTH = 80
 def tell_training(told: dict[str, Any], console: Console) -> None:
     """FLOPs, time, speed, cost and memory of one training, and the sizes that data and hours could feed."""
     rows: list[tuple[str, str, str]] = [
-        ("parameters", compact(told["parameters"]), ""),
-        ("tokens", compact(told["tokens"]), f"{told['tokens'] / told['parameters']:.3g} a parameter"),
+        ("parameters", format_count(told["parameters"]), ""),
+        ("tokens", format_count(told["tokens"]), f"{told['tokens'] / told['parameters']:.3g} a parameter"),
         ("FLOPs", f"{told['flops']:.3g}", f"{told['flops_per_token']:.3g} a token, {told['attention']}"),
     ]
     peak = told["hardware_source"]
@@ -52,11 +52,13 @@ def _tell_memory(told: dict[str, Any], console: Console) -> None:
     layouts = list(told["memory"].values())
     for part in PARTS:
         if any(layout[part] is None or layout[part] for layout in layouts):
-            table.add_row(part, *("unknown" if layout[part] is None else size(layout[part]) for layout in layouts))
-    cells = [f"{'> ' if layout['total'] is None else ''}{size(layout['at_least'])}" for layout in layouts]
+            table.add_row(
+                part, *("unknown" if layout[part] is None else format_bytes(layout[part]) for layout in layouts)
+            )
+    cells = [f"{'> ' if layout['total'] is None else ''}{format_bytes(layout['at_least'])}" for layout in layouts]
     red = [layout["at_least"] > fits for layout in layouts]
     table.add_row(
-        "[bold]together" + ("" if limit is None else f", of {size(limit)}"),
+        "[bold]together" + ("" if limit is None else f", of {format_bytes(limit)}"),
         *(f"[bold red]{cell}[/]" if above else f"[bold]{cell}[/]" for cell, above in zip(cells, red, strict=True)),
     )
     console.print(table)
@@ -71,7 +73,7 @@ def _tell_memory(told: dict[str, Any], console: Console) -> None:
 
 
 def _time(days: float) -> str:
-    return duration(days * SECONDS_PER_DAY) if days < MOST_DAYS_IN_HOURS else f"{days:,.1f} days"
+    return format_duration(days * SECONDS_PER_DAY) if days < MOST_DAYS_IN_HOURS else f"{days:,.1f} days"
 
 
 def _two_notes(title: str, rows: Iterable[tuple[str, str, str]], console: Console) -> None:
@@ -90,7 +92,8 @@ def tell_plan(told: dict[str, Any], console: Console) -> None:
     pilot = told["pilot"]
     documents = sum(source["documents"] for source in pilot["sources"].values())
     console.print(
-        f"[bold]{escape(told['recipe'])}[/]: a pilot of {documents:,} documents took {duration(pilot['seconds'])}",
+        f"[bold]{escape(told['recipe'])}[/]: a pilot of {documents:,} documents took"
+        f" {format_duration(pilot['seconds'])}",
         width=PAGE_WIDTH,
     )
     _tell_stages(told, console)
@@ -126,22 +129,22 @@ def _tell_stages(told: dict[str, Any], console: Console) -> None:
         tokens = line["tokens"]
         table.add_row(
             line["stage"],
-            compact(documents["value"]),
+            format_count(documents["value"]),
             _range(documents),
-            size(line["bytes"]["value"]) if tokens is None else f"{compact(tokens['value'])} tok",
-            size(line["disk_bytes"]),
-            size(peak) if peak is not None else "-",
-            duration(line["seconds"]),
+            format_bytes(line["bytes"]["value"]) if tokens is None else f"{format_count(tokens['value'])} tok",
+            format_bytes(line["disk_bytes"]),
+            format_bytes(peak) if peak is not None else "-",
+            format_duration(line["seconds"]),
         )
     disk = sum(line["disk_bytes"] for line in told["stages"])
     seconds = sum(line["seconds"] for line in told["stages"])
-    table.add_row("[bold]together", "", "", "", f"[bold]{size(disk)}", "", f"[bold]{duration(seconds)}")
+    table.add_row("[bold]together", "", "", "", f"[bold]{format_bytes(disk)}", "", f"[bold]{format_duration(seconds)}")
     console.print(table)
     training = told["disk_of_training"]
     console.print(
         f"[dim]after each stage; memory is the pilot's peak, time is its rate at the recipe's workers (sample: reading"
-        f" alone). Training adds {size(training['model_bytes'])}, and"
-        f" {size(training['checkpoint_bytes'])} of checkpoints while it runs; evaluate is not in it.[/]\n",
+        f" alone). Training adds {format_bytes(training['model_bytes'])}, and"
+        f" {format_bytes(training['checkpoint_bytes'])} of checkpoints while it runs; evaluate is not in it.[/]\n",
         width=PAGE_WIDTH,
     )
 
@@ -152,11 +155,11 @@ def _tell_sources(told: dict[str, Any], console: Console) -> None:
         epochs = f"{line['epochs']:.2f}"
         table.add_row(
             escape(line["source"][:LONGEST_NAME]),
-            compact(line["tokens"]["value"]),
+            format_count(line["tokens"]["value"]),
             _range(line["tokens"]),
             f"{line['removed_as_duplicates']['value']:.0%}",
             f"{line['weight']:.2f}",
-            compact(line["read_tokens"]),
+            format_count(line["read_tokens"]),
             epochs if (line["wanted_epochs"] or 0) <= GOOD_EPOCHS else f"[yellow]{epochs}[/]",
         )
     console.print(table)
@@ -164,7 +167,7 @@ def _tell_sources(told: dict[str, Any], console: Console) -> None:
 
 
 def _range(told: dict[str, float]) -> str:
-    return f"{compact(told['low'])}-{compact(told['high'])}" if told["low"] != told["high"] else "exact"
+    return f"{format_count(told['low'])}-{format_count(told['high'])}" if told["low"] != told["high"] else "exact"
 
 
 def _tell_feeding(told: dict[str, Any], console: Console) -> None:
@@ -174,16 +177,16 @@ def _tell_feeding(told: dict[str, Any], console: Console) -> None:
     rows = [
         (
             "by the data",
-            compact(feeding["parameters_by_data"]),
-            f"{compact(feeding['unique_tokens'])} tokens x {feeding['epochs']:g} epochs, worth"
-            f" {compact(feeding['effective_tokens'])} fresh ones{hours}",
+            format_count(feeding["parameters_by_data"]),
+            f"{format_count(feeding['unique_tokens'])} tokens x {feeding['epochs']:g} epochs, worth"
+            f" {format_count(feeding['effective_tokens'])} fresh ones{hours}",
         )
     ]
     if "bound" in feeding:
         rows.append(
             (
                 "by the hours",
-                compact(feeding["parameters_by_hours"]),
+                format_count(feeding["parameters_by_hours"]),
                 f"20 tokens a parameter in {feeding['days']:g} days",
             )
         )

@@ -1,4 +1,4 @@
-"""What the tables of a recipe must agree on, each of which is right by itself."""
+"""Check what the tables of a recipe, each valid by itself, must agree on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from flows.recipe.schema import Recipe
 
 
-def check_agreement(recipe: Recipe, origin: str) -> None:
-    """Raise RecipeError where they do not; `origin` names the recipe."""
+def check_consistency(recipe: Recipe, origin: str) -> None:
+    """Raise RecipeError where tables contradict each other; `origin` names the recipe."""
     _check_source_names(recipe, origin)
     _check_length_of_rows(recipe, origin)
     _check_sentinels(recipe, origin)
@@ -20,15 +20,15 @@ def check_agreement(recipe: Recipe, origin: str) -> None:
     _check_benchmarks(recipe, origin)
 
 
-def length_of_rows(context: int, objective: str) -> dict[str, int]:
-    """What chunk is told of the model's context: inputs and targets of causal_lm are shifted by one."""
+def row_length_settings(context: int, objective: str) -> dict[str, int]:
+    """Return the settings of chunk that follow from the context; causal_lm shifts targets by one token."""
     if objective == "span_corruption":
         return {"input_length": context}
     return {"row_length": context if objective == "masked_lm" else context + 1}
 
 
 def _check_source_names(recipe: Recipe, origin: str) -> None:
-    """Tables keyed by source must name sources that exist: a typing error would otherwise have no effect."""
+    """Raise where a table keyed by source names no source: a typing error would otherwise have no effect."""
     names = {source.name for source in recipe.sample.sources}
     keyed = ("weights", "priorities", "presets", "wipe_out_overrides", "heldout_shares")
     named = {f"{stage}.{key}": getattr(getattr(recipe, stage), key, None) or {} for stage in STAGES for key in keyed}
@@ -45,9 +45,9 @@ def _check_source_names(recipe: Recipe, origin: str) -> None:
 
 
 def _check_length_of_rows(recipe: Recipe, origin: str) -> None:
-    """Rows of another length would be found out by the trainer alone, after all the work on the text."""
+    """Raise where rows have another length than the model reads, which the trainer would find only after all stages."""
     objective, context = recipe.chunk.objective, recipe.train.model.context
-    for key, needed in length_of_rows(context, objective).items():
+    for key, needed in row_length_settings(context, objective).items():
         found = getattr(recipe.chunk, key)
         if found != needed:
             raise RecipeError(
@@ -57,12 +57,12 @@ def _check_length_of_rows(recipe: Recipe, origin: str) -> None:
 
 
 def _check_sentinels(recipe: Recipe, origin: str) -> None:
-    """A vocabulary that is trained here has the sentinels that were asked for; a base's are counted by chunk."""
+    """Raise where a vocabulary trained here has too few sentinels; chunk counts those of a base."""
     if recipe.chunk.objective != "span_corruption" or recipe.vocab.base is not None:
         return
     if recipe.vocab.sentinels < recipe.chunk.noise_spans == 1:
         raise RecipeError(
-            f"{origin}: chunk.denoising = {recipe.chunk.denoising} puts a sentinel in place of what is corrupted, and"
+            f"{origin}: chunk.denoising = {recipe.chunk.denoising} replaces corrupted spans by a sentinel, and"
             f" vocab.sentinels = 0. Set vocab.sentinels = 1 or more."
         )
     if recipe.vocab.sentinels < recipe.chunk.noise_spans:
@@ -74,13 +74,13 @@ def _check_sentinels(recipe: Recipe, origin: str) -> None:
 
 
 def _check_gate(recipe: Recipe, origin: str) -> None:
-    """What the gate could not compare would be found out behind all of training."""
+    """Raise where the gate has nothing to compare, which would show only after all of training."""
     gate = recipe.evaluate.gate
     if gate is None:
         return
     if recipe.train.base_model is None:
         raise RecipeError(
-            f"{origin}: evaluate.gate compares with the model that training goes on from, and train.base_model is not"
+            f"{origin}: evaluate.gate compares with the model that training starts from, and train.base_model is not"
             f" set. Name a trained model there, or leave evaluate.gate out."
         )
     if recipe.train.model.architecture != "gpt":

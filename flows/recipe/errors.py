@@ -1,6 +1,7 @@
-"""What is wrong with a recipe's values, told by the paths under which the recipe writes them.
+"""Turn validation errors into lines that name the key as the recipe writes it, what is wrong, and what was meant.
 
-What other programs call the keys and values of a recipe.
+A key is suggested from the other tables of the stage, by spelling, and from the names that other programs use
+(`KEY_ALIASES`, `VALUE_ALIASES`).
 """
 
 import difflib
@@ -20,41 +21,43 @@ Location = tuple[int | str, ...]
 _QUOTED = re.compile(r"'([^']*)'")
 
 SHORTHANDS: dict[tuple[int | str, ...], tuple[str, ...]] = {("train", "model"): (KEY,)}
-"""Keys that a recipe may write and that stand for others before any model sees them."""
+"""Keys that a recipe may write and that `flows.recipe.resolve` replaces by others before validation."""
 
-OF_TABLES = ("model_type", "model_attributes_type", "dict_type")
-"""Problems of a value in place of a table."""
+NOT_A_TABLE = ("model_type", "model_attributes_type", "dict_type")
+"""Kinds of errors of a plain value in place of a table."""
 
-ONLY_LOOKED_FOR = ("decontaminate", "benchmarks")
-"""Table of the benchmarks whose items are looked for; `[[benchmarks]]` also says how they are scored."""
+UNSCORED_BENCHMARKS = ("decontaminate", "benchmarks")
+"""Table of benchmarks that are only searched for; those in `[[benchmarks]]` are scored as well."""
 
-MOST_NAMED = 3
-"""A key that stands in more tables than these says nothing about which is meant."""
+MAX_SUGGESTIONS = 3
+"""A key that is in more tables than these does not say which is meant."""
 
 
-def explain(error: ValidationError, recipe: type[BaseModel], said_once: Sequence[str], origin: str) -> str:
-    """A line for each wrong value of a `recipe`; `said_once` are keys that it writes above all tables, where the field
-    `sample` has them."""
+def format_recipe_errors(
+    error: ValidationError, recipe: type[BaseModel], shared_keys: Sequence[str], origin: str
+) -> str:
+    """Return a line for each wrong value of a `recipe`; `shared_keys` are those that it writes above all tables and
+    that the field `sample` holds."""
     lines = [f"{origin}:"]
     for problem in error.errors():
         if problem["loc"] == ("sample", "sources") and problem["type"] == "too_short":
-            continue  # What is wrong with the sources themselves is told beside it.
+            continue  # The errors of the sources themselves are in the list as well.
         location = _without_tags(problem["loc"], recipe)
-        place = _place(_as_written(location, said_once))
+        place = _place(_as_written(location, shared_keys))
         if problem["type"] == "extra_forbidden":
-            lines.append(f"  {place}: unknown key; {_hint(problem['loc'], recipe, said_once)}")
+            lines.append(f"  {place}: unknown key; {_hint(problem['loc'], recipe, shared_keys)}")
         elif problem["type"] == "missing":
             lines.append(f"  {place}: missing")
         else:
-            is_table = problem["type"] in OF_TABLES
-            message = "a table belongs there" if is_table else problem["msg"].removeprefix("Value error, ")
+            is_table = problem["type"] in NOT_A_TABLE
+            message = "must be a table" if is_table else problem["msg"].removeprefix("Value error, ")
             found = "" if isinstance(problem["input"], dict | list) else f" (found {problem['input']!r})"
             lines.append(f"  {place}: {message}{found}{_meant_value(problem, place, recipe)}")
     return "\n".join(lines)
 
 
-def wrong_values(error: ValidationError, origin: object, *table: str) -> str:
-    """A line for each wrong value of a file, or of a table within it: its path and what is wrong."""
+def format_config_errors(error: ValidationError, origin: object, *table: str) -> str:
+    """Return a line for each wrong value of a file, or of a table within it: its path and what is wrong."""
     lines = [f"{origin}:"]
     for problem in error.errors():
         place = ".".join([*table, *map(str, problem["loc"])])
@@ -63,8 +66,10 @@ def wrong_values(error: ValidationError, origin: object, *table: str) -> str:
 
 
 def line_of(text: str, location: Location) -> int | None:
-    """The line, from 1, of a TOML document on which the value at a location begins to be written; None where it is
-    not. A table begins at its header."""
+    """Return the line, from 1, of a TOML document on which the value at a location begins; None where it is not set.
+
+    A table begins at its header.
+    """
     lines = text.splitlines(keepends=True)
     begin = 1
     for end in range(1, len(lines) + 1):
@@ -84,7 +89,7 @@ def line_of(text: str, location: Location) -> int | None:
 
 
 def tagged_models(annotation: Any) -> dict[str, Any]:
-    """Tag -> model of a field that holds one of several; empty for any other field."""
+    """Return the models by tag of a field that holds one of several; empty for any other field."""
     found: dict[str, Any] = {}
     for choice in getattr(annotation, "__args__", ()) if get_origin(annotation) in (Union, types.UnionType) else ():
         for mark in getattr(choice, "__metadata__", ()):
@@ -94,13 +99,13 @@ def tagged_models(annotation: Any) -> dict[str, Any]:
 
 
 def _without_tags(location: Location, recipe: type[BaseModel]) -> Location:
-    """The location as the recipe writes it: which of several models was chosen is no step of it."""
+    """Return the location as the recipe writes it, without the tags by which pydantic names one of several models."""
     return tuple(part for part, several, _ in _walk(location, recipe) if part not in several)
 
 
 def _walk(location: Location, recipe: type[BaseModel]) -> Iterator[tuple[int | str, dict[str, Any], Any]]:
-    """Each part of a location, the models that it may choose among by their tags (mostly none), and the model that it
-    leads to (None where there is none)."""
+    """Yield each part of a location, the models by tag that it may choose among (mostly none), and the model that it
+    leads to, or None."""
     model: Any = recipe
     several: dict[str, Any] = {}
     for part in location:
@@ -115,7 +120,7 @@ def _walk(location: Location, recipe: type[BaseModel]) -> Iterator[tuple[int | s
 
 
 def model_within(annotation: Any) -> Any:
-    """The model that a field holds, be it within a list or a dict; None where it holds none."""
+    """Return the model that a field holds, also within a list or a dict, or None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in getattr(annotation, "__args__", ()):
@@ -125,8 +130,8 @@ def model_within(annotation: Any) -> Any:
     return None
 
 
-def _hint(location: Location, recipe: type[BaseModel], said_once: Sequence[str]) -> str:
-    """The key that was meant: of this name in another table of the stage, or like it here, or of this name anywhere."""
+def _hint(location: Location, recipe: type[BaseModel], shared_keys: Sequence[str]) -> str:
+    """Return which key was meant: the same in another table of the stage, a similar one here, or the same anywhere."""
     key, known = str(location[-1]), _known_keys(recipe, location[:-1])
     chosen_among = [offered for _, offered, _ in _walk(location[:-1], recipe)][-1:]
     others = [tag for models in chosen_among for tag, model in models.items() if key in model.model_fields]
@@ -135,10 +140,10 @@ def _hint(location: Location, recipe: type[BaseModel], said_once: Sequence[str])
             f"a {' and a '.join(others)} has it, and the architecture is {location[-2]}; known keys: {', '.join(known)}"
         )
     location = _without_tags(location, recipe)
-    if location[:2] == ONLY_LOOKED_FOR and key in {"task", *Scoring.model_fields}:
+    if location[:2] == UNSCORED_BENCHMARKS and key in {"task", *Scoring.model_fields}:
         return f"a benchmark that is scored, with `{key}`, is a table `[[benchmarks]]`"
-    key = _name_here(key)
-    everywhere = [(key,)] if key in said_once else list(_places_of(key, recipe))
+    key = _resolve_alias(key)
+    everywhere = [(key,)] if key in shared_keys else list(_places_of(key, recipe))
     of_the_stage = [place for place in everywhere if place[0] == location[0]]
     meant = (
         [_place(place) for place in of_the_stage]
@@ -147,24 +152,24 @@ def _hint(location: Location, recipe: type[BaseModel], said_once: Sequence[str])
         or [name for name in known if key in name]
         or [_place(place) for place in everywhere]
     )
-    if 0 < len(meant) <= MOST_NAMED:
+    if 0 < len(meant) <= MAX_SUGGESTIONS:
         return f"did you mean {' or '.join(f'`{name}`' for name in meant)}?"
     return f"known keys: {', '.join(known)}"
 
 
-def _name_here(key: str) -> str:
-    """What a key of another program, or one written nearly so, is called here; others as they are."""
-    (like,) = difflib.get_close_matches(key, OTHER_NAMES, n=1, cutoff=0.85) or (key,)
-    return OTHER_NAMES.get(like, key)
+def _resolve_alias(key: str) -> str:
+    """Return the name here of a key that other programs use, also with small typing errors; others unchanged."""
+    (like,) = difflib.get_close_matches(key, KEY_ALIASES, n=1, cutoff=0.85) or (key,)
+    return KEY_ALIASES.get(like, key)
 
 
 def _meant_value(problem: Any, place: str, recipe: type[BaseModel]) -> str:
-    """What was meant by a value that is none of those there are, or that stands in place of a table that has it."""
+    """Return which value was meant in place of an unknown one, or which key of a table by a plain value."""
     found = problem["input"]
     if not isinstance(found, str | int):
         return ""
     table = next((model for *_, model in [*_walk(problem["loc"], recipe)][-1:]), None)
-    if problem["type"] in OF_TABLES and table is not None:
+    if problem["type"] in NOT_A_TABLE and table is not None:
         for name, field in table.model_fields.items():
             if found in get_args(field.annotation):
                 return f"; did you mean `{place}.{name} = {found}`?"
@@ -172,14 +177,14 @@ def _meant_value(problem: Any, place: str, recipe: type[BaseModel]) -> str:
     if problem["type"] == "literal_error":
         known = _QUOTED.findall(problem["ctx"]["expected"])
         folded = str(found).lower()
-        meant = OTHER_VALUES.get(folded, folded)
+        meant = VALUE_ALIASES.get(folded, folded)
         close = [meant] if meant in known else difflib.get_close_matches(meant, known, n=1)
         return f"; did you mean `{close[0]}`?" if close else ""
     return ""
 
 
 def _places_of(key: str, model: type[BaseModel], above: Location = ()) -> Iterator[Location]:
-    """Where a field of this name stands in the tables of `model`; entries of lists have no path of their own."""
+    """Yield where the tables of `model` have a field of this name; entries of lists have no path of their own."""
     for name, field in model.model_fields.items():
         if name == key:
             yield (*above, name)
@@ -188,14 +193,14 @@ def _places_of(key: str, model: type[BaseModel], above: Location = ()) -> Iterat
 
 
 def _table(annotation: Any) -> Any:
-    """The model that a field is, or may be; None for a list or a dict of models."""
+    """Return the model that a field is or may be; None for a list or a dict of models."""
     inner = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     return next((kind for kind in inner if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
-def _as_written(location: Location, said_once: Sequence[str]) -> Location:
-    """Where a recipe writes a value that it says once for all stages."""
-    shared = location[0] == "sample" and location[1:2] != () and location[1] in said_once
+def _as_written(location: Location, shared_keys: Sequence[str]) -> Location:
+    """Return where a recipe writes a value, which is above all tables for shared keys."""
+    shared = location[0] == "sample" and location[1:2] != () and location[1] in shared_keys
     return location[1:] if shared else location
 
 
@@ -207,14 +212,14 @@ def _place(location: Sequence[int | str]) -> str:
 
 
 def _known_keys(recipe: type[BaseModel], location: Location) -> list[str]:
-    """Field names of the config model at a place within the recipe."""
+    """Return the field names of the config model at a location of the recipe."""
     model = [recipe, *(model for *_, model in _walk(location, recipe))][-1]
     if model is None:
         return []
     return sorted([*model.model_fields, *SHORTHANDS.get(location[:2], ())])
 
 
-OTHER_NAMES = {
+KEY_ALIASES = {
     **dict.fromkeys(("learning_rate", "lr", "max_lr"), "peak_lr"),
     **dict.fromkeys(("lr_scheduler", "lr_schedule", "lr_scheduler_type", "scheduler"), "schedule"),
     **dict.fromkeys(("warmup", "warmup_ratio", "warmup_steps"), "warmup_share"),
@@ -230,12 +235,12 @@ OTHER_NAMES = {
     **dict.fromkeys(("max_grad_norm", "grad_clip", "clip_norm"), "clip"),
     **dict.fromkeys(("precision", "mixed_precision"), "dtype"),
 }
-"""A key elsewhere -> its name here."""
+"""Name of a key in other programs -> its name here."""
 
-OTHER_VALUES = {
+VALUE_ALIASES = {
     **dict.fromkeys(("fp16", "half", "16"), "float16"),
     **dict.fromkeys(("bf16", "bf16-mixed"), "bfloat16"),
     **dict.fromkeys(("fp32", "float", "single", "32"), "float32"),
     **dict.fromkeys(("gpu", "nvidia"), "cuda"),
 }
-"""The same of values."""
+"""Name of a value in other programs -> its name here."""

@@ -1,12 +1,12 @@
-"""The parameters of a run as a form: the help, bounds and choices of the configuration models, every field optional.
+"""The parameters of a flow as a form of the Prefect UI, with the help, bounds and choices of the configuration models.
 
-`Changes` is what `--set` is on the command line: values that overrule the recipe's for one run. Its models are made
-from the configuration models, so a new field of a stage appears in the form by itself.
+`Changes` does what `--set` does on the command line: it overrides values of the recipe for one run. Its models are
+generated from the configuration models with every field optional, so a new field of a stage appears in the form.
 
-Prefect has two UIs, and a form that nobody touched must change nothing in both. Its classic one submits `false` for a
-boolean that nobody touched, so that booleans and all other choices are texts, of which the first leaves the recipe's
-value. Both draw an `anyOf` as buttons that choose one of its schemas, the first at first: this is how the settings of a
-stage are folded away. A single setting states its one type and no null.
+Prefect has two UIs, and a form submitted without changes must change nothing in both. The classic UI submits `false`
+for a boolean that was not touched; booleans and all other choices are therefore texts, the first of which keeps the
+recipe's value. Both UIs draw an `anyOf` as buttons that choose one of its schemas, the first by default: so the
+settings of a stage are folded away. A single setting states its one type and no null.
 """
 
 import inspect
@@ -34,10 +34,10 @@ from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
 
 AS_IN_THE_RECIPE = "as in the recipe"
-"""The choice that changes nothing."""
+"""The choice that keeps the recipe's value."""
 
 FOLDED = {"type": "object", "title": AS_IN_THE_RECIPE, "properties": {}, "additionalProperties": False}
-"""A section that is not open. The form submits nothing for it; for a null it would submit the null."""
+"""A closed section, for which the form submits nothing; it would submit a null."""
 
 MOST_USED = (
     "clean.preset",
@@ -50,14 +50,14 @@ MOST_USED = (
     "train.batch_rows",
     "train.schedule.peak_lr",
 )
-"""Settings that the form shows before the stages, whose others it folds."""
+"""Settings that the form shows above the sections of the stages, which are folded."""
 
-SAID_ONCE = ("seed", "limit", "budget_tokens", "weights", "priorities", "row_length")
-"""What a recipe says once for several stages: a form for one stage would tear it apart."""
+SHARED_FIELDS = ("seed", "limit", "budget_tokens", "weights", "priorities", "row_length")
+"""Fields that a recipe sets once for several stages, so that the section of one stage must not offer them."""
 
 
 def _as_shown(schema: dict[str, Any]) -> None:
-    """Take the nulls of Python from a section's schema, and let its sections be folded."""
+    """Remove the defaults of null from a section's schema, and make its sections foldable."""
     for field in schema.get("properties", {}).values():
         if field.get("default", "") is None:
             del field["default"]
@@ -78,15 +78,15 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class _Setting:
-    """A field of a configuration model: its type, its bounds, and how its schema shows it."""
+    """A field of a configuration model: its type, its bounds and its JSON schema."""
 
     annotation: Any
     bounds: tuple[Any, ...]
     schema: dict[str, Any]
 
     def or_else(self, other: "_Setting") -> "_Setting":
-        """The same setting of two models of which a run chooses one: the first one's help, the choices of both, and
-        bounds only where both have them."""
+        """Merge the same setting of two models of which a run chooses one: help of the first, choices of both, and
+        bounds only where both agree."""
         choices = [choice for one in (self.schema, other.schema) for choice in one.get("enum", [one.get("const")])]
         merged = {key: value for key, value in self.schema.items() if key not in ("enum", "const")}
         if None not in choices:
@@ -95,7 +95,7 @@ class _Setting:
         return _Setting(self.annotation | other.annotation, bounds, merged)
 
     def shown(self, title: str) -> tuple[Any, Any]:
-        """The form's field for it. What offers choices offers to leave them too."""
+        """Return the form's field for it; a field with choices also offers to keep the recipe's value."""
         optional: Any = Optional[self.annotation]  # noqa: UP045  # the annotation is a value here
         values = {"on": True, "off": False} if self.schema["type"] == "boolean" else {}
         values = {str(choice): choice for choice in self.schema.get("enum", ())} or values
@@ -112,15 +112,15 @@ def _chosen(values: dict[str, Any], given: Any) -> Any:
 
 
 def section_of(title: str, *configs: type[BaseModel]) -> type[Section]:
-    """The model of a form's section for a configuration model, or for several of which a run chooses one: their fields
-    with their help, none of them required."""
+    """Return the section of the form for a configuration model, or for several of which a run chooses one: their fields
+    with their help, all optional."""
     fields: dict[str, Any] = {}
     settings: dict[str, _Setting] = {}
     for config in configs:
         schema = config.model_json_schema()["properties"]
         for name, field in config.model_fields.items():
             tables = list(tagged_models(field.annotation).values()) or _table(field.annotation)
-            if name in SAID_ONCE:
+            if name in SHARED_FIELDS:
                 continue
             if tables:
                 fields[name] = _folded(f"{title}.{name}", *tables)
@@ -132,20 +132,20 @@ def section_of(title: str, *configs: type[BaseModel]) -> type[Section]:
 
 
 def _folded(title: str, *configs: type[BaseModel]) -> tuple[Any, Any]:
-    """The form's field for a section, with the help of its configuration model."""
-    name, told = title.rpartition(".")[2], inspect.getdoc(configs[0])
-    return section_of(title, *configs) | None, Field(default=None, title=name, description=told)
+    """Return the form's field for a section, with the help of its configuration model."""
+    name, description = title.rpartition(".")[2], inspect.getdoc(configs[0])
+    return section_of(title, *configs) | None, Field(default=None, title=name, description=description)
 
 
 def _table(annotation: Any) -> list[type[BaseModel]]:
-    """The model that a field holds, or may hold."""
+    """Return the model that a field holds or may hold, as a list of one; empty where it is no table."""
     held = [choice for choice in (get_args(annotation) or (annotation,)) if choice is not type(None)]
     is_table = len(held) == 1 and isinstance(held[0], type) and issubclass(held[0], BaseModel)
     return held if is_table and get_origin(annotation) in (None, Union, UnionType) else []
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """A field's schema without null among its types, its default told in words."""
+    """Return a field's schema without null among its types and with its default in the description."""
     plain = {key: value for key, value in schema.items() if key not in ("default", "anyOf", "title")}
     kinds = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
     plain.update(kinds[0] if len(kinds) == 1 else {"type": "string"} if kinds else {})
@@ -157,7 +157,7 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class Shared(Section):
-    """What a recipe says once for all stages."""
+    """Values that a recipe sets once for all stages."""
 
     budget_tokens: Annotated[
         str | None,
@@ -166,7 +166,9 @@ class Shared(Section):
     seed: Annotated[
         int | None,
         Field(ge=0, lt=2**63),
-        WithJsonSchema({"type": "integer", "minimum": 0, "description": "Seed that every stage's own is made from."}),
+        WithJsonSchema(
+            {"type": "integer", "minimum": 0, "description": "Seed from which every stage derives its own."}
+        ),
     ] = Field(default=None, title="seed")
 
 
@@ -177,7 +179,7 @@ _STAGES: dict[str, Any] = {
 
 
 def _setting(path: str) -> tuple[Any, Any]:
-    """The field of a section that a path names, to be shown beside the sections."""
+    """Return the field that a path names, to be shown above the sections."""
     stage, *tables, name = path.split(".")
     section: Any = get_args(_STAGES[stage][0])[0]
     for table in tables:
@@ -193,10 +195,10 @@ _Shown = create_model("_Shown", __base__=Shared, **_SHOWN)
 
 
 class Changes(_Shown):
-    """Values that overrule the recipe's: the most used settings by their paths, and all of a stage under its name."""
+    """Values that override the recipe's: the most used settings by their paths, and all others under their stage."""
 
     @model_validator(mode="after")
-    def _says_nothing_twice(self) -> Self:
+    def _refuse_contradictions(self) -> Self:
         given = list(_leaves(self.model_dump(mode="json")))
         for path, value in given:
             if (other := dict(given)[path]) != value:
@@ -205,13 +207,13 @@ class Changes(_Shown):
 
 
 RecipeOrName = Annotated[Recipe | str, WithJsonSchema({"type": "string"})]
-"""A recipe from the command, or the name of one from a form."""
+"""A recipe from the command line, or the name of one from a form."""
 
-WHOLE_ROAD, ROADS_END = STAGES[0], STAGES[-1]
+FIRST_STAGE, LAST_STAGE = STAGES[0], STAGES[-1]
 
 EVERY_STAGE = "every stage"
 
-# No null in these either: the form sends a default of null along, and the server refuses it as no choice.
+# No null in these either: the form would submit it, and the server would refuse it as no choice.
 FromStage = Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
 
 UntilStage = Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
@@ -221,14 +223,14 @@ OnlyStage = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [EVE
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-def chosen_stretch(from_stage: str | None, until: str | None, only: str | None) -> dict[str, str | None]:
-    """The parameters of `flows.recipe.load.stages.stretch`: a form's words for everything become None."""
-    given = {"from_stage": (from_stage, WHOLE_ROAD), "until": (until, ROADS_END), "only": (only, EVERY_STAGE)}
+def stage_selection(from_stage: str | None, until: str | None, only: str | None) -> dict[str, str | None]:
+    """Return the parameters of `flows.recipe.stages.select_stages`, with None for the form's defaults."""
+    given = {"from_stage": (from_stage, FIRST_STAGE), "until": (until, LAST_STAGE), "only": (only, EVERY_STAGE)}
     return {name: None if value == everything else value for name, (value, everything) in given.items()}
 
 
-def settings(changes: BaseModel) -> list[str]:
-    """The changes as `key.path=value` words, as `--set` and `flows.recipe.load.load.load_recipe` take them."""
+def as_settings(changes: BaseModel) -> list[str]:
+    """Return the changes as `key.path=value` words, as `--set` and `flows.recipe.load.load_recipe` take them."""
     return [f"{path}={json.dumps(value)}" for path, value in _leaves(changes.model_dump(mode="json"))]
 
 

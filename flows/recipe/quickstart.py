@@ -1,24 +1,18 @@
 """The input of the demo: real, messy text that every machine with Python has, and a cloze benchmark made from it.
 
-Most sources of `recipes/quickstart.toml` are read where they lie: READMEs and licences of installed packages, source
-code, notes. Two things are written beforehand under `ROOT/inputs/quickstart`:
+Most sources of `recipes/quickstart.toml` are read in place: READMEs and licences of installed packages, source code,
+notes. `prepare` writes two more things under `ROOT/inputs/quickstart`:
 
-    documentation/   docstrings of the standard library and of large packages, and the pages of `help()`: a text each
+    documentation/   docstrings of the standard library and of large packages, one text a module, and the pages of
+                     `help()`: a few megabytes of careful prose. Modules are parsed, never imported
     cloze.jsonl      passages of documentation, READMEs and licences, which stay in the sources (true leaks that the
                      run must find and cut), and passages of documentation that is kept out of the sources (clean)
 
-The same installation gives the same bytes, and nothing is written that stands already; an unchanged installation is
-recognised by names, sizes and times without reading it.
+A cloze item is twenty words of a passage and four phrases, one of which continues it; the others end other passages of
+the same kind, so that grammar and style alone do not give the answer away.
 
-Cloze items made from texts: twenty words of a passage, and four phrases of which one goes on.
-
-The wrong phrases are the endings of other passages of the same kind, so that grammar and style alone don't tell.
-Items depend on the texts and the seed alone.
-
-Documentation as running text: the docstrings of Python modules, one text a module, and the topics of `help()`.
-
-Every installation of Python carries a few megabytes of carefully written prose in its docstrings. Modules are parsed,
-never imported.
+The same installation gives the same bytes. An unchanged installation is recognised by names, sizes and times without
+reading it, and nothing is written again.
 """
 
 import ast
@@ -41,10 +35,10 @@ from tasks.common.numeric import seed64
 SEED = 1
 
 DOCUMENTED_PACKAGES = ("numpy", "networkx", "sqlalchemy", "fsspec", "prefect", "pyarrow", "torch/nn")
-"""Packages beside the standard library whose docstrings become documentation, by their folder in site-packages."""
+"""Packages other than the standard library whose docstrings become documentation, by their folder in site-packages."""
 
 RESERVED_SHARE = 6
-"""One text in so many of the documentation is kept out of the sources, for clean items."""
+"""One documentation text in this many is kept out of the sources, for clean items."""
 
 LEAKED_ITEMS = {"documentation": 120, "readme": 50, "licence": 30}
 
@@ -59,7 +53,7 @@ CLOZE = "cloze.jsonl"
 
 @dataclass(frozen=True)
 class Installation:
-    """Where this Python keeps its standard library and its packages."""
+    """Folders of a Python's standard library and packages."""
 
     stdlib: Path
     site_packages: Path
@@ -67,12 +61,12 @@ class Installation:
 
     @staticmethod
     def current() -> "Installation":
-        """The one that runs this program."""
+        """Return the installation that runs this program."""
         paths = sysconfig.get_paths()
         return Installation(Path(paths["stdlib"]), Path(paths["purelib"]))
 
     def module_sources(self) -> list[tuple[str, Path]]:
-        """(name, file) of every module whose docstrings are documentation."""
+        """Return (name, file) of every module whose docstrings are documentation."""
         found = [(f"python/{name}", path) for name, path in module_files(self.stdlib, recursive=False)]
         for package in self.documented:
             folder = self.site_packages / package
@@ -82,11 +76,11 @@ class Installation:
         return found
 
     def readmes(self) -> list[Path]:
-        """The METADATA of installed packages, which ends in their README."""
+        """Return the METADATA files of installed packages, which end in their README."""
         return _of_others(self.site_packages.glob("*.dist-info/METADATA"))
 
     def licences(self) -> list[Path]:
-        """Licence files of installed packages."""
+        """Return the licence files of installed packages."""
         folders = ("*.dist-info/LICENSE*", "*.dist-info/licenses/**/LICENSE*")
         return _of_others(path for pattern in folders for path in self.site_packages.glob(pattern) if path.is_file())
 
@@ -94,7 +88,7 @@ class Installation:
 def prepare(root: Path, installation: Installation | None = None) -> Path:
     """Write the demo's input under `root` and return its folder; quick when nothing changed since last time.
 
-    Raises InputError where this Python comes without enough documentation to make the benchmark from.
+    Raises InputError where this Python has too little documentation to make the benchmark from.
     """
     installation = installation or Installation.current()
     folder = root / FOLDER
@@ -144,7 +138,7 @@ def _benchmark(installation: Installation, texts: dict[str, str], reserved: set[
 
 @dataclass(frozen=True)
 class Passage:
-    """The first words of a paragraph of prose, in one line; `text` names the text it stands in."""
+    """The first words of a paragraph of prose, in one line; `text` names the text that holds it."""
 
     text: str
     context: str
@@ -152,7 +146,7 @@ class Passage:
 
     @property
     def whole(self) -> str:
-        """Context and ending together, as they stand in the text."""
+        """Context and ending together, as in the text."""
         return f"{self.context} {self.ending}"
 
 
@@ -172,7 +166,7 @@ def _choose(kind: str, found: list[Passage], count: int) -> list[Passage]:
 
 
 def _read(paths: list[Path], base: Path) -> list[tuple[str, str]]:
-    """Texts by their path below `base`; what is not UTF-8 gives no passage and stays in the sources as it is."""
+    """Return (path below `base`, text) of the files that are UTF-8; others give no passage and stay in the sources."""
     found: list[tuple[str, str]] = []
     for path in paths:
         try:
@@ -183,7 +177,7 @@ def _read(paths: list[Path], base: Path) -> list[tuple[str, str]]:
 
 
 def _of_others(paths: Iterable[Path]) -> list[Path]:
-    """Without this project's own metadata, which changes with every commit."""
+    """Return the paths sorted, without this project's own metadata, which changes with every commit."""
     return sorted(path for path in paths if not any(part.startswith("bessemer-") for part in path.parts))
 
 
@@ -211,7 +205,7 @@ def _is_prepared(folder: Path, mark: str) -> bool:
 
 
 def _input_mark(installation: Installation) -> str:
-    """Changes when any file that is read, or the code that reads, does."""
+    """Return a digest that changes when any file that is read, or this module, changes."""
     read = [path for _, path in installation.module_sources()] + installation.readmes() + installation.licences()
     code = [digest_file(Path(__file__).with_name(name)) for name in ("quickstart.py",)]
     return digest_bytes(json.dumps([code, [_mark(path) for path in read]]).encode())
@@ -237,13 +231,13 @@ CHOICES = 4
 MOST_PER_TEXT = 2
 
 PROSE_SHARE = 0.85
-"""Share of a passage's words that must be letters with at most a punctuation mark behind them."""
+"""Least share of a passage's words that are letters with at most one punctuation mark after them."""
 
 _PLAIN_WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*[.,;:)]?")
 
 
 def passages(name: str, text: str) -> Iterator[Passage]:
-    """The passages of one text: the beginning of every paragraph that is long enough and reads as prose."""
+    """Yield the passages of one text: the beginning of every paragraph that is long enough and reads as prose."""
     for paragraph in re.split(r"\n\s*\n", text):
         words = paragraph.split()[: CONTEXT_WORDS + ENDING_WORDS]
         plain = sum(1 for word in words if _PLAIN_WORD.fullmatch(word))
@@ -252,7 +246,7 @@ def passages(name: str, text: str) -> Iterator[Passage]:
 
 
 def choose(found: Iterable[Passage], count: int, seed: int) -> list[Passage]:
-    """`count` different passages, at most two of one text, in an order that only the seed decides."""
+    """Return `count` different passages, at most two of one text, in an order that only the seed decides."""
     chosen: list[Passage] = []
     wholes: set[str] = set()
     per_text: Counter[str] = Counter()
@@ -267,7 +261,7 @@ def choose(found: Iterable[Passage], count: int, seed: int) -> list[Passage]:
 
 
 def items(kind: str, chosen: list[Passage], seed: int) -> list[dict[str, Any]]:
-    """One benchmark item a passage, ids `KIND-000` on; needs at least four passages with different endings."""
+    """Return one benchmark item a passage, ids `KIND-000` on; needs four or more passages with different endings."""
     endings = sorted({passage.ending for passage in chosen})
     assert len(endings) >= CHOICES, f"{kind}: {len(endings)} different endings cannot fill {CHOICES} choices"
     made: list[dict[str, Any]] = []
@@ -301,7 +295,7 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def module_text(name: str, source: bytes) -> str | None:
-    """The docstrings of a module in order, each under its dotted name; None without any.
+    """Return the docstrings of a module in order, each under its dotted name; None without any.
 
     A source that this Python cannot parse (another syntax, a wrong encoding) has no docstrings.
     """
@@ -316,7 +310,7 @@ def module_text(name: str, source: bytes) -> str | None:
 
 
 def module_files(folder: Path, *, recursive: bool = True) -> list[tuple[str, Path]]:
-    """(dotted name below `folder`, file) of its Python modules, tests left out, sorted by name."""
+    """Return (dotted name below `folder`, file) of its Python modules without tests, sorted by name."""
     found: list[tuple[str, Path]] = []
     for path in folder.rglob("*.py") if recursive else folder.glob("*.py"):
         parts = path.relative_to(folder).with_suffix("").parts
@@ -326,7 +320,7 @@ def module_files(folder: Path, *, recursive: bool = True) -> list[tuple[str, Pat
 
 
 def help_topics() -> dict[str, str]:
-    """The pages of the language reference behind `help("TOPIC")`, by topic; several topics share one page."""
+    """Return the pages of the language reference behind `help("TOPIC")`, by topic; several topics share one page."""
     from pydoc_data.topics import topics
 
     pages: dict[str, str] = {}

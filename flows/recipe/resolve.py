@@ -1,127 +1,206 @@
-"""`weights_from` of a recipe: shares of the sources that `bessemer study mix` found, instead of weights by hand.
+"""Resolve a recipe's values: complete what stages share or derive from each other, before the recipe is validated.
 
-The settings of a recipe's network, whole: those of its preset, and of the model that training goes on from.
+Values that several stages need (sources and their weights, seed, budget, context length) are written once, above all
+tables, and handed to the stages here. The settings of the network come from its preset and its base model as well, the
+training objective and the architecture from each other, and `weights_from` reads the shares that `bessemer study mix`
+found.
 
-Benchmarks as a recipe names them: a task that ships, a file, and what is to differ.
+A benchmark is written once too, as a task that ships, a file, and what differs:
 
     [[benchmarks]]
     task = "blimp"                           # flows/shipped/benchmarks/blimp.toml
     path = "{recipe}/blimp.jsonl.gz"
 
-A task says where in a record the parts of an item stand, which decontaminate needs, and how the item is asked and
-scored, which evaluate needs; so that another way of scoring never builds documents anew.
+Its task says where the parts of an item are in a record, which decontaminate needs, and how the item is prompted and
+scored, which evaluate needs; each stage gets its own part, so that another way of scoring rebuilds no documents.
 """
 
 import difflib
 import functools
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from flows.recipe.checks import row_length_settings
+from flows.recipe.errors import format_recipe_errors, model_within
+from flows.recipe.schema import Recipe
+from flows.recipe.stages import STAGES
 from model.checksummed_json import read_optionally_sealed
+from model.config.network import OBJECTIVE_OF, GPTConfig
 from model.config.presets import KEY, expand_preset, preset_overrides
 from model.errors import InputError, RecipeError
+from tasks.common.config import StrictConfig
+from tasks.common.confinement import check_file
+from tasks.execution.machines import Machines
+from tasks.vocab.config import OF_BERT
 
-EDITED = "Run `bessemer study mix` again, or take the key `digest` out of a file that you changed yourself."
+MIXTURE_KEYS = ("temperature", "max_epochs", "allow_many_epochs")
+"""Keys that sample and chunk share: sample keeps text for the mixture and chunk builds it."""
+
+SHARED_KEYS = ("sources", "budget_tokens", *MIXTURE_KEYS)
+"""Keys that a recipe writes above all tables and that sample takes."""
+
+TASKS = Path(__file__).parents[1] / "shipped" / "benchmarks"
+
+FILE_KEYS = ("path", "answers_path", "adapter")
+"""Keys of a benchmark that decontaminate takes unchanged; `fields` it merges with those of the task."""
+
+T5_SENTINELS = 100
+"""Enough for inputs of up to 1,809 tokens; for longer ones the recipe sets `vocab.sentinels`."""
+
+WEIGHTS_HINT = "Run `bessemer study mix` again, or remove the key `digest` from a file that you changed yourself."
+
+_MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
 
 
-def with_found_weights(sources: list[Any], file: Any, folder: Path, origin: str) -> list[Any]:
-    """The recipe's sources with the weights that a file gives them; as they are where `file` is None.
+class _MachinesTable(StrictConfig):
+    machines: Machines
 
-    A relative path is the recipe's folder's. Raises RecipeError where a source has a weight by hand too or is not in
-    the file, InputError where the file is none of `bessemer study mix`, IntegrityError where it is damaged.
+
+def resolve_recipe(values: dict[str, Any], *, origin: str, folder: Path, limit: float) -> tuple[str, ...]:
+    """Complete the values of a recipe in place, so that each stage has a table of its own, and return warnings.
+
+    `origin` names the recipe in errors; `folder` is where a relative `weights_from` starts; `limit` is the share of
+    each source to keep. Raises RecipeError, and InputError or IntegrityError for a mixture file.
+    """
+    shared = _pop_shared(values, origin, folder, limit)
+    _check_tables(values, origin)
+    split_benchmarks(values, origin)
+    if "base_model" in values.get("train", {}):  # Its description is read before all is checked.
+        check_file(f"{origin}: train.base_model", str(values["train"]["base_model"]))
+    warnings = preset_warnings(values.get("train", {}))
+    values["train"] = {**values.get("train", {}), "model": resolve_model_config(values.get("train", {}), origin)}
+    objective = _resolve_objective(values, origin)
+    shared.update(row_length_settings(_context(values), objective))
+    _set_gate_base(values)
+    values["vocab"] = _with_special_tokens(dict(values.get("vocab", {})), objective)
+    _hand_out(shared, values)
+    return warnings
+
+
+def _pop_shared(values: dict[str, Any], origin: str, folder: Path, limit: float) -> dict[str, Any]:
+    """Take the values that several stages share out of `values` and return them under the stages' own keys."""
+    sources = values.pop("sources", None)
+    if not isinstance(sources, list) or not sources:
+        raise RecipeError(f"{origin}: no sources; add at least one [[sources]] table with `name`, `paths` and `weight`")
+    weights_from = values.pop("weights_from", None)
+    if weights_from is not None:
+        check_file(f"{origin}: weights_from", folder / str(weights_from))
+    sources = apply_mixture_weights(sources, weights_from, folder, origin)
+    tables = [source for source in sources if isinstance(source, dict)]
+    shared = {
+        "sources": [_source_for_sample(source, origin) for source in sources],
+        "seed": values.get("seed", 1),
+        "limit": limit,
+        "weights": {source.get("name"): source["weight"] for source in tables if "weight" in source},
+        "priorities": {source.get("name"): source["priority"] for source in tables if "priority" in source},
+    }
+    if "budget_tokens" in values:
+        shared["budget_tokens"] = _parse_count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
+    shared.update({key: values.pop(key) for key in MIXTURE_KEYS if key in values})
+    if "machines" in values:
+        shared["machines"] = _validate_machines(values.pop("machines"), origin)
+    return shared
+
+
+def apply_mixture_weights(sources: list[Any], file: Any, folder: Path, origin: str) -> list[Any]:
+    """Return the sources with the weights of a mixture file (`weights_from`); unchanged where `file` is None.
+
+    A relative path starts at `folder`. Raises RecipeError where a source has a weight of its own too or the file is of
+    other sources, InputError where it is no mixture file, IntegrityError where it is damaged.
     """
     if file is None:
         return sources
     path = folder / str(file)
     try:
-        weights = json.loads(read_optionally_sealed(path, EDITED))["weights"]
+        weights = json.loads(read_optionally_sealed(path, WEIGHTS_HINT))["weights"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{origin}: weights_from = {str(file)!r} names {path}, which is no file of weights"
             f" ({type(error).__name__}). `bessemer study mix RECIPE` writes one: mixtures/NAME/weights.json"
         ) from error
     named = [source for source in sources if isinstance(source, dict)]
-    by_hand = [source.get("name") for source in named if "weight" in source]
-    if by_hand:
+    weighted = [source.get("name") for source in named if "weight" in source]
+    if weighted:
         raise RecipeError(
-            f"{origin}: source `{by_hand[0]}` has a weight, and weights_from gives it another; leave one of them out"
+            f"{origin}: source `{weighted[0]}` has a weight, and weights_from gives it another; leave one of them out"
         )
     names = [source.get("name") for source in named]
     if set(names) != set(weights):
         raise RecipeError(
             f"{origin}: weights_from was found for the sources {', '.join(sorted(weights))}, and the recipe has"
-            f" {', '.join(sorted(map(str, names)))}; shares hold for the very sources that they were found for"
+            f" {', '.join(sorted(map(str, names)))}; shares hold only for the sources that they were found for"
         )
     return [{**source, "weight": weights[source["name"]]} if isinstance(source, dict) else source for source in sources]
 
 
-def network_settings(train: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """`train.model` with the settings of its preset and, for what is left out, of `train.base_model`.
-
-    Raises RecipeError for an unknown preset; `origin` names the recipe. A base that cannot be read is told where it is
-    needed.
-    """
-    model = expand_preset(dict(train.get("model", {})), f"{origin}: train.model")
-    base = train.get("base_model")
-    if not isinstance(base, str | Path):
-        return model
-    from tasks.train.base_model import settings_of_base
-
-    of_base = settings_of_base(Path(base))
-    if model.get("architecture", of_base.get("architecture")) != of_base.get("architecture"):
-        return model
-    return {**of_base, **model}
+def _source_for_sample(source: Any, origin: str) -> Any:
+    """Return a source as sample takes it: its size as a number, and no priority, which is dedup's."""
+    if not isinstance(source, dict):
+        return source
+    read = {key: value for key, value in source.items() if key != "priority"}
+    if "tokens" in read:
+        read["tokens"] = _parse_count(read["tokens"], f"{origin}: tokens of source `{read.get('name')}`")
+    return read
 
 
-def hybrids(train: Mapping[str, Any]) -> tuple[str, ...]:
-    """A sentence without a stop where `train.model` has settings beside its preset that are not that network's."""
-    model = train.get("model", {})
-    found = preset_overrides(model)
-    if not found:
-        return ()
-    told = ", ".join(f"{key} {asked} instead of {published}" for key, (asked, published) in found.items())
-    keys = " and ".join(found) if len(found) < 3 else "these keys"
-    return (
-        f"the network is no {model[KEY]}, but one with {told}: what stands beside a preset overrules it. Leave {keys}"
-        f" out of train.model for the published network",
-    )
+def _parse_count(value: Any, where: str) -> int:
+    """Return a positive count of tokens from a number or a text such as `1.5B`."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = _COUNT.fullmatch(str(value).strip())
+    if match is None:
+        raise RecipeError(f'{where} is {value!r}; write a positive count such as 2000000, "2M" or "1.5B"')
+    return int(float(match[1]) * _MULTIPLES[match[2].upper()])
 
 
-TASKS = Path(__file__).parents[1] / "shipped" / "benchmarks"
-
-OF_FILES = ("path", "answers_path", "adapter")
-"""Keys of a benchmark that decontaminate takes as they are; `fields` it takes beside those of the task."""
-
-
-def shipped_tasks() -> list[str]:
-    """Names of the tasks that ship, sorted."""
-    return sorted(path.stem for path in TASKS.glob("*.toml"))
+def _validate_machines(table: Any, origin: str) -> Machines:
+    """Return the machines of all stages, validated once, so that an error is shown once."""
+    try:
+        return _MachinesTable.model_validate({"machines": table}).machines
+    except ValidationError as error:
+        raise RecipeError(format_recipe_errors(error, _MachinesTable, (), origin)) from error
 
 
-def place_benchmarks(values: dict[str, Any], origin: str) -> None:
-    """Take the recipe's `benchmarks` out of `values` and give each to decontaminate and evaluate.
+def _check_tables(values: Mapping[str, Any], origin: str) -> None:
+    """Raise RecipeError where a table that is read before validation is a plain value."""
+    places = {stage: values.get(stage, {}) for stage in STAGES}
+    train = places["train"]
+    if isinstance(train, dict):
+        places["train.model"] = train.get("model", {})
+    for place, found in places.items():
+        if not isinstance(found, dict):
+            raise RecipeError(f"{origin}: {place} is {found!r}, and must be a table of settings")
+
+
+def split_benchmarks(values: dict[str, Any], origin: str) -> None:
+    """Take `benchmarks` out of `values` and write each into the tables of decontaminate and evaluate.
 
     Raises RecipeError for a task that does not ship, and for a benchmark without a name.
     """
-    asked = values.pop("benchmarks", [])
-    if not isinstance(asked, list) or not all(isinstance(entry, dict) for entry in asked):
+    benchmarks = values.pop("benchmarks", [])
+    if not isinstance(benchmarks, list) or not all(isinstance(entry, dict) for entry in benchmarks):
         raise RecipeError(f"{origin}: write each benchmark as a table [[benchmarks]] with `task` and `path`")
-    if not asked:
+    if not benchmarks:
         return
     decontaminate, evaluate = dict(values.get("decontaminate", {})), dict(values.get("evaluate", {}))
     files, scoring = list(decontaminate.get("benchmarks", [])), dict(evaluate.get("benchmarks", {}))
-    for entry in asked:
+    for entry in benchmarks:
         task = _task(entry, origin)
         name = entry.get("name", entry.get("task"))
         if name is None:
             raise RecipeError(f"{origin}: a benchmark has neither `task` nor `name`; say which of the two it is")
-        file = {key: entry[key] for key in OF_FILES if key in entry}
+        file = {key: entry[key] for key in FILE_KEYS if key in entry}
         fields = {**task.get("fields", {}), **entry.get("fields", {})}
         files.append({"name": name, **file, **({"fields": fields} if fields else {})})
-        given = {key: entry[key] for key in entry if key not in (*OF_FILES, "task", "name", "fields")}
+        given = {key: entry[key] for key in entry if key not in (*FILE_KEYS, "task", "name", "fields")}
         scoring[name] = {**task.get("scoring", {}), **scoring.get(name, {}), **given}
     values["decontaminate"] = {**decontaminate, "benchmarks": files}
     values["evaluate"] = {**evaluate, "benchmarks": scoring}
@@ -141,7 +220,100 @@ def _task(entry: Mapping[str, Any], origin: str) -> dict[str, Any]:
     return read_task(str(name))
 
 
+def shipped_tasks() -> list[str]:
+    """Return the names of the tasks that ship, sorted."""
+    return sorted(path.stem for path in TASKS.glob("*.toml"))
+
+
 @functools.cache
 def read_task(name: str) -> dict[str, Any]:
-    """`fields` and `scoring` of a task that ships."""
+    """Return `fields` and `scoring` of a task that ships."""
     return tomllib.loads((TASKS / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def preset_warnings(train: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a warning (without full stop) where settings of `train.model` differ from those of its preset."""
+    model = train.get("model", {})
+    found = preset_overrides(model)
+    if not found:
+        return ()
+    changes = ", ".join(f"{key} {asked} instead of {published}" for key, (asked, published) in found.items())
+    keys = " and ".join(found) if len(found) < 3 else "these keys"
+    return (
+        f"the network is no {model[KEY]}, but one with {changes}: settings next to a preset override it. Leave {keys}"
+        f" out of train.model for the published network",
+    )
+
+
+def resolve_model_config(train: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Return `train.model` completed with the settings of its preset and of `train.base_model`.
+
+    Raises RecipeError for an unknown preset; `origin` names the recipe. A base model that cannot be read is reported by
+    the stage that needs it.
+    """
+    model = expand_preset(dict(train.get("model", {})), f"{origin}: train.model")
+    base = train.get("base_model")
+    if not isinstance(base, str | Path):
+        return model
+    from tasks.train.base_model import settings_of_base
+
+    of_base = settings_of_base(Path(base))
+    if model.get("architecture", of_base.get("architecture")) != of_base.get("architecture"):
+        return model
+    return {**of_base, **model}
+
+
+def _resolve_objective(values: dict[str, Any], origin: str) -> str:
+    """Return the training objective; in `values`, set it and the architecture, each from the other where left out."""
+    train, chunk = dict(values.get("train", {})), dict(values.get("chunk", {}))
+    model = dict(train.get("model", {}))
+    asked, architecture = chunk.get("objective"), model.get("architecture")
+    needed = OBJECTIVE_OF.get(str(architecture))
+    if asked is not None and needed is not None and asked != needed:
+        fitting = next((name for name, of in OBJECTIVE_OF.items() if of == asked), architecture)
+        raise RecipeError(
+            f"{origin}: train.model.architecture is {architecture}, which is trained on {needed}, and chunk.objective"
+            f" is {asked}, on which a {fitting} is. Leave one of the two out; it follows from the other."
+        )
+    objective = str(asked or needed or "causal_lm")
+    if architecture is None:
+        model.update(("architecture", name) for name, of in OBJECTIVE_OF.items() if of == objective)
+    values["train"] = {**train, "model": model}
+    values["chunk"] = {**chunk, "objective": objective}
+    return objective
+
+
+def _context(values: Mapping[str, Any]) -> int:
+    """Return the context length of the network; its default for a value that is no number, which validation refuses."""
+    default = GPTConfig.model_fields["context"].default
+    context = values["train"]["model"].get("context", default)
+    return context if isinstance(context, int) and not isinstance(context, bool) else default
+
+
+def _set_gate_base(values: dict[str, Any]) -> None:
+    """Set the base model of the gate, which compares with the model that training starts from."""
+    evaluate, base = values.get("evaluate", {}), values["train"].get("base_model")
+    if isinstance(evaluate.get("gate"), dict) and base is not None:
+        values["evaluate"] = {**evaluate, "gate": {"base_model": base, **evaluate["gate"]}}
+
+
+def _with_special_tokens(vocab: dict[str, Any], objective: str) -> dict[str, Any]:
+    """Return the vocabulary's settings with the special tokens that the objective needs; a base has its own."""
+    if vocab.get("base") is not None:
+        return vocab
+    if objective == "masked_lm" and vocab.get("model_type") != "wordpiece":
+        return {"special_tokens": OF_BERT, **vocab}
+    if objective == "span_corruption":
+        return {"sentinels": T5_SENTINELS, **vocab}
+    return vocab
+
+
+def _hand_out(shared: Mapping[str, Any], values: dict[str, Any]) -> None:
+    """Write the shared values into the table of each stage that has such a key and leaves it out."""
+    for stage in STAGES:
+        section = dict(values.get(stage, {}))
+        config = model_within(Recipe.model_fields[stage].annotation)
+        for key, value in shared.items():
+            if key in config.model_fields:
+                section.setdefault(key, value)
+        values[stage] = section

@@ -1,4 +1,4 @@
-"""The recipe: one frozen model of everything that a run needs to know."""
+"""The recipe as a frozen model: everything that a run needs to know, one field a stage."""
 
 import functools
 import tomllib
@@ -24,8 +24,8 @@ from tasks.vocab.config import VocabConfig
 
 
 @dataclass(frozen=True)
-class Written:
-    """The file of a recipe as it was read, and the settings that overrule it; no part of what a recipe asks for."""
+class RecipeSource:
+    """The file that a recipe was read from and the settings that override it; never part of an identity."""
 
     path: Path = field(compare=False)
     text: str = field(compare=False)
@@ -49,46 +49,47 @@ class Recipe(StrictConfig):
     chunk: ChunkConfig
     train: TrainStageConfig
     evaluate: EvaluateConfig
-    _remarks: tuple[str, ...] = PrivateAttr(default=())
-    _written: Written | None = PrivateAttr(default=None)
+    _warnings: tuple[str, ...] = PrivateAttr(default=())
+    _source: RecipeSource | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
     def _addresses_hold_no_credentials(cls, values: Any) -> Any:
-        """For recipes that are made in Python; of one in a file `recipe_from` tells it with its place."""
-        if problem := _credentials_told(values):
+        """Refuse credentials in a recipe made in Python; `recipe_from` refuses those of a file, with its name."""
+        if problem := credentials_problem(values):
             raise ValueError(problem)
         return values
 
     @property
-    def remarks(self) -> tuple[str, ...]:
-        """What whoever wrote the recipe may not have meant: sentences without a stop."""
-        return self._remarks
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences without full stop about settings that may not be intended."""
+        return self._warnings
 
     def place(self, tables: Sequence[str], name: str, key: str) -> str:
-        """Where the recipe says `key` of the entry `name` of a list, which is called by one of `tables`:
-        `recipe.toml, line 12`. The line of the entry where the key has its default; the recipe's name where no file is
-        known."""
-        if self._written is None:
+        """Return where the recipe sets `key` of the entry `name` in one of the lists `tables`: `recipe.toml, line 12`.
+
+        Returns the line of the entry where the key has its default, and the recipe's name where no file is known.
+        """
+        if self._source is None:
             return f"recipe `{self.name}`"
-        for setting in self._written.settings:
+        for setting in self._source.settings:
             if setting.partition("=")[0].strip() in {f"{table}.{name}.{key}" for table in tables}:
                 return f"--set {setting}"
-        raw = tomllib.loads(self._written.text)
+        raw = tomllib.loads(self._source.text)
         for table in tables:
             *above, last = table.split(".")
             entries = functools.reduce(lambda place, part: place.get(part, {}), above, raw).get(last, [])
             for number, entry in enumerate(entries):
                 if isinstance(entry, dict) and entry.get("name", entry.get("task")) == name:
                     there = (*table.split("."), number)
-                    text = self._written.text
+                    text = self._source.text
                     line = line_of(text, (*there, *key.split("."))) or line_of(text, there)
-                    return f"{self._written.path}, line {line}"
-        return str(self._written.path)
+                    return f"{self._source.path}, line {line}"
+        return str(self._source.path)
 
 
-def _credentials_told(values: Any) -> str:
-    """What is wrong with addresses that hold credentials; empty where none does."""
+def credentials_problem(values: Any) -> str:
+    """Return what is wrong with addresses that hold credentials; empty where none does."""
     found = [f"{place} is {masked}" for place, masked in addresses_with_credentials(values)]
     if not found:
         return ""

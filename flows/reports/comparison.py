@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.metrics.heldout import fair_documents, held_out, is_same_text, mean_of_sources
-from flows.metrics.run_metrics import gather, known_findings, open_artifacts
+from flows.metrics.run_metrics import collect_metrics, open_artifacts, read_saved_metrics
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import main_metric
 from flows.runs.record import read_recipe, state_of
@@ -34,7 +34,7 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     a run has none, and each difference is the second less the first."""
     records = (first, second)
     artifacts = [open_artifacts(record) for record in records]
-    findings = [gather(record, known_findings(record)) for record in records]
+    findings = [collect_metrics(record, read_saved_metrics(record)) for record in records]
     return {
         "runs": [
             {"run_id": record["run_id"], "recipe": record["recipe_name"], "state": state_of(record)}

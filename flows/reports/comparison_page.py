@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.metrics.formatting import plot_text, shots_word
+from flows.metrics.formatting import format_shots, plot_text
 from flows.metrics.run_metrics import open_artifacts
 from flows.reports.charts.training import plain, thin
 from flows.reports.comparison import APART, OTHER_TEXT, SAME
@@ -160,7 +160,7 @@ def scores_figure(scores: list[dict[str, Any]]) -> dict[str, Any] | None:
     ordered = list(reversed(scores))
     if not ordered:
         return None
-    labels = [f"{plot_text(line['task'])}, {shots_word(line['shots'])}" for line in ordered]
+    labels = [f"{plot_text(line['task'])}, {format_shots(line['shots'])}" for line in ordered]
     data = []
     for verdict, role in (("better", "good"), ("worse", "bad"), ("no difference", "muted0")):
         mine = [(label, line) for label, line in zip(labels, ordered, strict=True) if line["verdict"] == verdict]
@@ -287,7 +287,7 @@ def _scores(found: dict[str, Any]) -> Table | None:
         interval = "" if line["low"] is None else f" ({100 * line['low']:+.1f} to {100 * line['high']:+.1f})"
         style = VERDICTS.get(line["verdict"], "default")
         table.add_row(
-            escape(f"{line['task']} {shots_word(line['shots'])}"),
+            escape(f"{line['task']} {format_shots(line['shots'])}"),
             *(f"{value:.1%}" for value in line["values"]),
             f"{100 * line['mean']:+.1f}{interval}{'*' if line['how'] == APART else ''}",
             f"{line['n']:,}",

@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from flows.metrics.formatting import shots_word
-from flows.metrics.run_metrics import gather, known_findings
+from flows.metrics.formatting import format_shots
+from flows.metrics.run_metrics import collect_metrics, read_saved_metrics
 from flows.reports.charts.scores import main_metric
 from flows.runs.lineage import model_of
 from flows.runs.record import list_runs, read_recipe
@@ -58,7 +58,7 @@ class CardFacts:
 def card_facts(record: dict[str, Any], root: Path) -> CardFacts:
     """The facts of a run under `root`; stages that it did not reach leave theirs empty."""
     recipe = read_recipe(root / "runs" / record["run_id"])
-    findings = gather(record, known_findings(record))
+    findings = collect_metrics(record, read_saved_metrics(record))
     return CardFacts(record, findings, recipe, model_of(record, root))
 
 
@@ -143,7 +143,7 @@ def _results(facts: CardFacts, architecture: str) -> list[dict[str, Any]]:
             {
                 "type": METRICS.get(row["metric"], row["metric"]),
                 "value": round(row["value"], 4),
-                "name": f"{shots_word(row['shots'])}, {row['subset']} items ({row['n']})",
+                "name": f"{format_shots(row['shots'])}, {row['subset']} items ({row['n']})",
             }
             for row in rows
         ]

@@ -3,13 +3,21 @@
 import html
 from typing import Any
 
-from flows.metrics.accounting import conservation_line, energy_told
-from flows.metrics.formatting import clock, compact, duration, loss_unit, rows_told, shots_word, table
-from flows.metrics.heldout import drawn_told
-from flows.metrics.run_metrics import base_model_told
+from flows.metrics.accounting import describe_conservation, format_energy
+from flows.metrics.formatting import (
+    describe_rows,
+    format_count,
+    format_duration,
+    format_shots,
+    format_time,
+    loss_unit,
+    markdown_table,
+)
+from flows.metrics.heldout import describe_sampled_items
+from flows.metrics.run_metrics import describe_base_model
 from flows.reports.charts.scores import score_tables
 from flows.reports.model_card_facts import CardFacts
-from flows.runs.guards import gate_told
+from flows.runs.guards import describe_gate
 
 MOST_RULES = 12
 
@@ -22,16 +30,16 @@ PERSONAL = ("email", "ip_address", "phone", "payment_card")
 def introduction(facts: CardFacts) -> str:
     """What the model is, in a few sentences."""
     training = facts.findings["training"]
-    size = f" of {compact(facts.model['parameters'])} parameters" if facts.model["parameters"] else ""
-    read = f", trained on {compact(training['tokens'])} tokens" if training.get("tokens") else ""
+    size = f" of {format_count(facts.model['parameters'])} parameters" if facts.model["parameters"] else ""
+    read = f", trained on {format_count(training['tokens'])} tokens" if training.get("tokens") else ""
     lines = [
         f"# {facts.record['recipe_name']}",
         f"A {(facts.model['architecture'] or 'language model').upper()}{size}{read}, made by Bessemer in the run"
         f" `{facts.record['run_id']}`. It continues or fills in text; it was not taught to follow instructions.",
     ]
-    told = base_model_told(facts.findings["base_model"])
+    told = describe_base_model(facts.findings["base_model"])
     if told:
-        gate = gate_told(facts.findings["gate"])
+        gate = describe_gate(facts.findings["gate"])
         lines.append(f"{_text(told)}.{f' {_text(gate)}.' if gate else ''}")
     return "\n\n".join(lines)
 
@@ -76,7 +84,7 @@ def data(facts: CardFacts) -> str:
                 stated or UNSTATED,
                 counts.get("read", 0),
                 line.get("documents", "-"),
-                compact(line["tokens"]) if line else "-",
+                format_count(line["tokens"]) if line else "-",
                 f"{line['weight']:.1%}" if line else "-",
                 f"{line['planned_share']:.1%}" if line else "-",
                 f"{line['realised_share']:.1%}" if line else "-",
@@ -84,9 +92,13 @@ def data(facts: CardFacts) -> str:
             )
         )
     columns = ("source", "licence", "documents read", "used", "tokens", "wanted", "planned", "trained on", "epochs")
-    parts = ["## Data", table(columns, rows, texts=("licence",)), conservation_line(facts.findings["conservation"])]
+    parts = [
+        "## Data",
+        markdown_table(columns, rows, texts=("licence",)),
+        describe_conservation(facts.findings["conservation"]),
+    ]
     if facts.findings["rows"]:
-        parts.append(f"Rows: {_text(rows_told(facts.findings['rows']))}.")
+        parts.append(f"Rows: {_text(describe_rows(facts.findings['rows']))}.")
     return "\n\n".join(filter(None, parts))
 
 
@@ -101,7 +113,7 @@ def preparation(facts: CardFacts) -> str:
         rows = [(f"{line['stage']}: {line['rule']}", line["documents"]) for line in removed[:MOST_RULES]]
         rest = removed[MOST_RULES:]
         rows += [(f"{len(rest)} more rules", sum(line["documents"] for line in rest))] if rest else []
-        parts += ["Documents dropped by rule:", table(("rule", "documents"), rows)]
+        parts += ["Documents dropped by rule:", markdown_table(("rule", "documents"), rows)]
     if findings["edited"]:
         told = ", ".join(f"{line['rule']} {line['documents']:,}" for line in findings["edited"])
         parts.append(f"Edited and kept, in documents: {told}.")
@@ -131,7 +143,7 @@ def _leaks(findings: dict[str, Any]) -> str:
         for line in findings["leaks"]
     ]
     columns = ("benchmark", "items", "leaked", "still in the text", "clean", "too short to look for")
-    parts = ["Benchmark items found in the text:", table(columns, rows)]
+    parts = ["Benchmark items found in the text:", markdown_table(columns, rows)]
     planted = findings["leak_search"].get("planted", {})
     if planted.get("planted"):
         parts.append(
@@ -156,7 +168,9 @@ def training(facts: CardFacts) -> str:
     network = facts.recipe.get("train", {}).get("model", {})
     shown = {name: value for name, value in network.items() if isinstance(value, int | float | str)}
     if shown:
-        lines.append(table(("setting of the network", "value"), [(name, str(value)) for name, value in shown.items()]))
+        lines.append(
+            markdown_table(("setting of the network", "value"), [(name, str(value)) for name, value in shown.items()])
+        )
     return "\n\n".join(lines)
 
 
@@ -177,11 +191,11 @@ def scores(facts: CardFacts) -> str:
         ]
         parts += [
             "Bits per byte of held-out text; fewer is better.",
-            table(("source", "this model", "5-gram", "token unigram", "xz"), rows),
+            markdown_table(("source", "this model", "5-gram", "token unigram", "xz"), rows),
         ]
     rows = [
         (
-            f"{found['task']}, {shots_word(line['shots'])}",
+            f"{found['task']}, {format_shots(line['shots'])}",
             found["metric"],
             *(_cell(line["cells"].get(subset)) for subset in ("all", "clean", "leaked")),
         )
@@ -192,9 +206,9 @@ def scores(facts: CardFacts) -> str:
         parts += [
             "Benchmarks, ± 1.96 standard errors, with the number of items: all of them, those that were never in the"
             " text, those that were found in it.",
-            table(("benchmark", "metric", "all items", "clean", "leaked"), rows, texts=("metric",)),
+            markdown_table(("benchmark", "metric", "all items", "clean", "leaked"), rows, texts=("metric",)),
         ]
-        if drawn := drawn_told(facts.findings["scores"]):
+        if drawn := describe_sampled_items(facts.findings["scores"]):
             parts.append(f"Asked: {_text(drawn)}.")
     return "\n\n".join(["## Scores", *parts]) if parts else ""
 
@@ -211,10 +225,10 @@ def cost(facts: CardFacts) -> str:
     found = facts.findings["cost"]
     if not found:
         return ""
-    told = f"All stages together took {duration(found['seconds'])}."
+    told = f"All stages together took {format_duration(found['seconds'])}."
     if found["watt_hours"] is not None:
         told += (
-            f" About {energy_told(found['watt_hours'])} of energy: an estimate, not a measurement, from"
+            f" About {format_energy(found['watt_hours'])} of energy: an estimate, not a measurement, from"
             f" {found['assumption']} (Green Algorithms, Lannelongue et al. 2021)."
         )
     return f"## Energy and cost\n\n{told}"
@@ -246,10 +260,10 @@ def _replaced(facts: CardFacts) -> bool:
 def provenance(facts: CardFacts) -> str:
     """Enough to make it again and to check every byte."""
     rows = [(line["stage"], line["identity"], line["content"]) for line in facts.findings["road"] if "identity" in line]
-    parts = ["## Provenance", table(("stage", "identity", "content"), rows, texts=("identity", "content"))]
+    parts = ["## Provenance", markdown_table(("stage", "identity", "content"), rows, texts=("identity", "content"))]
     versions = facts.record.get("versions", {})
     git = facts.record.get("git") or {}
-    told = [f"Finished {clock(facts.record.get('finished'))}."]
+    told = [f"Finished {format_time(facts.record.get('finished'))}."]
     if git.get("commit"):
         told.append(
             f"Code at commit `{git['commit']}`{' with changes that were not committed' if git.get('dirty') else ''}."

@@ -10,21 +10,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.metrics.accounting import conservation_line
-from flows.metrics.formatting import compact, duration, language_word, loss_unit, shots_word
-from flows.metrics.heldout import drawn_told, shots_told, whole_told
+from flows.metrics.accounting import describe_conservation
+from flows.metrics.formatting import format_count, format_duration, format_language, format_shots, loss_unit
+from flows.metrics.heldout import describe_few_shot_limits, describe_sampled_items, summarize_heldout_metrics
 from flows.metrics.run_metrics import (
     SKIPPED,
     TO_COME,
     UNDER_WAY,
-    base_model_told,
-    gather,
-    gone_artifacts,
-    known_findings,
+    collect_metrics,
+    describe_base_model,
+    missing_artifacts,
+    read_saved_metrics,
 )
 from flows.reports import progress as terminal
 from flows.reports.charts.scores import chance_of
-from flows.runs.guards import gate_told
+from flows.runs.guards import describe_gate
 from flows.runs.record import PAGE
 
 STAGE_WORDS = {
@@ -45,7 +45,7 @@ ASKED_FOR = ("read", "excluded")
 
 def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
     """Print one screen about the run whose record is `run`; what the run did not reach is left out."""
-    findings = gather(run, known_findings(run))
+    findings = collect_metrics(run, read_saved_metrics(run))
     console.print()
     for table in (_funnel(findings), _sources(findings), _scores(findings)):
         if table is not None:
@@ -70,14 +70,14 @@ def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
         console.print(_hanging(line))
     for remark in findings["remarks"]:
         console.print(_hanging(f"[bold yellow]warning[/]       {escape(remark)}"))
-    conserved = conservation_line(findings["conservation"])
+    conserved = describe_conservation(findings["conservation"])
     if conserved:
         style = "" if findings["conservation"]["balanced"] else "bold red"
         console.print(_hanging(f"[bold]conservation[/]  [{style or 'default'}]{conserved}[/]"))
     for entry in run["stages"]:
         if entry["outcome"] == "failed":
             console.print(f"[bold red]{entry['stage']} failed[/]  {escape(entry['error'])}")
-    for stage, told in gone_artifacts(run).items():
+    for stage, told in missing_artifacts(run).items():
         console.print(_hanging(f"[bold red]gone[/]          {stage}: {escape(told)}"))
     page = run.get("page") or root / "runs" / run["run_id"] / PAGE
     console.print(f"[bold]page[/]          {escape(str(page))}", soft_wrap=True)
@@ -127,7 +127,7 @@ def _sources(findings: dict[str, Any]) -> Table | None:
             line = mixed[source]
             cells = [f"{100 * line[key]:.2f}%" for key in ("planned_share", "realised_share")]
             planned = line.get("planned_epochs", line["epochs"])
-            cells += [compact(line["tokens"]), f"{line['epochs']:.2f} ({planned:.2f})"]
+            cells += [format_count(line["tokens"]), f"{line['epochs']:.2f} ({planned:.2f})"]
         style = "bold" if source == "all" else ""
         if source == "all":
             table.caption = (
@@ -159,7 +159,7 @@ def _scores(findings: dict[str, Any]) -> Table | None:
     table = _table("accuracy (95%, items)", "benchmark", "shots", "chance", "all", "clean", "leaked")
     for (task, shots), values in sorted(cells.items()):
         subsets = (values.get(key, "-") for key in ("chance", "all", "clean", "leaked"))
-        table.add_row(escape(task), shots_word(shots), *subsets)
+        table.add_row(escape(task), format_shots(shots), *subsets)
     return table
 
 
@@ -174,12 +174,12 @@ def _nothing_measured(findings: dict[str, Any]) -> str:
 
 
 def _shots(findings: dict[str, Any]) -> str:
-    told = shots_told(findings["scores"])
+    told = describe_few_shot_limits(findings["scores"])
     return f"[bold]few shots[/]     {escape(told)}" if told else ""
 
 
 def _asked(findings: dict[str, Any]) -> str:
-    told = drawn_told(findings["scores"])
+    told = describe_sampled_items(findings["scores"])
     return f"[bold]asked[/]         {escape(told)}" if told else ""
 
 
@@ -237,7 +237,7 @@ def _vocabulary(findings: dict[str, Any]) -> str:
         return ""
     lines = vocabulary["languages"].items()
     told = ", ".join(
-        "{} {:.3f} to {:.3f}".format(escape(language_word(language)), *line["tokens_per_character"])
+        "{} {:.3f} to {:.3f}".format(escape(format_language(language)), *line["tokens_per_character"])
         for language, line in lines
         if line["characters"]
     )
@@ -247,12 +247,12 @@ def _vocabulary(findings: dict[str, Any]) -> str:
 
 
 def _base_model(findings: dict[str, Any]) -> str:
-    told = base_model_told(findings["base_model"])
+    told = describe_base_model(findings["base_model"])
     return f"[bold]base model[/]    {escape(told)}" if told else ""
 
 
 def _gate(findings: dict[str, Any]) -> str:
-    told = gate_told(findings["gate"])
+    told = describe_gate(findings["gate"])
     return f"[bold]gate[/]          {escape(told)}" if told else ""
 
 
@@ -260,23 +260,24 @@ def _loss(findings: dict[str, Any]) -> str:
     training = findings["training"]
     if training.get("last_loss") is None:
         return ""
-    speed = f", {compact(training['tokens_s'])} tokens a second" if training.get("tokens_s") else ""
+    speed = f", {format_count(training['tokens_s'])} tokens a second" if training.get("tokens_s") else ""
     return (
         f"[bold]loss[/]          {training['first_loss']:.3f} -> {training['last_loss']:.3f}"
-        f" {loss_unit(findings['rows'])} in {training['steps']:,} steps, {compact(training['tokens'])} tokens{speed}"
+        f" {loss_unit(findings['rows'])} in {training['steps']:,} steps,"
+        f" {format_count(training['tokens'])} tokens{speed}"
     )
 
 
 def _measures(findings: dict[str, Any]) -> str:
     """What a BERT or a T5 is measured by, as means of the sources."""
-    told = whole_told(findings["measures"])
+    told = summarize_heldout_metrics(findings["measures"])
     return f"[bold]held out[/]      {told}" if told else ""
 
 
 def _times(findings: dict[str, Any]) -> str:
     told = [
         f"{line['stage']} [{OUTCOME_STYLES.get(line['outcome'], 'default')}]"
-        + (duration(line["seconds"]) if "seconds" in line else line["outcome"])
+        + (format_duration(line["seconds"]) if "seconds" in line else line["outcome"])
         + ("" if line["outcome"] == "built" or "seconds" not in line else f" {line['outcome']}")
         + "[/]"
         for line in findings["road"]

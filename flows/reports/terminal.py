@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.metrics.formatting import compact
-from flows.runs.document_history import Life, event_words
+from flows.metrics.formatting import format_count
+from flows.runs.document_history import DocumentHistory, describe_event
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
@@ -33,21 +33,21 @@ def stages_told(record: dict[str, Any]) -> str:
 
 def model_told(model: Mapping[str, Any]) -> str:
     """`gpt 0.9M`; the architecture alone where no parameters stand."""
-    parameters = "" if model["parameters"] is None else f" {compact(model['parameters'])}"
+    parameters = "" if model["parameters"] is None else f" {format_count(model['parameters'])}"
     return f"{model['architecture'] or '-'}{parameters}"
 
 
-def tell_life(life: Life, console: Console) -> None:
+def tell_life(life: DocumentHistory, console: Console) -> None:
     """One document: where it came from, what each stage did, how it ended."""
     console.print(
         f"[bold]{life.doc_id}[/]  {escape(life.source)}: {escape(life.path)} record {life.record}, byte {life.byte}"
     )
     console.print(f"  [dim]{escape(' '.join(life.excerpt.split()))}[/]")
     for event in life.events:
-        console.print(f"  {event['stage']:<15}{escape(event_words(event))}")
+        console.print(f"  {event['stage']:<15}{escape(describe_event(event))}")
         if "survivor" in event:
             console.print(f"  {'':<15}{escape(_survivor(event['survivor']))}")
-    console.print(f"  [bold]fate:[/] {escape(life.fate)}\n")
+    console.print(f"  [bold]fate:[/] {escape(life.outcome)}\n")
 
 
 def leak_counts_table(counts: list[dict[str, Any]]) -> Table:

@@ -1,7 +1,7 @@
-"""Accepting what stands: a person's word that a change cannot change the result, kept as an alias.
+"""Accept an existing artifact for a new identity: a manual approval, kept as an alias, that a change does not matter.
 
-Only edits of code and versions of libraries can be accepted by default; another setting or another input is another
-result, and to call it the same takes a word of its own.
+By default only edits of code and versions of libraries can be accepted; another setting or input is another result
+unless the user says otherwise (`--whatever-changed`).
 """
 
 import getpass
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
-from flows.runs.existing_artifacts import standing
+from flows.runs.existing_artifacts import existing_artifact
 from model.errors import GuardError, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import WouldBuild
@@ -22,43 +22,43 @@ from tasks.artifacts.reuse import Alias, alias_path, now, write_alias
 
 ALL = "all"
 
-CURE = "Accept or run that one first."
+HINT = "Accept or run that one first."
 
-HARMLESS_AT_BEST = (OF_CODE, "libs.")
-"""Beginnings of differences that may leave the result as it is."""
+ACCEPTABLE = (OF_CODE, "libs.")
+"""Prefixes of differences that may leave the result unchanged."""
 
 
-def proposals(recipe: Recipe, root: Path, stage: str, because: str) -> Iterator[Alias]:
-    """The alias that would let the nearest artifact of `stage` stand for its current identity; writes nothing.
+def propose_aliases(recipe: Recipe, root: Path, stage: str, because: str) -> Iterator[Alias]:
+    """Yield the alias that would use the nearest artifact of `stage` for its current identity; write nothing.
 
-    `all` proposes for one stage after the other, each on the word given for those before it, and passes over those
-    that stand. Raises RecipeError for no such stage, InputError where the stage stands already, where one before it
-    would be built, or where nothing stands that could be accepted.
+    `all` proposes one stage after the other, given the aliases accepted for those before it, and skips stages that
+    exist already. Raises RecipeError for an unknown stage, InputError where the stage exists already, where one before
+    it would be built, or where there is no artifact to accept.
     """
     if stage not in (*STAGES, ALL):
-        raise RecipeError(f"accept {stage}: there is no such stage; the road is {' -> '.join(STAGES)}, or `{ALL}`")
+        raise RecipeError(f"accept {stage}: there is no such stage; the pipeline is {' -> '.join(STAGES)}, or `{ALL}`")
     found = 0
     for name in STAGES if stage == ALL else (stage,):
-        would = standing(recipe, root, name, f"accept {name}", CURE)
+        would = existing_artifact(recipe, root, name, f"accept {name}", HINT)
         if isinstance(would, WouldBuild):
             found += 1
             yield _proposal(would, name, because)
     if not found:
-        raise InputError(f"accept {stage}: it stands for this recipe already; there is nothing to accept")
+        raise InputError(f"accept {stage}: its artifact exists for this recipe already; there is nothing to accept")
 
 
 def _proposal(would: WouldBuild, stage: str, because: str) -> Alias:
     if would.miss.nearest is None or would.miss.nearest_parts is None:
         raise InputError(f"accept {stage}: {would.miss.cause}; there is nothing to accept. Run the recipe.")
     nearest = Artifact.open(would.miss.nearest)
-    told = tuple(differences(would.miss.nearest_parts, would.identity.parts()))
+    changes = tuple(differences(would.miss.nearest_parts, would.identity.parts()))
     who = f"{getpass.getuser()}@{platform.node()}"
-    return Alias(stage, would.identity.key, nearest.identity, nearest.content, told, who, now(), because)
+    return Alias(stage, would.identity.key, nearest.identity, nearest.content, changes, who, now(), because)
 
 
 def accept(root: Path, alias: Alias, *, whatever_changed: bool = False) -> Path:
-    """Write the alias; GuardError where settings or inputs differ, unless `whatever_changed`."""
-    deciding = [line for line in alias.differences if not line.startswith(HARMLESS_AT_BEST)]
+    """Write the alias and return its file; GuardError where settings or inputs differ, unless `whatever_changed`."""
+    deciding = [line for line in alias.differences if not line.startswith(ACCEPTABLE)]
     if deciding and not whatever_changed:
         raise GuardError(
             f"accept {alias.stage}: {deciding[0]}. Another setting or input is another result. If you know that it is"
@@ -69,11 +69,11 @@ def accept(root: Path, alias: Alias, *, whatever_changed: bool = False) -> Path:
     return path
 
 
-def take_back(recipe: Recipe, root: Path, stage: str) -> Path:
-    """Remove the alias by which `stage` stands for this recipe; InputError where there is none."""
-    found = standing(recipe, root, stage, f"accept {stage}", CURE)
+def undo_accept(recipe: Recipe, root: Path, stage: str) -> Path:
+    """Remove the alias that `stage` of this recipe uses, and return its file; InputError where there is none."""
+    found = existing_artifact(recipe, root, stage, f"accept {stage}", HINT)
     if isinstance(found, WouldBuild) or found.accepted_for is None:
-        raise InputError(f"accept {stage} --undo: no accepted artifact stands for this recipe; nothing was taken back")
+        raise InputError(f"accept {stage} --undo: this recipe uses no accepted artifact; nothing was undone")
     path = alias_path(root, stage, found.accepted_for)
     path.unlink()
     _put(root, path)

@@ -1,9 +1,8 @@
-"""What became of documents in a run: from file and record to the steps that trained on them, or the rule that
-removed them.
+"""The history of documents in a run: from file and record to the steps that trained on them, or the rule that removed
+them.
 
-The files that a run's sources list, and what became of one that left no document.
-
-Which of many parts the page looks into: it shows examples, and opens no more than a few files for them.
+`history_of` joins the tables of all stages for a document, and `describe_event` puts one event into words.
+`listed_files` and `explain_unsampled` answer for files that left no document. All read existing artifacts only.
 """
 
 import functools
@@ -24,14 +23,14 @@ from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.sample.discovery import InputFile, find_files
 
-UNDER_WAY = "in progress"
+IN_PROGRESS = "in progress"
 
 LEDGER_STAGES = ("clean", "dedup", "decontaminate")
 
 
 @dataclass
-class Life:
-    """A document's life in one run; `events` are in the order of the road."""
+class DocumentHistory:
+    """What happened to a document in one run; `events` are in the order of the pipeline."""
 
     doc_id: str
     source: str
@@ -40,35 +39,37 @@ class Life:
     byte: int
     excerpt: str
     events: list[dict[str, Any]] = field(default_factory=list)
-    fate: str = UNDER_WAY
+    outcome: str = IN_PROGRESS
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return self.__dict__.copy()
+        """Return JSON values; the outcome has its old key `fate`."""
+        return {"fate" if name == "outcome" else name: value for name, value in self.__dict__.items()}
 
 
-def life_of(artifacts: dict[str, Artifact], doc_id: bytes, *, ended: bool = False) -> Life:
-    """Everything that happened to a sampled document, from file and record to the steps that trained on it.
+def history_of(artifacts: dict[str, Artifact], doc_id: bytes, *, ended: bool = False) -> DocumentHistory:
+    """Return everything that happened to a sampled document, from file and record to the steps that trained on it.
 
-    `ended` says that the run goes no further, so that what it kept last is the document's fate.
+    `ended` says that the run goes no further, so that the last stage that kept the document decides its outcome.
     """
-    (life,) = lives_of(artifacts, [doc_id], ended=ended)
-    return life
+    (history,) = histories_of(artifacts, [doc_id], ended=ended)
+    return history
 
 
-def lives_of(artifacts: dict[str, Artifact], doc_ids: Sequence[bytes], *, ended: bool = False) -> list[Life]:
-    """The lives of several documents, in their order; each table is read once for all of them."""
+def histories_of(
+    artifacts: dict[str, Artifact], doc_ids: Sequence[bytes], *, ended: bool = False
+) -> list[DocumentHistory]:
+    """Return the histories of several documents, in their order; each table is read once for all of them."""
     tables = _Tables(artifacts, frozenset(doc_ids))
-    lives = [_life_so_far(tables, doc_id) for doc_id in doc_ids]
+    histories = [_collect_history(tables, doc_id) for doc_id in doc_ids]
     last = [stage for stage in ("sample", *LEDGER_STAGES) if stage in artifacts][-1]
-    for life in lives:
-        if ended and life.fate == UNDER_WAY:
-            life.fate = f"kept in {last}, and the run went no further with it"
-    return lives
+    for history in histories:
+        if ended and history.outcome == IN_PROGRESS:
+            history.outcome = f"kept in {last}, and the run went no further with it"
+    return histories
 
 
 class _Tables:
-    """Rows of a run's tables about some documents, each table read once at first use."""
+    """The rows of a run's tables about some documents; each table is read once, at first use."""
 
     def __init__(self, artifacts: dict[str, Artifact], doc_ids: frozenset[bytes]) -> None:
         self.artifacts = artifacts
@@ -76,7 +77,7 @@ class _Tables:
         self._found: dict[tuple[str, str], dict[bytes, list[dict[str, Any]]]] = {}
 
     def rows(self, stage: str, table: str, doc_id: bytes) -> list[dict[str, Any]]:
-        """The rows of one document, in the order of the table."""
+        """Return the rows of one document, in the order of the table."""
         if (stage, table) not in self._found:
             by_document: dict[bytes, list[dict[str, Any]]] = {}
             for row in _rows_of(need_stage(self.artifacts, stage), table, self._doc_ids):
@@ -86,59 +87,63 @@ class _Tables:
 
     @functools.cached_property
     def survivors(self) -> dict[str, dict[str, Any]]:
-        """Id -> row of the kept documents of this run that stand for copies."""
-        told = (_told(row).get("evidence") for doc_id in self._doc_ids for row in self.rows("dedup", "ledger", doc_id))
-        ids = {named["survivor"] for named in told if isinstance(named, dict) and "survivor" in named}
+        """Id -> row of the documents of this run that were kept in place of copies."""
+        evidence = (
+            _ledger_details(row).get("evidence")
+            for doc_id in self._doc_ids
+            for row in self.rows("dedup", "ledger", doc_id)
+        )
+        ids = {named["survivor"] for named in evidence if isinstance(named, dict) and "survivor" in named}
         found = _rows_of(need_stage(self.artifacts, "dedup"), "documents", {bytes.fromhex(one) for one in ids})
         return {row["doc_id"].hex(): row for row in found}
 
     @functools.cached_property
     def order(self) -> np.ndarray:
-        """i64: the row that training reads at each position."""
+        """i64[positions]: the row that training reads at each position."""
         return self.artifacts["chunk"].table("order").column("row").to_numpy()
 
     @functools.cached_property
     def applied(self) -> pa.Table:
-        """The steps that moved weights."""
+        """The steps that updated the weights."""
         steps = final_steps(self.artifacts["train"].table("steps"))
         return steps.filter(steps.column("applied"))
 
 
-def _life_so_far(tables: _Tables, doc_id: bytes) -> Life:
+def _collect_history(tables: _Tables, doc_id: bytes) -> DocumentHistory:
     artifacts = tables.artifacts
     rows = tables.rows("sample", "documents", doc_id)
     if not rows:
         raise InputError(f"document {doc_id.hex()} is not in the sample {artifacts['sample'].identity}")
     (row, *_) = rows
     origin = row["origin"]
-    life = Life(
+    history = DocumentHistory(
         doc_id.hex(), row["source"], origin["path"], origin["record"], origin["byte"], row["text"][:EXCERPT_CHARS]
     )
-    life.events.append({"stage": "sample", "what": "sampled", "bytes": len(row["text"].encode())})
+    history.events.append({"stage": "sample", "what": "sampled", "bytes": len(row["text"].encode())})
     for stage in LEDGER_STAGES:
         if stage not in artifacts:
-            return life
+            return history
         for entry in tables.rows(stage, "ledger", doc_id):
-            event = {"stage": stage, "what": entry["action"], **_told(entry)}
+            event = {"stage": stage, "what": entry["action"], **_ledger_details(entry)}
             if stage == "dedup" and isinstance(event.get("evidence"), dict) and "survivor" in event["evidence"]:
                 event["survivor"] = _survivor(tables, event["evidence"])
-            life.events.append(event)
+            history.events.append(event)
             if entry["action"] in ("drop", "hold_out"):
                 verb = "dropped" if entry["action"] == "drop" else "held out for evaluation"
-                life.fate = f"{verb} in {stage} by rule `{entry['rule']}`"
-        if life.fate != UNDER_WAY:
-            return life
+                history.outcome = f"{verb} in {stage} by rule `{entry['rule']}`"
+        if history.outcome != IN_PROGRESS:
+            return history
     for leak in tables.rows("decontaminate", "leaks", doc_id):
-        life.events.append(
+        history.events.append(
             {"stage": "decontaminate", "what": "leak", **{k: leak[k] for k in ("benchmark", "item_id", "start", "end")}}
         )
     if "chunk" in artifacts:
-        _tell_training(life, tables, doc_id)
-    return life
+        _add_training(history, tables, doc_id)
+    return history
 
 
 def _survivor(tables: _Tables, evidence: dict[str, Any]) -> dict[str, Any]:
-    """The document that stays in a duplicate's place: source, path and record; of an earlier run its artifact too."""
+    """Return the document kept in a duplicate's place: source, path and record, and the artifact of an earlier run."""
     of_earlier = {"earlier": evidence["earlier"]} if "earlier" in evidence else {}
     row = None
     if not of_earlier:
@@ -149,17 +154,17 @@ def _survivor(tables: _Tables, evidence: dict[str, Any]) -> dict[str, Any]:
     if row is None:
         return {"doc_id": evidence["survivor"], **of_earlier}
     origin = row["origin"]
-    told = {"source": row["source"], "path": origin["path"], "record": origin["record"]}
-    return {"doc_id": evidence["survivor"], **of_earlier, **told, "text": row["text"][:EXCERPT_CHARS]}
+    place = {"source": row["source"], "path": origin["path"], "record": origin["record"]}
+    return {"doc_id": evidence["survivor"], **of_earlier, **place, "text": row["text"][:EXCERPT_CHARS]}
 
 
-def _tell_training(life: Life, tables: _Tables, doc_id: bytes) -> None:
+def _add_training(history: DocumentHistory, tables: _Tables, doc_id: bytes) -> None:
     spans = tables.rows("chunk", "spans", doc_id)
     rows = np.unique(np.array([span["row"] for span in spans], dtype=np.int64))
     tokens = sum(span["tok_len"] for span in spans)
-    life.events.append({"stage": "chunk", "what": "packed", "tokens": tokens, "rows": rows.tolist()})
+    history.events.append({"stage": "chunk", "what": "packed", "tokens": tokens, "rows": rows.tolist()})
     if "train" not in tables.artifacts:
-        life.fate = "packed"
+        history.outcome = "packed"
         return
     positions = np.flatnonzero(np.isin(tables.order, rows))
     applied = tables.applied
@@ -167,16 +172,16 @@ def _tell_training(life: Life, tables: _Tables, doc_id: bytes) -> None:
     which = np.searchsorted(starts, positions, side="right") - 1
     read = which[(which >= 0) & (positions < ends[np.maximum(which, 0)])]
     numbers = np.unique(applied.column("step").to_numpy()[read]).tolist()
-    life.events.append({"stage": "train", "what": "trained", "steps": numbers, "reads": len(read)})
-    life.fate = (
+    history.events.append({"stage": "train", "what": "trained", "steps": numbers, "reads": len(read)})
+    history.outcome = (
         f"trained in {len(numbers)} step{'s' if len(numbers) > 1 else ''}"
         if numbers
         else "packed, and not reached by the token budget"
     )
 
 
-def _told(entry: dict[str, Any]) -> dict[str, Any]:
-    told = {
+def _ledger_details(entry: dict[str, Any]) -> dict[str, Any]:
+    details = {
         key: entry[key]
         for key in ("rule", "value", "limit", "bytes_in", "bytes_out", "piece")
         if entry[key] is not None
@@ -184,10 +189,10 @@ def _told(entry: dict[str, Any]) -> dict[str, Any]:
     evidence = entry["evidence"]
     if evidence:
         try:
-            told["evidence"] = json.loads(evidence)
+            details["evidence"] = json.loads(evidence)
         except json.JSONDecodeError:
-            told["evidence"] = evidence
-    return told
+            details["evidence"] = evidence
+    return details
 
 
 def _rows_of(artifact: Artifact, table: str, doc_ids: Collection[bytes]) -> list[dict[str, Any]]:
@@ -198,13 +203,13 @@ def _rows_of(artifact: Artifact, table: str, doc_ids: Collection[bytes]) -> list
     return found
 
 
-MOST_FILES = 20
+MAX_FILES = 20
 
 
 def listed_files(run_folder: Path, wanted: str) -> list[InputFile]:
-    """The files of the run's sources whose path on this machine, or within its source, contains `wanted`; 20 at most.
+    """Return the files of the run's sources whose path, here or within the source, contains `wanted`; 20 at most.
 
-    The folders are listed again as the run's recipe names them, so that files which are gone since are not found.
+    The folders are listed again as the run's recipe names them, so files that were deleted since are not found.
     """
     recipe = recipe_of(run_folder)
     found: list[InputFile] = []
@@ -212,13 +217,13 @@ def listed_files(run_folder: Path, wanted: str) -> list[InputFile]:
         try:
             (listing,) = find_files(recipe.sample.model_copy(update={"sources": (source,)}))
         except (InputError, RecipeError):
-            continue  # Its folder is gone: nothing of it can be told.
+            continue  # Its folder was deleted, and nothing is known of its files.
         found += [file for file in listing.files if wanted in file.relative or wanted in str(file.path)]
-    return found[:MOST_FILES]
+    return found[:MAX_FILES]
 
 
-def why_unsampled(file: InputFile, sample: Artifact) -> str:
-    """A sentence about a listed file without a document and without a reject."""
+def explain_unsampled(file: InputFile, sample: Artifact) -> str:
+    """Return a sentence on why a listed file left no document and no reject."""
     rate = float(sample.report.facts["mixture_plan"][file.source]["rate"])
     where = f"{file.source}: {file.relative}"
     if file.size == 0:
@@ -231,20 +236,20 @@ def why_unsampled(file: InputFile, sample: Artifact) -> str:
     return f"{where}: read, and it holds no record with a text"
 
 
-MOST_PARTS = 8
+MAX_PARTS = 8
 
 
-def some_parts(files: list[Path]) -> Iterator[tuple[int, Path]]:
-    """At most MOST_PARTS of the files, evenly spread, with their index."""
-    step = max(1, -(-len(files) // MOST_PARTS))
+def sample_parts(files: list[Path]) -> Iterator[tuple[int, Path]]:
+    """Yield at most MAX_PARTS of the files, evenly spread, with their index."""
+    step = max(1, -(-len(files) // MAX_PARTS))
     yield from ((index, files[index]) for index in range(0, len(files), step))
 
 
-MOST_STEPS = 12
+MAX_STEPS = 12
 
 
-def event_words(event: dict[str, Any]) -> str:
-    """One event of a life in words, without its stage."""
+def describe_event(event: dict[str, Any]) -> str:
+    """Return one event of a history in words, without its stage."""
     what = event["what"]
     if what == "sampled":
         return f"sampled, {event['bytes']} bytes"
@@ -253,8 +258,8 @@ def event_words(event: dict[str, Any]) -> str:
         where = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}" if rows else "no row"
         return f"packed as {event['tokens']} tokens in {where}"
     if what == "trained":
-        steps = [str(step) for step in event["steps"][:MOST_STEPS]]
-        more = f" and {len(event['steps']) - MOST_STEPS} more" if len(event["steps"]) > MOST_STEPS else ""
+        steps = [str(step) for step in event["steps"][:MAX_STEPS]]
+        more = f" and {len(event['steps']) - MAX_STEPS} more" if len(event["steps"]) > MAX_STEPS else ""
         times = f"{event['reads']} time{'s' if event['reads'] > 1 else ''}"
         numbered = f"step{'s' if len(event['steps']) > 1 else ''} {', '.join(steps)}{more}"
         return f"read {times}, in {numbered}" if steps else "never reached"

@@ -1,24 +1,24 @@
-"""What stands for one stage of a recipe, asked of the builds themselves."""
+"""Find the existing artifact of one stage of a recipe, by a dry run of the builds themselves."""
 
 import contextlib
 from pathlib import Path
 from typing import Any
 
 from flows.recipe.schema import Recipe
-from flows.runs.pipeline import BUILDERS, walk
+from flows.runs.pipeline import BUILDERS, run_stages
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
 
 
-class _Reached(Exception):
-    """The walk has come to the stage in question."""
+class _StageReached(Exception):
+    """Raised after the requested stage, to end the dry run."""
 
 
-def standing(recipe: Recipe, root: Path, stage: str, asked: str, cure: str) -> Artifact | WouldBuild:
-    """What stands for a stage of the recipe, or why nothing does.
+def existing_artifact(recipe: Recipe, root: Path, stage: str, request: str, hint: str) -> Artifact | WouldBuild:
+    """Return the artifact that exists for a stage of the recipe, or why it would be built.
 
-    Raises InputError where a stage before it does not stand: `asked` and `cure` are what was asked for and what to do.
+    Raises InputError where a stage before it would be built; `request` and `hint` begin and end the message.
     """
     context = RunContext(root, run_id="", dry=True)
     found: list[Artifact | WouldBuild] = []
@@ -29,15 +29,15 @@ def standing(recipe: Recipe, root: Path, stage: str, asked: str, cure: str) -> A
         except WouldBuild as would:
             if name != stage:
                 raise InputError(
-                    f"{asked}: `{name}`, which comes before it, would be built first ({would.miss.cause}). {cure}"
+                    f"{request}: `{name}`, which comes before it, would be built first ({would.miss.cause}). {hint}"
                 ) from would
             found.append(would)
-            raise _Reached from would
+            raise _StageReached from would
         if name == stage:
             found.append(artifact)
-            raise _Reached
+            raise _StageReached
         return artifact
 
-    with contextlib.suppress(_Reached):
-        walk(recipe, step)
+    with contextlib.suppress(_StageReached):
+        run_stages(recipe, step)
     return found[0]

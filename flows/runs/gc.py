@@ -1,7 +1,7 @@
-"""Removing what no kept run needs: artifacts of older runs, and what killed builders left.
+"""Garbage collection: remove what no kept run needs, artifacts of older runs and leftovers of killed builds.
 
-A run needs what it ended with, and what that was made from, to the first source. Trained models are told apart: with
-them goes the record of how they were made, so they are only removed on a word of their own.
+A run needs the artifacts that it ended with and all that these were made from. Trained models are only removed when
+asked for explicitly, since the record of how they were made would go with them.
 """
 
 import calendar
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs.model_registry import CURRENT, current_run, needed_runs
-from flows.runs.object_store import left_in_store, remove_left, remove_stored
+from flows.runs.object_store import list_leftovers, remove_leftovers, remove_stored
 from flows.runs.record import RECORD, RUNNING, damaged_runs, list_runs, read_recipe, warn_once
 from flows.runs.roots import put_record
 from model.checksummed_json import write_sealed
@@ -33,18 +33,18 @@ from tasks.artifacts.remote.metadata import read_record
 MODEL_STAGE = "train"
 
 FRESH_SECONDS = 3600.0
-"""Artifacts younger than this are never removed: a run that is under way may have made them, and not said so yet."""
+"""Artifacts younger than this are never removed: a running run may have made them and not recorded them yet."""
 
-MOST_LOOKS = 64
+MAX_THREADS = 64
 
-DOOMED = ".removed-"
+REMOVED_PREFIX = ".removed-"
 
 SECONDS_PER_DAY = 86_400.0
 
 
 @dataclass(frozen=True)
-class Standing:
-    """An artifact by what its manifest says."""
+class StoredArtifact:
+    """An artifact as its manifest describes it."""
 
     path: Path
     stage: str
@@ -58,29 +58,29 @@ class Standing:
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be removed, and how many runs and artifacts stay."""
+    """What would be removed, and how many runs and artifacts are kept."""
 
     kept_runs: tuple[str, ...]
     dropped_runs: tuple[str, ...]
-    artifacts: tuple[Standing, ...]
-    kept_models: tuple[Standing, ...]
-    """Of dropped runs, kept since nobody said otherwise."""
+    artifacts: tuple[StoredArtifact, ...]
+    kept_models: tuple[StoredArtifact, ...]
+    """Models of dropped runs, kept since their removal was not asked for."""
     kept: int
-    """Artifacts that stay."""
+    """Artifacts that are kept."""
     fresh: int
-    """Of these, those that no kept run needs, and that are younger than FRESH_SECONDS."""
+    """Of these, those that no kept run needs but that are younger than FRESH_SECONDS."""
     works: tuple[Path, ...]
-    """Folders of unfinished builds that nobody has worked at for long."""
+    """Folders of unfinished builds that were not written to for long."""
     left: tuple[tuple[str, str], ...] = ()
-    """Stage and identity of what such builds left in the object store that the root stands before."""
+    """Stage and identity of what such builds left in the object store behind the root."""
 
     @property
     def bytes(self) -> int:
-        """What the artifacts take on disk."""
+        """Bytes of the artifacts on disk."""
         return sum(one.bytes for one in self.artifacts)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the plan as JSON values."""
         return json.loads(json.dumps(asdict(self), default=str)) | {"bytes": self.bytes}
 
 
@@ -95,77 +95,78 @@ def plan(
     say: Callable[[str], None] = lambda sentence: None,
     lease_seconds: float = LEASE_SECONDS,
 ) -> Plan:
-    """What can go: all that neither the `keep_last` latest runs need, nor those named in `keep` by id or its beginning,
-    nor the current model and those that undoing its promotions leads back to.
+    """Return what can be removed.
 
-    What a run with a damaged record made stays, and no model goes while there is one: its end is unknown.
-    A run that came to no end counts as kept for `unfinished_days`, and so does what an unfinished build left. `models`:
-    trained models of dropped runs go too. Raises InputError for a name of no run, or while anything is being built
-    under the root; of a builder whose machine went down only its silence for `lease_seconds` tells, and `say` hears of
-    the wait.
+    Kept are the artifacts that these runs need: the `keep_last` latest, those named in `keep` by id or its beginning,
+    and those of the current model and of the models that undoing its promotions would restore. A run without an end
+    counts as kept for `unfinished_days`, as do the leftovers of an unfinished build. Artifacts of a run with a damaged
+    record are kept, and while there is one, all models are. `models`: trained models of dropped runs are removed too.
+
+    Raises InputError for an unknown run, or while anything is being built under the root. A builder whose machine died
+    shows only by its silence for `lease_seconds`; `say` is called before this wait.
     """
     now = time.time() if now is None else now
     if busy := _busy(root, say, lease_seconds):
         raise InputError(
-            f"gc: {busy} is being built under {root} right now, and may be about to read what nobody kept. Wait until"
-            f" it is done, or stop it."
+            f"gc: {busy} is being built under {root} right now, and may read artifacts that would be removed. Wait"
+            f" until it is done, or stop it."
         )
     runs = list_runs(root)
     named = {_named(runs, current_run(root) if name == CURRENT else name) for name in keep}
     latest = [run["run_id"] for run in runs][max(0, len(runs) - keep_last) :]
     since = now - unfinished_days * SECONDS_PER_DAY
-    unfinished = [run["run_id"] for run in runs if run["state"] == RUNNING and _began(run["run_id"]) > since]
+    unfinished = [run["run_id"] for run in runs if run["state"] == RUNNING and _start_time(run["run_id"]) > since]
     of_current = needed_runs(root)
     kept_runs = [run for run in runs if run["run_id"] in {*named, *latest, *unfinished, *of_current}]
     kept_ids = {run["run_id"] for run in kept_runs}
-    standing = {(one.stage, one.identity): one for one in _standing(root)}
+    stored = {(one.stage, one.identity): one for one in _stored_artifacts(root)}
     bases = {base for run in kept_runs for base in _bases(root, run["run_id"])}
     damaged = damaged_runs(root)
-    made_there = {place for place, one in standing.items() if one.run_id in damaged}
-    needed = _needed(kept_runs, standing, made_there) | {
-        place for place, one in standing.items() if one.path.resolve() in bases
+    made_there = {place for place, one in stored.items() if one.run_id in damaged}
+    needed = _needed(kept_runs, stored, made_there) | {
+        place for place, one in stored.items() if one.path.resolve() in bases
     }
-    unneeded = [one for place, one in standing.items() if place not in needed]
+    unneeded = [one for place, one in stored.items() if place not in needed]
     others = [one for one in unneeded if not _is_fresh(one.path, now)]
     kept_models = [one for one in others if one.stage == MODEL_STAGE and not (models and not damaged)]
-    # What a kept model was made from may go: its record names every digest of it.
+    # The inputs of a kept model may be removed: its record names their digests.
     doomed = [one for one in others if one not in kept_models]
     works = [path for path in (root / "work").glob("*.*") if _is_left(path, since)]
     store = store_of(root)
-    left = left_in_store(store, standing.keys(), since) if store is not None else []
+    left = list_leftovers(store, stored.keys(), since) if store is not None else []
     return Plan(
         kept_runs=tuple(run["run_id"] for run in kept_runs),
         dropped_runs=tuple(run["run_id"] for run in runs if run["run_id"] not in kept_ids),
         artifacts=tuple(sorted(doomed, key=lambda one: (one.stage, one.identity))),
         kept_models=tuple(kept_models),
-        kept=len(standing) - len(doomed),
+        kept=len(stored) - len(doomed),
         fresh=len(unneeded) - len(others),
         works=tuple(sorted(works)),
         left=tuple(left),
     )
 
 
-def carry_out(root: Path, asked: Plan) -> int:
-    """Remove what the plan names; returns how many bytes of artifacts went.
+def delete(root: Path, plan: Plan) -> int:
+    """Remove what the plan names, and return the bytes of the artifacts removed.
 
-    Each folder is renamed first, so that what a kill leaves is no half artifact; the next collection removes it.
+    Each folder is renamed first, so that a kill leaves no partial artifact; the next collection removes the rest.
     """
-    for left in root.glob(f"artifacts/*/{DOOMED}*"):
+    for left in root.glob(f"artifacts/*/{REMOVED_PREFIX}*"):
         shutil.rmtree(left)
-    for one in asked.artifacts:
+    for one in plan.artifacts:
         _remove(one.path)
-    for work in asked.works:
+    for work in plan.works:
         _remove(work)
     store = store_of(root)
     if store is not None:
-        remove_stored(store, [(one.stage, one.identity) for one in asked.artifacts])
-        remove_left(store, asked.left)
+        remove_stored(store, [(one.stage, one.identity) for one in plan.artifacts])
+        remove_leftovers(store, plan.left)
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    gone = {(one.stage, one.identity) for one in asked.artifacts}
-    for run_id in asked.dropped_runs:
+    removed = {(one.stage, one.identity) for one in plan.artifacts}
+    for run_id in plan.dropped_runs:
         file = root / "runs" / run_id / RECORD
         record = read_record(file)
-        lost = [entry["stage"] for entry in record["stages"] if (entry["stage"], entry.get("identity")) in gone]
+        lost = [entry["stage"] for entry in record["stages"] if (entry["stage"], entry.get("identity")) in removed]
         if lost:
             record["collected"] = {
                 "when": when,
@@ -173,11 +174,11 @@ def carry_out(root: Path, asked: Plan) -> int:
             }
             write_sealed(file, record)
             put_record(root, run_id)
-    return asked.bytes
+    return plan.bytes
 
 
 def _remove(folder: Path) -> None:
-    doomed = folder.with_name(f"{DOOMED}{uuid.uuid4().hex[:8]}-{folder.name}")
+    doomed = folder.with_name(f"{REMOVED_PREFIX}{uuid.uuid4().hex[:8]}-{folder.name}")
     try:
         os.rename(folder, doomed)
     except FileNotFoundError:
@@ -186,15 +187,15 @@ def _remove(folder: Path) -> None:
 
 
 def _busy(root: Path, say: Callable[[str], None], seconds: float) -> str | None:
-    """A stage or identity that somebody builds right now, here or on another machine before the same store."""
+    """Return a stage or identity that is being built right now, here or on another machine with the same store."""
     store = store_of(root)
     looks = {lock.name: partial(is_alive, lock, seconds) for lock in (root / "locks").glob("*") if is_held(lock)}
     if store is not None:
         looks |= {held: partial(is_alive_in_store, store, held, seconds) for held in held_identities(store)}
     if not looks:
         return None
-    say(f"builds that were begun and not ended: {len(looks)}; whether they go on is known within {seconds:g} s")
-    with ThreadPoolExecutor(min(len(looks), MOST_LOOKS)) as pool:
+    say(f"unfinished builds: {len(looks)}; checking for up to {seconds:g} s whether they are still running")
+    with ThreadPoolExecutor(min(len(looks), MAX_THREADS)) as pool:
         lives = dict(zip(looks, pool.map(lambda look: look(), looks.values()), strict=True))
     return next((name[:12] for name, builds in lives.items() if builds), None)
 
@@ -202,56 +203,58 @@ def _busy(root: Path, say: Callable[[str], None], seconds: float) -> str | None:
 def _named(runs: Iterable[dict[str, Any]], name: str) -> str:
     found = [run["run_id"] for run in runs if run["run_id"].startswith(name)]
     if len(found) != 1:
-        told = "no run has this id" if not found else f"{len(found)} runs begin so: {', '.join(found)}"
-        raise InputError(f"gc --keep {name}: {told}. `bessemer runs list` lists them.")
+        problem = "no run has this id" if not found else f"{len(found)} runs have such an id: {', '.join(found)}"
+        raise InputError(f"gc --keep {name}: {problem}. `bessemer runs list` lists them.")
     return found[0]
 
 
-def _began(run_id: str) -> float:
-    """Seconds since 1970, from a run's id."""
+def _start_time(run_id: str) -> float:
+    """Return the seconds since 1970 at which a run started, from its id."""
     return calendar.timegm(time.strptime(run_id.partition("-")[0], "%Y%m%dT%H%M%SZ"))
 
 
 def _bases(root: Path, run_id: str) -> list[Path]:
-    """Folders of models that a run started from, or was held against."""
-    told = read_recipe(root / "runs" / run_id)
-    if not told:
+    """Return the folders of models that a run started from or was compared with."""
+    recipe = read_recipe(root / "runs" / run_id)
+    if not recipe:
         return []
-    named = (told["train"].get("base_model"), (told["evaluate"].get("gate") or {}).get("base_model"))
+    named = (recipe["train"].get("base_model"), (recipe["evaluate"].get("gate") or {}).get("base_model"))
     return [Path(name).resolve() for name in named if name]
 
 
-def _standing(root: Path) -> list[Standing]:
-    """All artifacts that a run could use, from their manifests alone."""
-    found: list[Standing] = []
+def _stored_artifacts(root: Path) -> list[StoredArtifact]:
+    """Return all artifacts that a run could use, from their manifests alone."""
+    found: list[StoredArtifact] = []
     for manifest in root.glob(f"artifacts/*/*/{MANIFEST}"):
         folder = manifest.parent
-        if is_set_aside(folder) or folder.name.startswith(DOOMED):
+        if is_set_aside(folder) or folder.name.startswith(REMOVED_PREFIX):
             continue
         try:
             data = read_manifest(folder)
         except IntegrityError as error:
-            warn_once(f"{error} Until then it stays.")
+            warn_once(f"{error} Until then it is kept.")
             continue
         parents = tuple((parent["stage"], parent["identity"]) for parent in data["parents"].values())
-        if upgraded := upgraded_identity(folder):  # Whoever needs an artifact needs its copy in this version's format.
+        if upgraded := upgraded_identity(
+            folder
+        ):  # A run that needs an artifact needs its copy in this version's format.
             parents += ((data["stage"], upgraded),)
-        found.append(Standing(folder, data["stage"], data["identity"], data["bytes"], parents, data.get("run")))
+        found.append(StoredArtifact(folder, data["stage"], data["identity"], data["bytes"], parents, data.get("run")))
     return found
 
 
 def _needed(
-    runs: Iterable[dict[str, Any]], standing: dict[tuple[str, str], Standing], more: Iterable[tuple[str, str]]
+    runs: Iterable[dict[str, Any]], stored: dict[tuple[str, str], StoredArtifact], more: Iterable[tuple[str, str]]
 ) -> set[tuple[str, str]]:
-    """Stage and identity of all that runs ended with, of `more`, and of all that these were made from."""
+    """Return stage and identity of all that runs ended with, of `more`, and of all that these were made from."""
     waiting = [(entry["stage"], entry["identity"]) for run in runs for entry in run["stages"] if "identity" in entry]
     waiting += more
     needed: set[tuple[str, str]] = set()
     while waiting:
         place = waiting.pop()
-        if place not in needed and place in standing:
+        if place not in needed and place in stored:
             needed.add(place)
-            waiting += standing[place].parents
+            waiting += stored[place].parents
     return needed
 
 
@@ -260,6 +263,6 @@ def _is_fresh(path: Path, now: float) -> bool:
 
 
 def _is_left(work: Path, before: float) -> bool:
-    """Whether nothing in an unfinished build's folder was written since; its own entries, and those of scratch."""
+    """Return whether nothing in an unfinished build's folder, scratch included, was written since `before`."""
     places = [work, *work.glob("*"), *work.glob("scratch/*"), *work.glob("scratch/*/*")]
     return max((place.lstat().st_mtime for place in places), default=0.0) < before

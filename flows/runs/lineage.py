@@ -1,11 +1,7 @@
-"""Finds runs, their documents, and what a training step read. `flows.runs.document_history` tells what became of a
-document.
+"""Find runs and their artifacts, the documents of a run, what a training step read, and which network a run trains.
 
-All read artifacts of one run only; nothing is recomputed.
-
-Whether a run got as far as somebody asks, and which run did where it has not.
-
-Which network a run trains: its architecture, and its parameters once they stand.
+All functions read the artifacts of one run and recompute nothing. `flows.runs.document_history` follows one document
+through the stages.
 """
 
 import json
@@ -33,14 +29,17 @@ LATEST = "latest"
 
 
 def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str, Any]:
-    """The record of a run by id (or unique beginning of it); without an id, or for `latest`, the latest that has the
-    stage `needs`; for `current` that of the current model."""
+    """Return the record of a run by its id or a unique beginning of it.
+
+    Without an id, or for `latest`, it is the latest run that has the stage `needs`; for `current` that of the current
+    model. Raises InputError where there is none.
+    """
     if run_id == CURRENT:
         run_id = current_run(root)
     runs = list_runs(root)
     run_id = None if run_id == LATEST else run_id
     if run_id is None:
-        runs = [run for run in runs if _got_past(run, needs)]
+        runs = [run for run in runs if _has_stage(run, needs)]
     if not runs:
         raise InputError(
             f"{root} holds no run that got past the stage `{needs}` yet; start one with"
@@ -60,25 +59,25 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str,
 
 
 def run_that_trained(root: Path, record: dict[str, Any]) -> str | None:
-    """The id of the latest run that trained, where the run of `record` did not get so far."""
-    if _got_past(record, "train"):
+    """Return the id of the latest run that trained, where the run of `record` did not; else None."""
+    if _has_stage(record, "train"):
         return None
-    return next((run["run_id"] for run in reversed(list_runs(root)) if _got_past(run, "train")), None)
+    return next((run["run_id"] for run in reversed(list_runs(root)) if _has_stage(run, "train")), None)
 
 
-def _got_past(record: dict[str, Any], stage: str) -> bool:
+def _has_stage(record: dict[str, Any], stage: str) -> bool:
     return any(entry["stage"] == stage and "path" in entry for entry in record["stages"])
 
 
 def run_artifacts(run: dict[str, Any]) -> dict[str, Artifact]:
-    """Stage name -> artifact, for the stages of a run that have one."""
+    """Return the artifacts of a run by stage, for the stages that have one."""
     return {entry["stage"]: Artifact.open(Path(entry["path"])) for entry in run["stages"] if "path" in entry}
 
 
 def find_documents(artifacts: dict[str, Artifact], wanted: str) -> list[bytes]:
-    """Ids of sampled documents whose hexadecimal id begins with `wanted`, or whose path contains it."""
+    """Return the ids of sampled documents whose hexadecimal id begins with `wanted`, or whose path contains it."""
     sample = need_stage(artifacts, "sample")
-    # `step` and LEAKS name a piece as ID/N; a life is told of the whole document.
+    # `data step` and LEAKS name a piece as ID/N; a history is of the whole document.
     beginning, slash, piece = wanted.partition("/")
     wanted = beginning if slash and piece.isdigit() else wanted
     is_hex = len(wanted) >= 4 and all(character in "0123456789abcdef" for character in wanted.lower())
@@ -94,7 +93,7 @@ def find_documents(artifacts: dict[str, Artifact], wanted: str) -> list[bytes]:
 
 
 def documents_by_file(artifacts: dict[str, Artifact], files: Collection[tuple[str, str]]) -> dict[Any, list[bytes]]:
-    """(source, path within it) -> ids of the sampled documents of that very file, for each of `files`."""
+    """Return, for each (source, path within it) of `files`, the ids of the documents sampled from that file."""
     found: dict[Any, list[bytes]] = {file: [] for file in files}
     for batch in parts_of(need_stage(artifacts, "sample"), "documents", ["doc_id", "source", "origin"]):
         paths = pc.struct_field(batch.column("origin"), "path")
@@ -106,7 +105,7 @@ def documents_by_file(artifacts: dict[str, Artifact], files: Collection[tuple[st
 
 
 def rejects_of(artifacts: dict[str, Artifact], wanted: str) -> list[dict[str, Any]]:
-    """Rejected records whose path contains `wanted`."""
+    """Return the rejected records whose path contains `wanted`."""
     found: list[dict[str, Any]] = []
     for table in parts_of(need_stage(artifacts, "sample"), "rejects", None):
         mask = pc.match_substring(table.column("path"), wanted)
@@ -115,7 +114,7 @@ def rejects_of(artifacts: dict[str, Artifact], wanted: str) -> list[dict[str, An
 
 
 def step_of(artifacts: dict[str, Artifact], step: int) -> dict[str, Any]:
-    """What one training step read: its loss, and every document segment in its rows with some text."""
+    """Return what one training step read: its loss, and every document segment in its rows with some text."""
     train, chunk = need_stage(artifacts, "train"), need_stage(artifacts, "chunk")
     steps = final_steps(train.table("steps"))
     mine = steps.filter(pc.equal(steps.column("step"), step)).to_pylist()
@@ -157,8 +156,8 @@ def step_of(artifacts: dict[str, Artifact], step: int) -> dict[str, Any]:
 
 
 def documents_at(artifacts: dict[str, Artifact], begin: int, end: int) -> list[tuple[str, str, str]]:
-    """Id, source and file of the documents in the rows at the positions [begin, end) of ORDER, each once, in the order
-    in which they stand there."""
+    """Return id, source and file of the documents in the rows at the positions [begin, end) of ORDER, each once, in
+    their order there."""
     chunk = need_stage(artifacts, "chunk")
     rows = sorted(set(chunk.table("order").column("row").slice(begin, end - begin).to_pylist()))
     ids = list(dict.fromkeys(segment["doc_id"] for segment in _segments(chunk, rows)))
@@ -194,7 +193,7 @@ def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[str, str
 
 
 def need_stage(artifacts: dict[str, Artifact], stage: str) -> Artifact:
-    """The artifact of a stage; raises InputError where the run ended before it."""
+    """Return the artifact of a stage; raise InputError where the run ended before it."""
     if stage not in artifacts:
         raise InputError(
             f"this run has no artifact of the stage `{stage}`; it ended before it (see `bessemer runs list`)"
@@ -203,38 +202,34 @@ def need_stage(artifacts: dict[str, Artifact], stage: str) -> Artifact:
 
 
 def parts_of(artifact: Artifact, table: str, columns: list[str] | None) -> Iterator[pa.Table]:
-    """The parts of a table, one in memory at a time; all columns for None."""
+    """Yield the parts of a table, one in memory at a time; all columns for None."""
     for path in artifact.files(table):
         rows = read_table(path)
         yield rows if columns is None else rows.select(columns)
 
 
-def artifacts_reaching(stage: str, run: dict[str, Any], root: Path) -> dict[str, Artifact]:
-    """The artifacts of a run that has one of `stage`; InputError with the latest run under `root` that has one."""
-    if _reaches(run, stage):
+def artifacts_with_stage(stage: str, run: dict[str, Any], root: Path) -> dict[str, Artifact]:
+    """Return the artifacts of a run that has one of `stage`; else raise InputError, which names the latest that has."""
+    if _has_stage(run, stage):
         return run_artifacts(run)
-    others = [other["run_id"] for other in list_runs(root) if _reaches(other, stage)]
-    cure = f"the latest that got so far is {others[-1]}: --run {others[-1]}" if others else "no run got so far"
+    others = [other["run_id"] for other in list_runs(root) if _has_stage(other, stage)]
+    hint = f"the latest that has one is {others[-1]}: --run {others[-1]}" if others else "no run has one"
     raise InputError(
         f"the run {run['run_id']} has no artifact of the stage `{stage}`; it ended before it (`bessemer runs list`)."
-        f" Under {root} {cure}"
+        f" Under {root} {hint}"
     )
 
 
-def _reaches(run: dict[str, Any], stage: str) -> bool:
-    return any(entry["stage"] == stage and "path" in entry for entry in run["stages"])
-
-
 def model_of(record: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """`architecture` and `parameters` of a run's model; None for what is not known yet, or no longer stands."""
+    """Return `architecture` and `parameters` of a run's model; None for what is not known yet, or no longer exists."""
     trained = (entry["path"] for entry in record["stages"] if entry["stage"] == "train" and "path" in entry)
     path = Path(next(trained, ""))
     if (path / DESCRIPTION).is_file() and (path / WEIGHTS).is_file():
         try:
             config = json.loads((path / DESCRIPTION).read_text())["config"]
-            return {"architecture": config.get("architecture", "gpt"), "parameters": stored_values(path / WEIGHTS)}
+            return {"architecture": config.get("architecture", "gpt"), "parameters": count_parameters(path / WEIGHTS)}
         except (OSError, ValueError, KeyError, SafetensorError) as error:
-            warn_once(f"{path} is damaged ({error}); `bessemer store verify` names what, and how to set it aside")
+            warn_once(f"{path} is damaged ({error}); `bessemer store verify` names the damage and how to set it aside")
     try:
         network = read_recipe(root / "runs" / record["run_id"]).get("train", {}).get("model", {})
     except IntegrityError as error:
@@ -243,8 +238,8 @@ def model_of(record: Mapping[str, Any], root: Path) -> dict[str, Any]:
     return {"architecture": network.get("architecture"), "parameters": None}
 
 
-def stored_values(path: Path) -> int:
-    """Numbers in a file of safetensors, counted from its head."""
+def count_parameters(path: Path) -> int:
+    """Return the number of parameters in a file of safetensors, from its header."""
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as file:

@@ -1,4 +1,4 @@
-"""Artifacts in an object store, verified where they are kept and put right; and collected there."""
+"""Artifacts in an object store: verified against their manifests, repaired, and removed."""
 
 import time
 import uuid
@@ -25,8 +25,10 @@ Place = tuple[str, str]
 
 
 def manifest_problem(folder: Path) -> str | None:
-    """What is wrong with the manifest that the store has of an artifact; None also where it has none, for then the next
-    run that needs the artifact puts it there."""
+    """Return what is wrong with the manifest that the store has of an artifact.
+
+    Returns None also where it has none: the next run that needs the artifact uploads it.
+    """
     store = store_of(root_of(folder))
     if store is None:
         return None
@@ -41,7 +43,7 @@ def manifest_problem(folder: Path) -> str | None:
 
 
 def file_problem(folder: Path, record: FileRecord) -> str | None:
-    """What is wrong with the bytes that the store has of a file, read whole; None where it has no such artifact."""
+    """Return what is wrong with the store's copy of a file, read whole; None where it has no such artifact."""
     store = store_of(root_of(folder))
     if store is None:
         return None
@@ -58,9 +60,9 @@ def file_problem(folder: Path, record: FileRecord) -> str | None:
     return f"has the digest {found} in {store.address}, and its manifest says {record.digest}"
 
 
-def set_right(folder: Path, names: Iterable[str]) -> str:
-    """Put files of which the store has wrong bytes there again from here, or take the artifact out of use in the store
-    where one is not here or is damaged too; what was done, in a sentence. Its manifest is kept under `aside/`."""
+def repair_artifact(folder: Path, names: Iterable[str]) -> str:
+    """Upload files again of which the store has wrong bytes, or take the artifact out of use in the store where one is
+    missing or damaged here too. Its manifest is kept under `aside/`. Return what was done, as a sentence."""
     store = store_of(root_of(folder))
     assert store is not None, "only artifacts of a store are damaged there"
     stage, identity = folder.parent.name, folder.name
@@ -70,7 +72,7 @@ def set_right(folder: Path, names: Iterable[str]) -> str:
     if damaged and all(_is_whole(folder / record["name"], record["digest"]) for record in damaged):
         for key, record in zip(keys, damaged, strict=True):
             store.put_file(key, folder / record["name"], record["digest"])
-        return f"{len(damaged)} files of {stage}/{identity} put into {store.address} again from {folder}"
+        return f"{len(damaged)} files of {stage}/{identity} uploaded to {store.address} again from {folder}"
     aside = f"{ASIDE}/{stage}/{identity}-{uuid.uuid4().hex[:8]}.json"
     store.write(aside, read_manifest(folder))
     store.delete([manifest_key(stage, identity), *keys])
@@ -78,16 +80,16 @@ def set_right(folder: Path, names: Iterable[str]) -> str:
 
 
 def remove_stored(store: ObjectStore, places: Collection[Place]) -> None:
-    """Take artifacts out of a store, each under its lease, so that nobody publishes it meanwhile."""
+    """Remove artifacts from a store, each under its lease, so that no process publishes it meanwhile."""
     for stage, identity in places:
         with store_lease(store, identity, lambda _: None, LEASE_SECONDS):
             withdraw(store, stage, identity)
             forget(store, stage, identity)
 
 
-def left_in_store(store: ObjectStore, known: Collection[Place], unfinished_since: float) -> list[Place]:
-    """Stage and identity of what builds left in a store that nobody has gone on with since `unfinished_since` (seconds
-    since 1970): parts of artifacts other than the `known` ones, which stand, and what unfinished builds kept."""
+def list_leftovers(store: ObjectStore, known: Collection[Place], unfinished_since: float) -> list[Place]:
+    """Return stage and identity of what builds left in a store and did not continue since `unfinished_since` (seconds
+    since 1970): parts of artifacts other than the `known`, published ones, and files kept by unfinished builds."""
     newest: dict[Place, float] = {}
     for prefix in (PARTS, CHECKPOINTS, UNFINISHED):
         for key, entry in store.list_objects(prefix).items():
@@ -98,8 +100,8 @@ def left_in_store(store: ObjectStore, known: Collection[Place], unfinished_since
     return sorted(place for place, when in newest.items() if when < unfinished_since)
 
 
-def remove_left(store: ObjectStore, places: Collection[Place]) -> None:
-    """Remove what builds left, each under its lease; an artifact that stands by now keeps its parts."""
+def remove_leftovers(store: ObjectStore, places: Collection[Place]) -> None:
+    """Remove what builds left, each under its lease; an artifact published meanwhile keeps its parts."""
     for stage, identity in places:
         with store_lease(store, identity, lambda _: None, LEASE_SECONDS):
             forget(store, stage, identity)

@@ -1,4 +1,4 @@
-"""What builds each stage, without Prefect: for those who look ahead, or build a part of the road by themselves."""
+"""The pipeline without Prefect: its eight stages in order, and the function that builds each of them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from flows.recipe.schema import Recipe
 
 
+def run_stages(recipe: Recipe, run_stage: Callable[..., Artifact]) -> None:
+    """Run the pipeline from raw text to an evaluated model; `run_stage(stage, *inputs, config)` returns an artifact."""
+    documents = run_stage("sample", recipe.sample)
+    cleaned = run_stage("clean", documents, recipe.clean)
+    unique = run_stage("dedup", cleaned, recipe.dedup)
+    unseen = run_stage("decontaminate", unique, recipe.decontaminate)
+    tokenizer = run_stage("vocab", unseen, recipe.vocab)
+    sequences = run_stage("chunk", unseen, tokenizer, recipe.chunk)
+    model = run_stage("train", sequences, tokenizer, recipe.train)
+    run_stage("evaluate", model, tokenizer, sequences, unseen, recipe.evaluate)
+
+
 def _build_train(context: RunContext, sequences: Artifact, vocab: Artifact, config: TrainStageConfig) -> Artifact:
     return build_train(context, sequences, vocab, config, lambda message: None)
 
@@ -35,16 +47,4 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "train": _build_train,
     "evaluate": build_evaluate,
 }
-"""Stage -> `build(context, *inputs, config)`, as `flows.runs.pipeline.walk` calls it."""
-
-
-def walk(recipe: Recipe, step: Callable[..., Artifact]) -> None:
-    """The road from raw text to an evaluated model: `step(stage, *inputs, config)` gives each stage's artifact."""
-    documents = step("sample", recipe.sample)
-    cleaned = step("clean", documents, recipe.clean)
-    unique = step("dedup", cleaned, recipe.dedup)
-    unseen = step("decontaminate", unique, recipe.decontaminate)
-    tokenizer = step("vocab", unseen, recipe.vocab)
-    sequences = step("chunk", unseen, tokenizer, recipe.chunk)
-    model = step("train", sequences, tokenizer, recipe.train)
-    step("evaluate", model, tokenizer, sequences, unseen, recipe.evaluate)
+"""Stage -> `build(context, *inputs, config)`, as `flows.runs.pipeline.run_stages` calls it."""

@@ -1,4 +1,4 @@
-"""What is known of a run, written to `runs/RUN_ID/run.json` as it happens, and found again later."""
+"""The record of a run, `runs/RUN_ID/run.json`: written while stages finish, and read again later."""
 
 import functools
 import logging
@@ -28,7 +28,7 @@ RECORD = "run.json"
 PAGE = "page.html"
 
 RECIPE = "recipe.json"
-"""The recipe as it was run, complete, beside the record."""
+"""The complete recipe as it was run, in the folder of the record."""
 
 RUNNING = "running"
 
@@ -38,26 +38,26 @@ PAUSED = "paused"
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
-ONLOOKER: ContextVar[ProgressListener] = ContextVar("ONLOOKER", default=ProgressListener())  # noqa: B039  # a ProgressListener has no state
-"""Who watches the runs of this context; the command puts its progress bars here."""
+CURRENT_LISTENER: ContextVar[ProgressListener] = ContextVar("ONLOOKER", default=ProgressListener())  # noqa: B039  # a ProgressListener has no state
+"""The listener to the runs of this context; the command sets its progress bars here."""
 
-ENDED: ContextVar[list[dict[str, Any] | BessemerError] | None] = ContextVar("ENDED", default=None)
-"""Where a flow leaves what it ended with, for a command whose server does not hear of the end."""
+REPORTED_RESULTS: ContextVar[list[dict[str, Any] | BessemerError] | None] = ContextVar("ENDED", default=None)
+"""Where a flow leaves its result, for a command whose server does not hear of the end."""
 
 
-def leave_end(end: dict[str, Any] | BessemerError) -> None:
-    """Leave what a flow ends with where `ENDED` is watched."""
-    ends = ENDED.get()
+def report_result(end: dict[str, Any] | BessemerError) -> None:
+    """Append the result of a flow, a record or an error, to `REPORTED_RESULTS` where a command set it."""
+    ends = REPORTED_RESULTS.get()
     if ends is not None:
         ends.append(end)
 
 
 class RunRecord(ProgressListener):
-    """Keeps `run.json` true while stages finish, and passes what it hears on to another watcher."""
+    """Keeps `run.json` up to date while stages finish, and passes all calls on to another listener."""
 
-    def __init__(self, folder: Path, head: dict[str, Any], onlooker: ProgressListener) -> None:
+    def __init__(self, folder: Path, head: dict[str, Any], listener: ProgressListener) -> None:
         self._path = folder / RECORD
-        self._onlooker = onlooker
+        self._listener = listener
         begun = {"process": this_process(), "state": RUNNING, "finished": None, "stages": [], "notes": []}
         self.data: dict[str, Any] = {**head, **begun}
         self.save()
@@ -67,19 +67,19 @@ class RunRecord(ProgressListener):
         write_sealed(self._path, self.data)
 
     def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
-        self._onlooker.progress(stage, done, total, unit)
+        self._listener.progress(stage, done, total, unit)
 
     def note(self, stage: str, sentence: str) -> None:
         self.data["notes"].append({"time": time.time(), "stage": stage, "note": sentence})
         self.save()
-        self._onlooker.note(stage, sentence)
+        self._listener.note(stage, sentence)
 
     def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
         self._entry(stage_entry(stage, artifact, seconds))
-        self._onlooker.finished(stage, artifact, seconds)
+        self._listener.finished(stage, artifact, seconds)
 
     def failed(self, stage: str, error: BaseException) -> None:
-        """A stage ended in an error, or was interrupted by a person or a signal."""
+        """Record that a stage ended in an error, or was interrupted by the user or a signal."""
         if isinstance(error, Exception):
             self._entry({"stage": stage, "outcome": "failed", "error": f"{type(error).__name__}: {error}"})
         else:
@@ -87,7 +87,7 @@ class RunRecord(ProgressListener):
             self._entry({"stage": stage, "outcome": INTERRUPTED, "error": kept})
 
     def paused(self, stage: str, pause: Paused) -> None:
-        """A stage came as far as it was asked to, and goes on when it is run again."""
+        """Record that training paused at the requested step, from which the next run continues."""
         at = {"step": pause.step, "steps": pause.steps, "loss": pause.loss}
         self._entry({"stage": stage, "outcome": PAUSED, "cause": str(pause), **at})
 
@@ -97,7 +97,7 @@ class RunRecord(ProgressListener):
 
 
 def stage_entry(stage: str, artifact: Artifact, seconds: float) -> dict[str, Any]:
-    """What a record holds of a finished stage that took so long."""
+    """Return the entry of a finished stage in a run's record."""
     return {
         "stage": stage,
         "identity": artifact.identity,
@@ -128,8 +128,8 @@ def check_writable(root: Path) -> None:
 
 
 def same_artifacts(root: Path, record: dict[str, Any]) -> dict[str, Any] | None:
-    """The latest earlier run that ended with the very artifacts of a run that built nothing, under the same gate, and
-    has a page."""
+    """Return the latest earlier run with the same artifacts, the same gate and a page; None for a run that built
+    anything."""
     stages = record["stages"]
     if not stages or any(entry["outcome"] not in (REUSED, ACCEPTED) for entry in stages):
         return None
@@ -143,7 +143,7 @@ def same_artifacts(root: Path, record: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def new_run_id() -> str:
-    """UTC time and six hexadecimal digits: sorts by time, never in an identity."""
+    """Return a new run id, UTC time and six hexadecimal digits; it sorts by time and is never in an identity."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(3)}"
 
 
@@ -157,37 +157,36 @@ def check_run_id(run_id: str) -> None:
 
 
 def state_of(record: Mapping[str, Any]) -> str:
-    """Return the state of a run; a run that was killed, alone or with its machine, is interrupted, which its record
-    does not say."""
+    """Return the state of a run; one whose process or machine died is interrupted, which its record does not say."""
     process = record.get("process", {})
-    is_gone = is_known_dead(process) or is_of_an_earlier_boot(process)
-    return INTERRUPTED if record["state"] == RUNNING and is_gone else record["state"]
+    is_dead = is_known_dead(process) or is_of_an_earlier_boot(process)
+    return INTERRUPTED if record["state"] == RUNNING and is_dead else record["state"]
 
 
 def list_runs(root: Path) -> list[dict[str, Any]]:
-    """The records of all runs under a root, oldest first; damaged ones are named on stderr and left out."""
+    """Return the records of all runs under a root, oldest first; damaged ones are skipped with a warning."""
     return [record for record in map(_readable, _record_files(root)) if record is not None]
 
 
 def damaged_runs(root: Path) -> list[str]:
-    """Ids of the runs whose records cannot be read, oldest first."""
+    """Return the ids of the runs whose records cannot be read, oldest first."""
     return [path.parent.name for path in _record_files(root) if _readable(path) is None]
 
 
 def read_recipe(folder: Path) -> dict[str, Any]:
-    """The recipe beside a run's record; empty where it is gone, IntegrityError where it is damaged."""
+    """Return the recipe in a run's folder as JSON values; empty where missing, IntegrityError where damaged."""
     path = folder / RECIPE
     return read_sealed(path, RECIPE_LOST) if path.is_file() else {}
 
 
 def recipe_of(folder: Path) -> "Recipe":
-    """The recipe of a run, from the run's folder; InputError where it is gone, IntegrityError where it is damaged."""
+    """Return the recipe in a run's folder; InputError where it is missing, IntegrityError where it is damaged."""
     from flows.recipe.schema import Recipe
 
     try:
         return Recipe.model_validate_json(read_sealed_text(folder / RECIPE, RECIPE_LOST))
     except FileNotFoundError as error:
-        raise InputError(f"{folder / RECIPE} is gone, and with it what this run was asked for") from error
+        raise InputError(f"{folder / RECIPE} is missing, so the settings of this run are unknown") from error
 
 
 def write_recipe(folder: Path, recipe: "Recipe") -> None:
@@ -211,5 +210,5 @@ def _readable(path: Path) -> dict[str, Any] | None:
 
 @functools.cache
 def warn_once(sentence: str) -> None:
-    """Say it on stderr the first time."""
+    """Log a warning the first time that it is given."""
     log.warning("%s", sentence)

@@ -1,8 +1,8 @@
-"""The records of a root, which hold digests of themselves: which there are, what is wrong with one, and how it is set
-aside, and made again where something remains that tells it.
+"""The records of a root, each of which holds its own digest: find them, check them, set damaged ones aside, and
+rebuild the record of a run from manifests.
 
-Records are what runs, builds, leases, people's words and studies leave besides artifacts. Pages, logs, and what another
-program keeps (Prefect's database, exported models) are none.
+Records are what runs, builds, leases, accepted artifacts and studies leave besides artifacts. Pages, logs and files of
+other programs (Prefect's database, exported models) are not among them.
 """
 
 import os
@@ -29,7 +29,7 @@ from tasks.artifacts.remote.metadata import read_record
 from tasks.artifacts.remote.partial_builds import STAGING
 from tasks.artifacts.workspace import read_record as read_unit
 
-ROOMS = (
+RECORD_FOLDERS = (
     "runs",
     "aliases",
     "locks",
@@ -43,8 +43,8 @@ ROOMS = (
     "ladders",
 )
 
-FLAT_ROOMS = ("service", ".store")
-"""Folders with folders of other programs in them."""
+FLAT_FOLDERS = ("service", ".store")
+"""Folders that hold records and folders of other programs."""
 
 LEASE = ".lease"
 
@@ -56,12 +56,12 @@ LOST = ""
 
 
 def records_under(root: Path) -> list[Path]:
-    """All records under a root: files, and folders that COMPLETE vouches for; those set aside are left out."""
+    """Return all records under a root: files, and folders marked COMPLETE; those set aside are left out."""
     found = [root / "inputs.json"]
-    for room in FLAT_ROOMS:
-        found += (root / room).glob("*.json")
-    for room in ROOMS:
-        found += _below(root / room)
+    for name in FLAT_FOLDERS:
+        found += (root / name).glob("*.json")
+    for name in RECORD_FOLDERS:
+        found += _below(root / name)
     return sorted(path for path in found if path.exists() and not path.name.startswith("."))
 
 
@@ -75,7 +75,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _is_left_out(folder: Path) -> bool:
-    """Whether a folder was set aside, is not finished, or holds links to what is being put into a store."""
+    """Return whether a folder was set aside, is unfinished, or holds links to files being uploaded."""
     if folder.name == STAGING and folder.parent.parent.name == "work":
         return True
     return folder.name.startswith((".", "tmp", "publish-", f"{DAMAGED}-")) or f".{DAMAGED}-" in folder.name
@@ -91,7 +91,7 @@ def _is_whole_folder(folder: Path) -> bool:
 
 
 def record_problem(path: Path) -> str | None:
-    """What is wrong with a record; None where nothing is."""
+    """Return what is wrong with a record, or None."""
     try:
         if path.is_dir():
             return find_damage(path)
@@ -122,53 +122,53 @@ def _problem_of_unit(path: Path) -> str | None:
     return None
 
 
-def put_aside(path: Path) -> str:
-    """Rename a damaged record, or the training that a damaged decision belongs to; what was done, in a sentence.
+def set_aside_record(path: Path) -> str:
+    """Rename a damaged record, or the training that a damaged decision belongs to; return what was done, as a sentence.
 
-    A run's record is made again from what remains, and a damaged lease passes on once its holder was silent.
+    The record of a run is rebuilt from manifests. A damaged lease is removed, unless its build is still running.
     """
     if not path.exists():
-        return f"{path} went with what it belongs to"
+        return f"{path} was removed together with its folder"
     if path.suffix == LEASE:
         if path == max(path.parent.glob(f"*{LEASE}"), key=lambda one: int(one.stem)) and is_alive(path.parent):
-            return f"{path} belongs to a build that goes on; it ends with it"
+            return f"{path} belongs to a running build, and is removed at its end"
         path.unlink(missing_ok=True)
-        return f"{path} was given back and removed"
+        return f"{path} was released and removed"
     if path.parent.name == ATTEMPTS:
         path = path.parent.parent
     aside = path.with_name(f"{path.name}.{DAMAGED}-{uuid.uuid4().hex[:8]}")
     if path.parent.name == CHECKPOINTS:
-        # As the trainer does, which tells of it in EVENTS.
+        # The trainer uses the same name and records it in EVENTS.
         aside = path.with_name(f"{DAMAGED}-{path.name}")
         shutil.rmtree(aside, ignore_errors=True)
     os.rename(path, aside)
     sync_directory(path.parent)
-    if path.name == RECORD and path.parent.parent.name == "runs" and (record := remaining_record(path.parent)):
+    if path.name == RECORD and path.parent.parent.name == "runs" and (record := rebuild_run_record(path.parent)):
         write_sealed(path, record)
-        told = ", ".join(entry["stage"] for entry in record["stages"])
-        return f"{aside}; {path} was made again from manifests ({told})"
+        stages = ", ".join(entry["stage"] for entry in record["stages"])
+        return f"{aside}; {path} was rebuilt from manifests ({stages})"
     return str(aside)
 
 
-def remaining_record(folder: Path) -> dict[str, Any] | None:
-    """The record of a run by what else tells of it: manifests of what it built, and of all that this was made from;
-    None where it built nothing."""
+def rebuild_run_record(folder: Path) -> dict[str, Any] | None:
+    """Return the record of a run rebuilt from the manifests of what it built, and of all that this was made from; None
+    where it built nothing."""
     root, run_id = folder.parent.parent, folder.name
-    standing: dict[tuple[str, str], dict[str, Any]] = {}
+    manifests: dict[tuple[str, str], dict[str, Any]] = {}
     for file in root.glob(f"artifacts/*/*/{MANIFEST}"):
         if not is_set_aside(file.parent):
             try:
                 manifest = read_manifest(file.parent)
             except IntegrityError:
                 continue
-            standing[manifest["stage"], manifest["identity"]] = manifest
-    waiting = [place for place, manifest in standing.items() if manifest["run"] == run_id]
+            manifests[manifest["stage"], manifest["identity"]] = manifest
+    waiting = [place for place, manifest in manifests.items() if manifest["run"] == run_id]
     built, found = set(waiting), dict[str, dict[str, Any]]()
     while waiting:
         place = waiting.pop()
-        if place in standing and place[0] not in found:
-            found[place[0]] = standing[place]
-            parents = standing[place]["parents"].values()
+        if place in manifests and place[0] not in found:
+            found[place[0]] = manifests[place]
+            parents = manifests[place]["parents"].values()
             waiting += [(parent["stage"], parent["identity"]) for parent in parents]
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Roots as people name them: a folder, or the address of an object store with a folder of its own on this machine."""
+"""Open roots: a folder, or the address of an object store, which has a folder of its own on this machine."""
 
 import logging
 from collections.abc import Iterator
@@ -14,11 +14,10 @@ log = logging.getLogger(__name__)
 
 
 def open_root(root: str | Path) -> Path:
-    """The folder of a root. For one in an object store, what other machines left there is brought first, by manifests
-    and records; files follow when they are read.
+    """Return the folder of a root; for one in an object store, fetch manifests and records of other machines first.
 
-    Raises RecipeError for an address that is none, InputError where access is refused, Infra where the store does not
-    answer.
+    Files are fetched when they are read. Raises RecipeError for an invalid address, InputError where access is refused,
+    Infra where the store does not answer.
     """
     folder = attached_root(str(root)) if is_address(root) else Path(root)
     refresh(folder)
@@ -26,7 +25,7 @@ def open_root(root: str | Path) -> Path:
 
 
 def refresh(root: Path) -> None:
-    """Bring what other machines left in the store that a root stands before, if there is one."""
+    """Fetch manifests and records of other machines from the object store behind a root, if there is one."""
     store = store_of(root)
     if store is not None:
         pull_metadata(root, store)
@@ -34,34 +33,34 @@ def refresh(root: Path) -> None:
 
 
 def put_record(root: Path, run_id: str, *, pages: bool = False) -> None:
-    """Put what is known of a run into the store that its root stands before, if there is one.
+    """Upload the record of a run to the object store behind its root, if there is one.
 
-    A store that fails now does not end a run whose artifacts stand: the next command that opens the root puts it.
+    A store that fails now does not end the run: the next command that opens the root uploads it.
     """
     store = store_of(root)
     if store is None:
         return
-    with _left_for_later(f"the record of run {run_id}"):
+    with _failures_logged(f"the record of run {run_id}"):
         put_run(root, store, run_id)
         if pages:
             put_pages(root, store, run_id)
 
 
-def put_told_night(root: Path, run_id: str) -> None:
-    """Put the record of a night into the store that its root stands before, if there is one.
+def put_nightly_record(root: Path, run_id: str) -> None:
+    """Upload the record of a nightly run to the object store behind its root, if there is one.
 
-    One that cannot be put now is put when the root is next opened, where the store has none of it.
+    One that cannot be uploaded now is uploaded when the root is next opened, if the store has none of it.
     """
     store = store_of(root)
     if store is None:
         return
-    with _left_for_later(f"the record of night {run_id}, as it is now,"):
+    with _failures_logged(f"the current record of nightly run {run_id}"):
         put_night(root, store, run_id)
 
 
 @contextmanager
-def _left_for_later(told: str) -> Iterator[None]:
+def _failures_logged(what: str) -> Iterator[None]:
     try:
         yield
     except BessemerError as error:
-        log.warning("%s is not in the store yet: %s", told, error)
+        log.warning("%s is not in the store yet: %s", what, error)

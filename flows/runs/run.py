@@ -1,4 +1,4 @@
-"""One run of the road: which stages it may build, and what became of each."""
+"""One run of the pipeline: which stages it may build, and the record of each."""
 
 import logging
 import os
@@ -13,12 +13,12 @@ import psutil
 from prefect.client.schemas.objects import State
 
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, EndOfRoad, stretch
+from flows.recipe.stages import STAGES, StageLimitReached, select_stages
 from flows.runs.guards import check_gate, raise_if_interrupted
-from flows.runs.pipeline import BUILDERS, walk
+from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.record import (
+    CURRENT_LISTENER,
     INTERRUPTED,
-    ONLOOKER,
     PAUSED,
     RunRecord,
     check_run_id,
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 VERSIONS_SHOWN = (PYTHON, "bessemer", "prefect", "pyarrow", "numba", "sentencepiece", "torch")
 
 
-def standing_run(
+def existing_run(
     recipe: Recipe,
     root: Path,
     *,
@@ -50,14 +50,14 @@ def standing_run(
     only: str | None = None,
     force: bool = False,
 ) -> dict[str, Any] | None:
-    """The record, never written, of a run that finds every artifact there; None where it would build something."""
-    asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+    """Return the record, never written, of a run whose artifacts all exist; None where it would build something."""
+    selection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
     context, entries = RunContext(root, run_id="", dry=True), list[dict[str, Any]]()
-    last = stretch(from_stage, until, only)[-1]
+    last = select_stages(from_stage, until, only)[-1]
 
     def step(stage: str, *inputs: Any) -> Artifact:
         if entries and entries[-1]["stage"] == last:
-            raise EndOfRoad
+            raise StageLimitReached
         artifact = BUILDERS[stage](context, *inputs)
         entries.append(stage_entry(stage, artifact, 0.0))
         if stage == "evaluate":
@@ -67,23 +67,23 @@ def standing_run(
     if force:
         return None
     try:
-        walk(recipe, step)
-    except EndOfRoad:
+        run_stages(recipe, step)
+    except StageLimitReached:
         pass
     except WouldBuild:
         return None
-    record = {**_head(recipe, root, new_run_id(), asked), "state": "completed", "stages": entries, "notes": []}
+    record = {**_head(recipe, root, new_run_id(), selection), "state": "completed", "stages": entries, "notes": []}
     earlier = same_artifacts(root, record)
     return {**record, "finished": time.time(), "page": earlier["page"] if earlier is not None else None}
 
 
-def _head(recipe: Recipe, root: Path, run_id: str, asked: dict[str, Any]) -> dict[str, Any]:
+def _head(recipe: Recipe, root: Path, run_id: str, selection: dict[str, Any]) -> dict[str, Any]:
     return {
         "run_id": run_id,
         "recipe_name": recipe.name,
         "root": str(root),
         "started": time.time(),
-        "asked": asked,
+        "asked": selection,
         "max_rise": recipe.evaluate.gate.max_rise if recipe.evaluate.gate else None,
         "host": platform.node(),
         "machine": {"cores": os.cpu_count() or 1, "memory_bytes": psutil.virtual_memory().total},
@@ -93,7 +93,7 @@ def _head(recipe: Recipe, root: Path, run_id: str, asked: dict[str, Any]) -> dic
 
 
 class Run:
-    """A run of the road, or of a stretch of it. Use as a context manager; call `step` for each stage in order."""
+    """A run of the pipeline or a range of its stages. Use as a context manager; call `step` for each stage in order."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Run:
         force: bool = False,
         run_id: str | None = None,
     ) -> None:
-        buildable = stretch(from_stage, until, only)
+        buildable = select_stages(from_stage, until, only)
         self.run_id = run_id or new_run_id()
         check_run_id(self.run_id)
         check_writable(root)
@@ -117,8 +117,8 @@ class Run:
         self._stage = ""
         self.failed = False
         write_recipe(self.folder, recipe)
-        asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-        self.record = RunRecord(self.folder, _head(recipe, root, self.run_id, asked), ONLOOKER.get())
+        selection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+        self.record = RunRecord(self.folder, _head(recipe, root, self.run_id, selection), CURRENT_LISTENER.get())
         self.context = RunContext(
             root=root,
             run_id=self.run_id,
@@ -128,14 +128,14 @@ class Run:
         )
 
     def step(self, task: Callable[..., Any], *inputs: Any) -> Artifact:
-        """Run one stage's task on its inputs; ends the run after the last stage that was asked for."""
+        """Run one stage's task on its inputs; raise StageLimitReached after the last stage that was requested."""
         if self._stage == self._last:
-            raise EndOfRoad
+            raise StageLimitReached
         raise_if_interrupted()
         begins = not self._stage
         self._stage = str(task.name)  # pyright: ignore[reportFunctionMemberAccess]  # a Prefect task
-        for told in describe_left_out(os.environ) if begins else ():
-            self.record.note(self._stage, told)
+        for sentence in describe_left_out(os.environ) if begins else ():
+            self.record.note(self._stage, sentence)
         done = task(self.context, *inputs)
         # A task that names its own state ("Reused") hands that state back instead of its value.
         artifact = done.result() if isinstance(done, State) else done
@@ -154,7 +154,7 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         paused = isinstance(error, Paused)
-        ended = kind is None or issubclass(kind, EndOfRoad) or paused
+        ended = kind is None or issubclass(kind, StageLimitReached) or paused
         stopped = error is not None and not isinstance(error, Exception)
         self.failed = not ended
         self.record.data["state"] = PAUSED if paused else "completed" if ended else INTERRUPTED if stopped else "failed"
@@ -169,6 +169,6 @@ class Run:
         except OSError as unsaved:
             if ended:
                 raise
-            # What stopped the run (a full disk, say) may well keep its record from being written.
+            # What stopped the run, such as a full disk, may keep its record from being written too.
             log.error("the record of run %s could not be written: %s", self.run_id, unsaved)
         return ended

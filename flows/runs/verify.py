@@ -1,4 +1,4 @@
-"""Hashing a root again: every file of an artifact against its manifest, every record against the digest it holds."""
+"""Verify a root: hash every file of an artifact against its manifest, and every record against its own digest."""
 
 import os
 import uuid
@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.runs.object_store import file_problem, manifest_problem, set_right
-from flows.runs.root_records import put_aside, record_problem
+from flows.runs.object_store import file_problem, manifest_problem, repair_artifact
+from flows.runs.root_records import record_problem, set_aside_record
 from model.digests import digest_file
 from model.errors import BessemerError
 from model.files import sync_directory
@@ -22,7 +22,7 @@ from tasks.artifacts.workspace import FileRecord
 
 @dataclass(frozen=True)
 class Damage:
-    """One thing that is not what was written."""
+    """A file or record that is not what was written."""
 
     place: Path
     """The folder of an artifact, or a record."""
@@ -30,35 +30,35 @@ class Damage:
     """The file of the artifact; empty for a record."""
     problem: str
     stored: bool = False
-    """Whether it is wrong in the object store that the root stands before, and not in the folder here."""
+    """Whether it is damaged in the object store behind the root, and not in the folder here."""
 
     def to_json(self) -> dict[str, Any]:
-        """The damage as plain values."""
+        """Return the damage as JSON values."""
         return {**asdict(self), "place": str(self.place)}
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` did: artifacts, files and bytes that were hashed, and the damage it found."""
+    """Result of `verify`: artifacts, files and bytes that were hashed, and the damage found."""
 
     artifacts: int
     files: int
     bytes: int
     damages: tuple[Damage, ...]
     trusted: int = 0
-    """Files that were not hashed, as they have the size that was published and were not written to since."""
+    """Files that were not hashed, since they have their published size and were not written to afterwards."""
     records: int = 0
-    """Records of runs, builds and leases, accepted artifacts, `inputs.json`: all that holds a digest of itself."""
+    """Records that hold a digest of themselves: of runs, builds, leases and accepted artifacts, and `inputs.json`."""
 
 
 def artifacts_under(root: Path, stage: str | None = None) -> list[Path]:
-    """The folders of all artifacts that a run could use, or of one stage's, in order."""
+    """Return the folders of all artifacts that a run could use, or of one stage's, sorted."""
     folders = sorted(root.glob(f"artifacts/{stage or '*'}/*"))
     return [folder for folder in folders if folder.is_dir() and not is_set_aside(folder)]
 
 
 def artifacts_of(record: dict[str, Any], stage: str | None = None) -> list[Path]:
-    """The folders of the artifacts that a run ended with, or of one stage's."""
+    """Return the folders of the artifacts that a run ended with, or of one stage's."""
     return [Path(entry["path"]) for entry in record["stages"] if "path" in entry and stage in (None, entry["stage"])]
 
 
@@ -70,11 +70,10 @@ def verify(
     quick: bool = False,
     records: Sequence[Path] = (),
 ) -> Verification:
-    """Hash every file of the artifacts in `folders`, and every one of the `records`; `progress(done, total)` counts
-    bytes of artifacts.
+    """Hash every file of the artifacts in `folders` and every one of the `records`, and return the damage found.
 
-    `quick`: only files that are missing, of another size, or younger than their manifest, which was written last.
-    What a disk lost without a word stays unseen.
+    `progress(done, total)` counts bytes of artifacts. `quick` hashes only files that are missing, of another size, or
+    newer than their manifest, which was written last; it does not find bytes that a disk changed silently.
     """
     damages = [Damage(path, "", problem) for path in records if (problem := record_problem(path))]
     trusted = 0
@@ -89,8 +88,8 @@ def verify(
     for folder, artifact in opened.items():
         listed = artifact.records
         damages += _contradictions(artifact, folder, opened)
-        if told := manifest_problem(folder):
-            damages.append(Damage(folder, MANIFEST, told, stored=True))
+        if problem := manifest_problem(folder):
+            damages.append(Damage(folder, MANIFEST, problem, stored=True))
         suspects = _touched(folder, listed) if quick else listed
         trusted += len(listed) - len(suspects)
         files += [(folder, record) for record in suspects]
@@ -106,13 +105,14 @@ def verify(
 
 
 def set_aside(damages: Iterable[Damage]) -> list[str]:
-    """Rename damaged artifacts and records, so that no run uses them and the next one builds them again; nothing is
-    deleted. What became of each, in words; of what is damaged in a store, tell `set_right_there`.
+    """Rename damaged artifacts and records, so that no run uses them and the next one builds them again.
+
+    Deletes nothing. Returns the new path of each, or what was done; `repair_stored` takes care of the store.
     """
     moved: list[str] = []
     for place, is_record in sorted({(damage.place, not damage.file) for damage in damages if not damage.stored}):
         if is_record:
-            moved.append(put_aside(place))
+            moved.append(set_aside_record(place))
             continue
         aside = place.with_name(f"{place.name}.damaged-{uuid.uuid4().hex[:8]}")
         os.rename(place, aside)
@@ -121,34 +121,34 @@ def set_aside(damages: Iterable[Damage]) -> list[str]:
     return moved
 
 
-def set_right_there(damages: Iterable[Damage]) -> list[str]:
-    """Put right what is damaged in a store, from here or by taking it out of use; a sentence for each artifact."""
+def repair_stored(damages: Iterable[Damage]) -> list[str]:
+    """Repair what is damaged in a store, from here or by taking it out of use; return a sentence for each artifact."""
     by_folder: dict[Path, list[str]] = {}
     for damage in damages:
         if damage.stored:
             by_folder.setdefault(damage.place, []).append(damage.file)
-    return [set_right(folder, names) for folder, names in sorted(by_folder.items())]
+    return [repair_artifact(folder, names) for folder, names in sorted(by_folder.items())]
 
 
 def _contradictions(artifact: Artifact, folder: Path, others: Mapping[Path, Artifact]) -> list[Damage]:
-    """Where a manifest does not agree with its folder, with the names of its files, or with what was made from it."""
+    """Return where a manifest disagrees with its folder, its files, or the artifacts made from it."""
     found = []
     if (artifact.identity, artifact.stage) != (artifact.path.name, artifact.path.parent.name):
         found.append(f"it says {artifact.stage}/{artifact.identity}")
-    strangers = {path.name for path in folder.iterdir()} - {record.name for record in artifact.records} - {MANIFEST}
-    found += [f"the file {name} is not listed in it" for name in sorted(strangers)]
+    unlisted = {path.name for path in folder.iterdir()} - {record.name for record in artifact.records} - {MANIFEST}
+    found += [f"the file {name} is not listed in it" for name in sorted(unlisted)]
     damages = [Damage(folder, MANIFEST, problem) for problem in found]
-    for told in artifact.manifest["parents"].values():
-        place = folder.parent.parent / told["stage"] / told["identity"]
+    for recorded in artifact.manifest["parents"].values():
+        place = folder.parent.parent / recorded["stage"] / recorded["identity"]
         parent = others.get(place)
-        if parent is not None and (problem := parent_problem(artifact.manifest, told, parent.manifest)):
-            # Nobody can tell which of the two was changed.
+        if parent is not None and (problem := parent_problem(artifact.manifest, recorded, parent.manifest)):
+            # Either of the two may have been changed.
             damages += [Damage(one, MANIFEST, problem) for one in (place, folder)]
     return damages
 
 
 def _touched(folder: Path, records: list[FileRecord]) -> list[FileRecord]:
-    """Files that are not as the commit left them, by their sizes and times."""
+    """Return the files that changed since the commit, by their sizes and times."""
     published = (folder / MANIFEST).stat().st_mtime_ns
     with os.scandir(folder) as entries:
         here = {entry.name: entry.stat() for entry in entries}
@@ -171,7 +171,7 @@ def _problem(folder: Path, record: FileRecord) -> str | None:
     try:
         digest = digest_file(path)
     except FileNotFoundError:
-        # Before a store a file comes when it is read.
+        # With a store, files are fetched when they are read.
         return None if store_of(root_of(folder)) is not None else "is missing"
     except OSError as error:
         return f"cannot be read ({error.strerror})"

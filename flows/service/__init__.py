@@ -1,6 +1,6 @@
-"""The standing service of a root: a Prefect server with its UI, a worker, the deployments, in one command.
+"""The long-running service of a root: a Prefect server with its UI, a worker, a keeper and the deployments.
 
-`processes.py` starts, finds and ends processes that outlive the command; `files.py` says where everything lies;
-`starting.py` and `stopping.py` are `bessemer serve start` and `bessemer serve stop`. Everything is under
-`ROOT/service/`.
+`server.py` starts and stops it (`bessemer serve start`, `bessemer serve stop`), `processes.py` handles processes that
+outlive the command, `files.py` says where everything is: all under `ROOT/service/`. `local_server.py` is a private
+server for a single run.
 """

@@ -1,8 +1,8 @@
-"""Prefect's server behind a check of who asks: `uvicorn --factory flows.service.app:create_app`.
+"""Prefect's server behind a check of each request: `uvicorn --factory flows.service.app:create_app`.
 
-Anyone who may give commands to the server can run code as its owner, so it never starts without a password. A foreign
-web page can reach a server on this machine too, under a name that its owner lets point here (DNS rebinding): the `Host`
-of every request must therefore be an address of this server, and the `Origin` that a browser adds too.
+Anyone who may send commands to the server can run code as its owner, so it never starts without a password. A foreign
+web page can reach a server on this machine too, under a domain that resolves to it (DNS rebinding): the `Host` of every
+request, and the `WeightSource` that a browser adds, must therefore be an address of this server.
 """
 
 import ipaddress
@@ -13,15 +13,15 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from flows.service.files import OF_SERVER
+from flows.service.files import SERVER_AUTH
 from model.errors import InputError
 
 ADDRESSES = "BESSEMER_SERVER_ADDRESSES"
-"""Environment: the addresses beside its own under which the server is reached, `https://HOST[:PORT]`, with commas
-between them: its names in the network, and its name behind a proxy."""
+"""Environment variable of the other addresses under which the server is reached, `https://HOST[:PORT]`, separated by
+commas: its names in the network, and its name behind a proxy."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
-LONGEST_LOGGED = 200
-"""Characters of a refused request's own words that are logged."""
+MAX_LOGGED = 200
+"""Characters of a refused request that are logged."""
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -32,17 +32,17 @@ log = logging.getLogger("bessemer.server")
 
 
 def create_app() -> App:
-    """Prefect's app, without answers to other origins, behind `CheckedApp`.
+    """Return Prefect's app behind `CheckedApp`, without answers to other origins.
 
     Raises InputError where the environment has no password for it (PREFECT_SERVER_API_AUTH_STRING).
     """
-    if not os.environ.get(OF_SERVER):
+    if not os.environ.get(SERVER_AUTH):
         raise InputError(
-            "the server starts only with a password: anyone who may give it commands can run code as its owner. Set"
-            f" {OF_SERVER} to USER:PASSWORD in its environment; `bessemer serve start` does it by itself"
+            "the server starts only with a password: anyone who may send it commands can run code as its owner. Set"
+            f" {SERVER_AUTH} to USER:PASSWORD in its environment; `bessemer serve start` does so"
         )
     addresses = known_addresses(os.environ.get(ADDRESSES, ""))
-    # Prefect's own is any origin. Its UI is of the same origin as its API, and needs no leave.
+    # Prefect's default allows any origin. Its UI has the same origin as its API and needs no permission.
     os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = ",".join(sorted(addresses))
     if not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
@@ -55,7 +55,7 @@ def create_app() -> App:
 
 
 def known_addresses(text: str) -> frozenset[str]:
-    """The origins that `text` lists, separated by commas; InputError for what is none."""
+    """Return the origins that `text` lists, separated by commas; InputError for an invalid one."""
     return frozenset(form for part in text.split(",") if part.strip() for form in _read_address(part.strip()))
 
 
@@ -72,13 +72,13 @@ def _read_address(address: str) -> frozenset[str]:
 
 
 def _origins(scheme: str, host: str, port: int) -> frozenset[str]:
-    """How browsers write an address: without the port where it is the scheme's own."""
+    """Return an address as browsers write it: also without the port where it is the scheme's default."""
     full = f"{scheme}://{host}:{port}"
     return frozenset((full, f"{scheme}://{host}") if port == DEFAULT_PORTS[scheme] else (full,))
 
 
 def own_addresses(scheme: str, host: str, port: int) -> frozenset[str]:
-    """The origins of a socket that listens at `host` and `port`: its address there, and the names of this machine."""
+    """Return the origins of a socket that listens at `host` and `port`: its address, and the names of this machine."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if address.version == 6:
         address = address.ipv4_mapped or address
@@ -87,8 +87,7 @@ def own_addresses(scheme: str, host: str, port: int) -> frozenset[str]:
 
 
 class CheckedApp:
-    """An ASGI app that passes on what was sent to an address of this server, from no other origin, and logs what it or
-    the app behind it refuses."""
+    """An ASGI app that passes on requests to an address of this server and from no other origin, and logs refusals."""
 
     def __init__(self, app: App, addresses: frozenset[str]) -> None:
         self._app = app
@@ -104,7 +103,7 @@ class CheckedApp:
             return
         _log_refusal(scope, refusal)
         if scope["type"] == "websocket":
-            # Before it is accepted, which the client sees as status 403.
+            # Closed before it is accepted, which the client sees as status 403.
             await send({"type": "websocket.close", "code": 1008})
             return
         body = f'{{"detail":"{refusal}"}}'.encode()
@@ -113,14 +112,14 @@ class CheckedApp:
         await send({"type": "http.response.body", "body": body})
 
     def _refusal(self, scope: Message) -> str | None:
-        """Why the request is refused, in fixed words; None where it is not."""
+        """Return why the request is refused, as a fixed text; None where it is allowed."""
         scheme = "https" if scope["scheme"] in ("https", "wss") else "http"
         allowed = self._addresses | own_addresses(scheme, *scope["server"])
         hosts, origins = _header(scope, b"host"), _header(scope, b"origin")
         if len(hosts) != 1 or hosts[0] not in {address.partition("://")[2] for address in allowed}:
             return "its Host is no address of this server"
         if len(origins) > 1 or not allowed.issuperset(origins):
-            return "its Origin is no address of this server"
+            return "its WeightSource is no address of this server"
         return None
 
 
@@ -129,11 +128,11 @@ def _header(scope: Message, name: bytes) -> list[str]:
 
 
 def _logging(scope: Message, send: Send) -> Send:
-    """`send`, which logs the app's own refusals: a missing or wrong password."""
+    """Return `send` wrapped to log the app's own refusals: a missing or wrong password."""
 
     async def logged(message: Message) -> None:
         unauthorized = message["type"] == "http.response.start" and message["status"] == 401
-        # 1002 and 1008 are what Prefect closes a socket with whose first message holds no right password.
+        # Prefect closes a socket with 1002 or 1008 if its first message has no valid password.
         closed = message["type"] == "websocket.close" and message.get("code") in (1002, 1008)
         if unauthorized or closed:
             _log_refusal(scope, message.get("reason") or "no password, or a wrong one")
@@ -144,6 +143,6 @@ def _logging(scope: Message, send: Send) -> Send:
 
 def _log_refusal(scope: Message, why: str) -> None:
     client = ":".join(map(str, scope.get("client") or ("unknown",)))
-    asked = {"host": _header(scope, b"host"), "origin": _header(scope, b"origin")}
-    what = f"{scope.get('method', 'WEBSOCKET')} {scope['path']!r}"[:LONGEST_LOGGED]
-    log.warning("refused %s from %s: %s; %s", what, client, why, str(asked)[:LONGEST_LOGGED])
+    headers = {"host": _header(scope, b"host"), "origin": _header(scope, b"origin")}
+    what = f"{scope.get('method', 'WEBSOCKET')} {scope['path']!r}"[:MAX_LOGGED]
+    log.warning("refused %s from %s: %s; %s", what, client, why, str(headers)[:MAX_LOGGED])

@@ -1,13 +1,12 @@
-"""The database behind the server: SQLite under the root, or a PostgreSQL that somebody else runs.
+"""The database behind the server: SQLite under the root, or an existing PostgreSQL database.
 
-Its address may hold a password, so that it stays in the environment of the processes that need it; what is written
-down and told has none.
+Its address may hold a password, so it stays in the environment of the processes that need it; files and messages show
+it without the password.
 
-A new SQLite database for Prefect's server, copied instead of migrated.
-
-Prefect makes a database by all migrations since its first version and by registering its block types, which takes 8 of
-the 13 s of processor time in which a server first starts under a root. So the first such database is kept in the user's
-cache, by Prefect's version, and new roots begin with a copy. Without a cache every root's server migrates for itself.
+Prefect creates a SQLite database by all migrations since its first version and by registering its block types, which
+takes 8 of the 13 s of processor time in which a server first starts under a root. The first such database is therefore
+kept in the user's cache, by Prefect's version, and new roots start with a copy. Without a cache every server migrates
+for itself.
 """
 
 import asyncio
@@ -31,12 +30,15 @@ CONNECTION_URL = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 
 SECONDS_TO_ANSWER = 5
 
+DATABASE = "prefect.db"
+
+_HINT = f"write postgresql://USER:PASSWORD@HOST:PORT/NAME, or {SQLITE} for a file under the root"
+
 
 def database_settings(address: str) -> dict[str, str]:
-    """What Prefect's server is told in its environment: nothing for `sqlite`, whose file lies under the root.
+    """Return the environment of Prefect's server for a database; empty for `sqlite`, whose file is under the root.
 
-    Raises InputError for what is no address of a PostgreSQL database, or one that the database refuses, Infra where
-    nobody answers there.
+    Raises InputError for an invalid address, or one that the database refuses; Infra where no database answers.
     """
     if address == SQLITE:
         return {}
@@ -46,19 +48,19 @@ def database_settings(address: str) -> dict[str, str]:
 
 
 def _log_in(parts: SplitResult) -> None:
-    """Connect as the server will, which writes a refusal into its log alone."""
+    """Connect as the server will, since a refusal would show only in the server's log."""
     import asyncpg
 
-    shown = f"up --database {without_password(parts.geturl())}"
+    shown = f"serve start --database {without_password(parts.geturl())}"
 
     async def once() -> None:
-        # Of the address's options, SQLAlchemy hands this one to the driver.
+        # The only option of the address that SQLAlchemy passes to the driver.
         ssl = dict(parse_qsl(parts.query)).get("ssl")
         plain = parts._replace(scheme="postgresql", query="").geturl()
         connection = await asyncpg.connect(plain, timeout=SECONDS_TO_ANSWER, ssl=ssl)
         await connection.close(timeout=SECONDS_TO_ANSWER)
 
-    # What PostgreSQL says of a refusal names the user, the database, the machine, never the password.
+    # PostgreSQL's message names the user, the database and the machine, never the password.
     try:
         asyncio.run(once())
     except asyncpg.InvalidAuthorizationSpecificationError as error:
@@ -79,7 +81,7 @@ def _log_in(parts: SplitResult) -> None:
 
 
 def without_password(address: str) -> str:
-    """The address as it may be written down."""
+    """Return the address without its password, for files and messages."""
     if address == SQLITE:
         return SQLITE
     parts = _parts(address)
@@ -89,23 +91,23 @@ def without_password(address: str) -> str:
     return f"postgresql://{user}{place}{parts.path}"
 
 
-def check_same(told: str | None, known: str | None) -> str:
-    """The database to use, of the one that is asked for and the one that the root's server used last.
+def check_same(requested: str | None, known: str | None) -> str:
+    """Return the database to use: the requested one, or SQLite where the root's server used it last.
 
-    Raises InputError where the root's runs stand in another database than SQLite and none is named.
+    Raises InputError where the runs of the root are in another database and none is requested.
     """
-    if told is not None:
-        return told
+    if requested is not None:
+        return requested
     if known in (None, SQLITE):
         return SQLITE
     raise InputError(
-        f"up: the runs of this root stand in the database {known}. Name it again, with its password where it has one"
+        f"serve start: the runs of this root are in the database {known}. Name it again, with its password if any"
         f" (--database or BESSEMER_DATABASE), or begin a new one with --database {SQLITE}."
     )
 
 
 def inherited() -> dict[str, str]:
-    """The server's database as this process was started with it."""
+    """Return the database variable of this process's environment, if set."""
     return {CONNECTION_URL: os.environ[CONNECTION_URL]} if CONNECTION_URL in os.environ else {}
 
 
@@ -114,24 +116,19 @@ def _parts(address: str) -> SplitResult:
         parts = urlsplit(address)
         _ = parts.port
     except ValueError as error:
-        raise InputError(f"up --database: the address cannot be read ({error}); {_CURE}") from error
-    # The address itself is not told: where it is wrong, the password may stand anywhere in it.
+        raise InputError(f"serve start --database: the address cannot be read ({error}); {_HINT}") from error
+    # The message must not show the address: in a wrong one the password may be anywhere.
     if parts.scheme not in SCHEMES:
-        raise InputError(f"up --database: {parts.scheme or 'an address without scheme'} is not known; {_CURE}")
+        raise InputError(f"serve start --database: {parts.scheme or 'an address without scheme'} is not known; {_HINT}")
     if len(parts.path) < 2:
-        raise InputError(f"up --database: the address names no database; {_CURE}")
+        raise InputError(f"serve start --database: the address names no database; {_HINT}")
     return parts
 
 
-_CURE = f"write postgresql://USER:PASSWORD@HOST:PORT/NAME, or {SQLITE} for a file under the root"
-
-DATABASE = "prefect.db"
-
-
 def copy_database(home: Path) -> bool:
-    """Put the kept database into a server's PREFECT_HOME without one; return whether the server has yet to make its
-    own, which `keep_database` may keep."""
-    target, kept = home / DATABASE, _kept()
+    """Copy the cached database into a server's PREFECT_HOME that has none; return whether the server must create one,
+    which `keep_database` may then cache."""
+    target, kept = home / DATABASE, _cached_database()
     if CONNECTION_URL in os.environ or target.exists():
         return False
     if not kept.exists():
@@ -140,25 +137,25 @@ def copy_database(home: Path) -> bool:
         home.mkdir(parents=True, exist_ok=True)
         _copy(kept, target)
     except (OSError, sqlite3.Error):
-        # A damaged or unreadable copy only costs time: the server makes its own, which takes its place.
+        # A damaged or unreadable copy only costs time: the server creates its own, which replaces it.
         return True
     return False
 
 
 def keep_database(home: Path) -> None:
-    """Keep a copy of the database that a server has just made, without what is of this server alone."""
+    """Cache a copy of the database that a server has just created, without its own keys."""
     with contextlib.suppress(OSError, sqlite3.Error):
-        _kept().parent.mkdir(parents=True, exist_ok=True)
-        _copy(home / DATABASE, _kept())
+        _cached_database().parent.mkdir(parents=True, exist_ok=True)
+        _copy(home / DATABASE, _cached_database())
 
 
-def _kept() -> Path:
+def _cached_database() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "bessemer"
     return cache / f"prefect-{metadata.version('prefect')}.db"
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a database by SQLite's own backup, which sees what its write-ahead log holds, and rename it into place."""
+    """Copy a database by SQLite's backup, which includes its write-ahead log, and rename it into place."""
     descriptor, name = tempfile.mkstemp(prefix=f"{target.name}.", dir=target.parent)
     os.close(descriptor)
     try:
@@ -167,7 +164,7 @@ def _copy(source: Path, target: Path) -> None:
             contextlib.closing(sqlite3.connect(name)) as new,
         ):
             old.backup(new)
-            # Prefect keeps its keys and its telemetry session here; every server makes its own.
+            # Prefect keeps its keys and its telemetry session here; every server creates its own.
             new.execute("DELETE FROM configuration")
             new.commit()
             if new.execute("PRAGMA quick_check").fetchone() != ("ok",):

@@ -1,8 +1,9 @@
-"""A Prefect server of one run's own, for people who have set none up; it dies with the run, however the run dies.
+"""A private Prefect server for one run, where none is set up; it dies with the run, however the run dies.
 
 Prefect's built-in ephemeral server survives a kill -9 of the flow's process (measured with 3.8.8: one orphaned
 `uvicorn` a kill). Ours asks the kernel to end it with its parent; `python -m flows.service.local_server FD PARENT_PID`
-is the child, which serves the listening socket FD that its parent holds."""
+is the child process, which serves the listening socket FD that its parent holds.
+"""
 
 import os
 import signal
@@ -21,12 +22,12 @@ from pathlib import Path
 from flows.service.api import crash_lost_runs
 from flows.service.database import copy_database, keep_database
 from flows.service.files import (
-    OF_CLIENTS,
-    OF_SERVER,
-    PATIENT_CLIENT,
+    CLIENT_AUTH,
+    CLIENT_RETRIES,
+    SERVER_AUTH,
     ServiceFiles,
     new_password,
-    standing_server,
+    running_server,
     use_password,
 )
 from model.errors import Infra
@@ -34,55 +35,55 @@ from model.processes import die_with_parent
 
 STARTUP_SECONDS = 300.0
 
-# Prefect's own switches for a server inside a client: no UI, no schedulers that only a standing server needs.
+# Prefect's own settings for a server inside a client: no UI, no schedulers that only a long-running server needs.
 EPHEMERAL = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 
-# Of all servers this one may fail: a run on a full disk waited 193 s for a database that could not be written.
-IMPATIENT = {"PREFECT_SERVER_DATABASE_TIMEOUT": "10", "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": "10"}
+# This server may fail early: a run on a full disk waited 193 s for a database that could not be written.
+SHORT_TIMEOUTS = {"PREFECT_SERVER_DATABASE_TIMEOUT": "10", "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": "10"}
 
-IMPATIENT_CLIENT = {"PREFECT_CLIENT_MAX_RETRIES": "3"}
+FEW_RETRIES = {"PREFECT_CLIENT_MAX_RETRIES": "3"}
 
 STEADY_SECONDS = 60.0
-"""A server that lives as long as this has started well."""
+"""A server that runs as long as this has started well."""
 
-MOST_SHORT_LIVES = 3
-"""Servers that end sooner, one behind the other, before no more are started."""
+MAX_EARLY_ENDS = 3
+"""Servers in a row that may end sooner before no more are started."""
 
 
 @contextmanager
 def prefect_server(root: Path) -> Iterator[str]:
-    """Yields the API address of the server to use: the one that the environment names, else the one that `bessemer
-    serve start` started for `root`, else that of the Prefect profile, else a private one that ends with this block.
+    """Yield the API address of the server to use: the one in the environment, else the one that `bessemer serve start`
+    started for `root`, else that of the Prefect profile, else a private one that ends with this block.
 
-    Must be entered before Prefect is imported, since it sets `PREFECT_API_URL`. A private server keeps its database
-    where that of `bessemer serve start` has it, under the root; where that cannot be written, in a temporary folder.
-    Raises Infra when the private server does not answer within five minutes.
+    Must be entered before Prefect is imported, since it sets `PREFECT_API_URL`. A private server has the same database
+    under the root as `bessemer serve start`, or one in a temporary folder where that cannot be written. Raises Infra
+    when the private server does not answer within five minutes.
     """
     if os.environ.get("PREFECT_API_URL"):
         yield os.environ["PREFECT_API_URL"]
         return
     files = ServiceFiles(root)
     with ExitStack() as block:
-        of_root = _own_server(files)
-        standing = of_root or _profile_url()
-        if standing:
-            patience = {key: value for key, value in PATIENT_CLIENT.items() if key not in os.environ}
-            block.enter_context(_environment({"PREFECT_API_URL": standing, **patience}))
+        of_root = _server_of_root(files)
+        existing = of_root or _profile_url()
+        if existing:
+            retries = {key: value for key, value in CLIENT_RETRIES.items() if key not in os.environ}
+            block.enter_context(_environment({"PREFECT_API_URL": existing, **retries}))
             if of_root:
                 use_password(files.password_file())
                 block.enter_context(files.reporting())
-            block.callback(_send_what_is_queued)
-            yield standing
+            block.callback(_send_queued)
+            yield existing
         else:
             server = block.enter_context(_private_server(files))
-            block.callback(_send_what_is_queued)
+            block.callback(_send_queued)
             yield server.url
 
 
-def _own_server(files: ServiceFiles) -> str | None:
-    """The server that `bessemer serve start` started for a root, unless this user may not read its password: it is
-    another's."""
-    url, password = standing_server(files.root), files.password_file()
+def _server_of_root(files: ServiceFiles) -> str | None:
+    """Return the address of the server that `bessemer serve start` started for a root, if this user may read its
+    password; another user's server is not used."""
+    url, password = running_server(files.root), files.password_file()
     if url is None or password is None or os.access(password, os.R_OK):
         return url
     print(
@@ -94,11 +95,11 @@ def _own_server(files: ServiceFiles) -> str | None:
 
 @contextmanager
 def _private_server(files: ServiceFiles) -> Iterator["_Private"]:
-    """A server with its database under the root, or in a temporary folder where that does not come up."""
+    """Start a server with its database under the root, or in a temporary folder where that fails."""
     with ExitStack() as block:
         try:
-            with files.alone():
-                # A server that migrates the database keeps others from beginning to.
+            with files.locked():
+                # Only one server at a time may migrate the database.
                 server = block.enter_context(_Private(files, files.environment()["PREFECT_HOME"]))
                 block.enter_context(_environment(server.clients_settings))
                 if files.nobody_reports():
@@ -120,10 +121,10 @@ def _private_server(files: ServiceFiles) -> Iterator["_Private"]:
 
 
 class _Private:
-    """A Prefect server that is started again, with its database and password, whenever it ends within the block.
+    """A Prefect server that is restarted, with its database and password, whenever it ends within the block.
 
-    The listening socket is held here: while no server runs, requests wait for the next one instead of being refused,
-    and nobody else gets the port and with it the password.
+    This object holds the listening socket: while no server runs, requests wait for the next one instead of being
+    refused, and no other process gets the port and with it the password.
     """
 
     def __init__(self, files: ServiceFiles, home: str) -> None:
@@ -132,22 +133,24 @@ class _Private:
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
         profiles = _profiles_file()
         self.clients_settings = {
-            **{key: value for key, value in IMPATIENT_CLIENT.items() if key not in os.environ},
+            **{key: value for key, value in FEW_RETRIES.items() if key not in os.environ},
             "PREFECT_API_URL": self.url,
             "PREFECT_HOME": home,
-            OF_CLIENTS: password,
+            CLIENT_AUTH: password,
             **({"PREFECT_PROFILES_PATH": str(profiles)} if profiles is not None else {}),
         }
         self._home = Path(home)
-        self._environment = files.environment() | EPHEMERAL | IMPATIENT | self.clients_settings | {OF_SERVER: password}
+        self._environment = (
+            files.environment() | EPHEMERAL | SHORT_TIMEOUTS | self.clients_settings | {SERVER_AUTH: password}
+        )
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._answered = self._over = self._given_up = False
-        # The kernel ends the server with the thread that started it, so one thread starts them all and lasts.
+        # The kernel ends the server with the thread that started it, so one long-lived thread starts them all.
         self._thread = threading.Thread(target=self._keep, daemon=True)
 
     def __enter__(self) -> "_Private":
-        makes_its_own = copy_database(self._home)
+        creates_database = copy_database(self._home)
         self._thread.start()
         try:
             wait_until_healthy(self.url, lambda: not self._given_up, "run again with -v to see its log")
@@ -155,7 +158,7 @@ class _Private:
             self.__exit__()
             raise
         self._answered = True
-        if makes_its_own:
+        if creates_database:
             keep_database(self._home)
         return self
 
@@ -172,30 +175,30 @@ class _Private:
     def _keep(self) -> None:
         fd = self._socket.fileno()
         words = [sys.executable, "-m", "flows.service.local_server", str(fd), str(os.getpid())]
-        short_lives = 0
+        early_ends = 0
         while True:
             began = time.monotonic()
             with self._lock:
                 if self._over:
                     break
-                # A group of its own: Ctrl-C is for the run, which still has an ending to tell the server.
+                # A process group of its own: Ctrl-C is for the run, which must still report its end to the server.
                 self._process = subprocess.Popen(words, env=self._environment, process_group=0, pass_fds=[fd])
             code = self._process.wait()
-            short_lives = short_lives + 1 if time.monotonic() - began < STEADY_SECONDS else 0
+            early_ends = early_ends + 1 if time.monotonic() - began < STEADY_SECONDS else 0
             if self._over:
                 break
-            if not self._answered or short_lives == MOST_SHORT_LIVES:
+            if not self._answered or early_ends == MAX_EARLY_ENDS:
                 self._given_up = True
                 break
-            print(f"the Prefect server of this run ended (exit code {code}); starting it again", file=sys.stderr)
-        # From here on requests are refused and nobody waits for a server that does not come.
+            print(f"the Prefect server of this run ended (exit code {code}); restarting it", file=sys.stderr)
+        # From now on requests are refused, so no client waits for a server that does not come.
         self._socket.close()
 
 
 @contextmanager
 def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """These environment variables within the block, and what they were after it."""
-    before = {key: os.environ.get(key) for key in (*settings, OF_CLIENTS)}
+    """Set environment variables within the block, and restore them after it."""
+    before = {key: os.environ.get(key) for key in (*settings, CLIENT_AUTH)}
     os.environ.update(settings)
     try:
         yield
@@ -207,7 +210,7 @@ def _environment(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def _profile_url() -> str | None:
-    """The server that the user's Prefect profile names, found without importing Prefect."""
+    """Return the server that the user's Prefect profile names, without importing Prefect."""
     import tomllib
 
     profiles = _profiles_file()
@@ -219,14 +222,14 @@ def _profile_url() -> str | None:
 
 
 def _profiles_file() -> Path | None:
-    """The user's Prefect profiles; None where there are none, or no home folder to find them in."""
+    """Return the file of the user's Prefect profiles; None where there is none."""
     home = os.path.expanduser(os.environ.get("PREFECT_HOME", "~/.prefect"))
     profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", f"{home}/profiles.toml"))
     return profiles if os.access(profiles, os.R_OK) else None
 
 
 def wait_until_healthy(url: str, is_running: Callable[[], bool], advice: str) -> None:
-    """Wait until the server at an API address answers; Infra, ending in the advice, where it ends or does not."""
+    """Wait until the server at an API address answers; Infra, ending in `advice`, where it ends or does not answer."""
     deadline = time.monotonic() + STARTUP_SECONDS
     while time.monotonic() < deadline:
         if not is_running():
@@ -239,8 +242,8 @@ def wait_until_healthy(url: str, is_running: Callable[[], bool], advice: str) ->
     raise Infra(f"the Prefect server at {url} did not answer within {STARTUP_SECONDS:.0f} s; {advice}")
 
 
-def _send_what_is_queued() -> None:
-    """Prefect sends logs and events from background threads; without this the last ones find no server."""
+def _send_queued() -> None:
+    """Send queued logs and events; Prefect's background threads would send the last ones after the server ended."""
     if "prefect" not in sys.modules:
         return
     from prefect.events.worker import EventsWorker

@@ -1,9 +1,9 @@
-"""How long the server's automations wait for an event that another one follows; Prefect loads this module by its name
+"""How long the server's automations wait for the event that precedes another; Prefect loads this module by its name
 (`PREFECT_SERVER_EVENTS_CAUSAL_ORDERING`).
 
-A run's change of state follows the change before. Which events were seen is remembered in the server's memory alone, so
-that after it was started again the crash of a run that had begun before is held back until a leader comes that never
-does. Prefect gives it 15 minutes, for queues between many servers; to the one server here, events come within seconds.
+A run's change of state follows the change before. The server remembers only in memory which events it has seen, so
+after a restart the crash of an earlier run waits for a preceding event that never comes. Prefect waits 15 minutes, for
+queues between many servers; events reach the one server here within seconds.
 """
 
 from datetime import timedelta

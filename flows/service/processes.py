@@ -1,7 +1,6 @@
-"""Processes that outlive the command that starts them, found again by pid and start time, never by pid alone.
+"""Background processes that outlive the command that starts them, found again by pid and start time.
 
-The kernel gives numbers of dead processes to new ones, after a reboot soon; a signal to a recycled number would end a
-stranger.
+The kernel reuses the pids of dead processes, soon after a reboot; a signal to a reused pid would end another program.
 """
 
 import logging
@@ -25,14 +24,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Background:
-    """A background process with the file that remembers it and the log that it writes."""
+    """A background process, the file that records it, and the log that it writes."""
 
     name: str
     record: Path
     log: Path
 
     def start(self, words: Sequence[str], environment: Mapping[str, str], folder: Path) -> int:
-        """Start `words` in a session of its own, with nothing of the terminal; returns its pid."""
+        """Start `words` in a session of its own, detached from the terminal, and return its pid."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             process = subprocess.Popen(
@@ -48,46 +47,44 @@ class Background:
         return process.pid
 
     def pid(self) -> int | None:
-        """The pid of the running process; None where none was started or it is gone."""
-        found = self._remembered()
+        """Return the pid of the running process; None where none was started or it has ended."""
+        found = self._read_record()
         if found is None or found["started"] is None or started(found["pid"]) != found["started"]:
             return None
         return found["pid"]
 
     def is_stale(self) -> bool:
-        """Whether a process is remembered that ended without `bessemer serve stop`: a kill, a crash, a reboot."""
+        """Return whether a recorded process ended without `bessemer serve stop`: a kill, a crash, a reboot."""
         return self.record.exists() and self.pid() is None
 
     def stop(self, seconds: float) -> bool:
-        """Ask the process to end and wait for it, then kill it; True where it ended by itself."""
+        """Send SIGTERM and wait, then kill the process and its children; return whether it ended by itself."""
         pid = self.pid()
         ended = True
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
-            ended = wait_until_gone([pid], seconds)
+            ended = wait_until_ended([pid], seconds)
             if not ended:
                 for member in (*descendants(pid), pid):
                     with suppress(ProcessLookupError):
                         os.kill(member, signal.SIGKILL)
-                wait_until_gone([pid], 10.0)
+                wait_until_ended([pid], 10.0)
         self.forget()
         return ended
 
     def forget(self) -> None:
-        """Remove what remembers the process."""
+        """Remove the record of the process."""
         self.record.unlink(missing_ok=True)
 
     def last_lines(self, count: int = 12) -> str:
-        """The end of its log, for errors."""
+        """Return the end of its log, for errors."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-count:])
 
-    def _remembered(self) -> dict[str, Any] | None:
+    def _read_record(self) -> dict[str, Any] | None:
         try:
-            return read_sealed(
-                self.record, f"No process is ended by it: end the {self.name} by hand where it still runs."
-            )
+            return read_sealed(self.record, f"It ends no process: if the {self.name} still runs, end it manually.")
         except FileNotFoundError:
             return None
         except IntegrityError as error:
@@ -96,9 +93,9 @@ class Background:
 
 
 def started(pid: int) -> str | None:
-    """What tells the process with this number from earlier and later ones; None where none runs.
+    """Return what distinguishes the process with this pid from earlier and later ones; None where none runs.
 
-    On Linux the boot and the ticks since, which no jump of the clock moves; elsewhere the time of its start.
+    On Linux it is the boot and the ticks since, which no change of the clock affects; elsewhere the start time.
     """
     process = _process(pid)
     if process is None:
@@ -107,14 +104,14 @@ def started(pid: int) -> str | None:
     if not boot.exists():
         return str(process.create_time())
     try:
-        # The program's name, in parentheses, may itself hold blanks and parentheses.
+        # The program's name, in parentheses, may itself hold spaces and parentheses.
         return f"{boot.read_text().strip()} {stat.read_text().rpartition(')')[2].split()[19]}"
     except (FileNotFoundError, ProcessLookupError):
         return None
 
 
 def descendants(pid: int) -> list[int]:
-    """The children of a process, and theirs."""
+    """Return the pids of all descendants of a process."""
     import psutil
 
     process = _process(pid)
@@ -124,8 +121,8 @@ def descendants(pid: int) -> list[int]:
         return []
 
 
-def wait_until_gone(pids: Sequence[int], seconds: float) -> bool:
-    """Wait until none of the processes runs; False when some still do after `seconds`."""
+def wait_until_ended(pids: Sequence[int], seconds: float) -> bool:
+    """Wait until none of the processes runs; return False when some still do after `seconds`."""
     import psutil
 
     waiting = [process for process in map(_process, pids) if process is not None]

@@ -1,9 +1,7 @@
-"""`bessemer serve start`: server, work pool, deployments, worker, keeper, in this order, each ready before the next
-begins.
+"""Start and stop the service of a root (`bessemer serve start`, `bessemer serve stop`).
 
-`bessemer serve stop`: the keeper goes first, what runs keeps its work and ends, then the worker, the server last.
-
-What `bessemer serve start` prints when the service is up.
+Starting brings up server, work pool, deployments, worker and keeper in this order, each ready before the next begins.
+Stopping ends the keeper first, then running runs, which keep their work, then the worker, and the server last.
 """
 
 import errno
@@ -42,8 +40,8 @@ from flows.service.database import (
 from flows.service.files import (
     POOL,
     ServiceFiles,
-    asked_by_server,
     deployments_file,
+    server_credentials,
     shipped,
     use_password,
     write_password,
@@ -59,91 +57,91 @@ WORKER_SECONDS = 180.0
 
 SETUP_SECONDS = 600.0
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What `bessemer serve start` is asked for."""
+class ServiceOptions:
+    """Options of `bessemer serve start`."""
 
     host: str
     port: int
     recipe: str
-    """What the deployments run unless their form says else."""
+    """Recipe of the deployments by default; their form can name another."""
     database: str | None = None
     """`sqlite`, or the address of a PostgreSQL database; None for the one that the root's server used last."""
     password_file: Path | None = None
-    """Holds what the server asks of its clients; as last time without one, at first a file that is made."""
+    """File of the server's password; by default the one of last time, or a new one."""
     tls: tuple[Path, Path] | None = None
     """Certificate and key, PEM files."""
     behind_proxy: bool = False
-    """A proxy that speaks TLS is between the server and everyone else."""
+    """Whether a proxy with TLS is between the server and everyone else."""
     addresses: tuple[str, ...] = ()
     """The addresses under which others reach the server."""
 
 
-def start_service(root: Path, asked: Asked, tell: Tell) -> ServiceFiles:
-    """Start what does not run yet of the service of `root`; `tell` hears each step.
+def start_service(root: Path, options: ServiceOptions, notify: Notify) -> ServiceFiles:
+    """Start the parts of `root`'s service that do not run yet; `notify` is called with each step.
 
-    Raises InputError where the port is taken or an option is wrong, Infra where a part does not come up; what was
-    started is ended again then.
+    Raises InputError where the port is taken or an option is wrong, Infra where a part does not come up; the parts
+    started so far are then stopped again.
     """
     files = ServiceFiles(root)
-    with files.alone():
-        kept = (files.server, files.worker, files.keeper)
-        for process in kept:
+    with files.locked():
+        parts = (files.server, files.worker, files.keeper)
+        for process in parts:
             if process.is_stale():
                 process.forget()
-                tell(
-                    f"the {process.name} of an earlier `bessemer serve start` ended without `bessemer serve stop`;"
-                    " starting another"
-                )
-        if all(process.pid() is not None for process in kept):
-            tell("the service is up already")
+                notify(f"the {process.name} of an earlier `bessemer serve start` ended unexpectedly; starting another")
+        if all(process.pid() is not None for process in parts):
+            notify("the service is already running")
             return files
         try:
-            _start(files, asked, tell)
+            _start(files, options, notify)
         except BaseException:
-            for process in reversed(kept):
+            for process in reversed(parts):
                 process.stop(seconds=10.0)
             raise
     return files
 
 
-def _start(files: ServiceFiles, asked: Asked, tell: Tell) -> None:
+def _start(files: ServiceFiles, options: ServiceOptions, notify: Notify) -> None:
     if files.server.pid() is None:
-        database = check_same(asked.database, files.database())
+        database = check_same(options.database, files.database())
         os.environ.pop(CONNECTION_URL, None)
         os.environ.update(database_settings(database))
-        check_open(asked)
-        check_free(asked.host, asked.port)
-        password_file = asked.password_file or files.password_file() or files.own_password
+        check_open(options)
+        check_free(options.host, options.port)
+        password_file = options.password_file or files.password_file() or files.own_password
         is_new = password_file == files.own_password and not password_file.exists()
         if is_new:
             write_password(password_file)
         use_password(password_file)
         files.remember_address(
-            asked.host, asked.port, without_password(database), password_file, asked.tls, asked.addresses
+            options.host, options.port, without_password(database), password_file, options.tls, options.addresses
         )
         if is_new:
-            tell(_how_to_use(files, password_file))
+            notify(_how_to_use(files, password_file))
         copy_database(Path(files.environment()["PREFECT_HOME"]))
-        tell(f"starting a Prefect server on port {asked.port}")
+        notify(f"starting a Prefect server on port {options.port}")
         spawn_server(files)
     else:
         use_password(files.password_file())
-    # One that runs may have been started by the keeper a moment ago.
+    # A running server may have been started by the keeper a moment ago.
     _wait_for_server(files)
     write_automations(files.api_url)
     if files.worker.pid() is None:
-        _deploy(files, asked.recipe, tell)
-        # By now, seconds later, the server has loaded the automations that are to start these again.
+        _deploy(files, options.recipe, notify)
+        # By now the server has loaded the automations that restart these runs.
         lost = crash_lost_runs(files.api_url, deployed=True)
         if lost:
-            tell(f"{lost} run{'s' if lost > 1 else ''} that an earlier service left behind: crashed, and started again")
+            notify(
+                f"{lost} run{'s' if lost > 1 else ''} left behind by an earlier service: marked as crashed,"
+                f" and restarted"
+            )
         if files.nobody_reports():
             crash_lost_runs(files.api_url, deployed=False)
-        tell("starting a worker")
+        notify("starting a worker")
         _wait_for_worker(files, spawn_worker(files))
     if files.keeper.pid() is None:
         words = [sys.executable, "-m", "flows.service.keeper", str(files.root)]
@@ -151,7 +149,7 @@ def _start(files: ServiceFiles, asked: Asked, tell: Tell) -> None:
 
 
 def spawn_server(files: ServiceFiles) -> None:
-    """Start the server where the root remembers it to listen; it does not answer yet."""
+    """Start the server at the recorded address; it does not answer yet."""
     host, port = files.address() or ("127.0.0.1", 0)
     environment = files.environment() | secrets_of_server(files) | {"PREFECT__SERVER_FINAL": "1"}
     words = [sys.executable, "-m", "uvicorn", "--factory", SERVER_APP, "--log-level", "warning"]
@@ -166,7 +164,7 @@ def spawn_server(files: ServiceFiles) -> None:
 
 
 def spawn_worker(files: ServiceFiles) -> str:
-    """Start a worker, and return the name by which the server will know it."""
+    """Start a worker, and return the name under which it registers with the server."""
     name = f"{POOL}-{int(time.time())}"
     words = [sys.executable, "-m", "flows.service.worker", name]
     files.worker.start(words, files.environment(), files.workplace())
@@ -174,27 +172,27 @@ def spawn_worker(files: ServiceFiles) -> str:
 
 
 def secrets_of_server(files: ServiceFiles) -> dict[str, str]:
-    """Environment of the server, and of the keeper, which starts it again: the database and the password."""
-    return inherited() | asked_by_server(files.password_file())
+    """Return the environment of the server, and of the keeper, which restarts it: database and password."""
+    return inherited() | server_credentials(files.password_file())
 
 
-def _deploy(files: ServiceFiles, recipe: str, tell: Tell) -> None:
+def _deploy(files: ServiceFiles, recipe: str, notify: Notify) -> None:
     folder = Path.cwd()
-    tell("writing the deployments")
+    notify("writing the deployments")
     environment = {**files.environment(), "BESSEMER_RECIPE": _absolute(recipe), "PWD": str(folder)}
     files.deploy_log.unlink(missing_ok=True)
     files.remember_workplace(folder)
     template = ("--base-job-template", str(shipped("work_pool.json")))
     for words in (
         ("work-pool", "create", POOL, "--type", "process", *template, "--overwrite"),
-        ("deploy", "--prefect-file", str(to_deploy(files)), "--all"),
+        ("deploy", "--prefect-file", str(write_deployments(files)), "--all"),
     ):
         _prefect(files, words, environment, folder)
 
 
-def to_deploy(files: ServiceFiles) -> Path:
-    """A copy of `deployments/prefect.yaml` without the schedules of deployments that the server has: theirs are the
-    user's, and were switched off again by each `up`."""
+def write_deployments(files: ServiceFiles) -> Path:
+    """Write a copy of `deployments/prefect.yaml` without the schedules of deployments that the server has, and
+    return its path: existing schedules are the user's, and deploying them again would switch them off."""
     file = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
     known = {one["name"] for one in filtered(f"{files.api_url}/deployments/filter", {})}
     for deployment in file["deployments"]:
@@ -206,45 +204,45 @@ def to_deploy(files: ServiceFiles) -> Path:
 
 
 def _absolute(recipe: str) -> str:
-    """A recipe's file by its full path, so that the worker finds it; a name that ships as it is."""
+    """Return the full path of a recipe's file, so that the worker finds it; a shipped name unchanged."""
     return str(Path(recipe).resolve()) if Path(recipe).is_file() else recipe
 
 
-def check_open(asked: Asked) -> None:
-    """InputError where the server would be reached over the network without TLS, or by an address it cannot have."""
-    known_addresses(",".join(asked.addresses))
+def check_open(options: ServiceOptions) -> None:
+    """Raise InputError where the server would be reached over the network without TLS, or has an invalid address."""
+    known_addresses(",".join(options.addresses))
     try:
-        is_local = asked.host == "localhost" or ipaddress.ip_address(asked.host).is_loopback
+        is_local = options.host == "localhost" or ipaddress.ip_address(options.host).is_loopback
     except ValueError:
         is_local = False
-    if asked.tls is not None:
-        if not any(address.startswith("https://") for address in asked.addresses[:1]):
+    if options.tls is not None:
+        if not any(address.startswith("https://") for address in options.addresses[:1]):
             raise InputError(
-                "up --tls-certificate: name the address that the certificate is for with --address https://HOST:PORT"
+                "serve start --tls-certificate: name the address that the certificate is for with --address https://HOST:PORT"
             )
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*asked.tls, password=lambda: "")
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*options.tls, password=lambda: "")
         except (OSError, ValueError) as error:
             raise InputError(
-                f"up --tls-certificate {asked.tls[0]} --tls-key {asked.tls[1]}: no certificate with its key, PEM and"
-                f" without a passphrase ({error})"
+                f"serve start --tls-certificate {options.tls[0]} --tls-key {options.tls[1]}: no certificate with its"
+                f" key, PEM and without a passphrase ({error})"
             ) from error
-    elif not is_local and not asked.behind_proxy:
+    elif not is_local and not options.behind_proxy:
         raise InputError(
-            f"up --host {asked.host}: the password, and with it the right to run code as you, would go over the network"
-            " as it is. Give the server a certificate (--tls-certificate FILE --tls-key FILE --address"
-            " https://HOST:PORT), or leave --host at 127.0.0.1 and put a proxy that speaks TLS before it. Where only"
-            " that proxy reaches the address, a container's say, --behind-proxy says so."
+            f"serve start --host {options.host}: the password, and with it the right to run code as you, would go"
+            " over the network unencrypted. Give the server a certificate (--tls-certificate FILE --tls-key FILE"
+            " --address https://HOST:PORT), or leave --host at 127.0.0.1 and put a proxy with TLS in front of it. If"
+            " only that proxy can reach the address, for example of a container, use --behind-proxy."
         )
 
 
 def _how_to_use(files: ServiceFiles, password_file: Path) -> str:
     lines = (
-        f"a password for the server was made: {password_file} (mode 600); anyone who has it can run code as you",
-        "  in the UI       give the whole line of that file, USER:PASSWORD, once for each browser",
+        f"created a password for the server: {password_file} (mode 600); anyone who has it can run code as you",
+        "  in the UI       enter the whole line of that file, USER:PASSWORD, once for each browser",
         f"  `prefect ...`   export PREFECT_API_URL={files.api_url}",
         f'                  export PREFECT_API_AUTH_STRING="$(cat {shlex.quote(str(password_file))})"',
-        "  `bessemer ...`  under this root finds it by itself",
+        "  `bessemer ...`  under this root finds it automatically",
     )
     return "\n".join(lines)
 
@@ -262,20 +260,19 @@ def _wait_for_server(files: ServiceFiles) -> None:
 
 
 def check_free(host: str, port: int) -> None:
-    """Raise InputError where the server could not listen at an address, IPv4 or IPv6, that `host` means."""
+    """Raise InputError where the server could not listen at an address, IPv4 or IPv6, of `host`."""
     try:
         for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             with socket.socket(family) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
     except OSError as error:
-        cure = (
-            "Another server holds the port; choose one with --port, or end the other (`bessemer serve stop --root"
-            " ITS_ROOT`)"
+        hint = (
+            "Another server holds the port; choose one with --port, or stop it (`bessemer serve stop --root ITS_ROOT`)"
             if error.errno == errno.EADDRINUSE
             else "Name an address of this machine with --host, such as 127.0.0.1, and a port that you may use"
         )
-        raise InputError(f"up --host {host} --port {port}: {error.strerror}. {cure}.") from error
+        raise InputError(f"serve start --host {host} --port {port}: {error.strerror}. {hint}.") from error
 
 
 def _prefect(files: ServiceFiles, words: Sequence[str], environment: dict[str, str], folder: Path) -> None:
@@ -311,52 +308,52 @@ def _wait_for_worker(files: ServiceFiles, name: str) -> None:
 
 
 RUN_SECONDS = 150.0
-"""What a run gets to write a checkpoint: a little more than the trainer itself gets (`train.stop_seconds`)."""
+"""Time for a run to write a checkpoint: a little more than the trainer itself gets (`train.stop_seconds`)."""
 
 STOP_SECONDS = 20.0
 
 
-def stop_service(root: Path, tell: Tell, now: bool = False) -> bool:
-    """Stop the service of `root`; False where nothing ran. A run that is cut short goes on from where it was.
+def stop_service(root: Path, notify: Notify, now: bool = False) -> bool:
+    """Stop the service of `root`, and return False where nothing ran. An interrupted run continues from its checkpoint.
 
     Raises InputError, and stops nothing, where a run that the service did not start reports to it, unless `now`.
     """
     files = ServiceFiles(root)
-    with files.alone():
+    with files.locked():
         if not now:
             files.check_nobody_reports()
         use_password(files.password_file())
         stale = [process for process in (files.keeper, files.worker, files.server) if process.is_stale()]
         for process in stale:
             process.forget()
-            tell(f"the {process.name} had ended by itself; cleaned up")
+            notify(f"the {process.name} had ended by itself; cleaned up")
         keeper, worker, server = files.keeper.pid(), files.worker.pid(), files.server.pid()
         if keeper is not None:
             files.keeper.stop(STOP_SECONDS)
         if worker is not None:
             if server is not None:
-                _end_runs(files, tell)
-            _tell_end(files.worker.stop(STOP_SECONDS), "worker", tell)
+                _end_runs(files, notify)
+            _report_end(files.worker.stop(STOP_SECONDS), "worker", notify)
         if server is not None:
-            _tell_end(files.server.stop(STOP_SECONDS), "server", tell)
+            _report_end(files.server.stop(STOP_SECONDS), "server", notify)
     return any(pid is not None for pid in (keeper, worker, server))
 
 
-def _end_runs(files: ServiceFiles, tell: Tell) -> None:
-    """Cancel what runs while the worker still lives: it ends the run's processes and tells the server so."""
+def _end_runs(files: ServiceFiles, notify: Notify) -> None:
+    """Cancel running runs while the worker is alive, which ends their processes and reports it to the server."""
     count = cancel_runs(files.api_url)
     if count:
-        tell(f"{count} run{'s' if count > 1 else ''} under way: keeping finished parts and the last checkpoint")
+        notify(f"{count} run{'s' if count > 1 else ''} under way: keeping finished parts and the last checkpoint")
         if not wait_for_runs(files.api_url, RUN_SECONDS):
-            tell(f"not ended after {RUN_SECONDS:.0f} s; killing")
+            notify(f"not ended after {RUN_SECONDS:.0f} s; killing")
 
 
-def _tell_end(by_itself: bool, name: str, tell: Tell) -> None:
-    tell(f"the {name} ended" if by_itself else f"the {name} did not end when asked, and was killed")
+def _report_end(by_itself: bool, name: str, notify: Notify) -> None:
+    notify(f"the {name} ended" if by_itself else f"the {name} did not end when asked, and was killed")
 
 
-def told_service(files: ServiceFiles) -> str:
-    """The UI's address, the deployments, and what to do next."""
+def describe_service(files: ServiceFiles) -> str:
+    """Return the UI's address, the deployments, and what to do next, as text."""
     deployments = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))["deployments"]
     width = max(len(deployment["name"]) for deployment in deployments)
     lines = [f"  {deployment['name']:<{width}}  {deployment['description']}" for deployment in deployments]
@@ -370,6 +367,6 @@ def told_service(files: ServiceFiles) -> str:
             "deployments   (Run > Custom run opens their form)",
             *lines,
             f"next          bessemer run RECIPE{of_root}     shows its run in the UI",
-            f"              bessemer serve stop{of_root}           ends the service",
+            f"              bessemer serve stop{of_root}     stops the service",
         ]
     )

@@ -2,8 +2,8 @@
 as `bessemer serve start` writes them from the same folder, and refuses every other run of its pool.
 
 Prefect's own worker runs what the server says: a command, an entrypoint, steps before it. Anyone who can write to the
-server can thus run code as this machine's owner. Here the server names a deployment and its parameters; what is run is
-taken from the file that ships, so that a change between the check and the start has no effect either.
+server can thus run code as this machine's owner. Here the server only names a deployment and its parameters; the code
+comes from the shipped file, so a change between the check and the start has no effect either.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from uuid import UUID
 
 import anyio.abc
 import yaml
-from prefect import Flow
+from prefect import PipelineRunner
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun, WorkPool
 from prefect.client.schemas.responses import DeploymentResponse
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Deployed:
-    """What a deployment says about the code that it runs."""
+class DeploymentCode:
+    """The part of a deployment that decides which code it runs."""
 
     name: str
     entrypoint: str | None
@@ -52,15 +52,17 @@ class Deployed:
         return digest_bytes(json.dumps(asdict(self), sort_keys=True).encode())
 
 
-def written_by_up(folder: Path) -> Mapping[str, Deployed]:
-    """The deployments as `bessemer serve start` writes them when it is called in `folder`, by name."""
+def expected_deployments(folder: Path) -> Mapping[str, DeploymentCode]:
+    """Return the deployments by name, as `bessemer serve start` writes them when it is called in `folder`."""
     file = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
     pull = json.loads(json.dumps(file["pull"]).replace("{{ $PWD }}", json.dumps(str(folder))[1:-1]))
-    return {one["name"]: Deployed(one["name"], one["entrypoint"], pull, {}) for one in file["deployments"]}
+    return {one["name"]: DeploymentCode(one["name"], one["entrypoint"], pull, {}) for one in file["deployments"]}
 
 
-def refusal(ours: Mapping[str, Deployed], theirs: Deployed | None, job_variables: Mapping[str, Any]) -> str | None:
-    """Why a run of the deployment `theirs`, which brings `job_variables`, is not started; None where it is."""
+def refusal_reason(
+    ours: Mapping[str, DeploymentCode], theirs: DeploymentCode | None, job_variables: Mapping[str, Any]
+) -> str | None:
+    """Return why a run of the deployment `theirs` with `job_variables` is refused; None where it may start."""
     if theirs is None:
         return "it belongs to no deployment"
     if theirs.name not in ours:
@@ -73,15 +75,14 @@ def refusal(ours: Mapping[str, Deployed], theirs: Deployed | None, job_variables
         changed = [part for part in parts if getattr(theirs, part) != getattr(written, part)]
         return (
             f"the deployment {theirs.name!r} is not as `bessemer serve start` wrote it: {', '.join(changed)} changed"
-            " (digest"
-            f" {theirs.digest()}, written {written.digest()}). `bessemer serve stop` and `bessemer serve start` write"
-            " it again"
+            f" (digest {theirs.digest()}, written {written.digest()}). `bessemer serve stop` and `bessemer serve"
+            f" start` write it again"
         )
     return None
 
 
 class OwnConfiguration(ProcessJobConfiguration):
-    """How a run is started: nothing of it comes from the server, not from its pool's template nor from variables."""
+    """How a run is started: nothing comes from the server, neither from the pool's template nor from variables."""
 
     @classmethod
     async def resolve_for_flow_run(
@@ -101,19 +102,19 @@ class OwnConfiguration(ProcessJobConfiguration):
 
 
 class OwnWorker(ProcessWorker):
-    """Runs the deployments that `bessemer serve start` wrote; others end as `GuardError`, which says why."""
+    """Runs the deployments that `bessemer serve start` wrote; others fail with `GuardError`, which says why."""
 
     job_configuration = OwnConfiguration
 
     @classmethod
     def __dispatch_key__(cls) -> str:
-        """Another than that of Prefect's worker of the same type."""
+        """Differ from the key of Prefect's worker of the same type."""
         return "bessemer"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._folder = Path.cwd()
-        self._ours = written_by_up(self._folder)
+        self._ours = expected_deployments(self._folder)
 
     async def run(
         self,
@@ -125,13 +126,13 @@ class OwnWorker(ProcessWorker):
         theirs = None
         if flow_run.deployment_id is not None:
             found = await self.client.read_deployment(flow_run.deployment_id)
-            theirs = Deployed(found.name, found.entrypoint, found.pull_steps or [], found.job_variables or {})
-        why = refusal(self._ours, theirs, flow_run.job_variables or {})
+            theirs = DeploymentCode(found.name, found.entrypoint, found.pull_steps or [], found.job_variables or {})
+        why = refusal_reason(self._ours, theirs, flow_run.job_variables or {})
         if why is not None or theirs is None:
             message = f"refused: {why}"
             self._logger.error("flow run '%s' %s", flow_run.id, message)
             self.get_flow_run_logger(flow_run).error(message)
-            # Not Crashed, which would be tried again.
+            # Not Crashed, which an automation would restart.
             await propose_state(self.client, Failed(name=GuardError.__name__, message=message), flow_run_id=flow_run.id)
             status.started(0)
             return ProcessWorkerResult(status_code=0, identifier="refused")
@@ -147,8 +148,8 @@ class OwnWorker(ProcessWorker):
         entrypoint: str | None,
         status: anyio.abc.TaskStatus[int],
     ) -> FlowRunExecutionResult | None:
-        """As Prefect's worker does, but with an entrypoint of our own, and without hooks, which it would load from
-        what the server names, in this very process."""
+        """Do what Prefect's worker does, but with our own entrypoint and without hooks, which it would load in this
+        process from what the server names."""
         done: FlowRunExecutionResult | None = None
         async with FlowRunExecutorContext() as context:
             starter = EngineCommandStarter(
@@ -171,14 +172,14 @@ class OwnWorker(ProcessWorker):
         return done
 
 
-async def _without_hooks(flow_run: FlowRun) -> Flow[..., Any]:
+async def _without_hooks(flow_run: FlowRun) -> PipelineRunner[..., Any]:
     del flow_run
-    return Flow(lambda: None, name="without-hooks")
+    return PipelineRunner(lambda: None, name="without-hooks")
 
 
 async def main(name: str | None) -> None:
-    """Run until a signal ends it: the first lets runs under way end, the second ends them."""
-    # Within the loop, which has its own handler by now: these are put before it.
+    """Run until a signal: the first lets running runs end, the second ends them."""
+    # The event loop has installed its own handler by now; these come before it.
     setup_signal_handlers_worker(os.getpid(), "the worker", print)
     worker = OwnWorker(work_pool_name=POOL, name=name, create_pool_if_not_found=False)
     with suppress(asyncio.CancelledError):

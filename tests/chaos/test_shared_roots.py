@@ -111,7 +111,7 @@ def test_a_run_beside_the_service_of_another_user_has_a_server_of_its_own(
     for path in (files.own_password, files.folder):
         os.chown(path, ANNA, FOUNDERS)
     files.folder.chmod(0o2775)
-    monkeypatch.setattr(private_server, "standing_server", lambda root: "http://127.0.0.1:4321/api")
+    monkeypatch.setattr(private_server, "running_server", lambda root: "http://127.0.0.1:4321/api")
     monkeypatch.setattr(private_server, "_private_server", lambda files: nullcontext(SimpleNamespace(url="his own")))
     monkeypatch.setattr(private_server, "_profile_url", lambda: None)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)

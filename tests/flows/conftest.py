@@ -10,7 +10,7 @@ import pytest
 
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
-from flows.runs.pipeline import BUILDERS, walk
+from flows.runs.pipeline import BUILDERS, run_stages
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 
@@ -30,7 +30,7 @@ def build_until(last: str, recipe: Recipe, root: Path) -> dict[str, Artifact]:
         return artifacts[stage]
 
     with pytest.raises(Enough):
-        walk(recipe, step)
+        run_stages(recipe, step)
     return artifacts
 
 

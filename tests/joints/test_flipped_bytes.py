@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 
 from flows.experiments.search_config import SearchConfig
-from flows.experiments.study import Asked, Study, add_by_hand, reopen
-from flows.experiments.trial_log import Book
-from flows.metrics.run_metrics import known_findings
+from flows.experiments.study import Study, StudyRequest, add_manual_trial, reopen
+from flows.experiments.trial_log import TrialLog
+from flows.metrics.run_metrics import read_saved_metrics
 from flows.nightly.history import Night, list_nights
 from flows.recipe.load import load_recipe
-from flows.recipe.resolve import with_found_weights
+from flows.recipe.resolve import apply_mixture_weights
 from flows.reports.page.page import write_run_page
 from flows.runs.model_registry import Promotion, history
-from flows.runs.pipeline import BUILDERS, walk
+from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.record import list_runs, recipe_of, warn_once
 from flows.runs.root_records import records_under
 from flows.runs.run import Run
@@ -144,7 +144,7 @@ def run_recipe(foundry: Path, root: Path, run_id: str, *settings: str, until: st
     """Run the small recipe in this process, and write its page."""
     recipe = load_recipe(foundry / "foundry.toml", root, (*SMALL, *settings))
     with Run(recipe, root, until=until, run_id=run_id) as run:
-        walk(recipe, lambda stage, *inputs: run.step(Task(stage), *inputs))
+        run_stages(recipe, lambda stage, *inputs: run.step(Task(stage), *inputs))
     write_run_page(run)
 
 
@@ -161,9 +161,9 @@ def write_records(foundry: Path, root: Path) -> None:
     write_sealed(root / "ablations" / "foundry" / "runs.json", {"base 1": FIRST})
     space = {"train.schedule.peak_lr": {"low": 1e-4, "high": 1e-2, "log": True}}
     search = SearchConfig.model_validate({"name": "foundry", "space": space})
-    study = Study(Asked(foundry / "foundry.toml", SMALL), search, root)
+    study = Study(StudyRequest(foundry / "foundry.toml", SMALL), search, root)
     study.book.begin(study.book.add("recipe", {"train.schedule.peak_lr": 0.001}, FIRST), 0)
-    add_by_hand(study, {"train.schedule.peak_lr": 0.002})
+    add_manual_trial(study, {"train.schedule.peak_lr": 0.002})
     ServiceFiles(root).remember_address("here", 4200)
     write_sealed(ServiceFiles(root).server.record, {"pid": os.getpid(), "started": started(os.getpid())})
     with build_lease(root / "locks" / "held", ignore):
@@ -247,7 +247,7 @@ class Reading:
         return bool(recipe_of(path.parent))
 
     def accepts_findings(self, path: Path) -> bool:
-        return known_findings(read_record(path.with_name("run.json"))) is not None
+        return read_saved_metrics(read_record(path.with_name("run.json"))) is not None
 
     def accepts_inputs(self, path: Path) -> bool:
         InputDigests(path)
@@ -270,13 +270,13 @@ class Reading:
 
     def accepts_weights(self, path: Path) -> bool:
         sources = [{"name": "notes"}, {"name": "code"}]
-        return bool(with_found_weights(sources, path, path.parent, "foundry.toml"))
+        return bool(apply_mixture_weights(sources, path, path.parent, "foundry.toml"))
 
     def accepts_study(self, path: Path) -> bool:
         return bool(reopen(self.root, path.parent.name))
 
     def accepts_book(self, path: Path) -> bool:
-        return len(Book(path).trials) == 1
+        return len(TrialLog(path).trials) == 1
 
     def accepts_address(self, path: Path) -> bool:
         return ServiceFiles(self.root).address() == ("here", 4200)

@@ -12,7 +12,7 @@ Which artifact was made from which: the stages from top to bottom, an arc from e
 import math
 from typing import Any
 
-from flows.metrics.formatting import duration, language_word, plot_text, size
+from flows.metrics.formatting import format_bytes, format_duration, format_language, plot_text
 from flows.recipe.stages import STAGES
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import SourceCounts, StageReport
@@ -231,7 +231,7 @@ def token_figure(found: dict[str, Any]) -> dict[str, Any] | None:
                 {
                     "type": "bar",
                     "orientation": "h",
-                    "y": [plot_text(language_word(language)) for language, _ in ordered],
+                    "y": [plot_text(format_language(language)) for language, _ in ordered],
                     "x": values,
                     "text": ["" if value is None else f"{value:.3f}" for value in values],
                     "textposition": "outside",
@@ -329,6 +329,6 @@ def _told(artifact: Artifact, outcome: str) -> str:
         f"<b>{artifact.stage}</b> {outcome}",
         f"identity {artifact.identity}",
         f"content {artifact.content}",
-        f"{size(manifest['bytes'])}, built in {duration(manifest['timings']['seconds'])}",
+        f"{format_bytes(manifest['bytes'])}, built in {format_duration(manifest['timings']['seconds'])}",
     )
     return "<br>".join(lines)

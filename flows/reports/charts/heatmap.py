@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.metrics.activation_stats import HeatGroup, HeatMap
+from flows.metrics.activation_stats import ActivationGroup, ActivationMap
 
 MOST_COLUMNS = 240
 """A column is then as wide as a pixel or two of a phone."""
@@ -16,7 +16,7 @@ LETTERS = 15
 """Pixels from one label to the next."""
 
 
-def heat_figure(heat: HeatMap) -> dict[str, Any]:
+def heat_figure(heat: ActivationMap) -> dict[str, Any]:
     """Segments over tokens read, coloured by the power of ten of the largest magnitude."""
     count = len(heat.largest)
     row_height = min(TALLEST_ROW, TALLEST / count)
@@ -83,7 +83,7 @@ def heat_figure(heat: HeatMap) -> dict[str, Any]:
     return {"data": data, "layout": layout}
 
 
-def _panel(heat: HeatMap, group: HeatGroup, axis: str) -> list[dict[str, Any]]:
+def _panel(heat: ActivationMap, group: ActivationGroup, axis: str) -> list[dict[str, Any]]:
     rows = [*group.rows]
     powers = heat.powers[rows]
     seen = "largest magnitude %{customdata[0]}"

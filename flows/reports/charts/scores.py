@@ -8,8 +8,8 @@ Scores and other measures of held-out text as the tables of the run page.
 import re
 from typing import Any
 
-from flows.metrics.formatting import plot_text, shots_word
-from flows.metrics.heldout import MEASURES, line_told
+from flows.metrics.formatting import format_shots, plot_text
+from flows.metrics.heldout import HELDOUT_METRICS, format_heldout_metric
 
 MEAN = "all (mean)"
 """How the row of SCORES over all held-out sources is shown: it is their plain mean, whatever their sizes."""
@@ -82,7 +82,7 @@ def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
                         "width": 3,
                     },
                     "customdata": [
-                        [f"{plot_text(row['task'])}, {shots_word(row['shots'])}", row["n"]] for row in found
+                        [f"{plot_text(row['task'])}, {format_shots(row['shots'])}", row["n"]] for row in found
                     ],
                     "name": f"{subset} items",
                     "meta": {"role": role},
@@ -117,7 +117,7 @@ def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
             "automargin": True,
             "zeroline": False,
             "tickvals": list(places.values()),
-            "ticktext": [f"{plot_text(task)}, {shots_word(shots)}" for task, shots in lines],
+            "ticktext": [f"{plot_text(task)}, {format_shots(shots)}" for task, shots in lines],
             "range": [0.6 - len(lines), 0.6],
         },
     }
@@ -213,10 +213,10 @@ def main_metric(rows: list[dict[str, Any]]) -> str | None:
 
 def measure_table(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """What a BERT or a T5 is measured by: `names` of those that there are, `lines` a source with a cell for each."""
-    present = [measure for measure in MEASURES if any(line["metric"] == measure.metric for line in lines)]
+    present = [measure for measure in HELDOUT_METRICS if any(line["metric"] == measure.metric for line in lines)]
     by_source: dict[str, dict[str, str]] = {}
     for line in lines:
-        by_source.setdefault(line["source"], {})[line["metric"]] = line_told(line)
+        by_source.setdefault(line["source"], {})[line["metric"]] = format_heldout_metric(line)
     notes = list(dict.fromkeys(f"{line['source']}: {line['note']}" for line in lines if line["source"] != "all"))
     ordered = sorted(by_source.items(), key=lambda item: (item[0] == "all", item[0]))
     rows = [{"source": source, "cells": [cells.get(m.metric, "-") for m in present]} for source, cells in ordered]
@@ -236,7 +236,7 @@ def score_tables(rows: list[dict[str, Any]], gaps: list[dict[str, Any]]) -> list
         for shots in sorted({row["shots"] for row in main}):
             cells = {row["subset"]: row for row in main if row["shots"] == shots}
             lines.append({"shots": shots, "cells": cells, "gap": tested.get((task, metric, shots))})
-        notes = list(dict.fromkeys(f"{shots_word(r['shots'])}: {r['note']}" for r in main if r["note"]))
+        notes = list(dict.fromkeys(f"{format_shots(r['shots'])}: {r['note']}" for r in main if r["note"]))
         others = [row for row in mine if row["metric"] != metric]
         tables.append({"task": task, "metric": metric, "lines": lines, "notes": notes, "others": others})
     return tables

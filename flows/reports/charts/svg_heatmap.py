@@ -4,7 +4,7 @@ from itertools import groupby
 
 import numpy as np
 
-from flows.metrics.activation_stats import HeatMap
+from flows.metrics.activation_stats import ActivationMap
 from flows.reports.charts.svg import LABEL_WIDTH, PADDING, WIDTH, card, text
 
 MOST_COLUMNS = 150
@@ -22,7 +22,7 @@ COLOURS = 7
 SWATCH = 22
 
 
-def heat_picture(title: str, heat: HeatMap) -> str:
+def heat_picture(title: str, heat: ActivationMap) -> str:
     """A strip for each thermometer, coloured by the power of ten of its largest magnitude, with the first and the last
     one in words; what is not finite is red."""
     low, high = heat.decades

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.metrics.formatting import evidence_told
-from flows.runs.document_history import event_words, lives_of, some_parts
+from flows.metrics.formatting import describe_evidence
+from flows.runs.document_history import describe_event, histories_of, sample_parts
 from flows.runs.record import RUNNING, state_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
@@ -57,7 +57,7 @@ def removals(artifacts: dict[str, Artifact]) -> dict[tuple[str, str, str], list[
             found[stage, action, rule] = [
                 {
                     **{key: row[key] for key in ("value", "limit", "bytes_in", "bytes_out")},
-                    "evidence": evidence_told(row["evidence"]),
+                    "evidence": describe_evidence(row["evidence"]),
                     "doc_id": row["doc_id"].hex(),
                     "path": origins.get(row["doc_id"], ""),
                     "source": texts.get(row["doc_id"], ("", ""))[0],
@@ -70,7 +70,7 @@ def removals(artifacts: dict[str, Artifact]) -> dict[tuple[str, str, str], list[
 
 def _chosen_rows(artifact: Artifact) -> dict[tuple[str, str], list[dict[str, Any]]]:
     chosen: dict[tuple[str, str], dict[bytes, dict[str, Any]]] = {}
-    for part, path in some_parts(artifact.files("ledger")):
+    for part, path in sample_parts(artifact.files("ledger")):
         ledger = read_table(path)
         ledger = ledger.filter(pc.is_in(ledger.column("action"), value_set=pa.array(SHOWN)))
         for row in ledger.to_pylist():
@@ -98,7 +98,7 @@ def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, str]:
     """doc_id -> path and record, looked for in some parts of the sample."""
     ids = pa.array(sorted(wanted), pa.binary(16))
     found: dict[bytes, str] = {}
-    for _, path in some_parts(sample.files("documents")):
+    for _, path in sample_parts(sample.files("documents")):
         table = read_table(path).select(["doc_id", "origin"])
         for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
             found[row["doc_id"]] = f"{row['origin']['path']}, record {row['origin']['record']}"
@@ -180,8 +180,11 @@ def fates_of(record: dict[str, Any], artifacts: dict[str, Artifact], doc_ids: li
     sizes = (file.bytes for file in artifacts["sample"].records if file.table == "documents")
     if sum(sizes) > MOST_BYTES:
         return {}
-    lives = lives_of(artifacts, doc_ids, ended=state_of(record) != RUNNING)
+    lives = histories_of(artifacts, doc_ids, ended=state_of(record) != RUNNING)
     return {
-        life.doc_id: {"events": [(event["stage"], event_words(event)) for event in life.events], "fate": life.fate}
+        life.doc_id: {
+            "events": [(event["stage"], describe_event(event)) for event in life.events],
+            "fate": life.outcome,
+        }
         for life in lives
     }

@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flows.metrics.accounting import conservation_line
-from flows.metrics.activation_stats import trained_heat
-from flows.metrics.formatting import compact, duration, loss_unit
-from flows.metrics.heldout import OF_METRIC, line_told
-from flows.metrics.run_metrics import DICTIONARIES, FINDINGS, finders, gone_artifacts, open_artifacts
+from flows.metrics.accounting import describe_conservation
+from flows.metrics.activation_stats import training_activation_map
+from flows.metrics.formatting import format_count, format_duration, loss_unit
+from flows.metrics.heldout import METRICS_BY_NAME, format_heldout_metric
+from flows.metrics.run_metrics import DICTIONARIES, METRICS_FILE, metric_readers, missing_artifacts, open_artifacts
 from flows.reports.charts.data import funnel_figure, leak_figure, lineage_figure, mixture_figure, token_figure
 from flows.reports.charts.heatmap import MOST_COLUMNS, heat_figure
 from flows.reports.charts.scores import (
@@ -62,7 +62,7 @@ Attempt = Callable[[str, Callable[[], Any], Any], Any]
 def view_of(record: dict[str, Any], run_folder: Path, root: Path, attempt: Attempt) -> dict[str, Any]:
     """Everything that the template shows; a section that cannot be made has its empty value."""
     artifacts = attempt("artifacts", lambda: open_artifacts(record), {})
-    found = finders(record)
+    found = metric_readers(record)
     findings = {name: attempt(name, find, {} if name in DICTIONARIES else []) for name, find in found.items()}
     examples = attempt("removed documents", lambda: removals(artifacts), {})
     steps = attempt("steps", lambda: shown_steps(artifacts), [])
@@ -90,7 +90,7 @@ def view_of(record: dict[str, Any], run_folder: Path, root: Path, attempt: Attem
         "measures": attempt("measures", lambda: measure_table(findings["measures"]), {}),
         "tables": attempt("scores", lambda: score_tables(findings["scores"], findings["gaps"]), []),
         "samples": attempt("samples", lambda: _samples(artifacts), []),
-        "conservation": attempt("conservation", lambda: conservation_line(findings["conservation"]), ""),
+        "conservation": attempt("conservation", lambda: describe_conservation(findings["conservation"]), ""),
         "recipe": attempt("recipe", lambda: _recipe(run_folder), ""),
         "figures": _figures(artifacts, findings, colours, attempt),
     }
@@ -169,7 +169,7 @@ def _speed(artifacts: dict[str, Artifact]) -> dict[str, Any] | None:
 
 def _heat(artifacts: dict[str, Artifact]) -> dict[str, Any] | None:
     """The figure of what the thermometers read; None for a training without."""
-    heat = trained_heat(artifacts["train"], MOST_COLUMNS) if "train" in artifacts else None
+    heat = training_activation_map(artifacts["train"], MOST_COLUMNS) if "train" in artifacts else None
     return None if heat is None else heat_figure(heat)
 
 
@@ -250,7 +250,7 @@ def write_page(run_folder: Path, root: Path) -> Path:
     """
     record = read_record(run_folder / RECORD)
     fuller = Path(record["page"]) if record.get("page") and Path(record["page"]).is_file() else None
-    gone = [f"{stage}: {told}" for stage, told in gone_artifacts(record).items()]
+    gone = [f"{stage}: {told}" for stage, told in missing_artifacts(record).items()]
     if gone and fuller is not None:
         log.warning("%s stays as the run made it, for less could be shown now: %s", fuller, "; ".join(gone))
         return fuller
@@ -268,7 +268,7 @@ def write_page(run_folder: Path, root: Path) -> Path:
         page = f"<!doctype html><title>Bessemer</title><pre>{html.escape(f'{type(error).__name__}: {error}')}</pre>"
     try:
         if not problems and not gone:
-            write_sealed(run_folder / FINDINGS, view["findings"], indent=None)
+            write_sealed(run_folder / METRICS_FILE, view["findings"], indent=None)
         write_atomically(path, page.encode("utf-8", errors="replace"))
     except OSError as error:
         if fuller is None or error.errno not in NOT_WRITABLE:
@@ -302,9 +302,9 @@ def headlines(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[str
         )
     found += [
         {
-            "value": OF_METRIC[line["metric"]].told(line["value"]),
-            "name": f"{OF_METRIC[line['metric']].words}, held out, mean of the sources",
-            "note": line_told(line).partition(" ")[2].strip("()"),
+            "value": METRICS_BY_NAME[line["metric"]].format(line["value"]),
+            "name": f"{METRICS_BY_NAME[line['metric']].words}, held out, mean of the sources",
+            "note": format_heldout_metric(line).partition(" ")[2].strip("()"),
         }
         for line in findings["measures"]
         if line["source"] == "all" and line["value"] is not None and line["metric"] in HEADLINE_MEASURES
@@ -314,7 +314,7 @@ def headlines(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[str
         note = f"from {training['first_loss']:.2f} in {training['steps']:,} steps"
         name = f"training loss, {loss_unit(findings['rows'])}"
         found.append({"value": f"{training['last_loss']:.2f}", "name": name, "note": note})
-        found.append({"value": compact(training["tokens"]), "name": "tokens trained", "note": ""})
+        found.append({"value": format_count(training["tokens"]), "name": "tokens trained", "note": ""})
     documents = findings["conservation"].get("documents")
     if documents:
         kept = documents.get("packed", documents.get("kept", 0))
@@ -323,6 +323,6 @@ def headlines(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[str
         leaked, items = (sum(line[key] for line in findings["leaks"]) for key in ("leaked", "items"))
         found.append({"value": f"{leaked:,}", "name": "benchmark items found leaked", "note": f"of {items:,}"})
     if record.get("finished"):
-        took = duration(record["finished"] - record["started"])
+        took = format_duration(record["finished"] - record["started"])
         found.append({"value": took, "name": "from start to end", "note": ""})
     return found

@@ -11,11 +11,19 @@ from typing import Any
 
 import jinja2
 
-from flows.metrics.accounting import energy_told
+from flows.metrics.accounting import format_energy
 from flows.metrics.escaping import escaped
-from flows.metrics.formatting import clock, compact, duration, language_word, rows_told, shots_word, size
-from flows.metrics.run_metrics import base_model_told
-from flows.runs.guards import gate_told
+from flows.metrics.formatting import (
+    describe_rows,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_language,
+    format_shots,
+    format_time,
+)
+from flows.metrics.run_metrics import describe_base_model
+from flows.runs.guards import describe_gate
 from model.files import write_atomically
 
 HERE = importlib.resources.files("flows.reports.page")
@@ -72,16 +80,16 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        duration=duration,
-        compact=compact,
-        size=size,
-        energy=energy_told,
-        clock=clock,
-        shots=shots_word,
-        rows_told=rows_told,
-        base_model_told=base_model_told,
-        gate_told=gate_told,
-        language_word=language_word,
+        duration=format_duration,
+        compact=format_count,
+        size=format_bytes,
+        energy=format_energy,
+        clock=format_time,
+        shots=format_shots,
+        rows_told=describe_rows,
+        base_model_told=describe_base_model,
+        gate_told=describe_gate,
+        language_word=format_language,
         inline_script=inline_script,
     )
     return environment

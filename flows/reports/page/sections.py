@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from flows.reports.charts.training import KINDS
 from flows.reports.page.examples import clip, masked
-from flows.runs.document_history import some_parts
+from flows.runs.document_history import sample_parts
 from model.checkpoint.metrics import final_rows, final_steps
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
@@ -48,7 +48,7 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     if "dedup" not in artifacts or "clean" not in artifacts:
         return []
     clusters: dict[str, list[dict[str, Any]]] = {}
-    for part, path in some_parts(artifacts["dedup"].files("ledger")):
+    for part, path in sample_parts(artifacts["dedup"].files("ledger")):
         for row in _removals(read_table(path)):
             clusters.setdefault(row["survivor"], []).append({**row, "part": part})
     ordered = sorted(clusters.items(), key=lambda pair: (-len(pair[1]), pair[0]))
@@ -91,7 +91,7 @@ def _least_alike(row: dict[str, Any]) -> tuple[float, bytes]:
 def _texts(clean: Artifact, wanted: set[bytes]) -> dict[bytes, dict[str, Any]]:
     ids = pa.array(sorted(wanted), pa.binary(16))
     found: dict[bytes, dict[str, Any]] = {}
-    for _, path in some_parts(clean.files("documents")):
+    for _, path in sample_parts(clean.files("documents")):
         table = read_table(path).select(["doc_id", "source", "origin", "text"])
         for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
             found[row["doc_id"]] = row

@@ -11,22 +11,30 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from flows.metrics.accounting import conservation_line, energy_told
-from flows.metrics.activation_stats import trained_heat
+from flows.metrics.accounting import describe_conservation, format_energy
+from flows.metrics.activation_stats import training_activation_map
 from flows.metrics.formatting import (
-    code,
-    compact,
-    duration,
-    language_word,
-    picture,
-    plain,
-    shots_word,
-    size,
-    table,
-    tally,
+    count_outcomes,
+    escape_markdown,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_language,
+    format_shots,
+    markdown_code,
+    markdown_image,
+    markdown_table,
 )
-from flows.metrics.heldout import whole_told
-from flows.metrics.run_metrics import bits_per_byte, gather, known_findings, leaks, mixture, removed, scores
+from flows.metrics.heldout import summarize_heldout_metrics
+from flows.metrics.run_metrics import (
+    bits_per_byte,
+    collect_metrics,
+    leaks,
+    mixture,
+    read_saved_metrics,
+    removed,
+    scores,
+)
 from flows.reports.charts.scores import chance_of
 from flows.reports.charts.svg import Bar, Curve, Interval, bars, curves, intervals
 from flows.reports.charts.svg_heatmap import MOST_COLUMNS, heat_picture
@@ -50,14 +58,14 @@ FUNNEL = (
 
 def run_markdown(record: dict[str, Any]) -> str:
     """The summary of the run whose record is `record`."""
-    findings = gather(record, known_findings(record))
-    stages = table(
+    findings = collect_metrics(record, read_saved_metrics(record))
+    stages = markdown_table(
         ("stage", "outcome", "time", "result", "why"),
         [
             (
                 line["stage"],
                 line["outcome"],
-                duration(line["seconds"]) if "seconds" in line else "-",
+                format_duration(line["seconds"]) if "seconds" in line else "-",
                 _result(line),
                 line.get("error") or with_short_digests(line.get("cause", "")),
             )
@@ -69,22 +77,24 @@ def run_markdown(record: dict[str, Any]) -> str:
     bits, accuracy = bits_picture(findings["bits_per_byte"]), scores_picture(findings["scores"])
     mixed, leaked = mixture_picture(findings["mixture"]), leaks_picture(findings["leaks"])
     tokens = _tokens(findings["tokens_per_character"])
-    measures = whole_told(findings["measures"])
+    measures = summarize_heldout_metrics(findings["measures"])
     parts = [
-        f"**{plain(record['recipe_name'])}**, run {code(record['run_id'])}: {tally(record['stages'])}",
+        f"**{escape_markdown(record['recipe_name'])}**, run {markdown_code(record['run_id'])}:"
+        f" {count_outcomes(record['stages'])}",
         stages,
-        picture(funnel, "documents from reading to packing") if funnel else "",
-        picture(mixed, "shares of the training tokens by source") if mixed else "",
-        picture(leaked, "benchmark items found in the text") if leaked else "",
-        picture(tokens, "tokens a character by language") if tokens else "",
-        picture(bits, "bits per byte against baselines") if bits else "",
+        markdown_image(funnel, "documents from reading to packing") if funnel else "",
+        markdown_image(mixed, "shares of the training tokens by source") if mixed else "",
+        markdown_image(leaked, "benchmark items found in the text") if leaked else "",
+        markdown_image(tokens, "tokens a character by language") if tokens else "",
+        markdown_image(bits, "bits per byte against baselines") if bits else "",
         f"Held-out text, mean of the sources: {measures}" if measures else "",
-        picture(accuracy, "scores with their 95% intervals") if accuracy else "",
+        markdown_image(accuracy, "scores with their 95% intervals") if accuracy else "",
         _gaps(findings["gaps"]),
-        conservation_line(findings["conservation"]),
+        describe_conservation(findings["conservation"]),
         _cost(findings["cost"]),
         page_told(record.get("page"), os.environ.get(PAGES_AT)),
-        f"In a terminal: {code(_command('report', record))}; its model card: {code(_command('card', record))}",
+        f"In a terminal: {markdown_code(_command('report', record))}; its model card:"
+        f" {markdown_code(_command('card', record))}",
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -94,7 +104,7 @@ def page_told(page: str | None, at: str | None) -> str:
     if not page:
         return ""
     if not at:
-        return f"Page of the run, on the machine that ran it: {code(page)}"
+        return f"Page of the run, on the machine that ran it: {markdown_code(page)}"
     path = Path(page)
     return f"[Page of the run]({at.rstrip('/')}/{quote(path.parent.name)}/{quote(path.name)})"
 
@@ -106,16 +116,16 @@ def _command(name: str, record: dict[str, Any]) -> str:
 def _cost(found: dict[str, Any]) -> str:
     if not found:
         return ""
-    told = f"Building all stages took {duration(found['seconds'])}"
+    told = f"Building all stages took {format_duration(found['seconds'])}"
     if found["watt_hours"] is None:
         return f"{told}."
-    return f"{told}, and about {energy_told(found['watt_hours'])} by estimate: {found['assumption']}."
+    return f"{told}, and about {format_energy(found['watt_hours'])} by estimate: {found['assumption']}."
 
 
 def _gaps(gaps: list[dict[str, Any]]) -> str:
     """Benchmarks whose leaked items were answered otherwise than clean ones."""
     told = [
-        f"{plain(gap['task'])} {shots_word(gap['shots'])} {100 * gap['difference']:+.1f}"
+        f"{escape_markdown(gap['task'])} {format_shots(gap['shots'])} {100 * gap['difference']:+.1f}"
         for gap in gaps
         if gap["beyond_chance"]
     ]
@@ -124,12 +134,12 @@ def _gaps(gaps: list[dict[str, Any]]) -> str:
 
 def _tokens(found: dict[str, float]) -> str:
     """A picture of how many tokens a character of each language takes."""
-    rows = [Bar(language_word(language), ((value, "main"),), f"{value:.3f}") for language, value in found.items()]
+    rows = [Bar(format_language(language), ((value, "main"),), f"{value:.3f}") for language, value in found.items()]
     return bars("Tokens a character (fewer is denser)", rows) if rows else ""
 
 
 def _result(line: dict[str, Any]) -> str:
-    return f"{compact(line['result']['amount'])} {line['result']['unit']}" if "result" in line else ""
+    return f"{format_count(line['result']['amount'])} {line['result']['unit']}" if "result" in line else ""
 
 
 def _funnel(lines: list[dict[str, Any]]) -> str:
@@ -162,13 +172,20 @@ KEPT_AND_LOST = (("main", "kept"), ("lost", "removed"))
 def stage_markdown(artifact: Artifact) -> str:
     """The page of one stage: outcome and cause, pictures, documents by source, where the artifact lies."""
     timings = artifact.manifest["timings"]
-    built = table(
+    built = markdown_table(
         ("outcome", "time", "bytes", "identity"),
-        [(artifact.outcome, duration(timings["seconds"]), size(artifact.manifest["bytes"]), artifact.identity[:12])],
+        [
+            (
+                artifact.outcome,
+                format_duration(timings["seconds"]),
+                format_bytes(artifact.manifest["bytes"]),
+                artifact.identity[:12],
+            )
+        ],
     )
-    pictures = [picture(svg, f"{artifact.stage}: {words}") for words, svg in stage_pictures(artifact)]
-    parts = [f"**{plain(cause_of(artifact))}**", *pictures, built, _parents(artifact), _documents(artifact)]
-    return "\n\n".join([*filter(None, parts), f"Artifact: {code(artifact.path)}"])
+    pictures = [markdown_image(svg, f"{artifact.stage}: {words}") for words, svg in stage_pictures(artifact)]
+    parts = [f"**{escape_markdown(cause_of(artifact))}**", *pictures, built, _parents(artifact), _documents(artifact)]
+    return "\n\n".join([*filter(None, parts), f"Artifact: {markdown_code(artifact.path)}"])
 
 
 def stage_pictures(artifact: Artifact) -> list[tuple[str, str]]:
@@ -186,7 +203,7 @@ def _parents(artifact: Artifact) -> str:
         if isinstance(parent, dict)
     ]
     columns = ("made from", "stage", "identity", "content")
-    return table(columns, rows, texts=columns) if rows else ""
+    return markdown_table(columns, rows, texts=columns) if rows else ""
 
 
 def _documents(artifact: Artifact) -> str:
@@ -202,12 +219,12 @@ def _documents(artifact: Artifact) -> str:
             counts.rejected,
             counts.dropped.total(),
             counts.held_out,
-            size(counts.bytes_out),
+            format_bytes(counts.bytes_out),
         )
         for name, counts in sorted(sources.items(), key=lambda pair: -pair[1].documents_in)
     ]
     columns = ("source", "documents in", "out", "not selected", "rejected", "dropped", "held out", "bytes out")
-    return table(columns, rows)
+    return markdown_table(columns, rows)
 
 
 def _sample(artifact: Artifact) -> list[tuple[str, str]]:
@@ -216,7 +233,7 @@ def _sample(artifact: Artifact) -> list[tuple[str, str]]:
         Bar(
             source,
             ((line["weight"], "main"),),
-            f"{line['weight']:.0%}: {compact(line['target_tokens'])} tokens, {line['epochs']:.2g} epochs",
+            f"{line['weight']:.0%}: {format_count(line['target_tokens'])} tokens, {line['epochs']:.2g} epochs",
         )
         for source, line in sorted(plan.items(), key=lambda pair: -pair[1]["weight"])
     ]
@@ -327,7 +344,7 @@ def _train(artifact: Artifact) -> list[tuple[str, str]]:
         Curve("learning rate", tokens, metrics.column("lr").to_pylist(), ".1e", spark=True),
         Curve("gradient norm", tokens, metrics.column("grad_norm").to_pylist(), ".2g", spark=True),
     ]
-    heat = trained_heat(artifact, MOST_COLUMNS)
+    heat = training_activation_map(artifact, MOST_COLUMNS)
     return [
         ("loss and learning rate over tokens", curves("Training", panels, "tokens read")),
         ("how fast it went", _speed(artifact, metrics)),
@@ -384,7 +401,7 @@ def scores_picture(rows: Sequence[dict[str, Any]]) -> str:
     """Accuracy of each benchmark on all, clean and leaked items, with intervals and chance; empty without any."""
     found = [
         Interval(
-            f"{row['task']} {shots_word(row['shots'])}" if row["subset"] == "all" else f"{row['subset']} items",
+            f"{row['task']} {format_shots(row['shots'])}" if row["subset"] == "all" else f"{row['subset']} items",
             row["value"],
             1.96 * (row["stderr"] or 0.0),
             chance_of([row]),

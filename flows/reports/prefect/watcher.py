@@ -17,10 +17,10 @@ from queue import SimpleQueue
 from typing import Any
 from uuid import UUID
 
-from flows.metrics.formatting import plain
+from flows.metrics.formatting import escape_markdown
 from flows.reports.prefect.artifacts import run_markdown, stage_markdown
-from flows.runs.lifecycle import tell_leaks
-from flows.runs.record import ONLOOKER
+from flows.runs.lifecycle import emit_leak_events
+from flows.runs.record import CURRENT_LISTENER
 from prefect import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext, TaskRunContext
@@ -100,14 +100,18 @@ class Dashboard(ProgressListener):
         if artifact.reused:
             return  # The build that made it has its artifact on its own run; the summary shows it with the others.
         if stage == "decontaminate":
-            tell_leaks(artifact)
+            emit_leak_events(artifact)
         shown = self._stage(stage)
 
         def tell() -> None:
             if shown.artifact is not None:
                 self._show_progress(stage, shown)
             self._create(
-                "markdown", shown.task_run, stage, f"{stage}: {plain(cause_of(artifact))}", stage_markdown(artifact)
+                "markdown",
+                shown.task_run,
+                stage,
+                f"{stage}: {escape_markdown(cause_of(artifact))}",
+                stage_markdown(artifact),
             )
 
         self._courier.send(tell)
@@ -155,12 +159,12 @@ class Dashboard(ProgressListener):
 @contextmanager
 def dashboard() -> Iterator[Dashboard]:
     """A dashboard of the current flow run, which listens to the runs begun inside this block."""
-    shown = Dashboard(ONLOOKER.get())
-    token = ONLOOKER.set(shown)
+    shown = Dashboard(CURRENT_LISTENER.get())
+    token = CURRENT_LISTENER.set(shown)
     try:
         yield shown
     finally:
-        ONLOOKER.reset(token)
+        CURRENT_LISTENER.reset(token)
         shown.close()
 
 

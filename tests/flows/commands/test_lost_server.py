@@ -21,12 +21,13 @@ import pytest
 import typer
 
 from flows.commands.common import ended, handle_errors
-from flows.runs.record import leave_end
+from flows.runs.record import report_result
 from model.errors import GuardError
 
 KILLED = """
 import time
 from pathlib import Path
+from flows.runs.record import report_result
 from flows.service.local_server import prefect_server
 with prefect_server(Path({root!r})):
     from prefect import flow, task
@@ -142,7 +143,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, home: Path) -> dict[str, Any]
 def test_a_server_that_is_killed_is_started_again_and_the_run_goes_on(told: dict[str, Any]) -> None:
     assert told["total"] == 3
     assert ["hardy", "Completed"] in told["runs"]
-    assert "the Prefect server of this run ended (exit code -9); starting it again" in told["err"]
+    assert "the Prefect server of this run ended (exit code -9); restarting it" in told["err"]
 
 
 def test_a_run_that_was_killed_is_called_crashed_by_the_next_with_all_within_it(told: dict[str, Any]) -> None:
@@ -229,12 +230,12 @@ def test_a_server_that_fails_for_want_of_disk_is_infrastructure(capsys: pytest.C
 
 def test_a_run_whose_end_the_server_does_not_hear_ends_as_it_did(capsys: pytest.CaptureFixture[str]) -> None:
     def completed() -> dict[str, Any]:
-        leave_end({"state": "completed"})
+        report_result({"state": "completed"})
         lost()
         raise AssertionError
 
     def stopped() -> None:
-        leave_end(GuardError("it took too long"))
+        report_result(GuardError("it took too long"))
         lost()
 
     assert ended(completed) == {"state": "completed"}

@@ -122,6 +122,6 @@ def test_where_second_runs_are_asked_for_they_go_on_from_the_first_and_are_measu
     assert alone["value"] > base["value"]
     assert alone["difference"] == alone["value"] - base["value"]
     told = Path(found["markdown"]).read_text()
-    assert "Each model went on in a second run, alike in all, on 25% as many tokens (`train.batch_rows` 8" in told
+    assert "Each model continued in a second run, alike for all, on 25% as many tokens (`train.batch_rows` 8" in told
     assert "not compared: the speed of a second run" in told
     assert "second-run-alone is the second run from new weights" in Path(found["page"]).read_text()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiments.trial_log import Book, Stop, Trial
+from flows.experiments.trial_log import Stop, Trial, TrialLog
 
 STOP = Stop(rung=0, step=10, steps=90, loss=2.5, seconds=3.0, built=("train",))
 END = Stop(rung=2, step=90, steps=90, loss=None, seconds=20.0, built=("train", "evaluate"))
@@ -16,7 +16,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def written(path: Path) -> list[Trial]:
-    book = Book(path)
+    book = TrialLog(path)
     first = book.add("recipe", {"train.schedule.peak_lr": 0.1}, "run-0")
     second = book.add("hand", {"train.schedule.peak_lr": 0.01}, "run-1", waited_as="mine.json")
     book.begin(first, 0)
@@ -29,13 +29,13 @@ def written(path: Path) -> list[Trial]:
 
 def test_a_book_that_is_opened_again_tells_the_same(path: Path) -> None:
     trials = written(path)
-    assert Book(path).trials == trials
+    assert TrialLog(path).trials == trials
     first, second = trials
     assert (first.state, first.rung, first.stops) == ("running", 1, [STOP])
     assert (first.share, first.seconds) == (10 / 90, 3.0)
     assert (second.state, second.value, second.stderr, second.share) == ("complete", 1.75, 0.25, 1.0)
-    assert Book(path).knows("mine.json")
-    assert not Book(path).knows("yours.json")
+    assert TrialLog(path).knows("mine.json")
+    assert not TrialLog(path).knows("yours.json")
 
 
 def test_a_line_that_a_kill_cut_off_never_was_and_the_next_one_is_whole(path: Path) -> None:
@@ -45,14 +45,14 @@ def test_a_line_that_a_kill_cut_off_never_was_and_the_next_one_is_whole(path: Pa
     last = len(whole) - len(lines[-1])
     for cut in range(last, len(whole)):
         path.write_bytes(whole[:cut])
-        book = Book(path)
+        book = TrialLog(path)
         assert book.trials[1].state == "running"
         book.end(book.trials[1], "complete", END, 1.75, 0.25, "")
         assert path.read_bytes() == whole
 
 
 def test_the_loss_at_a_rung_is_infinite_where_training_diverged_on_the_way(path: Path) -> None:
-    book = Book(path)
+    book = TrialLog(path)
     trial = book.add("tpe", {}, "run")
     assert trial.loss_at(0) is None
     book.begin(trial, 0)

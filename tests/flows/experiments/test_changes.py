@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiments.ablation import setups_of
+from flows.experiments.ablation import variants_of
 from flows.experiments.ablation_config import ABLATIONS, changes_file, read_changes
 from model.errors import RecipeError
 
@@ -28,7 +28,7 @@ def test_every_change_that_ships_fits_a_recipe_and_differs_from_its_base(
     text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry))
     # A grown vocabulary is that of a recipe with a base.
     recipe.write_text(text.replace("vocab_size = 512", 'base = "spiece.model"') if name == "vocabulary" else text)
-    setups = setups_of(asked, recipe, tmp_path, (), 1.0)
+    setups = variants_of(asked, recipe, tmp_path, (), 1.0)
     params = [setup.recipe.identity_params() for setup in setups.values()]
     assert len(params) == len(asked.changes) + (1 if asked.then is None else 2)
     assert all(params[one] != params[other] for one in range(len(params)) for other in range(one))
@@ -37,16 +37,16 @@ def test_every_change_that_ships_fits_a_recipe_and_differs_from_its_base(
 def test_seeds_vary_the_training_alone_unless_they_are_to_vary_more(foundry: Path, tmp_path: Path, write) -> None:
     text = '[changes.wide]\n"train.model.width" = 64\n'
     recipe = foundry / "foundry.toml"
-    setups = setups_of(read_changes(write(text), 2), recipe, tmp_path, (), 1.0)
+    setups = variants_of(read_changes(write(text), 2), recipe, tmp_path, (), 1.0)
     assert list(setups) == [("base", 7), ("wide", 7), ("base", 8), ("wide", 8)]
     first, second = (setups["base", seed].recipe for seed in (7, 8))
     assert (first.train.seed, second.train.seed) == (7, 8)
     assert first.chunk.identity_params() == second.chunk.identity_params()
-    whole = setups_of(read_changes(write(f'vary = ["seed"]\n{text}'), 2), recipe, tmp_path, (), 1.0)
+    whole = variants_of(read_changes(write(f'vary = ["seed"]\n{text}'), 2), recipe, tmp_path, (), 1.0)
     assert whole["base", 8].recipe.chunk.seed == 8
 
 
-def test_second_runs_are_alike_whatever_the_change_and_go_on_from_its_model(
+def test_second_runs_are_alike_whatever_the_change_and_second_recipe_from_its_model(
     foundry: Path, tmp_path: Path, write
 ) -> None:
     """A quarter of 40,000 tokens; the change's own objective is for the first run alone."""
@@ -59,17 +59,17 @@ def test_second_runs_are_alike_whatever_the_change_and_go_on_from_its_model(
 [then.settings]
 "chunk.noise_density" = 0.25
 """
-    setups = setups_of(read_changes(write(text), 1), foundry / "foundry.toml", tmp_path, (), 1.0)
+    setups = variants_of(read_changes(write(text), 1), foundry / "foundry.toml", tmp_path, (), 1.0)
     assert list(setups) == [("base", 7), ("half", 7), ("second-run-alone", 7)]
     assert [setup.recipe.chunk.noise_density for setup in setups.values()] == [0.15, 0.5, 0.25]
     assert [setup.recipe.chunk.budget_tokens for setup in setups.values()] == [40_000, 40_000, 10_000]
     alone = setups["second-run-alone", 7]
-    assert alone.go_on is None
+    assert alone.second_recipe is None
     assert alone.recipe.train.base_model is None
     for change in ("base", "half"):
-        go_on = setups[change, 7].go_on
-        assert go_on is not None
-        second = go_on(tmp_path)
+        second_recipe = setups[change, 7].second_recipe
+        assert second_recipe is not None
+        second = second_recipe(tmp_path)
         assert second.train.base_model == tmp_path
         assert second.chunk.identity_params() == alone.recipe.chunk.identity_params()
 
@@ -96,10 +96,10 @@ def test_a_change_that_the_recipe_cannot_take_is_refused_before_anything_runs(
 ) -> None:
     asked = read_changes(write("[changes.odd]\n'train.model.heads' = 3"), 1)
     with pytest.raises(RecipeError, match="heads"):
-        setups_of(asked, foundry / "foundry.toml", tmp_path, (), 1.0)
+        variants_of(asked, foundry / "foundry.toml", tmp_path, (), 1.0)
     # A second run that cannot be is refused as early.
     asked = read_changes(write("[changes.low]\n'train.batch_rows' = 4\n[then.settings]\n'train.model.heads' = 3"), 1)
     with pytest.raises(RecipeError, match="heads"):
-        setups_of(asked, foundry / "foundry.toml", tmp_path, (), 1.0)
+        variants_of(asked, foundry / "foundry.toml", tmp_path, (), 1.0)
     with pytest.raises(RecipeError, match=r"those that ship.*network"):
         changes_file("netwrok")

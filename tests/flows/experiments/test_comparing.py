@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from flows.experiments.ablation_report import beside_base, beside_base_by_item, t_975
+from flows.experiments.ablation_report import compare_items_with_baseline, compare_with_baseline, t_975
 
 
 def test_quantiles_are_students() -> None:
@@ -19,7 +19,9 @@ def test_quantiles_are_students() -> None:
 
 def test_a_difference_is_paired_by_seed() -> None:
     """1, 2 and 3 less than the base: the mean is -2, the deviation 1, and 4.303 / sqrt(3) of it the reach."""
-    found = beside_base("loss", {1: 9.0, 2: 98.0, 3: 997.0}, {1: 10.0, 2: 100.0, 3: 1000.0}, higher_is_better=False)
+    found = compare_with_baseline(
+        "loss", {1: 9.0, 2: 98.0, 3: 997.0}, {1: 10.0, 2: 100.0, 3: 1000.0}, higher_is_better=False
+    )
     assert found is not None
     assert (found.n, found.difference, found.value, found.base) == (3, -2.0, 368.0, 370.0)
     assert found.low == pytest.approx(-2 - 4.303 / math.sqrt(3))
@@ -29,14 +31,14 @@ def test_a_difference_is_paired_by_seed() -> None:
 
 def test_the_verdict_depends_on_which_way_is_better() -> None:
     change, base = {1: 1.0, 2: 1.1, 3: 0.9}, {1: 2.0, 2: 2.1, 3: 1.9}
-    assert [beside_base("x", change, base, up).verdict for up in (False, True)] == ["better", "worse"]
+    assert [compare_with_baseline("x", change, base, up).verdict for up in (False, True)] == ["better", "worse"]
 
 
 def test_only_seeds_that_both_have_count_and_one_gives_no_interval() -> None:
-    found = beside_base("x", {1: 1.0, 2: 5.0}, {2: 4.0, 3: 9.0}, higher_is_better=True)
+    found = compare_with_baseline("x", {1: 1.0, 2: 5.0}, {2: 4.0, 3: 9.0}, higher_is_better=True)
     assert found is not None
     assert (found.n, found.difference, found.low, found.high, found.verdict) == (1, 1.0, None, None, "")
-    assert beside_base("x", {1: 1.0}, {2: 1.0}, higher_is_better=True) is None
+    assert compare_with_baseline("x", {1: 1.0}, {2: 1.0}, higher_is_better=True) is None
 
 
 def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
@@ -46,7 +48,7 @@ def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
         luck = [draw.gauss(0, 5) for _ in range(3)]
         base = {seed: luck[seed] + draw.gauss(0, 1) for seed in range(3)}
         change = {seed: luck[seed] + 0.7 + draw.gauss(0, 1) for seed in range(3)}
-        found = beside_base("x", change, base, higher_is_better=True)
+        found = compare_with_baseline("x", change, base, higher_is_better=True)
         assert found is not None
         assert found.low is not None
         assert found.high is not None
@@ -57,13 +59,13 @@ def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
 def test_over_items_scores_are_averaged_over_seeds_first() -> None:
     change = {1: {"a": 1.0, "b": 1.0, "c": 0.0}, 2: {"a": 1.0, "b": 0.0, "c": 0.0}}
     base = {1: {"a": 0.0, "b": 0.0}, 2: {"a": 0.0, "b": 0.0}, 3: {"c": 1.0}}
-    found = beside_base_by_item(change, base)
+    found = compare_items_with_baseline(change, base)
     assert found is not None
     assert (found.n, found.mean) == (2, 0.75)
 
 
 def test_seeds_may_draw_other_items() -> None:
-    found = beside_base_by_item({1: {"a": 1.0}, 2: {"b": 1.0}}, {1: {"a": 0.0}, 2: {"b": 1.0, "a": 1.0}})
+    found = compare_items_with_baseline({1: {"a": 1.0}, 2: {"b": 1.0}}, {1: {"a": 0.0}, 2: {"b": 1.0, "a": 1.0}})
     assert found is not None
     assert (found.n, found.mean) == (2, 0.5)
-    assert beside_base_by_item({1: {"a": 1.0}}, {1: {"b": 1.0}, 2: {"a": 1.0}}) is None
+    assert compare_items_with_baseline({1: {"a": 1.0}}, {1: {"b": 1.0}, 2: {"a": 1.0}}) is None

@@ -6,10 +6,18 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.experiments.scaling import check_measured, rungs_of
-from flows.experiments.scaling_law import LADDERS, LadderConfig, Rung, Size, ladder_file, read_ladder, write_report
-from flows.experiments.trials import Measured
-from flows.recipe.load import recipe_file
+from flows.experiments.scaling import check_measured, scale_points
+from flows.experiments.scaling_law import (
+    LADDERS,
+    LadderConfig,
+    ScalePoint,
+    Size,
+    ladder_file,
+    read_ladder,
+    write_report,
+)
+from flows.experiments.trials import RunResult
+from flows.recipe.load import locate_recipe
 from model.checksummed_json import read_sealed
 from model.errors import GuardError, RecipeError
 
@@ -25,17 +33,19 @@ def law(parameters: float) -> float:
     return 1.5 + 20 * parameters**-0.3
 
 
-def rungs(measured: int) -> list[Rung]:
+def rungs(measured: int) -> list[ScalePoint]:
     """The first `measured` sizes have two runs each, on the law but for a thousandth."""
-    found: list[Rung] = []
+    found: list[ScalePoint] = []
     for number, size in enumerate(SIZES):
         parameters = block_weights(size["width"], size["layers"])
         runs = {
-            seed: Measured(values={"bits per byte": law(parameters) * (1 + 0.001 * (seed - 1.5))}, run_id=f"run-{seed}")
+            seed: RunResult(
+                values={"bits per byte": law(parameters) * (1 + 0.001 * (seed - 1.5))}, run_id=f"run-{seed}"
+            )
             for seed in (1, 2)
             if number < measured
         }
-        found.append(Rung(Size.model_validate(size), parameters, 20 * parameters, runs))
+        found.append(ScalePoint(Size.model_validate(size), parameters, 20 * parameters, runs))
     return found
 
 
@@ -63,11 +73,13 @@ def test_a_ladder_half_way_up_says_how_far_it_is(tmp_path: Path) -> None:
 
 def test_every_size_reads_by_its_weights(tmp_path: Path) -> None:
     asked = LadderConfig.model_validate({"sizes": list(reversed(SIZES)), "tokens_per_parameter": 10})
-    found = rungs_of(asked, recipe_file("quickstart", tmp_path), tmp_path, (), 1.0)
+    found = scale_points(asked, locate_recipe("quickstart", tmp_path), tmp_path, (), 1.0)
     assert [rung.parameters for rung in found] == [block_weights(size["width"], 2) for size in SIZES]
     assert [rung.tokens for rung in found] == [10 * rung.parameters for rung in found]
     alike = LadderConfig.model_validate({"sizes": SIZES, "tokens": 70_000})
-    assert {rung.tokens for rung in rungs_of(alike, recipe_file("quickstart", tmp_path), tmp_path, (), 1.0)} == {70_000}
+    assert {rung.tokens for rung in scale_points(alike, locate_recipe("quickstart", tmp_path), tmp_path, (), 1.0)} == {
+        70_000
+    }
 
 
 @pytest.mark.parametrize(
@@ -105,8 +117,8 @@ def test_a_size_of_which_no_run_came_to_a_number_ends_the_ladder_with_the_cause(
     check_measured(rung, "bits per byte")
     with pytest.raises(GuardError, match="they measure bits per byte, and the ladder's `measure` asks for `bits`"):
         check_measured(rung, "bits")
-    rung.runs[1] = Measured(cause="Numerics: the loss is no number", run_id="run-1")
+    rung.runs[1] = RunResult(cause="Numerics: the loss is no number", run_id="run-1")
     check_measured(rung, "bits per byte")
-    rung.runs[2] = Measured(cause="Numerics: the loss is no number", run_id="run-2")
-    with pytest.raises(GuardError, match=r"no run of 2 layers of 16 came to a number \(Numerics: the loss"):
+    rung.runs[2] = RunResult(cause="Numerics: the loss is no number", run_id="run-2")
+    with pytest.raises(GuardError, match=r"no run of 2 layers of 16 has a result \(Numerics: the loss"):
         check_measured(rung, "bits per byte")

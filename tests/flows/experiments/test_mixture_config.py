@@ -7,7 +7,7 @@ import pytest
 
 from flows.experiments.mixture import MixConfig, read_mix, write_mixture
 from flows.recipe.load import load_recipe
-from flows.recipe.resolve import with_found_weights
+from flows.recipe.resolve import apply_mixture_weights
 from model.errors import InputError, RecipeError
 
 SOURCES = [{"name": "notes", "paths": ["a"]}, {"name": "code", "paths": ["b"]}]
@@ -33,15 +33,15 @@ def test_proxies_may_be_small_and_may_not_read_other_text(tmp_path: Path) -> Non
 
 def test_a_recipe_takes_its_weights_from_what_was_found(tmp_path: Path) -> None:
     (tmp_path / "weights.json").write_text(json.dumps({"weights": {"notes": 0.25, "code": 0.75}}))
-    found = with_found_weights(SOURCES, "weights.json", tmp_path, "recipe.toml")
+    found = apply_mixture_weights(SOURCES, "weights.json", tmp_path, "recipe.toml")
     assert [source["weight"] for source in found] == [0.25, 0.75]
-    assert with_found_weights(SOURCES, None, tmp_path, "recipe.toml") is SOURCES
+    assert apply_mixture_weights(SOURCES, None, tmp_path, "recipe.toml") is SOURCES
     with pytest.raises(InputError, match="no file of weights"):
-        with_found_weights(SOURCES, "gone.json", tmp_path, "recipe.toml")
+        apply_mixture_weights(SOURCES, "gone.json", tmp_path, "recipe.toml")
     with pytest.raises(RecipeError, match="leave one of them out"):
-        with_found_weights([{**SOURCES[0], "weight": 1}, SOURCES[1]], "weights.json", tmp_path, "recipe.toml")
+        apply_mixture_weights([{**SOURCES[0], "weight": 1}, SOURCES[1]], "weights.json", tmp_path, "recipe.toml")
     with pytest.raises(RecipeError, match="the very sources"):
-        with_found_weights(SOURCES[:1], "weights.json", tmp_path, "recipe.toml")
+        apply_mixture_weights(SOURCES[:1], "weights.json", tmp_path, "recipe.toml")
 
 
 def test_what_was_found_is_a_recipe_with_other_weights_that_sum_to_one(foundry: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.experiments.samplers import propose, study_of, told_settings
+from flows.experiments.samplers import format_settings, optuna_study, suggest
 from flows.experiments.search_config import SearchConfig, Value
 from flows.experiments.trial_log import Stop, Trial
 
@@ -38,7 +38,7 @@ def settings(lr: float, rows: int = 8, layers: int = 2, guard: bool = True) -> d
 def test_proposals_lie_in_the_space_with_its_types(sampler: str) -> None:
     trials: list[Trial] = []
     for number in range(12):
-        found = propose(config(sampler=sampler, startup_trials=4), trials)
+        found = suggest(config(sampler=sampler, startup_trials=4), trials)
         assert 1e-5 <= found["train.schedule.peak_lr"] <= 1.0
         assert found["train.batch_rows"] in (4, 8, 16)
         assert isinstance(found["train.batch_rows"], int)
@@ -49,9 +49,9 @@ def test_proposals_lie_in_the_space_with_its_types(sampler: str) -> None:
 
 def test_a_proposal_depends_on_seed_number_and_what_is_known_alone() -> None:
     known = [trial(n, settings(10.0**-n), state="complete", value=float(n)) for n in range(1, 4)]
-    assert propose(config(), known) == propose(config(), known)
-    assert propose(config(), known) != propose(config(), known[:2])
-    assert propose(config(seed=2), known) != propose(config(), known)
+    assert suggest(config(), known) == suggest(config(), known)
+    assert suggest(config(), known) != suggest(config(), known[:2])
+    assert suggest(config(seed=2), known) != suggest(config(), known)
 
 
 def test_the_sampler_sees_paused_running_and_diverged_trials_and_none_that_failed() -> None:
@@ -60,7 +60,7 @@ def test_the_sampler_sees_paused_running_and_diverged_trials_and_none_that_faile
     diverged = trial(2, settings(0.3), state="diverged", rung=0)
     failed = trial(3, settings(0.4), state="failed")
     outside = trial(4, settings(7.0), state="complete", value=1.0)
-    seen = study_of(config(), [paused, running, diverged, failed, outside]).get_trials()
+    seen = optuna_study(config(), [paused, running, diverged, failed, outside]).get_trials()
     assert [one.user_attrs["trial"] for one in seen] == [0, 1, 2]
     assert [one.state.name for one in seen] == ["PRUNED", "RUNNING", "COMPLETE"]
     assert seen[0].intermediate_values == {0: 2.5}
@@ -70,7 +70,7 @@ def test_the_sampler_sees_paused_running_and_diverged_trials_and_none_that_faile
 def test_where_more_is_better_lower_losses_at_rungs_still_are() -> None:
     objective = {"task": "cloze", "metric": "acc", "direction": "maximize"}
     paused = trial(0, settings(0.1), state="paused", rung=0, stops=[Stop(0, 10, 90, 2.5, 1.0, ())])
-    (seen,) = study_of(config(objective=objective), [paused]).get_trials()
+    (seen,) = optuna_study(config(objective=objective), [paused]).get_trials()
     assert seen.intermediate_values == {0: -2.5}
 
 
@@ -80,7 +80,7 @@ def test_it_comes_back_to_a_good_rate_where_chance_does_not() -> None:
     def distance(sampler: str) -> float:
         trials: list[Trial] = []
         for number in range(30):
-            found = propose(config(sampler=sampler), trials)
+            found = suggest(config(sampler=sampler), trials)
             off = abs(math.log10(found["train.schedule.peak_lr"]) + 2)  # type: ignore[arg-type]
             trials.append(trial(number, found, state="complete", value=off))
         return sum(one.value or 0.0 for one in trials[20:]) / 10
@@ -89,4 +89,4 @@ def test_it_comes_back_to_a_good_rate_where_chance_does_not() -> None:
 
 
 def test_settings_are_told_briefly() -> None:
-    assert told_settings({"a.b": 0.0123456, "c": True, "d": "cosine", "e": 8}) == "a.b=0.01235, c=true, d=cosine, e=8"
+    assert format_settings({"a.b": 0.0123456, "c": True, "d": "cosine", "e": 8}) == "a.b=0.01235, c=true, d=cosine, e=8"

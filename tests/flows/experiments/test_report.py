@@ -10,8 +10,8 @@ import pytest
 
 from flows.experiments import component_ablation as components_report
 from flows.experiments.ablation_config import AblationConfig
-from flows.experiments.ablation_report import gathered, write_report
-from flows.experiments.trials import Measured
+from flows.experiments.ablation_report import ablation_table, write_report
+from flows.experiments.trials import RunResult
 from flows.metrics.heldout import HeldOut
 from model.checksummed_json import read_sealed
 
@@ -19,20 +19,20 @@ ASKED = AblationConfig.model_validate({"changes": {"wide": {"train.model.width":
 TASK = "cloze acc, zero-shot"
 
 
-def run(loss: float, speed: float, right: dict[str, float], built: tuple[str, ...] = ("train",)) -> Measured:
+def run(loss: float, speed: float, right: dict[str, float], built: tuple[str, ...] = ("train",)) -> RunResult:
     values = {"bits per byte": loss, TASK: sum(right.values()) / len(right), "tokens a second": speed}
-    return Measured(values, {TASK, "tokens a second"}, {TASK: right}, built, "run")
+    return RunResult(values, {TASK, "tokens a second"}, {TASK: right}, built, "run")
 
 
 RUNS = {
     "base": {1: run(3.0, 100, {"a": 0, "b": 0}, ("sample", "train")), 2: run(5.0, 120, {"a": 0, "b": 1})},
     "wide": {1: run(2.0, 50, {"a": 1, "b": 1}), 2: run(4.0, 70, {"a": 1, "b": 1})},
-    "broken": {1: Measured(cause="Numerics: no </script> number")},
+    "broken": {1: RunResult(cause="Numerics: no </script> number")},
 }
 
 
 def test_differences_are_the_seeds_and_the_items() -> None:
-    found = gathered(ASKED, RUNS)
+    found = ablation_table(ASKED, RUNS)
     assert found["measures"] == ["bits per byte", TASK, "tokens a second"]
     base, wide, broken = found["lines"]
     assert (base["built"], wide["built"]) == (["sample", "train"], ["train"])
@@ -45,10 +45,10 @@ def test_differences_are_the_seeds_and_the_items() -> None:
     assert broken["measures"] == {}
 
 
-def held(bits: dict[tuple[str, bytes], float], metric: str = "bits_per_byte", vocabulary: str = "v") -> Measured:
+def held(bits: dict[tuple[str, bytes], float], metric: str = "bits_per_byte", vocabulary: str = "v") -> RunResult:
     """A run that held out documents of 8 bytes each."""
     documents = {(source, doc_id, 0, 8): value for (source, doc_id), value in bits.items()}
-    return Measured(
+    return RunResult(
         {"bits per byte": 9.0, "perplexity": 90.0},
         heldout=HeldOut({metric: documents}),
         of_heldout={"bits per byte": "bits_per_byte", "perplexity": "perplexity"},
@@ -71,7 +71,7 @@ def test_runs_that_held_out_other_text_are_compared_on_what_both_held_out(tmp_pa
 def test_perplexities_of_other_tokens_are_not_compared() -> None:
     same = {("a", b"1"): 16.0}
     runs = {"base": {1: held(same)}, "wide": {1: held(same, vocabulary="larger")}}
-    line = gathered(ASKED, runs)["lines"][1]["measures"]
+    line = ablation_table(ASKED, runs)["lines"][1]["measures"]
     assert line["bits per byte"]["difference"] == 0.0
     assert "documents" not in line["bits per byte"]
     assert line["perplexity"] == {"value": 90.0, "n": 1, "not_compared": "other tokens"}
@@ -112,9 +112,9 @@ def test_parts_are_written_dearest_first(tmp_path: Path) -> None:
     assert "figure-size" in Path(paths["page"]).read_text()
 
 
-@pytest.mark.parametrize("seeds", [{}, {1: Measured(cause="Bug: x")}])
-def test_without_a_base_there_are_values_and_no_differences(seeds: dict[int, Measured]) -> None:
-    _, wide = gathered(ASKED, {"base": seeds, "wide": RUNS["wide"]})["lines"]
+@pytest.mark.parametrize("seeds", [{}, {1: RunResult(cause="Bug: x")}])
+def test_without_a_base_there_are_values_and_no_differences(seeds: dict[int, RunResult]) -> None:
+    _, wide = ablation_table(ASKED, {"base": seeds, "wide": RUNS["wide"]})["lines"]
     assert wide["measures"]["bits per byte"] == {"value": 3.0, "n": 2}
 
 

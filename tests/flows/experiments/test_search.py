@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flows.experiments.trial_log import Book, Trial
+from flows.experiments.trial_log import Trial, TrialLog
 from flows.recipe.load import load_recipe
 from flows.runs.record import list_runs
 
@@ -105,7 +105,7 @@ def models(root: Path) -> list[str]:
 def test_a_search_killed_again_and_again_finds_what_an_undisturbed_one_does(foundry: Path, tmp_path: Path) -> None:
     recipe = searched(foundry, tmp_path, "trials = 5", LR)
     search(recipe, tmp_path / "whole")
-    whole = Book(tmp_path / "whole" / "searches" / "foundry" / "trials.jsonl").trials
+    whole = TrialLog(tmp_path / "whole" / "searches" / "foundry" / "trials.jsonl").trials
     states = Counter(trial.state for trial in whole)
     assert states["complete"] >= 1
     assert states["paused"] >= 2
@@ -126,5 +126,5 @@ def test_a_search_killed_again_and_again_finds_what_an_undisturbed_one_does(foun
         os.kill(running.pid, signal.SIGKILL)
         running.wait()
     search(recipe, root)
-    assert told(Book(path).trials) == told(whole)
+    assert told(TrialLog(path).trials) == told(whole)
     assert models(root) == models(tmp_path / "whole")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flows.experiments.search_config import SearchConfig, read_search
-from flows.experiments.study import Asked, Study, add_by_hand, parsed, reopen
+from flows.experiments.study import Study, StudyRequest, add_manual_trial, parse_setting, reopen
 from flows.recipe.load import load_recipe
 from model.errors import InputError, RecipeError
 
@@ -27,7 +27,7 @@ def write(foundry: Path, tmp_path: Path) -> Any:
 
 
 def study(path: Path, tmp_path: Path, **words: Any) -> Study:
-    return Study(Asked(path), read_search(path, None, words.get("trials"), None), tmp_path / "root")
+    return Study(StudyRequest(path), read_search(path, None, words.get("trials"), None), tmp_path / "root")
 
 
 def test_a_run_does_not_mind_what_is_searched(write, foundry: Path, tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_recipe_without_a_search_is_told_what_to_write(foundry: Path) -> None:
         ('"train.schedule.peak_rate" = { low = 1e-4, high = 1e-1 }', "train.schedule.peak_rate: unknown key"),
         ('"train.schedule.peak_lr" = { low = 0.0, high = 1.0 }', r"train.schedule.peak_lr.*greater than 0"),
         ('"train.batch_rows" = { choices = [8, 12] }', "micro_batch_rows 8 does not divide batch_rows 12"),
-        ('"train.checkpoint_steps" = { choices = [10, 20] }', "decides no result"),
+        ('"train.checkpoint_steps" = { choices = [10, 20] }', "has no effect on the result"),
         (f'{LR}\n"train.model.dropout" = {{ low = 0.0, high = 0.2 }}', "units dropped"),
         ('"vocab.vocab_size" = { choices = [400, 512] }', "other text, or other tokens"),
     ],
@@ -82,33 +82,33 @@ def test_a_study_goes_on_with_more_trials_and_not_with_another_space(write, tmp_
     begun = study(write(), tmp_path)
     assert begun.name == "foundry"
     assert study(write(head="trials = 9\nparallel = 2"), tmp_path).config.trials == 9
-    with pytest.raises(RecipeError, match=r"began as another: .*high.* 0.1 -> 0.2.*another name"):
+    with pytest.raises(RecipeError, match=r"has another definition: .*high.* 0.1 -> 0.2.*another name"):
         study(write(LR.replace("1e-1", "2e-1")), tmp_path)
-    with pytest.raises(RecipeError, match=r"began as another: .*seed"):
-        Study(Asked(write(), ("seed=3",)), SearchConfig.model_validate(begun.config), tmp_path / "root")
+    with pytest.raises(RecipeError, match=r"has another definition: .*seed"):
+        Study(StudyRequest(write(), ("seed=3",)), SearchConfig.model_validate(begun.config), tmp_path / "root")
 
 
 def test_the_first_trial_is_the_recipe_itself_and_what_a_kill_left_goes_on_first(write, tmp_path: Path) -> None:
     begun = study(write(), tmp_path)
-    first, rung = begun.next_part(()) or pytest.fail("nothing to do")
+    first, rung = begun.next_segment(()) or pytest.fail("nothing to do")
     assert (first.origin, rung) == ("recipe", 0)
     assert first.settings == {"train.schedule.peak_lr": 2e-3}
-    second, _ = begun.next_part({0}) or pytest.fail("nothing to do")
+    second, _ = begun.next_segment({0}) or pytest.fail("nothing to do")
     assert second.origin == "tpe"
     again = study(write(), tmp_path)
-    assert again.next_part(()) == (first, 0)
-    assert again.next_part({0}) == (second, 0)
-    assert again.next_part({0, 1}) is not None
-    assert again.next_part({0, 1, 2}) is not None
-    assert again.next_part({0, 1, 2, 3}) is None
+    assert again.next_segment(()) == (first, 0)
+    assert again.next_segment({0}) == (second, 0)
+    assert again.next_segment({0, 1}) is not None
+    assert again.next_segment({0, 1, 2}) is not None
+    assert again.next_segment({0, 1, 2, 3}) is None
 
 
 def test_what_a_person_adds_is_taken_next_with_the_recipes_other_values(write, tmp_path: Path) -> None:
     space = f'{LR}\n"train.schedule.warmup_share" = {{ low = 0.0, high = 0.2 }}'
     begun = study(write(space), tmp_path)
-    begun.next_part(())
-    add_by_hand(reopen(tmp_path / "root", "foundry"), dict([parsed("train.schedule.peak_lr=0.5")]))
-    mine, rung = begun.next_part({0}) or pytest.fail("nothing to do")
+    begun.next_segment(())
+    add_manual_trial(reopen(tmp_path / "root", "foundry"), dict([parse_setting("train.schedule.peak_lr=0.5")]))
+    mine, rung = begun.next_segment({0}) or pytest.fail("nothing to do")
     assert (mine.origin, rung) == ("hand", 0)
     assert mine.settings == {"train.schedule.peak_lr": 0.5, "train.schedule.warmup_share": 0.05}
     assert list((begun.folder / "waiting").iterdir()) == []
@@ -116,10 +116,10 @@ def test_what_a_person_adds_is_taken_next_with_the_recipes_other_values(write, t
 
 def test_what_cannot_be_a_trial_is_refused_when_it_is_added(write, tmp_path: Path) -> None:
     begun = study(write(), tmp_path)
-    with pytest.raises(RecipeError, match=r"searches train\.schedule\.peak_lr alone"):
-        add_by_hand(begun, {"train.batch_rows": 8})
+    with pytest.raises(RecipeError, match=r"searches only train\.schedule\.peak_lr"):
+        add_manual_trial(begun, {"train.batch_rows": 8})
     with pytest.raises(RecipeError, match="greater than 0"):
-        add_by_hand(begun, {"train.schedule.peak_lr": -1.0})
+        add_manual_trial(begun, {"train.schedule.peak_lr": -1.0})
     with pytest.raises(InputError, match="there are foundry"):
         reopen(tmp_path / "root", "foundery")
 

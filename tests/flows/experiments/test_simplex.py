@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.experiments.mixture_fit import check_bounds, drawn, minimum, projected
+from flows.experiments.mixture_fit import check_bounds, draw_mixtures, minimize, project
 from model.errors import RecipeError
 
 
@@ -24,43 +24,43 @@ def bounded(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @given(bounded())
 def test_projected_shares_are_shares_and_none_are_nearer(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     point, low, high = case
-    found = projected(point, low, high)
+    found = project(point, low, high)
     assert found.sum() == pytest.approx(1, abs=1e-9)
     assert (found >= low - 1e-12).all()
     assert (found <= high + 1e-12).all()
     random = np.random.default_rng(0)
     for _ in range(20):
-        other = projected(random.uniform(-2, 2, len(point)), low, high)
+        other = project(random.uniform(-2, 2, len(point)), low, high)
         assert ((point - found) ** 2).sum() <= ((point - other) ** 2).sum() + 1e-9
 
 
 def test_shares_that_fit_stay() -> None:
     shares = np.array([0.2, 0.3, 0.5])
-    assert projected(shares, np.zeros(3), np.ones(3)) == pytest.approx(shares, abs=1e-12)
+    assert project(shares, np.zeros(3), np.ones(3)) == pytest.approx(shares, abs=1e-12)
 
 
 def test_the_least_of_a_linear_function_is_what_greed_finds() -> None:
     """The cheapest source to its cap, the dearest at its floor, and the rest between."""
     price, low, high = np.array([3.0, 1.0, 2.0]), np.array([0.1, 0.1, 0.1]), np.array([1.0, 0.5, 1.0])
-    found = minimum(lambda share: price, 1.0, np.ones(3) / 3, low, high)
+    found = minimize(lambda share: price, 1.0, np.ones(3) / 3, low, high)
     assert found == pytest.approx([0.1, 0.5, 0.4], abs=1e-9)
 
 
 def test_the_least_distance_is_the_projection() -> None:
     point, low, high = np.array([0.9, 0.4, -0.2]), np.full(3, 0.05), np.array([0.6, 1.0, 1.0])
-    found = minimum(lambda share: 2 * (share - point), 2.0, np.ones(3) / 3, low, high)
-    assert found == pytest.approx(projected(point, low, high), abs=1e-9)
+    found = minimize(lambda share: 2 * (share - point), 2.0, np.ones(3) / 3, low, high)
+    assert found == pytest.approx(project(point, low, high), abs=1e-9)
 
 
 def test_random_mixtures_keep_the_bounds_lie_around_the_prior_and_are_the_seeds() -> None:
     prior, low, high = np.array([0.6, 0.3, 0.1]), np.full(3, 0.01), np.array([1.0, 0.5, 1.0])
-    found = drawn(prior, low, high, 2000, seed=5)
+    found = draw_mixtures(prior, low, high, 2000, seed=5)
     assert found.sum(axis=1) == pytest.approx(np.ones(2000))
     assert (found >= low - 1e-12).all()
     assert (found <= high + 1e-12).all()
-    assert np.array_equal(found, drawn(prior, low, high, 2000, seed=5))
-    assert not np.array_equal(found, drawn(prior, low, high, 2000, seed=6))
-    free = drawn(prior, np.zeros(3), np.ones(3), 2000, seed=5)
+    assert np.array_equal(found, draw_mixtures(prior, low, high, 2000, seed=5))
+    assert not np.array_equal(found, draw_mixtures(prior, low, high, 2000, seed=6))
+    free = draw_mixtures(prior, np.zeros(3), np.ones(3), 2000, seed=5)
     assert free.mean(axis=0) == pytest.approx(prior, abs=0.03)
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from flows.experiments import search as trial
-from flows.experiments.search import Stretch, go_stretch, objective_value
+from flows.experiments.search import TrialSegment, objective_value, run_segment
 from flows.experiments.search_config import ObjectiveConfig
 from flows.recipe.load import load_recipe
 from model.errors import BessemerError, Infra, InputError, Numerics, RecipeError
@@ -51,45 +51,47 @@ def test_an_objective_that_was_not_measured_names_those_that_were(asked: dict[st
 
 
 @pytest.fixture
-def stretch(foundry: Path, tmp_path: Path) -> Stretch:
-    return Stretch(4, 1, load_recipe(foundry / "foundry.toml", tmp_path), "run", ObjectiveConfig())
+def stretch(foundry: Path, tmp_path: Path) -> TrialSegment:
+    return TrialSegment(4, 1, load_recipe(foundry / "foundry.toml", tmp_path), "run", ObjectiveConfig())
 
 
 @pytest.mark.parametrize(
     ("error", "state"), [(Numerics("no number"), "diverged"), (RecipeError("these two\ndo not go together"), "failed")]
 )
 def test_a_trial_that_fails_keeps_its_cause(
-    stretch: Stretch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BessemerError, state: str
+    stretch: TrialSegment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BessemerError, state: str
 ) -> None:
     def fail(*words: Any) -> dict[str, Any]:
         raise error
 
-    monkeypatch.setattr(trial, "run_road", fail)
-    came = go_stretch(stretch, tmp_path, ProgressListener())
+    monkeypatch.setattr(trial, "run_pipeline", fail)
+    came = run_segment(stretch, tmp_path, ProgressListener())
     assert (came.number, came.state, came.stop.rung, came.stop.loss) == (4, state, 1, None)
     assert came.cause == f"{type(error).__name__}: {' '.join(str(error).split())}"
-    assert came.told == came.cause
+    assert came.summary == came.cause
 
 
 def test_a_machine_that_fails_is_no_fault_of_the_trial(
-    stretch: Stretch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stretch: TrialSegment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*words: Any) -> dict[str, Any]:
         raise Infra("the disk is full")
 
-    monkeypatch.setattr(trial, "run_road", fail)
+    monkeypatch.setattr(trial, "run_pipeline", fail)
     with pytest.raises(Infra, match="disk"):
-        go_stretch(stretch, tmp_path, ProgressListener())
+        run_segment(stretch, tmp_path, ProgressListener())
 
 
-def test_a_pause_tells_where_and_how_good(stretch: Stretch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_tells_where_and_how_good(
+    stretch: TrialSegment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stages = [
         {"stage": "sample", "outcome": "built"},
         {"stage": "clean", "outcome": "reused"},
         {"stage": "train", "outcome": "paused", "step": 9, "steps": 74, "loss": 4.5},
     ]
-    monkeypatch.setattr(trial, "run_road", lambda *words: {"state": "paused", "stages": stages})
-    came = go_stretch(stretch, tmp_path, ProgressListener())
+    monkeypatch.setattr(trial, "run_pipeline", lambda *words: {"state": "paused", "stages": stages})
+    came = run_segment(stretch, tmp_path, ProgressListener())
     assert (came.state, came.stop.step, came.stop.steps, came.stop.loss) == ("paused", 9, 74, 4.5)
     assert came.stop.built == ("sample", "train")
-    assert came.told == "loss 4.5000 after step 9 of 74"
+    assert came.summary == "loss 4.5000 after step 9 of 74"

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from flows.metrics.accounting import remarks
+from flows.metrics.accounting import run_warnings
 from tasks.artifacts.report import SourceCounts, StageReport
 
 
@@ -25,7 +25,7 @@ def mixed(weight: float, planned: float, realised: float) -> dict[str, Any]:
 def test_a_small_source_that_a_rule_empties_is_told_with_the_rule():
     sample = reported({"prose": counts(9, 9), "mixed": counts(2, 2)})
     clean = reported({"prose": counts(9, 8, short=1), "mixed": counts(2, 0, gopher_words_min=2)})
-    assert remarks({"sample": sample, "clean": clean}, {}) == [
+    assert run_warnings({"sample": sample, "clean": clean}, {}) == [
         "source `mixed` gave nothing to train on: 2 of 2 dropped in clean by gopher_words_min"
     ]
 
@@ -35,7 +35,7 @@ def test_every_fate_of_an_emptied_source_is_told():
     sample = reported({"mixed": lost, "prose": counts(1, 1)})
     clean = reported({"mixed": counts(6, 2, short=1, ugly=3), "prose": counts(1, 1)})
     dedup = reported({"mixed": counts(2, 0, copy=2), "prose": counts(1, 1)})
-    assert remarks({"sample": sample, "clean": clean, "dedup": dedup}, {}) == [
+    assert run_warnings({"sample": sample, "clean": clean, "dedup": dedup}, {}) == [
         "source `mixed` gave nothing to train on: 2 of 9 not selected in sample, 1 of 9 rejected in sample as"
         " unreadable, 4 of 9 dropped in clean by ugly (3), short (1), 2 of 9 dropped in dedup by copy"
     ]
@@ -44,7 +44,9 @@ def test_every_fate_of_an_emptied_source_is_told():
 def test_a_source_without_documents_is_told_and_one_without_weight_is_not():
     plan = {"prose": {"weight": 1.0}, "empty": {"weight": 0.5}, "left out": {"weight": 0}}
     sample = reported({"prose": counts(1, 1)}, mixture_plan=plan)
-    assert remarks({"sample": sample}, {}) == ["source `empty` gave nothing to train on: its files hold no document"]
+    assert run_warnings({"sample": sample}, {}) == [
+        "source `empty` gave nothing to train on: its files hold no document"
+    ]
 
 
 def test_a_mixture_a_point_off_the_weights_is_told_with_its_cause():
@@ -54,11 +56,11 @@ def test_a_mixture_a_point_off_the_weights_is_told_with_its_cause():
     chunk = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
     told = (
         "training read another mixture than the recipe asks for: code 10.0% and not 50.0% (its 1,200 tokens are read"
-        " 4.00 times, as often as is allowed); prose 90.0% and not 50.0% (what others lack went to it)"
+        " 4.00 times, as often as is allowed); prose 90.0% and not 50.0% (it replaces what other sources lack)"
     )
-    assert remarks({"sample": sample, "chunk": chunk}, {"limit": 1.0}) == [told]
+    assert run_warnings({"sample": sample, "chunk": chunk}, {"limit": 1.0}) == [told]
     small = f"{told}. The limit of 1.00% leaves sources too small for their weights"
-    assert remarks({"sample": sample, "chunk": chunk}, {"limit": 0.01}) == [small]
+    assert run_warnings({"sample": sample, "chunk": chunk}, {"limit": 0.01}) == [small]
 
 
 def test_a_mixture_within_a_point_of_the_weights_is_as_asked():
@@ -66,15 +68,15 @@ def test_a_mixture_within_a_point_of_the_weights_is_as_asked():
     sample = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture_plan=plan)
     mixture = {"prose": mixed(0.5, 0.5, 0.509), "code": mixed(0.5, 0.5, 0.491)}
     chunk = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
-    assert remarks({"sample": sample, "chunk": chunk}, {"limit": 0.01}) == []
+    assert run_warnings({"sample": sample, "chunk": chunk}, {"limit": 0.01}) == []
 
 
 def test_a_source_that_is_gone_counts_as_a_share_of_nothing():
     plan = {"prose": {"weight": 0.7}, "code": {"weight": 0.3}}
     sample = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture_plan=plan)
     chunk = reported({"prose": counts(9, 9)}, mixture={"prose": mixed(1.0, 1.0, 1.0)})
-    *_, shares = remarks({"sample": sample, "chunk": chunk}, {})
-    assert "code 0.0% and not 30.0% (nothing of it was left); prose 100.0% and not 70.0% (what others lack" in shares
+    *_, shares = run_warnings({"sample": sample, "chunk": chunk}, {})
+    assert "code 0.0% and not 30.0% (none of its text was left); prose 100.0% and not 70.0% (it replaces what" in shares
 
 
 def test_with_a_temperature_the_weights_are_those_that_chunk_found():
@@ -82,29 +84,29 @@ def test_with_a_temperature_the_weights_are_those_that_chunk_found():
     sample = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture_plan=plan)
     mixture = {"prose": mixed(0.8, 0.8, 0.8), "code": mixed(0.2, 0.2, 0.2)}
     chunk = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
-    assert remarks({"sample": sample, "chunk": chunk}, {"temperature": 2.0}) == []
-    assert len(remarks({"sample": sample, "chunk": chunk}, {})) == 1
+    assert run_warnings({"sample": sample, "chunk": chunk}, {"temperature": 2.0}) == []
+    assert len(run_warnings({"sample": sample, "chunk": chunk}, {})) == 1
 
 
 def test_a_vocabulary_that_loses_words_is_told_by_source():
     shares = {"code": 0.0, "mixed": 0.01, "poems": 0.0312}
-    (told,) = remarks({"vocab": reported({}, vocabulary={"unknown_share": shares})}, {})
+    (told,) = run_warnings({"vocab": reported({}, vocabulary={"unknown_share": shares})}, {})
     assert told.startswith("3.1% of the tokens of source `poems` are unknown words")
     assert told.endswith("raise vocab.vocab_size or vocab.character_coverage, or take another vocab.model_type")
     extended = {"unknown_share": shares, "base": {"pieces": 300}}
-    (told,) = remarks({"vocab": reported({}, vocabulary=extended)}, {})
+    (told,) = run_warnings({"vocab": reported({}, vocabulary=extended)}, {})
     assert told.endswith("extend the base by the source's script with vocab.extend, or take another base")
-    assert remarks({"vocab": reported({}, vocabulary={"pieces": 300})}, {}) == []
+    assert run_warnings({"vocab": reported({}, vocabulary={"pieces": 300})}, {}) == []
 
 
 def test_rows_that_are_mostly_padding_are_told_with_a_cure():
     rows = {"objective": "masked_lm", "packing": "pairs", "row_length": 512, "rows": 10}
     of_chat = reported({"chat": counts(9, 9)}, rows=rows, padding_share=0.94)
-    assert remarks({"chunk": of_chat}, {}) == [
+    assert run_warnings({"chunk": of_chat}, {}) == [
         "94% of the rows of 512 tokens are padding: the texts are too short for them, or too long to stand two in a"
         " row; a smaller train.model.context leaves less"
     ]
     awkward = reported({"notes": counts(9, 9)}, rows={**rows, "packing": "best_fit"}, padding_share=0.4)
-    assert remarks({"chunk": awkward}, {})[0].endswith("train.model.context or chunk.packing = concat leaves less")
+    assert run_warnings({"chunk": awkward}, {})[0].endswith("train.model.context or chunk.packing = concat leaves less")
     full = reported({"books": counts(9, 9)}, rows=rows, padding_share=0.1)
-    assert remarks({"chunk": full}, {}) == []
+    assert run_warnings({"chunk": full}, {}) == []

@@ -1,6 +1,6 @@
 """The terminal says where fewer examples were shown than were asked for, in the words that evaluate left."""
 
-from flows.metrics.heldout import drawn_told, shots_told
+from flows.metrics.heldout import describe_few_shot_limits, describe_sampled_items
 from tasks.evaluate.benchmarks.items import Item
 from tasks.evaluate.benchmarks.prompts import Answered, Prompt
 from tasks.evaluate.benchmarks.run import Asked
@@ -17,20 +17,20 @@ def row(shots: int, shown: list[int]) -> dict[str, object]:
 
 def test_shots_that_do_not_fit_are_told_once_for_each_number() -> None:
     rows = [row(0, [0, 0, 0, 0]), row(1, [1, 1, 1, 1]), row(3, [1, 1, 1, 2]), row(3, [1, 1, 1, 2])]
-    assert shots_told(rows) == (
+    assert describe_few_shot_limits(rows) == (
         "cloze 3-shot shows 1.25 examples on average, for 4 of 4 items leave no room for more. A larger"
         " train.model.context holds more"
     )
 
 
 def test_where_all_fit_nothing_is_told() -> None:
-    assert shots_told([row(0, [0, 0]), row(1, [1, 1]), {"task": "cloze", "shots": 3, "note": None}]) == ""
+    assert describe_few_shot_limits([row(0, [0, 0]), row(1, [1, 1]), {"task": "cloze", "shots": 3, "note": None}]) == ""
 
 
 def test_items_that_were_drawn_are_told_once_for_each_benchmark() -> None:
     asked = Asked("cloze", 0, [], {}, asked=160, evaluated=160, available=1320)
     rows = [{"task": "cloze", "note": "; ".join(["per chars", *asked.notes])}] * 2
-    assert drawn_told([*rows, {"task": "pairs", "note": "per chars"}, {"task": "none", "note": None}]) == (
-        "cloze 160 of 1,320 items, as many as its max_items lets be drawn"
+    assert describe_sampled_items([*rows, {"task": "pairs", "note": "per chars"}, {"task": "none", "note": None}]) == (
+        "cloze 160 of 1,320 items, limited by its max_items"
     )
-    assert drawn_told([row(0, [0, 0])]) == ""
+    assert describe_sampled_items([row(0, [0, 0])]) == ""

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.nightly.finish import fail
 from flows.nightly.history import Night, list_nights
-from flows.nightly.night import Between, idle, spend
+from flows.nightly.night import Between, run_nightly, skip_nightly
 from flows.nightly.recipe import RawRecipe, read_raw
-from flows.nightly.start import alone, begun, look
+from flows.nightly.start import exclusive_nightly, find_new_data, start_nightly
 from flows.recipe.schema import Recipe
 from model.checksummed_json import write_sealed
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
@@ -41,21 +41,21 @@ def road_that_fails(recipe: Recipe, root: Path, run_id: str, between: Between) -
 
 
 def end_with(state: str, root: Path, folder: Path) -> Night:
-    night = look(raw_of(folder, root)).night
+    night = find_new_data(raw_of(folder, root)).night
     night.state = state
     night.save(root)
     return night
 
 
 def test_on_the_first_night_all_is_new_and_then_only_what_came_since(folder: Path, root: Path) -> None:
-    first = look(raw_of(folder, root))
+    first = find_new_data(raw_of(folder, root))
     assert (first.base, len(first.night.files["notes"])) == (None, len(list((folder / "notes").iterdir())))
     assert first.recipe() == first.whole
     end_with("promoted", root, folder)
-    assert look(raw_of(folder, root)).nothing_new
+    assert find_new_data(raw_of(folder, root)).nothing_new
     (folder / "notes" / "note-00.txt").write_text("Other words than before.\n")
     (folder / "notes" / "new.txt").write_text("New words.\n")
-    assert sorted(look(raw_of(folder, root)).night.files["notes"]) == ["new.txt", "note-00.txt"]
+    assert sorted(find_new_data(raw_of(folder, root)).night.files["notes"]) == ["new.txt", "note-00.txt"]
 
 
 def test_where_nothing_is_new_the_night_says_so_and_ends_well(folder: Path, root: Path) -> None:
@@ -63,7 +63,7 @@ def test_where_nothing_is_new_the_night_says_so_and_ends_well(folder: Path, root
     words = ["nightly", str(folder / "foundry.toml"), "--root", str(root)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0
-    assert "nothing new; no new data: every file was read by a night before" in done.output.replace("\n", " ")
+    assert "nothing new; no new data: every file was read by an earlier nightly run" in done.output.replace("\n", " ")
     assert not (root / "artifacts").exists()
     assert "nothing new" in CliRunner().invoke(app, ["nightly", "--list", "--root", str(root)]).output
     listed = json.loads(CliRunner().invoke(app, ["nightly", "--list", "--json", "--root", str(root)]).output)
@@ -72,76 +72,76 @@ def test_where_nothing_is_new_the_night_says_so_and_ends_well(folder: Path, root
 
 def test_a_night_that_fails_is_told_and_its_files_wait_for_the_next(webhook: Any, folder: Path, root: Path) -> None:
     with webhook() as (address, heard):
-        tonight = look(raw_of(folder, root, f"notify.webhook={address}"))
+        tonight = find_new_data(raw_of(folder, root, f"notify.webhook={address}"))
         with pytest.raises(Infra, match="the disk is full"):
-            spend(tonight, road_that_fails, None)
+            run_nightly(tonight, road_that_fails, None)
     (one,) = heard
     assert (one["json"]["event"], one["json"]["why"]) == ("failed", "Infra: the disk is full")
     (night,) = list_nights(root)
     assert (night.state, night.told) == ("failed", ["webhook: sent"])
-    assert look(raw_of(folder, root)).night.files == night.files
+    assert find_new_data(raw_of(folder, root)).night.files == night.files
 
 
 def test_a_night_that_lacks_something_does_not_begin(folder: Path, root: Path) -> None:
-    tonight = look(raw_of(folder, root, "nightly.spare_gigabytes=1e9"))
-    with pytest.raises(Infra, match="the night did not begin:\n  disk: "):
-        spend(tonight, road_that_fails, None)
+    tonight = find_new_data(raw_of(folder, root, "nightly.spare_gigabytes=1e9"))
+    with pytest.raises(Infra, match="the nightly run did not start:\n  disk: "):
+        run_nightly(tonight, road_that_fails, None)
     assert [night.state for night in list_nights(root)] == ["failed"]
 
 
 def test_a_night_that_ended_without_a_word_is_told_as_such(folder: Path, root: Path) -> None:
     end_with("under way", root, folder)
     with pytest.raises(Infra):
-        spend(look(raw_of(folder, root)), road_that_fails, None)
+        run_nightly(find_new_data(raw_of(folder, root)), road_that_fails, None)
     told = [(night.state, night.why) for night in list_nights(root)]
     assert told[0] == (
         "interrupted",
-        "it ended without a word; what it had built stands, and the next night went on with its files",
+        "it died; finished artifacts are kept, and the next nightly run takes its files",
     )
     assert told[1][0] == "failed"
 
 
 def test_two_nights_never_collide(folder: Path, root: Path) -> None:
     words = ["nightly", str(folder / "foundry.toml"), "--root", str(root)]
-    with alone(root):
+    with exclusive_nightly(root):
         done = CliRunner().invoke(app, words)
         assert done.exit_code == Infra.exit_code
-        assert "another night is under way" in done.stderr
+        assert "another nightly run is under way" in done.stderr
     end_with("promoted", root, folder)
     assert CliRunner().invoke(app, words).exit_code == 0
 
 
 def test_a_night_that_went_down_with_its_machine_does_not_stop_the_next(root: Path) -> None:
-    with alone(root):
+    with exclusive_nightly(root):
         (lease,) = (root / "locks" / "nightly").glob("*.lease")
         left = lease.read_bytes()
     beat, _, record = left.partition(b"\n")
     holder = {**json.loads(record), "boot": "an earlier start"}
     lease.write_bytes(beat + b"\n" + json.dumps(holder).encode())
     heard: list[str] = []
-    with alone(root, heard.append, seconds=0.5):
-        assert [sentence.partition(" was begun by process ")[0] for sentence in heard] == ["a night"]
+    with exclusive_nightly(root, heard.append, seconds=0.5):
+        assert [sentence.partition(" was started by process ")[0] for sentence in heard] == ["a nightly run"]
 
 
 def test_the_files_of_a_night_are_asked_for_by_its_name(folder: Path, root: Path) -> None:
     blocked = end_with("blocked", root, folder)
-    assert look(raw_of(folder, root)).nothing_new
-    assert look(raw_of(folder, root), (blocked.run_id[:12],)).night.files == blocked.files
-    with pytest.raises(InputError, match="no night with an id that begins so"):
-        look(raw_of(folder, root), ("nobody",))
+    assert find_new_data(raw_of(folder, root)).nothing_new
+    assert find_new_data(raw_of(folder, root), (blocked.run_id[:12],)).night.files == blocked.files
+    with pytest.raises(InputError, match="no nightly run has such an id"):
+        find_new_data(raw_of(folder, root), ("nobody",))
 
 
 def test_idle_nights_can_be_told_too(webhook: Any, folder: Path, root: Path) -> None:
     end_with("promoted", root, folder)
     with webhook() as (address, heard):
-        idle(look(raw_of(folder, root, f"notify.webhook={address}", 'notify.on=["nothing"]')))
+        skip_nightly(find_new_data(raw_of(folder, root, f"notify.webhook={address}", 'notify.on=["nothing"]')))
     assert [one["json"]["event"] for one in heard] == ["nothing new"]
 
 
 def test_a_source_that_cannot_be_found_is_told_too(webhook: Any, folder: Path, root: Path) -> None:
     (folder / "notes").rename(folder / "gone")
     with webhook() as (address, heard), pytest.raises(InputError, match="does not exist"):
-        look(raw_of(folder, root, f"notify.webhook={address}"))
+        find_new_data(raw_of(folder, root, f"notify.webhook={address}"))
     assert [one["json"]["event"] for one in heard] == ["failed"]
     assert [night.state for night in list_nights(root)] == ["failed"]
 
@@ -152,7 +152,7 @@ def test_a_night_that_was_stopped_is_no_failure(webhook: Any, folder: Path, root
 
     with webhook() as (address, heard):
         with pytest.raises(KeyboardInterrupt):
-            spend(look(raw_of(folder, root, f"notify.webhook={address}")), road_that_is_stopped, None)
+            run_nightly(find_new_data(raw_of(folder, root, f"notify.webhook={address}")), road_that_is_stopped, None)
         assert heard == []
     assert [(night.state, night.why) for night in list_nights(root)] == [("interrupted", "it was stopped")]
 
@@ -163,7 +163,7 @@ def test_a_night_that_was_killed_behind_its_promotion_is_promoted(folder: Path, 
     (root / "promotions" / "000001").mkdir(parents=True)
     write_sealed(root / "promotions" / "000001" / "promotion.json", made)
     with pytest.raises(InputError, match="no run"):  # Its run has no record here; what became of it is told before.
-        look(raw_of(folder, root))
+        find_new_data(raw_of(folder, root))
     first, _ = list_nights(root)
     assert (first.state, first.why) == ("promoted", "by a proof")
 
@@ -173,7 +173,7 @@ def test_a_training_that_paused_is_no_night(folder: Path, root: Path) -> None:
         return {"stages": [{"stage": "train", "outcome": "paused"}]}
 
     with pytest.raises(RecipeError, match=r"Leave train\.pause_share out"):
-        spend(look(raw_of(folder, root)), road_to_a_pause, None)
+        run_nightly(find_new_data(raw_of(folder, root)), road_to_a_pause, None)
     assert [night.state for night in list_nights(root)] == ["failed"]
 
 
@@ -188,10 +188,10 @@ def test_people_are_told_where_the_end_of_a_night_cannot_be_written(
         real(night, root)
 
     with webhook() as (address, heard):
-        tonight = look(raw_of(folder, root, f"notify.webhook={address}"))
+        tonight = find_new_data(raw_of(folder, root, f"notify.webhook={address}"))
         monkeypatch.setattr(Night, "save", save)
         with pytest.raises(Infra, match="the disk is full") as caught:
-            spend(tonight, road_that_fails, None)
+            run_nightly(tonight, road_that_fails, None)
     assert "No space left on device" in heard[0]["json"]["text"]
     assert "could not be written" in caught.value.__notes__[0]
     assert [night.state for night in list_nights(root)] == ["under way"]
@@ -210,21 +210,21 @@ def test_what_comes_behind_a_promotion_takes_nothing_of_it(webhook: Any, folder:
         raw = raw_of(folder, root, f"notify.webhook={address}")
         ends: BaseException = Infra("the link cannot be made")
         with pytest.raises(Infra, match="the link"):
-            spend(look(raw), road_that_promotes, None)
+            run_nightly(find_new_data(raw), road_that_promotes, None)
         assert [one["json"]["event"] for one in heard] == ["promoted"]
     (night,) = list_nights(root)
-    assert (night.state, night.why) == ("promoted", "promoted, and failed behind it: Infra: the link cannot be made")
+    assert (night.state, night.why) == ("promoted", "promoted, and failed afterwards: Infra: the link cannot be made")
     shutil.rmtree(root)
     root.mkdir()
     ends = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        spend(look(raw_of(folder, root)), road_that_promotes, None)
+        run_nightly(find_new_data(raw_of(folder, root)), road_that_promotes, None)
     assert [night.state for night in list_nights(root)] == ["promoted"]
 
 
 def test_a_night_whose_end_was_written_stays_as_it_ended(folder: Path, root: Path) -> None:
-    tonight = look(raw_of(folder, root))
-    idle(tonight)
+    tonight = find_new_data(raw_of(folder, root))
+    skip_nightly(tonight)
     fail(tonight.raw, tonight.night, Infra("a server that answers nonsense"))
     assert [night.state for night in list_nights(root)] == ["nothing new"]
 
@@ -240,7 +240,7 @@ def test_a_night_that_cannot_begin_is_told_by_the_addresses_that_can_be_read(
 
     def told(match: str, root: Path = root, settings: tuple[str, ...] = (), **more: Any) -> str:
         heard.clear()
-        with pytest.raises(BessemerError, match=match), begun(str(recipe), root, settings=settings, **more):
+        with pytest.raises(BessemerError, match=match), start_nightly(str(recipe), root, settings=settings, **more):
             raise AssertionError("a night began")
         (one,) = heard
         assert one["json"]["event"] == "failed"
@@ -264,9 +264,12 @@ def test_a_night_that_cannot_begin_is_told_by_the_addresses_that_can_be_read(
 
 
 def test_that_another_night_is_under_way_is_told_to_nobody(webhook: Any, folder: Path, root: Path) -> None:
-    with webhook() as (address, heard), alone(root):
+    with webhook() as (address, heard), exclusive_nightly(root):
         settings = (f"notify.webhook={address}",)
-        with pytest.raises(Infra, match="another night"), begun(str(folder / "foundry.toml"), root, settings=settings):
+        with (
+            pytest.raises(Infra, match="another nightly run"),
+            start_nightly(str(folder / "foundry.toml"), root, settings=settings),
+        ):
             raise AssertionError("a night began")
         assert heard == []
 
@@ -274,8 +277,8 @@ def test_that_another_night_is_under_way_is_told_to_nobody(webhook: Any, folder:
 def test_a_night_that_was_killed_is_told_by_the_next(webhook: Any, folder: Path, root: Path) -> None:
     end_with("under way", root, folder)
     with webhook() as (address, heard):
-        look(raw_of(folder, root, f"notify.webhook={address}"))
-        look(raw_of(folder, root, f"notify.webhook={address}"))
+        find_new_data(raw_of(folder, root, f"notify.webhook={address}"))
+        find_new_data(raw_of(folder, root, f"notify.webhook={address}"))
     (one,) = heard
     assert one["json"]["event"] == "interrupted"
-    assert "it ended without a word" in one["json"]["why"]
+    assert "it died" in one["json"]["why"]

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from flows.nightly.config import NotifyConfig, read_notify
-from flows.nightly.notify import tell
+from flows.nightly.notify import notify
 from model.errors import RecipeError
 
 MESSAGE = {
@@ -23,7 +23,7 @@ MESSAGE = {
 def test_a_webhook_gets_the_message_as_json(webhook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BESSEMER_WEBHOOK_TOKEN", "t0ken")
     with webhook() as (address, heard):
-        assert tell(NotifyConfig(webhook=address), "blocked", MESSAGE) == ["webhook: sent"]
+        assert notify(NotifyConfig(webhook=address), "blocked", MESSAGE) == ["webhook: sent"]
     (one,) = heard
     assert one["path"] == "/hooks/nights"
     assert one["json"] == MESSAGE
@@ -33,16 +33,16 @@ def test_a_webhook_gets_the_message_as_json(webhook: Any, monkeypatch: pytest.Mo
 
 def test_only_what_was_asked_for_is_told(webhook: Any) -> None:
     with webhook() as (address, heard):
-        assert tell(NotifyConfig(webhook=address), "promoted", MESSAGE) == []
-        assert tell(NotifyConfig(webhook=address, on=("promoted",)), "promoted", MESSAGE) == ["webhook: sent"]
-        assert tell(NotifyConfig(), "failed", MESSAGE) == []
+        assert notify(NotifyConfig(webhook=address), "promoted", MESSAGE) == []
+        assert notify(NotifyConfig(webhook=address, on=("promoted",)), "promoted", MESSAGE) == ["webhook: sent"]
+        assert notify(NotifyConfig(), "failed", MESSAGE) == []
     assert len(heard) == 1
 
 
 def test_a_mail_is_one_letter_to_all_with_its_subject_on_one_line(mailbox: Any) -> None:
     with mailbox() as (server, heard):
         config = NotifyConfig(mail_to=("a@example.org", "b@example.org"), mail_from="m@example.org", mail_server=server)
-        assert tell(config, "failed", MESSAGE) == ["mail: sent"]
+        assert notify(config, "failed", MESSAGE) == ["mail: sent"]
     (conversation,) = heard
     head, _, rest = conversation.partition("\ndata\n")
     assert "mail FROM:<m@example.org>" in head
@@ -59,16 +59,16 @@ def test_a_server_in_trouble_is_asked_again_and_what_became_of_it_is_told_withou
     webhook: Any,
 ) -> None:
     with webhook(503, 500) as (address, heard):
-        assert tell(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0) == ["webhook: sent"]
+        assert notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0) == ["webhook: sent"]
         assert len(heard) == 3
     with webhook(503, 503, 404) as (address, _):
-        told = tell(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
+        told = notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
     assert told == ["webhook: failed after 3 attempts (the server answered 404)"]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{probe.getsockname()[1]}"
         both = NotifyConfig(webhook=f"http://{nobody}/s3cret", mail_to=("a@example.org",), mail_server=nobody)
-        told = tell(both, "failed", MESSAGE, pause=0.0)
+        told = notify(both, "failed", MESSAGE, pause=0.0)
     assert told == [
         "webhook: failed after 3 attempts (ConnectionRefusedError)",
         "mail: failed after 3 attempts (ConnectionRefusedError)",
@@ -79,11 +79,11 @@ def test_a_redirect_is_not_followed(webhook: Any, monkeypatch: pytest.MonkeyPatc
     """Elsewhere nobody should get the token, and a GET carries no message."""
     monkeypatch.setenv("BESSEMER_WEBHOOK_TOKEN", "t0ken")
     with webhook() as (elsewhere, heard), webhook(302, to=elsewhere) as (address, _):
-        told = tell(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
+        told = notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
     assert told == ["webhook: sent"]  # By the second attempt, at the same address.
     assert heard == []
     with webhook(302, 307, 302, to=elsewhere) as (address, asked):
-        told = tell(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
+        told = notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
     assert told == ["webhook: failed after 3 attempts (the server answered 302)"]
     assert len(asked) == 3
 
@@ -100,7 +100,7 @@ def test_what_does_not_speak_http_ends_nothing() -> None:
         thread = threading.Thread(target=answer, args=(server,), daemon=True)
         thread.start()
         config = NotifyConfig(webhook=f"http://127.0.0.1:{server.getsockname()[1]}/hooks")
-        told = tell(config, "failed", MESSAGE, pause=0.0)
+        told = notify(config, "failed", MESSAGE, pause=0.0)
         thread.join(10)
     assert told == ["webhook: failed after 3 attempts (BadStatusLine)"]
 
@@ -117,6 +117,6 @@ def test_a_password_is_sent_in_tls_alone(mailbox: Any, monkeypatch: pytest.Monke
     monkeypatch.setenv("BESSEMER_MAIL_USER", "u")
     monkeypatch.setenv("BESSEMER_MAIL_PASSWORD", "s3cret")
     with mailbox() as (server, heard):
-        (told,) = tell(NotifyConfig(mail_to=("a@example.org",), mail_server=server), "failed", MESSAGE)
+        (told,) = notify(NotifyConfig(mail_to=("a@example.org",), mail_server=server), "failed", MESSAGE)
     assert "set notify.mail_starttls = true" in told
     assert heard == []

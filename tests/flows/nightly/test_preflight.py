@@ -10,7 +10,7 @@ import pytest
 
 from flows.nightly.config import NightlyConfig
 from flows.nightly.history import Night
-from flows.nightly.preflight import check_night, expected_needs, hours_told
+from flows.nightly.preflight import check_night, describe_needs, expected_needs
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from model.errors import Infra, InputError, RecipeError
@@ -59,7 +59,7 @@ def test_the_pace_is_that_of_the_night_that_read_most(recipe: Recipe) -> None:
 def test_a_night_that_is_too_long_for_its_text_alone_is_told_so(recipe: Recipe, tmp_path: Path) -> None:
     before: Any = {"sample": Before(1.0, bytes_in=1), "train": Before(1.0, tokens_s=1e9)}
     config = NightlyConfig(max_hours=1, spare_gigabytes=0)
-    with pytest.raises(RecipeError, match=r"of it before training, for .* of new text: put fewer files"):
+    with pytest.raises(RecipeError, match=r"of it before training, for .* of new text: add fewer files"):
         check_night(recipe, NEW, tmp_path, config, before, None)
 
 
@@ -70,7 +70,7 @@ def test_disk_is_the_text_six_times_and_the_checkpoints(recipe: Recipe) -> None:
     needs = expected_needs(recipe, {}, measure=False)
     # Weights once, and two checkpoints and the one being written of 12 bytes a parameter.
     assert needs.disk_bytes == 6 * needs.text_bytes + parameter_count(network_of(recipe)) * (4 + 3 * 12)
-    assert hours_told(needs).startswith("up to ")
+    assert describe_needs(needs).startswith("up to ")
 
 
 def test_a_night_with_room_for_all_begins(recipe: Recipe, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_all_that_is_missing_is_told_at_once(recipe: Recipe, tmp_path: Path, mon
             check_night(recipe, NEW, tmp_path, NightlyConfig(), {}, server)
     told = str(caught.value)
     assert "disk: 1.0 MB free under" in told
-    assert "beside 1 GB to spare" in told
+    assert "plus a reserve of 1 GB" in told
     assert "memory: 1.0 MB free" in told
     assert f"server: the Prefect server at {server} does not answer" in told
     lost = {"notes": {"a.txt": "unreadable", "b.txt": "ab"}}

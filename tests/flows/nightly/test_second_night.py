@@ -7,7 +7,7 @@ from rich.console import Console
 
 from flows.recipe.load import load_recipe
 from flows.reports.terminal import tell_life
-from flows.runs.document_history import life_of
+from flows.runs.document_history import history_of
 from flows.runs.lineage import find_documents
 from tasks.artifacts.build import RunContext
 from tasks.clean.stage import build_clean
@@ -42,8 +42,8 @@ def test_why_names_the_old_document_of_a_new_copy(foundry: Path, root: Path, tmp
     artifacts = {"sample": sampled, "clean": cleaned, "dedup": build_dedup(context, cleaned, recipe.dedup)}
 
     (doc_id,) = find_documents(artifacts, "again.txt")
-    life = life_of(artifacts, doc_id)
-    assert life.fate == "dropped in dedup by rule `exact_duplicate_of_earlier`"
+    life = history_of(artifacts, doc_id)
+    assert life.outcome == "dropped in dedup by rule `exact_duplicate_of_earlier`"
     stays = life.events[-1]["survivor"]
     assert (stays["path"], stays["source"], stays["earlier"]) == ("note-07.txt", "notes", before.name)
     screen = Console(file=io.StringIO(), width=400, color_system=None)
@@ -52,8 +52,8 @@ def test_why_names_the_old_document_of_a_new_copy(foundry: Path, root: Path, tmp
     assert f"stays: notes: note-07.txt record 0, in the earlier dedup artifact {before.name}: {old[:40]}" in told
 
     (other,) = find_documents(artifacts, "other.txt")
-    assert life_of(artifacts, other).fate == "in progress"
+    assert history_of(artifacts, other).outcome == "in progress"
 
     before.rename(tmp_path / "moved away")
-    gone = life_of(artifacts, doc_id).events[-1]["survivor"]
+    gone = history_of(artifacts, doc_id).events[-1]["survivor"]
     assert gone == {"doc_id": stays["doc_id"], "earlier": before.name}

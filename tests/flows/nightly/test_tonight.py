@@ -90,8 +90,8 @@ def test_what_a_recipe_compares_with_by_itself_stays(recipe: Path, tmp_path: Pat
 
 
 def test_a_schedule_that_ends_for_good_is_remarked(recipe: Path, tmp_path: Path) -> None:
-    assert read_raw(str(recipe), tmp_path).remarks() == []
-    (told,) = read_raw(str(recipe), tmp_path, ["train.schedule.kind=cosine"]).remarks()
+    assert read_raw(str(recipe), tmp_path).warnings() == []
+    (told,) = read_raw(str(recipe), tmp_path, ["train.schedule.kind=cosine"]).warnings()
     assert told.startswith("train.schedule.kind is cosine")
 
 
@@ -114,7 +114,7 @@ def test_wrong_tables_are_told_at_once(recipe: Path, tmp_path: Path, setting: st
 
 def test_a_classifier_that_has_nothing_to_learn_from_tonight_is_refused(recipe: Path, tmp_path: Path) -> None:
     raw = read_raw(str(recipe), tmp_path, ["clean.quality.good=['code']"])
-    with pytest.raises(RecipeError, match="learns what is good from code, of which nothing is new tonight"):
+    with pytest.raises(RecipeError, match="learns what is good from code, none of which has new files"):
         raw.of_night({"notes": ["note-01.txt"]}, base(recipe, tmp_path))
 
 

@@ -61,7 +61,7 @@ def test_a_model_that_is_no_worse_passes(evaluated: Evaluated) -> None:
     verdict = judge(evaluated(notes=[19, 23, 22, 27], right=[1, 1, 0, 0]), before, NightlyConfig())
     assert verdict.passed
     assert [one.what for one in verdict.figures] == ["notes: bits_per_byte", "quiz 0-shot: acc"]
-    assert verdict.told() == "no worse in 2 figures"
+    assert verdict.describe() == "no worse in 2 figures"
 
 
 def test_one_source_that_is_surely_worse_blocks_whatever_the_others_gain(evaluated: Evaluated) -> None:
@@ -70,7 +70,7 @@ def test_one_source_that_is_surely_worse_blocks_whatever_the_others_gain(evaluat
     assert not verdict.passed
     assert [one.what for one in verdict.worse] == ["notes: bits_per_byte"]
     # All seven documents rise: one of 128 ways to sign them, and of three figures one may have .05 / 3.
-    assert verdict.told() == "worse beyond chance: notes: bits_per_byte 2.314 -> 3.329 (p 0.008)"
+    assert verdict.describe() == "significantly worse: notes: bits_per_byte 2.314 -> 3.329 (p 0.008)"
     assert [line["blocks"] for line in verdict.to_json()] == [False, False, True]
 
 
@@ -98,4 +98,4 @@ def test_models_without_anything_in_common_cannot_follow_each_other(evaluated: E
     ):
         verdict = judge(after, before, NightlyConfig())
         assert (verdict.comparable, verdict.passed) == (False, False)
-        assert "promote it by hand" in verdict.told()
+        assert "promote it manually" in verdict.describe()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.nightly.history import PROMOTED, Night, list_nights
-from flows.nightly.start import AnotherNightError, alone
+from flows.nightly.start import AnotherNightError, exclusive_nightly
 from flows.runs.lineage import open_run
 from flows.runs.model_registry import current_run, history, needed_runs, promote, undo
 from flows.runs.roots import open_root
@@ -116,10 +116,10 @@ def test_nights_are_known_on_all_machines_and_one_is_spent_at_a_time(machines: M
     night.save(machines.cache("a"))
     assert list_nights(machines.root("b")) == [night]
     with (
-        alone(machines.root("a")),
+        exclusive_nightly(machines.root("a")),
         pytest.raises(AnotherNightError, match="another night is under way"),
-        alone(machines.root("b")),
+        exclusive_nightly(machines.root("b")),
     ):
         pass
-    with alone(machines.root("b")):
+    with exclusive_nightly(machines.root("b")):
         pass

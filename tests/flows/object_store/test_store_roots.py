@@ -15,7 +15,7 @@ import pytest
 import s3fs
 
 from flows.recipe.stages import STAGES
-from flows.runs.object_store import left_in_store
+from flows.runs.object_store import list_leftovers
 from tasks.artifacts.remote.artifacts import part_key
 from tasks.artifacts.remote.object_store import ObjectStore
 
@@ -133,7 +133,7 @@ def test_through_faults_and_over_two_machines_a_run_ends_with_the_digests_of_a_l
     assert {f"/{address.removeprefix('s3://')}/{key}" for key in left} <= late
     known = [(entry["stage"], entry["identity"]) for entry in record["stages"]]
     unfinished = {tuple(key.removesuffix(".json").split("/")[1:3]) for key in left}
-    assert left_in_store(store, known, unfinished_since=time.time() + 1) == sorted(unfinished)
+    assert list_leftovers(store, known, unfinished_since=time.time() + 1) == sorted(unfinished)
 
     assert "all as published" in second.bessemer("store", "verify", "--root", address)
     third = Machine(tmp_path / "c", object_store.environment)

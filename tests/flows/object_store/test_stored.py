@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.runs.object_store import file_problem, left_in_store, manifest_problem, remove_left, remove_stored, set_right
+from flows.runs.object_store import (
+    file_problem,
+    list_leftovers,
+    manifest_problem,
+    remove_leftovers,
+    remove_stored,
+    repair_artifact,
+)
 from model.digests import digest_bytes
 from tasks.artifacts.remote.artifacts import create_stub, fetch_files, put_artifact
 from tasks.artifacts.remote.attach import attached_root, store_of
@@ -45,13 +52,13 @@ def test_damage_in_a_store_is_put_right_from_here_or_taken_out_of_use(folder: Pa
     fetch_files(root, store, folder, [vars(RECORD)])
     store.put(part, b"rows and rots")
     assert "its manifest says" in str(file_problem(folder, RECORD))
-    assert "put into" in set_right(folder, [RECORD.name])
+    assert "put into" in repair_artifact(folder, [RECORD.name])
     assert file_problem(folder, RECORD) is None
 
     (folder / RECORD.name).unlink()
     store.delete([part])
     assert "is missing in s3://" in str(file_problem(folder, RECORD))
-    assert "taken out of use" in set_right(folder, [RECORD.name])
+    assert "taken out of use" in repair_artifact(folder, [RECORD.name])
     assert store.list_objects("manifests") == {}
     (aside,) = store.list_objects("aside")
     assert store.read(aside) == json.loads((folder / "manifest.json").read_text())
@@ -64,10 +71,10 @@ def test_what_builds_left_goes_and_what_stands_stays(folder: Path) -> None:
         store.write(f"unfinished/{stage}/{identity}.json", {})
         store.put(f"checkpoints/{stage}/{identity}/{'d' * 32}", b"weights")
     store.put(f"parts/{left[0]}/{left[1]}/{'e' * 32}", b"rows")
-    assert left_in_store(store, [known], time.time() - 3600) == []
-    places = left_in_store(store, [known], time.time() + 3600)
+    assert list_leftovers(store, [known], time.time() - 3600) == []
+    places = list_leftovers(store, [known], time.time() + 3600)
     assert places == [known, left]
-    remove_left(store, places)
+    remove_leftovers(store, places)
     assert store.list_objects("unfinished") == store.list_objects("checkpoints") == {}
     assert list(store.list_objects("parts")) == [f"parts/clean/{'1' * 32}/{RECORD.digest}"]
     remove_stored(store, [known])

@@ -16,7 +16,7 @@ from flows.planning.preconditions import check_memory, check_prerequisites
 from flows.planning.start_run import start_run
 from flows.recipe.load import find_recipe, load_recipe
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, stretch
+from flows.recipe.stages import STAGES, select_stages
 from model.config.train import TrainConfig
 from model.engines.memory import rank_memory
 from model.errors import RecipeError
@@ -80,7 +80,7 @@ def test_a_training_that_cannot_fit_is_refused_before_anything_is_built(recipe: 
     with pytest.raises(RecipeError, match=r"at least .* this machine has .* weights .* \+ gradients .* \+ optimizer "):
         start_run(recipe, tmp_path / "root")
     assert not (tmp_path / "root").exists()
-    check_prerequisites(recipe, stretch(until="chunk"))
+    check_prerequisites(recipe, select_stages(until="chunk"))
     # Ranks of one machine share it; those of two have two.
     four = changed(recipe, ranks=4, batch_rows=16, micro_batch_rows=4)
     machine_of(4 * (recipe_memory(four).total or 0) - 1)

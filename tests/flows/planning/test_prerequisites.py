@@ -15,7 +15,7 @@ from flows.planning.preconditions import check_prerequisites
 from flows.planning.start_run import start_run
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, stretch
+from flows.recipe.stages import STAGES, select_stages
 from model.config.network import GPTConfig
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.vocab.config import VocabConfig
@@ -85,7 +85,7 @@ def test_what_a_stage_cannot_begin_with_is_told_before_all_work(
 ) -> None:
     recipe = load(folder, *settings)
     with pytest.raises(kind, match=message):
-        check_prerequisites(recipe, stretch(until=stage))
+        check_prerequisites(recipe, select_stages(until=stage))
     with pytest.raises(kind, match=message):
         explain(recipe, folder / "root")
     with pytest.raises(kind, match=message):
@@ -112,9 +112,9 @@ def test_what_can_be_begun_with_passes(folder: Path, settings: tuple[str, ...]) 
 
 def test_a_base_with_the_special_tokens_of_the_objective_passes(folder: Path) -> None:
     masked = (BASE, "chunk.objective=masked_lm", 'vocab.special_tokens=["[CLS]", "[SEP]", "[MASK]"]')
-    check_prerequisites(load(folder, *masked), stretch(until="chunk"))
+    check_prerequisites(load(folder, *masked), select_stages(until="chunk"))
     spans = (BASE, "chunk.objective=span_corruption", "vocab.sentinels=3")
-    check_prerequisites(load(folder, *spans), stretch(until="chunk"))
+    check_prerequisites(load(folder, *spans), select_stages(until="chunk"))
 
 
 def test_a_damaged_description_of_a_model_is_named(folder: Path, tmp_path: Path) -> None:
@@ -137,18 +137,18 @@ def test_a_run_that_is_refused_has_no_name(folder: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_a_device_that_is_not_there_is_told_before_the_first_stage(folder: Path) -> None:
     recipe = load(folder, "train.device=cuda")
-    check_prerequisites(recipe, stretch(until="chunk"))
+    check_prerequisites(recipe, select_stages(until="chunk"))
     with pytest.raises(RecipeError, match=r"train\.device is cuda"):
-        check_prerequisites(recipe, stretch())
+        check_prerequisites(recipe, select_stages())
 
 
 def test_a_cluster_without_dask_is_told_before_anything_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load(folder, "machines.address=tcp://127.0.0.1:1", "clean.machines.executor=threads")
     check_prerequisites(recipe, STAGES)
     monkeypatch.setitem(sys.modules, "distributed", None)
-    check_prerequisites(recipe, stretch(until="clean"))
+    check_prerequisites(recipe, select_stages(until="clean"))
     with pytest.raises(RecipeError, match=r"pip install 'bessemer\[dask\]'"):
-        check_prerequisites(recipe, stretch(until="dedup"))
+        check_prerequisites(recipe, select_stages(until="dedup"))
 
 
 def test_what_is_checked_before_a_server_is_chosen_loads_no_prefect() -> None:

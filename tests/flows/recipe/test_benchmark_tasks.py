@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows.recipe.load import load_recipe
-from flows.recipe.resolve import place_benchmarks, read_task, shipped_tasks
+from flows.recipe.resolve import read_task, shipped_tasks, split_benchmarks
 from model.errors import RecipeError
 from tasks.decontaminate.benchmarks import Item, read_items
 from tasks.decontaminate.config import Benchmark
@@ -314,7 +314,7 @@ def test_scoring_in_the_table_of_what_is_only_looked_for_is_led_to_the_other(key
 )
 def test_what_no_task_is_is_told(entry: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        place_benchmarks({"benchmarks": [entry]}, "mine.toml")
+        split_benchmarks({"benchmarks": [entry]}, "mine.toml")
 
 
 def test_a_wrong_key_of_a_benchmark_is_told_with_its_place(tmp_path: Path) -> None:

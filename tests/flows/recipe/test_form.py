@@ -17,10 +17,10 @@ from pydantic import BaseModel
 
 from flows.pretrain import pretrain
 from flows.recipe.errors import model_within, tagged_models
-from flows.recipe.form import AS_IN_THE_RECIPE, EVERY_STAGE, MOST_USED, Changes, chosen_stretch, settings
+from flows.recipe.form import AS_IN_THE_RECIPE, EVERY_STAGE, MOST_USED, Changes, as_settings, stage_selection
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, stretch
+from flows.recipe.stages import STAGES, select_stages
 from tasks.dedup.config import DedupConfig
 
 SCHEMA = parameter_schema(pretrain).model_dump()
@@ -97,7 +97,7 @@ def test_no_setting_is_a_boolean_of_two_values_and_choices_may_be_left():
         (AS_IN_THE_RECIPE, AS_IN_THE_RECIPE, "string")
     }
     assert choices["train.zero_stage"]["enum"] == [AS_IN_THE_RECIPE, "1", "2", "3"]
-    assert settings(Changes.model_validate({"train": {"zero_stage": "2"}})) == ["train.zero_stage=2"]
+    assert as_settings(Changes.model_validate({"train": {"zero_stage": "2"}})) == ["train.zero_stage=2"]
     assert [name for name, field in everything() if "const" in field] == []
 
 
@@ -106,7 +106,7 @@ def test_each_choice_of_a_boolean_arrives(choice: str, arrives: str) -> None:
     given = {"recipe": "quickstart", "changes": chosen(choice)}
     validate(given, SCHEMA, raise_on_error=True)
     changes = pretrain.validate_parameters(given)["changes"]
-    assert sorted(settings(changes)) == [f"{path}{arrives}" for path in BOOLEANS if arrives]
+    assert sorted(as_settings(changes)) == [f"{path}{arrives}" for path in BOOLEANS if arrives]
 
 
 def test_there_are_nineteen_booleans() -> None:
@@ -128,7 +128,7 @@ def test_an_untouched_form_changes_nothing(
     defaults = {name: one.default for name, one in inspect.signature(flow.fn).parameters.items()}
     quick = {**defaults, **flow.validate_parameters(given)}
     arrived = {**defaults, **flow.validate_parameters(submitted)}
-    assert settings(arrived.pop("changes", Changes())) == settings(quick.pop("changes", Changes())) == []
+    assert as_settings(arrived.pop("changes", Changes())) == as_settings(quick.pop("changes", Changes())) == []
     assert list(arrived.pop("settings", ())) == list(quick.pop("settings", ())) == []  # of a night
     assert arrived == quick
 
@@ -138,11 +138,11 @@ def test_rows_of_a_micro_batch_are_a_number_or_auto() -> None:
         parameters = {"recipe": "quickstart", "changes": {"train": {"micro_batch_rows": given}}}
         validate(parameters, SCHEMA, raise_on_error=True)
         changes = pretrain.validate_parameters(parameters)["changes"]
-        assert settings(changes) == [f"train.micro_batch_rows={arrives}"]
+        assert as_settings(changes) == [f"train.micro_batch_rows={arrives}"]
 
 
 def test_a_setting_has_one_value_wherever_the_form_shows_it() -> None:
-    assert settings(Changes.model_validate({"train.model.layers": 3})) == ["train.model.layers=3"]
+    assert as_settings(Changes.model_validate({"train.model.layers": 3})) == ["train.model.layers=3"]
     twice = {"dedup.threshold": 0.9, "dedup": {"threshold": 0.7}}
     with pytest.raises(ValueError, match=r"dedup.threshold is 0\.9 and 0\.7 under its stage; leave one of them empty"):
         Changes.model_validate(twice)
@@ -159,24 +159,24 @@ def test_stages_are_choices_and_recipe_is_a_text():
     assert properties["until"]["enum"] == list(STAGES)
     assert properties["only"]["enum"] == [EVERY_STAGE, *STAGES]
     assert properties["recipe"]["type"] == "string"
-    assert stretch(**chosen_stretch("sample", "evaluate", EVERY_STAGE)) == STAGES
-    assert stretch(**chosen_stretch("dedup", "vocab", EVERY_STAGE)) == ("dedup", "decontaminate", "vocab")
-    assert stretch(**chosen_stretch("sample", "evaluate", "evaluate")) == ("evaluate",)
+    assert select_stages(**stage_selection("sample", "evaluate", EVERY_STAGE)) == STAGES
+    assert select_stages(**stage_selection("dedup", "vocab", EVERY_STAGE)) == ("dedup", "decontaminate", "vocab")
+    assert select_stages(**stage_selection("sample", "evaluate", "evaluate")) == ("evaluate",)
 
 
 def test_changes_reach_the_recipe_as_set_words_do(foundry: Path, tmp_path: Path):
     given = {"dedup": {"threshold": 0.9}, "train": {"model": {"layers": 1}}, "clean": {"emoji": "drop"}, "sample": {}}
     changes = Changes.model_validate({**given, "budget_tokens": "20K"})
-    assert settings(changes) == [
+    assert as_settings(changes) == [
         'budget_tokens="20K"',
         'clean.emoji="drop"',
         "dedup.threshold=0.9",
         "train.model.layers=1",
     ]
-    recipe = load_recipe(foundry / "foundry.toml", tmp_path, settings(changes))
+    recipe = load_recipe(foundry / "foundry.toml", tmp_path, as_settings(changes))
     assert (recipe.dedup.threshold, recipe.clean.emoji, recipe.train.model.layers) == (0.9, "drop", 1)
     assert recipe.sample.budget_tokens == 20_000
-    assert settings(Changes()) == []
+    assert as_settings(Changes()) == []
 
 
 @pytest.mark.parametrize(

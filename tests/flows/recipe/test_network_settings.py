@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.recipe.load import load_recipe
-from flows.recipe.resolve import network_settings
+from flows.recipe.resolve import resolve_model_config
 from flows.recipe.schema import Recipe
 from model.config.network import BERTConfig, GPTConfig
 from model.errors import RecipeError
@@ -58,12 +58,12 @@ def test_keys_and_settings_beside_a_preset_overrule_it(folder: Path) -> None:
 def test_sizes_beside_a_preset_that_are_not_its_are_told(folder: Path) -> None:
     sizes = "context = 1024\nlayers = 4\nheads = 12\nwidth = 240\ndropout = 0.1\n"
     recipe = load(folder, sizes, "train.model.preset=gpt2-small")
-    assert recipe.remarks == (
-        "the network is no gpt2-small, but one with layers 4 instead of 12, width 240 instead of 768: what stands"
-        " beside a preset overrules it. Leave layers and width out of train.model for the published network",
+    assert recipe.warnings == (
+        "the network is no gpt2-small, but one with layers 4 instead of 12, width 240 instead of 768: settings"
+        " next to a preset override it. Leave layers and width out of train.model for the published network",
     )
-    assert load(folder, 'context = 1024\nwidth = 768\npreset = "gpt2-small"').remarks == ()
-    assert load(folder, sizes).remarks == ()
+    assert load(folder, 'context = 1024\nwidth = 768\npreset = "gpt2-small"').warnings == ()
+    assert load(folder, sizes).warnings == ()
 
 
 def test_plan_tells_what_is_not_the_preset_s(folder: Path) -> None:
@@ -103,8 +103,8 @@ def test_what_is_left_out_is_the_base_s_but_for_what_may_differ(folder: Path) ->
 
 def test_a_base_of_another_architecture_or_none_gives_nothing(folder: Path) -> None:
     asked = {"model": {"architecture": "bert"}, "base_model": str(folder / "base")}
-    assert network_settings(asked, "it") == {"architecture": "bert"}
-    assert network_settings({"model": {"width": 8}, "base_model": str(folder / "gone")}, "it") == {"width": 8}
+    assert resolve_model_config(asked, "it") == {"architecture": "bert"}
+    assert resolve_model_config({"model": {"width": 8}, "base_model": str(folder / "gone")}, "it") == {"width": 8}
 
 
 def test_a_preset_that_is_misspelled_is_guessed_and_one_with_a_wrong_key_told(folder: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from flows.recipe.load import RECIPES, find_recipe, load_recipe
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, stretch
+from flows.recipe.stages import STAGES, select_stages
 from model.errors import BessemerError, RecipeError
 from tasks.vocab.config import VocabConfig
 
@@ -97,8 +97,8 @@ def test_a_network_that_is_not_trained_on_the_objective_is_refused(tmp_path: Pat
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("train=5", "train is 5, and a table of settings belongs there"),
-        ("train.model=5", r"train\.model is 5, and a table"),
+        ("train=5", "train is 5, and must be a table of settings"),
+        ("train.model=5", r"train\.model is 5, and must be a table"),
         ("train.model.context=abc", r"train\.model\.context: .*valid integer"),
         ('train.model.preset=["a"]', "there is no preset"),
         ("train.length_warmup.start_length=100", "train"),
@@ -138,7 +138,9 @@ def test_a_row_with_more_spans_than_sentinels_is_refused_before_anything_runs(tm
         load(tmp_path, MINIMAL, *t5, "vocab.sentinels=100")
     assert load(tmp_path, MINIMAL, *t5, "vocab.sentinels=114").chunk.row_length == 2274
     masks = (*t5, "chunk.denoising=mass_style")
-    with pytest.raises(RecipeError, match=r"mass_style puts a sentinel .* Set vocab.sentinels = 1 or more"):
+    with pytest.raises(
+        RecipeError, match=r"mass_style replaces corrupted spans by a sentinel.* Set vocab.sentinels = 1 or more"
+    ):
         load(tmp_path, MINIMAL, *masks, "vocab.sentinels=0")
     assert load(tmp_path, MINIMAL, *masks, "vocab.sentinels=1").chunk.row_length == 2047
     shuffled = load(tmp_path, MINIMAL, *t5, "chunk.denoising=deshuffling", "vocab.sentinels=0")
@@ -199,8 +201,8 @@ def test_a_wrong_recipe_names_its_wrong_key(tmp_path: Path, change: tuple[str, s
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("train.optimizer=lamb", "a table belongs there (found 'lamb'); did you mean `train.optimizer.kind = lamb`?"),
-        ("train.schedule=fast", "a table belongs there (found 'fast'); its keys are decay_share, end_lr,"),
+        ("train.optimizer=lamb", "must be a table (found 'lamb'); did you mean `train.optimizer.kind = lamb`?"),
+        ("train.schedule=fast", "must be a table (found 'fast'); its keys are decay_share, end_lr,"),
         ("train.dtype=fp16", "(found 'fp16'); did you mean `float16`?"),
         ("train.dtype=BF16", "(found 'BF16'); did you mean `bfloat16`?"),
         ("train.device=gpu", "Input should be 'cpu' or 'cuda' (found 'gpu'); did you mean `cuda`?"),
@@ -260,16 +262,16 @@ def test_recipes_that_ship_are_valid(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_stretch_of_the_road() -> None:
-    assert stretch() == STAGES
-    assert stretch("train") == ("train", "evaluate")
-    assert stretch(until="clean") == ("sample", "clean")
-    assert stretch("clean", "dedup") == ("clean", "dedup")
-    assert stretch("dedup", "dedup") == stretch(only="dedup") == ("dedup",)
+    assert select_stages() == STAGES
+    assert select_stages("train") == ("train", "evaluate")
+    assert select_stages(until="clean") == ("sample", "clean")
+    assert select_stages("clean", "dedup") == ("clean", "dedup")
+    assert select_stages("dedup", "dedup") == select_stages(only="dedup") == ("dedup",)
     for asked in (("trian",), (None, "x"), (None, None, "x"), ("train", None, "dedup"), (None, "dedup", "dedup")):
         with pytest.raises(BessemerError):
-            stretch(*asked)
+            select_stages(*asked)
     with pytest.raises(BessemerError, match="clean comes before dedup"):
-        stretch("dedup", "clean")
+        select_stages("dedup", "clean")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from flows.planning.explain import explain
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
-from flows.runs.accept import accept, proposals, take_back
+from flows.runs.accept import accept, propose_aliases, undo_accept
 from flows.runs.pipeline import BUILDERS
 from model.errors import GuardError, InputError, IntegrityError, RecipeError
 from tasks.artifacts.artifact import Artifact
@@ -32,7 +32,7 @@ def outcomes(recipe: Recipe, root: Path) -> list[tuple[str, str]]:
 
 
 def accept_one(recipe: Recipe, root: Path, stage: str, **options: bool) -> Path:
-    (alias,) = proposals(recipe, root, stage, "release notes: only types")
+    (alias,) = propose_aliases(recipe, root, stage, "release notes: only types")
     return accept(root, alias, **options)
 
 
@@ -71,10 +71,10 @@ def test_an_accepted_artifact_is_what_a_run_goes_on_from(
 def test_a_word_can_be_taken_back(recipe: Recipe, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "ftfy", "2099.1")
     path = accept_one(recipe, root, "clean")
-    assert take_back(recipe, root, "clean") == path
+    assert undo_accept(recipe, root, "clean") == path
     assert outcomes(recipe, root)[1][0] == "build"
-    with pytest.raises(InputError, match="nothing was taken back"):
-        take_back(recipe, root, "clean")
+    with pytest.raises(InputError, match="nothing was undone"):
+        undo_accept(recipe, root, "clean")
 
 
 def test_another_setting_is_not_accepted_without_a_word_of_its_own(foundry: Path, root: Path) -> None:
@@ -106,7 +106,7 @@ def test_force_reproduces_where_the_word_was_true(recipe: Recipe, root: Path, mo
 def test_all_accepts_stage_after_stage(recipe: Recipe, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "pyarrow", "2099.1")
     assert [verdict for verdict, _ in outcomes(recipe, root)] == ["build"] * 3
-    proposed = proposals(recipe, root, "all", "same files, byte by byte")
+    proposed = propose_aliases(recipe, root, "all", "same files, byte by byte")
     for stage in ("sample", "clean", "dedup"):
         alias = next(proposed)
         assert alias.stage == stage
@@ -119,7 +119,7 @@ def test_all_accepts_stage_after_stage(recipe: Recipe, root: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("stage", "error", "message"),
     [
-        ("clean", InputError, "stands for this recipe already"),
+        ("clean", InputError, "exists for this recipe already"),
         ("chunk", InputError, "`decontaminate`, which comes before it, would be built first"),
         ("polish", RecipeError, "there is no such stage"),
     ],
@@ -128,7 +128,7 @@ def test_what_cannot_be_accepted_says_why(
     recipe: Recipe, root: Path, stage: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        list(proposals(recipe, root, stage, "why not"))
+        list(propose_aliases(recipe, root, stage, "why not"))
 
 
 def test_an_accepted_artifact_that_is_gone_is_built_and_told(

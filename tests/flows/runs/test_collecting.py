@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.runs.gc import carry_out, plan
+from flows.runs.gc import delete, plan
 from model.checksummed_json import write_sealed
 from model.errors import InputError
 from tasks.artifacts.lease import build_lease
@@ -83,7 +83,7 @@ def test_a_kept_run_keeps_what_it_was_made_from(root: Root) -> None:
     asked = plan(root.path, keep_last=1, now=NOW)
     assert [one.identity for one in asked.artifacts] == ["c1"]
     assert [one.identity for one in asked.kept_models] == ["t1"]
-    assert carry_out(root.path, asked) == 100
+    assert delete(root.path, asked) == 100
     assert root.names() == {"sample/s1", "sample/s2", "vocab/v1", "chunk/c2", "train/t1", "train/t2"}
     record = json.loads((root.path / "runs" / "20261101T000000Z-abcdef" / "run.json").read_text())
     assert record["collected"]["stages"] == ["chunk"]
@@ -104,7 +104,7 @@ def test_named_runs_stay(root: Root) -> None:
     assert plan(root.path, keep_last=1, keep=["20261101"], now=NOW).artifacts == ()
     with pytest.raises(InputError, match="no run has this id"):
         plan(root.path, keep_last=1, keep=["2025"], now=NOW)
-    with pytest.raises(InputError, match="2 runs begin so"):
+    with pytest.raises(InputError, match="2 runs have such an id"):
         plan(root.path, keep_last=1, keep=["2026"], now=NOW)
 
 
@@ -134,7 +134,7 @@ def test_unfinished_builds_go_once_nobody_goes_on_with_them(root: Root) -> None:
             os.utime(place, (NOW - age * 86_400,) * 2)
     asked = plan(root.path, keep_last=2, now=NOW)
     assert [work.name for work in asked.works] == ["old.000001-aa"]
-    carry_out(root.path, asked)
+    delete(root.path, asked)
     assert {path.name for path in (root.path / "work").iterdir()} == {"young.000001-aa"}
 
 
@@ -154,7 +154,7 @@ def test_a_build_that_went_down_with_its_machine_keeps_nothing_for_ever(root: Ro
     heard: list[str] = []
     asked = plan(root.path, keep_last=0, now=NOW, say=heard.append, lease_seconds=0.5)
     assert asked.artifacts
-    assert heard == ["builds that were begun and not ended: 1; whether they go on is known within 0.5 s"]
+    assert heard == ["unfinished builds: 1; checking for up to 0.5 s whether they are still running"]
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def _building(root: Root) -> Iterator[None]:
 
 def test_what_a_kill_left_half_removed_goes_next_time(root: Root) -> None:
     (root.path / "artifacts" / "chunk" / "c1").rename(root.path / "artifacts" / "chunk" / ".removed-12345678-c1")
-    carry_out(root.path, plan(root.path, keep_last=2, now=NOW))
+    delete(root.path, plan(root.path, keep_last=2, now=NOW))
     assert not list((root.path / "artifacts" / "chunk").glob(".removed-*"))
 
 
@@ -174,7 +174,7 @@ def test_ten_thousand_parts_take_seconds(root: Root) -> None:
     for part in range(10_000):
         (folder / f"part-{part:05d}.arrow").touch()
     began = time.monotonic()
-    carry_out(root.path, plan(root.path, keep_last=2, now=NOW))
+    delete(root.path, plan(root.path, keep_last=2, now=NOW))
     assert time.monotonic() - began < 10
     assert not folder.exists()
 

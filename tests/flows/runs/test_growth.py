@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.runs.gc import carry_out, plan
+from flows.runs.gc import delete, plan
 from flows.runs.record import list_runs
 from flows.runs.verify import artifacts_under, verify
 from model.checksummed_json import write_sealed
@@ -118,8 +118,8 @@ def test_ten_thousand_parts_and_four_hundred_artifacts(tmp_path: Path) -> None:
     assert (deep.files, deep.damages) == (quick.trusted, ())
     collected = take(2.0, lambda: plan(tmp_path, keep_last=1))
     assert (len(collected.artifacts), collected.kept) == (99 * 4, 4)
-    take(5.0, lambda: carry_out(tmp_path, collected))
+    take(5.0, lambda: delete(tmp_path, collected))
     assert len(artifacts_under(tmp_path)) == 4
     emptied = take(2.0, lambda: plan(tmp_path, keep_last=0))
-    take(10.0, lambda: carry_out(tmp_path, emptied))
+    take(10.0, lambda: delete(tmp_path, emptied))
     assert artifacts_under(tmp_path) == []

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.runs.gc import plan
-from flows.runs.guards import heard_interrupts, raise_if_interrupted
+from flows.runs.guards import raise_if_interrupted, remember_interrupts
 from flows.runs.record import RECORD, new_run_id
 from model.checksummed_json import read_sealed, write_sealed
 
@@ -24,9 +24,9 @@ RUN_ID = new_run_id()
 BEGUN = """
 import sys
 from pathlib import Path
-from flows.runs.record import ONLOOKER, RunRecord
+from flows.runs.record import CURRENT_LISTENER, RunRecord
 folder = Path(sys.argv[1])
-RunRecord(folder, {"run_id": folder.name, "recipe_name": "r", "root": str(folder.parents[1])}, ONLOOKER.get())
+RunRecord(folder, {"run_id": folder.name, "recipe_name": "r", "root": str(folder.parents[1])}, CURRENT_LISTENER.get())
 print("begun", flush=True)
 sys.stdin.read()
 """
@@ -47,12 +47,12 @@ def test_asyncio_alone_loses_an_interrupt_that_a_coroutine_swallows() -> None:
 
 
 def test_within_the_block_it_is_raised_at_once() -> None:
-    with heard_interrupts(), pytest.raises(KeyboardInterrupt):
+    with remember_interrupts(), pytest.raises(KeyboardInterrupt):
         asyncio.run(_swallow())
 
 
 def test_one_that_was_swallowed_is_raised_again() -> None:
-    with heard_interrupts():
+    with remember_interrupts():
         raise_if_interrupted()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)

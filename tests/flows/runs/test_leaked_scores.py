@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flows.recipe.load import load_recipe
-from flows.runs.pipeline import BUILDERS, walk
+from flows.runs.pipeline import BUILDERS, run_stages
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 
@@ -123,7 +123,7 @@ def evaluated(folder: Path, root: Path, mode: str) -> Artifact:
         built[stage] = BUILDERS[stage](RunContext(root, "20260101T000000Z-abcdef"), *inputs)
         return built[stage]
 
-    walk(recipe, step)
+    run_stages(recipe, step)
     assert mode == "flag" or built["dedup"].reused
     return built["evaluate"]
 

@@ -15,7 +15,7 @@ import yaml
 
 from flows.service import api
 from flows.service.files import ServiceFiles
-from flows.service.server import to_deploy
+from flows.service.server import write_deployments
 from model.errors import Infra
 
 
@@ -89,7 +89,7 @@ def test_all_pages_of_a_server_are_read(monkeypatch: pytest.MonkeyPatch, tmp_pat
     files = ServiceFiles(tmp_path)
     files.folder.mkdir()
     things[-1]["name"] = "00-pretrain"
-    written = yaml.safe_load(to_deploy(files).read_text())["deployments"]
+    written = yaml.safe_load(write_deployments(files).read_text())["deployments"]
     assert "schedules" not in next(one for one in written if one["name"] == "00-pretrain")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows.service.app import CheckedApp, create_app, known_addresses, own_addresses
-from flows.service.files import OF_SERVER, read_password, write_password
+from flows.service.files import SERVER_AUTH, read_password, write_password
 from model.errors import InputError
 
 HERE = "127.0.0.1:4200"
@@ -131,8 +131,8 @@ def test_a_line_of_the_log_is_short_and_one_line(
 
 def test_no_server_starts_without_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     for password in (None, ""):
-        monkeypatch.setenv(OF_SERVER, password) if password is not None else monkeypatch.delenv(
-            OF_SERVER, raising=False
+        monkeypatch.setenv(SERVER_AUTH, password) if password is not None else monkeypatch.delenv(
+            SERVER_AUTH, raising=False
         )
         with pytest.raises(InputError, match="starts only with a password"):
             create_app()

@@ -25,7 +25,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from flows import pretrain
 from flows.nightly import flow as nightly
 from flows.nightly.history import NOTHING, PROMOTED, TOO_LITTLE
-from flows.runs.lifecycle import machine_failed, worth_another_run
+from flows.runs.lifecycle import as_bessemer_error, machine_failed
 from flows.service.api import automations_file, read_automations
 from model.errors import BessemerError, Infra, InputError
 
@@ -84,13 +84,13 @@ def test_only_the_machines_failures_count_as_crashes() -> None:
 
 
 def test_a_full_disk_is_worth_another_run_wherever_it_was_met() -> None:
-    told = worth_another_run(OSError(errno.ENOSPC, "No space left on device", "/root/runs/page.html"))
+    told = as_bessemer_error(OSError(errno.ENOSPC, "No space left on device", "/root/runs/page.html"))
     assert isinstance(told, Infra)
     assert str(told).startswith("/root/runs/page.html: No space left on device")
     wrong = InputError("no such file")
-    assert worth_another_run(wrong) is wrong
+    assert as_bessemer_error(wrong) is wrong
     with pytest.raises(PermissionError):
-        worth_another_run(PermissionError(errno.EACCES, "Permission denied"))
+        as_bessemer_error(PermissionError(errno.EACCES, "Permission denied"))
 
 
 class Service:

@@ -77,7 +77,7 @@ def test_what_postgresql_refuses_is_explained_without_the_password(
 ) -> None:
     with postgresql(answer) as port, pytest.raises(error, match=explained) as told:
         database_settings(f"postgresql://me:word@127.0.0.1:{port}/runs")
-    assert f"up --database postgresql://me@127.0.0.1:{port}/runs: " in str(told.value)
+    assert f"serve start --database postgresql://me@127.0.0.1:{port}/runs: " in str(told.value)
     assert "me:word" not in str(told.value)
 
 

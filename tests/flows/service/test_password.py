@@ -11,11 +11,11 @@ import pytest
 
 from flows.service.api import post, reach_this_machine_directly
 from flows.service.files import (
-    OF_CLIENTS,
-    OF_SERVER,
+    CLIENT_AUTH,
+    SERVER_AUTH,
     ServiceFiles,
-    asked_by_server,
     read_password,
+    server_credentials,
     use_password,
     write_password,
 )
@@ -24,8 +24,8 @@ from model.errors import InputError
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv(OF_CLIENTS, raising=False)
-    monkeypatch.delenv(OF_SERVER, raising=False)
+    monkeypatch.delenv(CLIENT_AUTH, raising=False)
+    monkeypatch.delenv(SERVER_AUTH, raising=False)
     path = tmp_path / "password"
     path.write_text("me:word\n")
     path.chmod(0o600)
@@ -87,9 +87,9 @@ def test_only_the_server_is_told_what_it_asks_for(file: Path, tmp_path: Path) ->
     files.folder.mkdir(parents=True)
     files.remember_address("127.0.0.1", 4321, "sqlite", file)
     use_password(files.password_file())
-    assert files.environment()[OF_CLIENTS] == "me:word"
-    assert OF_SERVER not in files.environment()
-    assert asked_by_server(files.password_file()) == {OF_SERVER: "me:word"}
+    assert files.environment()[CLIENT_AUTH] == "me:word"
+    assert SERVER_AUTH not in files.environment()
+    assert server_credentials(files.password_file()) == {SERVER_AUTH: "me:word"}
     assert not [path for path in files.folder.iterdir() if "word" in path.read_text().replace("password", "")]
 
 

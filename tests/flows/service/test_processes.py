@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.service.files import ServiceFiles, standing_server
+from flows.service.files import ServiceFiles, running_server
 from flows.service.local_server import prefect_server
-from flows.service.processes import Background, started, wait_until_gone
+from flows.service.processes import Background, started, wait_until_ended
 from flows.service.server import stop_service
 from model.checksummed_json import write_sealed
 from model.errors import InputError
@@ -67,19 +67,19 @@ def test_a_recycled_number_is_a_stranger(process: Background, tmp_path: Path) ->
 
 def test_a_process_that_ended_by_itself_is_stale(process: Background, tmp_path: Path) -> None:
     pid = process.start([sys.executable, "-c", "pass"], os.environ, tmp_path)
-    assert wait_until_gone([pid], seconds=10)
+    assert wait_until_ended([pid], seconds=10)
     assert process.is_stale()
 
 
 def test_a_run_finds_the_server_that_stands_for_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     files = ServiceFiles(tmp_path)
-    assert standing_server(tmp_path) is None
+    assert running_server(tmp_path) is None
     files.folder.mkdir()
     files.remember_address("0.0.0.0", 4321)
     files.server.start(SLEEP, os.environ, tmp_path)
     try:
-        assert standing_server(tmp_path) == "http://127.0.0.1:4321/api"
+        assert running_server(tmp_path) == "http://127.0.0.1:4321/api"
         with prefect_server(tmp_path) as url:
             assert url == os.environ["PREFECT_API_URL"] == "http://127.0.0.1:4321/api"
         assert "PREFECT_API_URL" not in os.environ

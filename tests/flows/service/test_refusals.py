@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from flows.recipe.stages import STAGES
-from flows.service.worker import written_by_up
+from flows.service.worker import expected_deployments
 
 SECONDS = 600.0
 NOBODY = 65534
@@ -243,7 +243,7 @@ def test_every_deployment_runs_after_up_has_written_them_again(service: Service)
     service.up()
     assert [one["active"] for one in service.deployment("10-nightly")["schedules"]] == [True]
     assert len(service.deployment("06-rerun-chunk")["schedules"]) == 1
-    names = [one for one in written_by_up(Path()) if "nightly" not in one]
+    names = [one for one in expected_deployments(Path()) if "nightly" not in one]
     runs = {name: service.start(name) for name in names}
     ends = {name: service.end(run) for name, run in runs.items()}
     for name, state in ends.items():

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 from flows.cli import main
 from flows.service.api import OWN_AUTHORITY, is_healthy, post
 from flows.service.files import ServiceFiles, use_password, write_password
-from flows.service.server import Asked, check_free, check_open, spawn_server
+from flows.service.server import ServiceOptions, check_free, check_open, spawn_server
 from model.errors import Infra, InputError
 
 
@@ -43,7 +43,7 @@ def tls(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_a_loopback_address_needs_nothing(host: str) -> None:
-    check_open(Asked(host, 4200, "quickstart"))
+    check_open(ServiceOptions(host, 4200, "quickstart"))
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,16 @@ def test_a_port_is_taken_where_another_server_holds_it_and_nowhere_else(
             pytest.skip(f"this machine has no {host}")
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(InputError, match=f"up --host {host} --port {port}: .*Another server holds the port"):
+        with pytest.raises(
+            InputError, match=f"serve start --host {host} --port {port}: .*Another server holds the port"
+        ):
             check_free(host, port)
     check_free(host, port)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "nowhere.invalid"])
 def test_an_address_that_is_not_this_machines_is_not_called_taken(host: str) -> None:
-    with pytest.raises(InputError, match=f"up --host {host} --port 4200: .*Name an address of this machine"):
+    with pytest.raises(InputError, match=f"serve start --host {host} --port 4200: .*Name an address of this machine"):
         check_free(host, 4200)
 
 
@@ -88,20 +90,22 @@ def test_the_server_is_reached_from_here_at_an_address_of_its_family(host: str, 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "machine.example.org", "127.0.0.1.example.org"])
 def test_another_address_needs_tls_or_a_proxy(host: str, tls: tuple[Path, Path]) -> None:
     with pytest.raises(InputError, match=r"go over the network as it is.*--tls-certificate.*--behind-proxy"):
-        check_open(Asked(host, 4200, "quickstart"))
+        check_open(ServiceOptions(host, 4200, "quickstart"))
     with pytest.raises(InputError, match="as it is"):
-        check_open(Asked(host, 4200, "quickstart", addresses=("https://bessemer.example.org",)))
-    check_open(Asked(host, 4200, "quickstart", behind_proxy=True))
-    check_open(Asked(host, 4200, "quickstart", tls=tls, addresses=("https://bessemer.example.org",)))
+        check_open(ServiceOptions(host, 4200, "quickstart", addresses=("https://bessemer.example.org",)))
+    check_open(ServiceOptions(host, 4200, "quickstart", behind_proxy=True))
+    check_open(ServiceOptions(host, 4200, "quickstart", tls=tls, addresses=("https://bessemer.example.org",)))
 
 
 def test_a_certificate_needs_its_key_and_its_address(tls: tuple[Path, Path], tmp_path: Path) -> None:
     for addresses in ((), ("http://bessemer.example.org",)):
         with pytest.raises(InputError, match="name the address that the certificate is for"):
-            check_open(Asked("0.0.0.0", 4200, "quickstart", tls=tls, addresses=addresses))
+            check_open(ServiceOptions("0.0.0.0", 4200, "quickstart", tls=tls, addresses=addresses))
     for wrong in ((tls[1], tls[0]), (tls[0], tls[0]), (tmp_path / "nowhere", tls[1])):
         with pytest.raises(InputError, match="no certificate with its key"):
-            check_open(Asked("0.0.0.0", 4200, "quickstart", tls=wrong, addresses=("https://bessemer.example.org",)))
+            check_open(
+                ServiceOptions("0.0.0.0", 4200, "quickstart", tls=wrong, addresses=("https://bessemer.example.org",))
+            )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,7 @@ def test_a_server_with_a_certificate_is_reached_by_the_address_of_it(
         while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
             assert files.server.pid() is not None, files.server.last_lines()
             time.sleep(0.2)
-        with pytest.raises(Infra, match=f"is not believed.*{OWN_AUTHORITY}=FILE"):
+        with pytest.raises(Infra, match=f"is not trusted.*{OWN_AUTHORITY}=FILE"):
             is_healthy(files.api_url)
         monkeypatch.setenv(OWN_AUTHORITY, str(tls[0]))
         assert is_healthy(files.api_url)

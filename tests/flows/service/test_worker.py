@@ -11,10 +11,10 @@ from prefect.client.schemas.objects import WorkPool
 from prefect.workers.process import ProcessWorker
 
 from flows.service.files import deployments_file, shipped
-from flows.service.worker import Deployed, OwnWorker, refusal, written_by_up
+from flows.service.worker import DeploymentCode, OwnWorker, expected_deployments, refusal_reason
 
 FOLDER = Path('/a folder with "quotes"')
-OURS = written_by_up(FOLDER)
+OURS = expected_deployments(FOLDER)
 
 
 def test_each_deployment_of_the_file_is_known_with_its_folder() -> None:
@@ -23,7 +23,7 @@ def test_each_deployment_of_the_file_is_known_with_its_folder() -> None:
     assert OURS["10-nightly"].entrypoint == "flows.nightly.flow.nightly"
     step = {"prefect.deployments.steps.set_working_directory": {"directory": str(FOLDER)}}
     assert all(one.pull_steps == [step] and one.job_variables == {} for one in OURS.values())
-    assert all(refusal(OURS, one, {}) is None for one in OURS.values())
+    assert all(refusal_reason(OURS, one, {}) is None for one in OURS.values())
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_each_deployment_of_the_file_is_known_with_its_folder() -> None:
         ({"entrypoint": "evil.py:main"}, "entrypoint changed"),
         ({"entrypoint": None}, "entrypoint changed"),
         ({"pull_steps": []}, "pull_steps changed"),
-        ({"pull_steps": written_by_up(Path("/elsewhere"))["00-pretrain"].pull_steps}, "pull_steps changed"),
+        ({"pull_steps": expected_deployments(Path("/elsewhere"))["00-pretrain"].pull_steps}, "pull_steps changed"),
         ({"job_variables": {"env": {}}}, "job_variables changed"),
         ({"name": "evil"}, "wrote no deployment 'evil'"),
         ({"name": "10-nightly"}, "entrypoint changed"),
@@ -41,20 +41,21 @@ def test_each_deployment_of_the_file_is_known_with_its_folder() -> None:
 def test_a_changed_deployment_is_refused(changed: dict, told: str) -> None:
     theirs = replace(OURS["00-pretrain"], **changed)
     assert theirs.digest() != OURS["00-pretrain"].digest()
-    assert told in str(refusal(OURS, theirs, {}))
+    assert told in str(refusal_reason(OURS, theirs, {}))
 
 
 def test_a_run_with_job_variables_or_without_a_deployment_is_refused() -> None:
     assert (
-        refusal(OURS, OURS["00-pretrain"], {"command": "touch evil"}) == "it brings job variables of its own: command"
+        refusal_reason(OURS, OURS["00-pretrain"], {"command": "touch evil"})
+        == "it brings job variables of its own: command"
     )
-    assert refusal(OURS, None, {}) == "it belongs to no deployment"
+    assert refusal_reason(OURS, None, {}) == "it belongs to no deployment"
 
 
 def test_a_digest_depends_on_content_alone() -> None:
-    one = Deployed("a", "b", [{"x": 1, "y": 2}], {"env": {"p": 1, "q": 2}})
-    assert one.digest() == Deployed("a", "b", [{"y": 2, "x": 1}], {"env": {"q": 2, "p": 1}}).digest()
-    assert one.digest() != Deployed("a", "b", [{"x": 1}, {"y": 2}], {"env": {"p": 1, "q": 2}}).digest()
+    one = DeploymentCode("a", "b", [{"x": 1, "y": 2}], {"env": {"p": 1, "q": 2}})
+    assert one.digest() == DeploymentCode("a", "b", [{"y": 2, "x": 1}], {"env": {"q": 2, "p": 1}}).digest()
+    assert one.digest() != DeploymentCode("a", "b", [{"x": 1}, {"y": 2}], {"env": {"p": 1, "q": 2}}).digest()
 
 
 def test_the_pool_has_no_variables_and_prefects_own_worker_is_left_as_it_is() -> None:

@@ -19,7 +19,7 @@ import zstandard
 from pyarrow import feather
 
 from flows.recipe.load import load_recipe
-from flows.runs.pipeline import BUILDERS, walk
+from flows.runs.pipeline import BUILDERS, run_stages
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
 from tasks.artifacts.identity import Identity
@@ -225,7 +225,7 @@ def _identities(
         named = {"content": f"content of {stage}", "identity": f"identity of {stage}"}
         return Artifact(path=root / stage, stage=stage, **{**named, **(parents or {}).get(stage, {})})
 
-    walk(load_recipe(recipe, root, settings), step)
+    run_stages(load_recipe(recipe, root, settings), step)
     return found
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.runs.guards import check_gate, gate_told
+from flows.runs.guards import check_gate, describe_gate
 from model.errors import GuardError, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
@@ -109,8 +109,8 @@ def test_what_rises_too_far_stops_behind_the_scores(foundry: Foundry, english: R
         check_gate(evaluated, GateConfig(sources=("en", "ru"), max_rise=rise * 0.99))
     lowered = foundry.evaluate(russian, **gate(english[2].path, max_rise=rise * 0.99))
     assert (lowered.reused, lowered.identity) == (True, evaluated.identity)
-    assert gate_told({"max_rise": 0.02, "rises": {"en": 0.013, "ru": -0.2}}) == (
-        "Bits per byte beside the base model's: en +1.3%, ru -20.0%; the gate lets +2.0% pass: passed"
+    assert describe_gate({"max_rise": 0.02, "rises": {"en": 0.013, "ru": -0.2}}) == (
+        "Bits per byte relative to the base model: en +1.3%, ru -20.0%; the gate allows +2.0%: passed"
     )
 
 

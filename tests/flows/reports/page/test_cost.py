@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flows.metrics.accounting import cost, energy_told
+from flows.metrics.accounting import cost, format_energy
 from flows.metrics.run_metrics import open_artifacts
 
 
@@ -46,4 +46,4 @@ def test_a_run_that_did_not_note_its_machine_has_time_alone(made_run: Any) -> No
     ("hours", "told"), [(0.0312, "0.031 Wh"), (8.1, "8.1 Wh"), (412, "412 Wh"), (1234, "1.2 kWh"), (3.4e6, "3.4 MWh")]
 )
 def test_energy_in_words(hours: float, told: str) -> None:
-    assert energy_told(hours) == told
+    assert format_energy(hours) == told

@@ -8,7 +8,7 @@ import pytest
 
 from flows.metrics.formatting import plot_text
 from flows.metrics.heldout import tokens_per_character
-from flows.metrics.run_metrics import gather, open_artifacts
+from flows.metrics.run_metrics import collect_metrics, open_artifacts
 from flows.reports.charts.data import (
     OF_SOURCE,
     funnel_figure,
@@ -77,7 +77,7 @@ def test_a_source_that_is_called_as_a_fate_is_another_node() -> None:
 
 
 def test_the_mixture_says_how_often_text_was_read(made_run: Any) -> None:
-    figure = mixture_figure(gather(made_run.record)["mixture"])
+    figure = mixture_figure(collect_metrics(made_run.record)["mixture"])
     assert figure is not None
     assert [trace["name"].partition(",")[0] for trace in figure["data"]] == ["read", "wanted", "planned"]
     assert figure["data"][0]["text"] == ["50.0%, 2.00 ×", "50.0%, 0.67 ×"]
@@ -163,7 +163,7 @@ def test_a_benchmark_without_right_answers_has_no_main_metric() -> None:
 
 
 def test_scores_of_all_benchmarks_are_one_picture(made_run: Any) -> None:
-    figure = scores_figure(gather(made_run.record)["scores"])
+    figure = scores_figure(collect_metrics(made_run.record)["scores"])
     assert figure is not None
     assert [trace["name"] for trace in figure["data"]] == ["all items", "clean items", "leaked items"]
     assert figure["layout"]["yaxis"]["ticktext"] == ["cloze, zero-shot", "cloze, one-shot", "cloze, 5-shot"]

@@ -15,7 +15,7 @@ from flows.experiments import component_ablation as components_report
 from flows.experiments import scaling_law as ladder_report
 from flows.experiments.ablation_config import AblationConfig
 from flows.experiments.scaling_law import LadderConfig, Size
-from flows.experiments.trials import Measured
+from flows.experiments.trials import RunResult
 from flows.reports.page.page import write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -67,11 +67,11 @@ def test_every_picture_is_drawn_and_nothing_is_wider_than_the_screen(
 def ladder(folder: Path) -> None:
     sizes = [{"width": width, "layers": 2, "heads": 2} for width in (16, 32, 64, 128)]
     rungs = [
-        ladder_report.Rung(
+        ladder_report.ScalePoint(
             Size.model_validate(size),
             weights := 24 * size["width"] ** 2,
             20 * weights,
-            {seed: Measured(values={"bits per byte": 1.5 + (20 + seed / 100) * weights**-0.3}) for seed in (1, 2)},
+            {seed: RunResult(values={"bits per byte": 1.5 + (20 + seed / 100) * weights**-0.3}) for seed in (1, 2)},
         )
         for size in sizes
     ]
@@ -81,7 +81,7 @@ def ladder(folder: Path) -> None:
 def ablation(folder: Path) -> None:
     asked = AblationConfig.model_validate({"changes": {"wide": {"train.model.width": 64}}})
     runs = {
-        change: {seed: Measured(values={"bits per byte": loss + seed / 10}, built=("train",)) for seed in (1, 2)}
+        change: {seed: RunResult(values={"bits per byte": loss + seed / 10}, built=("train",)) for seed in (1, 2)}
         for change, loss in (("base", 3.0), ("wide", 2.0))
     }
     ablation_report.write_report("mine", asked, runs, folder)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from flows.metrics.formatting import loss_unit
-from flows.metrics.heldout import line_told, measured, whole_told
-from flows.metrics.run_metrics import gather
+from flows.metrics.heldout import format_heldout_metric, heldout_metrics, summarize_heldout_metrics
+from flows.metrics.run_metrics import collect_metrics
 from flows.reports.charts.training import training_figure
 from flows.reports.page.page import headlines, write_page
 from flows.reports.prefect.artifacts import bits_picture, run_markdown
@@ -70,34 +70,34 @@ def bert_run(make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_measures_stand_beside_what_a_guess_reaches():
-    lines = measured(score_rows(BERT))
+    lines = heldout_metrics(score_rows(BERT))
     assert [(line["metric"], line["source"]) for line in lines] == [
         (metric, source)
         for metric in ("pseudo_bits_per_byte", "masked_nats_per_token", "masked_accuracy", "next_accuracy")
         for source in ("web", "all")
     ]
-    assert [line_told(line) for line in lines if line["source"] == "web"] == [
+    assert [format_heldout_metric(line) for line in lines if line["source"] == "web"] == [
         "1.500",
         "4.000 (by frequency 6.000)",
         "25.0% (the most frequent one 5.0%)",
         "60.0% (the more frequent answer 52.0%)",
     ]
-    assert line_told({**lines[0], "value": None}) == "-"
-    assert whole_told(lines).startswith(
+    assert format_heldout_metric({**lines[0], "value": None}) == "-"
+    assert summarize_heldout_metrics(lines).startswith(
         "pseudo-bits per byte 1.500, nats per hidden token 4.000 (by frequency 6.000), "
     )
-    assert measured(score_rows({"bits_per_byte": 1.0})) == []
+    assert heldout_metrics(score_rows({"bits_per_byte": 1.0})) == []
 
 
 def test_the_page_of_a_bert_shows_its_measures_and_no_bits_of_its_own(bert_run: Any):
     record = read_sealed(bert_run.folder / "run.json", "")
-    found = gather(record)
+    found = collect_metrics(record)
     assert [(line["source"], line.get("model"), line["5gram"]) for line in found["bits_per_byte"]] == [
         ("web", None, 2.0),
         ("all", None, 2.0),
     ]
     names = [line["name"] for line in headlines(record, found)]
-    assert "hidden tokens told rightly, held out, mean of the sources" in names
+    assert "hidden tokens predicted correctly, held out, mean of the sources" in names
     assert not any(name.startswith("bits per byte") for name in names)
     page = write_page(bert_run.folder, bert_run.root).read_text()
     assert 'id="measures"' in page
@@ -120,7 +120,7 @@ def test_the_summary_for_a_dashboard_tells_them_in_a_sentence(bert_run: Any):
     record = read_sealed(bert_run.folder / "run.json", "")
     told = run_markdown(record)
     assert "Held-out text, mean of the sources: pseudo-bits per byte 1.500" in told
-    assert bits_picture(gather(record)["bits_per_byte"]) == ""
+    assert bits_picture(collect_metrics(record)["bits_per_byte"]) == ""
 
 
 def test_a_loss_says_what_it_is_counted_in():

@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.metrics.run_metrics import base_model_told, gather
+from flows.metrics.run_metrics import collect_metrics, describe_base_model
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import chance_of
 from flows.reports.charts.training import training_figure
@@ -107,7 +107,9 @@ def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
     assert {f"figure-{name}" for name in PICTURES} <= set(reader.ids)
     assert "could not be made" not in reader.text
     assert "47% under the unigram" in reader.text
-    assert "web 50.0% and not 60.0% (others have more); books 50.0% and not 40.0% (what others lack" in reader.text
+    assert (
+        "web 50.0% and not 60.0% (other sources have more); books 50.0% and not 40.0% (it replaces what" in reader.text
+    )
     assert "At 0.8 and above 49 of 50 were found: recall 0.980 (95% interval 0.900 to 0.990)." in reader.text
     assert "Together 48 of 50 were found: recall 0.960 (95% interval 0.865 to 0.989)." in reader.text
     assert "Of 50 reports, 50 near misses included, 49 were right: precision 0.980 (0.895 to 0.996)." in reader.text
@@ -265,7 +267,7 @@ def test_a_trained_vocabulary_is_told_source_by_source(
 
 
 def test_documents_that_name_no_language_are_called_so(make: Callable[..., Any], tmp_path: Path, made_run: Any):
-    vocabulary = gather(made_run.record)["vocabulary"]
+    vocabulary = collect_metrics(made_run.record)["vocabulary"]
     languages = {UNTOLD: vocabulary["languages"]["zh"]}
     made = make(tmp_path, facts={"vocab": {"vocabulary": {**vocabulary, "languages": languages}}})
     assert '<td class="title">not told</td>' in write_page(made.folder, made.root).read_text()
@@ -279,18 +281,18 @@ def test_documents_that_name_no_language_are_called_so(make: Callable[..., Any],
     [
         (
             {"new_rows": 1200, "start": "mean", "without_meaning": 7},
-            "Training went on from /models/base (weights 3f0c81d2a9b4) with 1,200 new rows, which began as the mean of"
-            " the rows that wrote them before; 7 of them, to which the base's ids give no meaning, near the mean of"
+            "Training started from /models/base (weights 3f0c81d2a9b4) with 1,200 new rows, initialised as the mean of"
+            " the rows of their old tokens; 7 of them, to which the base's ids give no meaning, near the mean of"
             " all; all weights were trained",
         ),
         (
             {"new_rows": 3, "start": "random", "without_meaning": 1},
-            "Training went on from /models/base (weights 3f0c81d2a9b4) with 3 new rows, which began as noise, like"
+            "Training started from /models/base (weights 3f0c81d2a9b4) with 3 new rows, initialised as noise, like"
             " those of a new network; all weights were trained",
         ),
         (
             {},
-            "Training went on from /models/base (weights 3f0c81d2a9b4), under its own vocabulary; all weights were"
+            "Training started from /models/base (weights 3f0c81d2a9b4), under its own vocabulary; all weights were"
             " trained",
         ),
     ],
@@ -307,7 +309,7 @@ def test_page_and_screen_say_from_which_model_training_went_on(
     assert f"base model {sentence}" in " ".join(
         console.file.getvalue().split()  # pyright: ignore[reportAttributeAccessIssue]
     )
-    only = base_model_told(
+    only = describe_base_model(
         {"weights": "3f", "new_rows": 2, "start": "mean", "without_meaning": 0, "trainable": "new_rows"}
     )
     assert only.endswith("; only the new rows were trained")
@@ -317,7 +319,7 @@ def test_page_and_screen_tell_what_the_gate_found(make: Callable[..., Any], tmp_
     gate = {"rises": {"en": 0.031}}
     base = {"base_model": {"weights": "3f0c81d2a9b4c5d6", "new_rows": 2, "start": "mean", "without_meaning": 0}}
     made = make(tmp_path, facts={"train": base, "evaluate": {"gate": gate}}, max_rise=0.02)
-    sentence = "Bits per byte beside the base model's: en +3.1%; the gate lets +2.0% pass: en did not pass"
+    sentence = "Bits per byte relative to the base model: en +3.1%; the gate allows +2.0%: en did not pass"
     assert f"{sentence}." in " ".join(read(write_page(made.folder, made.root)).text.split())
     console = Console(file=io.StringIO(), width=400, color_system=None)
     print_summary(made.record, made.root, console)
@@ -423,7 +425,7 @@ def test_the_report_of_a_copied_root_reads_and_names_that_root_alone(make: Calla
     assert told["page"] == str(copied / "runs" / made.folder.name / "page.html")
     assert Path(told["page"]).is_file()
     assert [line["stage"] for line in told["findings"]["road"] if "result" in line] == list(STAGES)
-    assert "no longer stands" not in Path(told["page"]).read_text()
+    assert "no longer exists" not in Path(told["page"]).read_text()
 
 
 def test_a_first_page_names_the_artifacts_that_are_gone(make: Callable[..., Any], tmp_path: Path):
@@ -431,7 +433,7 @@ def test_a_first_page_names_the_artifacts_that_are_gone(make: Callable[..., Any]
     aside = set_aside(made, "evaluate")
     reader = read(write_page(made.folder, made.root))
     assert "Not all of this run can be shown any more" in reader.text
-    assert f"no longer stands; set aside as {aside.name}" in reader.text
+    assert f"no longer exists; set aside as {aside.name}" in reader.text
     assert not (made.folder / "findings.json").exists()
 
 

@@ -22,7 +22,7 @@ from flows.reports.page.sections import (
     duplicate_pairs,
     shown_steps,
 )
-from flows.runs.document_history import life_of, lives_of
+from flows.runs.document_history import histories_of, history_of
 
 
 def test_steps_name_the_documents_that_they_read(made_run: Any) -> None:
@@ -56,9 +56,9 @@ def test_few_steps_are_chosen_and_the_first_and_last_are_among_them(steps: int, 
 def test_many_lives_are_those_told_one_by_one(made_run: Any) -> None:
     artifacts = open_artifacts(made_run.record)
     ids = artifacts["sample"].table("documents").column("doc_id").to_pylist()
-    together = lives_of(artifacts, ids, ended=True)
-    assert together == [life_of(artifacts, doc_id, ended=True) for doc_id in ids]
-    fates = {life.path: life.fate for life in together}
+    together = histories_of(artifacts, ids, ended=True)
+    assert together == [history_of(artifacts, doc_id, ended=True) for doc_id in ids]
+    fates = {life.path: life.outcome for life in together}
     assert fates["books/0.txt"] == "held out for evaluation in decontaminate by rule `held_out`"
     assert fates["web/12.txt"] == "dropped in dedup by rule `near_duplicate`"
     assert fates["books/2.txt"].startswith("trained in")

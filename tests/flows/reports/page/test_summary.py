@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flows.metrics.formatting import clock, compact, duration, evidence_told, shots_word, size
+from flows.metrics.formatting import (
+    describe_evidence,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_shots,
+    format_time,
+)
 from flows.reports.summary import print_summary
 from model.checksummed_json import write_sealed
 
@@ -53,14 +60,14 @@ def test_a_failed_run_says_what_failed_and_leaves_out_what_it_did_not_reach(make
     [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.7, "1 min 0 s"), (200, "3 min 20 s"), (18120, "5 h 2 min")],
 )
 def test_durations(seconds: float, words: str):
-    assert duration(seconds) == words
+    assert format_duration(seconds) == words
 
 
 def test_counts_sizes_times_and_shots():
-    assert [compact(n) for n in (812, 9999, 12_300, 1_200_000, 4e9)] == ["812", "9,999", "12.3K", "1.2M", "4.0B"]
-    assert [size(n) for n in (812, 1_200_000)] == ["812 B", "1.2 MB"]
-    assert (clock(0.0), clock(86_400.0)) == ("-", "1970-01-02 00:00:00 UTC")
-    assert [shots_word(n) for n in (0, 1, 5)] == ["zero-shot", "one-shot", "5-shot"]
+    assert [format_count(n) for n in (812, 9999, 12_300, 1_200_000, 4e9)] == ["812", "9,999", "12.3K", "1.2M", "4.0B"]
+    assert [format_bytes(n) for n in (812, 1_200_000)] == ["812 B", "1.2 MB"]
+    assert (format_time(0.0), format_time(86_400.0)) == ("-", "1970-01-02 00:00:00 UTC")
+    assert [format_shots(n) for n in (0, 1, 5)] == ["zero-shot", "one-shot", "5-shot"]
 
 
 def test_artifacts_that_are_gone_are_named(make: Callable[..., Any], tmp_path: Path):
@@ -68,7 +75,7 @@ def test_artifacts_that_are_gone_are_named(make: Callable[..., Any], tmp_path: P
     artifact = Path(made.record["stages"][-1]["path"])
     aside = artifact.rename(f"{artifact}.damaged-0f")
     text = "".join(" ".join(screen(made, width=1000)).split())
-    told = f"gone evaluate: its artifact {artifact} no longer stands; set aside as {aside.name}"
+    told = f"gone evaluate: its artifact {artifact} no longer exists; set aside as {aside.name}"
     assert told.replace(" ", "") in text
 
 
@@ -96,4 +103,4 @@ def test_a_running_run_tells_what_is_still_to_come(make: Callable[..., Any], tmp
     ],
 )  # fmt: skip
 def test_evidence_in_words(evidence: str | None, told: str):
-    assert evidence_told(evidence) == told
+    assert describe_evidence(evidence) == told

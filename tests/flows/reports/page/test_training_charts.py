@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.metrics.activation_stats import HeatMap, heat_map
+from flows.metrics.activation_stats import ActivationMap, activation_map
 from flows.reports.charts.heatmap import TALLEST, heat_figure
 from flows.reports.charts.training import training_figure
 from flows.reports.page.page import write_page
@@ -97,7 +97,7 @@ def test_thousands_of_overflows_are_as_many_marks_as_can_be_seen() -> None:
     assert (marks["x"][0], marks["x"][-1]) == (10, 30_000)
 
 
-def heat_of(lows: Any, highs: Any, columns: int, names: list[str] = NAMES) -> HeatMap:
+def heat_of(lows: Any, highs: Any, columns: int, names: list[str] = NAMES) -> ActivationMap:
     """Of the readings of each step; every step reads ten tokens."""
     low, high = np.array(lows, dtype=np.float32), np.array(highs, dtype=np.float32)
     table = pa.table(
@@ -108,7 +108,7 @@ def heat_of(lows: Any, highs: Any, columns: int, names: list[str] = NAMES) -> He
             "thermometer_highs": pa.array(list(high), pa.list_(pa.float32())),
         }
     )
-    heat = heat_map(table, names, columns)
+    heat = activation_map(table, names, columns)
     assert heat is not None
     return heat
 
@@ -199,12 +199,12 @@ def test_colours_tell_a_few_powers_of_ten_apart(small: float, large: float) -> N
 
 def test_trainings_that_kept_magnitudes_alone_have_a_map_and_those_without_readings_none() -> None:
     readings = pa.array([[1.0, 2.0]], pa.list_(pa.float32()))
-    heat = heat_map(pa.table({"tokens": [5], "thermometers": readings}), ["embedding", "logits"], 9)
+    heat = activation_map(pa.table({"tokens": [5], "thermometers": readings}), ["embedding", "logits"], 9)
     assert heat is not None
     assert heat.bounds is None
     assert "largest magnitude" in heat_figure(heat)["data"][0]["hovertemplate"]
     nothing = pa.array([[]], pa.list_(pa.float32()))
-    assert heat_map(pa.table({"tokens": [5], "thermometers": nothing}), [], 9) is None
+    assert activation_map(pa.table({"tokens": [5], "thermometers": nothing}), [], 9) is None
 
 
 def test_a_deep_network_has_a_map_of_a_page_s_height_and_fewer_labels() -> None:

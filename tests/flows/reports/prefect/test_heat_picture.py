@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flows.metrics.activation_stats import HeatMap, heat_map
+from flows.metrics.activation_stats import ActivationMap, activation_map
 from flows.reports.charts.svg import LABEL_WIDTH
 from flows.reports.charts.svg_heatmap import COLOURS, STRIP_WIDTH, TALLEST, heat_picture
 from model.config.network import GPTConfig
@@ -16,11 +16,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ["embedding", "block 0 attention logits", "block 0", "logits"]
 
 
-def heat_of(readings: list[list[float]], names: list[str] = NAMES) -> HeatMap:
+def heat_of(readings: list[list[float]], names: list[str] = NAMES) -> ActivationMap:
     """Of the readings of each step; every step reads ten tokens."""
     tokens = pa.array(10 * (1 + np.arange(len(readings))))
     table = pa.table({"tokens": tokens, "thermometers": pa.array(readings, pa.list_(pa.float32()))})
-    heat = heat_map(table, names, 100)
+    heat = activation_map(table, names, 100)
     assert heat is not None
     return heat
 

@@ -6,14 +6,14 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
-from flows.metrics.formatting import code, picture, plain, table
+from flows.metrics.formatting import escape_markdown, markdown_code, markdown_image, markdown_table
 
 HOSTILE = [
     "<script>alert(1)</script>",
     "</td></table><img src=x onerror=alert(1)>",
     "a | b\n| --- |\n| c",
     "[here](http://elsewhere) ![x](http://elsewhere/x.png)",
-    "`code` ``two`` \\` and **bold** _soft_ ~~gone~~",
+    "`markdown_code` ``two`` \\` and **bold** _soft_ ~~gone~~",
     "[a](javascript:alert(1)) <http://elsewhere> &lt;b&gt; &amp;",
     "gopher_words_min: 3 < 50",
     "https://elsewhere/a_b?c=d www.elsewhere.example WWW.elsewhere.example mailto@elsewhere.example",
@@ -33,14 +33,14 @@ def read(markdown: str) -> tuple[set[str], list[str]]:
 
 @pytest.mark.parametrize("words", HOSTILE)
 def test_text_from_data_is_shown_as_it_is(words: str):
-    kinds, texts = read(f"x {plain(words)}")
+    kinds, texts = read(f"x {escape_markdown(words)}")
     assert kinds <= TEXT_ONLY
     assert texts == [f"x {' '.join(words.split())}"]
 
 
 @pytest.mark.parametrize("words", HOSTILE)
 def test_text_from_data_stays_in_its_cell(words: str):
-    kinds, texts = read(table(("source", "why"), [(words, "kept"), ("other", words)], texts=("why",)))
+    kinds, texts = read(markdown_table(("source", "why"), [(words, "kept"), ("other", words)], texts=("why",)))
     assert kinds <= TEXT_ONLY
     shown = " ".join(words.split())
     assert [text.replace("\N{NO-BREAK SPACE}", " ") for text in texts] == [
@@ -55,7 +55,7 @@ def test_text_from_data_stays_in_its_cell(words: str):
 
 @pytest.mark.parametrize("words", HOSTILE)
 def test_text_to_be_copied_is_one_piece_of_code(words: str):
-    kinds, texts = read(code(words))
+    kinds, texts = read(markdown_code(words))
     assert kinds == {"paragraph", "inline", "code_inline"}
     assert texts == [" ".join(words.split())]
 
@@ -65,7 +65,7 @@ def test_text_to_be_copied_is_one_piece_of_code(words: str):
 )
 def test_bare_addresses_of_data_become_no_links(words: str):
     """GitHub's dialect, section 6.9: a link begins with a scheme or `www.`, or is letters around an `@`."""
-    shown = plain(f"see {words}")
+    shown = escape_markdown(f"see {words}")
     assert re.search(r"\w://|www\.|\w@", shown, re.IGNORECASE) is None
     kinds, texts = read(shown)
     assert kinds <= TEXT_ONLY
@@ -73,7 +73,7 @@ def test_bare_addresses_of_data_become_no_links(words: str):
 
 
 def test_text_from_data_cannot_reverse_a_line_or_hide_in_it():
-    for show in (plain, code):
+    for show in (escape_markdown, markdown_code):
         assert "\u202e" not in show("a\u202eb\x1b[8mc")
         assert "b" in show("a\u202eb")
 
@@ -84,7 +84,9 @@ def test_the_parser_sees_what_is_not_escaped():
 
 
 def test_numbers_stand_right_and_texts_left():
-    made = table(("source", "documents", "why"), [("a|b", 12345, "a longer sentence\nin two lines")], texts=("why",))
+    made = markdown_table(
+        ("source", "documents", "why"), [("a|b", 12345, "a longer sentence\nin two lines")], texts=("why",)
+    )
     assert made.splitlines() == [
         "| source | documents | why |",
         "| :-- | --: | :-- |",
@@ -93,10 +95,12 @@ def test_numbers_stand_right_and_texts_left():
 
 
 def test_a_number_keeps_its_unit_on_its_line():
-    assert "3\N{NO-BREAK SPACE}min\N{NO-BREAK SPACE}20\N{NO-BREAK SPACE}s" in table(("time",), [("3 min 20 s",)])
+    assert "3\N{NO-BREAK SPACE}min\N{NO-BREAK SPACE}20\N{NO-BREAK SPACE}s" in markdown_table(
+        ("time",), [("3 min 20 s",)]
+    )
 
 
 def test_a_picture_travels_inside_the_text():
-    made = picture("<svg/>", "a square")
+    made = markdown_image("<svg/>", "a square")
     assert made.startswith("![a square](data:image/svg+xml;base64,")
     assert base64.b64decode(made.partition("base64,")[2].rstrip(")")) == b"<svg/>"

@@ -19,12 +19,12 @@ with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
     from prefect import flow, get_client, task
     from prefect.events.worker import EventsWorker
     from flows.reports.prefect import watcher as watching
-    from flows.runs.lifecycle import tell_error, tell_event
+    from flows.runs.lifecycle import emit_guard_event, emit_run_event
     from model.errors import GuardError, Infra
     from tasks.artifacts.artifact import BUILT, REUSED, Artifact
     from tasks.artifacts.limits import SourceWiped
 
-    tell_event("spike", note="of no run, and told to nobody")
+    emit_run_event("spike", note="of no run, and told to nobody")
     watching.SECONDS_BETWEEN_UPDATES = 0.05
     watching.SECONDS_TO_CLOSE = 3.0
     watching.stage_markdown = lambda artifact: f"made {artifact.stage}"
@@ -59,10 +59,10 @@ with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
             lost._client._client.base_url = "http://127.0.0.1:9/api"
             lost.name_run("foundry", "lost")
             work(lost, "vocab", 3, BUILT)
-        tell_event("promotion_blocked", because="it is worse")
-        tell_error([{"stage": "clean"}], SourceWiped("clean: nothing is left of `notes`"))
-        tell_error([{"stage": "train"}], GuardError("train: it took too long"))
-        tell_error([{"stage": "train"}], Infra("train: the disk is full"))
+        emit_run_event("promotion_blocked", because="it is worse")
+        emit_guard_event([{"stage": "clean"}], SourceWiped("clean: nothing is left of `notes`"))
+        emit_guard_event([{"stage": "train"}], GuardError("train: it took too long"))
+        emit_guard_event([{"stage": "train"}], Infra("train: the disk is full"))
 
     messages = []
     handler = logging.Handler(logging.WARNING)

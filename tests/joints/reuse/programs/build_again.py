@@ -20,7 +20,7 @@ if "BESSEMER_MACHINE" not in os.environ:
 from flows.recipe.load import load_recipe
 from flows.runs.pipeline import (
     BUILDERS,  # what is imported reads variables
-    walk,
+    run_stages,
 )
 from model.errors import IntegrityError
 from tasks.artifacts.artifact import Artifact
@@ -48,7 +48,7 @@ def main(recipe: Path, root: Path, forced: frozenset[str]) -> None:
         print(json.dumps({**found, "arithmetic": libs.get("instruction-set")}), flush=True)
         return artifact
 
-    walk(load_recipe(recipe, root), step)
+    run_stages(load_recipe(recipe, root), step)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from numba.core.dispatcher import Dispatcher
 import tasks.common.kernel_cache
 from flows.recipe.load import load_recipe
 from flows.recipe.stages import STAGES
-from flows.runs.pipeline import BUILDERS, walk
+from flows.runs.pipeline import BUILDERS, run_stages
 from model.errors import BessemerError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
@@ -40,7 +40,7 @@ def main(recipe_path: Path, root: Path, wanted: str, room: str, one_folder: bool
         raise StopIteration
 
     try:
-        walk(recipe, step)
+        run_stages(recipe, step)
     except StopIteration:
         kernels = {
             id(value): value

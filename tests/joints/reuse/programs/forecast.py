@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.recipe.load import load_recipe
 from flows.recipe.stages import STAGES
-from flows.runs.pipeline import BUILDERS, walk
+from flows.runs.pipeline import BUILDERS, run_stages
 from model.errors import BessemerError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
@@ -41,7 +41,7 @@ def forecast(recipe_path: Path, root: Path, settings: list[str], stages: list[st
             answers[stage] = {"error": f"{type(error).__name__}: {error}"}
         return Artifact.open(standing)
 
-    walk(load_recipe(recipe_path, root, settings), step)
+    run_stages(load_recipe(recipe_path, root, settings), step)
     return answers
 
 

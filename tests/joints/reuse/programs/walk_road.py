@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.recipe.load import load_recipe
 from flows.recipe.stages import STAGES
-from flows.runs.pipeline import BUILDERS, walk
+from flows.runs.pipeline import BUILDERS, run_stages
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 
@@ -54,7 +54,7 @@ def main(recipe_path: Path, root: Path, last: str, settings: list[str]) -> None:
         return artifact
 
     with contextlib.suppress(_Arrived):
-        walk(recipe, step)
+        run_stages(recipe, step)
 
 
 if __name__ == "__main__":
