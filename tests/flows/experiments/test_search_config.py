@@ -48,7 +48,7 @@ def test_a_recipe_without_a_search_is_told_what_to_write(foundry: Path) -> None:
         ('"train.schedule.peak_lr" = { low = 0.0, high = 1.0 }', r"train.schedule.peak_lr.*greater than 0"),
         ('"train.batch_rows" = { choices = [8, 12] }', "micro_batch_rows 8 does not divide batch_rows 12"),
         ('"train.checkpoint_steps" = { choices = [10, 20] }', "has no effect on the result"),
-        (f'{LR}\n"train.model.dropout" = {{ low = 0.0, high = 0.2 }}', "units dropped"),
+        (f'{LR}\n"train.model.dropout" = {{ low = 0.0, high = 0.2 }}', "computed with dropout"),
         ('"vocab.vocab_size" = { choices = [400, 512] }', "other text, or other tokens"),
     ],
 )
@@ -126,5 +126,5 @@ def test_what_cannot_be_a_trial_is_refused_when_it_is_added(write, tmp_path: Pat
 
 def test_only_one_process_works_on_a_study(write, tmp_path: Path) -> None:
     begun = study(write(), tmp_path)
-    with begun.held(), pytest.raises(InputError, match=r"works on it.*bessemer search add"), begun.held():
+    with begun.held(), pytest.raises(InputError, match=r"works on it.*bessemer study search add"), begun.held():
         pytest.fail("it was held twice")
