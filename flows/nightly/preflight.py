@@ -145,10 +145,8 @@ def _files(new: Files) -> Iterator[tuple[type[BessemerError], str]]:
 def _hours(needs: Needs, config: NightlyConfig) -> Iterator[tuple[type[BessemerError], str]]:
     if config.max_hours is None or needs.seconds is None or needs.seconds <= 3600 * config.max_hours:
         return
-    message = (
-        f"time: about {format_duration(needs.seconds)}, estimated from earlier nightly runs, and nightly.max_hours = "
-    )
-    message += f"{config.max_hours:g}; "
+    message = f"time: about {format_duration(needs.seconds)} at the rate of earlier nightly runs, and"
+    message += f" nightly.max_hours = {config.max_hours:g}; "
     if needs.data_seconds is not None and needs.data_seconds > 3600 * config.max_hours:
         # A nightly run takes all new files, so a lower budget would not help.
         message += (

@@ -101,5 +101,5 @@ def test_a_change_that_the_recipe_cannot_take_is_refused_before_anything_runs(
     asked = read_changes(write("[changes.low]\n'train.batch_rows' = 4\n[then.settings]\n'train.model.heads' = 3"), 1)
     with pytest.raises(RecipeError, match="heads"):
         variants_of(asked, foundry / "foundry.toml", tmp_path, (), 1.0)
-    with pytest.raises(RecipeError, match=r"those that ship.*network"):
+    with pytest.raises(RecipeError, match=r"no shipped one has this name.*network"):
         changes_file("netwrok")

@@ -107,7 +107,7 @@ def test_a_root_is_not_brought_up_on_another_database_by_forgetting() -> None:
     assert check_same(None, None) == "sqlite"
     assert check_same(None, "sqlite") == "sqlite"
     assert check_same("sqlite", "postgresql://host/runs") == "sqlite"
-    with pytest.raises(InputError, match="stand in the database postgresql://host/runs"):
+    with pytest.raises(InputError, match="are in the database postgresql://host/runs"):
         check_same(None, "postgresql://host/runs")
 
 

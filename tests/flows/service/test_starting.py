@@ -89,7 +89,7 @@ def test_the_server_is_reached_from_here_at_an_address_of_its_family(host: str, 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "machine.example.org", "127.0.0.1.example.org"])
 def test_another_address_needs_tls_or_a_proxy(host: str, tls: tuple[Path, Path]) -> None:
-    with pytest.raises(InputError, match=r"go over the network as it is.*--tls-certificate.*--behind-proxy"):
+    with pytest.raises(InputError, match=r"go over the network unencrypted.*--tls-certificate.*--behind-proxy"):
         check_open(ServiceOptions(host, 4200, "quickstart"))
     with pytest.raises(InputError, match="as it is"):
         check_open(ServiceOptions(host, 4200, "quickstart", addresses=("https://bessemer.example.org",)))
@@ -111,7 +111,7 @@ def test_a_certificate_needs_its_key_and_its_address(tls: tuple[Path, Path], tmp
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--host", "0.0.0.0"], "go over the network as it is"),
+        (["--host", "0.0.0.0"], "go over the network unencrypted"),
         (["--tls-key", "key.pem"], "belong together"),
         (["--address", "bessemer.example.org"], "is no address of a server"),
     ],
