@@ -1,4 +1,4 @@
-"""The text of a syntax tree changes with meaning and with nothing else, whatever Python wrote it."""
+"""The text of a syntax tree depends on meaning alone, under every version of Python."""
 
 import ast
 import functools
