@@ -4,7 +4,7 @@ Comments, docstrings (of attributes too), formatting and log lines do not count.
 method whose arguments have no effects: calls in them are limited to a few pure functions.
 
 `ast.dump` gives no such text: versions of Python differ in the fields of nodes, and in how they split f-strings. Only
-the standard library and `blake3` are imported, so that tests can run this under other interpreters.
+the standard library is imported with this module, so that tests can run it under interpreters without packages.
 """
 
 import ast
@@ -12,8 +12,6 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
-
-from model.digests import digest_bytes
 
 LOG_NAMES = frozenset({"log", "logger"})
 
@@ -32,6 +30,8 @@ _WITHOUT_MEANING = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 @functools.cache
 def code_digest(package: Path = Path(__file__).parent) -> str:
     """Return the BLAKE3-128 of the names and syntax trees of all modules of a package, 32 hexadecimal digits."""
+    from model.digests import digest_bytes
+
     trees = (
         f"{path.relative_to(package).as_posix()}\n{meaning(ast.parse(path.read_bytes()))}"
         for path in sorted(package.rglob("*.py"))

@@ -1,4 +1,4 @@
-"""What is sealed is read back as it was, or not at all."""
+"""Checksummed records are read back as written, or not at all."""
 
 import json
 from pathlib import Path

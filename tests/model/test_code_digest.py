@@ -1,4 +1,4 @@
-"""What of the code counts, and what does not."""
+"""Which parts of the code enter its digest."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What was digested is what is read: blocks, digests of them, and streams that give nothing else."""
+"""Contents of files: digests of blocks, and streams that return only what was digested."""
 
 import io
 import pickle

@@ -1,4 +1,4 @@
-"""Digests of files, and second names for them."""
+"""Digests of files, and hard links to them."""
 
 import os
 import subprocess

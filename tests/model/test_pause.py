@@ -1,4 +1,4 @@
-"""A pause changes nothing: the trainer stops where it was asked to, and goes on to the bytes of an undisturbed run."""
+"""A paused run continues to the bytes of an uninterrupted one."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_paused_twice_it_ends_with_the_bytes_of_an_undisturbed_run(make_run) -> 
     assert result(run) == result(whole)
 
 
-def test_where_it_stands_behind_the_pause_it_makes_no_step_and_tells_the_loss_of_the_pause(make_run) -> None:
+def test_after_the_pause_it_makes_no_step_and_reports_the_loss_of_the_pause(make_run) -> None:
     run = make_run("far")
     with pytest.raises(Paused) as early:
         train(paused_at(run, 0.25))
@@ -57,7 +57,7 @@ def test_a_share_that_only_the_last_step_reaches_is_no_pause(make_run) -> None:
     assert train(paused_at(run, 0.99)) == run.out / "result"
 
 
-def test_as_a_process_it_exits_0_and_says_where_it_stands(make_run, launch) -> None:
+def test_as_a_process_it_exits_0_and_reports_its_step(make_run, launch) -> None:
     run = paused_at(make_run("process"), 0.5)
     out, err = launch(run).communicate(timeout=120)
     messages = [json.loads(line) for line in out.splitlines()]

@@ -1,4 +1,4 @@
-"""The text of a syntax tree changes with meaning and with nothing else, whatever Python wrote it."""
+"""The text of a syntax tree depends on meaning alone, under every version of Python."""
 
 import ast
 import functools
@@ -135,7 +135,7 @@ def test_other_versions_of_python_write_every_file_of_the_project_alike(version:
         for path in sorted((PROJECT / room).rglob("*.py"))
     ]
     mine, theirs = told_by(sys.executable, *files), told_by(interpreter, *files)
-    assert len(mine) == len(files) > 1000
+    assert len(mine) == len(files) > 800
     assert [line for line, other in zip(mine, theirs, strict=True) if line != other] == []
 
 

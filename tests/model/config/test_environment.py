@@ -1,4 +1,4 @@
-"""Which variables reach a process of a run, and what becomes of the others."""
+"""Which variables reach the processes of a run."""
 
 import json
 import os
@@ -120,7 +120,7 @@ def test_a_command_can_be_started_so() -> None:
     assert set(told.split()) == {*PASSING, *FIXED, "PYTHONPATH"}
 
 
-def test_what_is_left_out_is_told_by_name() -> None:
+def test_what_is_left_out_is_reported_by_name() -> None:
     assert describe_left_out(PASSING) == []
     (sentence,) = describe_left_out({**PASSING, "BESSEMER_LEFT_OUT": "ATEN_CPU_CAPABILITY,MKL_CBWR"})
     assert sentence.startswith("ATEN_CPU_CAPABILITY, MKL_CBWR: left out of this run's environment")
@@ -128,7 +128,7 @@ def test_what_is_left_out_is_told_by_name() -> None:
     assert sentence.startswith("MKL_CBWR: libraries in this process may have read it")
 
 
-def test_the_command_line_sheds(tmp_path: Path) -> None:
+def test_the_command_line_filters_its_environment(tmp_path: Path) -> None:
     """Seen by a module that Python loads as it starts: the second start is without the variable."""
     (tmp_path / "sitecustomize.py").write_text(
         f"import os\nopen({str(tmp_path / 'log')!r}, 'a').write(f\"{{os.environ.get('ATEN_CPU_CAPABILITY')}}\\n\")\n"

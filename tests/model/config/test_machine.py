@@ -1,4 +1,4 @@
-"""Parts of the machine that decide last bits: named for the settings that depend on them, and read without PyTorch."""
+"""The parts of the machine that decide last bits are chosen by the settings, and read without PyTorch."""
 
 import platform
 import shutil
@@ -42,7 +42,7 @@ def test_settings_depend_on_parts_of_the_machine(settings: dict[str, object], mo
     assert machine.deciding_parts(TrainConfig.model_validate(settings)) == ("instruction-set", *more)
 
 
-def test_the_compiler_and_the_devices_speak_for_themselves(
+def test_compiler_and_devices_are_described_by_their_own_output(
     program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says = str(program("compiler", "echo; echo 'forge++ 12.2.0'; echo 'Copyright'"))
@@ -102,7 +102,7 @@ def test_caps_of_other_libraries_show(chosen: Callable[..., str]) -> None:
     assert chosen(MKL_CBWR="COMPATIBLE").split("mode")[1].startswith(" 3")
 
 
-def test_what_the_shell_says_is_not_asked(chosen: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_shell_do_not_count(chosen: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
     assert "ATen DEFAULT" not in chosen()
 
@@ -144,7 +144,7 @@ def test_the_answer_is_kept_while_nothing_changes(
     assert chosen() == "asked anew", "another processor is asked"
 
 
-def test_a_library_that_does_not_load_is_told(chosen: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_does_not_load_is_reported(chosen: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_QUERY_PROGRAM", "raise ImportError('no torch')")
     with pytest.raises(Infra, match=r"PyTorch could not be queried .*ImportError: no torch.*train.environment"):
         chosen()

@@ -1,4 +1,4 @@
-"""Our networks with the weights of `transformers`' own give its logits, and the weights go back to it unchanged."""
+"""Networks with the weights of `transformers` give its logits, and weights round-trip unchanged."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Batches are a function of position; what cannot be read is refused by name."""
+"""Batches are a function of position; unreadable files are refused by name."""
 
 from pathlib import Path
 

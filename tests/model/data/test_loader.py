@@ -1,4 +1,4 @@
-"""Batches of each objective: slices of one endless whole, with the borders and fillings that a model needs."""
+"""Batches of each objective are slices of one sequence of rows, with correct masks and padding."""
 
 from collections import Counter
 from pathlib import Path

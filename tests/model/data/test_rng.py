@@ -1,4 +1,4 @@
-"""Random numbers by counter: those of NumPy's Philox, and of nothing else."""
+"""Counter-based random numbers are those of NumPy's Philox."""
 
 import numpy as np
 import pytest

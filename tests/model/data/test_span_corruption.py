@@ -1,4 +1,4 @@
-"""T5's spans: the paper's lengths, the exact law of the draw, and that nothing of the text is lost."""
+"""T5's spans: the paper's lengths, the exact distribution, and no loss of text."""
 
 from collections import Counter
 from math import comb

@@ -1,4 +1,4 @@
-"""T5's other objectives: the text comes back from each, and each draws by its law."""
+"""T5's other objectives: the text can be restored from each, and each has its distribution."""
 
 from collections import Counter
 from itertools import pairwise
@@ -276,7 +276,7 @@ def test_masks_need_one_sentinel_and_random_tokens_some_text() -> None:
 
 
 @given(count=st.integers(1, 12), kept=st.integers(1, 12), seed=st.integers(0, 2**63), data=st.data())
-def test_runs_are_as_many_as_asked_for_wherever_they_stand(count: int, kept: int, seed: int, data) -> None:
+def test_runs_are_as_many_as_requested_wherever_they_are(count: int, kept: int, seed: int, data) -> None:
     spans, length = data.draw(st.integers(1, min(count, kept + 1))), count + kept
     noise = np.zeros((1, length), dtype=np.bool_)
     of_length = (np.full(length + 1, count), np.full(length + 1, spans))

@@ -1,4 +1,4 @@
-"""Lengths of T5's objective, held against the paper's own program."""
+"""Lengths of T5's objective, compared with the authors' program."""
 
 import pytest
 from hypothesis import given

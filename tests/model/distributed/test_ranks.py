@@ -1,4 +1,4 @@
-"""Several real processes train one model: the same numbers as one, and the same bytes after kills and stops."""
+"""Several processes train one model: the numbers of one process, and the same bytes after kills and stops."""
 
 import json
 import os
@@ -225,7 +225,7 @@ def test_ranks_do_not_outlive_a_killed_supervisor(make_run, launch) -> None:
     wait_until(lambda: not any(map(is_alive, ranks)), seconds=10)
 
 
-def test_an_error_of_all_ranks_is_told_once_with_its_own_exit_code(make_run, launch) -> None:
+def test_an_error_of_all_ranks_is_reported_once_with_its_own_exit_code(make_run, launch) -> None:
     run = make_run(**LONG | NATIVE)
     shorter = run.model_copy(update={"model": run.model.model_copy(update={"context": 8})})
     code, messages, err = finish(launch(shorter))
@@ -289,7 +289,7 @@ def test_three_skipped_steps_in_a_row_end_it_as_the_native_engine_does(make_run,
         (NATIVE | {"device": "cuda", "restarts": {"fewer_ranks": True}}, "rank k computes on CUDA device k"),
     ],
 )
-def test_what_cannot_be_shared_is_refused_in_words(settings: dict, words: str) -> None:
+def test_impossible_numbers_of_ranks_are_refused_with_a_message(settings: dict, words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         TrainConfig.model_validate(settings)
 

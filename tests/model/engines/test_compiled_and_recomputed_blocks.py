@@ -1,4 +1,4 @@
-"""Blocks computed in other ways: the same bits where nothing but memory changes, the same numbers where kernels do."""
+"""Compiled and recomputed blocks: the same bits where only memory changes, the same numbers where kernels do."""
 
 from typing import Any
 
@@ -129,7 +129,7 @@ def test_names_of_parameters_stay() -> None:
     assert sum(isinstance(module, Block) for module in network.modules()) == 6
 
 
-def test_without_a_compiler_it_is_told_before_anything_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_reported_before_anything_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     check_engine(TrainConfig())
     with pytest.raises(RecipeError, match="no C\\+\\+ compiler `no-such-compiler`"):

@@ -1,4 +1,4 @@
-"""Where tensors are computed: what a machine lacks is told before the first step."""
+"""Devices: what a machine lacks is reported before the first step."""
 
 import subprocess
 from typing import Any

@@ -1,4 +1,4 @@
-"""One optimizer step: micro-batches, clipping, decay, and numbers that are no numbers."""
+"""One optimizer step: micro-batches, clipping, decay, and non-finite numbers."""
 
 import math
 
@@ -41,7 +41,7 @@ def test_micro_batches_add_up_to_the_batch_even_where_rows_are_padded(make_run, 
     assert pieces.largest_activations == pytest.approx(whole.largest_activations, rel=1e-5)
 
 
-def test_two_rows_are_learnt_by_heart(make_run, tokens: torch.Tensor) -> None:
+def test_two_rows_are_overfitted(make_run, tokens: torch.Tensor) -> None:
     engine = engine_of(make_run())
     losses = [engine.step(CausalBatch(tokens[1:3], NO_START[:2]), StepSchedule(0.01)).loss for _ in range(100)]
     assert losses[0] == pytest.approx(math.log(48), abs=0.1)

@@ -1,4 +1,4 @@
-"""The scale of float16's loss: halved by overflows, doubled in quiet, and at its floor no excuse any more."""
+"""The loss scale of float16: halved by overflows, doubled without them, and limited by its floor."""
 
 import math
 

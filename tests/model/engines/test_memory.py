@@ -1,4 +1,4 @@
-"""What a rank is said to hold, beside what engines of the trainer hold while they step."""
+"""The computed memory of a rank compared with engines that run."""
 
 import gc
 import subprocess

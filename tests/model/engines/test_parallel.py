@@ -1,4 +1,4 @@
-"""One copy of the model over several real processes computes what one process does, whatever the network."""
+"""One copy of the model over several processes computes what one process does."""
 
 import json
 import subprocess
@@ -234,7 +234,7 @@ def test_bert_and_t5_over_several_ranks_compute_what_one_does(
         ({**TENSOR, "ranks": 6}, "copies of the model 3 does not divide batch_rows 16"),
     ],
 )
-def test_what_cannot_be_laid_out_is_refused_with_the_cure(settings: dict, words: str) -> None:
+def test_impossible_layouts_are_refused_with_a_hint(settings: dict, words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         TrainConfig.model_validate(settings)
 
@@ -247,7 +247,7 @@ def test_what_cannot_be_laid_out_is_refused_with_the_cure(settings: dict, words:
         ({"layers": 1}, PIPELINE, "model.layers are 1. Set pipeline_parallel = 1 at most"),
     ],
 )
-def test_a_network_that_cannot_be_shared_is_refused_with_the_cure(
+def test_a_network_that_cannot_be_sharded_is_refused_with_a_hint(
     make_run, model: dict, layout: dict, words: str
 ) -> None:
     run = make_run(**layout).model_dump()

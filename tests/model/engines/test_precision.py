@@ -1,4 +1,4 @@
-"""Matrices multiplied in bfloat16 beside weights, norms and sums in float32."""
+"""Products in bfloat16 with weights, norms and sums in float32."""
 
 import subprocess
 import sys
@@ -68,7 +68,7 @@ def test_norms_and_the_residual_stream_stay_in_float32_while_matrices_do_not(con
     assert seen.get("LayerNorm", seen.get("RMSNorm")) == {torch.float32}
 
 
-def test_gradients_of_pieces_add_up_in_float32() -> None:
+def test_gradients_of_chunks_add_up_in_float32() -> None:
     """A hundred equal gradients are a hundred times one, which a sum with three digits would miss by a percent."""
     _, once = gradients(CONFIGS[0], "bfloat16")
     _, often = gradients(CONFIGS[0], "bfloat16", pieces=100)
@@ -85,7 +85,7 @@ def test_float16_has_eight_times_the_digits_of_bfloat16(config: NetworkConfig) -
     assert 0 < errors["float16"] < errors["bfloat16"] / 4
 
 
-def test_products_of_tf32_are_asked_for_where_there_are_some() -> None:
+def test_tf32_products_are_enabled_where_available() -> None:
     with pytest.raises(ValidationError, match="dtype is tf32, and device is cpu"):
         TrainConfig(dtype="tf32")
     try:

@@ -1,4 +1,4 @@
-"""Optimizer states cut for other numbers of ranks are the same state."""
+"""Optimizer states that are resharded for other numbers of ranks stay the same."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Which part of the model a rank holds, and in which order stages take their turns."""
+"""Which part of the model a rank holds, and the order of turns of pipeline stages."""
 
 import pytest
 import torch

@@ -1,5 +1,4 @@
-"""What thermometers read: the smallest and the largest of all, whoever computes which part, and whether all are
-numbers; of the scores of attention those of a few queries."""
+"""Activation ranges: their values, whichever rank computes which part, NaN, and sampled attention scores."""
 
 import math
 from collections.abc import Callable
@@ -116,7 +115,7 @@ def test_scores_of_seen_keys_are_read() -> None:
     assert read(added[None, None]) == (-103.5, 32.5)
 
 
-def test_scores_that_are_no_numbers_are_told_and_those_of_keys_that_nobody_sees_are_not() -> None:
+def test_nan_scores_are_reported_and_those_of_masked_keys_are_not() -> None:
     query, key = torch.ones(2, 1, 1, 8, 1)
     key[0, 0, 5] = math.nan
     thermometer = ScoreRange()
@@ -126,7 +125,7 @@ def test_scores_that_are_no_numbers_are_told_and_those_of_keys_that_nobody_sees_
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_each_network_tells_of_the_scores_that_it_attends_by(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_network_reports_its_attention_scores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network = make_network(CONFIGS[name]).initialise(1)
     batch = random_batch(CONFIGS[name], 3)
     expected: list[list[float]] = []
@@ -167,7 +166,7 @@ def scores_of(
     return [-min(found), max(found)]
 
 
-def test_names_follow_the_road_of_the_numbers() -> None:
+def test_names_are_in_the_order_of_computation() -> None:
     sizes = SIZES | {"layers": 1}
     assert activation_range_names(GPTConfig(**sizes)) == ["embedding", "block 0 attention logits", "block 0", "logits"]
     assert activation_range_names(BERTConfig(**sizes))[2:] == ["block 0", "masked logits", "next logits"]

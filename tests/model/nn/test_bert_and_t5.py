@@ -1,4 +1,4 @@
-"""BERT and T5 beyond what `transformers` tells of them: their start, their context, their size, what they refuse."""
+"""BERT and T5 beyond the comparison with `transformers`: initialisation, masks, size, checks."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The loss in pieces: the gradients of the whole, and no logits kept for the backward pass."""
+"""The chunked loss has the gradients of the whole, and keeps no logits for the backward pass."""
 
 import subprocess
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_gradients_made_at_once_are_those_of_the_backward_pass(name: str, new_ro
         torch.testing.assert_close(at_once[key], later[key], **close, msg=key)
 
 
-def test_one_piece_goes_as_ever_bit_for_bit() -> None:
+def test_one_chunk_gives_the_same_bits_as_without_chunks() -> None:
     network = GPT(NETWORKS["tied"]).initialise(1)
     at_once = gradients(network, LOGIT_ROWS)
     network.vocabulary = WholeVocabulary(gradient_at_once=False)
@@ -110,7 +110,7 @@ LAYOUTS = {
 
 @pytest.mark.prove
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_takes_several_pieces(
+def test_every_layout_computes_several_chunks(
     layout: str, make_run: Callable[..., TrainerRun], launch: Callable[..., subprocess.Popen[str]]
 ) -> None:
     # 40 rows of 16 predictions at once are more than one piece.

@@ -1,4 +1,4 @@
-"""The network: causality, cache, size, start."""
+"""GPT: causality, cache, size, initialisation."""
 
 import math
 
@@ -86,7 +86,7 @@ def test_parameters_are_counted_as_on_paper() -> None:
     assert flops_per_token(CONFIG) == 6 * expected + 12 * 2 * 16 * 16
 
 
-def test_nats_and_thermometers_agree_with_the_plain_computation(network: GPT, tokens: torch.Tensor) -> None:
+def test_nats_and_ranges_agree_with_the_plain_computation(network: GPT, tokens: torch.Tensor) -> None:
     rows = tokens.repeat(20, 1)
     inputs, targets = rows[:, :-1], rows[:, 1:].clone()
     targets[:, :4] = NO_LOSS
@@ -100,7 +100,7 @@ def test_nats_and_thermometers_agree_with_the_plain_computation(network: GPT, to
         assert read.tolist() == pytest.approx([-float(values.detach().min()), float(values.detach().max())], rel=1e-5)
 
 
-def test_padding_and_what_stands_before_loss_start_are_not_predicted() -> None:
+def test_padding_and_tokens_before_loss_start_are_not_predicted() -> None:
     tokens = torch.tensor([[5, 6, 7, 8], [5, 6, 0, 0], [5, 6, 7, 8]])
     targets = loss_targets(tokens, torch.tensor([0, 0, 2]), pad=0)
     none = NO_LOSS

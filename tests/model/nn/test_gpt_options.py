@@ -1,4 +1,4 @@
-"""Each choice of the network: what it computes, where it starts, and what it refuses."""
+"""Options of GPT: what each computes, how it is initialised, and which combinations are refused."""
 
 import math
 import shutil
@@ -213,7 +213,7 @@ def test_t_fixup_starts_from_the_deviations_of_its_paper() -> None:
         ({"width": 18, "heads": 2}, "rotary positions rotate pairs"),
     ],
 )
-def test_choices_that_do_not_go_together_are_refused_with_a_way_out(choices: dict[str, Any], told: str) -> None:
+def test_inconsistent_options_are_refused_with_a_hint(choices: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError) as caught:
         GPTConfig.model_validate(SIZES | choices)
     assert told in str(caught.value)

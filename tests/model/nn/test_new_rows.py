@@ -1,4 +1,4 @@
-"""New rows as parameters of their own compute what one table does, and learn while nothing else moves."""
+"""Separate new rows compute what one table does, and are trained while all else stays."""
 
 from typing import Any
 

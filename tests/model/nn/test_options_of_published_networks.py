@@ -1,4 +1,4 @@
-"""Choices of published networks: narrow embeddings, parallel branches, positions that begin later or turn in part."""
+"""Options of published networks: narrow embeddings, parallel branches, offset or partly rotary positions."""
 
 from typing import Any
 
@@ -134,6 +134,6 @@ def test_a_narrow_embedding_costs_its_columns_and_two_matrices() -> None:
         ({"rotary_share": 0.1}, "rotary_share 0.1 of the 8 values of a head are 0"),
     ],
 )
-def test_choices_that_mean_nothing_together_are_refused(choices: dict[str, Any], told: str) -> None:
+def test_options_without_effect_are_refused(choices: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         GPTConfig.model_validate(SIZES | choices)

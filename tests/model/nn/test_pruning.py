@@ -1,4 +1,4 @@
-"""Parts taken out: the network is then the one without them, and has its bits again afterwards."""
+"""Ablated parts: the network computes as without them, and is restored bit for bit."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What a rank computes of a batch: the ranks' shares are the batch, whatever their number."""
+"""The shares of ranks make up the batch, whatever their number."""
 
 import torch
 from hypothesis import given
@@ -34,7 +34,7 @@ def test_a_batch_without_any_loss_counts_one_so_that_nothing_is_divided_by_zero(
     assert rank_batch(Ranks(), empty, CAUSAL, 2).counted == (1,)
 
 
-def test_rows_of_pairs_that_do_not_go_round_are_read_again_without_loss() -> None:
+def test_uneven_rows_of_pairs_are_repeated_without_loss() -> None:
     """Three rows on two ranks: the second rank reads the third twice, and counts it once."""
     rows = torch.arange(3)
     batch = MaskedBatch(rows[:, None], rows[:, None], rows[:, None] >= 0, rows[:, None], rows[:, None], rows % 2)

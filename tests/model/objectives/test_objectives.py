@@ -1,4 +1,4 @@
-"""The objectives of BERT and T5: sums that a plain computation gives too, and networks that learn by them."""
+"""The objectives of BERT and T5: sums equal to a plain computation, and networks that learn."""
 
 import math
 from dataclasses import replace
@@ -116,7 +116,7 @@ def learnt(network: nn.Module, loss_of: Any, steps: int = 60) -> float:
     return float(loss.detach())
 
 
-def test_bert_learns_a_batch_by_heart(masked_batch: MaskedBatch) -> None:
+def test_bert_overfits_a_batch(masked_batch: MaskedBatch) -> None:
     few = MaskedBatch(**{name: value[:8] for name, value in vars(masked_batch).items()})
     network = BERT(BERTConfig(context=16, **SIZES)).initialise(1)
     # One answer for each position: what is asked for twice at one place is no question that has one.
@@ -132,7 +132,7 @@ def test_bert_learns_a_batch_by_heart(masked_batch: MaskedBatch) -> None:
     assert tuple(map(int, sums.correct)) == (hidden, pairs)
 
 
-def test_t5_learns_a_batch_by_heart(span_batch: SpanBatch) -> None:
+def test_t5_overfits_a_batch(span_batch: SpanBatch) -> None:
     few = SpanBatch(**{name: value[:8] for name, value in vars(span_batch).items()})
     network = T5(T5Config(**SIZES)).initialise(1)
     counted = int((few.targets_BU != NO_LOSS).sum())

@@ -1,4 +1,4 @@
-"""A GPT that reads the beginning of its rows both ways: what is drawn, seen, asked and written."""
+"""Prefix language models: drawing of prefixes, masks, loss and generation."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The learning rate at points that can be checked in the head, and beside torch's own schedulers."""
+"""The learning rate at points that are easy to check, and compared with torch's schedulers."""
 
 import pytest
 import torch

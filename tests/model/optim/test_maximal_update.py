@@ -1,4 +1,4 @@
-"""Learning rates that hold for wider networks: the maximal update parametrisation."""
+"""Learning rates that transfer to wider networks: the maximal update parametrisation."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Each optimizer beside its paper's formula or PyTorch's own, and steps that can be checked in the head."""
+"""Each optimizer compared with its paper's formula or PyTorch's own, and steps that are easy to check."""
 
 import math
 
@@ -235,7 +235,7 @@ def test_what_zero_cannot_do_is_refused_with_the_reason(settings: dict, words: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_optimizer_learns_by_heart(kind: str) -> None:
+def test_every_optimizer_overfits(kind: str) -> None:
     network = GPT(GPT_CONFIG).initialise(1)
     rate = {"sgd": 0.3, "lamb": 0.02}.get(kind, 0.01)
     optimizer = make_optimizer(network, OptimizerConfig.model_validate({"kind": kind}))

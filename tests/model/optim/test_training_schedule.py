@@ -1,4 +1,4 @@
-"""What each step reads: small batches and short rows at the beginning, and not one pair of tokens more or less."""
+"""What each step reads: warm-up of batch size and length changes no pair of input and target."""
 
 import itertools
 from collections import Counter

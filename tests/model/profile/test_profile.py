@@ -171,7 +171,7 @@ def test_an_order_that_reads_nothing_is_an_error(make_run) -> None:
 def test_tokens_that_the_model_has_no_row_for_are_an_error(make_run) -> None:
     run: TrainerRun = make_run("small")
     run = run.model_copy(update={"model": run.model.model_copy(update={"vocab_size": 20})})
-    with pytest.raises(InputError, match="but the model has 20 pieces"):
+    with pytest.raises(InputError, match="but the model has 20 tokens"):
         profile_step(run, machine=MACHINE)
 
 
