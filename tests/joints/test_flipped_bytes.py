@@ -44,7 +44,7 @@ from model.digests import digest_bytes
 from model.errors import BessemerError, IntegrityError
 from model.guard.decisions import Decision, read_decisions
 from model.guard.guard import write_decision
-from model.launch.failures import read_restarts
+from model.launch.failures import RestartLog, read_restarts
 from tasks.artifacts import published
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import Identity
