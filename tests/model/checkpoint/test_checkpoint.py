@@ -1,4 +1,4 @@
-"""Checkpoints: what is believed, what is kept, what comes back."""
+"""Checkpoints: which are used, which are kept, and what is restored."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where a step's time goes: work against formulas, shares that add up, findings on steps made to have them."""
+"""The profile of a step: work against formulas, shares that add up, findings on steps made to have them."""
 
 import json
 import math
