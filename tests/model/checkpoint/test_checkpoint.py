@@ -8,7 +8,7 @@ import torch
 
 from model.checkpoint.checkpoint import Checkpoint, Damage, newest_checkpoint, quarantine_damaged
 from model.checkpoint.metrics import MetricsLog
-from model.checkpoint.writer import save_checkpoint
+from model.checkpoint.writer import CheckpointWriter
 from model.config.train import TrainerRun
 from model.data.loader import CausalBatch
 from model.distributed.process_group import ALONE
@@ -58,7 +58,8 @@ def save(run: TrainerRun, folder: Path, step: int, keep: int = 3) -> NativeEngin
     engine = trained(run, step)
     journal = MetricsLog()
     journal.event(step, "start")
-    save_checkpoint(folder, step, engine, ALONE, journal, dict(EXPECTED), keep)
+    with CheckpointWriter(folder, ALONE) as writer:
+        writer.save(step, engine, journal, dict(EXPECTED), keep)
     return engine
 
 
