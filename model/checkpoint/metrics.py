@@ -19,8 +19,6 @@ from model.files import write_synced
 
 SCHEMAS = {"metrics": METRICS, "steps": STEPS, "validation": VALIDATION, "perf": PERF, "events": EVENTS}
 
-DETERMINISTIC = ("metrics", "steps", "validation")
-
 ADDED = ("validation",)
 """Tables that earlier versions did not write; read as empty where the file is missing."""
 

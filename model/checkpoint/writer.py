@@ -51,22 +51,6 @@ _NAMES = {
 """The format's names of dtypes, in its order: the widest come first in a file, so that all are aligned."""
 
 
-def save_checkpoint(
-    folder: Path,
-    step: int,
-    engine: Engine,
-    ranks: Ranks,
-    log: MetricsLog,
-    state: dict[str, Any],
-    keep: int,
-    healthy: Collection[int] = (),
-) -> Path:
-    """Write a checkpoint as `CheckpointWriter.save` does, and wait for it; return its folder."""
-    with CheckpointWriter(folder, ranks) as writer:
-        writer.save(step, engine, log, state, keep, healthy)
-    return checkpoint_folder(folder, step)
-
-
 class Share:
     """One rank's share of the checkpoint after `step` steps, written in a thread.
 

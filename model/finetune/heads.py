@@ -235,10 +235,10 @@ class SpanExtraction:
         rows = []
         for number, example in enumerate(examples):
             question, passage = example.texts
-            asked = self._vocabulary.encode(question)
-            kept = asked[: self._question]
+            question_ids = self._vocabulary.encode(question)
+            kept = question_ids[: self._question]
             ids, borders = self._vocabulary.encode_with_offsets(passage)
-            truncation.count(len(asked) + len(ids), len(kept) + len(ids))
+            truncation.count(len(question_ids) + len(ids), len(kept) + len(ids))
             golds = tuple(gold for gold in example.answer or () if gold) if isinstance(example.answer, tuple) else ()
             bytes_of_answer = _place(example, passage, golds)
             if fitting and golds and bytes_of_answer is None:

@@ -49,7 +49,7 @@ class FinetunedModel:
             return 0
         if name not in names:
             raise InputError(
-                f"the model knows the tasks {', '.join(names)}, and {name or 'none of them'} was asked for"
+                f"the model knows the tasks {', '.join(names)}, and {name or 'none of them'} was named. Choose one"
             )
         return names.index(name)
 

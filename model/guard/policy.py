@@ -92,8 +92,8 @@ def decide(
     begin, rows = positions(max(0, divergence.onset - guard.skip_before))[0], positions(steps - 1)[1]
     before = [decision.skipped for decision in decisions if decision.skipped]
     lasted = divergence.step + 1 - min([divergence.onset, *(decision.onset for decision in same)]) if same else 0
-    for behind in sorted({guard.skip_after, max(guard.skip_after, lasted)}, reverse=True):
-        skipped = (begin, positions(min(steps - 1, divergence.step + behind))[1])
+    for margin in sorted({guard.skip_after, max(guard.skip_after, lasted)}, reverse=True):
+        skipped = (begin, positions(min(steps - 1, divergence.step + margin))[1])
         if _covered([*before, skipped]) <= guard.most_skipped * rows:
             break
     else:

@@ -1,6 +1,6 @@
-"""The command `python -m model.profile run.json`: `model/profile/__init__.py` tells what it prints.
+"""The command `python -m model.profile run.json`; `model/profile/__init__.py` says what it prints.
 
-The run's folder is not touched. The exit code is that of the error's class (`model/errors.py`).
+The run's folder is not changed. The exit code is that of the error's class (`model/errors.py`).
 """
 
 import argparse
@@ -14,11 +14,11 @@ from model.errors import BessemerError, Infra
 
 
 def main(arguments: list[str]) -> int:
-    """Profile the run that a JSON file describes; returns the exit code."""
-    asked = _parser().parse_args(arguments)
+    """Profile the run that a JSON file describes; return the exit code."""
+    options = _parser().parse_args(arguments)
     try:
-        run = read_run(asked.run)
-        _profile(run, asked)
+        run = read_run(options.run)
+        _profile(run, options)
     except BessemerError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return error.exit_code
@@ -31,12 +31,12 @@ def main(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m model.profile",
-        description="Run a few steps of a training run and say where their time goes. Its folder is not touched.",
+        description="Run a few steps of a training run and show where their time goes. Its folder is not changed.",
     )
     parser.add_argument("run", type=Path, help="the run.json that the trainer takes")
     parser.add_argument("--steps", type=_positive, default=5, help="steps of each kind, plain and timed (default 5)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture too")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a chart, too")
     return parser
 
 
@@ -47,15 +47,15 @@ def _positive(text: str) -> int:
     return number
 
 
-def _profile(run: TrainerRun, asked: argparse.Namespace) -> None:
+def _profile(run: TrainerRun, options: argparse.Namespace) -> None:
     from model.profile.collect import profile_step
-    from model.profile.report import as_json, findings_of, picture, table
+    from model.profile.report import as_json, chart, findings_of, table
 
-    profile = profile_step(run, asked.steps)
+    profile = profile_step(run, options.steps)
     findings = findings_of(profile)
-    print(json.dumps(as_json(profile, findings), indent=1) if asked.json else table(profile, findings))
-    if asked.svg is not None:
-        asked.svg.write_text(picture(profile), encoding="utf-8")
+    print(json.dumps(as_json(profile, findings), indent=1) if options.json else table(profile, findings))
+    if options.svg is not None:
+        options.svg.write_text(chart(profile), encoding="utf-8")
 
 
 if __name__ == "__main__":

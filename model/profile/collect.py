@@ -1,6 +1,6 @@
-"""A few steps of a run, timed as they are and then operation by operation.
+"""Run a few steps of a run, timed as a whole and operation by operation.
 
-Nothing is written: the network and the optimizer live and end with the measurement.
+Nothing is written; network and optimizer are discarded afterwards.
 """
 
 import statistics
@@ -25,27 +25,26 @@ from model.train.initial_weights import initial_network
 from model.train.resume import check_rows
 
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2}
-"""Of a number in a matrix product, where it has not four."""
+"""Bytes of a number in a matrix product, by dtype; four for all others."""
 
 LEARNING_RATE = 1e-5
 """So small that the measured steps do not make the network diverge, whatever the run's own."""
 
 
 def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None) -> StepProfile:
-    """Where the time of a training step goes: the fastest of `steps` plain ones, and the median of each operation.
+    """Profile a training step: the fastest of `steps` untimed steps, and the median time of each operation.
 
-    One operation in a few meets a neighbour on a shared processor; neither figure does.
-
-    A run of several ranks or of DeepSpeed is measured as one process of the native engine with a rank's share of the
-    rows: exchanges between ranks are not in it. `machine` is measured here by default. Raises InputError and
-    RecipeError as training does.
+    On a shared processor some operations are delayed by other processes; neither figure is affected. A run of several
+    ranks or of DeepSpeed is measured as one process of the native engine with a rank's share of the rows, without
+    communication between ranks. `machine` is measured here by default. Raises InputError and RecipeError as training
+    does.
     """
-    run = _alone(run)
+    run = _as_single_rank(run)
     data = SequenceReader(run.sequences, run.order, run.model.vocab_size)
     check_rows(data, run)
     rows = min(run.train.batch_rows, data.positions)
     if rows == 0:
-        raise InputError(f"{run.order} asks for no row, so there is no step to measure; build it anew from chunk")
+        raise InputError(f"{run.order} lists no rows, so there is no step to measure. Run again from chunk.")
     row_tokens = make_objective(run).tokens_per_row(data.row_length)
     with _as_in_training(run.train.threads):
         machine = machine or measured_machine(AUTOCAST_TYPES.get(run.train.dtype, torch.float32))
@@ -68,7 +67,7 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
             return read - began, clock() - stepping
 
         step(0)
-        # Plain and timed steps take turns, so that a neighbour who comes or goes meets both.
+        # Plain and timed steps alternate, so that other processes disturb both alike.
         for index in range(steps):
             plain.append(step(2 * index + 1))
             recorder = Recorder(network, clock)
@@ -79,7 +78,7 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
     parts = costs_of([operations for _, operations in recorded], machine)
     within = sum(cost.seconds for cost in parts)
     if within > computing:
-        # Noise, or operations that the timing itself slowed down: their proportions stand.
+        # Noise, or operations slowed down by their timing: their proportions are still valid.
         parts = tuple(scaled(cost, computing / within) for cost in parts)
         within = computing
     return StepProfile(
@@ -109,12 +108,12 @@ def _shape(run: TrainerRun, rows: int, element_bytes: int) -> Shape:
     )
 
 
-def _alone(run: TrainerRun) -> TrainerRun:
-    """One rank of the run as a run of its own, on the native engine."""
+def _as_single_rank(run: TrainerRun) -> TrainerRun:
+    """Return one rank of the run as a run of its own, on the native engine."""
     if run.train.trainable == "new_rows":
         raise RecipeError(
-            "train.trainable is new_rows, and the profile measures a step in which all weights learn; profile the run"
-            " that trains them all"
+            "train.trainable is new_rows, and the profile measures steps that train all weights; profile a run that"
+            " trains them all"
         )
     share = run.train.batch_rows // run.train.data_parallel
     settings = {
@@ -141,7 +140,7 @@ def _as_in_training(threads: int) -> Iterator[None]:
 
 
 def _padding_share(batch: CausalBatch | MaskedBatch | SpanBatch, pad: int) -> float:
-    """Share of tokens in the padding at the ends of rows; padding ids elsewhere are tokens like others."""
+    """Return the share of padding at the ends of rows; padding ids elsewhere are ordinary tokens."""
     if not isinstance(batch, CausalBatch):
         return float((~batch.is_token_BT).double().mean())
     at_end = (batch.tokens_BL == pad).flip(1).cumprod(1)

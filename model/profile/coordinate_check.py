@@ -1,10 +1,10 @@
-"""Whether a learning rate holds for wider networks: `python -m model.profile.coordinate_check [--base 64] [--widths
-64,128]`.
+"""Check that a learning rate transfers to wider networks: `python -m model.profile.coordinate_check [--base 64]
+[--widths 64,128]`.
 
 Yang et al. (2022), appendix D.1: networks of several widths take a few steps on the same rows, and the typical size of
-what they compute is looked at. In the maximal update parametrisation it does not depend on the width; in the standard
-one the changes grow with it, which is why the best rate falls. Told is the exponent e of size ~ width^e, after the
-steps, for the change of the residual stream behind the last block and of the logits.
+their activations is measured. In the maximal update parametrisation it does not depend on the width; in the standard
+one the changes grow with it, which is why the best rate falls. The table shows the exponent e of size ~ width^e, after
+the steps, for the change of the residual stream after the last block and of the logits.
 """
 
 import sys
@@ -25,15 +25,15 @@ from model.engines.native import NativeEngine
 from model.nn.gpt import GPT
 from model.optim.schedules import StepSchedule
 
-PIECES, CONTEXT, ROWS, HEAD_SIZE = 256, 32, 8, 16
+VOCABULARY, CONTEXT, ROWS, HEAD_SIZE = 256, 32, 8, 16
 
 STEADY = 0.15
-"""Exponents up to here count as none: what a few hundred values of one seed scatter by."""
+"""Exponents up to this count as zero: the spread of a few hundred values of one seed."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Root mean squares of what changed since the start."""
+    """Root mean squares of the changes since the start."""
 
     width: int
     stream: float
@@ -41,10 +41,12 @@ class Sizes:
 
 
 def measure(width: int, base: int | None, rate: float, steps: int, seed: int) -> Sizes:
-    """Train a network of the width for some steps; `base` is the width that the rate is for, None for the standard
-    parametrisation."""
+    """Train a network of the width for some steps and return the sizes of its changes.
+
+    `base` is the width that the rate is for; None selects the standard parametrisation.
+    """
     config = GPTConfig(
-        vocab_size=PIECES,
+        vocab_size=VOCABULARY,
         context=CONTEXT,
         layers=2,
         heads=width // HEAD_SIZE,
@@ -57,7 +59,7 @@ def measure(width: int, base: int | None, rate: float, steps: int, seed: int) ->
     )
     network = GPT(config).initialise(seed)
     draw = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(1, PIECES, (ROWS, CONTEXT + 1), generator=draw)
+    tokens = torch.randint(1, VOCABULARY, (ROWS, CONTEXT + 1), generator=draw)
     before = _computed(network, tokens)
     engine = NativeEngine(run, network, SINGLE_PROCESS)
     for _ in range(steps):
@@ -69,21 +71,21 @@ def measure(width: int, base: int | None, rate: float, steps: int, seed: int) ->
 
 
 def _computed(network: GPT, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The residual stream behind the last block, normalised as the head reads it but for its scale, and the logits."""
+    """Return the residual stream after the last block, normalised as for the head but not scaled, and the logits."""
     with torch.no_grad():
         hidden = network.hidden(tokens[:, :-1])
         return hidden * network.config.width_multiplier, network.logits(hidden)
 
 
 def exponents(sizes: Sequence[Sizes]) -> tuple[float, float]:
-    """e of size ~ width^e, of the stream and of the logits, by least squares of the logarithms."""
+    """Return the exponents e of size ~ width^e, of the stream and of the logits, by least squares of the logarithms."""
     widths = np.log([one.width for one in sizes])
     found = [np.polyfit(widths, np.log([getattr(one, name) for one in sizes]), 1)[0] for name in ("stream", "logits")]
     return float(found[0]), float(found[1])
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table; 1 where the maximal update parametrisation is not steady."""
+    """Print the table; return 1 where sizes depend on the width in the maximal update parametrisation."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=int, default=64, help="width that the rate is for")
     parser.add_argument("--widths", default="64,128,256,512")

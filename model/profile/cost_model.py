@@ -1,17 +1,11 @@
-"""The work of one operation: FLOPs of its matrix products, bytes that it reads and writes.
+"""Record the operations of a step with their part, time and work, and sum them to the cost of each part.
 
-Bytes are counted as if nothing stayed in a cache, which is what the roofline asks for: each tensor that goes in is read
-once, each that comes out is written once.
-
-What parts cost, from the operations of several steps.
-
-A profiled step: what it took, and what each part of it cost.
-
-Every operation of a step with its part, its time and its work.
-
-Two modes of PyTorch see the step: one below autograd, which sees each kernel with its tensors, and one above, which
+Two PyTorch modes observe the step: one below autograd, which sees each kernel with its tensors, and one above, which
 sees each function with the graph that it made, so that a kernel of the backward pass finds its part through its node.
-The time of an operation is that of its kernel; what Python and autograd do between kernels is in none of them.
+The time of an operation is that of its kernel, without the time of Python and autograd between kernels.
+
+The work of an operation is the FLOPs of its matrix products, and the bytes that it reads and writes. Bytes are counted
+as if there were no cache, as the roofline requires: each input tensor is read once, each output is written once.
 """
 
 import math
@@ -31,6 +25,9 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from model.profile.modules import PARTS, PHASES, PartTracker
 from model.profile.roofline import Machine
 
+SMALL_SECONDS = 20e-6
+"""Below this, calling an operation takes about as long as executing it."""
+
 _OVERWRITING = {"copy_", "zero_", "fill_", "normal_"}
 """Operations that write what they do not read."""
 
@@ -38,80 +35,12 @@ _LOOKUPS = {"embedding", "index", "index_select", "gather"}
 """Operations that read as much of their first tensor as they return."""
 
 _ONLY_READ = {"grads"}
-"""Arguments that a schema calls written and that stay: a fused optimizer would unscale its gradients there."""
-
-
-def flops_of(operation: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> float:
-    """Floating point operations of matrix products, a multiplication and an addition each; attention counts in full.
-
-    Everything else counts nothing, as in 6 N + 12 L D T (Kaplan et al. 2020). PyTorch's own formulas; it has none for
-    attention on a processor, whose backward pass makes the scores again and so has five products for two.
-    """
-    packet = operation.overloadpacket
-    if packet in flop_registry:
-        return float(flop_registry[packet](*args, **kwargs, out_val=out))
-    if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
-        query, key, value = (tensor.shape for tensor in args[:3])
-        return float(sdpa_flop_count(query, key, value))
-    if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward:
-        gradient, query, key, value = (tensor.shape for tensor in args[:4])
-        return float(sdpa_backward_flop_count(gradient, query, key, value))
-    return 0.0
-
-
-def bytes_of(operation: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> float:
-    """Bytes read and written."""
-    name = operation.overloadpacket.__name__
-    returned = sum(size_of(tensor) for tensor in tensors_in(out))
-    if name in _LOOKUPS:
-        indices = sum(size_of(tensor) for tensor in tensors_in(args[1:]))
-        return indices + 2.0 * returned
-    moved = 0.0
-    given: set[int] = set()
-    arguments = operation._schema.arguments
-    named = ((argument, kwargs[argument.name]) for argument in arguments if argument.name in kwargs)
-    for argument, value in (*zip(arguments, args, strict=False), *named):
-        written = argument.alias_info is not None and argument.alias_info.is_write and argument.name not in _ONLY_READ
-        for tensor in tensors_in(value):
-            given.add(id(tensor))
-            moved += size_of(tensor) * (1 if not written or name in _OVERWRITING else 2)
-    return moved + sum(size_of(tensor) for tensor in tensors_in(out) if id(tensor) not in given)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors of an argument or result: itself, or those of its lists and tuples."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from tensors_in(one)
-
-
-def size_of(tensor: Tensor) -> int:
-    """Bytes of a tensor's own elements; those that an expanded dimension repeats count once."""
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return math.prod(size for size, stride in pairs if stride or not size) * tensor.element_size()
-
-
-@dataclass(frozen=True)
-class PartCost:
-    """What one part of a step costs in one phase: seconds, FLOPs of matrix products, bytes moved, operations."""
-
-    part: str
-    phase: str
-    seconds: float
-    bound_seconds: float
-    """Seconds that its operations must take at least, each on the roofline."""
-    flops: float
-    bytes: float
-    operations: int
-    small_seconds: float
-    """Seconds in operations shorter than SMALL_SECONDS."""
+"""Arguments that a schema marks as written and that are only read: a fused optimizer may unscale gradients in place."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One kernel: its name, its part and phase (`parts`), seconds, FLOPs of matrix products, bytes read and written."""
+    """One kernel: its name, part and phase, seconds, FLOPs of matrix products, bytes read and written."""
 
     name: str
     part: str
@@ -121,59 +50,25 @@ class Operation:
     bytes: float
 
 
-def costs_of(steps: list[list[Operation]], machine: Machine) -> tuple[PartCost, ...]:
-    """One cost for each part and phase that ran: the operations of the first step, the median seconds of each."""
-    seconds = _seconds_by_occurrence(steps)
-    mine: dict[tuple[str, str], list[Operation]] = {}
-    for key, operation in _with_occurrence(steps[0]):
-        median = statistics.median(seconds[key])
-        mine.setdefault((operation.part, operation.phase), []).append(replace(operation, seconds=median))
-    return tuple(_cost(mine[part, phase], machine) for part in PARTS for phase in PHASES if (part, phase) in mine)
+@dataclass(frozen=True)
+class PartCost:
+    """The cost of one part of a step in one phase: seconds, FLOPs of matrix products, bytes moved, operations."""
 
-
-def _cost(operations: list[Operation], machine: Machine) -> PartCost:
-    return PartCost(
-        part=operations[0].part,
-        phase=operations[0].phase,
-        seconds=sum(one.seconds for one in operations),
-        bound_seconds=sum(machine.bound_seconds(one.flops, one.bytes) for one in operations),
-        flops=sum(one.flops for one in operations),
-        bytes=sum(one.bytes for one in operations),
-        operations=len(operations),
-        small_seconds=sum(one.seconds for one in operations if one.seconds < SMALL_SECONDS),
-    )
-
-
-def _seconds_by_occurrence(steps: list[list[Operation]]) -> dict[tuple, list[float]]:
-    """Seconds that each step took for an operation. Steps differ where one clips its gradient and another does not."""
-    seconds: dict[tuple, list[float]] = {}
-    for operations in steps:
-        for key, operation in _with_occurrence(operations):
-            seconds.setdefault(key, []).append(operation.seconds)
-    return seconds
-
-
-def _with_occurrence(operations: list[Operation]) -> Iterator[tuple[tuple, Operation]]:
-    """Each operation with what names it in any step: part, phase, name, and how many like it came before."""
-    before: Counter[tuple[str, str, str]] = Counter()
-    for operation in operations:
-        like = (operation.part, operation.phase, operation.name)
-        yield (*like, before[like]), operation
-        before[like] += 1
-
-
-def scaled(cost: PartCost, factor: float) -> PartCost:
-    """The same work in other seconds."""
-    return replace(cost, seconds=cost.seconds * factor, small_seconds=cost.small_seconds * factor)
-
-
-SMALL_SECONDS = 20e-6
-"""An operation shorter than this takes about as long to be called as to be done."""
+    part: str
+    phase: str
+    seconds: float
+    bound_seconds: float
+    """Least seconds that its operations can take, each on the roofline."""
+    flops: float
+    bytes: float
+    operations: int
+    small_seconds: float
+    """Seconds in operations shorter than SMALL_SECONDS."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What of the run decides how its step looks: sizes of the network and of the batch, per process."""
+    """Sizes of the network and of one process's batch."""
 
     vocabulary: int
     width: int
@@ -183,41 +78,41 @@ class Shape:
     micro_batch_rows: int
     batch_rows: int
     element_bytes: int
-    """Of a number in a matrix product."""
+    """Bytes of a number in a matrix product."""
 
 
 @dataclass(frozen=True)
 class StepProfile:
-    """A step's seconds and where they went; `parts`, `loader_seconds` and `between_seconds` add up to them."""
+    """The seconds of a step; `parts`, `loader_seconds` and `between_seconds` add up to them."""
 
     seconds: float
     loader_seconds: float
     between_seconds: float
-    """Seconds in no operation: Python, autograd, calls of kernels."""
+    """Seconds outside operations: Python, autograd, calls of kernels."""
     parts: tuple[PartCost, ...]
     slowdown: float
-    """How many times as long a step took while its operations were timed."""
+    """Ratio of the time of a step whose operations are timed to that of a plain one."""
     tokens: int
     padding_share: float
     """Share of the rows' tokens that is padding at their ends."""
     model_flops: float
-    """Of a step, 6 N + 12 L D T a token."""
+    """FLOPs of a step by 6 N + 12 L D T for each token."""
     shape: Shape
     machine: Machine
 
     @property
     def flops(self) -> float:
-        """Of all matrix products that ran."""
+        """FLOPs of all matrix products that ran."""
         return sum(part.flops for part in self.parts)
 
     def of_part(self, name: str) -> tuple[PartCost, ...]:
-        """The phases of one part."""
+        """Return the costs of one part in all phases."""
         return tuple(cost for cost in self.parts if cost.part == name)
 
 
 @dataclass
 class Recorder:
-    """Collects the operations of everything that runs within `recording`."""
+    """Records the operations that run within `recording`."""
 
     network: nn.Module
     clock: Callable[[], float]
@@ -225,7 +120,7 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """The operations of this stretch of the program."""
+        """Record all operations that run within this context."""
         tracker = PartTracker(self.network)
         with tracker.watching(), _Graph(tracker), _Kernels(tracker, self.clock, self.operations):
             yield
@@ -266,3 +161,101 @@ class _Kernels(TorchDispatchMode):
         work = flops_of(func, args, kwargs, out), bytes_of(func, args, kwargs, out)
         self._operations.append(Operation(name, *self._tracker.place(name), seconds, *work))
         return out
+
+
+def flops_of(operation: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> float:
+    """Return the FLOPs of matrix products, counting multiplications and additions; attention counts without masking.
+
+    All other operations count as zero, as in 6 N + 12 L D T (Kaplan et al. 2020). The formulas are PyTorch's, except
+    for attention on a CPU, whose backward pass recomputes the scores and so has five products for two.
+    """
+    packet = operation.overloadpacket
+    if packet in flop_registry:
+        return float(flop_registry[packet](*args, **kwargs, out_val=out))
+    if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
+        query, key, value = (tensor.shape for tensor in args[:3])
+        return float(sdpa_flop_count(query, key, value))
+    if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward:
+        gradient, query, key, value = (tensor.shape for tensor in args[:4])
+        return float(sdpa_backward_flop_count(gradient, query, key, value))
+    return 0.0
+
+
+def bytes_of(operation: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> float:
+    """Return the bytes that an operation reads and writes."""
+    name = operation.overloadpacket.__name__
+    returned = sum(size_of(tensor) for tensor in tensors_in(out))
+    if name in _LOOKUPS:
+        indices = sum(size_of(tensor) for tensor in tensors_in(args[1:]))
+        return indices + 2.0 * returned
+    moved = 0.0
+    given: set[int] = set()
+    arguments = operation._schema.arguments
+    named = ((argument, kwargs[argument.name]) for argument in arguments if argument.name in kwargs)
+    for argument, value in (*zip(arguments, args, strict=False), *named):
+        written = argument.alias_info is not None and argument.alias_info.is_write and argument.name not in _ONLY_READ
+        for tensor in tensors_in(value):
+            given.add(id(tensor))
+            moved += size_of(tensor) * (1 if not written or name in _OVERWRITING else 2)
+    return moved + sum(size_of(tensor) for tensor in tensors_in(out) if id(tensor) not in given)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield all tensors of an argument or result: itself, or those in its lists and tuples."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from tensors_in(one)
+
+
+def size_of(tensor: Tensor) -> int:
+    """Return the bytes of a tensor's elements; those that an expanded dimension repeats count once."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(size for size, stride in pairs if stride or not size) * tensor.element_size()
+
+
+def costs_of(steps: list[list[Operation]], machine: Machine) -> tuple[PartCost, ...]:
+    """Return the cost of each part and phase that ran: the operations of the first step with their median seconds."""
+    seconds = _seconds_by_occurrence(steps)
+    mine: dict[tuple[str, str], list[Operation]] = {}
+    for key, operation in _with_occurrence(steps[0]):
+        median = statistics.median(seconds[key])
+        mine.setdefault((operation.part, operation.phase), []).append(replace(operation, seconds=median))
+    return tuple(_cost(mine[part, phase], machine) for part in PARTS for phase in PHASES if (part, phase) in mine)
+
+
+def _cost(operations: list[Operation], machine: Machine) -> PartCost:
+    return PartCost(
+        part=operations[0].part,
+        phase=operations[0].phase,
+        seconds=sum(one.seconds for one in operations),
+        bound_seconds=sum(machine.bound_seconds(one.flops, one.bytes) for one in operations),
+        flops=sum(one.flops for one in operations),
+        bytes=sum(one.bytes for one in operations),
+        operations=len(operations),
+        small_seconds=sum(one.seconds for one in operations if one.seconds < SMALL_SECONDS),
+    )
+
+
+def _seconds_by_occurrence(steps: list[list[Operation]]) -> dict[tuple, list[float]]:
+    """Return the seconds of each operation in each step; an operation may be missing in a step that does not clip."""
+    seconds: dict[tuple, list[float]] = {}
+    for operations in steps:
+        for key, operation in _with_occurrence(operations):
+            seconds.setdefault(key, []).append(operation.seconds)
+    return seconds
+
+
+def _with_occurrence(operations: list[Operation]) -> Iterator[tuple[tuple, Operation]]:
+    """Yield each operation with a key that identifies it in all steps: part, phase, name, and index among its like."""
+    before: Counter[tuple[str, str, str]] = Counter()
+    for operation in operations:
+        like = (operation.part, operation.phase, operation.name)
+        yield (*like, before[like]), operation
+        before[like] += 1
+
+
+def scaled(cost: PartCost, factor: float) -> PartCost:
+    """Return the same work with its seconds multiplied by `factor`."""
+    return replace(cost, seconds=cost.seconds * factor, small_seconds=cost.small_seconds * factor)

@@ -1,10 +1,10 @@
-"""Which part of a training step runs: told by names of modules in the forward pass, by the graph in the backward.
+"""Track which part of a training step runs: by module names in the forward pass, by the graph in the backward pass.
 
 Between modules the network calls functions (attention itself, activations, the tied head), so three rules fill the
 gaps. Within a block, a function belongs to the part of the module before it: attention follows its input projection.
-Outside of all blocks it makes the batch before the first module (targets, masks), belongs to the embedding from there,
-or from any embedding, to the next block, to the thermometers between two blocks, and to the head and loss after the
-last.
+Outside all blocks, operations before the first module prepare the batch (targets, masks); from there or from any
+embedding to the next block they belong to the embedding, between two blocks to the activation ranges (thermometers),
+and after the last block to the head and loss.
 """
 
 import re
@@ -39,20 +39,20 @@ _CLIPPING = re.compile(r"^_foreach_(norm|mul|div)|^linalg_vector_norm|^_foreach_
 
 
 def part_of_module(path: str) -> str | None:
-    """The part that a module's dotted path names, e.g. `blocks.3.attention.query`; None for what only contains others.
+    """Return the part that a module's dotted path names, e.g. `blocks.3.attention.query`; None for a mere container.
 
-    A norm is a norm wherever it stands, except in a head, which is counted whole.
+    A norm counts as a norm anywhere except in a head, which is counted whole.
     """
     names = path.split(".")
     for part, pattern in _OF_NAMES:
-        # The head's names count anywhere in the path, a norm's only at its end: `norm` may be a folder of anything.
+        # A head's names count anywhere in the path, a norm's only at its end: `norm` may be a container.
         if any(pattern.search(name) for name in (names[-1:] if part == NORMS else names)):
             return part
     return None
 
 
 class PartTracker:
-    """Follows a network through its steps while `watching`; `place` says where it is."""
+    """Follows a network through its steps within `watching`; `place` returns the current part and phase."""
 
     def __init__(self, network: nn.Module) -> None:
         self._network = network
@@ -69,17 +69,17 @@ class PartTracker:
         self._claimed: set[Node] = set()
 
     def place(self, operation: str) -> tuple[str, str]:
-        """Part and phase of an operation that runs now; work done again in the backward pass is backward."""
+        """Return part and phase of an operation that runs now; recomputation in the backward pass is backward."""
         part = self.part(operation)
         if part in (CLIPPING, OPTIMIZER):
             return part, UPDATE
         return part, BACKWARD if self._backward else FORWARD
 
     def part(self, operation: str) -> str:
-        """The part that an operation of this name belongs to if it runs now."""
+        """Return the part of an operation of this name that runs now."""
         if self._optimizing:
             return OPTIMIZER
-        # Of a network's own operations only the thermometers look for the smallest and largest in one pass.
+        # Of a network's own operations only activation ranges compute smallest and largest in one pass.
         if operation == "aminmax":
             return THERMOMETERS
         for module in reversed(self._open):
@@ -92,7 +92,7 @@ class PartTracker:
         return CLIPPING if self._outside == BATCH and _CLIPPING.search(operation) else self._outside
 
     def claim(self, node: Node | None, part: str) -> None:
-        """Give a part all nodes of the graph behind `node` that have none; their backward work is then that part's."""
+        """Assign all unassigned nodes of the graph from `node` on to a part, which then gets their backward work."""
         unclaimed = [node]
         while unclaimed:
             node = unclaimed.pop()
@@ -110,7 +110,7 @@ class PartTracker:
 
     @contextmanager
     def in_backward(self) -> Iterator[None]:
-        """The backward pass of one micro-batch; the next one's forward pass begins after it."""
+        """Mark the backward pass of one micro-batch; the next one's forward pass begins after it."""
         self._backward, self._of_node = True, HEAD
         try:
             yield
@@ -119,7 +119,7 @@ class PartTracker:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Hooks on every module and on optimizers, taken off again at the end."""
+        """Install hooks on all modules and on optimizers; remove them at the end."""
         with ExitStack() as hooks:
             for module in self._network.modules():
                 handles = (
@@ -144,7 +144,7 @@ class PartTracker:
 
     def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
         self._open.pop()
-        # A thermometer stands beside what it reads: what comes next belongs to the part before it.
+        # An activation range only observes: what follows it belongs to the part before it.
         if (part := self._parts.get(module)) and part != THERMOMETERS:
             self._before = part
         if module is self._last_block and not self._backward:

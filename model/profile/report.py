@@ -1,9 +1,4 @@
-"""What is wrong with a step, in words: the classic findings, each with its figure and its cure.
-
-A profile as an SVG picture: one bar a part, forward and backward side by side on one scale.
-
-A profile as a table for people and as JSON for programs.
-"""
+"""Find common problems in a profile, and format it as a table, as JSON and as an SVG chart."""
 
 from dataclasses import asdict, dataclass
 from html import escape
@@ -13,7 +8,7 @@ from model.profile.cost_model import SMALL_SECONDS, PartCost, Shape, StepProfile
 from model.profile.modules import BACKWARD, CLIPPING, FORWARD, HEAD, OPTIMIZER, PARTS, UPDATE
 
 HEAD_SHARE = 0.4
-"""Of the arithmetic. The head of GPT-2's smallest network, 50,257 pieces at a width of 768, has 27%."""
+"""Share of the arithmetic. The head of GPT-2's smallest network, 50,257 tokens at a width of 768, has 27%."""
 
 BALANCED_HEAD_SHARE = 0.25
 
@@ -26,12 +21,20 @@ UPDATE_SHARE = 0.15
 LOADER_SHARE = 0.05
 
 QUIET_SLOWDOWN = 0.97
-"""Timing operations makes a step slower; where the timed ones were faster, the machine was what differed."""
+"""Timing operations makes a step slower; where timed steps were faster, other processes used the machine."""
+
+BETWEEN, LOADER = "between operations", "loader"
+
+WIDTH, LEFT, RIGHT, ROW = 760, 170, 90, 28
+
+_COLOURS = {FORWARD: "#0969da", BACKWARD: "#cf5a1c", UPDATE: "#57606a", "": "#afb8c1"}
+
+_BAR = 24
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Its name, the share of the step (0 to 1) or the ratio that is wrong, and what to do."""
+    """A problem: its name, the share of the step (0 to 1) or ratio concerned, and a message with a hint."""
 
     name: str
     value: float
@@ -39,7 +42,7 @@ class Finding:
 
 
 def findings_of(profile: StepProfile) -> list[Finding]:
-    """All that apply, in a fixed order."""
+    """Return all findings that apply, in a fixed order."""
     found = (
         _oversized_head(profile),
         _padding(profile),
@@ -64,9 +67,9 @@ def _oversized_head(profile: StepProfile) -> Finding | None:
     return Finding(
         "oversized head",
         share,
-        f"the head takes {share:.0%} of the arithmetic and {time:.0%} of the time: {shape.vocabulary:,} pieces at a"
-        f" width of {shape.width} over {shape.layers} layers. With about {round(balanced):,} pieces it would take a"
-        f" quarter of the arithmetic. Take a smaller vocabulary, or a wider or deeper network.",
+        f"the head takes {share:.0%} of the arithmetic and {time:.0%} of the time: {shape.vocabulary:,} tokens at a"
+        f" width of {shape.width} over {shape.layers} layers. With about {round(balanced):,} tokens it would take a"
+        f" quarter of the arithmetic. Use a smaller vocabulary, or a wider or deeper network.",
     )
 
 
@@ -110,7 +113,7 @@ def _small_batch(profile: StepProfile) -> Finding | None:
 
 
 def _small_micro_batch(profile: StepProfile) -> Finding | None:
-    """Products with few rows read a matrix of weights for little arithmetic: memory is their limit."""
+    # Products with few rows read a whole weight matrix for little arithmetic, so that memory is their limit.
     shape, ridge = profile.shape, profile.machine.ridge
     rows = shape.micro_batch_rows * shape.context
     intensity = _intensity(rows, shape)
@@ -125,7 +128,7 @@ def _small_micro_batch(profile: StepProfile) -> Finding | None:
 
 
 def _intensity(rows: float, shape: Shape) -> float:
-    """FLOPs per byte of [rows, D] x [D, F]."""
+    """Return the FLOPs per byte of [rows, D] x [D, F]."""
     width, hidden = shape.width, shape.hidden
     elements = rows * width + width * hidden + rows * hidden
     return 2.0 * rows * width * hidden / (elements * shape.element_bytes)
@@ -155,57 +158,8 @@ def _busy_machine(profile: StepProfile) -> Finding | None:
     )
 
 
-WIDTH, LEFT, RIGHT, ROW = 760, 170, 90, 28
-
-_COLOURS = {FORWARD: "#0969da", BACKWARD: "#cf5a1c", UPDATE: "#57606a", "": "#afb8c1"}
-
-
-def picture(profile: StepProfile) -> str:
-    """SVG text; every bar has its milliseconds and share beside it, so that nothing hangs on colour."""
-    bars: list[tuple[str, list[tuple[str, float]]]] = [
-        (part, [(cost.phase, cost.seconds) for cost in profile.of_part(part)])
-        for part in PARTS
-        if profile.of_part(part)
-    ]
-    bars += [(LOADER, [("", profile.loader_seconds)]), (BETWEEN, [("", profile.between_seconds)])]
-    longest = max(sum(seconds for _, seconds in pieces) for _, pieces in bars) or 1.0
-    scale = (WIDTH - LEFT - RIGHT - 60) / longest
-    height = ROW * (len(bars) + 3)
-    shapes = [
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-        _text(16, ROW, f"A step of {profile.tokens:,} tokens: {profile.seconds * 1e3:.1f} ms"),
-    ]
-    x = LEFT
-    for word in (FORWARD, BACKWARD, UPDATE):
-        shapes += [f'<rect x="{x}" y="{1.5 * ROW}" width="12" height="12" fill="{_COLOURS[word]}"/>']
-        shapes += [_text(x + 18, 1.5 * ROW + 11, word)]
-        x += 100
-    for index, (name, pieces) in enumerate(bars):
-        top, x = ROW * (index + 2.4), float(LEFT)
-        shapes.append(_text(16, top + 15, name))
-        for phase, seconds in pieces:
-            wide = seconds * scale
-            shapes.append(f'<rect x="{x:.1f}" y="{top:.1f}" width="{wide:.1f}" height="20" fill="{_COLOURS[phase]}"/>')
-            x += wide
-        total = sum(seconds for _, seconds in pieces)
-        shapes.append(_text(x + 8, top + 15, f"{total * 1e3:.2f} ms, {total / profile.seconds:.1%}"))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
-        f' role="img" font-family="system-ui, sans-serif" font-size="13">{"".join(shapes)}</svg>\n'
-    )
-
-
-def _text(x: float, y: float, words: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" fill="#1f2328">{escape(words)}</text>'
-
-
-BETWEEN, LOADER = "between operations", "loader"
-
-_BAR = 24
-
-
 def table(profile: StepProfile, findings: list[Finding]) -> str:
-    """The step in rows, one a part and phase, with what it could have taken; then the findings."""
+    """Return a table with a row for each part and phase and its share of the roofline, followed by the findings."""
     machine = profile.machine
     longest = max((cost.seconds for cost in profile.parts), default=0.0) or 1.0
     heading = (
@@ -223,15 +177,15 @@ def table(profile: StepProfile, findings: list[Finding]) -> str:
         _rest(LOADER, profile.loader_seconds, profile.seconds),
         _rest(BETWEEN, profile.between_seconds, profile.seconds),
         "",
-        "roofline: the share of the measured time that the part must take at least on this machine. Bytes count as if"
-        " no cache held them,\nso a part that lives in one passes 100%. Operations were timed in steps that took"
-        f" {profile.slowdown:.2f} times as long.",
+        "roofline: the least time that the part can take on this machine, as a share of the measured time. Bytes are"
+        " counted without a cache,\nso a part whose data stays in one exceeds 100%. Operations were timed in steps"
+        f" that took {profile.slowdown:.2f} times as long.",
         "",
     ]
     if findings:
         lines += [f"! {finding.name}: {finding.words}" for finding in findings]
     else:
-        lines.append("no finding: the head, the rows, the operations and the batch fit each other")
+        lines.append("no finding: head, rows, operations and batch are balanced")
     return "\n".join(lines)
 
 
@@ -250,7 +204,7 @@ def _rest(name: str, seconds: float, step_seconds: float) -> str:
 
 
 def as_json(profile: StepProfile, findings: list[Finding]) -> dict[str, Any]:
-    """The fields of `StepProfile` with derived ones, seconds and FLOPs in full."""
+    """Return the fields of `StepProfile` with derived ones."""
     described = asdict(profile)
     for described_cost, cost in zip(described["parts"], profile.parts, strict=True):
         described_cost["share"] = cost.seconds / profile.seconds
@@ -261,3 +215,42 @@ def as_json(profile: StepProfile, findings: list[Finding]) -> dict[str, Any]:
         "tokens_s": profile.tokens / profile.seconds,
         "findings": [asdict(finding) for finding in findings],
     }
+
+
+def chart(profile: StepProfile) -> str:
+    """Return an SVG chart with a bar for each part, and its milliseconds and share as text."""
+    bars: list[tuple[str, list[tuple[str, float]]]] = [
+        (part, [(cost.phase, cost.seconds) for cost in profile.of_part(part)])
+        for part in PARTS
+        if profile.of_part(part)
+    ]
+    bars += [(LOADER, [("", profile.loader_seconds)]), (BETWEEN, [("", profile.between_seconds)])]
+    longest = max(sum(seconds for _, seconds in phases) for _, phases in bars) or 1.0
+    scale = (WIDTH - LEFT - RIGHT - 60) / longest
+    height = ROW * (len(bars) + 3)
+    shapes = [
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        _text(16, ROW, f"A step of {profile.tokens:,} tokens: {profile.seconds * 1e3:.1f} ms"),
+    ]
+    x = LEFT
+    for word in (FORWARD, BACKWARD, UPDATE):
+        shapes += [f'<rect x="{x}" y="{1.5 * ROW}" width="12" height="12" fill="{_COLOURS[word]}"/>']
+        shapes += [_text(x + 18, 1.5 * ROW + 11, word)]
+        x += 100
+    for index, (name, phases) in enumerate(bars):
+        top, x = ROW * (index + 2.4), float(LEFT)
+        shapes.append(_text(16, top + 15, name))
+        for phase, seconds in phases:
+            wide = seconds * scale
+            shapes.append(f'<rect x="{x:.1f}" y="{top:.1f}" width="{wide:.1f}" height="20" fill="{_COLOURS[phase]}"/>')
+            x += wide
+        total = sum(seconds for _, seconds in phases)
+        shapes.append(_text(x + 8, top + 15, f"{total * 1e3:.2f} ms, {total / profile.seconds:.1%}"))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
+        f' role="img" font-family="system-ui, sans-serif" font-size="13">{"".join(shapes)}</svg>\n'
+    )
+
+
+def _text(x: float, y: float, words: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="#1f2328">{escape(words)}</text>'

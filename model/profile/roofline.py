@@ -1,4 +1,4 @@
-"""What this machine could do: its roofline, measured, since no data sheet knows a shared processor."""
+"""Measure this machine's roofline, since no data sheet describes a shared processor."""
 
 import time
 from collections.abc import Callable
@@ -14,15 +14,9 @@ SECONDS = 0.5
 """Seconds of each measurement, after one repetition that warms up; the fastest repetition counts."""
 
 
-def clock_for(threads: int) -> Callable[[], float]:
-    """Seconds of a process with so many threads: of one thread its own, so that no neighbour on a shared processor
-    counts; of several the clock on the wall, since none of them knows how long the others took."""
-    return time.thread_time if threads == 1 else time.perf_counter
-
-
 @dataclass(frozen=True)
 class Machine:
-    """FLOP/s of a large matrix product and bytes/s of a large copy (each byte read and written counts), and how."""
+    """FLOP/s of a large matrix product, and bytes/s of a large copy (bytes read and bytes written both count)."""
 
     flops_s: float
     bytes_s: float
@@ -31,16 +25,16 @@ class Machine:
 
     @property
     def ridge(self) -> float:
-        """FLOPs per byte from which on arithmetic is the limit and not memory."""
+        """FLOPs per byte above which arithmetic is the limit and not memory."""
         return self.flops_s / self.bytes_s
 
     def bound_seconds(self, flops: float, moved: float) -> float:
-        """Seconds that work must take at least on the roofline."""
+        """Return the least seconds that work can take on the roofline."""
         return max(flops / self.flops_s, moved / self.bytes_s)
 
 
 def measured_machine(dtype: torch.dtype = torch.float32) -> Machine:
-    """Measure with as many threads as PyTorch has now; about a second."""
+    """Measure with PyTorch's current number of threads; takes about a second."""
     left, right = (torch.rand(MATRIX, MATRIX).to(dtype) for _ in range(2))
     product = _fastest(lambda: torch.mm(left, right))
     source = torch.ones(COPIED_BYTES // 4)
@@ -60,3 +54,12 @@ def _fastest(work: Callable[[], object]) -> float:
         work()
         best = min(best, clock() - began)
     return best
+
+
+def clock_for(threads: int) -> Callable[[], float]:
+    """Return the clock for a process with this number of threads.
+
+    For one thread it is the thread's own time, so that other processes do not count; for several it is wall-clock time,
+    since no thread knows how long the others took.
+    """
+    return time.thread_time if threads == 1 else time.perf_counter

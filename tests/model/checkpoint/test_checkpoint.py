@@ -1,4 +1,4 @@
-"""Checkpoints: what is believed, what is kept, what comes back."""
+"""Checkpoints: which are used, which are kept, and what is restored."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 
 from model.checkpoint.checkpoint import Checkpoint, Damage, newest_checkpoint, quarantine_damaged
 from model.checkpoint.metrics import MetricsLog
-from model.checkpoint.writer import save_checkpoint
+from model.checkpoint.writer import CheckpointWriter
 from model.config.train import TrainerRun
 from model.data.loader import CausalBatch
 from model.distributed.process_group import SINGLE_PROCESS
@@ -58,7 +58,8 @@ def save(run: TrainerRun, folder: Path, step: int, keep: int = 3) -> NativeEngin
     engine = trained(run, step)
     journal = MetricsLog()
     journal.event(step, "start")
-    save_checkpoint(folder, step, engine, SINGLE_PROCESS, journal, dict(EXPECTED), keep)
+    with CheckpointWriter(folder, SINGLE_PROCESS) as writer:
+        writer.save(step, engine, journal, dict(EXPECTED), keep)
     return engine
 
 

@@ -1,4 +1,4 @@
-"""Writing beside the training: what was when it was asked for, one at a time, and every failure told."""
+"""Writing checkpoints during training: a consistent state, one at a time, and every failure reported."""
 
 import json
 import resource

@@ -1,4 +1,4 @@
-"""Which checkpoints go."""
+"""Which checkpoints are deleted."""
 
 import pytest
 from hypothesis import given

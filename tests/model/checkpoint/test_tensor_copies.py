@@ -1,4 +1,4 @@
-"""Tensors set aside, and files that are those of the safetensors library."""
+"""Copies of tensors, and files equal to those of the safetensors library."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Weights on disk: back bit for bit, or not at all."""
+"""Saved weights are restored bit for bit, or not at all."""
 
 from pathlib import Path
 from typing import Any

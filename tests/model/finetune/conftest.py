@@ -1,4 +1,4 @@
-"""A vocabulary whose tokens are words, and files of examples that can be learnt by looking at one word."""
+"""A vocabulary whose tokens are words, and files of examples that can be learnt from one word."""
 
 import json
 import random

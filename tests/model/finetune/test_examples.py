@@ -1,4 +1,4 @@
-"""Examples read from files: what is wrong is named by line, what is held out is whole groups."""
+"""Reading examples: errors name the line, and whole groups are held out."""
 
 import gzip
 import json

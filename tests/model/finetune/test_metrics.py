@@ -1,4 +1,4 @@
-"""Measures on answers that can be scored in the head."""
+"""Metrics on answers that can be scored by hand."""
 
 from pathlib import Path
 

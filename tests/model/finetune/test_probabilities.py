@@ -1,4 +1,4 @@
-"""How sure a task model is of each label: a distribution, the likeliest of which is what it answers."""
+"""Label probabilities: a distribution whose maximum is the answer."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Answers in a passage: windows cover it, targets are the bytes of the answer, the best stretch is found."""
+"""Span extraction: windows cover the passage, targets are the answer's bytes, the best span is found."""
 
 from pathlib import Path
 

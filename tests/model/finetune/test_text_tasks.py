@@ -1,4 +1,4 @@
-"""Tasks as text: what is read and written, and numbers as strings."""
+"""Tasks as text: inputs, targets, and numbers as strings."""
 
 from decimal import Decimal
 from pathlib import Path

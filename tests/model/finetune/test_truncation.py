@@ -1,4 +1,4 @@
-"""What is cut, and that it is counted."""
+"""What is truncated is counted."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A rank of a real group, whose last member computes numbers that are none in some steps of the first attempt.
+"""One rank of a real group, whose last member computes non-finite numbers in some steps of the first attempt.
 
 Arguments: run.json, rank, rendezvous file, first and last step.
 """

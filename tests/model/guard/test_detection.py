@@ -1,4 +1,4 @@
-"""What the guard calls a spike, and what divergence. Windows here are of losses around 3, .05 or .1 off."""
+"""Which steps the guard calls spikes, and what it calls divergence, on losses around 3, .05 or .1 off."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The guard as the loop sees it."""
+"""The guard as the step loop uses it."""
 
 from collections.abc import Callable
 

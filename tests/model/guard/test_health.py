@@ -1,4 +1,4 @@
-"""Which checkpoints can be gone back to."""
+"""Which checkpoints are healthy."""
 
 from model.guard.policy import Health
 

@@ -1,4 +1,4 @@
-"""A rate 50 times too high for a stretch of steps, whenever these are made: damage that no single step shows."""
+"""A rate 50 times too high for some steps: damage that no single step shows."""
 
 import dataclasses
 import json

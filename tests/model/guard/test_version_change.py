@@ -1,4 +1,4 @@
-"""A run that another version began goes on under this one only where 20 of its steps come out the same."""
+"""A run begun by another version resumes under this one only if 20 of its steps come out the same."""
 
 import json
 import math

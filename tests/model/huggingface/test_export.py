@@ -1,4 +1,4 @@
-"""What `transformers` writes is read here, and what is written here it reads: the same logits either way."""
+"""Conversion to and from `transformers` gives the same logits."""
 
 import json
 from pathlib import Path

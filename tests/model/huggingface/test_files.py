@@ -1,4 +1,4 @@
-"""A folder of somebody else's weights leads nowhere else, and no length that it states is believed."""
+"""Folders of foreign weights: no path leads outside, and no stated length is trusted."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is given back and taken over again is what it was; fused heads and shifted tables on numbers to check by eye."""
+"""Conversion of a weight and back is the identity; fused heads and shifted tables on small numbers."""
 
 import torch
 from hypothesis import given, settings

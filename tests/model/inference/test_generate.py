@@ -1,4 +1,4 @@
-"""Generation: the same seed, the same text; greedy, nucleus, and a context that is full."""
+"""Generation: equal seeds give equal text; greedy, nucleus, and a full context."""
 
 import time
 

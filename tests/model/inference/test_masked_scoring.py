@@ -1,4 +1,4 @@
-"""Pseudo-likelihoods and hidden tokens against one forward pass each."""
+"""Pseudo-likelihoods and masked tokens against one forward pass each."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What may be drawn: the likeliest, the top k, the nucleus, and what is allowed."""
+"""Sampling: greedy, top k, nucleus, and allowed tokens."""
 
 import pytest
 import torch

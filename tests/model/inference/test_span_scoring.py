@@ -1,4 +1,4 @@
-"""What a T5 is to write, against one forward pass each."""
+"""Scores of a T5's targets against one forward pass each."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Answers beside right ones, by numbers that can be made in the head."""
+"""Answers compared with correct ones, with values that can be computed by hand."""
 
 import pytest
 from hypothesis import given

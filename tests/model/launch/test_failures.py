@@ -1,4 +1,4 @@
-"""What ended a training, and whether it is started again."""
+"""What ended a training, and whether it is restarted."""
 
 import contextlib
 import signal

@@ -163,7 +163,7 @@ def test_several_deaths_in_a_row_are_outlived_and_one_more_is_not(make_run, laun
     kill_early(trainer, 3)
     code, _, err = finish(trainer)
     assert code == 75
-    assert "training failed 3 times in a row without a checkpoint behind step 0" in err
+    assert "training failed 3 times in a row without a checkpoint after step 0" in err
     assert "was killed by SIGKILL" in err
     assert len(read_restarts(run.out)) == 2
 
@@ -242,7 +242,7 @@ def test_where_the_machine_refuses_again_and_again_training_is_out_of_restarts(m
         check=False,
     )
     assert done.returncode == 75, done.stderr
-    assert "training failed 2 times in a row without a checkpoint behind step 0" in done.stderr
+    assert "training failed 2 times in a row without a checkpoint after step 0" in done.stderr
     assert "File too large" in done.stderr
     assert len(read_restarts(run.out)) == 1
 

@@ -1,4 +1,4 @@
-"""Where a step's time goes: work against formulas, shares that add up, findings on steps made to have them."""
+"""The profile of a step: work against formulas, shares that add up, findings on steps made to have them."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from model.nn.t5 import T5
 from model.profile.collect import profile_step
 from model.profile.cost_model import PartCost, Recorder, Shape, StepProfile, bytes_of, size_of
 from model.profile.modules import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, THERMOMETERS, part_of_module
-from model.profile.report import as_json, findings_of, picture, table
+from model.profile.report import as_json, chart, findings_of, table
 from model.profile.roofline import Machine, clock_for
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -123,10 +123,10 @@ def test_a_huge_vocabulary_is_found(make_run, profile: StepProfile) -> None:
     head = sum(cost.flops for cost in huge.of_part(HEAD))
     assert finding.value == head / huge.flops
     assert finding.value > 0.8
-    assert "3,000 pieces at a width of 16" in finding.words
+    assert "3,000 tokens at a width of 16" in finding.words
     # A head of a quarter stands to the rest as one to three.
     balanced = round(3000 * (huge.flops - head) / 3 / head)
-    assert f"about {balanced:,} pieces" in finding.words
+    assert f"about {balanced:,} tokens" in finding.words
 
 
 def test_attention_within_documents_is_the_same_work(make_run, profile: StepProfile) -> None:
@@ -164,7 +164,7 @@ def test_padding_at_the_ends_of_rows_is_counted(make_run) -> None:
 
 
 def test_an_order_that_reads_nothing_is_an_error(make_run) -> None:
-    with pytest.raises(InputError, match="asks for no row"):
+    with pytest.raises(InputError, match="lists no rows"):
         profile_step(make_run("empty", positions=0), machine=MACHINE)
 
 
@@ -380,7 +380,7 @@ def test_the_table_names_parts_findings_and_the_machine() -> None:
     (head,) = (line for line in text.splitlines() if line.startswith("head and loss"))
     assert head.split() == ["head", "and", "loss", "forward", "200.00", "20.0%", "20.000", "1.0", "20000.0", "50%",
                             "10", "########"]  # fmt: skip
-    assert text.endswith("no finding: the head, the rows, the operations and the batch fit each other")
+    assert text.endswith("no finding: head, rows, operations and batch are balanced")
     padded = replace(WELL, padding_share=0.5)
     assert table(padded, findings_of(padded)).splitlines()[-1].startswith("! padding: 50% of the rows' tokens")
 
@@ -394,7 +394,7 @@ def test_json_holds_every_number_and_the_shares() -> None:
 
 
 def test_bars_of_the_picture_are_as_long_as_the_seconds() -> None:
-    root = ElementTree.fromstring(picture(WELL))
+    root = ElementTree.fromstring(chart(WELL))
     bars = [float(rect.get("width", 0)) for rect in root.iter() if rect.get("height") == "20"]
     assert len(bars) == 5
     # MLP, head, optimizer, loader, between.

@@ -1,4 +1,4 @@
-"""Where the time of BERT's and T5's steps goes: every part is found and the parts are the step."""
+"""Profiles of BERT and T5: every part is found, and the parts add up to the step."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Sizes of micro-batches that the machine chooses: the largest that fits, and nothing tried that does not."""
+"""Automatic micro-batch sizes: the largest that fits, and no trial of one that does not."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Rows for the new pieces of an extended vocabulary: where they start, and when the base says nothing of them."""
+"""Initial rows of new tokens, also where the base's ids identify no text."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is kept with a model so that it can be made again."""
+"""What is recorded with a model for training it again."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The real trainer as a process: killed, stopped, damaged, orphaned, and always the same bytes in the end."""
+"""The real trainer as a process: killed, stopped, damaged, orphaned, with the same bytes in the end."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Looks at held-out rows: the figures of the network as it is, and not a bit of training changed by them."""
+"""Validation: the scores of the network as it is, without changing a bit of the training."""
 
 import math
 from pathlib import Path

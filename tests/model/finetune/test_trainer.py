@@ -1,4 +1,4 @@
-"""From a task file to a folder: every kind is learnt, twice the same bytes, and a killed run goes on."""
+"""Fine-tuning from a task file to a folder: every kind is learnt, bytes are reproducible, killed runs resume."""
 
 import copy
 import json
@@ -327,4 +327,4 @@ def test_a_model_that_answers_one_label_alone_is_told(
     taught = config(task_of("classification", 400, **test))
     found = finetune(bert, "p", taught, vocabulary, tmp_path / "taught", log=quiet)
     assert len(found["scores"]["said"]["classification"]) == 2
-    assert "Every one" not in format_result(found)[0]
+    assert "Every answer is" not in format_result(found)[0]

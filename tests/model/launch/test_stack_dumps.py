@@ -1,4 +1,4 @@
-"""A process that is asked where it is says so, while its Python code hangs; one that is stopped is told to be."""
+"""Stacks of a process whose Python code hangs, and the state of one that is stopped."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a person changes of a run that stands still."""
+"""Manual interventions in a stopped run."""
 
 import json
 import subprocess

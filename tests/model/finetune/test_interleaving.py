@@ -1,4 +1,4 @@
-"""The order of examples: exact shares, nothing left out, a function of seed and epoch."""
+"""The order of examples: exact shares, none left out, a function of seed and epoch."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What is held out to choose the epoch: whole groups, the same ones each time, of each label its share."""
+"""The validation split: whole groups, always the same, of each label its share."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which rank hangs and which is slow, told from what ranks show."""
+"""Which rank hangs and which is slow, from heartbeats."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The journal: whenever it was written down, the same rows in the same bytes."""
+"""The metrics log: equal rows give equal bytes, whenever they were written."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where a run goes back to, what it skips, and what it changes."""
+"""Where a run rolls back to, what it skips, and what it changes."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Runs that are made to diverge, and the guard that leads them back."""
+"""Runs that are made to diverge, and their rollbacks."""
 
 import json
 from collections.abc import Callable

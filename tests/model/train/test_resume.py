@@ -1,4 +1,4 @@
-"""Rows of another tokenizer, objective or size are never trained on; a checkpoint goes on under its own tokenizer."""
+"""Sequences of another tokenizer, objective or size are refused, and so is a checkpoint of another tokenizer."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Holes filled by a BERT: the surest first, each in view of the others, none with what is not allowed."""
+"""Blanks filled by a BERT: the surest first, each given the others, only with allowed tokens."""
 
 import pytest
 import torch

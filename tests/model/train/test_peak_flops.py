@@ -1,4 +1,4 @@
-"""What devices could do at best: by their data sheet, and of processors nothing, so that no share passes 1."""
+"""Peak FLOP/s of devices from data sheets, and none for CPUs, so that no utilization exceeds 1."""
 
 from collections.abc import Callable
 

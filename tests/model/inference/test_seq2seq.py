@@ -1,4 +1,4 @@
-"""T5 writes: with its cache as without it, many texts as each alone, and blanks filled in their order."""
+"""Generation with a T5: with and without cache, batched and alone, and blanks filled in order."""
 
 import time
 from typing import Any
@@ -145,7 +145,7 @@ def test_a_network_that_was_taught_many_holes_does_not_run_to_the_limit(network:
 def test_too_many_holes_and_nothing_to_read_are_refused(network: T5) -> None:
     with pytest.raises(InputError, match="3 blanks needs as many sentinels, and the vocabulary has 2"):
         SpanRule([39, 38], [0], VOCABULARY, blanks=3, longest_span=4, stop=STOP)
-    with pytest.raises(InputError, match="nothing to read"):
+    with pytest.raises(InputError, match="input is empty"):
         stream_target(network, [], WRITING, GREEDY, max_new_tokens=1)
 
 

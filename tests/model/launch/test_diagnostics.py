@@ -1,4 +1,4 @@
-"""A machine that computes wrongly, or lacks room, is found out; one that is well is not suspected."""
+"""A machine that computes wrongly or lacks resources is found, and a healthy one is not suspected."""
 
 import subprocess
 import sys

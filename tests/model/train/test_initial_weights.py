@@ -1,4 +1,4 @@
-"""Training that goes on from a trained model, with new rows for an extended vocabulary, alone or with all weights."""
+"""Training from a base model, with new rows for an extended vocabulary, alone or with all weights."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Ranks of real processes, of which one computes numbers that are none: all go back to the same place."""
+"""Several real ranks, one of which computes non-finite numbers: all roll back to the same checkpoint."""
 
 import subprocess
 import sys

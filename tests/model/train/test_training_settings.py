@@ -1,4 +1,4 @@
-"""Optimizers, penalties, limits and curricula in the real trainer: what is written of them, and that a run goes on."""
+"""Optimizers, penalties, limits and schedules in the real trainer: their records, and resuming."""
 
 import shutil
 import subprocess

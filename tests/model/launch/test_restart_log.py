@@ -1,4 +1,4 @@
-"""How often is tried again, and that every restart becomes an event, once."""
+"""How often ranks are restarted, and that every restart becomes exactly one event."""
 
 import contextlib
 import json

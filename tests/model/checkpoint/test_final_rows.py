@@ -1,4 +1,4 @@
-"""Which rows of a run that went back lead to its weights."""
+"""The rows of a run with rollbacks that led to its weights."""
 
 import pyarrow as pa
 
