@@ -28,7 +28,7 @@ Form = Literal["choice", "pairs", "partial", "cloze", "generation", "extraction"
 Primary = Literal[
     "bytes", "sum", "chars", "unconditional", "exact", "f1", "sentence_chrf", "rouge_l", "rouge_1", "rouge_2"
 ]
-PRIMARIES: dict[str, tuple[str, ...]] = {
+PRIMARY_METRICS: dict[str, tuple[str, ...]] = {
     "choice": ("bytes", "sum", "chars", "unconditional"),
     "pairs": ("sum", "bytes", "chars"),
     "partial": ("sum",),
@@ -70,8 +70,10 @@ class Scoring(StrictConfig):
     def _primary_is_one_of_the_form(self) -> "Scoring":
         if self.primary is not None:
             form = self.form or ("choice" if self.primary != "exact" else "cloze")
-            if self.primary not in PRIMARIES[form]:
-                raise ValueError(f"primary = {self.primary} is no figure of {form}; take {', '.join(PRIMARIES[form])}")
+            if self.primary not in PRIMARY_METRICS[form]:
+                raise ValueError(
+                    f"primary = {self.primary} is not a metric of {form}; take {', '.join(PRIMARY_METRICS[form])}"
+                )
         return self
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.evaluate.ngram_baseline import Stretches, documents_alone, estimate
+from tasks.evaluate.ngram_baseline import TokenStream, document_stream, estimate
 from tasks.evaluate.perplexity import unigram_bits, xz_bits_per_byte
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
@@ -41,14 +41,14 @@ def test_five_tokens_tell_more_than_frequencies_and_xz(corpora: Any, measured: C
     ).astype(np.uint32)
     begins = np.zeros(len(tokens), dtype=np.bool_)
     begins[::ROW] = True
-    read = Stretches(tokens, begins, np.ones(len(tokens), dtype=np.bool_))
+    read = TokenStream(tokens, begins, np.ones(len(tokens), dtype=np.bool_))
     unigram = unigram_bits(
         pa.table({"token": np.arange(PIECES, dtype=np.uint32), "count": np.bincount(tokens, minlength=PIECES)}), PIECES
     )
     kept_out = {name: _within(corpora.documents(*folders, kept_out=True)) for name, folders in CORPORA.items()}
     ids = {name: list(tokenizer.encode_batch(documents)) for name, documents in kept_out.items()}
-    scored = documents_alone([row for rows in ids.values() for row in rows], tokenizer.eos)
-    nothing = documents_alone([], tokenizer.eos)
+    scored = document_stream([row for rows in ids.values() for row in rows], tokenizer.eos)
+    nothing = document_stream([], tokenizer.eos)
     estimate(nothing, scored, PIECES, tokenizer.eos, ())  # Kernels are compiled apart from the time.
     began = time.process_time()
     found = estimate(read, scored, PIECES, tokenizer.eos, ())

@@ -2,14 +2,14 @@
 
 from flows.metrics.heldout import drawn_told, shots_told
 from tasks.evaluate.benchmarks.items import Item
-from tasks.evaluate.benchmarks.prompts import Answered, Prompt
+from tasks.evaluate.benchmarks.prompts import Prompt, Response
 from tasks.evaluate.benchmarks.run import Asked
 
 
 def row(shots: int, shown: list[int]) -> dict[str, object]:
     """One row of SCORES with the note of items that were shown so many examples each."""
     item = Item("1", "en", "the cat", ("sat", "lay"), 0, "the cat sat")
-    answered = [Answered(item, Prompt((1, 2), count, fits=True), (-1.0, -2.0)) for count in shown]
+    answered = [Response(item, Prompt((1, 2), count, fits=True), (-1.0, -2.0)) for count in shown]
     asked = Asked("cloze", shots, answered, {}, asked=len(shown), evaluated=len(shown), available=len(shown))
     note = "; ".join(["per chars", "chance 0.500", *asked.notes])
     return {"task": "cloze", "shots": shots, "note": note}
