@@ -13,7 +13,7 @@ from tasks.evaluate.ngram_baseline import TokenStream, document_stream, estimate
 from tasks.evaluate.perplexity import unigram_bits, xz_bits_per_byte
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 pytestmark = pytest.mark.prove_data
 
@@ -35,7 +35,7 @@ def test_five_tokens_tell_more_than_frequencies_and_xz(corpora: Any, measured: C
     texts = {name: list(corpora.documents(name, kept_out=False)) for name in names}
     share = VOCABULARY_BYTES / sum(len(text) for documents in texts.values() for text in documents)
     some = [document for documents in texts.values() for document in documents[: int(share * len(documents)) + 1]]
-    tokenizer = SentencePieceTokenizer(train_pieces(some, VocabConfig(vocab_size=PIECES)))
+    tokenizer = SentencePieceTokenizer(train_sentencepiece(some, VocabConfig(vocab_size=PIECES)))
     tokens = np.concatenate(
         [tokenizer.encode_column(pa.array(documents), tokenizer.eos).ids for documents in texts.values()]
     ).astype(np.uint32)

@@ -21,7 +21,7 @@ from tasks.evaluate.perplexity import heldout_scores, unigram_code_lengths
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 pytest.importorskip("lm_eval", reason="the extra `lmeval` is not installed")
 
@@ -88,7 +88,7 @@ metric_list: [{{metric: exact_match}}]
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return SentencePieceTokenizer(train_pieces([TEXT], VocabConfig(vocab_size=350)))
+    return SentencePieceTokenizer(train_sentencepiece([TEXT], VocabConfig(vocab_size=350)))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from flows.recipe.stages import STAGES, stretch
 from model.config.network import GPTConfig
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_merges
+from tasks.vocab.train import train_byte_level
 
 NETWORK = {"context": 64, "layers": 2, "heads": 2, "width": 16}
 RECIPE = """
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "books").mkdir()
     (folder / "books" / "steel.txt").write_text("Air is blown through melted iron.\n")
     text = Path(json.decoder.__file__).read_text(encoding="utf-8")
-    (folder / "base.json").write_bytes(train_merges([text], VocabConfig(vocab_size=300, model_type="byte_level")))
+    (folder / "base.json").write_bytes(train_byte_level([text], VocabConfig(vocab_size=300, model_type="byte_level")))
     (folder / "model").mkdir()
     network = GPTConfig.model_validate(NETWORK | {"vocab_size": 300})
     (folder / "model" / "model.json").write_text(json.dumps({"config": network.model_dump()}))

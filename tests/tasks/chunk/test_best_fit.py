@@ -16,10 +16,12 @@ from tasks.chunk.tokenize import Block, TokenBytes, windows
 from tasks.tokenizer.base import EOS, PAD
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 SOURCE_TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
-TOKENIZER = SentencePieceTokenizer(train_pieces([SOURCE_TEXT], VocabConfig(vocab_size=400, character_coverage=0.99)))
+TOKENIZER = SentencePieceTokenizer(
+    train_sentencepiece([SOURCE_TEXT], VocabConfig(vocab_size=400, character_coverage=0.99))
+)
 BYTES = TokenBytes.of(TOKENIZER)
 
 

@@ -28,7 +28,7 @@ from tasks.tokenizer.open import open_tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 SOURCE_TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
 PARTS = [
@@ -197,7 +197,9 @@ def test_tokens_that_do_not_cover_the_text_are_a_bug():
         packer.add(block)
 
 
-TOKENIZER = SentencePieceTokenizer(train_pieces([SOURCE_TEXT], VocabConfig(vocab_size=400, character_coverage=0.99)))
+TOKENIZER = SentencePieceTokenizer(
+    train_sentencepiece([SOURCE_TEXT], VocabConfig(vocab_size=400, character_coverage=0.99))
+)
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])

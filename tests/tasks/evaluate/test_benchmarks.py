@@ -29,14 +29,14 @@ from tasks.evaluate.config import EvaluateConfig, Scoring
 from tasks.tokenizer.base import EOS, Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 TEXT = "the cat sat on the mat. the dog sat on the log. the bird sang in the tree. " * 40
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return SentencePieceTokenizer(train_pieces([TEXT], VocabConfig(vocab_size=310)))
+    return SentencePieceTokenizer(train_sentencepiece([TEXT], VocabConfig(vocab_size=310)))
 
 
 def indifferent_network(vocab_size: int, context: int) -> GPT:

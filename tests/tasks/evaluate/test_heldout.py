@@ -25,7 +25,7 @@ from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.tokenizer.wordpiece import of_lines
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 ITEM = {"item_id": "1", "context": "", "choices": [], "answer": "a", "match_text": ""}
 TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の文章です。" * 20]
@@ -33,7 +33,7 @@ TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の�
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return SentencePieceTokenizer(train_pieces(TEXTS, VocabConfig(vocab_size=300)))
+    return SentencePieceTokenizer(train_sentencepiece(TEXTS, VocabConfig(vocab_size=300)))
 
 
 def indifferent_network(vocab_size: int) -> GPT:

@@ -25,7 +25,7 @@ from tasks.evaluate.span_corruption import document_rows, span_scores
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の文章です。" * 20]
 VOCAB = 300
@@ -41,7 +41,7 @@ def silenced(network: nn.Module) -> nn.Module:
 
 @pytest.fixture(scope="module")
 def pieces() -> bytes:
-    return train_pieces(TEXTS, VocabConfig(vocab_size=VOCAB))
+    return train_sentencepiece(TEXTS, VocabConfig(vocab_size=VOCAB))
 
 
 @pytest.fixture

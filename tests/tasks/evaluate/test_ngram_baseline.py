@@ -10,7 +10,7 @@ from tasks.evaluate.ngram_baseline import document_stream, read_rows
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 LENGTH = 4
 TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の文章です。" * 20]
@@ -18,7 +18,7 @@ TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の�
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return SentencePieceTokenizer(train_pieces(TEXTS, VocabConfig(vocab_size=300)))
+    return SentencePieceTokenizer(train_sentencepiece(TEXTS, VocabConfig(vocab_size=300)))
 
 
 def sequences(tokenizer: Tokenizer, rows: list[list[int]], first: int = 0) -> pa.Table:

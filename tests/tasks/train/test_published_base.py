@@ -25,7 +25,7 @@ from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
 from tasks.vocab.config import OF_BERT, VocabConfig
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.train import train_merges, train_pieces, train_word_pieces
+from tasks.vocab.train import train_byte_level, train_sentencepiece, train_wordpiece
 
 ENGLISH = [f"The converter blows air through melted iron for {number} minutes. Steel remains." for number in range(80)]
 RUSSIAN = [
@@ -56,7 +56,7 @@ def publish(tmp_path: Path) -> Publish:
 
 @pytest.fixture
 def gpt2(publish: Publish) -> Path:
-    content = train_merges(PROSE, VocabConfig(vocab_size=PIECES, model_type="byte_level"))
+    content = train_byte_level(PROSE, VocabConfig(vocab_size=PIECES, model_type="byte_level"))
     rows = tokenizer_of(content).vocab_size
     return publish(GPTConfig.model_validate(GPT2 | {"vocab_size": rows}), "tokenizer.json", content)
 
@@ -114,7 +114,7 @@ def test_new_scripts_get_new_rows_which_learn_alone(context: RunContext, gpt2: P
 def test_padded_rows_are_told_with_the_setting_that_keeps_them(
     context: RunContext, publish: Publish, grown: Callable[..., Any]
 ) -> None:
-    content = train_merges(PROSE, VocabConfig(vocab_size=PIECES, model_type="byte_level"))
+    content = train_byte_level(PROSE, VocabConfig(vocab_size=PIECES, model_type="byte_level"))
     rows = tokenizer_of(content).vocab_size + 6
     folder = publish(GPTConfig.model_validate(GPT2 | {"vocab_size": rows}), "tokenizer.json", content)
     base = folder / "tokenizer.json"
@@ -131,7 +131,7 @@ def test_padded_rows_are_told_with_the_setting_that_keeps_them(
 
 
 def test_a_bert_goes_on(context: RunContext, publish: Publish, grown: Callable[..., Any]) -> None:
-    content = train_word_pieces(PROSE, VocabConfig(vocab_size=300, model_type="wordpiece", lowercase=True))
+    content = train_wordpiece(PROSE, VocabConfig(vocab_size=300, model_type="wordpiece", lowercase=True))
     rows = tokenizer_of(content).vocab_size
     folder = publish(BERTConfig(vocab_size=rows, **SIZES), "tokenizer.json", content)
     made = grown(folder / "tokenizer.json", {"objective": "masked_lm", "row_length": 32}, RUSSIAN, extend={"ru": NEW})
@@ -144,7 +144,7 @@ def test_a_bert_goes_on(context: RunContext, publish: Publish, grown: Callable[.
 
 
 def test_a_t5_with_a_head_of_its_own_goes_on(context: RunContext, publish: Publish, grown: Callable[..., Any]) -> None:
-    content = train_pieces(PROSE, VocabConfig(vocab_size=PIECES, model_type="unigram"))
+    content = train_sentencepiece(PROSE, VocabConfig(vocab_size=PIECES, model_type="unigram"))
     rows = PIECES + 30
     choices = {"activation": "geglu_tanh", "tied_head": False, "vocab_size": rows}
     folder = publish(T5Config.model_validate(SIZES | choices), "spiece.model", content)
@@ -161,7 +161,7 @@ def test_a_t5_with_a_head_of_its_own_goes_on(context: RunContext, publish: Publi
 
 def test_a_vocabulary_that_is_not_the_model_s_is_refused(gpt2: Path, tmp_path: Path, grown: Callable[..., Any]) -> None:
     other = tmp_path / "other.json"
-    other.write_bytes(train_merges(PROSE[::2], VocabConfig(vocab_size=PIECES, model_type="byte_level")))
+    other.write_bytes(train_byte_level(PROSE[::2], VocabConfig(vocab_size=PIECES, model_type="byte_level")))
     told = r"is tokenizer\.json there, and this run's comes from .*, which is another.*Set vocab\.base to .*tokenizer\."
     with pytest.raises(InputError, match=told):
         check_base_model(config(gpt2), PIECES, other)
