@@ -43,7 +43,7 @@ from tasks.common.config import StrictConfig
 from tasks.common.confinement import check_file, check_recipe
 from tasks.common.text import without_credentials
 from tasks.execution.machines import Machines
-from tasks.vocab.config import OF_BERT
+from tasks.vocab.config import BERT_TOKENS
 
 RECIPES = Path(__file__).parents[1] / "shipped" / "recipes"
 
@@ -222,7 +222,7 @@ def _with_special_tokens(vocab: dict[str, Any], objective: str) -> dict[str, Any
     if vocab.get("base") is not None:
         return vocab
     if objective == "masked_lm" and vocab.get("model_type") != "wordpiece":
-        return {"special_tokens": OF_BERT, **vocab}
+        return {"special_tokens": BERT_TOKENS, **vocab}
     if objective == "span_corruption":
         return {"sentinels": SENTINELS_OF_T5, **vocab}
     return vocab

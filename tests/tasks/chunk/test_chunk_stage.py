@@ -193,7 +193,7 @@ def test_tokens_that_do_not_cover_the_text_are_a_bug():
     lengths = np.array([0, 0, 0, 0, 1, 2])
     packer = RowPacker(4, TokenBytes(lengths, lengths), PAD, first_row=0)
     block = Block(np.array([4, 5, EOS]), np.array([2]), np.array([4]), pa.array([b"x" * 16]), pa.array([0], pa.int16()))
-    with pytest.raises(Bug, match="stand for 3 bytes and its text has 4"):
+    with pytest.raises(Bug, match="cover 3 bytes and its text has 4"):
         packer.add(block)
 
 

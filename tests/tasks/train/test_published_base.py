@@ -23,7 +23,7 @@ from tasks.tokenizer.open import open_tokenizer, tokenizer_of
 from tasks.train.base_model import check_base_model, settings_of_base, starting_model
 from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
-from tasks.vocab.config import OF_BERT, VocabConfig
+from tasks.vocab.config import BERT_TOKENS, VocabConfig
 from tasks.vocab.stage import build_vocab
 from tasks.vocab.train import train_byte_level, train_sentencepiece, train_wordpiece
 
@@ -207,7 +207,7 @@ def settings_rows(folder: Path) -> int:
 
 
 def test_words_of_bert_are_found_in_its_list_of_lines_too(publish: Publish, tmp_path: Path) -> None:
-    words = [*OF_BERT, "[PAD]", "[UNK]", *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh")]
+    words = [*BERT_TOKENS, "[PAD]", "[UNK]", *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh")]
     content = "".join(f"{word}\n" for word in words).encode()
     folder = publish(BERTConfig(vocab_size=len(words), **SIZES), "vocab.txt", content)
     check_base_model(config(folder), len(words), folder / "vocab.txt")
