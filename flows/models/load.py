@@ -113,13 +113,13 @@ def tasks_in(folder: Path) -> dict[str, dict[str, str]]:
 
 def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
     from tasks.tokenizer.base import json_model_type
-    from tasks.train.base_model import VOCABULARIES
+    from tasks.train.base_model import VOCABULARY_FILES
     from tasks.vocab.base import prepare_base, read_base
     from tasks.vocab.config import VocabConfig
 
-    files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
+    files = [folder / name for name in VOCABULARY_FILES if (folder / name).is_file()]
     if not files:
-        raise InputError(f"{folder} holds no vocabulary ({', '.join(VOCABULARIES)}). Copy the whole folder again.")
+        raise InputError(f"{folder} holds no vocabulary ({', '.join(VOCABULARY_FILES)}). Copy the whole folder again.")
     # WordPiece's pieces are written as its normaliser leaves text; of other vocabularies the text itself is wanted.
     normaliser = "keep" if json_model_type(read_base(files[0])) == "WordPiece" else "none"
     asked = VocabConfig(base=files[0], normaliser=normaliser)

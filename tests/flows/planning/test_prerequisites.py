@@ -65,7 +65,7 @@ REFUSED = [
     (("vocab.base={recipe}/model/model.safetensors",), InputError, "no SentencePiece model", "vocab"),
     ((BASE, "chunk.objective=masked_lm"), InputError, r"no \[CLS\], \[SEP\], \[MASK\]\. Add them", "chunk"),
     ((BASE, "chunk.objective=span_corruption"), InputError, r"0 sentinels\. Set vocab\.sentinels = 3", "chunk"),
-    (("train.base_model={recipe}/gone",), InputError, r"train\.base_model: .*gone is no folder", "train"),
+    (("train.base_model={recipe}/gone",), InputError, r"train\.base_model: .*gone is not a folder", "train"),
     (("train.base_model={recipe}/books",), InputError, r"books has no model\.json", "train"),
     (
         (MODEL, BASE, "train.model.width=32", "train.model.layers=3"),

@@ -20,7 +20,7 @@ from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.tokenizer.open import open_tokenizer, tokenizer_of
-from tasks.train.base_model import check_base_model, settings_of_base, starting_model
+from tasks.train.base_model import check_base_model, make_starting_model, settings_of_base
 from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
 from tasks.vocab.config import BERT_TOKENS, VocabConfig
@@ -118,12 +118,12 @@ def test_padded_rows_are_told_with_the_setting_that_keeps_them(
     rows = tokenizer_of(content).vocab_size + 6
     folder = publish(GPTConfig.model_validate(GPT2 | {"vocab_size": rows}), "tokenizer.json", content)
     base = folder / "tokenizer.json"
-    told = rf"has {rows} rows, and this run's vocabulary has {rows - 6} pieces.*set vocab\.embedding_rows = {rows}"
+    told = rf"has {rows} rows, and this run's vocabulary has {rows - 6} tokens.*set vocab\.embedding_rows = {rows}"
     with pytest.raises(RecipeError, match=told):
         check_base_model(config(folder), rows - 6, base)
     _, vocab = grown(base, {"row_length": 33})
     with pytest.raises(InputError, match=told):
-        starting_model(folder, vocab, open_tokenizer(vocab))
+        make_starting_model(folder, vocab, open_tokenizer(vocab))
     made = grown(base, {"row_length": 33}, embedding_rows=rows)
     model = trained(context, made, config(folder))
     assert len(weights(model)["embedding.weight"]) == rows
@@ -162,16 +162,16 @@ def test_a_t5_with_a_head_of_its_own_goes_on(context: RunContext, publish: Publi
 def test_a_vocabulary_that_is_not_the_model_s_is_refused(gpt2: Path, tmp_path: Path, grown: Callable[..., Any]) -> None:
     other = tmp_path / "other.json"
     other.write_bytes(train_byte_level(PROSE[::2], VocabConfig(vocab_size=PIECES, model_type="byte_level")))
-    told = r"is tokenizer\.json there, and this run's comes from .*, which is another.*Set vocab\.base to .*tokenizer\."
+    told = r"is tokenizer\.json, and this run's comes from .*, which differs.*Set vocab\.base to .*tokenizer\."
     with pytest.raises(InputError, match=told):
         check_base_model(config(gpt2), PIECES, other)
     _, vocab = grown(other, {"row_length": 33})
     with pytest.raises(InputError, match=told):
-        starting_model(gpt2, vocab, open_tokenizer(vocab))
+        make_starting_model(gpt2, vocab, open_tokenizer(vocab))
     with pytest.raises(RecipeError, match=r"trains a vocabulary of its own.*Set vocab\.base to .*tokenizer\.json\."):
         check_base_model(config(gpt2), None)
     (gpt2 / "tokenizer.json").unlink()
-    with pytest.raises(InputError, match=r"holds no vocabulary \(tokenizer\.model, .*Copy the whole published folder"):
+    with pytest.raises(InputError, match=r"has no vocabulary \(tokenizer\.model, .*Copy the whole published folder"):
         check_base_model(config(gpt2), PIECES, other)
 
 
@@ -212,5 +212,5 @@ def test_words_of_bert_are_found_in_its_list_of_lines_too(publish: Publish, tmp_
     folder = publish(BERTConfig(vocab_size=len(words), **SIZES), "vocab.txt", content)
     check_base_model(config(folder), len(words), folder / "vocab.txt")
     (tmp_path / "vocab.txt").write_bytes(content + b"##i\n")
-    with pytest.raises(InputError, match="which is another"):
+    with pytest.raises(InputError, match="which differs"):
         check_base_model(config(folder), len(words), tmp_path / "vocab.txt")
