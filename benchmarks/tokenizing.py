@@ -31,7 +31,7 @@ from measuring import OURS, arguments, processor, records
 from tasks.tokenizer.encoder import Encoder
 from tasks.vocab.candidates import train_candidates
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.extenders import extended
+from tasks.vocab.extenders import extend_to
 from tasks.vocab.output import fast_tokenizer
 from tasks.vocab.scripts import SCRIPTS
 from tasks.vocab.train import train_sentencepiece
@@ -95,7 +95,7 @@ def mistral_extended(data: Path) -> bytes:
         texts = texts_of(data, TEXTS[language], 2 * TRAINING_BYTES)
         runs = [run for text in texts for run in SCRIPTS[name].runs(text)]
         donor = train_candidates(lambda runs=runs: runs, rows + 2000, 0.9995)
-        model = extended(model, donor, SCRIPTS[name], rows, lambda runs=runs: runs).model
+        model = extend_to(model, donor, SCRIPTS[name], rows, lambda runs=runs: runs).model
     return model
 
 

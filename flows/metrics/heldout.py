@@ -31,7 +31,7 @@ from flows.runs.document_history import some_parts
 from flows.runs.lineage import parts_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
-from tasks.vocab.comparison import UNTOLD
+from tasks.vocab.comparison import UNKNOWN_LANGUAGE
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _sizes(documents: pa.Table) -> pa.Table:
         {
             "doc_id": documents.column("doc_id"),
             "piece": documents.column("piece"),
-            "lang": pc.fill_null(documents.column("lang").cast(pa.string()), UNTOLD),
+            "lang": pc.fill_null(documents.column("lang").cast(pa.string()), UNKNOWN_LANGUAGE),
             "text_bytes": pc.binary_length(text),
             "characters": pc.utf8_length(text),
         }

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.evaluate.ngram_baseline import TokenStream, document_stream, estimate
-from tasks.evaluate.perplexity import unigram_bits, xz_bits_per_byte
+from tasks.evaluate.perplexity import unigram_code_lengths, xz_bits_per_byte
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_sentencepiece
@@ -42,7 +42,7 @@ def test_five_tokens_tell_more_than_frequencies_and_xz(corpora: Any, measured: C
     begins = np.zeros(len(tokens), dtype=np.bool_)
     begins[::ROW] = True
     read = TokenStream(tokens, begins, np.ones(len(tokens), dtype=np.bool_))
-    unigram = unigram_bits(
+    unigram = unigram_code_lengths(
         pa.table({"token": np.arange(PIECES, dtype=np.uint32), "count": np.bincount(tokens, minlength=PIECES)}), PIECES
     )
     kept_out = {name: _within(corpora.documents(*folders, kept_out=True)) for name, folders in CORPORA.items()}

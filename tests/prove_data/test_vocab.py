@@ -14,7 +14,7 @@ import tokenizers
 from tasks.tokenizer.model_file import UNIGRAM, read_model
 from tasks.tokenizer.sentencepiece import BLANK, SentencePieceTokenizer
 from tasks.vocab.base import prepare_base
-from tasks.vocab.bpe import isolated, unreachable_tokens
+from tasks.vocab.bpe import bare_processor, unreachable_tokens
 from tasks.vocab.candidates import train_candidates
 from tasks.vocab.comparison import compare_vocabularies
 from tasks.vocab.config import VocabConfig
@@ -95,7 +95,7 @@ def test_new_text_takes_fewer_tokens(name: str, corpora: Any, base: bytes, exten
     for folder in TEXTS[name]:
         runs = [run for text in corpora.documents(folder, kept_out=True) for run in script.runs(text)]
         characters = sum(map(len, runs))
-        before, after = (sum(map(len, isolated(model).encode(runs))) / characters for model in (base, extended))
+        before, after = (sum(map(len, bare_processor(model).encode(runs))) / characters for model in (base, extended))
         what = f"tokens per character of {folder}, extended by base"
         measured("vocab", what, after / before, at_most=0.8, note=f"{before:.3f} -> {after:.3f}")
 

@@ -12,7 +12,7 @@ import sentencepiece
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.model_file import read_model
 from tasks.tokenizer.open import tokenizer_of
-from tasks.vocab.bpe import isolated, prepare_byte_level, unreachable_byte_level, unreachable_tokens
+from tasks.vocab.bpe import bare_processor, prepare_byte_level, unreachable_byte_level, unreachable_tokens
 from tasks.vocab.candidates import train_candidates
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.extenders import extend_to, make_normaliser, unreachable
@@ -113,12 +113,14 @@ def test_beside_chinese_llamas_recipe_on_the_same_text(corpora: Any, mistral: by
     rows = their_rows * 3 // 4
     ours = extend_to(mistral, train_candidates(lambda: runs, rows, 0.9995), CHINESE, rows, lambda: runs).model
     dead, moved = len(unreachable_tokens(theirs)), 0
-    for old, new in zip(*(isolated(m).encode(corpora.lines("en_books")) for m in (mistral, theirs)), strict=True):
+    for old, new in zip(*(bare_processor(m).encode(corpora.lines("en_books")) for m in (mistral, theirs)), strict=True):
         moved += old != new
     note = f"theirs: {dead:,} pieces never emitted, {moved:,} lines of en_books with other ids"
     measured("vocab", "rows of ours by theirs", rows / their_rows, at_most=0.75, note=f"of {their_rows:,}; {note}")
     for folder in ("zh_techdocs", "zh_classic_prose", "wiki_zh_ru"):
         unseen = [run for text in corpora.documents(folder, kept_out=True) for run in CHINESE.runs(text)]
-        costs = [sum(map(len, isolated(model).encode(unseen))) / sum(map(len, unseen)) for model in (ours, theirs)]
+        costs = [
+            sum(map(len, bare_processor(model).encode(unseen))) / sum(map(len, unseen)) for model in (ours, theirs)
+        ]
         told = f"{costs[0]:.3f} against {costs[1]:.3f} tokens per character"
         measured("vocab", f"tokens of ours by theirs, {folder}", costs[0] / costs[1], at_most=0.97, note=told)
