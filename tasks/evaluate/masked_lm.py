@@ -59,42 +59,42 @@ def pair_scores(
     sources = rows.column("source").cast(pa.string())
     for source in sorted(pc.unique(sources).to_pylist()):
         mine = rows.filter(pc.equal(sources, source))
-        places, document_of = choose_pairs(mine, spans, most_bytes, seed64(seed, "evaluate", "heldout"))
-        chosen = mine.take(pa.array(places))
+        positions, document_of = choose_pairs(mine, spans, most_bytes, seed64(seed, "evaluate", "heldout"))
+        chosen = mine.take(pa.array(positions))
         sums = np.zeros((int(document_of.max()) + 1, 7))
         batch_rows = max(1, batch_tokens // mine.schema.field("tokens").type.list_size)
-        for begin in range(0, len(places), batch_rows):
+        for begin in range(0, len(positions), batch_rows):
             batch = masked_batch(_read(chosen.slice(begin, batch_rows)), mask, row_format.pad)
-            told = masked_row_sums(network, batch)
+            batch_sums = masked_row_sums(network, batch)
             targets, answer = batch.targets_BM.numpy(), batch.is_next_B.numpy()
             hidden = targets != NO_LOSS
-            of_rows = np.stack(
+            row_sums = np.stack(
                 [
                     hidden.sum(1),
-                    told.nats_BM.numpy().sum(1),
+                    batch_sums.nats_BM.numpy().sum(1),
                     np.where(hidden, code_lengths[np.where(hidden, targets, 0)], 0).sum(1) * math.log(2),
-                    told.right_BM.numpy().sum(1),
+                    batch_sums.right_BM.numpy().sum(1),
                     (targets == frequent).sum(1),
                     answer != NO_LOSS,
-                    told.next_right_B.numpy(),
+                    batch_sums.next_right_B.numpy(),
                 ],
                 axis=1,
             )
-            np.add.at(sums, document_of[begin : begin + batch_rows], of_rows)
-        hidden, nats, code, right, frequent_right, asked, next_right = sums.T
+            np.add.at(sums, document_of[begin : begin + batch_rows], row_sums)
+        hidden, nats, code, correct, frequent_correct, labelled, next_correct = sums.T
         draw = seed64(seed, "evaluate", "bootstrap", source)
-        note = f"{int(hidden.sum())} hidden tokens in {len(places)} pairs"
+        note = f"{int(hidden.sum())} hidden tokens in {len(positions)} pairs"
         for metric, above in (
             ("masked_nats_per_token", nats),
             ("unigram_masked_nats_per_token", code),
-            ("masked_accuracy", right),
-            ("frequent_token_accuracy", frequent_right),
+            ("masked_accuracy", correct),
+            ("frequent_token_accuracy", frequent_correct),
         ):
             found.add(source, metric, ratio(above, hidden, rounds, draw), len(sums), note)
         follows = pc.sum(chosen.column("is_next")).as_py() or 0
-        note = f"{int(asked.sum())} pairs with two stretches, of which {follows} follow each other"
-        found.add(source, "next_accuracy", ratio(next_right, asked, rounds, draw), len(sums), note)
-        majority = max(follows, asked.sum() - follows) / asked.sum() if asked.sum() else None
+        note = f"{int(labelled.sum())} pairs with two segments, of which {follows} follow each other"
+        found.add(source, "next_accuracy", ratio(next_correct, labelled, rounds, draw), len(sums), note)
+        majority = max(follows, labelled.sum() - follows) / labelled.sum() if labelled.sum() else None
         found.add(source, "majority_next_accuracy", Measurement(majority, None), len(sums), note)
     return found.rows()
 
@@ -180,7 +180,7 @@ def pseudo_scores(
                 keep.add(source, PSEUDO_BITS, nats / math.log(2), sizes)
         else:
             measured = NO_MEASUREMENT
-            note += f"; {unknown} tokens unknown: no figure, for what they stand for is lost"
+            note += f"; {unknown} tokens unknown: no value, since their text is lost"
         found.add(source, PSEUDO_BITS, measured, len(documents), note)
     return found.rows(rounds, seed)
 

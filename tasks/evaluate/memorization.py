@@ -154,7 +154,7 @@ def _row_tokens(sequences: Artifact, row: int) -> np.ndarray:
 def _score_rows(
     tokenizer: Tokenizer, written: Sequence[Sequence[int]], shared: Sequence[int], config: EvaluateConfig
 ) -> list[dict[str, Any]]:
-    note = f"{len(written)} texts of at most {config.sample_tokens} tokens, behind beginnings of held-out documents"
+    note = f"{len(written)} texts of at most {config.sample_tokens} tokens, after beginnings of held-out documents"
     data = [tokenizer.decode_bytes(ids) for ids in written]
     size = sum(map(len, data))
     invalid = sum(map(invalid_bytes, data)) / size if size else None
@@ -162,9 +162,13 @@ def _score_rows(
     memorised = [float(tokens >= MEMORISED_TOKENS) for tokens in shared]
     n = len(written)
     rows = [
-        ("invalid_utf8_share", (invalid, None), f"of {size} bytes, before replacement signs stand for them"),
-        ("repeated_4gram_share", mean_with_error(repeated), "4-grams of tokens that stood in the same text before"),
-        ("shared_tokens", mean_with_error(shared), "longest run that stands in training's rows, mean of the texts"),
+        ("invalid_utf8_share", (invalid, None), f"of {size} bytes, before they are replaced by replacement characters"),
+        ("repeated_4gram_share", mean_with_error(repeated), "4-grams of tokens that occurred before in the same text"),
+        (
+            "shared_tokens",
+            mean_with_error(shared),
+            "longest run that occurs in training sequences, mean of texts",
+        ),
         ("most_shared_tokens", (float(max(shared)) if shared else None, None), "the longest of all"),
         ("by_heart_share", mean_with_error(memorised), f"texts that share {MEMORISED_TOKENS} tokens or more in a row"),
     ]

@@ -98,11 +98,11 @@ def ngram_scores(
             bits[done : done + len(documents)], sizes, rounds, seed64(seed, "evaluate", "bootstrap", source)
         )
         unknown = sum(int((row == tokenizer.unk).sum()) for row in ids[source])
-        told = f"{int(sizes.sum())} bytes, {sum(map(len, ids[source]))} tokens"
+        description = f"{int(sizes.sum())} bytes, {sum(map(len, ids[source]))} tokens"
         if unknown:
             measured = NO_MEASUREMENT
-            told += f", {unknown} of them unknown: no figure, for what they stand for is lost"
-        scores.add(source, METRIC, measured, len(documents), f"{told}; {note}")
+            description += f", {unknown} of them unknown: no value, since their text is lost"
+        scores.add(source, METRIC, measured, len(documents), f"{description}; {note}")
         done += len(documents)
     return scores.rows()
 
@@ -155,13 +155,15 @@ def _boundary_ids(tables: Sequence[pa.Table], tokenizer: Tokenizer) -> tuple[int
 
 
 def _note(tokens: int, left_out: int, found: Estimate) -> str:
-    told = f"interpolated modified Kneser-Ney, {found.ngrams[-1]} different 5-grams of {tokens} tokens, each row once"
+    description = (
+        f"interpolated modified Kneser-Ney, {found.ngrams[-1]} different 5-grams of {tokens} tokens, each row once"
+    )
     if left_out:
-        told += f", {left_out} rows left out"
+        description += f", {left_out} rows left out"
     if found.without_discounts:
         orders = ", ".join(str(order) for order in found.without_discounts)
-        told += f"; too few n-grams of order {orders} for discounts of their own"
-    return told
+        description += f"; too few n-grams of order {orders} for discounts of their own"
+    return description
 
 
 def estimate(

@@ -174,7 +174,7 @@ def heldout_scores(
             note = f"{int(sizes.sum())} bytes, {sum(map(len, ids))} tokens"
             if unknown and metric != "xz_bits_per_byte":
                 result = NO_MEASUREMENT
-                note += f", {unknown} of them unknown: no figure, for what they stand for is lost"
+                note += f", {unknown} of them unknown: no value, since their text is lost"
             found.add(source, metric, result, len(documents), note)
         advance(done)
     return found.rows(rounds, seed)

@@ -117,5 +117,5 @@ def _sums(nats: np.ndarray, targets: np.ndarray, code_lengths: np.ndarray, piece
 def _missing_figure_note(tokenizer: Tokenizer, unknown: int) -> str:
     """Return why bits per byte cannot be computed, empty where they can."""
     if unknown:
-        return f"; {unknown} tokens unknown: no figure, for what they stand for is lost"
-    return "" if tokenizer.exact else "; no figure, for a token of this vocabulary does not tell its bytes"
+        return f"; {unknown} tokens unknown: no value, since their text is lost"
+    return "" if tokenizer.exact else "; no value, since tokens of this vocabulary do not determine their bytes"

@@ -193,7 +193,7 @@ def test_pairs_that_a_bert_knows_nothing_of(bert: BERT):
     assert (found["masked_accuracy"]["value"], found["frequent_token_accuracy"]["value"]) == (0.0, 1.0)
     assert found["next_accuracy"]["value"] == found["majority_next_accuracy"]["value"] == pytest.approx(2 / 3)
     assert found["masked_accuracy"]["note"] == "4 hidden tokens in 4 pairs"
-    assert found["next_accuracy"]["note"] == "3 pairs with two stretches, of which 1 follow each other"
+    assert found["next_accuracy"]["note"] == "3 pairs with two segments, of which 1 follow each other"
     assert {row["n"] for row in found.values()} == {3}
 
 
