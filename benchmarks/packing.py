@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from measuring import arguments, fastest, processor, records
 
-from tasks.chunk.packing import Packed, best_fit_rows, concat_rows
+from tasks.chunk.packing import PackedRows, best_fit_rows, concat_rows
 from tasks.chunk.sentence_pairs import PairFormat, PairPacker
 from tasks.chunk.tokenize import Block, TokenBytes
 from tasks.tokenizer.base import Tokenizer
@@ -83,7 +83,7 @@ def _told(
     length: int,
     way: str,
     block: Block,
-    fill: Callable[[], Iterable[Packed]],
+    fill: Callable[[], Iterable[PackedRows]],
     packer: PairPacker | None = None,
 ) -> Filled:
     packed = list(fill())

@@ -29,12 +29,12 @@ import tokenizers
 from measuring import OURS, arguments, processor, records
 
 from tasks.tokenizer.encoder import Encoder
-from tasks.vocab.candidates import train_donor
+from tasks.vocab.candidates import train_candidates
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.extenders import extended
+from tasks.vocab.extenders import extend_to
 from tasks.vocab.output import fast_tokenizer
 from tasks.vocab.scripts import SCRIPTS
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 TEXTS = {
     "English": ("en_books", "en_wiki", "en_techdocs_md"),
@@ -94,15 +94,15 @@ def mistral_extended(data: Path) -> bytes:
     for name, language, rows in (("zh", "Chinese", 8000), ("ru", "Russian", 4000)):
         texts = texts_of(data, TEXTS[language], 2 * TRAINING_BYTES)
         runs = [run for text in texts for run in SCRIPTS[name].runs(text)]
-        donor = train_donor(lambda runs=runs: runs, rows + 2000, 0.9995)
-        model = extended(model, donor, SCRIPTS[name], rows, lambda runs=runs: runs).model
+        donor = train_candidates(lambda runs=runs: runs, rows + 2000, 0.9995)
+        model = extend_to(model, donor, SCRIPTS[name], rows, lambda runs=runs: runs).model
     return model
 
 
 def unigram(data: Path) -> bytes:
     """Unigram, 16,000 pieces, trained on all five kinds of text."""
     texts = [text for corpora in TEXTS.values() for text in texts_of(data, corpora, TRAINING_BYTES)]
-    return train_pieces(texts, VocabConfig(vocab_size=16_000, model_type="unigram"))
+    return train_sentencepiece(texts, VocabConfig(vocab_size=16_000, model_type="unigram"))
 
 
 VOCABULARIES: dict[str, Callable[[Path], bytes]] = {

@@ -27,7 +27,7 @@ from tasks.execution.outcome import RETRIES, final_state
 from tasks.sample.config import SampleConfig
 from tasks.sample.stage import build_sample
 from tasks.train.config import TrainStageConfig
-from tasks.train.launcher import MessageTeller
+from tasks.train.launcher import MessageFormatter
 from tasks.train.stage import build_train
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
@@ -73,11 +73,11 @@ def chunk(context: RunContext, documents: Artifact, vocab: Artifact, config: Chu
 def train(context: RunContext, sequences: Artifact, vocab: Artifact, config: TrainStageConfig) -> State:
     """Train a model on the sequences in their order."""
     log = get_run_logger()
-    teller = MessageTeller()
+    teller = MessageFormatter()
     run = {"prefect.resource.id": f"prefect.flow-run.{flow_run.id}", "prefect.resource.name": flow_run.name or ""}
 
     def on_log(message: dict[str, Any]) -> None:
-        for sentence in teller.sentences(message):
+        for sentence in teller.format(message):
             log.info(sentence)
         if message.get("kind") == "event":
             emit_event(f"bessemer.{message['event']}", resource=run, payload=message)

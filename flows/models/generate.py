@@ -137,7 +137,7 @@ class Holes:
     @staticmethod
     def in_text(text: str) -> "Holes":
         """The holes that a text marks."""
-        return Holes(tuple(HOLE.split(text)))
+        return Holes(tuple(BLANK.split(text)))
 
     def __len__(self) -> int:
         return len(self.stretches) - 1
@@ -256,7 +256,7 @@ def _span_rule(tokenizer: "Tokenizer", holes: int, tokens: int) -> Any:
     return SpanRule(tokenizer.sentinels, tokenizer.special, tokenizer.vocab_size, holes, tokens, tokenizer.eos)
 
 
-HOLE = re.compile(r"_{3,}|\[MASK\]|<mask>|<extra_id_\d+>")
+BLANK = re.compile(r"_{3,}|\[MASK\]|<mask>|<extra_id_\d+>")
 """Three or more underscores, a mask of BERT's, or a sentinel of T5's; in a prompt they all mean a hole."""
 
 _INSIDE = "##"

@@ -20,7 +20,7 @@ from flows.models.load import Trained
 from model.errors import InputError
 from model.inference.scoring import text_nats
 from model.nn.gpt import GPT
-from tasks.evaluate.benchmarks.likelihood import CausalChoices
+from tasks.evaluate.benchmarks.likelihood import CausalScorer
 from tasks.tokenizer.base import Tokenizer
 
 MOST_TOKENS = 256
@@ -33,7 +33,7 @@ class HarnessModel(LM):
     def __init__(self, network: GPT, tokenizer: Tokenizer) -> None:
         super().__init__()
         self._network, self._tokenizer = network, tokenizer
-        self._choices = CausalChoices(network)
+        self._scorer = CausalScorer(network)
 
     @property
     def tokenizer_name(self) -> str:
@@ -50,13 +50,13 @@ class HarnessModel(LM):
             continuation = context[len(stripped) :] + continuation
             encode = self._tokenizer.encode_following if stripped else self._tokenizer.encode
             ids = encode(continuation)
-            if not ids or len(ids) > self._choices.longest:
+            if not ids or len(ids) > self._scorer.max_choice_tokens:
                 raise InputError(
                     f"harness: the continuation {continuation[:60]!r} has {len(ids)} tokens, and the model scores 1 to"
-                    f" {self._choices.longest}. Leave such items out of the task."
+                    f" {self._scorer.max_choice_tokens}. Leave such items out of the task."
                 )
-            seen = self._seen(stripped, self._choices.room(len(ids)))
-            found.append((self._choices.score(seen, [ids])[0], self._choices.spelled(seen, ids)))
+            seen = self._seen(stripped, self._scorer.max_prompt_tokens(len(ids)))
+            found.append((self._scorer.score(seen, [ids])[0], self._scorer.is_greedy(seen, ids)))
         return found
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
@@ -72,10 +72,10 @@ class HarnessModel(LM):
             if settings.get("do_sample", False) or settings.get("temperature", 0.0):
                 raise InputError("harness: only the likeliest text is written here; set do_sample to false in the task")
             stops = settings.get("until") or []
-            most = min(int(settings.get("max_gen_toks", MOST_TOKENS)), self._choices.longest // 2)
-            seen = self._seen(context, self._choices.room(most))
+            most = min(int(settings.get("max_gen_toks", MOST_TOKENS)), self._scorer.max_choice_tokens // 2)
+            seen = self._seen(context, self._scorer.max_prompt_tokens(most))
             stops = [stops] if isinstance(stops, str) else list(stops)
-            found.append(self._choices.write(seen, self._tokenizer, most, [stop for stop in stops if stop]))
+            found.append(self._scorer.generate(seen, self._tokenizer, most, [stop for stop in stops if stop]))
         return found
 
     def _seen(self, context: str, room: int) -> Sequence[int]:

@@ -116,19 +116,19 @@ def tasks_in(folder: Path) -> dict[str, dict[str, str]]:
 
 def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
     from tasks.tokenizer.base import json_model_type
-    from tasks.train.base_model import VOCABULARIES
-    from tasks.vocab.base import prepared_base, read_base
+    from tasks.train.base_model import VOCABULARY_FILES
+    from tasks.vocab.base import prepare_base, read_base
     from tasks.vocab.config import VocabConfig
 
-    files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
+    files = [folder / name for name in VOCABULARY_FILES if (folder / name).is_file()]
     if not files:
-        raise InputError(f"{folder} holds no vocabulary ({', '.join(VOCABULARIES)}). Copy the whole folder again.")
+        raise InputError(f"{folder} holds no vocabulary ({', '.join(VOCABULARY_FILES)}). Copy the whole folder again.")
     # WordPiece's pieces are written as its normaliser leaves text; of other vocabularies the text itself is wanted.
     normaliser = "keep" if json_model_type(read_base(files[0])) == "WordPiece" else "none"
     asked = VocabConfig(base=files[0], normaliser=normaliser)
-    tokenizer = tokenizer_of(prepared_base(asked))
+    tokenizer = tokenizer_of(prepare_base(asked))
     if tokenizer.vocab_size < rows:
-        tokenizer = tokenizer_of(prepared_base(asked.model_copy(update={"embedding_rows": rows})))
+        tokenizer = tokenizer_of(prepare_base(asked.model_copy(update={"embedding_rows": rows})))
     if tokenizer.vocab_size > rows:
         raise InputError(
             f"{folder}: {files[0].name} with all pieces that exact text needs has {tokenizer.vocab_size}, and the model"

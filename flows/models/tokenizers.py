@@ -30,10 +30,10 @@ from tasks.artifacts.remote.metadata import read_record
 from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json, json_model_type
 from tasks.tokenizer.open import open_tokenizer, tokenizer_of
 from tasks.tokenizer.wordpiece import UNKNOWN
-from tasks.vocab.base import prepared_base, read_base
-from tasks.vocab.comparison import Meter, ratio
+from tasks.vocab.base import prepare_base, read_base
+from tasks.vocab.comparison import TokenCounter, ratio
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.extenders import first_pieces, kind_of, piece_count
+from tasks.vocab.extenders import kind_of, truncate_vocabulary, vocabulary_size
 from tasks.vocab.output import FAST_FILE
 
 
@@ -50,7 +50,7 @@ def pieces_of(vocab: Artifact, text: str) -> list[dict[str, Any]]:
     if rows == tokenizer.vocab_size:
         return [_view("the base", tokenizer, text)]
     return [
-        _view("the base", tokenizer_of(first_pieces(tokenizer.model, rows)), text),
+        _view("the base", tokenizer_of(truncate_vocabulary(tokenizer.model, rows)), text),
         _view("extended", tokenizer, text),
     ]
 
@@ -88,7 +88,7 @@ def compare_bases(text: Path, bases: Sequence[Path], most_bytes: int = 0) -> lis
     for name, path, weights in _models(bases):
         model, kind = read_vocabulary(path)
         try:
-            meter = Meter(model)
+            meter = TokenCounter(model)
         except ValueError as error:
             raise InputError(f"{path}: the library tokenizers cannot read it ({error}). {EXPECTED}") from error
         meter.encode_back(lines)
@@ -247,11 +247,11 @@ def zero_step(folder: Path, vocabulary: Path, text: str, most_bytes: int) -> dic
     """
     text = text.encode()[:most_bytes].decode(errors="ignore")
     try:
-        tokenizer = tokenizer_of(prepared_base(VocabConfig(base=vocabulary)))
+        tokenizer = tokenizer_of(prepare_base(VocabConfig(base=vocabulary)))
     except InputError as error:
         return _unscored(str(error))
     ids = tokenizer.encode(text)
-    pieces = piece_count(read_base(vocabulary))
+    pieces = vocabulary_size(read_base(vocabulary))
     if not text or tokenizer.decode(ids) != text or max(ids) >= pieces:
         return _unscored("its vocabulary loses characters of this text, and bits of a lost byte mean nothing")
     if (folder / DESCRIPTION).is_file():

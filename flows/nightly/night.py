@@ -22,7 +22,7 @@ from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.model_registry import Promotion, promote
 from model.errors import GuardError, RecipeError
 from tasks.artifacts.artifact import Artifact
-from tasks.evaluate.comparison import Worse, fallen_scores, risen_bits, stand_together
+from tasks.evaluate.comparison import Regression, bits_regressions, holm_significant, score_regressions
 
 BYTES_PER_TOKEN = 4
 """Bytes of new text per token of a batch; with less than one batch a nightly run waits for more."""
@@ -148,8 +148,8 @@ def _check_compared(compared: str | None, before: Promotion | None) -> None:
 class Verdict:
     """Each figure of both models, and those in which the new one is significantly worse."""
 
-    figures: tuple[Worse, ...]
-    worse: tuple[Worse, ...]
+    figures: tuple[Regression, ...]
+    worse: tuple[Regression, ...]
 
     @property
     def comparable(self) -> bool:
@@ -237,11 +237,11 @@ def judge(after: Artifact, before: Artifact | None, config: NightlyConfig) -> Ve
     """Compare the evaluation of a nightly run with that of the current model."""
     if before is None:
         return Verdict((), ())
-    bits = risen_bits(after.table(DOCUMENT_SCORES), before.table(DOCUMENT_SCORES)) if _both(after, before) else []
-    scores = fallen_scores(after.table(ITEM_SCORES), before.table(ITEM_SCORES))
+    bits = bits_regressions(after.table(DOCUMENT_SCORES), before.table(DOCUMENT_SCORES)) if _both(after, before) else []
+    scores = score_regressions(after.table(ITEM_SCORES), before.table(ITEM_SCORES))
     figures = (*bits, *scores)
     allowed = [config.max_rise] * len(bits) + [config.max_fall] * len(scores)
-    beyond = stand_together([one.chance for one in figures], config.level)
+    beyond = holm_significant([one.chance for one in figures], config.level)
     worse = [one for one, stands, most in zip(figures, beyond, allowed, strict=True) if stands and one.worse_by > most]
     return Verdict(figures, tuple(sorted(worse, key=lambda one: one.chance)))
 
@@ -255,4 +255,4 @@ def mean_bits(evaluated: Artifact) -> float | None:
     """Return bits per byte of held-out text, mean of the sources, under the name of the network's kind."""
     headline: Mapping[str, float | None] = evaluated.report.facts.get("headline", {})
     names = ("heldout/all", "heldout/all/pseudo_bits_per_byte", "heldout/all/target_bits_per_byte")
-    return next((headline[name] for name in names if headline.get(name) is not None), None)
+    return next((key_figures[name] for name in names if key_figures.get(name) is not None), None)

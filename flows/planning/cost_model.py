@@ -189,9 +189,9 @@ def network_of(recipe: Recipe) -> NetworkConfig:
     network = recipe.train.model
     if "vocab_size" in network.model_fields_set:
         return network
-    from tasks.vocab.extenders import pieces_asked
+    from tasks.vocab.extenders import requested_vocabulary_size
 
-    return network.model_copy(update={"vocab_size": pieces_asked(recipe.vocab)})
+    return network.model_copy(update={"vocab_size": requested_vocabulary_size(recipe.vocab)})
 
 
 def layouts(train: TrainConfig, devices: int) -> dict[str, TrainConfig]:

@@ -141,13 +141,13 @@ def check_starting_points(recipe: Recipe, stages: Sequence[str]) -> None:
 
 def _opened_base(recipe: Recipe) -> "Tokenizer":
     """The base as it will be extended, which has all special tokens already."""
-    from tasks.vocab.base import prepared_base
+    from tasks.vocab.base import prepare_base
     from tasks.vocab.special_tokens import check_special
-    from tasks.vocab.stage import check_base_stands
+    from tasks.vocab.stage import check_base_exists
 
     assert recipe.vocab.base is not None, "only a base is opened"
-    check_base_stands(recipe.vocab.base)
-    tokenizer = tokenizer_of(prepared_base(recipe.vocab))
+    check_base_exists(recipe.vocab.base)
+    tokenizer = tokenizer_of(prepare_base(recipe.vocab))
     check_special(tokenizer, recipe.vocab.special_names)
     return tokenizer
 

@@ -12,7 +12,7 @@ from flows.reports.charts.scores import main_metric
 from flows.runs.record import read_recipe, state_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import OF_CODE, differences
-from tasks.evaluate.comparison import WITHIN, paired_differences
+from tasks.evaluate.comparison import Z_95, paired_differences
 
 SAME, OTHER, ALONE = "the same bytes", "other bytes", "in one run alone"
 
@@ -194,6 +194,6 @@ def _unpaired(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, 
     mean, n = second["value"] - first["value"], min(first["n"], second["n"])
     if first["stderr"] is None or second["stderr"] is None:
         return {"n": n, "mean": mean, "low": None, "high": None, "verdict": "no difference"}
-    reach = WITHIN * math.hypot(first["stderr"], second["stderr"])
+    reach = Z_95 * math.hypot(first["stderr"], second["stderr"])
     verdict = "better" if mean > reach else "worse" if mean < -reach else "no difference"
     return {"n": n, "mean": mean, "low": mean - reach, "high": mean + reach, "verdict": verdict}

@@ -1,84 +1,88 @@
-"""Bin packing: things of whole lengths into as few bins of one capacity as possible.
+"""Bin packing: items of integer lengths into as few bins of one capacity as possible.
 
-Two heuristics, of which the one that needs fewer bins is taken: best fit decreasing, and minimum bin slack (Gupta and
-Ho 1999), which fills one bin after the other, begins each with the longest thing left and looks for others that fill it
-exactly. On short texts the second leaves 0.00 to 0.11% of the room where the first leaves 0.13 to 0.45%; where lengths
-gather just below a half or a third of a row the first is better (poems in rows of 257: 1.8 and 3.3%).
+Two heuristics are run, and the one that needs fewer bins is taken: best fit decreasing, and minimum bin slack (Gupta
+and Ho 1999), which fills one bin after the other, begins each with the longest item left and searches for others that
+fill it exactly. On short texts the second leaves 0.00 to 0.11% of the space unused where the first leaves 0.13 to
+0.45%; where lengths cluster just below a half or a third of a row the first is better (poems in rows of 257: 1.8 and
+3.3%).
 """
 
 import numpy as np
 
 from tasks.common.kernels import kernel
 
-SEARCH = 1 << 14
-"""Lengths that are looked at, bin for bin, after the first try; with eight times as many nothing changed."""
+SEARCH_STEPS = 1 << 14
+"""Lengths tried for each bin after its first filling; eight times as many changed nothing."""
 
 
-def fewest_bins(lengths: np.ndarray, capacity: int) -> np.ndarray:
-    """The bin of each item i64[items], numbered from 0; lengths are 1 .. capacity."""
-    one, other = best_fit_decreasing(lengths, capacity), minimum_bin_slack(lengths, capacity, SEARCH)
+def pack_into_bins(lengths: np.ndarray, capacity: int) -> np.ndarray:
+    """Return the bin of each item, i64[items], numbered from 0; lengths are 1 .. capacity."""
+    one, other = best_fit_decreasing(lengths, capacity), minimum_bin_slack(lengths, capacity, SEARCH_STEPS)
     return other if other.max(initial=-1) < one.max(initial=-1) else one
 
 
-def refilled(
+def refill_bins(
     lengths: np.ndarray, divisible: np.ndarray, bins: np.ndarray, capacity: int, fewer: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(item, offset in it, length, bin) of what lies in bins, after `fewer` of them were emptied.
+    """Return (item, offset in it, length, bin) of the contents of the bins, after `fewer` of them were emptied.
 
-    Only bins of `divisible` items are emptied, those that hold least, and what was in them is divided among the bins
-    with most room; a part that is not its item's last fills a bin to the end. Bins are numbered anew.
+    Only bins of `divisible` items are emptied, the least full ones first, and their items are divided among the bins
+    with most space; a part that is not its item's last fills a bin to the end. Bins are renumbered.
     """
     count = int(bins.max(initial=-1)) + 1
     item, offset = np.arange(len(lengths)), np.zeros(len(lengths), dtype=np.int64)
     held = np.bincount(bins, weights=lengths, minlength=count).astype(np.int64)
-    firm = np.bincount(bins, weights=~divisible, minlength=count) > 0
-    candidates = np.flatnonzero(~firm)
+    indivisible = np.bincount(bins, weights=~divisible, minlength=count) > 0
+    candidates = np.flatnonzero(~indivisible)
     emptied = candidates[np.argsort(held[candidates], kind="stable")][: max(0, fewer)]
     if not len(emptied):
         return item, offset, lengths.astype(np.int64), bins
-    stays = np.ones(count, dtype=bool)
-    stays[emptied] = False
-    number = np.cumsum(stays) - 1
-    others = np.flatnonzero(stays)
-    roomiest = others[np.argsort(held[others], kind="stable")]
-    loose = np.flatnonzero(~stays[bins])
-    parts = _divide(lengths[loose], capacity - held[roomiest])
-    still = np.flatnonzero(stays[bins])
+    kept = np.ones(count, dtype=bool)
+    kept[emptied] = False
+    number = np.cumsum(kept) - 1
+    others = np.flatnonzero(kept)
+    emptiest = others[np.argsort(held[others], kind="stable")]
+    moved_items = np.flatnonzero(~kept[bins])
+    parts = _fill_capacities(lengths[moved_items], capacity - held[emptiest])
+    kept_items = np.flatnonzero(kept[bins])
     return (
-        np.concatenate([still, loose[parts[0]]]),
-        np.concatenate([offset[still], parts[1]]),
-        np.concatenate([lengths[still], parts[2]]).astype(np.int64),
-        number[np.concatenate([bins[still], roomiest[parts[3]]])],
+        np.concatenate([kept_items, moved_items[parts[0]]]),
+        np.concatenate([offset[kept_items], parts[1]]),
+        np.concatenate([lengths[kept_items], parts[2]]).astype(np.int64),
+        number[np.concatenate([bins[kept_items], emptiest[parts[3]]])],
     )
 
 
 @kernel
-def _divide(lengths: np.ndarray, rooms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(item, offset, length, room) of parts that fill the rooms one after the other."""
-    most = len(lengths) + len(rooms)
+def _fill_capacities(
+    lengths: np.ndarray, capacities: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return (item, offset, length, bin) of parts that fill the free capacities one after the other."""
+    most = len(lengths) + len(capacities)
     item = np.empty(most, dtype=np.int64)
     offset = np.empty(most, dtype=np.int64)
     length = np.empty(most, dtype=np.int64)
-    room = np.empty(most, dtype=np.int64)
-    found = place = used = 0
+    target = np.empty(most, dtype=np.int64)
+    found = position = used = 0
     for one in range(len(lengths)):
         done = 0
         while done < lengths[one]:
-            free = rooms[place] - used
+            free = capacities[position] - used
             if not free:
-                place, used = place + 1, 0
+                position, used = position + 1, 0
                 continue
             part = min(free, lengths[one] - done)
-            item[found], offset[found], length[found], room[found] = one, done, part, place
+            item[found], offset[found], length[found], target[found] = one, done, part, position
             found += 1
             done += part
             used += part
-    return item[:found].copy(), offset[:found].copy(), length[:found].copy(), room[:found].copy()
+    return item[:found].copy(), offset[:found].copy(), length[:found].copy(), target[:found].copy()
 
 
 @kernel
 def minimum_bin_slack(lengths: np.ndarray, capacity: int, most: int) -> np.ndarray:
-    """The bin of each item, of length 1 .. capacity: bin after bin, filled as far as a search of `most` steps finds.
+    """Return the bin of each item, of length 1 .. capacity: bin after bin, filled as well as a search of `most` steps
+    can.
 
     Of items of one length the first is taken first.
     """
@@ -101,12 +105,12 @@ def minimum_bin_slack(lengths: np.ndarray, capacity: int, most: int) -> np.ndarr
         waiting[longest] -= 1
         taken[0] = best[0] = longest
         depth = filled = 1
-        room = least = capacity - longest
+        space = least = capacity - longest
         candidate = longest
         steps = 0
         returned = False
-        while room and steps < most:
-            length = min(candidate, room)
+        while space and steps < most:
+            length = min(candidate, space)
             while length and not waiting[length]:
                 length -= 1
                 steps += returned
@@ -115,27 +119,27 @@ def minimum_bin_slack(lengths: np.ndarray, capacity: int, most: int) -> np.ndarr
                 waiting[length] -= 1
                 taken[depth] = length
                 depth += 1
-                room -= length
+                space -= length
                 candidate = length
                 continue
-            if room < least:
-                least, filled = room, depth
+            if space < least:
+                least, filled = space, depth
                 best[:depth] = taken[:depth]
             if depth == 1:
                 break
             returned = True
             depth -= 1
             waiting[taken[depth]] += 1
-            room += taken[depth]
+            space += taken[depth]
             candidate = taken[depth] - 1
-        if room < least:
-            least, filled = room, depth
+        if space < least:
+            least, filled = space, depth
             best[:depth] = taken[:depth]
         while depth:
             depth -= 1
             waiting[taken[depth]] += 1
-        for place in range(filled):
-            length = best[place]
+        for position in range(filled):
+            length = best[position]
             waiting[length] -= 1
             item = newest[length]
             newest[length] = older[item]
@@ -147,11 +151,11 @@ def minimum_bin_slack(lengths: np.ndarray, capacity: int, most: int) -> np.ndarr
 
 @kernel
 def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
-    """The bin of each item, of length 1 .. capacity: the longest first, each to the bin with the least room that holds
-    it (Johnson 1973).
+    """Return the bin of each item, of length 1 .. capacity: the longest first, each to the bin with the least space
+    that fits it (Johnson 1973).
 
-    Items are sorted by counting; of bins with the same room the newest is taken. A tree over the rooms 0 .. capacity
-    tells which of them some bin has, so that an item costs the logarithm of the capacity.
+    Items are sorted by counting; of bins with the same space the newest is taken. A tree over the spaces 0 .. capacity
+    records which of them some bin has, so that an item costs the logarithm of the capacity.
     """
     counts = np.zeros(capacity + 2, dtype=np.int64)
     for length in lengths:
@@ -166,15 +170,15 @@ def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
     while leaves < capacity + 1:
         leaves *= 2
     present = np.zeros(2 * leaves, dtype=np.bool_)
-    newest = np.full(capacity + 1, -1, dtype=np.int64)  # room -> a bin with that room
-    older = np.empty(len(lengths), dtype=np.int64)  # bin -> the next one with the same room
+    newest = np.full(capacity + 1, -1, dtype=np.int64)  # free space -> a bin with that space
+    older = np.empty(len(lengths), dtype=np.int64)  # bin -> the next one with the same space
     bins = np.empty(len(lengths), dtype=np.int64)
     count = 0
     for item in order:
         length = lengths[item]
         node = leaves + length
         if not present[node]:
-            # Up to the first right sibling that holds anything, then down to its leftmost leaf.
+            # Up to the first right sibling that is not empty, then down to its leftmost leaf.
             while node > 1 and (node % 2 == 1 or not present[node + 1]):
                 node //= 2
             if node > 1:
@@ -184,20 +188,20 @@ def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
                     if not present[node]:
                         node += 1
         if node > 1:
-            room = node - leaves
-            chosen = newest[room]
-            newest[room] = older[chosen]
-            if newest[room] < 0:
+            space = node - leaves
+            chosen = newest[space]
+            newest[space] = older[chosen]
+            if newest[space] < 0:
                 present[node] = False
                 while node > 1 and not present[node ^ 1]:
                     node //= 2
                     present[node] = False
         else:
-            room = capacity
+            space = capacity
             chosen = count
             count += 1
         bins[item] = chosen
-        left = room - length
+        left = space - length
         older[chosen] = newest[left]
         newest[left] = chosen
         node = leaves + left

@@ -1,4 +1,4 @@
-"""What can be chosen about rows and the order in which they are read."""
+"""Settings of packing, mixture and order."""
 
 from typing import Annotated, Any, Literal, get_args
 
@@ -11,71 +11,72 @@ from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
 
 MOST_EPOCHS = 16.0
-"""Here one more epoch adds exp(-15 / 15.39) of what new text would (Muennighoff et al. 2023, arXiv 2305.16264)."""
+"""Beyond this, one more epoch adds exp(-15 / 15.39) of what new text would (Muennighoff et al. 2023, arXiv
+2305.16264)."""
 SHORTEST_PAIR_ROW = 8
-"""[CLS], two times [SEP], and a few tokens for each of two stretches."""
+"""[CLS], two [SEP], and a few tokens for each of two segments."""
 
 
 class ChunkConfig(StrictConfig):
     """Settings of packing and mixing."""
 
     objective: Objective = "causal_lm"
-    """What rows are laid out for: `causal_lm` predicts each next token (GPT), `masked_lm` hidden tokens and whether two
-    stretches follow each other (BERT), `span_corruption` spans that were taken out, or what else `denoising` says (T5).
-    Hiding and taking out happen while training reads, anew in each epoch."""
+    """What sequences are laid out for: `causal_lm` predicts each next token (GPT), `masked_lm` masked tokens and
+    whether two segments follow each other (BERT), `span_corruption` removed spans, or another target by `denoising`
+    (T5). Masking and corruption happen while training reads, anew in each epoch."""
     packing: Literal["concat", "best_fit"] = "concat"
-    """How documents fill rows: `concat` lays them end to end and cuts at the row length; `best_fit` cuts only documents
-    that are longer than a row and lays the others whole where they leave least room. The second is for `causal_lm`;
-    `masked_lm` lays sentences in pairs instead."""
+    """How documents fill sequences: `concat` concatenates them and cuts at the sequence length; `best_fit` cuts only
+    documents that are longer than a sequence, and places the others whole where they leave least padding. The second
+    is for `causal_lm`; `masked_lm` pairs sentences instead."""
     row_length: int = Field(default=257, ge=2, le=2**20)
-    """Tokens in a row. `causal_lm`: the model's context and one more, since inputs and targets are shifted by one;
-    `masked_lm`: the context; `span_corruption`: follows from `input_length`."""
+    """Tokens in a sequence. `causal_lm`: the model's context and one more, since inputs and targets are shifted by
+    one; `masked_lm`: the context; `span_corruption`: follows from `input_length`."""
     input_length: int | None = Field(default=None, ge=8, le=2**19)
-    """Tokens that the encoder reads in `span_corruption`; rows are longer by what corruption takes out (512: 568). Of
-    `language_model`, where it reads nothing, those that the decoder writes."""
+    """Tokens that the encoder reads in `span_corruption`; sequences are longer by what corruption removes (512:
+    568). With `language_model`, where the encoder reads nothing, the tokens that the decoder generates."""
     denoising: Denoising = "random_spans"
-    """How `span_corruption` makes the encoder's input and the decoder's target of a text (Raffel et al. 2020, table 3):
-    `random_spans` and `iid_spans` put a sentinel in place of each span, and the decoder writes the spans (spans of a
-    mean length, or those into which tokens fall that are drawn one by one); `iid_drop` leaves such tokens out without a
-    sign, and the decoder writes them; `bert_style` masks nine of ten and replaces the tenth by a random token,
-    `mass_style` masks all, `deshuffling` shuffles the text, and the decoder writes all of it; `prefix_lm` cuts the text
-    at a random place, and the decoder goes on; `language_model` lets the decoder write it all from nothing."""
+    """How `span_corruption` makes the encoder's input and the decoder's target of a text (Raffel et al. 2020, table
+    3): `random_spans` and `iid_spans` replace each span by a sentinel, and the decoder generates the spans (spans of
+    a mean length, or runs of tokens drawn independently); `iid_drop` removes such tokens without a sentinel, and the
+    decoder generates them; `bert_style` masks nine of ten and replaces the tenth by a random token, `mass_style`
+    masks all, `deshuffling` shuffles the text, and the decoder generates all of it; `prefix_lm` cuts the text at a
+    random position, and the decoder continues it; `language_model` lets the decoder generate all of it from nothing."""
     noise_density: float = Field(default=0.15, gt=0, le=0.5)
-    """Share of the tokens that `span_corruption` corrupts; the last three kinds of `denoising` have none."""
+    """Share of the tokens that `span_corruption` corrupts; not used by the last three kinds of `denoising`."""
     mean_noise_span: float = Field(default=3.0, ge=1, le=64)
-    """Mean length of the spans that `random_spans` takes out, tokens. A mean of 1 is not `iid_spans`: no two noise
-    tokens then stand side by side, while of independent ones 15% do."""
+    """Mean length of the spans that `random_spans` removes, tokens. A mean of 1 differs from `iid_spans`: no two
+    noise tokens are then adjacent, while of independent ones 15% are."""
     whole_words: bool = False
-    """Whether `masked_lm` hides words as a whole where it hides any of their tokens (BERT's later models): the others
-    tell too much of a piece. Rows are the same; they say which tokens begin a word."""
+    """Whether `masked_lm` masks whole words where it masks any of their tokens (BERT's later models): the other
+    tokens reveal too much of a word. Sequences are the same; they record which tokens begin a word."""
     short_row_share: float = Field(default=0.1, ge=0, lt=1)
-    """Share of the rows of `masked_lm` that aim at a random shorter length, so that the model meets short texts too
-    (BERT: 0.1)."""
+    """Share of the sequences of `masked_lm` that aim at a random shorter length, so that the model sees short texts
+    too (BERT: 0.1)."""
     budget_tokens: int = Field(default=10_000_000, ge=1, le=10**15)
-    """Tokens that training reads in all, repetitions included and padding not: predicted ones in `causal_lm`, those of
-    the text in `masked_lm`, raw ones in `span_corruption`."""
+    """Tokens that training reads in all, repetitions included and padding not: predicted ones in `causal_lm`, those
+    of the text in `masked_lm`, raw ones in `span_corruption`."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Source -> its share of the tokens read; any positive numbers; empty: by the size of the sources."""
     temperature: float | None = Field(default=None, ge=1, le=100)
-    """Without weights: shares in proportion to tokens ^ (1 / temperature); null and 1 are by size."""
+    """Without weights: shares in proportion to tokens ^ (1 / temperature); null and 1 mean by size."""
     max_epochs: float = Field(default=4.0, gt=0, le=1000)
     """Most times that a source may be read; what it cannot give goes to the others by weight."""
     allow_many_epochs: Annotated[bool, RUNTIME] = False
     """Whether `max_epochs` may be above 16, where one more epoch is worth less than two fifths of new text."""
     part_bytes: int = Field(default=64 * 2**20, ge=2**12, le=2**30)
-    """Size of one file of SEQUENCES, bytes of tokens; this much stands in memory."""
+    """Size of one file of SEQUENCES, bytes of tokens; so much is held in memory."""
     seed: int = Field(default=1, ge=0, lt=2**63)
-    """Run seed, decides the order of rows."""
+    """Run seed; decides the order of sequences."""
     workers: Annotated[int, RUNTIME] = Field(default=2, ge=1, le=1024)
     """Parts that are tokenized at the same time."""
     machines: Annotated[Machines, RUNTIME] = Machines()
-    """What works on parts: this machine, or a cluster."""
+    """Where parts are processed: on this machine, or on a cluster."""
 
     @property
     def noise_spans(self) -> int:
-        """Sentinels that a full row of `span_corruption` needs: one for each span that leaves it, or one for all."""
-        law = (self.noise_density, self.mean_noise_span, self.denoising)
-        return corrupted_lengths(self.row_length, *law).sentinels
+        """Sentinels that a full row of `span_corruption` needs: one for each removed span, or one for all."""
+        noise = (self.noise_density, self.mean_noise_span, self.denoising)
+        return corrupted_lengths(self.row_length, *noise).sentinels
 
     @property
     def most_tokens(self) -> int:
@@ -98,11 +99,11 @@ class ChunkConfig(StrictConfig):
         density, span, kind = given.values()
         numbers = isinstance(density, int | float) and isinstance(span, int | float)
         if not numbers or kind not in get_args(Denoising) or not (inputs >= 8 and 0 < density <= 0.5 and span >= 1):
-            return values  # The fields say so themselves.
+            return values  # The validation of the fields reports the error.
         raw = raw_length(inputs, density, span, kind)
         if values.get("row_length", raw) != raw:
             raise ValueError(
-                f"an input of {inputs} tokens is what corruption leaves of {raw}, and row_length is"
+                f"input_length = {inputs} requires rows of {raw} tokens before corruption, and row_length is"
                 f" {values['row_length']}; leave row_length out"
             )
         return {**values, "row_length": raw}
@@ -124,7 +125,7 @@ class ChunkConfig(StrictConfig):
                 f"packing = best_fit is for causal_lm, and the objective is {self.objective}; leave it out"
             )
         if self.objective == "masked_lm" and self.row_length < SHORTEST_PAIR_ROW:
-            raise ValueError(f"row_length {self.row_length} has no room for a pair; {SHORTEST_PAIR_ROW} is the least")
+            raise ValueError(f"row_length {self.row_length} is too short for a pair; set {SHORTEST_PAIR_ROW} or more")
         return self
 
     @model_validator(mode="after")

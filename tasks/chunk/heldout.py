@@ -1,10 +1,8 @@
-"""Held-out text in pairs like those of training, for evaluation: how text is paired is chunk's to know.
+"""Held-out text in rows like those of training: pairs for the evaluation of a BERT, plain rows for validation during
+training.
 
-They stand in tables of their own, which no trainer reads. Held-out text is small by its limits and stands in memory.
-
-Held-out text in rows like those of training, a few of each source, for a look at them while training goes on.
-
-They stand in a table of their own, which gives no step anything to learn.
+They are written to tables of their own, which no training step learns from. Held-out text is small by its limits and is
+held in memory.
 """
 
 import numpy as np
@@ -18,42 +16,79 @@ from tasks.artifacts.schema import SPANS
 from tasks.artifacts.tables import read_table, table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.chunk.config import ChunkConfig
-from tasks.chunk.packing import Packed, concat_rows
+from tasks.chunk.packing import PackedRows, concat_rows
 from tasks.chunk.sentence_pairs import PairFormat, PairPacker
 from tasks.chunk.sequences import sequences_table
-from tasks.chunk.tokenize import TABLE, TokenBytes, TokenFile, blocks_of, token_files, tokenize_part, windows
+from tasks.chunk.tokenize import (
+    TABLE,
+    TokenBytes,
+    TokenFile,
+    group_into_windows,
+    read_blocks,
+    token_files,
+    tokenize_part,
+)
 from tasks.common.numeric import seed64
 from tasks.tokenizer.base import Tokenizer
 
-ROWS, SEGMENTS = "heldout_rows", "heldout_spans"
-
+HELDOUT_ROWS, HELDOUT_SPANS = "heldout_rows", "heldout_spans"
 UNIT = "heldout"
+MAX_ROWS = 256
+"""Plain rows of each source; evaluate scores all held-out text."""
+TEXT_BYTES = "text_bytes"
 
 
 def write_heldout_pairs(
     documents: Artifact, tokenizer: Tokenizer, layout: RowFormat, config: ChunkConfig, workspace: Workspace
 ) -> None:
-    """Write `heldout_rows` (SEQUENCES) and `heldout_spans` (SPANS) of the documents held out, where there are any."""
+    """Write `heldout_rows` (SEQUENCES) and `heldout_spans` (SPANS) of the held-out documents, where there are any."""
     if not documents.files("heldout") or workspace.finished(UNIT) is not None:
         return
-    files = heldout_files(documents, tokenizer, workspace)
+    files = tokenize_heldout(documents, tokenizer, workspace)
     pairs = PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad, config.short_row_share)
-    packed: list[tuple[str, Packed]] = []
+    packed: list[tuple[str, PackedRows]] = []
     rows = 0
     for source in sorted({source for file in files for source in file.sources}):
         key = seed64(config.seed, "chunk", "held-out pairs", source)
         packer = PairPacker(pairs, TokenBytes.of(tokenizer), rows, key)
-        for part in packer.rows(windows(blocks_of(files, source, with_texts=True))):
+        for part in packer.rows(group_into_windows(read_blocks(files, source, with_texts=True))):
             packed.append((source, part))
             rows += len(part.rows)
     schema = sequences_schema(config.row_length, tokenizer.vocab_size, layout)
     with workspace.unit(UNIT) as unit:
-        write_table(unit, ROWS, sequences_table(schema, packed, 0))
-        write_table(unit, SEGMENTS, pa.concat_tables([SPANS.empty_table(), *(part.spans for _, part in packed)]))
+        write_table(unit, HELDOUT_ROWS, sequences_table(schema, packed, 0))
+        write_table(unit, HELDOUT_SPANS, pa.concat_tables([SPANS.empty_table(), *(part.spans for _, part in packed)]))
 
 
-def heldout_files(documents: Artifact, tokenizer: Tokenizer, workspace: Workspace) -> list[TokenFile]:
-    """The documents held out as tokens, in the build's scratch folder."""
+def write_heldout_rows(
+    documents: Artifact, tokenizer: Tokenizer, layout: RowFormat | None, config: ChunkConfig, workspace: Workspace
+) -> None:
+    """Write `heldout_rows` (SEQUENCES, and `text_bytes`: UTF-8 bytes of all tokens of a row but the first) of the
+    held-out documents, where there are any."""
+    if not documents.files("heldout") or workspace.finished(UNIT) is not None:
+        return
+    files = tokenize_heldout(documents, tokenizer, workspace)
+    packed: list[tuple[str, PackedRows]] = []
+    rows = 0
+    for source in sorted({source for file in files for source in file.sources}):
+        remaining = MAX_ROWS
+        blocks = read_blocks(files, source)
+        for part in concat_rows(blocks, config.row_length, TokenBytes.of(tokenizer), tokenizer.pad, rows):
+            chosen = part.slice(0, remaining)
+            packed.append((source, chosen))
+            rows += len(chosen.rows)
+            remaining -= len(chosen.rows)
+            if not remaining:
+                break
+    table = sequences_table(sequences_schema(config.row_length, tokenizer.vocab_size, layout), packed, 0)
+    sizes = [_text_bytes(part.rows, tokenizer) for _, part in packed]
+    column = pa.array(np.concatenate([np.zeros(0, dtype=np.int64), *sizes]))
+    with workspace.unit(UNIT) as unit:
+        write_table(unit, HELDOUT_ROWS, table.append_column(pa.field(TEXT_BYTES, pa.int64(), nullable=False), column))
+
+
+def tokenize_heldout(documents: Artifact, tokenizer: Tokenizer, workspace: Workspace) -> list[TokenFile]:
+    """Return the held-out documents as files of tokens in the build's scratch folder."""
     heldout = documents.files("heldout")
     scratch = Workspace(workspace.scratch(UNIT))
     for index, path in enumerate(heldout):
@@ -64,40 +99,7 @@ def heldout_files(documents: Artifact, tokenizer: Tokenizer, workspace: Workspac
     return token_files([scratch.file(record.name) for record in scratch.records()], heldout)
 
 
-MOST_ROWS = 256
-"""Rows of each source; held-out text is measured whole by evaluate."""
-
-TEXT_BYTES = "text_bytes"
-
-
-def write_heldout_rows(
-    documents: Artifact, tokenizer: Tokenizer, layout: RowFormat | None, config: ChunkConfig, workspace: Workspace
-) -> None:
-    """Write `heldout_rows` (SEQUENCES, and `text_bytes`: UTF-8 bytes of all tokens of a row but the first) of the
-    documents held out, where there are any."""
-    if not documents.files("heldout") or workspace.finished(UNIT) is not None:
-        return
-    files = heldout_files(documents, tokenizer, workspace)
-    packed: list[tuple[str, Packed]] = []
-    rows = 0
-    for source in sorted({source for file in files for source in file.sources}):
-        left = MOST_ROWS
-        blocks = blocks_of(files, source)
-        for part in concat_rows(blocks, config.row_length, TokenBytes.of(tokenizer), tokenizer.pad, rows):
-            chosen = part.slice(0, left)
-            packed.append((source, chosen))
-            rows += len(chosen.rows)
-            left -= len(chosen.rows)
-            if not left:
-                break
-    table = sequences_table(sequences_schema(config.row_length, tokenizer.vocab_size, layout), packed, 0)
-    sizes = [_text_bytes(part.rows, tokenizer) for _, part in packed]
-    column = pa.array(np.concatenate([np.zeros(0, dtype=np.int64), *sizes]))
-    with workspace.unit(UNIT) as unit:
-        write_table(unit, ROWS, table.append_column(pa.field(TEXT_BYTES, pa.int64(), nullable=False), column))
-
-
 def _text_bytes(rows: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """Bytes of each row [R] that are predicted: those of all tokens but the first; padding stands for none."""
+    """Return the bytes of the predicted tokens of each row [R]: of all tokens but the first; padding counts 0."""
     predicted = rows[:, 1:]
     return np.where(predicted == tokenizer.pad, 0, tokenizer.piece_lengths[predicted]).sum(axis=1)

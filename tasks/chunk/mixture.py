@@ -1,8 +1,8 @@
-"""How much training reads of each source: weights, a budget, and a cap on repetition, all in tokens.
+"""How many tokens training reads of each source: weights, a budget, and a cap on repetition.
 
-Weights are shares of training tokens, not of documents (Brown et al., 2020, table 2.2). A source whose share would
+Weights are shares of training tokens, not of documents (Brown et al. 2020, table 2.2). A source whose share would
 repeat it more than `max_epochs` times is read that often, and the surplus goes to the others by weight (UniMax, Chung
-et al., 2023).
+et al. 2023).
 """
 
 from collections.abc import Mapping
@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from model.errors import InputError
 from tasks.common.numeric import apportion
 
-_FINE = 10**9
+_SUBTOKENS = 10**9
 """Parts of a token in which planned shares are counted."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """The plan of what is read: by source in sorted order of names, in tokens."""
+    """What is planned to be read: by source in sorted order of names, in tokens."""
 
     available: dict[str, int]
-    """Tokens that one reading of the source takes."""
+    """Tokens in one reading of the source."""
     weights: dict[str, float]
     """Weights that sum to 1 over the sources that exist."""
     planned: dict[str, float]
     """Shares of all that is read, after the cap on repetition."""
     targets: dict[str, int]
-    """Tokens to read, repetitions counted; whole rows come near them."""
+    """Tokens to read, repetitions included; whole rows come close to them."""
     limits: dict[str, int]
     """Most tokens that may be read."""
     budget: int
-    """Tokens that were asked for; more than the sum of `targets` where the cap stopped all sources."""
+    """Tokens requested; more than the sum of `targets` where the cap limits all sources."""
 
     @property
     def total(self) -> int:
@@ -55,7 +55,7 @@ def plan_mixture(
         for source in available:
             if source not in chosen:
                 raise InputError(
-                    f"chunk: the documents hold the source `{source}`, and chunk.weights names only"
+                    f"chunk: there are documents of the source `{source}`, and chunk.weights names only"
                     f" {', '.join(sorted(weights))}. Give `{source}` a weight (0 leaves it out)."
                 )
     else:
@@ -63,14 +63,14 @@ def plan_mixture(
     total = sum(chosen.values())
     if total <= 0:
         raise InputError(
-            "chunk: there is nothing to read: no source has both text and a weight above 0. Look at what the stages"
-            " before this one kept (`bessemer runs list`)."
+            "chunk: there is nothing to read: no source has both text and a weight above 0. Check what the earlier"
+            " stages kept (`bessemer runs list`)."
         )
     limits = {source: int(max_epochs * count) for source, count in available.items()}
     targets = apportion(budget, chosen, limits)
     if not any(targets.values()):
-        raise InputError(f"chunk: with max_epochs = {max_epochs} not one token may be read; raise chunk.max_epochs")
-    fine = apportion(budget * _FINE, chosen, {source: limit * _FINE for source, limit in limits.items()})
-    planned = {source: share / sum(fine.values()) for source, share in fine.items()}
+        raise InputError(f"chunk: max_epochs = {max_epochs} does not allow a single token; raise chunk.max_epochs")
+    subtokens = apportion(budget * _SUBTOKENS, chosen, {source: limit * _SUBTOKENS for source, limit in limits.items()})
+    planned = {source: share / sum(subtokens.values()) for source, share in subtokens.items()}
     shares = {source: weight / total for source, weight in chosen.items()}
     return Mixture(available, shares, planned, targets, limits, budget)

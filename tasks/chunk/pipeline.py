@@ -1,4 +1,4 @@
-"""The chunk stage from end to end: tokenize parts, lay out rows source by source, plan the mixture, write the order."""
+"""The chunk stage from end to end: tokenize parts, pack rows source by source, plan the mixture, write the order."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,19 @@ from tasks.chunk.config import ChunkConfig
 from tasks.chunk.heldout import write_heldout_pairs, write_heldout_rows
 from tasks.chunk.mixture import Mixture, plan_mixture
 from tasks.chunk.order import SourceReads, order_batches, plan_reads
-from tasks.chunk.packing import Packed, best_fit_rows, concat_rows
+from tasks.chunk.packing import PackedRows, best_fit_rows, concat_rows
 from tasks.chunk.row_formats import row_format
 from tasks.chunk.sentence_pairs import PairFormat, PairPacker
 from tasks.chunk.sequences import SequenceWriter
-from tasks.chunk.tokenize import TABLE, TokenBytes, TokenFile, blocks_of, token_files, tokenize_documents, windows
+from tasks.chunk.tokenize import (
+    TABLE,
+    TokenBytes,
+    TokenFile,
+    group_into_windows,
+    read_blocks,
+    token_files,
+    tokenize_documents,
+)
 from tasks.common.numeric import seed64
 from tasks.common.work import Executor
 from tasks.tokenizer.base import Tokenizer
@@ -34,20 +42,20 @@ ORDER_UNIT = "order"
 ROWS = "rows"
 
 UNIGRAM = pa.schema([pa.field("token", pa.uint32(), nullable=False), pa.field("count", pa.int64(), nullable=False)])
-"""How often each id occurs in what ORDER reads, repetitions counted, padding not; a row for every id."""
+"""Occurrences of each id in what ORDER reads, repetitions included, padding not; a row for every id."""
 
 
 @dataclass
-class SourceRows:
-    """What one source gave."""
+class SourceCounts:
+    """Counts of the rows of one source."""
 
     rows: int = 0
     real: int = 0
-    """Tokens that are no padding."""
+    """Tokens that are not padding."""
     counted: int = 0
-    """Tokens of the budget that one reading takes."""
+    """Tokens of the budget in one reading."""
     labels: Counter[str] = field(default_factory=Counter)
-    """Rows of pairs by what their second stretch is."""
+    """Rows of pairs by the kind of their second segment."""
 
 
 def chunk_documents(
@@ -64,19 +72,19 @@ def chunk_documents(
     report = tokenize_documents(documents, tokenizer, scratch, executor)
     files = token_files([scratch.file(record.name) for record in scratch.records()], documents.files("documents"))
     writer = SequenceWriter(workspace, workspace.scratch(ROWS), config.row_length, config.part_bytes, layout)
-    laid: dict[str, SourceRows] = {}
+    packed_sources: dict[str, SourceCounts] = {}
     for source in sorted(report.sources):
-        laid[source] = SourceRows()
-        for packed in rows_of(files, source, tokenizer, config, writer.rows, laid[source].labels):
+        packed_sources[source] = SourceCounts()
+        for packed in pack_source(files, source, tokenizer, config, writer.rows, packed_sources[source].labels):
             writer.add(source, packed)
-            laid[source].rows += len(packed.rows)
-            laid[source].real += int(packed.real.sum())
-            laid[source].counted += int(packed.counted.sum())
+            packed_sources[source].rows += len(packed.rows)
+            packed_sources[source].real += int(packed.real.sum())
+            packed_sources[source].counted += int(packed.counted.sum())
     counted = writer.finish()
-    _check_sources(laid, report, config)
-    available = {source: rows.counted for source, rows in laid.items()}
+    _check_sources(packed_sources, report, config)
+    available = {source: rows.counted for source, rows in packed_sources.items()}
     mixture = plan_mixture(available, config.weights, config.budget_tokens, config.max_epochs, config.temperature)
-    planned = plan_reads(mixture, {source: rows.rows for source, rows in laid.items()}, counted, config.seed)
+    planned = plan_reads(mixture, {source: rows.rows for source, rows in packed_sources.items()}, counted, config.seed)
     with workspace.unit(ORDER_UNIT) as unit:
         _write_order(unit, planned)
         parts = [workspace.file(name) for name in writer.names]
@@ -85,42 +93,42 @@ def chunk_documents(
         write_heldout_pairs(documents, tokenizer, layout, config, workspace)
     else:
         write_heldout_rows(documents, tokenizer, layout, config, workspace)
-    report.facts |= _facts(config, mixture, planned, laid, report)
+    report.facts |= _facts(config, mixture, planned, packed_sources, report)
     report.facts["spans"] = {"segments": writer.spans}
     return report
 
 
-def rows_of(
+def pack_source(
     files: Sequence[TokenFile],
     source: str,
     tokenizer: Tokenizer,
     config: ChunkConfig,
     first_row: int,
     labels: Counter[str],
-) -> Iterator[Packed]:
-    """All rows of one source in order, as the configuration asks; `labels` counts those of pairs."""
+) -> Iterator[PackedRows]:
+    """Yield all rows of one source in order, packed as configured; `labels` counts the kinds of pairs."""
     token_bytes = TokenBytes.of(tokenizer)
     if config.objective == "masked_lm":
         layout = PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad, config.short_row_share)
         packer = PairPacker(layout, token_bytes, first_row, seed64(config.seed, "chunk", "pairs", source))
-        yield from packer.rows(windows(blocks_of(files, source, with_texts=True)))
+        yield from packer.rows(group_into_windows(read_blocks(files, source, with_texts=True)))
         labels.update(packer.labels)
     elif config.packing == "best_fit":
-        blocks = windows(blocks_of(files, source))
+        blocks = group_into_windows(read_blocks(files, source))
         yield from best_fit_rows(blocks, config.row_length, token_bytes, tokenizer.pad, first_row)
     else:
         uncounted = config.row_length - config.most_tokens
-        blocks = blocks_of(files, source)
+        blocks = read_blocks(files, source)
         yield from concat_rows(blocks, config.row_length, token_bytes, tokenizer.pad, first_row, uncounted)
 
 
-def _check_sources(laid: dict[str, SourceRows], report: StageReport, config: ChunkConfig) -> None:
-    for source, rows in laid.items():
+def _check_sources(packed_sources: dict[str, SourceCounts], report: StageReport, config: ChunkConfig) -> None:
+    for source, rows in packed_sources.items():
         if not rows.counted and config.weights.get(source, 0) > 0:
             raise InputError(
                 f"chunk: source `{source}` has a weight of {config.weights[source]:g} and"
-                f" {report.source(source).documents_out:,} documents, and they give no row with a token to predict:"
-                f" their texts are empty. Give it the weight 0, or look at what the stages before this one left of it"
+                f" {report.source(source).documents_out:,} documents, and they give no sequence with a token to"
+                f" predict: their texts are empty. Give it the weight 0, or check what the earlier stages left of it"
                 f" (`bessemer data peek`)."
             )
 
@@ -136,9 +144,9 @@ def _write_order(unit: Unit, planned: Sequence[SourceReads]) -> None:
 
 
 def count_tokens(parts: Sequence[Path], planned: Sequence[SourceReads], vocab_size: int, pad: int) -> pa.Table:
-    """The unigram table of what is read of the SEQUENCES files `parts`."""
+    """Return the unigram table of what is read of the SEQUENCES files `parts`."""
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for first, tokens in _rows_of(parts):
+    for first, tokens in _read_rows(parts):
         for source in planned:
             begin = max(first, source.first_row)
             end = min(first + len(tokens), source.first_row + source.rows)
@@ -152,8 +160,8 @@ def count_tokens(parts: Sequence[Path], planned: Sequence[SourceReads], vocab_si
     return pa.table({"token": np.arange(vocab_size, dtype=np.uint32), "count": counts}, schema=UNIGRAM)
 
 
-def _rows_of(parts: Sequence[Path]) -> Iterator[tuple[int, np.ndarray]]:
-    """(id of the first row, tokens [R, L]) of every record batch."""
+def _read_rows(parts: Sequence[Path]) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (id of the first row, tokens [R, L]) of every record batch."""
     for path in parts:
         for batch in read_table(path).to_batches():
             tokens = batch.column("tokens")
@@ -164,15 +172,15 @@ def _facts(
     config: ChunkConfig,
     mixture: Mixture,
     planned: Sequence[SourceReads],
-    laid: dict[str, SourceRows],
+    packed_sources: dict[str, SourceCounts],
     report: StageReport,
 ) -> dict[str, Any]:
-    rows = sum(source.rows for source in laid.values())
-    real = sum(source.real for source in laid.values())
+    rows = sum(source.rows for source in packed_sources.values())
+    real = sum(source.real for source in packed_sources.values())
     read = sum(source.tokens for source in planned)
-    labels = sum((source.labels for source in laid.values()), Counter[str]())
+    labels = sum((source.labels for source in packed_sources.values()), Counter[str]())
     return {
-        "mixture": mixture_facts(mixture, planned, laid, read, config.row_length, report),
+        "mixture": mixture_facts(mixture, planned, packed_sources, read, config.row_length, report),
         "padding_share": _padding_share(rows, real, config.row_length),
         "order": {"reads": sum(source.reads for source in planned), "tokens": read, "asked_tokens": mixture.budget},
         "rows": {
@@ -190,15 +198,16 @@ def _facts(
 def mixture_facts(
     mixture: Mixture,
     planned: Sequence[SourceReads],
-    laid: dict[str, SourceRows],
+    packed_sources: dict[str, SourceCounts],
     read: int,
     row_length: int,
     report: StageReport,
 ) -> dict[str, dict[str, Any]]:
-    """The table of GPT-3's section 2.2 for this run: source, documents, tokens, weight, epochs planned and realised."""
+    """Return the table of GPT-3's section 2.2 for this run: source, documents, tokens, weight, epochs planned and
+    realised."""
     table: dict[str, dict[str, Any]] = {}
     for source in planned:
-        name, rows = source.source, laid[source.source]
+        name, rows = source.source, packed_sources[source.source]
         table[name] = {
             "documents": report.source(name).documents_out,
             "tokens": rows.real,

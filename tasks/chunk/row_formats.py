@@ -1,7 +1,5 @@
-"""The format of rows from a vocabulary, and whether the vocabulary has what the objective needs.
-
-Which ids of a vocabulary stand inside words, by what their pieces look like.
-"""
+"""The row format of a vocabulary: its special ids, whether it has what the objective needs, and which of its tokens
+continue a word."""
 
 import unicodedata
 
@@ -14,17 +12,20 @@ from tasks.chunk.config import ChunkConfig
 from tasks.common.text import is_unspaced
 from tasks.tokenizer.base import Tokenizer
 
-SHORTEST_INPUT = 8
-"""The least context of a network."""
+MIN_INPUT = 8
+"""Least context of a network."""
+FIRST_BYTE_OF_THREE = 0xE0
+"""From here on a byte begins a character of three or four bytes. Most letters below are of scripts with spaces; most
+characters above are words of their own or symbols."""
 
 
 def row_format(tokenizer: Tokenizer, config: ChunkConfig) -> RowFormat:
-    """What a trainer must know of rows in this vocabulary.
+    """Return what a trainer must know of rows in this vocabulary.
 
     Raises InputError where it lacks BERT's special tokens or has fewer sentinels than a row has spans.
     """
     if config.objective == "masked_lm":
-        _check_pairs(tokenizer)
+        _check_pair_tokens(tokenizer)
     elif config.objective == "span_corruption":
         _check_sentinels(len(tokenizer.sentinels), config)
     return RowFormat(
@@ -45,14 +46,14 @@ def row_format(tokenizer: Tokenizer, config: ChunkConfig) -> RowFormat:
     )
 
 
-def _check_pairs(tokenizer: Tokenizer) -> None:
+def _check_pair_tokens(tokenizer: Tokenizer) -> None:
     ids = {"[CLS]": tokenizer.cls, "[SEP]": tokenizer.sep, "[MASK]": tokenizer.mask}
     missing = [name for name, number in ids.items() if number < 0]
     if missing:
         raise InputError(
-            f"chunk: objective = masked_lm lays rows out as [CLS] A [SEP] B [SEP] and hides tokens behind [MASK], and"
-            f" the vocabulary has no {', '.join(missing)}. Add them with vocab.special_tokens ="
-            f' ["[CLS]", "[SEP]", "[MASK]"], or take a vocabulary that has them.'
+            f"chunk: objective = masked_lm needs [CLS] and [SEP] around its pairs and [MASK] for masked tokens, and the"
+            f" vocabulary has no {', '.join(missing)}. Add them with vocab.special_tokens ="
+            f' ["[CLS]", "[SEP]", "[MASK]"], or choose a vocabulary that has them.'
         )
 
 
@@ -62,41 +63,36 @@ def _check_sentinels(sentinels: int, config: ChunkConfig) -> None:
         return
     if needed == 1:
         raise InputError(
-            f"chunk: denoising = {config.denoising} puts the first sentinel in place of what is corrupted, and the"
-            f" vocabulary has none. Set vocab.sentinels = 1 or more."
+            f"chunk: denoising = {config.denoising} replaces corrupted tokens by the first sentinel, and the vocabulary"
+            f" has none. Set vocab.sentinels = 1 or more."
         )
-    longest = _longest_input(sentinels, config)
-    shorter = f", or train.model.context = {longest} or less" if longest >= SHORTEST_INPUT else ""
+    longest = _max_input_length(sentinels, config)
+    shorter = f", or train.model.context = {longest} or less" if longest >= MIN_INPUT else ""
     raise InputError(
-        f"chunk: objective = span_corruption takes {needed} spans out of a row of {config.row_length} tokens (an input"
-        f" of {config.input_length}), each leaves a sentinel of its own, and the vocabulary has {sentinels} sentinels."
-        f" Set vocab.sentinels = {needed} or more{shorter}."
+        f"chunk: objective = span_corruption removes {needed} spans from a sequence of {config.row_length} tokens (an"
+        f" input of {config.input_length}), each replaced by a sentinel of its own, and the vocabulary has {sentinels}"
+        f" sentinels. Set vocab.sentinels = {needed} or more{shorter}."
     )
 
 
-def _longest_input(sentinels: int, config: ChunkConfig) -> int:
-    """The longest input whose spans the sentinels can stand for, 0 where there is none."""
+def _max_input_length(sentinels: int, config: ChunkConfig) -> int:
+    """Return the longest input whose spans the sentinels can replace, 0 where there is none."""
     inputs, most = 0, config.input_length or 0
-    law = (config.noise_density, config.mean_noise_span, config.denoising)
+    noise = (config.noise_density, config.mean_noise_span, config.denoising)
     while inputs < most:
         middle = (inputs + most + 1) // 2
-        if corrupted_lengths(raw_length(middle, *law), *law).sentinels <= sentinels:
+        if corrupted_lengths(raw_length(middle, *noise), *noise).sentinels <= sentinels:
             inputs = middle
         else:
             most = middle - 1
     return inputs
 
 
-FIRST_BYTE_OF_THREE = 0xE0
-"""From here on a byte begins a character of three or four bytes: most letters below are of scripts with blanks, most
-characters above are words or signs."""
-
-
 def word_borders(tokenizer: Tokenizer) -> WordBorders:
-    """Which ids go on with a word and leave one open.
+    """Return which ids continue a word and which may be continued.
 
-    WordPiece says it by `##`. Elsewhere a word is letters and digits without a blank between them; what is written
-    without blanks (Chinese) is a word a piece, punctuation too, as in BERT's own vocabularies.
+    WordPiece marks it by `##`. In other vocabularies a word is a run of letters and digits without a space; in
+    unsegmented scripts (Chinese) every token is a word, punctuation too, as in BERT's own vocabularies.
     """
     special = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     special[list(tokenizer.special)] = True
@@ -111,10 +107,11 @@ def word_borders(tokenizer: Tokenizer) -> WordBorders:
     return WordBorders(first & ~special, last & ~special)
 
 
-def _is_letter(raw: bytes, place: int) -> bool:
-    """Whether the character at one end of a piece stands inside a word; what a cut character is, its byte must tell."""
+def _is_letter(raw: bytes, position: int) -> bool:
+    """Return whether the character at one end of a token may be inside a word; a partial character is judged by its
+    byte."""
     text = raw.decode(errors="replace")
-    character = text[place : place + 1 or None]
+    character = text[position : position + 1 or None]
     if character == "\ufffd":
-        return raw[place] < FIRST_BYTE_OF_THREE
+        return raw[position] < FIRST_BYTE_OF_THREE
     return bool(character) and unicodedata.category(character)[0] in "LMN" and not is_unspaced(ord(character))

@@ -1,4 +1,5 @@
-"""SEQUENCES and SPANS as files of a fixed number of rows, so that their layout is a function of the data."""
+"""SEQUENCES and SPANS as files of a fixed number of rows, so that their division into files is a function of the
+data."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +13,12 @@ from tasks.artifacts.map_parts import unit_name
 from tasks.artifacts.schema import SPANS
 from tasks.artifacts.tables import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
-from tasks.chunk.packing import Packed
+from tasks.chunk.packing import PackedRows
 from tasks.tokenizer.pieces import token_dtype
 
 
 class SequenceWriter:
-    """Gathers rows and their spans into parts. What each row takes of the budget goes to a file of `scratch`."""
+    """Collects rows and their spans into parts. What each row takes of the budget goes to a file in `scratch`."""
 
     def __init__(
         self, workspace: Workspace, scratch: Path, row_length: int, part_bytes: int, row_format: RowFormat
@@ -25,8 +26,8 @@ class SequenceWriter:
         self._workspace = workspace
         self._schema = sequences_schema(row_length, row_format.vocab_size, row_format)
         self._part_rows = max(1, part_bytes // (row_length * np.dtype(token_dtype(row_format.vocab_size)).itemsize))
-        self._waiting: list[tuple[str, Packed]] = []
-        self._waiting_rows = 0
+        self._pending: list[tuple[str, PackedRows]] = []
+        self._pending_rows = 0
         self._spans: list[pa.Table] = []
         self._counted = scratch / "counted.u32"
         self._counted.write_bytes(b"")
@@ -37,8 +38,8 @@ class SequenceWriter:
         self.spans = 0
         """Segments taken so far."""
 
-    def add(self, source: str, packed: Packed) -> None:
-        """Take rows of one source, and spans in order (of these rows or later ones)."""
+    def add(self, source: str, packed: PackedRows) -> None:
+        """Add rows of one source, and spans in order (of these rows or later ones)."""
         if packed.spans.num_rows:
             self._spans.append(packed.spans)
             self.spans += packed.spans.num_rows
@@ -47,39 +48,39 @@ class SequenceWriter:
         self.rows += len(packed.rows)
         begin = 0
         while begin < len(packed.rows):
-            taken = packed.slice(begin, begin + self._part_rows - self._waiting_rows)
-            self._waiting.append((source, taken))
-            self._waiting_rows += len(taken.rows)
+            taken = packed.slice(begin, begin + self._part_rows - self._pending_rows)
+            self._pending.append((source, taken))
+            self._pending_rows += len(taken.rows)
             begin += len(taken.rows)
-            if self._waiting_rows == self._part_rows:
-                self._write()
+            if self._pending_rows == self._part_rows:
+                self._write_part()
 
     def finish(self) -> np.ndarray:
-        """Write what is left as the last part; without any row, one empty part, so that the table exists.
+        """Write the remaining rows as the last part; without any row, one empty part, so that the table exists.
 
-        Returns the tokens of the budget that each row takes, u32[rows] as a memory map.
+        Return the tokens of the budget that each row takes, u32[rows], as a memory map.
         """
-        if self._waiting_rows or not self.names:
-            self._write()
+        if self._pending_rows or not self.names:
+            self._write_part()
         return np.memmap(self._counted, dtype="<u4", mode="r") if self.rows else np.zeros(0, dtype=np.uint32)
 
-    def _write(self) -> None:
+    def _write_part(self) -> None:
         index = len(self.names)
         first = index * self._part_rows
         name = table_file_name("sequences", unit_name(index))
         spans = pa.concat_tables([SPANS.empty_table(), *self._spans]).combine_chunks()
-        mine = int(np.searchsorted(spans.column("row").to_numpy(), first + self._waiting_rows))
+        mine = int(np.searchsorted(spans.column("row").to_numpy(), first + self._pending_rows))
         self._spans = [spans.slice(mine)] if mine < spans.num_rows else []
         if self._workspace.finished(unit_name(index)) is None:
             with self._workspace.unit(unit_name(index)) as unit:
-                write_table(unit, "sequences", sequences_table(self._schema, self._waiting, first), name)
+                write_table(unit, "sequences", sequences_table(self._schema, self._pending, first), name)
                 write_table(unit, "spans", spans.slice(0, mine), table_file_name("spans", unit_name(index)))
         self.names.append(name)
-        self._waiting, self._waiting_rows = [], 0
+        self._pending, self._pending_rows = [], 0
 
 
-def sequences_table(schema: pa.Schema, packed: Sequence[tuple[str, Packed]], first: int) -> pa.Table:
-    """Rows of SEQUENCES, numbered from `first`, each beside its source."""
+def sequences_table(schema: pa.Schema, packed: Sequence[tuple[str, PackedRows]], first: int) -> pa.Table:
+    """Return rows of SEQUENCES, numbered from `first`, each with its source."""
     token = schema.field("tokens").type
     dtype = token.value_type.to_pandas_dtype()
     flat = [rows.rows.reshape(-1).astype(dtype, copy=False) for _, rows in packed]

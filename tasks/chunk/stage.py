@@ -1,4 +1,4 @@
-"""The chunk stage as the build sees it: what decides its identity, and how it is built."""
+"""The chunk stage: what decides its identity, and how it is built."""
 
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
@@ -15,7 +15,7 @@ CHUNK = Stage(
 
 
 def build_chunk(context: RunContext, documents: Artifact, vocab: Artifact, config: ChunkConfig) -> Artifact:
-    """SEQUENCES, SPANS, ORDER and unigram counts of `documents` in the vocabulary `vocab`."""
+    """Build SEQUENCES, SPANS, ORDER and unigram counts of `documents` in the vocabulary `vocab`."""
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.chunk.pipeline import chunk_documents

@@ -1,8 +1,7 @@
-"""Documents of one part as token ids, each closed by the end-of-text token: work that any number of threads may share.
+"""Tokenize documents part by part into scratch files, and read them back source by source.
 
-The kernels and the libraries release the interpreter's lock while they encode, so threads are enough.
-
-Documents of one source as tokens, read from the scratch files that tokenizing left, in the order of the parts.
+Each document ends with the end-of-text token. The kernels and the libraries release the interpreter's lock while they
+encode, so parts are tokenized in threads. Blocks of one source are read in the order of the parts.
 
 Shapes: N tokens of a block (each document's tokens and its end-of-text token), D documents in it.
 """
@@ -27,21 +26,25 @@ from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.pieces import gather, text_by_text, token_dtype
 
 TABLE = "tokens"
+WINDOW_TOKENS = 1 << 25
+"""Tokens that are packed together where rows are not simply cut: 64 to 128 MB, whatever the size of the source. More
+would not lower the padding: what a window cannot fill is a few rows of its 130,000 (257 tokens each)."""
 
 
 def tokenize_documents(
     documents: Artifact, tokenizer: Tokenizer, workspace: Workspace, executor: Executor
 ) -> StageReport:
-    """Write one file of tokens a part into `workspace`, a scratch one; the report counts documents, bytes, pieces.
+    """Write one file of tokens per part into `workspace`, a scratch one; the report counts documents, bytes, segments.
 
-    Columns: source, doc_id, piece, text_bytes i64, tokens large_list<u16 or u32> with the end-of-text token; where a
-    vocabulary's pieces don't tell it, token_bytes large_list<u32>, too: the text that each token covers.
+    Columns: source, doc_id, piece, text_bytes i64, tokens large_list<u16 or u32> with the end-of-text token; where the
+    tokens alone do not give them, also token_bytes large_list<u32>: the bytes of text that each token covers.
     """
     return map_parts(workspace, documents, functools.partial(tokenize_part, tokenizer=tokenizer), executor)
 
 
 def tokenize_part(documents: pa.Table, index: int, tokenizer: Tokenizer) -> PartResult:
-    """The tokens of one part's documents in their order. Pieces of one document stand side by side and count once."""
+    """Return the tokens of one part's documents in their order. Segments of one document are consecutive and count
+    as one."""
     del index
     texts = documents.column("text")
     columns = {
@@ -49,18 +52,18 @@ def tokenize_part(documents: pa.Table, index: int, tokenizer: Tokenizer) -> Part
         "doc_id": documents.column("doc_id"),
         "piece": documents.column("piece"),
         "text_bytes": pc.binary_length(texts).cast(pa.int64()),
-        **(_tokens(texts, tokenizer) if tokenizer.exact else _tokens_and_bytes(texts, tokenizer)),
+        **(_token_columns(texts, tokenizer) if tokenizer.exact else _token_columns_with_bytes(texts, tokenizer)),
     }
     table = pa.table(columns)
     return PartResult({TABLE: table}, _count(table))
 
 
-def _tokens(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> dict[str, pa.Array]:
+def _token_columns(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> dict[str, pa.Array]:
     encoded = tokenizer.encode_column(texts, closing=tokenizer.eos)
     return {"tokens": pa.LargeListArray.from_arrays(pa.array(encoded.offsets), pa.array(encoded.ids))}
 
 
-def _tokens_and_bytes(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> dict[str, pa.Array]:
+def _token_columns_with_bytes(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> dict[str, pa.Array]:
     found = list(tokenizer.encode_batch_with_borders(text_by_text(texts)))
     ids = gather((ids for ids, _ in found), token_dtype(tokenizer.vocab_size), tokenizer.eos)
     covered = gather((np.diff(borders) for _, borders in found), np.uint32, 0)
@@ -90,17 +93,12 @@ def _count(table: pa.Table) -> StageReport:
     return report
 
 
-WINDOW_TOKENS = 1 << 25
-"""Tokens that are laid out together where rows are not simply cut: 64 to 128 MB, whatever the size of the source. More
-would not lower the padding: what a window cannot fill is a few rows of its 130,000 (257 tokens each)."""
-
-
 @dataclass(frozen=True)
 class Block:
     """Consecutive documents of one source."""
 
     tokens: np.ndarray
-    """[N] ids, each document closed by the end-of-text token."""
+    """[N] ids, each document ending with the end-of-text token."""
     lengths: np.ndarray
     """[D] tokens of each document without its end-of-text token."""
     text_bytes: np.ndarray
@@ -108,7 +106,7 @@ class Block:
     doc_ids: pa.Array
     pieces: pa.Array
     token_bytes: np.ndarray | None = None
-    """[N] bytes of each token, where the vocabulary alone does not tell them; 0 for the end-of-text token."""
+    """[N] bytes of each token, where the vocabulary alone does not give them; 0 for the end-of-text token."""
     texts: pa.Array | None = None
     """[D] large_string, where they are needed to find sentences."""
 
@@ -117,12 +115,12 @@ class Block:
 
     @property
     def begins(self) -> np.ndarray:
-        """[D] place of each document's first token in the block."""
+        """[D] position of each document's first token in the block."""
         closed = self.lengths + 1
         return np.cumsum(closed) - closed
 
     def slice(self, begin: int, end: int) -> "Block":
-        """Documents [begin, end)."""
+        """Return documents [begin, end)."""
         first = int(self.lengths[:begin].sum()) + begin
         last = first + int(self.lengths[begin:end].sum()) + end - begin
         return Block(
@@ -138,18 +136,18 @@ class Block:
 
 @dataclass(frozen=True)
 class TokenBytes:
-    """Bytes of each id [vocabulary], and those of a document's first id, where they differ (a blank put before it)."""
+    """Bytes of each id [vocabulary], and those of a document's first id, where they differ (a space before it)."""
 
     lengths: np.ndarray
     first_lengths: np.ndarray
 
     @staticmethod
     def of(tokenizer: Tokenizer) -> "TokenBytes":
-        """Those of a vocabulary."""
+        """Return those of a vocabulary."""
         return TokenBytes(tokenizer.piece_lengths, tokenizer.first_lengths)
 
     def borders(self, block: Block) -> np.ndarray:
-        """i64[N + 1]: token i covers bytes [b[i], b[i + 1]) of the block's texts, counted through.
+        """Return i64[N + 1]: token i covers bytes [b[i], b[i + 1]) of the block's texts, counted through.
 
         Raises Bug where a document's tokens do not cover its text.
         """
@@ -161,17 +159,17 @@ class TokenBytes:
             opening = block.begins[block.lengths > 0]
             token_bytes[opening] = self.first_lengths[block.tokens[opening]]
             np.cumsum(token_bytes, out=borders[1:])
-        _check_bytes(block, borders[block.begins + block.lengths] - borders[block.begins])
+        _check_coverage(block, borders[block.begins + block.lengths] - borders[block.begins])
         return borders
 
 
-def _check_bytes(block: Block, covered: np.ndarray) -> None:
+def _check_coverage(block: Block, covered: np.ndarray) -> None:
     wrong = np.flatnonzero((covered != block.text_bytes) & ((block.lengths > 0) | (block.token_bytes is None)))
     if len(wrong):
-        place = int(wrong[0])
+        position = int(wrong[0])
         raise Bug(
-            f"chunk: the tokens of document {block.doc_ids[place].as_py().hex()} stand for {covered[place]} bytes"
-            f" and its text has {block.text_bytes[place]}: the tokenizer is not exact. Nothing was published."
+            f"chunk: the tokens of document {block.doc_ids[position].as_py().hex()} cover {covered[position]} bytes and"
+            f" its text has {block.text_bytes[position]}: the tokenizer is not exact. Nothing was published."
         )
 
 
@@ -185,7 +183,7 @@ class TokenFile:
 
 
 def token_files(tokens: Sequence[Path], documents: Sequence[Path]) -> list[TokenFile]:
-    """The files of all parts with the sources in them, so that a part is read for no other."""
+    """Return the files of all parts with the sources in them, so that a part is read for these only."""
     return [TokenFile(*pair, _sources(pair[0])) for pair in zip(tokens, documents, strict=True)]
 
 
@@ -196,8 +194,8 @@ def _sources(path: Path) -> frozenset[str]:
         return frozenset(pc.unique(reader.read_all().column("source")).to_pylist())
 
 
-def blocks_of(files: Iterable[TokenFile], source: str, *, with_texts: bool = False) -> Iterator[Block]:
-    """The documents of `source` in all files, a record batch at a time, in order."""
+def read_blocks(files: Iterable[TokenFile], source: str, *, with_texts: bool = False) -> Iterator[Block]:
+    """Yield the documents of `source` in all files, a record batch at a time, in order."""
     for file in files:
         if source not in file.sources:
             continue
@@ -226,30 +224,30 @@ def _block(batch: pa.RecordBatch, texts: pa.Array | None) -> Block:
     )
 
 
-def windows(blocks: Iterable[Block], most_tokens: int = WINDOW_TOKENS) -> Iterator[Block]:
-    """The same documents in blocks of `most_tokens` or less (one document at least): a function of the documents alone,
-    however they came in batches."""
-    waiting: list[Block] = []
-    room = most_tokens
+def group_into_windows(blocks: Iterable[Block], most_tokens: int = WINDOW_TOKENS) -> Iterator[Block]:
+    """Yield the same documents in blocks of at most `most_tokens` tokens (one document at least): a function of the
+    documents alone, however they are divided into batches."""
+    pending: list[Block] = []
+    free_tokens = most_tokens
     for block in blocks:
         begin = 0
         while begin < len(block):
             ends = np.cumsum(block.lengths[begin:] + 1)
-            fitting = int(np.searchsorted(ends, room, side="right"))
-            if fitting == 0 and waiting:
-                whole = _joined(waiting)
-                waiting, room = [], most_tokens  # before the window is worked on: its parts are not needed twice
+            fitting = int(np.searchsorted(ends, free_tokens, side="right"))
+            if fitting == 0 and pending:
+                whole = _concatenate(pending)
+                pending, free_tokens = [], most_tokens  # released before the window is packed, which needs the memory
                 yield whole
                 continue
             end = begin + max(fitting, 1)
-            waiting.append(block.slice(begin, end))
-            room -= int(ends[end - begin - 1])
+            pending.append(block.slice(begin, end))
+            free_tokens -= int(ends[end - begin - 1])
             begin = end
-    if waiting:
-        yield _joined(waiting)
+    if pending:
+        yield _concatenate(pending)
 
 
-def _joined(blocks: list[Block]) -> Block:
+def _concatenate(blocks: list[Block]) -> Block:
     inexact = [block.token_bytes for block in blocks if block.token_bytes is not None]
     texts = [block.texts for block in blocks if block.texts is not None]
     return Block(

@@ -1,19 +1,18 @@
-"""Two models on the same items: the mean of their differences, and whether it can be told from none.
+"""Statistics of comparisons: two models on the same items or documents, and leaked items against clean ones.
 
-Items differ in difficulty far more than models do, so that scores of two models are compared item by item; the interval
-is that of the mean difference, not of either score (Miller 2024, Adding Error Bars to Evals, section 4).
+Items differ in difficulty far more than models do, so two models are compared item by item, and the interval is that of
+the mean difference, not of either score (Miller 2024, Adding Error Bars to Evals, section 4).
 
-How likely chance alone is: signs of paired differences turned at random; which of several findings stand together.
+Whether a later model is worse is tested by turning the signs of paired differences at random, corrected for the number
+of tests (Holm 1979). Such a test assumes nothing about how differences are distributed over documents. Student's t on
+the error of a ratio does: with documents of very unequal lengths it called 9 to 15 of 100 equal models worse, instead
+of 5 (docs/log.md).
 
-A test by signs asks nothing of how differences are spread over documents. Student's t on the error of a ratio does:
-with documents of very unequal lengths it called 9 to 15 of 100 equal models worse, instead of 5 (docs/decisions.md).
-
-Whether a model does better on items that leaked into its text than on clean ones, by more than chance would give.
-
-The two groups are different items, so their means are compared as two samples: of all ways to call as many of these
-items leaked, what share has means that lie as far apart? (A permutation test, Good 2005, which asks nothing of how
-scores are distributed; for right and wrong it is Fisher's exact test.) Leaked items may be easier by nature, which no
-count of them tells; the same benchmark under a model whose text was cut does.
+Whether a model scores better on leaked than on clean items is a comparison of two samples, since the groups are
+different items: of all ways to label as many of the items leaked, which share has means that lie as far apart? (A
+permutation test, Good 2005, which assumes nothing about the distribution of scores; for right and wrong it is Fisher's
+exact test.) Leaked items may be easier by nature, which no test can show; the same benchmark under a model whose
+training text was decontaminated does.
 """
 
 import math
@@ -28,10 +27,18 @@ from model.errors import InputError
 from tasks.common.numeric import seed64
 
 ALL_SOURCES = "all sources"
-
-WITHIN = 1.96
+Z_95 = 1.96
 """Standard errors on each side of a 95% interval."""
-
+ALL_SIGNS = 13
+"""With at most so many differences all ways to sign them are enumerated; with more, `ROUNDS` random ones are drawn."""
+ROUNDS = 9_999
+ROUNDS_AT_ONCE = 256
+ROUNDING = 1e-12
+"""Sums that differ by less than this share of all magnitudes are the same sum, added up in another order."""
+SIGNIFICANCE_LEVEL = 0.01
+"""Gaps with a smaller p-value are flagged. A run has tens of gaps, of which .05 would flag one in twenty for
+nothing."""
+MOST_DRAWS = 1 << 25
 ITEM_SCORES = pa.schema(
     [
         pa.field("task", pa.string(), nullable=False),
@@ -42,8 +49,23 @@ ITEM_SCORES = pa.schema(
         pa.field("value", pa.float64(), nullable=False),
     ]
 )
-"""The primary metric of every item: 1 or 0 for right or wrong, else a share from 0 to 1 (chrF: to 100). `state` is that
-of LEAKS."""
+"""The primary metric of every item: 1 or 0 for right or wrong, else a share from 0 to 1 (chrF: 0 to 100). `state` is
+that of LEAKS."""
+GAPS = pa.schema(
+    [
+        pa.field("task", pa.string(), nullable=False),
+        pa.field("metric", pa.string(), nullable=False),
+        pa.field("shots", pa.int32(), nullable=False),
+        pa.field("leaked_n", pa.int64(), nullable=False),
+        pa.field("clean_n", pa.int64(), nullable=False),
+        pa.field("difference", pa.float64(), nullable=False),
+        pa.field("stderr", pa.float64()),
+        pa.field("p", pa.float64(), nullable=False),
+        pa.field("beyond_chance", pa.bool_(), nullable=False),
+    ]
+)
+"""`difference` is the mean of leaked items less that of clean ones, in the primary metric; `p` the share of random
+divisions with a difference as large."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +76,7 @@ class Difference:
     mean: float
     low: float | None
     high: float | None
-    """Ends of the 95% interval of the mean; None from a single item."""
+    """Ends of the 95% interval of the mean; None for a single item."""
 
     @property
     def verdict(self) -> str:
@@ -65,7 +87,7 @@ class Difference:
 
 
 def paired_difference(a: Mapping[Any, float], b: Mapping[Any, float]) -> Difference:
-    """Scores of two models by item -> the difference a - b over the items that both have.
+    """Return the difference a - b over the items that both models have, from scores by item.
 
     The interval is mean +- 1.96 sd(d) / sqrt(n). Raises InputError where they share no item.
     """
@@ -81,14 +103,14 @@ def paired_difference(a: Mapping[Any, float], b: Mapping[Any, float]) -> Differe
     if n < 2:
         return Difference(n, mean, None, None)
     spread = math.fsum((one - mean) ** 2 for one in differences) / (n - 1)
-    reach = WITHIN * math.sqrt(spread / n)
+    reach = Z_95 * math.sqrt(spread / n)
     return Difference(n, mean, mean - reach, mean + reach)
 
 
 def paired_differences(a: pa.Table, b: pa.Table) -> list[dict[str, Any]]:
-    """ITEM_SCORES of two models -> a line for each benchmark, metric and number of shots that both have: `task`,
-    `metric`, `shots`, `n`, `mean`, `low`, `high`, `verdict`, of the first beside the second."""
-    ours, theirs = _by_question(a.to_pylist()), _by_question(b.to_pylist())
+    """Return one line for each benchmark, metric and number of shots that both tables of ITEM_SCORES have: `task`,
+    `metric`, `shots`, `n`, `mean`, `low`, `high`, `verdict`, of the first model less the second."""
+    ours, theirs = _by_task(a.to_pylist()), _by_task(b.to_pylist())
     lines: list[dict[str, Any]] = []
     for key in (key for key in ours if key in theirs and ours[key].keys() & theirs[key].keys()):
         found = paired_difference(ours[key], theirs[key])
@@ -97,7 +119,7 @@ def paired_differences(a: pa.Table, b: pa.Table) -> list[dict[str, Any]]:
     return lines
 
 
-def _by_question(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, int], dict[str, float]]:
+def _by_task(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, int], dict[str, float]]:
     found: dict[tuple[str, str, int], dict[str, float]] = {}
     for row in rows:
         found.setdefault((row["task"], row["metric"], row["shots"]), {})[row["item_id"]] = row["value"]
@@ -105,23 +127,24 @@ def _by_question(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, int]
 
 
 @dataclass(frozen=True)
-class Worse:
-    """By how much a model is worse than another in one figure, over what both were asked."""
+class Regression:
+    """By how much a model is worse than an earlier one in one metric, over what both were scored on."""
 
     what: str
     n: int
     before: float
-    """The other model's figure, over what both were asked."""
+    """The earlier model's metric."""
     after: float
     worse_by: float
-    """Rise of bits per byte, or fall of a score; negative where it is better."""
+    """Rise of bits per byte, or fall of a score; negative where the model is better."""
     chance: float
-    """How likely so much or more is where the two models are equally good: paired, one-sided, by signs."""
+    """p-value of so large a difference if the two models are equally good: paired, one-sided, by signs."""
 
 
-def risen_bits(after: pa.Table, before: pa.Table) -> list[Worse]:
-    """DOCUMENT_SCORES of a model and of the one before it -> a line for each source and metric that both have, over
-    the documents of which both were given the same bytes; and one for all sources together, where there are several."""
+def bits_regressions(after: pa.Table, before: pa.Table) -> list[Regression]:
+    """Compare DOCUMENT_SCORES of a model with those of an earlier one: one line for each source and metric that both
+    have, over documents of which both scored the same bytes; and one for all sources together, where there are
+    several."""
     pairs: dict[tuple[str, str], list[tuple[float, float, int]]] = {}
     known = {_document(row): row["bits"] for row in before.to_pylist()}
     for row in after.to_pylist():
@@ -131,7 +154,7 @@ def risen_bits(after: pa.Table, before: pa.Table) -> list[Worse]:
         of_metric = [found for (_, its), found in sorted(pairs.items()) if its == metric]
         if len(of_metric) > 1:
             pairs[ALL_SOURCES, metric] = [one for found in of_metric for one in found]
-    lines: list[Worse] = []
+    lines: list[Regression] = []
     for (source, metric), found in sorted(pairs.items()):
         size = sum(bytes_ for *_, bytes_ in found)
         now, was = (math.fsum(one[place] for one in found) / size for place in (0, 1))
@@ -140,11 +163,11 @@ def risen_bits(after: pa.Table, before: pa.Table) -> list[Worse]:
     return lines
 
 
-def fallen_scores(after: pa.Table, before: pa.Table) -> list[Worse]:
-    """ITEM_SCORES of a model and of the one before it -> a line for each benchmark, metric and number of shots that
-    both have, over the items that both answered."""
-    ours, theirs = _by_question(after.to_pylist()), _by_question(before.to_pylist())
-    lines: list[Worse] = []
+def score_regressions(after: pa.Table, before: pa.Table) -> list[Regression]:
+    """Compare ITEM_SCORES of a model with those of an earlier one: one line for each benchmark, metric and number of
+    shots that both have, over the items that both answered."""
+    ours, theirs = _by_task(after.to_pylist()), _by_task(before.to_pylist())
+    lines: list[Regression] = []
     for key in (key for key in ours if key in theirs):
         shared = [item for item in ours[key] if item in theirs[key]]
         if not shared:
@@ -159,34 +182,23 @@ def _document(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["source"], row["doc_id"], row["piece"], row["metric"], row["bytes"]
 
 
-def _worse(what: str, before: float, after: float, worse_by: float, differences: list[float]) -> Worse:
-    chance = chance_of_sum(differences, what) if worse_by > 0 else 1.0
-    return Worse(what, len(differences), before, after, worse_by, chance)
+def _worse(what: str, before: float, after: float, worse_by: float, differences: list[float]) -> Regression:
+    chance = sign_flip_p_value(differences, what) if worse_by > 0 else 1.0
+    return Regression(what, len(differences), before, after, worse_by, chance)
 
 
-ALL_SIGNS = 13
-"""Differences of which all ways to sign them are looked at; of more, `ROUNDS` random ones."""
-
-ROUNDS = 9_999
-
-ROUNDS_AT_ONCE = 256
-
-ROUNDING = 1e-12
-"""Sums that differ by less than this share of all magnitudes are the same sum, added up in another order."""
-
-
-def chance_of_sum(differences: Sequence[float], key: str) -> float:
-    """Of all ways to give each difference a sign, the share whose sum is as large as that of the differences.
+def sign_flip_p_value(differences: Sequence[float], key: str) -> float:
+    """Return the share of all ways to sign the differences that have as large a sum as the differences themselves.
 
     If two models are equally good, each difference between them might as well have the other sign (Fisher 1935, section
-    21; Pitman 1937). `key` names what is compared, and draws the signs where there are too many ways.
+    21; Pitman 1937). `key` names the comparison and seeds the random signs where there are too many ways to enumerate.
     """
     values = np.abs(np.array(differences, dtype=np.float64))
     least = float(np.sum(differences)) - ROUNDING * float(values.sum())
     if len(values) <= ALL_SIGNS:
         ways = np.arange(1 << len(values))[:, None] >> np.arange(len(values)) & 1
         return float(np.mean((1 - 2 * ways) @ values >= least))
-    # Bits of a counter-based generator, so that another NumPy draws the same signs.
+    # Raw bits of a counter-based generator, so that every version of NumPy draws the same signs.
     source = np.random.Philox(key=seed64(0, "evaluate", "signs", key))
     words = -(-len(values) // 64)
     as_large = 0
@@ -198,57 +210,33 @@ def chance_of_sum(differences: Sequence[float], key: str) -> float:
     return (1 + as_large) / (1 + ROUNDS)
 
 
-def stand_together(chances: Sequence[float], level: float) -> list[bool]:
-    """Which of several findings are beyond chance, each with the chance of coming about by itself: at most `level` of
-    all tellings in which nothing is true name any (Holm 1979)."""
-    order = sorted(range(len(chances)), key=lambda place: chances[place])
-    stand = [False] * len(chances)
+def holm_significant(p_values: Sequence[float], level: float) -> list[bool]:
+    """Return which of several p-values are significant at a family-wise error rate of at most `level` (Holm 1979)."""
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    significant = [False] * len(p_values)
     for passed, place in enumerate(order):
-        if chances[place] > level / (len(chances) - passed):
+        if p_values[place] > level / (len(p_values) - passed):
             break
-        stand[place] = True
-    return stand
-
-
-BEYOND_CHANCE = 0.01
-"""A gap that chance gives less often than this is flagged: a run has tens of gaps, of which one in twenty would be
-flagged for nothing at .05."""
-
-MOST_DRAWS = 1 << 25
-
-GAPS = pa.schema(
-    [
-        pa.field("task", pa.string(), nullable=False),
-        pa.field("metric", pa.string(), nullable=False),
-        pa.field("shots", pa.int32(), nullable=False),
-        pa.field("leaked_n", pa.int64(), nullable=False),
-        pa.field("clean_n", pa.int64(), nullable=False),
-        pa.field("difference", pa.float64(), nullable=False),
-        pa.field("stderr", pa.float64()),
-        pa.field("p", pa.float64(), nullable=False),
-        pa.field("beyond_chance", pa.bool_(), nullable=False),
-    ]
-)
-"""`difference` is the mean of leaked items less that of clean ones, in the metric declared as primary; `p` the share of
-random divisions with a difference as large."""
+        significant[place] = True
+    return significant
 
 
 @dataclass(frozen=True)
-class Gap:
-    """Leaked beside clean items."""
+class ContaminationGap:
+    """Mean score of leaked items less that of clean ones."""
 
     difference: float
     stderr: float | None
     p: float
 
     @property
-    def beyond_chance(self) -> bool:
-        """Whether chance would hardly give it."""
-        return self.p < BEYOND_CHANCE
+    def is_significant(self) -> bool:
+        """Whether random divisions hardly ever give so large a gap."""
+        return self.p < SIGNIFICANCE_LEVEL
 
 
-def gap(leaked: Sequence[float], clean: Sequence[float], seed: int) -> Gap | None:
-    """The gap between two groups of scores; None where one is empty."""
+def measure_gap(leaked: Sequence[float], clean: Sequence[float], seed: int) -> ContaminationGap | None:
+    """Return the gap between two groups of scores; None where one of them is empty."""
     if not leaked or not clean:
         return None
     scores = np.array([*leaked, *clean], dtype=np.float64)
@@ -256,10 +244,10 @@ def gap(leaked: Sequence[float], clean: Sequence[float], seed: int) -> Gap | Non
     errors = [float(np.var(group, ddof=1)) / len(group) for group in (leaked, clean) if len(group) > 1]
     stderr = math.sqrt(sum(errors)) if len(errors) == 2 else None
     rounds = max(999, min(ROUNDS, MOST_DRAWS // len(scores)))
-    # The words of a counter-based generator, so that another NumPy divides in the same ways.
+    # Raw words of a counter-based generator, so that every version of NumPy draws the same divisions.
     words = np.random.Philox(key=seed).random_raw(rounds * len(scores)).reshape(rounds, -1)
     called_leaked = np.argpartition(words, len(leaked) - 1, axis=1)[:, : len(leaked)]
     sums = scores[called_leaked].sum(axis=1)
     drawn = sums / len(leaked) - (scores.sum() - sums) / len(clean)
     as_large = int((np.abs(drawn) >= abs(difference) - 1e-12).sum())
-    return Gap(difference, stderr, (1 + as_large) / (1 + rounds))
+    return ContaminationGap(difference, stderr, (1 + as_large) / (1 + rounds))

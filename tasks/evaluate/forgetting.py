@@ -1,8 +1,8 @@
-"""Whether a model still knows what its base model knew: bits per byte of both on the same held-out text.
+"""The forgetting gate: bits per byte of a model and of its base model on the same held-out text.
 
-Both read the same tokens: where the vocabulary was extended, a new piece is read by the base as the pieces with which
-it wrote the same bytes. Extension leaves the tokens of text in the old scripts as they were, so that this is then the
-base's own way to write it.
+Both read the same tokens: where the vocabulary was extended, the base reads a new token as the tokens with which it
+wrote the same bytes. Extension leaves the tokens of text in the old scripts unchanged, so that this is the base's own
+tokenization of it.
 """
 
 import math
@@ -29,27 +29,27 @@ RISE, BASE = "rise_from_base", "base_bits_per_byte"
 
 @dataclass(frozen=True)
 class GatedModel:
-    """The trained model, and what is known of the one that it went on from."""
+    """The trained model, and what is known of its base model."""
 
     network: GPT
     tokenizer: Tokenizer
     base_digest: str
     """Digest of the weights with which training began."""
     base_ids: Mapping[int, Sequence[int]]
-    """New piece -> the base's ids for the same bytes."""
+    """New token -> the base's ids for the same bytes."""
 
 
 def gated_model(model: Artifact, vocab: Artifact, network: Any, tokenizer: Tokenizer) -> GatedModel:
-    """Raises InputError for a model that the gate cannot speak of: no GPT, or one that went on from no other."""
+    """Return the model for the gate. Raises InputError for a model that is no GPT, or that has no base model."""
     if not isinstance(network, GPT):
         raise InputError(
-            f"evaluate.gate compares bits per byte, which a {network.config.architecture} does not have, for it does"
-            f" not predict each next token. Leave evaluate.gate out."
+            f"evaluate.gate compares bits per byte, which a {network.config.architecture} does not have, because it"
+            f" does not predict each next token. Leave evaluate.gate out."
         )
     base = model.report.facts.get("base_model")
     if base is None:
         raise InputError(
-            "evaluate.gate compares with the model that training went on from, and this one began with random weights."
+            "evaluate.gate compares with the base model of training, and this model began with random weights."
             " Set train.base_model, or leave evaluate.gate out."
         )
     added = vocab.table(ADDED_PIECES).to_pylist() if vocab.files(ADDED_PIECES) else []
@@ -59,66 +59,66 @@ def gated_model(model: Artifact, vocab: Artifact, network: Any, tokenizer: Token
 def gate_scores(
     gated: GatedModel, texts: Mapping[str, list[str]], config: EvaluateConfig, batch_tokens: int
 ) -> list[dict[str, Any]]:
-    """Rows of SCORES for each source of the gate: the base's bits per byte, and the share by which they rose.
+    """Return rows of SCORES for each source of the gate: the base's bits per byte, and the share by which they rose.
 
     Raises InputError where the folder holds another model than the one that training began with, or a source has no
     held-out text.
     """
     gate = config.gate
-    assert gate is not None, "only a gate is asked for scores"
-    assert gate.base_model is not None, "a recipe with a gate names the base model"
+    assert gate is not None, "gate_scores is called with a gate only"
+    assert gate.base_model is not None, "a recipe with a gate has a base model"
     missing = next((source for source in gate.sources if not texts.get(source)), None)
     if missing is not None:
         raise InputError(
-            f"evaluate.gate names the source `{missing}`, of which no text was held out (there is some of"
+            f"evaluate.gate names the source `{missing}`, which has no held-out text (sources that have some:"
             f" {', '.join(texts) or 'none'}). Raise sample.heldout_share, or sample.heldout_shares for this source."
         )
-    base = _base(gate.base_model, gated)
+    base = _load_base(gate.base_model, gated)
     rows: list[dict[str, Any]] = []
     for source in gate.sources:
         ids = [row.tolist() for row in gated.tokenizer.encode_batch(texts[source])]
         sizes = np.array([len(text.encode()) for text in texts[source]], dtype=np.int64)
         now, before = (
             np.array(text_nats(network, tokens, gated.tokenizer.eos, config.stride, batch_tokens)) / math.log(2)
-            for network, tokens in ((gated.network, ids), (base, [_as_base(row, gated.base_ids) for row in ids]))
+            for network, tokens in ((gated.network, ids), (base, [_to_base_ids(row, gated.base_ids) for row in ids]))
         )
         draw = seed64(config.seed, "evaluate", "gate", source)
-        told = ratio(before, sizes, config.bootstrap_rounds, draw)
-        grown = ratio(now, before, config.bootstrap_rounds, draw)
-        assert grown.value is not None, "text has bits"
+        base_ratio = ratio(before, sizes, config.bootstrap_rounds, draw)
+        risen = ratio(now, before, config.bootstrap_rounds, draw)
+        assert risen.value is not None, "text has bits"
         new = sum(token in gated.base_ids for row in ids for token in row)
         note = f"{int(sizes.sum())} bytes, {sum(map(len, ids))} tokens, {new} of them new pieces"
         task = f"heldout/{source}"
-        rows.append(score_row(task, BASE, n=len(ids), value=told.value, stderr=told.stderr, note=note))
-        rows.append(score_row(task, RISE, n=len(ids), value=grown.value - 1, stderr=grown.stderr, note=note))
+        rows.append(score_row(task, BASE, n=len(ids), value=base_ratio.value, stderr=base_ratio.stderr, note=note))
+        rows.append(score_row(task, RISE, n=len(ids), value=risen.value - 1, stderr=risen.stderr, note=note))
     return rows
 
 
-def gate_facts(gate: GateConfig, scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The rise of each source, for those who decide whether a run goes on."""
+def gate_rises(gate: GateConfig, scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the rise of each source, by which a run is passed or failed."""
     rises = {row["task"].partition("/")[2]: row["value"] for row in scores if row["metric"] == RISE}
     return {"rises": {source: rises[source] for source in gate.sources}}
 
 
-def _as_base(tokens: Sequence[int], base_ids: Mapping[int, Sequence[int]]) -> list[int]:
+def _to_base_ids(tokens: Sequence[int], base_ids: Mapping[int, Sequence[int]]) -> list[int]:
     written: list[int] = []
     for token in tokens:
         found = base_ids.get(token, (token,))
         if not found:
             raise InputError(
-                f"evaluate.gate: a text of its sources has the new piece {token}, which the base model could not write,"
-                f" so that it has no bits per byte of it. Name sources in what the base model knew."
+                f"evaluate.gate: a text of its sources has the new token {token}, which the base model could not"
+                f" encode, so that it has no bits per byte. Name only sources that the base model knew."
             )
         written += found
     return written
 
 
-def _base(folder: Path, gated: GatedModel) -> GPT:
+def _load_base(folder: Path, gated: GatedModel) -> GPT:
     network, digest = base_network(folder)
     if digest != gated.base_digest:
         raise InputError(
-            f"evaluate.gate: training went on from weights {gated.base_digest}, and {folder} holds {digest} now. Put"
-            f" the model back, name its place in evaluate.gate.base_model, or train anew."
+            f"evaluate.gate: training started from weights {gated.base_digest}, and {folder} holds {digest} now."
+            f" Restore the model, set evaluate.gate.base_model to its folder, or train again."
         )
-    assert isinstance(network, GPT), "a GPT goes on from a GPT"
+    assert isinstance(network, GPT), "the base of a GPT is a GPT"
     return network

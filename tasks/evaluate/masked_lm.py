@@ -1,16 +1,15 @@
-"""Held-out pairs of BERT, laid out by chunk as those of training: hidden tokens, and whether B follows A.
+"""Held-out scores of a BERT: its training objective on pairs, and pseudo-bits per byte of text.
 
-Tokens are hidden as in training, once. Beside the share of hidden tokens that the network thinks likeliest stands that
-of the one token which is most frequent in training; beside the nats of hidden tokens their code length by frequency;
-beside the share of pairs that it tells rightly that of the more frequent answer among these pairs. Standard errors
-come from drawing documents: a pair counts to that of its first stretch.
+`pair_scores` masks held-out pairs once, as in training. Each score has a baseline: the accuracy of masked tokens that
+of always predicting the most frequent token, their nats the code length by token frequency, and next sentence accuracy
+that of the majority answer among these pairs. Standard errors come from resampling documents; a pair belongs to the
+document of its first segment.
 
-Held-out pseudo-bits per byte of a BERT: each token is hidden in turn and told from all others around it.
-
-Salazar et al. 2020. Since every token sees what follows it, this is no code length, and no GPT's or 5-gram's bits per
-byte may be laid beside it: hence the name. A long document is cut into stretches that fit into the context, each
-between [CLS] and [SEP], of which every token sees its own stretch alone. Where a source has more tokens than are to be
-hidden, a random choice of them is, and the figure is the bits of these tokens over their bytes.
+`pseudo_scores` masks each token in turn and predicts it from all others (Salazar et al. 2020). Since every token sees
+what follows it, this is no code length and does not compare with bits per byte of a GPT or a 5-gram: hence the name. A
+long document is split into segments that fit into the context, each between [CLS] and [SEP]; every token sees its own
+segment only. Where a source has more tokens than are to be masked, a random choice of them is, and the figure is the
+bits of these tokens over their bytes.
 """
 
 import math
@@ -28,8 +27,10 @@ from model.inference.scoring import FRAME_TOKENS, Frame, hidden_nats, masked_row
 from model.nn.bert import BERT
 from tasks.common.numeric import seed64, unit_interval
 from tasks.evaluate.perplexity import DocumentScores
-from tasks.evaluate.scores import NOTHING, HeldoutRows, Measured, even_cuts, ratio
+from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, ratio, split_evenly
 from tasks.tokenizer.base import Tokenizer
+
+PSEUDO_BITS = "pseudo_bits_per_byte"
 
 
 def pair_scores(
@@ -45,70 +46,65 @@ def pair_scores(
     rounds: int,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Rows of SCORES by source and as their plain mean, on pairs of at most `most_bytes` of each source (one at least).
+    """Return rows of SCORES by source and as their plain mean, on pairs of at most `most_bytes` of each source (one at
+    least).
 
-    `rows` and `spans` are chunk's held-out rows and their segments, `code_lengths` [vocabulary] bits of each token by
-    its frequency in training, `masked_share` what training hides.
+    `rows` and `spans` are chunk's held-out sequences and their segments, `code_lengths` [vocabulary] bits of each token
+    by its frequency in training, `masked_share` the share of tokens that training masks.
     """
     most_hidden = math.ceil(masked_share * network.config.context)
     mask = Masking(row_format, seed, most_hidden, masked_share)
-    frequent = most_frequent(code_lengths, row_format)
+    frequent = most_frequent_token(code_lengths, row_format)
     found = HeldoutRows()
     sources = rows.column("source").cast(pa.string())
     for source in sorted(pc.unique(sources).to_pylist()):
         mine = rows.filter(pc.equal(sources, source))
-        places, document_of = chosen_pairs(mine, spans, most_bytes, seed64(seed, "evaluate", "heldout"))
-        chosen = mine.take(pa.array(places))
+        positions, document_of = choose_pairs(mine, spans, most_bytes, seed64(seed, "evaluate", "heldout"))
+        chosen = mine.take(pa.array(positions))
         sums = np.zeros((int(document_of.max()) + 1, 7))
         batch_rows = max(1, batch_tokens // mine.schema.field("tokens").type.list_size)
-        for begin in range(0, len(places), batch_rows):
+        for begin in range(0, len(positions), batch_rows):
             batch = masked_batch(_read(chosen.slice(begin, batch_rows)), mask, row_format.pad)
-            told = masked_row_sums(network, batch)
+            batch_sums = masked_row_sums(network, batch)
             targets, answer = batch.targets_BM.numpy(), batch.is_next_B.numpy()
             hidden = targets != NO_LOSS
-            of_rows = np.stack(
+            row_sums = np.stack(
                 [
                     hidden.sum(1),
-                    told.nats_BM.numpy().sum(1),
+                    batch_sums.nats_BM.numpy().sum(1),
                     np.where(hidden, code_lengths[np.where(hidden, targets, 0)], 0).sum(1) * math.log(2),
-                    told.right_BM.numpy().sum(1),
+                    batch_sums.right_BM.numpy().sum(1),
                     (targets == frequent).sum(1),
                     answer != NO_LOSS,
-                    told.next_right_B.numpy(),
+                    batch_sums.next_right_B.numpy(),
                 ],
                 axis=1,
             )
-            np.add.at(sums, document_of[begin : begin + batch_rows], of_rows)
-        hidden, nats, code, right, frequent_right, asked, next_right = sums.T
+            np.add.at(sums, document_of[begin : begin + batch_rows], row_sums)
+        hidden, nats, code, correct, frequent_correct, labelled, next_correct = sums.T
         draw = seed64(seed, "evaluate", "bootstrap", source)
-        note = f"{int(hidden.sum())} hidden tokens in {len(places)} pairs"
+        note = f"{int(hidden.sum())} hidden tokens in {len(positions)} pairs"
         for metric, above in (
             ("masked_nats_per_token", nats),
             ("unigram_masked_nats_per_token", code),
-            ("masked_accuracy", right),
-            ("frequent_token_accuracy", frequent_right),
+            ("masked_accuracy", correct),
+            ("frequent_token_accuracy", frequent_correct),
         ):
             found.add(source, metric, ratio(above, hidden, rounds, draw), len(sums), note)
         follows = pc.sum(chosen.column("is_next")).as_py() or 0
-        note = f"{int(asked.sum())} pairs with two stretches, of which {follows} follow each other"
-        found.add(source, "next_accuracy", ratio(next_right, asked, rounds, draw), len(sums), note)
-        majority = max(follows, asked.sum() - follows) / asked.sum() if asked.sum() else None
-        found.add(source, "majority_next_accuracy", Measured(majority, None), len(sums), note)
+        note = f"{int(labelled.sum())} pairs with two segments, of which {follows} follow each other"
+        found.add(source, "next_accuracy", ratio(next_correct, labelled, rounds, draw), len(sums), note)
+        majority = max(follows, labelled.sum() - follows) / labelled.sum() if labelled.sum() else None
+        found.add(source, "majority_next_accuracy", Measurement(majority, None), len(sums), note)
     return found.rows()
 
 
-def most_frequent(code_lengths: np.ndarray, row_format: RowFormat) -> int:
-    """The token of text that is most frequent in training; the first of equals."""
-    of_text = code_lengths.copy()
-    of_text[list(row_format.special)] = np.inf
-    return int(of_text.argmin())
+def choose_pairs(rows: pa.Table, spans: pa.Table, most_bytes: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions of the pairs of `rows` that are scored, i64[P], and a number for the document of their first
+    segment.
 
-
-def chosen_pairs(rows: pa.Table, spans: pa.Table, most_bytes: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the pairs of `rows` that are scored, i64[P], and a number for the document of their first stretch.
-
-    Documents come in a random order by their ids, each with all its pairs, until the pairs hold `most_bytes`; the
-    last one may be cut, and one pair is taken whatever its size.
+    Documents come in a random order by their ids, each with all its pairs, until the pairs hold `most_bytes`; the last
+    document may be cut off, and one pair is always taken.
     """
     ids = rows.column("row").to_numpy()
     mine = spans.filter(pc.is_in(spans.column("row"), value_set=pa.array(ids)))
@@ -125,6 +121,13 @@ def chosen_pairs(rows: pa.Table, spans: pa.Table, most_bytes: int, draw: int) ->
     return np.searchsorted(ids, of_row[chosen]), np.array(document_of, dtype=np.int64)
 
 
+def most_frequent_token(code_lengths: np.ndarray, row_format: RowFormat) -> int:
+    """Return the text token that is most frequent in training; the first of equals."""
+    of_text = code_lengths.copy()
+    of_text[list(row_format.special)] = np.inf
+    return int(of_text.argmin())
+
+
 def _read(table: pa.Table) -> Rows:
     tokens = table.column("tokens").combine_chunks()
     count = table.num_rows
@@ -136,9 +139,6 @@ def _read(table: pa.Table) -> Rows:
         second_start_B=table.column("second_start").to_numpy().astype(np.int64),
         is_next_B=pc.fill_null(table.column("is_next").cast(pa.int8()), NO_LOSS).to_numpy().astype(np.int64),
     )
-
-
-METRIC = "pseudo_bits_per_byte"
 
 
 def pseudo_scores(
@@ -153,21 +153,21 @@ def pseudo_scores(
     seed: int,
     keep: DocumentScores | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of SCORES by source and as their plain mean; at most `most_tokens` of each source are hidden. `keep` gets
-    the bits of each document."""
+    """Return rows of SCORES by source and as their plain mean; at most `most_tokens` tokens of each source are
+    masked. `keep` collects the bits of each document."""
     frame = Frame(tokenizer.cls, tokenizer.sep, tokenizer.mask)
     found = HeldoutRows()
     for source, documents in texts.items():
         encoded = list(tokenizer.encode_batch_with_borders(documents))
         tokens = sum(len(ids) for ids, _ in encoded)
-        chosen = chosen_places(tokens, most_tokens, seed64(seed, "evaluate", "hidden tokens", source))
+        chosen = choose_positions(tokens, most_tokens, seed64(seed, "evaluate", "hidden tokens", source))
         nats, sizes = np.zeros(len(documents)), np.zeros(len(documents), dtype=np.int64)
         first = 0
         for number, (ids, borders) in enumerate(encoded):
             mine = chosen[(chosen >= first) & (chosen < first + len(ids))] - first
             first += len(ids)
             sizes[number] = np.diff(borders)[mine].sum()
-            for begin, end in even_cuts(len(ids), network.config.context - FRAME_TOKENS):
+            for begin, end in split_evenly(len(ids), network.config.context - FRAME_TOKENS):
                 places = (mine[(mine >= begin) & (mine < end)] - begin).tolist()
                 if places:
                     nats[number] += sum(hidden_nats(network, frame, ids[begin:end].tolist(), places, batch_tokens))
@@ -175,18 +175,18 @@ def pseudo_scores(
         measured = ratio(nats / math.log(2), sizes, rounds, seed64(seed, "evaluate", "bootstrap", source))
         note = f"each of {len(chosen)} tokens hidden in turn, of {tokens}; of {int(sizes.sum())} bytes"
         if not unknown:
-            found.add_languages(METRIC, languages[source], nats / math.log(2), sizes)
+            found.add_languages(PSEUDO_BITS, languages[source], nats / math.log(2), sizes)
             if keep is not None:
-                keep.add(source, METRIC, nats / math.log(2), sizes)
+                keep.add(source, PSEUDO_BITS, nats / math.log(2), sizes)
         else:
-            measured = NOTHING
-            note += f"; {unknown} tokens unknown: no figure, for what they stand for is lost"
-        found.add(source, METRIC, measured, len(documents), note)
+            measured = NO_MEASUREMENT
+            note += f"; {unknown} tokens unknown: no value, since their text is lost"
+        found.add(source, PSEUDO_BITS, measured, len(documents), note)
     return found.rows(rounds, seed)
 
 
-def chosen_places(tokens: int, most: int, seed: int) -> np.ndarray:
-    """At most `most` places of `tokens`, ascending; all of them where they are no more."""
+def choose_positions(tokens: int, most: int, seed: int) -> np.ndarray:
+    """Return at most `most` positions of `tokens`, ascending; all of them where there are no more."""
     if tokens <= most:
         return np.arange(tokens)
     words = np.random.Philox(key=seed).random_raw(tokens)

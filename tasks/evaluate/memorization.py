@@ -1,18 +1,16 @@
-"""What is wrong with text that a GPT writes: bytes that are no UTF-8, repetition, and what it has by heart.
+"""Checks of text that a GPT generates: invalid UTF-8, repetition, and memorisation of training text.
 
-Checked are continuations of held-out text. A vocabulary whose pieces are bytes can write half a character, which a
-reader sees as a replacement sign: how many bytes are of that kind is told before they are replaced, so that a
-vocabulary may be compared with its extension. Repetition is the share of 4-grams of tokens that stood in the same text
-before (Welleck et al. 2020, seq-rep-4). The longest run of tokens that also stands in a row of training tells what was
-learnt by heart (Carlini et al. 2023 take 50 tokens for it), and the rows' spans name the document.
+Continuations of held-out text are checked. A vocabulary of bytes can generate half a character, which a reader sees as
+a replacement character; such bytes are counted before they are replaced, so that a vocabulary can be compared with its
+extension. Repetition is the share of 4-grams of tokens that occurred before in the same text (Welleck et al. 2020,
+seq-rep-4). Memorisation is measured by the longest run of tokens that also occurs in a training sequence (Carlini et
+al. 2023 call 50 tokens memorised); SPANS names the document that it comes from.
 
-The longest run of tokens that a text shares with training's rows, of many texts in one pass over the rows.
+The longest runs of all texts are found in one pass over the training sequences: the texts go into one suffix automaton
+(Blumer et al. 1985), which reads the sequences token by token and knows at each position how many of the last tokens
+occur together in some text. A run ends with its sequence.
 
-All texts go into one suffix automaton (Blumer et al. 1985), which reads the rows token by token and knows at each place
-how many of the last tokens stand together in some text: a step forward, or back to a shorter ending. A run ends with
-its row.
-
-Shapes: R rows, L tokens a row, S states, K slots of the table of transitions.
+Shapes: R rows, L tokens per row, S states, K slots of the transition table.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,12 +35,10 @@ from tasks.evaluate.scores import score_row
 from tasks.tokenizer.base import Tokenizer
 
 TASK = "written text"
-
 REPEATED_NGRAM = 4
-
-BY_HEART_TOKENS = 50
-"""Tokens from which on a run that stands in training's text is taken for learnt by heart."""
-
+MEMORISED_TOKENS = 50
+"""A run of so many tokens that occurs in the training text counts as memorised."""
+ABSENT = -1
 OVERLAPS = pa.schema(
     [
         pa.field("prompt", pa.string(), nullable=False),
@@ -57,54 +53,44 @@ OVERLAPS = pa.schema(
         pa.field("end", pa.int64()),
     ]
 )
-"""Of each text the longest run that stands in training's rows, and the document that it is of: bytes of its piece where
-the run begins and where the segment or the run ends. Null where nothing is shared, or the row is padding there."""
+"""The longest run of each text that occurs in the training sequences, and the document that it comes from: bytes of
+its segment at which the run begins, and at which the segment or the run ends. Null where nothing is shared, or the
+sequence is padding there."""
 
 
-def written_text(
+@dataclass(frozen=True)
+class Overlap:
+    """Tokens [begin, begin + tokens) of a text, which occur at `place` of training sequence `row`."""
+
+    tokens: int
+    begin: int = 0
+    row: int = ABSENT
+    place: int = ABSENT
+
+
+def check_generated_text(
     network: GPT, tokenizer: Tokenizer, sequences: Artifact, texts: dict[str, list[str]], config: EvaluateConfig
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of SCORES and of OVERLAPS."""
+    """Generate continuations of held-out text and return rows of SCORES and of OVERLAPS."""
     prompts = _prompts(texts, config.checked_texts)
-    written = [_written(network, tokenizer, prompt, config) for prompt in prompts]
+    written = [_generate(network, tokenizer, prompt, config) for prompt in prompts]
     kept = [(prompt, ids) for prompt, ids in zip(prompts, written, strict=True) if ids]
-    found = longest_overlaps([ids for _, ids in kept], _parts(sequences))
+    found = longest_overlaps([ids for _, ids in kept], _read_rows(sequences))
     lines = [
-        _line(tokenizer, sequences, prompt, ids, overlap) for (prompt, ids), overlap in zip(kept, found, strict=True)
+        _overlap_row(tokenizer, sequences, prompt, ids, overlap)
+        for (prompt, ids), overlap in zip(kept, found, strict=True)
     ]
-    return _rows(tokenizer, [ids for _, ids in kept], [one.tokens for one in found], config), lines
-
-
-def invalid_bytes(data: bytes) -> int:
-    """Bytes that are no UTF-8; a character that the end cuts off is none of them."""
-    broken = 0
-    rest = data
-    while rest:
-        try:
-            rest.decode()
-            break
-        except UnicodeDecodeError as error:
-            if error.reason == "unexpected end of data":
-                break
-            broken += error.end - error.start
-            rest = rest[error.end :]
-    return broken
-
-
-def repeated_share(ids: Sequence[int]) -> float | None:
-    """Share of 4-grams of tokens that stood before in the same text; None where it is shorter."""
-    ngrams = [tuple(ids[place : place + REPEATED_NGRAM]) for place in range(len(ids) - REPEATED_NGRAM + 1)]
-    return 1 - len(set(ngrams)) / len(ngrams) if ngrams else None
+    return _score_rows(tokenizer, [ids for _, ids in kept], [one.tokens for one in found], config), lines
 
 
 def _prompts(texts: dict[str, list[str]], most: int) -> list[str]:
-    """Beginnings of held-out documents, of each source in turn."""
+    """Return beginnings of held-out documents, taking turns among the sources."""
     rounds = max((len(documents) for documents in texts.values()), default=0)
     drawn = (documents[nth] for nth in range(rounds) for documents in texts.values() if nth < len(documents))
     return [prompt for text in drawn if (prompt := heldout_prompt(text))][:most]
 
 
-def _written(network: GPT, tokenizer: Tokenizer, prompt: str, config: EvaluateConfig) -> list[int]:
+def _generate(network: GPT, tokenizer: Tokenizer, prompt: str, config: EvaluateConfig) -> list[int]:
     return generate_tokens(
         network,
         [tokenizer.eos, *tokenizer.encode(prompt)],
@@ -116,7 +102,7 @@ def _written(network: GPT, tokenizer: Tokenizer, prompt: str, config: EvaluateCo
     )
 
 
-def _parts(sequences: Artifact) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _read_rows(sequences: Artifact) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for path in sequences.files("sequences"):
         table = read_table(path)
         length = table.schema.field("tokens").type.list_size
@@ -125,47 +111,11 @@ def _parts(sequences: Artifact) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             yield batch.column("row").to_numpy(), tokens
 
 
-def _rows(
-    tokenizer: Tokenizer, written: Sequence[Sequence[int]], shared: Sequence[int], config: EvaluateConfig
-) -> list[dict[str, Any]]:
-    note = f"{len(written)} texts of at most {config.sample_tokens} tokens, behind beginnings of held-out documents"
-    data = [tokenizer.decode_bytes(ids) for ids in written]
-    size = sum(map(len, data))
-    invalid = sum(map(invalid_bytes, data)) / size if size else None
-    repeated = [share for ids in written if (share := repeated_share(ids)) is not None]
-    by_heart = [float(tokens >= BY_HEART_TOKENS) for tokens in shared]
-    n = len(written)
-    rows = [
-        ("invalid_utf8_share", (invalid, None), f"of {size} bytes, before replacement signs stand for them"),
-        ("repeated_4gram_share", mean_with_error(repeated), "4-grams of tokens that stood in the same text before"),
-        ("shared_tokens", mean_with_error(shared), "longest run that stands in training's rows, mean of the texts"),
-        ("most_shared_tokens", (float(max(shared)) if shared else None, None), "the longest of all"),
-        ("by_heart_share", mean_with_error(by_heart), f"texts that share {BY_HEART_TOKENS} tokens or more in a row"),
-    ]
-    return [
-        score_row(TASK, metric, n=n, value=value, stderr=stderr, note=f"{told}; {note}")
-        for metric, (value, stderr), told in rows
-    ]
-
-
-ABSENT = -1
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Tokens [begin, begin + tokens) of a text, which stand at `place` of row `row` of training."""
-
-    tokens: int
-    begin: int = 0
-    row: int = ABSENT
-    place: int = ABSENT
-
-
-def _line(
+def _overlap_row(
     tokenizer: Tokenizer, sequences: Artifact, prompt: str, ids: Sequence[int], overlap: Overlap
 ) -> dict[str, Any]:
     shared = ids[overlap.begin : overlap.begin + overlap.tokens]
-    place = _place(tokenizer, sequences, overlap) if overlap.tokens else {}
+    place = _find_document(tokenizer, sequences, overlap) if overlap.tokens else {}
     return {
         "prompt": prompt,
         "text": tokenizer.decode_following(ids),
@@ -177,8 +127,8 @@ def _line(
     }
 
 
-def _place(tokenizer: Tokenizer, sequences: Artifact, overlap: Overlap) -> dict[str, Any]:
-    """The document that stands where the run begins, and the bytes that the run takes of it."""
+def _find_document(tokenizer: Tokenizer, sequences: Artifact, overlap: Overlap) -> dict[str, Any]:
+    """Return the document at the beginning of the run, and the bytes of it that the run covers."""
     for path in sequences.files("spans"):
         table = read_table(path)
         for span in table.filter(pc.equal(table.column("row"), overlap.row)).to_pylist():
@@ -194,25 +144,74 @@ def _place(tokenizer: Tokenizer, sequences: Artifact, overlap: Overlap) -> dict[
 
 
 def _row_tokens(sequences: Artifact, row: int) -> np.ndarray:
-    for numbers, tokens in _parts(sequences):
+    for numbers, tokens in _read_rows(sequences):
         at = int(np.searchsorted(numbers, row))
         if at < len(numbers) and numbers[at] == row:
             return tokens[at].astype(np.int64)
-    raise AssertionError(f"row {row} was read a moment ago")
+    raise AssertionError(f"row {row} is missing, although it was read before")
+
+
+def _score_rows(
+    tokenizer: Tokenizer, written: Sequence[Sequence[int]], shared: Sequence[int], config: EvaluateConfig
+) -> list[dict[str, Any]]:
+    note = f"{len(written)} texts of at most {config.sample_tokens} tokens, after beginnings of held-out documents"
+    data = [tokenizer.decode_bytes(ids) for ids in written]
+    size = sum(map(len, data))
+    invalid = sum(map(invalid_bytes, data)) / size if size else None
+    repeated = [share for ids in written if (share := repeated_share(ids)) is not None]
+    memorised = [float(tokens >= MEMORISED_TOKENS) for tokens in shared]
+    n = len(written)
+    rows = [
+        ("invalid_utf8_share", (invalid, None), f"of {size} bytes, before they are replaced by replacement characters"),
+        ("repeated_4gram_share", mean_with_error(repeated), "4-grams of tokens that occurred before in the same text"),
+        (
+            "shared_tokens",
+            mean_with_error(shared),
+            "longest run that occurs in training sequences, mean of texts",
+        ),
+        ("most_shared_tokens", (float(max(shared)) if shared else None, None), "the longest of all"),
+        ("by_heart_share", mean_with_error(memorised), f"texts that share {MEMORISED_TOKENS} tokens or more in a row"),
+    ]
+    return [
+        score_row(TASK, metric, n=n, value=value, stderr=stderr, note=f"{note_of_metric}; {note}")
+        for metric, (value, stderr), note_of_metric in rows
+    ]
+
+
+def invalid_bytes(data: bytes) -> int:
+    """Return the number of bytes that are not UTF-8; a character that is cut off at the end does not count."""
+    broken = 0
+    rest = data
+    while rest:
+        try:
+            rest.decode()
+            break
+        except UnicodeDecodeError as error:
+            if error.reason == "unexpected end of data":
+                break
+            broken += error.end - error.start
+            rest = rest[error.end :]
+    return broken
+
+
+def repeated_share(ids: Sequence[int]) -> float | None:
+    """Return the share of 4-grams of tokens that occurred before in the same text; None for a shorter text."""
+    ngrams = [tuple(ids[place : place + REPEATED_NGRAM]) for place in range(len(ids) - REPEATED_NGRAM + 1)]
+    return 1 - len(set(ngrams)) / len(ngrams) if ngrams else None
 
 
 def longest_overlaps(texts: Sequence[Sequence[int]], parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[Overlap]:
-    """For each text its longest run in the rows, the first of equals in the rows' order.
+    """Return the longest run of each text in the rows, the first of equals in the order of the rows.
 
-    `parts` are row numbers i64[R] and tokens [R, L] of each; texts hold ids of the same vocabulary.
+    `parts` are row numbers i64[R] and tokens [R, L] of each part; texts are ids of the same vocabulary.
     """
     automaton = SuffixAutomaton(texts)
     keys, targets = automaton.slots()
     lengths, links = np.array(automaton.length), np.array(automaton.link)
     best = np.zeros((len(lengths), 3), dtype=np.int64)
     for numbers, tokens in parts:
-        read_rows(np.ascontiguousarray(tokens, dtype=np.int64), numbers, keys, targets, lengths, links, best)
-    # What stands in the rows stands there with all its endings.
+        match_rows(np.ascontiguousarray(tokens, dtype=np.int64), numbers, keys, targets, lengths, links, best)
+    # A run that occurs in a row occurs there with all its suffixes.
     for state in np.argsort(-lengths, kind="stable").tolist():
         shorter = links[state]
         if state and best[state, 0] and lengths[shorter] > best[shorter, 0]:
@@ -221,7 +220,7 @@ def longest_overlaps(texts: Sequence[Sequence[int]], parts: Iterable[tuple[np.nd
 
 
 class SuffixAutomaton:
-    """Every run of tokens of every text; a state for all runs that end in the same places."""
+    """Every run of tokens of every text; one state for all runs that end at the same positions."""
 
     def __init__(self, texts: Sequence[Sequence[int]]) -> None:
         self.length: list[int] = [0]
@@ -235,7 +234,7 @@ class SuffixAutomaton:
                 last = self._extend(last, int(token))
                 states.append(last)
             self._prefixes.append(states)
-            # No row holds a negative token, so that no run leads from one text into the next.
+            # No row has a negative token, so that no run continues from one text into the next.
             last = self._extend(last, -1 - number)
 
     def _extend(self, last: int, token: int) -> int:
@@ -266,8 +265,8 @@ class SuffixAutomaton:
         return len(self.length) - 1
 
     def slots(self) -> tuple[np.ndarray, np.ndarray]:
-        """Transitions by tokens of rows in a table with open addressing: (state, token) i64[K, 2], and targets i64[K];
-        K is a power of two, at most half full."""
+        """Return the transitions as a hash table with open addressing: (state, token) i64[K, 2], and targets i64[K];
+        K is a power of two, and the table at most half full."""
         found = [
             (state, token, target)
             for state, row in enumerate(self._next)
@@ -284,7 +283,7 @@ class SuffixAutomaton:
         return keys, targets
 
     def longest(self, number: int, best: np.ndarray) -> Overlap:
-        """The longest run of one text, from `best` [S, 3]: tokens, row and last place of each state."""
+        """Return the longest run of one text, from `best` [S, 3]: tokens, row and last position of each state."""
         found = Overlap(0)
         for place, prefix in enumerate(self._prefixes[number]):
             state = prefix
@@ -298,14 +297,7 @@ class SuffixAutomaton:
 
 
 @kernel
-def slot_of(state: int, token: int, size: int) -> np.int64:
-    """Where a transition's place in the table is looked for first."""
-    mixed = (np.int64(state) * np.int64(1_000_003) + np.int64(token)) * np.int64(2_654_435_761)
-    return ((mixed >> 15) ^ mixed) & (size - 1)
-
-
-@kernel
-def read_rows(
+def match_rows(
     tokens: np.ndarray,
     numbers: np.ndarray,
     keys: np.ndarray,
@@ -314,8 +306,8 @@ def read_rows(
     links: np.ndarray,
     best: np.ndarray,
 ) -> None:
-    """Take rows i64[R, L] with their numbers i64[R] through the automaton; `best` keeps the longest run that reached
-    each state."""
+    """Read rows i64[R, L], numbered i64[R], with the automaton; `best` keeps the longest run that reached each
+    state."""
     size = len(targets)
     for row in range(len(tokens)):
         state, held = 0, 0
@@ -335,3 +327,10 @@ def read_rows(
                 held = lengths[state]
             if held > best[state, 0]:
                 best[state, 0], best[state, 1], best[state, 2] = held, numbers[row], place
+
+
+@kernel
+def slot_of(state: int, token: int, size: int) -> np.int64:
+    """Return the slot of the table at which the search for a transition begins."""
+    mixed = (np.int64(state) * np.int64(1_000_003) + np.int64(token)) * np.int64(2_654_435_761)
+    return ((mixed >> 15) ^ mixed) & (size - 1)

@@ -1,32 +1,24 @@
-"""The 5-gram beside the network: a strong baseline that reads the rows that training read, and scores the same text.
+"""5-gram baseline: an interpolated modified Kneser-Ney model of the training sequences, scored on the same held-out
+text.
 
-Each row counts once, however often ORDER reads it. What is read twice is no new evidence, and Kneser-Ney would take it
-for some: its discounts come from n-grams that stand in the text once and twice, and where everything is read twice
-nothing stands there once. A model that overfits repeated text is measured against one that does not.
+Chen and Goodman 1998, section 4.1.6, with the adjusted counts of Heafield et al. 2013 (KenLM): n-grams of the highest
+order count their occurrences, lower ones the number of different tokens that precede them, except where they open a
+document, where nothing can precede them. Lower orders are interpolated down to the uniform distribution over all ids.
 
-Documents have the borders that they have for the network: n-grams reach back to the end-of-text token that opens a
-document, never across the beginning of a row, and held-out documents are scored alone behind that token.
+Each sequence counts once, however often ORDER reads it. A repetition is no new evidence, and Kneser-Ney would take it
+for some: its discounts come from n-grams that occur once and twice, and where everything is read twice nothing occurs
+once. A model that overfits repeated text is compared with one that does not.
 
-An interpolated modified Kneser-Ney language model of five tokens, which scores held-out text beside a network.
+Documents have the boundaries that they have for the network: n-grams reach back to the end-of-text token that opens a
+document, never across the beginning of a row, and held-out documents are scored alone after that token.
 
-Chen and Goodman 1998, section 4.1.6, with the adjusted counts of Heafield et al. 2013 (KenLM): the longest n-grams
-count how often they stand in the text, shorter ones by how many different tokens they are preceded, except where they
-open a document, where nothing can precede them. Lower orders are interpolated down to all ids alike.
+Only sorted positions are stored. The text to be scored is sorted together with the text read, so that each of its
+n-grams is next to its occurrences there, and each of its contexts next to the same contexts. An n-gram is read
+backwards: its last token first, then the tokens before it, as far as the context reaches. One sort by five tokens
+serves all orders, since n-grams that share their last tokens are adjacent; and before its last pass, over the tokens
+themselves, positions are in the order of their contexts.
 
-Nothing is stored but sorted places: text to be scored is sorted together with what was read, so that each of its
-n-grams stands beside the same ones of the text, and each of its contexts beside the same contexts.
-
-Shapes: N tokens of the stream, T of them read (they come first), P places, H = N - T tokens to be scored.
-
-What modified Kneser-Ney smoothing takes from each count (Chen and Goodman 1998, equation 26).
-
-Places of a stream of tokens in the order of the n-grams that end there, so that equal n-grams stand side by side.
-
-An n-gram is read backwards: its last token first, then the tokens before it, as far as the place reaches. One sort
-by five tokens serves all orders, since n-grams that share their last tokens stand together; and before its last pass,
-over the tokens themselves, places stand in the order of what precedes them, which serves all contexts.
-
-Shapes: N tokens of the stream, P places, in a sort by keys that are tokens (0 where a place does not reach so far).
+Shapes: N tokens of the stream, T of them read (they come first), H = N - T tokens to be scored, P positions.
 """
 
 from collections.abc import Sequence
@@ -41,10 +33,38 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
 from tasks.common.kernels import kernel
 from tasks.common.numeric import seed64
-from tasks.evaluate.scores import NOTHING, HeldoutRows, ratio
+from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, ratio
 from tasks.tokenizer.base import Tokenizer
 
 METRIC = "5gram_bits_per_byte"
+MAX_ORDER = 5
+"""Tokens of the longest n-grams."""
+FALLBACK_DISCOUNTS = (0.0, 0.5, 1.0, 1.5)
+"""Discounts of counts of 0, 1, 2 and more where the counts give none: KenLM's fallback."""
+
+
+@dataclass(frozen=True)
+class TokenStream:
+    """The tokens of sequences or documents, concatenated."""
+
+    tokens: np.ndarray
+    """u32[N]."""
+    begins: np.ndarray
+    """bool[N]: the first token of a sequence or document, before which nothing is known."""
+    is_predicted: np.ndarray
+    """bool[N]: False for padding, and for the token that opens a document scored alone."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The code lengths that the model gives a text."""
+
+    bits: np.ndarray
+    """f64[H]: code length of each token; nan where it is not predicted."""
+    ngrams: tuple[int, ...]
+    """Number of distinct n-grams of each order, from 1, in the model."""
+    without_discounts: tuple[int, ...]
+    """Orders with too few n-grams to estimate discounts, for which fixed ones are used."""
 
 
 def ngram_scores(
@@ -56,17 +76,18 @@ def ngram_scores(
     rounds: int,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Rows of SCORES: bits per byte of held-out texts by source and as their plain mean, counted on `sequences`.
+    """Return rows of SCORES: bits per byte of held-out texts by source and as their plain mean, counted on `sequences`.
 
-    Of more than `most_tokens` the rows that ORDER reads first are counted: every stretch of it holds the mixture.
+    Of more than `most_tokens` tokens those that ORDER reads first are counted; every part of ORDER has the same
+    mixture.
     """
     if not texts:
         return []
     tables = [read_table(path) for path in sequences.files("sequences")]
     read, left_out = read_rows(tables, sequences.table("order"), tokenizer, most_tokens)
     ids = {source: list(tokenizer.encode_batch(documents)) for source, documents in texts.items()}
-    scored = documents_alone([row for rows in ids.values() for row in rows], tokenizer.eos)
-    found = estimate(read, scored, tokenizer.vocab_size, tokenizer.eos, _walls(tables, tokenizer))
+    scored = document_stream([row for rows in ids.values() for row in rows], tokenizer.eos)
+    found = estimate(read, scored, tokenizer.vocab_size, tokenizer.eos, _boundary_ids(tables, tokenizer))
     bits = np.add.reduceat(np.nan_to_num(found.bits), np.flatnonzero(scored.begins))
     note = _note(int(read.is_predicted.sum()), left_out, found)
     scores = HeldoutRows()
@@ -77,31 +98,19 @@ def ngram_scores(
             bits[done : done + len(documents)], sizes, rounds, seed64(seed, "evaluate", "bootstrap", source)
         )
         unknown = sum(int((row == tokenizer.unk).sum()) for row in ids[source])
-        told = f"{int(sizes.sum())} bytes, {sum(map(len, ids[source]))} tokens"
+        description = f"{int(sizes.sum())} bytes, {sum(map(len, ids[source]))} tokens"
         if unknown:
-            measured = NOTHING
-            told += f", {unknown} of them unknown: no figure, for what they stand for is lost"
-        scores.add(source, METRIC, measured, len(documents), f"{told}; {note}")
+            measured = NO_MEASUREMENT
+            description += f", {unknown} of them unknown: no value, since their text is lost"
+        scores.add(source, METRIC, measured, len(documents), f"{description}; {note}")
         done += len(documents)
     return scores.rows()
 
 
-@dataclass(frozen=True)
-class Stretches:
-    """Stretches of tokens one behind the other."""
-
-    tokens: np.ndarray
-    """u32[N]."""
-    begins: np.ndarray
-    """bool[N]: where a stretch begins, so that nothing before it is known."""
-    is_predicted: np.ndarray
-    """bool[N]: False in padding, and for what only opens a text that is scored alone."""
-
-
 def read_rows(
     tables: Sequence[pa.Table], order: pa.Table, tokenizer: Tokenizer, most_tokens: int
-) -> tuple[Stretches, int]:
-    """The rows of SEQUENCES that ORDER reads, each once, and how many rows more than `most_tokens` are left out."""
+) -> tuple[TokenStream, int]:
+    """Return the rows of SEQUENCES that ORDER reads, each once, and how many rows beyond `most_tokens` are left out."""
     first_reads = order.column("row").to_numpy()[order.column("epoch").to_numpy() == 0]
     length = tables[0].schema.field("tokens").type.list_size
     wanted = np.sort(first_reads[: max(1, most_tokens // length)])
@@ -114,92 +123,136 @@ def read_rows(
     tokens = np.concatenate(parts)
     begins = np.zeros(tokens.shape, dtype=np.bool_)
     begins[:, 0] = True
-    stretches = Stretches(tokens.reshape(-1), begins.reshape(-1), ~_padding(tokens, tokenizer).reshape(-1))
-    return stretches, len(first_reads) - len(wanted)
+    stream = TokenStream(tokens.reshape(-1), begins.reshape(-1), ~_padding(tokens, tokenizer).reshape(-1))
+    return stream, len(first_reads) - len(wanted)
 
 
 def _padding(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """bool of the tokens' shape: what fills the end of rows. Where padding is the end-of-text token, the first one of
-    a row's last run closes a document."""
+    """Return bool of the tokens' shape: padding at the end of rows. Where the padding id is the end-of-text token,
+    the first one of a row's last run closes a document."""
     padding = np.logical_and.accumulate((tokens == tokenizer.pad)[:, ::-1], axis=1)[:, ::-1].copy()
     if tokenizer.pad == tokenizer.eos:
         padding[:, 1:] &= padding[:, :-1]
     return padding
 
 
-def documents_alone(documents: Sequence[np.ndarray], eos: int) -> Stretches:
-    """Each document behind the end-of-text token, which is read and not scored."""
+def document_stream(documents: Sequence[np.ndarray], eos: int) -> TokenStream:
+    """Return each document after the end-of-text token, which is read and not scored."""
     lengths = np.array([len(document) + 1 for document in documents], dtype=np.int64)
     begins = np.zeros(int(lengths.sum()), dtype=np.bool_)
     begins[np.cumsum(lengths) - lengths] = True
     tokens = np.full(len(begins), eos, dtype=np.uint32)
     tokens[~begins] = np.concatenate([np.zeros(0, dtype=np.uint32), *documents])
-    return Stretches(tokens, begins, ~begins)
+    return TokenStream(tokens, begins, ~begins)
 
 
-def _walls(tables: Sequence[pa.Table], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids that end a context and are no prediction: those that frame BERT's pairs."""
+def _boundary_ids(tables: Sequence[pa.Table], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the ids that end a context and are not predicted: those that frame BERT's pairs."""
     row_format = RowFormat.of(tables[0].schema)
     if row_format is None or row_format.objective != "masked_lm":
         return ()
     return tuple(sorted({tokenizer.cls, tokenizer.sep}))
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What the model makes of a text."""
-
-    bits: np.ndarray
-    """f64[H]: code length of each token; nan where it is not predicted."""
-    ngrams: tuple[int, ...]
-    """Different n-grams of each order, from 1, that the model holds."""
-    without_discounts: tuple[int, ...]
-    """Orders of which the text has too few n-grams to find discounts, so that fixed ones stand in."""
-
-
 def _note(tokens: int, left_out: int, found: Estimate) -> str:
-    told = f"interpolated modified Kneser-Ney, {found.ngrams[-1]} different 5-grams of {tokens} tokens, each row once"
+    description = (
+        f"interpolated modified Kneser-Ney, {found.ngrams[-1]} different 5-grams of {tokens} tokens, each row once"
+    )
     if left_out:
-        told += f", {left_out} rows left out"
+        description += f", {left_out} rows left out"
     if found.without_discounts:
         orders = ", ".join(str(order) for order in found.without_discounts)
-        told += f"; too few n-grams of order {orders} for discounts of their own"
-    return told
+        description += f"; too few n-grams of order {orders} for discounts of their own"
+    return description
 
 
-def estimate(read: Stretches, scored: Stretches, vocab_size: int, eos: int, walls: tuple[int, ...]) -> Estimate:
-    """Bits of each token of `scored` under the model of `read`; the order of stretches decides nothing.
+def estimate(
+    read: TokenStream, scored: TokenStream, vocab_size: int, eos: int, boundary_ids: tuple[int, ...]
+) -> Estimate:
+    """Return the bits of each token of `scored` under the model of `read`; the order of documents does not matter.
 
-    `eos` opens and closes documents: as a prediction it is a token like others, as a context the first. Ids of `walls`
-    are neither predicted nor context.
+    `eos` opens and closes documents: it is predicted like other tokens, and is the first token of a context. Ids of
+    `boundary_ids` are neither predicted nor context.
     """
     tokens = np.concatenate([read.tokens, scored.tokens])
-    is_wall = np.zeros(vocab_size, dtype=np.bool_)
-    is_wall[list(walls)] = True
-    reach = reach_of(tokens, np.concatenate([read.begins, scored.begins]), is_wall, eos)
-    predicted = np.concatenate([read.is_predicted, scored.is_predicted]) & ~is_wall[tokens]
+    is_boundary = np.zeros(vocab_size, dtype=np.bool_)
+    is_boundary[list(boundary_ids)] = True
+    reach = context_lengths(tokens, np.concatenate([read.begins, scored.begins]), is_boundary, eos)
+    predicted = np.concatenate([read.is_predicted, scored.is_predicted]) & ~is_boundary[tokens]
     by_context = np.flatnonzero(predicted).astype(np.int32)
-    for back in range(LONGEST - 1, 0, -1):
-        by_context = sorted_by_token(tokens, reach, by_context, back, vocab_size)
-    by_ngram = sorted_by_token(tokens, reach, by_context, 0, vocab_size)
-    shared_ngram = shared_with_former(tokens, reach, by_ngram, 0)
-    shared_context = shared_with_former(tokens, reach, by_context, 1)
+    for back in range(MAX_ORDER - 1, 0, -1):
+        by_context = sort_by_token(tokens, reach, by_context, back, vocab_size)
+    by_ngram = sort_by_token(tokens, reach, by_context, 0, vocab_size)
+    shared_ngram = shared_with_previous(tokens, reach, by_ngram, 0)
+    shared_context = shared_with_previous(tokens, reach, by_context, 1)
 
     trained = len(read.tokens)
     counts = np.zeros(len(tokens), dtype=np.int32)
     probabilities = np.full(len(scored.tokens), 1 / vocab_size)
     ngrams: list[int] = []
     without_discounts: list[int] = []
-    for order in range(1, LONGEST + 1):
+    for order in range(1, MAX_ORDER + 1):
         _adjusted_counts(tokens, reach, by_ngram, shared_ngram, order, trained, eos, counts)
-        counts_of_counts = np.bincount(np.minimum(counts[:trained], LONGEST), minlength=LONGEST + 1)
-        discounts, of_formula = discounts_of(counts_of_counts[:5])
+        counts_of_counts = np.bincount(np.minimum(counts[:trained], MAX_ORDER), minlength=MAX_ORDER + 1)
+        discounts, of_formula = estimate_discounts(counts_of_counts[:5])
         if not of_formula:
             without_discounts.append(order)
         ngrams.append(int(counts_of_counts[1:].sum()))
         _interpolate(reach, by_context, shared_context, order, trained, counts, discounts, probabilities)
     probabilities[~predicted[trained:]] = np.nan
     return Estimate(-np.log2(probabilities), tuple(ngrams), tuple(without_discounts))
+
+
+@kernel
+def context_lengths(tokens: np.ndarray, begins: np.ndarray, is_boundary: np.ndarray, eos: int) -> np.ndarray:
+    """Return how many tokens before each position belong to its n-grams, u8[N], at most MAX_ORDER - 1.
+
+    0 at the beginning of a document or row (`begins` bool[N]) and after a boundary (`is_boundary` bool[vocabulary]); a
+    document's n-grams reach back to the end-of-text token that opens it, and no further.
+    """
+    reach = np.zeros(len(tokens), dtype=np.uint8)
+    for place in range(1, len(tokens)):
+        before = tokens[place - 1]
+        if begins[place] or is_boundary[before]:
+            continue
+        reach[place] = 1 if before == eos else min(np.int64(reach[place - 1]) + 1, MAX_ORDER - 1)
+    return reach
+
+
+@kernel
+def sort_by_token(tokens: np.ndarray, reach: np.ndarray, places: np.ndarray, back: int, vocab_size: int) -> np.ndarray:
+    """Return positions i32[P] sorted stably by the token `back` positions before each."""
+    begin = np.zeros(vocab_size + 2, dtype=np.int64)
+    for place in places:
+        begin[key_of(tokens, reach, place, back) + 1] += 1
+    for key in range(1, len(begin)):
+        begin[key] += begin[key - 1]
+    ordered = np.empty_like(places)
+    for place in places:
+        key = key_of(tokens, reach, place, back)
+        ordered[begin[key]] = place
+        begin[key] += 1
+    return ordered
+
+
+@kernel
+def key_of(tokens: np.ndarray, reach: np.ndarray, place: int, back: int) -> np.int64:
+    """Return the token `back` positions before `place`, numbered from 1; 0 where the context does not reach so far."""
+    return np.int64(0) if back > reach[place] else np.int64(tokens[place - back]) + 1
+
+
+@kernel
+def shared_with_previous(tokens: np.ndarray, reach: np.ndarray, ordered: np.ndarray, first: int) -> np.ndarray:
+    """Return how many keys, from `first` positions back on, each position shares with the one before it in the
+    order, u8[P]."""
+    shared = np.zeros(len(ordered), dtype=np.uint8)
+    for nth in range(1, len(ordered)):
+        for back in range(first, MAX_ORDER):
+            mine = key_of(tokens, reach, ordered[nth], back)
+            if mine != key_of(tokens, reach, ordered[nth - 1], back):
+                break
+            shared[nth] += 1
+    return shared
 
 
 @kernel
@@ -213,9 +266,10 @@ def _adjusted_counts(
     eos: int,
     counts: np.ndarray,
 ) -> None:
-    """Write the adjusted count of the n-gram that ends at each place to `counts` i32[N].
+    """Write the adjusted count of the n-gram that ends at each position to `counts` i32[N].
 
-    Every place to be scored has that of its n-gram, of the places read only one, so that each n-gram counts once.
+    Every position to be scored has the count of its n-gram; of the positions read only one has, so that each n-gram
+    counts once.
     """
     counts[:] = 0
     begin = 0
@@ -239,13 +293,35 @@ def _adjusted_counts(
                         preceded += 1
                         met = True
             opens_document = order > 1 and tokens[last - (order - 1)] == eos
-            count = occurrences if order == LONGEST or opens_document else preceded
+            count = occurrences if order == MAX_ORDER or opens_document else preceded
             for nth in range(begin, end):
                 if by_ngram[nth] >= trained:
                     counts[by_ngram[nth]] = count
             if one_read >= 0:
                 counts[one_read] = count
         begin = end
+
+
+def estimate_discounts(counts_of_counts: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Return discounts f64[4] of counts 0, 1, 2 and more (Chen and Goodman 1998, equation 26), and whether they are
+    those of the formula.
+
+    `counts_of_counts` i64[5]: how many n-grams have each count, up to 4 (entry 0 is ignored). The formula needs some of
+    each, and discounts between 0 and the count; a small text may give neither.
+    """
+    _, once, twice, thrice, four_times = counts_of_counts.tolist()
+    if min(once, twice, thrice) == 0:
+        return np.array(FALLBACK_DISCOUNTS), False
+    share = once / (once + 2 * twice)
+    found = (
+        0.0,
+        1 - 2 * share * twice / once,
+        2 - 3 * share * thrice / twice,
+        3 - 4 * share * four_times / thrice,
+    )
+    if all(0 <= discount <= count for count, discount in enumerate(found)):
+        return np.array(found), True
+    return np.array(FALLBACK_DISCOUNTS), False
 
 
 @kernel
@@ -284,89 +360,7 @@ def _interpolate(
         begin = end
 
 
-FALLBACK = (0.0, 0.5, 1.0, 1.5)
-"""Taken from n-grams counted once, twice, more often, where their own counts give no discounts: KenLM's fallback."""
-
-
-def discounts_of(counts_of_counts: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Discounts f64[4] of counts 0, 1, 2 and more, and whether they are those of the formula.
-
-    `counts_of_counts` i64[5]: how many n-grams have each count, up to 4 (what stands at 0 is not looked at). The
-    formula needs some of each, and discounts between nothing and the count; a small text may give neither.
-    """
-    _, once, twice, thrice, four_times = counts_of_counts.tolist()
-    if min(once, twice, thrice) == 0:
-        return np.array(FALLBACK), False
-    share = once / (once + 2 * twice)
-    found = (
-        0.0,
-        1 - 2 * share * twice / once,
-        2 - 3 * share * thrice / twice,
-        3 - 4 * share * four_times / thrice,
-    )
-    if all(0 <= discount <= count for count, discount in enumerate(found)):
-        return np.array(found), True
-    return np.array(FALLBACK), False
-
-
 @kernel
 def discounted(count: int, discounts: np.ndarray) -> float:
-    """What is left of a count; a count of 3 or more loses the last discount."""
+    """Return a count less its discount; counts of 3 or more have the last discount."""
     return count - discounts[min(count, 3)]
-
-
-LONGEST = 5
-"""Tokens of the longest n-grams."""
-
-
-@kernel
-def reach_of(tokens: np.ndarray, begins: np.ndarray, is_wall: np.ndarray, eos: int) -> np.ndarray:
-    """How many tokens before each place belong to its n-grams, u8[N], at most LONGEST - 1.
-
-    None where the stretch begins (`begins` bool[N]) or behind a wall (`is_wall` bool[vocabulary]); a document's n-grams
-    reach back to the end-of-text token that opens it, and no further.
-    """
-    reach = np.zeros(len(tokens), dtype=np.uint8)
-    for place in range(1, len(tokens)):
-        before = tokens[place - 1]
-        if begins[place] or is_wall[before]:
-            continue
-        reach[place] = 1 if before == eos else min(np.int64(reach[place - 1]) + 1, LONGEST - 1)
-    return reach
-
-
-@kernel
-def key_of(tokens: np.ndarray, reach: np.ndarray, place: int, back: int) -> np.int64:
-    """The token `back` places before `place`, from 1; 0 where the place does not reach so far."""
-    return np.int64(0) if back > reach[place] else np.int64(tokens[place - back]) + 1
-
-
-@kernel
-def sorted_by_token(
-    tokens: np.ndarray, reach: np.ndarray, places: np.ndarray, back: int, vocab_size: int
-) -> np.ndarray:
-    """Places i32[P] in the order of the token `back` places before each; equal ones stay in the order they had."""
-    begin = np.zeros(vocab_size + 2, dtype=np.int64)
-    for place in places:
-        begin[key_of(tokens, reach, place, back) + 1] += 1
-    for key in range(1, len(begin)):
-        begin[key] += begin[key - 1]
-    ordered = np.empty_like(places)
-    for place in places:
-        key = key_of(tokens, reach, place, back)
-        ordered[begin[key]] = place
-        begin[key] += 1
-    return ordered
-
-
-@kernel
-def shared_with_former(tokens: np.ndarray, reach: np.ndarray, ordered: np.ndarray, first: int) -> np.ndarray:
-    """How many keys, from `first` places back on, each place shares with the one before it in the order, u8[P]."""
-    shared = np.zeros(len(ordered), dtype=np.uint8)
-    for nth in range(1, len(ordered)):
-        for back in range(first, LONGEST):
-            mine = key_of(tokens, reach, ordered[nth], back)
-            if mine != key_of(tokens, reach, ordered[nth - 1], back):
-                break
-            shared[nth] += 1
-    return shared

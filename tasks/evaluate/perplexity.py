@@ -1,11 +1,11 @@
-"""Held-out bits per byte: total nats / ln 2 / UTF-8 bytes of the text.
+"""Held-out bits per byte: total nats / ln 2 / UTF-8 bytes of the text, for a GPT, token frequencies, and xz.
 
-Every document is scored alone, in windows that predict each token once; the end-of-text token is no text and is not
-counted. Byte counts are those of the original text, so models with other vocabularies can be compared. Where a text
-has unknown words, which any other text would have given as well, a vocabulary's figures are null: it would look the
-better the more it loses.
+Every document is scored alone, in windows that predict each token once; the end-of-text token is not text and does not
+count. Byte counts are those of the original text, so that models with different vocabularies can be compared. Where a
+text has unknown tokens, which other texts would have produced as well, the figures are null: a vocabulary would look
+better the more text it loses.
 
-The bits of every held-out document, so that two models can be compared document by document.
+The bits of every document are kept too (DOCUMENT_SCORES), so that two models can be compared document by document.
 """
 
 import lzma
@@ -23,21 +23,31 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.schema import DOC_ID_BYTES
 from tasks.artifacts.tables import read_table
 from tasks.common.numeric import seed64, unit_interval
-from tasks.evaluate.scores import NOTHING, HeldoutRows, Measured, ratio
+from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, ratio
 from tasks.tokenizer.base import Tokenizer
 
 XZ_PRESET = 9
-
 MOST_NATS = 700.0
-"""Above this many nats a token perplexity is no number that a double holds."""
-
+"""With more nats per token than this, perplexity overflows a float64."""
 SMOOTHING = 1
 """Added to the count of every token (Laplace)."""
+DOCUMENT_SCORES = pa.schema(
+    [
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("doc_id", pa.binary(DOC_ID_BYTES), nullable=False),
+        pa.field("piece", pa.int16(), nullable=False),
+        pa.field("metric", pa.string(), nullable=False),
+        pa.field("bits", pa.float64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+    ]
+)
+"""`metric` is that of SCORES whose value is the sum of `bits` over the sum of `bytes`. Sources that the vocabulary
+cannot represent without loss have no rows."""
 
 
 @dataclass(frozen=True)
 class HeldoutDocument:
-    """A document, or a piece of one, that is scored."""
+    """A held-out document, or a segment of one, that is scored."""
 
     doc_id: bytes
     piece: int
@@ -48,9 +58,9 @@ class HeldoutDocument:
 def heldout_documents(
     decontaminated: Sequence[Artifact], max_bytes: int, seed: int
 ) -> dict[str, list[HeldoutDocument]]:
-    """Source -> what was held out of it in any of the runs, in a random order by id, until `max_bytes`.
+    """Return source -> the text held out of it in any of the runs, in a random order by id, up to `max_bytes`.
 
-    The last text of a source is cut at a character.
+    The last text of a source is truncated at a character boundary.
     """
     drawn: dict[str, list[tuple[float, HeldoutDocument]]] = {}
     draw = seed64(seed, "evaluate", "heldout")
@@ -67,10 +77,16 @@ def heldout_documents(
 def heldout_texts(
     decontaminated: Sequence[Artifact], max_bytes: int, seed: int
 ) -> tuple[dict[str, list[str]], dict[str, list[str | None]]]:
-    """The texts of `heldout_documents` by source, and the language of each."""
-    chosen = heldout_documents(decontaminated, max_bytes, seed)
-    texts = {source: [one.text for one in mine] for source, mine in chosen.items()}
-    return texts, {source: [one.language for one in mine] for source, mine in chosen.items()}
+    """Return the texts of `heldout_documents` by source, and the language of each."""
+    return texts_and_languages(heldout_documents(decontaminated, max_bytes, seed))
+
+
+def texts_and_languages(
+    documents: Mapping[str, Sequence[HeldoutDocument]],
+) -> tuple[dict[str, list[str]], dict[str, list[str | None]]]:
+    """Return the texts and the languages of documents by source."""
+    texts = {source: [one.text for one in mine] for source, mine in documents.items()}
+    return texts, {source: [one.language for one in mine] for source, mine in documents.items()}
 
 
 def _within(drawn: Sequence[tuple[float, HeldoutDocument]], max_bytes: int) -> list[HeldoutDocument]:
@@ -87,8 +103,8 @@ def _within(drawn: Sequence[tuple[float, HeldoutDocument]], max_bytes: int) -> l
     return chosen
 
 
-class Named(Protocol):
-    """What names a document or a piece of one."""
+class HasDocumentId(Protocol):
+    """The key of a document or of a segment of one."""
 
     @property
     def doc_id(self) -> bytes: ...
@@ -100,12 +116,12 @@ class Named(Protocol):
 class DocumentScores:
     """Collects rows of DOCUMENT_SCORES for the documents of each source, in their order."""
 
-    def __init__(self, documents: Mapping[str, Sequence[Named]]) -> None:
+    def __init__(self, documents: Mapping[str, Sequence[HasDocumentId]]) -> None:
         self._documents = documents
         self.rows: list[dict[str, Any]] = []
 
     def add(self, source: str, metric: str, bits: np.ndarray, sizes: np.ndarray) -> None:
-        """`bits` and the bytes that they stand for, of each document of a source."""
+        """Add the bits of each document of a source, and the bytes that they encode."""
         for one, more, size in zip(self._documents[source], bits.tolist(), sizes.tolist(), strict=True):
             key = {"source": source, "doc_id": one.doc_id, "piece": one.piece}
             self.rows.append({**key, "metric": metric, "bits": more, "bytes": int(size)})
@@ -125,11 +141,13 @@ def heldout_scores(
     advance: Callable[[int], None],
     keep: DocumentScores | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of SCORES: the model, token frequencies of the training text, and xz, by source and as their plain mean.
+    """Return rows of SCORES for the model, token frequencies of the training text, and xz, by source and as their plain
+    mean.
 
-    Without a network that predicts next tokens, the other two alone. Perplexity stands beside the model's bits: of
-    tokens, so that it can be laid beside that of models with the same vocabulary only. `code_lengths` [vocabulary] are
-    `unigram_bits`, `advance` hears how many sources are done, `keep` gets the model's bits of each document.
+    Without a network that predicts next tokens, the rows of the other two alone. Perplexity is per token, so that it
+    compares with that of models with the same vocabulary only. `code_lengths` [vocabulary] are those of
+    `unigram_code_lengths`; `advance` is called with the number of sources done; `keep` collects the model's bits of
+    each document.
     """
     found = HeldoutRows()
     for done, (source, documents) in enumerate(texts.items(), start=1):
@@ -138,7 +156,7 @@ def heldout_scores(
         draw = seed64(seed, "evaluate", "bootstrap", source)
         unknown = sum(int((row == tokenizer.unk).sum()) for row in ids)
         code = np.array([code_lengths[row].sum() for row in ids])
-        measured: dict[str, Measured] = {}
+        measured: dict[str, Measurement] = {}
         bits = {"unigram_bits_per_byte": code}
         if network is not None:
             nats = np.array(text_nats(network, [row.tolist() for row in ids], tokenizer.eos, stride, batch_tokens))
@@ -146,7 +164,7 @@ def heldout_scores(
             tokens = np.array([len(row) for row in ids], dtype=np.int64)
             measured["perplexity"] = perplexity(ratio(nats, tokens, rounds, draw))
         measured = {metric: ratio(above, sizes, rounds, draw) for metric, above in bits.items()} | measured
-        measured["xz_bits_per_byte"] = Measured(xz_bits_per_byte("".join(documents).encode()), None)
+        measured["xz_bits_per_byte"] = Measurement(xz_bits_per_byte("".join(documents).encode()), None)
         if not unknown:
             for metric, above in bits.items():
                 found.add_languages(metric, languages[source], above, sizes)
@@ -155,42 +173,28 @@ def heldout_scores(
         for metric, result in measured.items():
             note = f"{int(sizes.sum())} bytes, {sum(map(len, ids))} tokens"
             if unknown and metric != "xz_bits_per_byte":
-                result = NOTHING
-                note += f", {unknown} of them unknown: no figure, for what they stand for is lost"
+                result = NO_MEASUREMENT
+                note += f", {unknown} of them unknown: no value, since their text is lost"
             found.add(source, metric, result, len(documents), note)
         advance(done)
     return found.rows(rounds, seed)
 
 
-def perplexity(nats_per_token: Measured) -> Measured:
-    """exp(nats per token), its standard error by the delta method."""
+def perplexity(nats_per_token: Measurement) -> Measurement:
+    """Return exp(nats per token), with a standard error by the delta method."""
     if nats_per_token.value is None or nats_per_token.value > MOST_NATS:
-        return NOTHING
+        return NO_MEASUREMENT
     value = math.exp(nats_per_token.value)
-    return Measured(value, None if nats_per_token.stderr is None else value * nats_per_token.stderr)
+    return Measurement(value, None if nats_per_token.stderr is None else value * nats_per_token.stderr)
 
 
-def unigram_bits(unigram: pa.Table, vocab_size: int) -> np.ndarray:
-    """Code length of each token in bits [vocabulary] under its smoothed frequency in what training read."""
+def unigram_code_lengths(unigram: pa.Table, vocab_size: int) -> np.ndarray:
+    """Return the code length of each token in bits [vocabulary] under its smoothed frequency in what training read."""
     counts = np.full(vocab_size, SMOOTHING, dtype=np.float64)
     counts[unigram.column("token").to_numpy()] += unigram.column("count").to_numpy()
     return -np.log2(counts / counts.sum())
 
 
 def xz_bits_per_byte(data: bytes) -> float:
-    """Bits that xz (LZMA, preset 9) needs for a byte of `data`, container included."""
+    """Return the bits that xz (LZMA, preset 9) needs per byte of `data`, container included."""
     return 8 * len(lzma.compress(data, preset=XZ_PRESET)) / len(data)
-
-
-DOCUMENT_SCORES = pa.schema(
-    [
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("doc_id", pa.binary(DOC_ID_BYTES), nullable=False),
-        pa.field("piece", pa.int16(), nullable=False),
-        pa.field("metric", pa.string(), nullable=False),
-        pa.field("bits", pa.float64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-    ]
-)
-"""`metric` is that of SCORES whose value is the sum of `bits` over the sum of `bytes`. Sources of which the vocabulary
-loses text have no rows."""

@@ -1,6 +1,5 @@
-"""The evaluate stage from end to end: held-out text, what the network was trained for, the 5-gram, each benchmark,
-samples; one unit of work each.
-"""
+"""The evaluate stage from end to end, one unit of work each: held-out text, the training objective, the 5-gram, each
+benchmark, checks of generated text, samples."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -25,13 +24,13 @@ from tasks.artifacts.schema import SCORES
 from tasks.artifacts.tables import read_table, table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.evaluate.benchmarks.items import items_of, leak_states
-from tasks.evaluate.benchmarks.likelihood import choices_of
+from tasks.evaluate.benchmarks.likelihood import make_scorer
 from tasks.evaluate.benchmarks.run import BenchmarkScores, benchmark_scores, declined_scores
 from tasks.evaluate.comparison import GAPS, ITEM_SCORES
 from tasks.evaluate.config import EvaluateConfig
-from tasks.evaluate.forgetting import gate_facts, gate_scores, gated_model
+from tasks.evaluate.forgetting import gate_rises, gate_scores, gated_model
 from tasks.evaluate.masked_lm import pair_scores, pseudo_scores
-from tasks.evaluate.memorization import OVERLAPS, written_text
+from tasks.evaluate.memorization import OVERLAPS, check_generated_text
 from tasks.evaluate.ngram_baseline import ngram_scores
 from tasks.evaluate.perplexity import (
     DOCUMENT_SCORES,
@@ -39,7 +38,8 @@ from tasks.evaluate.perplexity import (
     HeldoutDocument,
     heldout_documents,
     heldout_scores,
-    unigram_bits,
+    texts_and_languages,
+    unigram_code_lengths,
 )
 from tasks.evaluate.samples import write_samples
 from tasks.evaluate.span_corruption import span_scores
@@ -51,34 +51,34 @@ MOST_LOGITS = 1 << 25
 
 NGRAM_UNIT, OBJECTIVE_UNIT, CHECKS_UNIT, SAMPLES_UNIT, GATE_UNIT = "5gram", "objective", "checks", "samples", "gate"
 
-HEADLINES = ("bits_per_byte", "pseudo_bits_per_byte", "target_bits_per_byte", "masked_accuracy", "next_accuracy")
-"""Metrics of held-out text that a summary shows; the first has no name beside its task."""
+KEY_METRICS = ("bits_per_byte", "pseudo_bits_per_byte", "target_bits_per_byte", "masked_accuracy", "next_accuracy")
+"""Metrics of held-out text that a summary shows; the key of the first one is the name of its task alone."""
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What is evaluated, and on what it was trained."""
+class TrainedModel:
+    """The model under evaluation, and what it was trained on."""
 
     network: Network
     tokenizer: Tokenizer
     sequences: Artifact
     description: dict[str, Any]
-    """Of the model: how it was trained."""
+    """The model's description: how it was trained."""
 
     @property
     def rows(self) -> pa.Schema:
-        """The schema of the rows that training read."""
+        """The schema of the training sequences."""
         return read_table(self.sequences.files("sequences")[0]).schema
 
     @property
     def row_format(self) -> RowFormat | None:
-        """What these rows say of themselves."""
+        """The format of the training sequences."""
         return RowFormat.of(self.rows)
 
     @property
     def code_lengths(self) -> Any:
         """Bits of each token [vocabulary] by its frequency in training."""
-        return unigram_bits(self.sequences.table("unigram"), self.tokenizer.vocab_size)
+        return unigram_code_lengths(self.sequences.table("unigram"), self.tokenizer.vocab_size)
 
 
 def evaluate_model(
@@ -89,29 +89,31 @@ def evaluate_model(
     config: EvaluateConfig,
     workspace: Workspace,
 ) -> StageReport:
-    """Write SCORES and the samples table. The last of `decontaminated` is the run's own, whose items are asked; text
-    held out and leaks are those of all.
+    """Write SCORES and the samples table. The last of `decontaminated` is the run's own, whose benchmark items are
+    scored; held-out text and leaks are those of all.
 
-    Raises InputError when the model was trained with another tokenizer, or a gate cannot speak of it.
+    Raises InputError when the model was trained with another tokenizer, or the forgetting gate does not apply to it.
     """
     tokenizer = open_tokenizer(vocab)
-    folder = _checked_folder(model)
+    folder = _verified_folder(model)
     network = load_model(folder, tokenizer.digest)
-    trained = Trained(network, tokenizer, sequences, json.loads((folder / DESCRIPTION).read_text()))
+    trained = TrainedModel(network, tokenizer, sequences, json.loads((folder / DESCRIPTION).read_text()))
     documents = heldout_documents(decontaminated, config.heldout_max_bytes, config.seed)
-    texts = {source: [one.text for one in mine] for source, mine in documents.items()}
+    texts, _ = texts_and_languages(documents)
     gated = None if config.gate is None else gated_model(model, vocab, network, tokenizer)
     batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
     with _threads(config.threads):
-        _score_unit(unit_name(0), workspace, lambda: _heldout(trained, documents, config, batch_tokens, workspace))
+        _write_scores(
+            unit_name(0), workspace, lambda: _score_heldout(trained, documents, config, batch_tokens, workspace)
+        )
         if gated is not None:
-            _score_unit(GATE_UNIT, workspace, lambda: gate_scores(gated, texts, config, batch_tokens))
+            _write_scores(GATE_UNIT, workspace, lambda: gate_scores(gated, texts, config, batch_tokens))
         if not isinstance(network, GPT):
-            _score_unit(OBJECTIVE_UNIT, workspace, lambda: _of_objective(trained, documents, config, batch_tokens))
-        _score_unit(NGRAM_UNIT, workspace, lambda: _ngrams(trained, texts, config))
-        _benchmark_units(trained, decontaminated, config, workspace)
+            _write_scores(OBJECTIVE_UNIT, workspace, lambda: _score_objective(trained, documents, config, batch_tokens))
+        _write_scores(NGRAM_UNIT, workspace, lambda: _score_ngrams(trained, texts, config))
+        _score_benchmarks(trained, decontaminated, config, workspace)
         if isinstance(network, GPT) and config.checked_texts and workspace.finished(CHECKS_UNIT) is None:
-            rows, overlaps = written_text(network, tokenizer, sequences, texts, config)
+            rows, overlaps = check_generated_text(network, tokenizer, sequences, texts, config)
             with workspace.unit(CHECKS_UNIT) as unit:
                 table = pa.Table.from_pylist(rows, schema=SCORES)
                 write_table(unit, "scores", table, table_file_name("scores", CHECKS_UNIT))
@@ -122,27 +124,27 @@ def evaluate_model(
     report = StageReport()
     tables = [read_table(workspace.file(record.name)) for record in workspace.records() if record.table == "scores"]
     scores = pa.concat_tables(tables)
-    report.facts["headline"] = headline(scores)
-    report.facts["gaps"] = _gaps_beyond_chance(workspace)
+    report.facts["headline"] = key_figures(scores)
+    report.facts["gaps"] = _significant_gaps(workspace)
     if config.gate is not None:
-        report.facts["gate"] = gate_facts(config.gate, scores.to_pylist())
+        report.facts["gate"] = gate_rises(config.gate, scores.to_pylist())
     return report
 
 
-def _checked_folder(model: Artifact) -> Path:
-    """The artifact's folder, once the bytes of weights and description agree with the manifest."""
+def _verified_folder(model: Artifact) -> Path:
+    """Return the artifact's folder, after checking the bytes of weights and description against the manifest."""
     model.file(DESCRIPTION)
     return model.file(WEIGHTS).parent
 
 
-def _heldout(
-    trained: Trained,
+def _score_heldout(
+    trained: TrainedModel,
     documents: dict[str, list[HeldoutDocument]],
     config: EvaluateConfig,
     batch_tokens: int,
     workspace: Workspace,
 ) -> BenchmarkScores:
-    texts, languages = _texts_and_languages(documents)
+    texts, languages = texts_and_languages(documents)
     keep = DocumentScores(documents)
     rows = heldout_scores(
         trained.network if isinstance(trained.network, GPT) else None,
@@ -160,26 +162,21 @@ def _heldout(
     return BenchmarkScores(rows, documents=keep.rows)
 
 
-def _texts_and_languages(documents: dict[str, list[HeldoutDocument]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    texts = {source: [one.text for one in mine] for source, mine in documents.items()}
-    return texts, {source: [one.language for one in mine] for source, mine in documents.items()}
-
-
-def _of_objective(
-    trained: Trained, documents: dict[str, list[HeldoutDocument]], config: EvaluateConfig, batch_tokens: int
+def _score_objective(
+    trained: TrainedModel, documents: dict[str, list[HeldoutDocument]], config: EvaluateConfig, batch_tokens: int
 ) -> BenchmarkScores:
-    """What a BERT or a T5 was trained for, on held-out text."""
-    texts, languages = _texts_and_languages(documents)
+    """Score a BERT or a T5 by its training objective on held-out text."""
+    texts, languages = texts_and_languages(documents)
     keep = DocumentScores(documents)
     row_format = trained.row_format
-    assert row_format is not None, "a trainer of BERT or T5 has read what its rows are"
-    drawn: dict[str, Any] = {
+    assert row_format is not None, "sequences of BERT and T5 declare their format"
+    shared: dict[str, Any] = {
         "batch_tokens": batch_tokens,
         "rounds": config.bootstrap_rounds,
         "seed": config.seed,
     }
     if not isinstance(trained.network, BERT):
-        assert not isinstance(trained.network, GPT), "a GPT is trained for text itself"
+        assert not isinstance(trained.network, GPT), "held-out bits per byte are a GPT's objective"
         length = trained.rows.field("tokens").type.list_size
         rows = span_scores(
             trained.network,
@@ -190,11 +187,11 @@ def _of_objective(
             row_format,
             row_length=length,
             keep=keep,
-            **drawn,
+            **shared,
         )
         return BenchmarkScores(rows, documents=keep.rows)
     rows = pseudo_scores(
-        trained.network, trained.tokenizer, texts, languages, most_tokens=config.hidden_tokens, keep=keep, **drawn
+        trained.network, trained.tokenizer, texts, languages, most_tokens=config.hidden_tokens, keep=keep, **shared
     )
     if not trained.sequences.rows("heldout_rows"):
         return BenchmarkScores(rows, documents=keep.rows)
@@ -206,12 +203,12 @@ def _of_objective(
         row_format,
         masked_share=trained.description["train"]["masked_share"],
         most_bytes=config.heldout_max_bytes,
-        **drawn,
+        **shared,
     )
     return BenchmarkScores(rows, documents=keep.rows)
 
 
-def _ngrams(trained: Trained, texts: dict[str, list[str]], config: EvaluateConfig) -> list[dict[str, Any]]:
+def _score_ngrams(trained: TrainedModel, texts: dict[str, list[str]], config: EvaluateConfig) -> list[dict[str, Any]]:
     return ngram_scores(
         trained.tokenizer,
         texts,
@@ -222,12 +219,12 @@ def _ngrams(trained: Trained, texts: dict[str, list[str]], config: EvaluateConfi
     )
 
 
-def _benchmark_units(
-    trained: Trained, decontaminated: Sequence[Artifact], config: EvaluateConfig, workspace: Workspace
+def _score_benchmarks(
+    trained: TrainedModel, decontaminated: Sequence[Artifact], config: EvaluateConfig, workspace: Workspace
 ) -> None:
     if not decontaminated[-1].rows("items"):
         return
-    choices = choices_of(trained.network, trained.row_format)
+    choices = make_scorer(trained.network, trained.row_format)
     items = decontaminated[-1].table("items")
     leaks = pa.concat_tables(artifact.table("leaks") for artifact in decontaminated)
     benchmarks = sorted(set(items.column("benchmark").to_pylist()))
@@ -246,11 +243,13 @@ def _benchmark_units(
             states = leak_states(leaks, benchmark)
             return benchmark_scores(choices, trained.tokenizer, benchmark, mine, states, config, advance=advance)
 
-        _score_unit(unit_name(number), workspace, scores)
+        _write_scores(unit_name(number), workspace, scores)
 
 
-def _score_unit(unit: str, workspace: Workspace, scores: Callable[[], list[dict[str, Any]] | BenchmarkScores]) -> None:
-    """Write what `scores` gives as one unit, unless an earlier build has."""
+def _write_scores(
+    unit: str, workspace: Workspace, scores: Callable[[], list[dict[str, Any]] | BenchmarkScores]
+) -> None:
+    """Write the result of `scores` as one unit, unless an earlier build has written it."""
     if workspace.finished(unit) is not None:
         return
     found = scores()
@@ -263,14 +262,14 @@ def _score_unit(unit: str, workspace: Workspace, scores: Callable[[], list[dict[
     }
     with workspace.unit(unit) as writing:
         for name, (rows, schema) in tables.items():
-            # The first unit holds all tables, so that a run without benchmarks has empty ones.
+            # The first unit writes all tables, so that a run without benchmarks has empty ones.
             if rows or name == "scores" or unit == unit_name(0):
                 write_table(writing, name, pa.Table.from_pylist(rows, schema=schema), table_file_name(name, unit))
 
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """The arithmetic uses `count` threads within the block: another number gives other last bits."""
+    """Limit arithmetic to `count` threads within the block: another number changes the last bits of results."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -279,18 +278,19 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _gaps_beyond_chance(workspace: Workspace) -> list[dict[str, Any]]:
-    """Gaps between leaked and clean items that chance would hardly give."""
+def _significant_gaps(workspace: Workspace) -> list[dict[str, Any]]:
+    """Return the gaps between leaked and clean items that are significant."""
     files = [record.name for record in workspace.records() if record.table == "gaps"]
     return [row for name in files for row in read_table(workspace.file(name)).to_pylist() if row["beyond_chance"]]
 
 
-def headline(scores: pa.Table) -> dict[str, float | None]:
-    """The few numbers that a summary shows: those of held-out text, and `acc` or `exact` on all items by benchmark."""
+def key_figures(scores: pa.Table) -> dict[str, float | None]:
+    """Return the few numbers that a summary shows: those of held-out text, and `acc` or `exact` on all items by
+    benchmark."""
     chosen: dict[str, float | None] = {}
     for row in scores.to_pylist():
-        if row["task"].startswith("heldout/") and row["metric"] in HEADLINES:
-            name = row["task"] if row["metric"] == HEADLINES[0] else f"{row['task']}/{row['metric']}"
+        if row["task"].startswith("heldout/") and row["metric"] in KEY_METRICS:
+            name = row["task"] if row["metric"] == KEY_METRICS[0] else f"{row['task']}/{row['metric']}"
             chosen[name] = row["value"]
         elif row["metric"] in ("acc", "exact") and row["subset"] == "all":
             chosen[f"{row['task']}/{row['shots']}-shot"] = row["value"]

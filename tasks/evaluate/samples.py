@@ -1,6 +1,5 @@
-"""Text that the model writes, the same for the same seed: a GPT continues prompts, a BERT fills masks and a T5 writes
-what is missing of held-out text, beside what really stands there.
-"""
+"""Samples of generated text, the same for the same seed: a GPT continues prompts, a BERT fills masks, and a T5
+generates what is missing of held-out text; what the text really has there is recorded with them."""
 
 from collections.abc import Sequence
 
@@ -20,7 +19,7 @@ from model.nn.gpt import GPT
 from model.nn.t5 import T5
 from tasks.common.numeric import seed64
 from tasks.evaluate.config import EvaluateConfig
-from tasks.evaluate.masked_lm import chosen_places
+from tasks.evaluate.masked_lm import choose_positions
 from tasks.tokenizer.base import Tokenizer
 
 SAMPLES = pa.schema(
@@ -32,22 +31,23 @@ SAMPLES = pa.schema(
         pa.field("truth", pa.string()),
     ]
 )
-"""`text` is what follows the prompt, up to the end of text or `sample_tokens`. Where the prompt has holes (`HOLE`), it
-is what the model puts there, and `truth` what stood there, both with `BETWEEN` between one hole and the next."""
+"""`text` is what follows the prompt, up to the end of text or `sample_tokens`. Where the prompt has blanks
+(`BLANK`), it is what the model puts there, and `truth` what the text has there, both with `BETWEEN` from one blank
+to the next."""
 PROMPT_CHARS = 60
-HOLE, BETWEEN = "___", " | "
+BLANK, BETWEEN = "___", " | "
 HIDDEN_SHARE = 0.15
-"""Tokens of a BERT's sample that are hidden."""
+"""Share of the tokens of a BERT's sample that are masked."""
 
 
 def heldout_prompts(texts: dict[str, list[str]]) -> tuple[str, ...]:
-    """The beginning of the first held-out document of each source."""
+    """Return the beginning of the first held-out document of each source."""
     prompts = [heldout_prompt(text) for documents in texts.values() for text in documents[:1]]
     return tuple(prompt for prompt in prompts if prompt)
 
 
 def heldout_prompt(text: str) -> str:
-    """The beginning of a text, cut before a blank where there is one."""
+    """Return the beginning of a text, cut before a space where there is one."""
     beginning = text.strip()[:PROMPT_CHARS]
     whole = beginning.rpartition(" ")[0] if len(text.strip()) > PROMPT_CHARS else beginning
     return whole or beginning
@@ -60,23 +60,23 @@ def write_samples(
     texts: dict[str, list[str]],
     config: EvaluateConfig,
 ) -> pa.Table:
-    """SAMPLES: a row for every prompt and temperature. `row_format` is that of the rows that training read."""
+    """Return SAMPLES: a row for every prompt and temperature. `row_format` is that of the training sequences."""
     if isinstance(network, GPT):
-        rows = _continued(network, tokenizer, config.prompts or heldout_prompts(texts), config)
+        rows = _continue_prompts(network, tokenizer, config.prompts or heldout_prompts(texts), config)
     else:
-        assert row_format is not None, "a trainer of BERT or T5 has read what its rows are"
+        assert row_format is not None, "sequences of BERT and T5 declare their format"
         most = min(config.sample_tokens, network.config.context - FRAME_TOKENS)
         beginnings = [ids[:most] for texts in texts.values() for ids in tokenizer.encode_batch(texts[:1])]
         rows = []
         for ids in (ids for ids in beginnings if len(ids) > 1):
             if isinstance(network, BERT):
-                rows += _masks_filled(network, tokenizer, row_format, ids, config)
+                rows += _fill_masks(network, tokenizer, row_format, ids, config)
             else:
-                rows += _targets_written(network, tokenizer, row_format, ids, config)
+                rows += _write_targets(network, tokenizer, row_format, ids, config)
     return pa.Table.from_pylist(rows, schema=SAMPLES)
 
 
-def _continued(
+def _continue_prompts(
     network: GPT, tokenizer: Tokenizer, prompts: Sequence[str], config: EvaluateConfig
 ) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
@@ -97,74 +97,77 @@ def _continued(
     return rows
 
 
-def _masks_filled(
+def _fill_masks(
     network: BERT, tokenizer: Tokenizer, row_format: RowFormat, ids: np.ndarray, config: EvaluateConfig
 ) -> list[dict[str, object]]:
-    """The beginning of a text with some of its tokens hidden, filled at each temperature."""
+    """Return the beginning of a text with some of its tokens masked, filled at each temperature."""
     draw = seed64(config.seed, "evaluate", "hidden sample", tokenizer.decode(ids))
-    holes = chosen_places(len(ids), max(1, round(HIDDEN_SHARE * len(ids))), draw)
+    blank_ids = choose_positions(len(ids), max(1, round(HIDDEN_SHARE * len(ids))), draw)
     hidden = ids.copy()
-    hidden[holes] = row_format.mask
-    missing = [tokenizer.decode_following([token]) for token in ids[holes]]
-    prompt = with_holes(tokenizer, hidden, {row_format.mask}, missing)
+    hidden[blank_ids] = row_format.mask
+    missing = [tokenizer.decode_following([token]) for token in ids[blank_ids]]
+    prompt = with_blanks(tokenizer, hidden, {row_format.mask}, missing)
     allowed_V = torch.ones(tokenizer.vocab_size, dtype=torch.bool)
     allowed_V[list(row_format.special)] = False
     row = Frame(row_format.cls, row_format.sep, row_format.mask).around(hidden.tolist())
-    truth = told_apart(missing)
+    truth = join_fillings(missing)
     rows: list[dict[str, object]] = []
     for temperature in config.temperatures:
         seed = _seed(config, temperature, prompt)
         sampling = Sampling(temperature, config.top_p, seed=seed)
-        filled = fill_masks(network, row, (holes + 1).tolist(), allowed_V.expand(len(holes), -1), sampling)
-        text = told_apart([tokenizer.decode_following([one.token]) for one in filled])
+        filled = fill_masks(network, row, (blank_ids + 1).tolist(), allowed_V.expand(len(blank_ids), -1), sampling)
+        text = join_fillings([tokenizer.decode_following([one.token]) for one in filled])
         rows.append({"prompt": prompt, "text": text, "temperature": temperature, "seed": seed, "truth": truth})
     return rows
 
 
-def _targets_written(
+def _write_targets(
     network: T5, tokenizer: Tokenizer, row_format: RowFormat, ids: np.ndarray, config: EvaluateConfig
 ) -> list[dict[str, object]]:
-    """The beginning of a text as training corrupts it, and what the decoder writes at each temperature."""
+    """Return the beginning of a text corrupted as in training, and what the decoder generates at each temperature."""
     first = np.zeros(1, dtype=np.int64)
     corrupted = Denoiser(row_format, config.seed, len(ids))(ids[None].astype(np.int64), first, first)
     inputs = corrupted.inputs_BT[0, : corrupted.input_lengths_B[0]]
     targets = corrupted.targets_BU[0][corrupted.targets_BU[0] != NO_LOSS]
-    holes = {*row_format.sentinels, row_format.mask}
-    missing = fillings(tokenizer, targets.tolist(), holes)
-    prompt = with_holes(tokenizer, inputs[:-1], holes, missing)
+    blank_ids = {*row_format.sentinels, row_format.mask}
+    missing = fillings(tokenizer, targets.tolist(), blank_ids)
+    prompt = with_blanks(tokenizer, inputs[:-1], blank_ids, missing)
     writing = DecoderTokens(row_format.pad, row_format.eos)
     rows: list[dict[str, object]] = []
     for temperature in config.temperatures:
         seed = _seed(config, temperature, prompt)
         sampling = Sampling(temperature, config.top_p, seed=seed)
         written = list(stream_target(network, inputs.tolist(), writing, sampling, max_new_tokens=len(targets)))
-        text, truth = told_apart(fillings(tokenizer, written, holes)), told_apart(missing)
+        text, truth = join_fillings(fillings(tokenizer, written, blank_ids)), join_fillings(missing)
         rows.append({"prompt": prompt, "text": text, "temperature": temperature, "seed": seed, "truth": truth})
     return rows
 
 
-def with_holes(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, holes: set[int], missing: Sequence[str]) -> str:
-    """The text of `ids`, with a hole in place of each id of `holes`, behind a blank where what is missing has one."""
-    first, *others = _between(tokenizer, ids, holes)
+def with_blanks(
+    tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, blank_ids: set[int], missing: Sequence[str]
+) -> str:
+    """Return the text of `ids` with a blank in place of each id of `blank_ids`, after a space where the missing text
+    begins with one."""
+    first, *others = _split_at_blanks(tokenizer, ids, blank_ids)
     blanks = [" " if text.startswith(" ") else "" for text in missing] + [""] * len(others)
-    return (first + "".join(f"{blank}{HOLE}{part}" for blank, part in zip(blanks, others, strict=False))).strip()
+    return (first + "".join(f"{blank}{BLANK}{part}" for blank, part in zip(blanks, others, strict=False))).strip()
 
 
-def fillings(tokenizer: Tokenizer, ids: Sequence[int], holes: set[int]) -> list[str]:
-    """What stands behind each id of `holes` in what a decoder wrote; all of it where it has none."""
-    parts = _between(tokenizer, ids, holes)
+def fillings(tokenizer: Tokenizer, ids: Sequence[int], blank_ids: set[int]) -> list[str]:
+    """Return what follows each id of `blank_ids` in a decoder's output; all of it where it has none of them."""
+    parts = _split_at_blanks(tokenizer, ids, blank_ids)
     return parts[1:] if len(parts) > 1 and not parts[0] else parts
 
 
-def told_apart(texts: Sequence[str]) -> str:
-    """Fillings in one line; blanks and line ends alone between quotation marks."""
+def join_fillings(texts: Sequence[str]) -> str:
+    """Return the fillings in one line, those of whitespace alone in quotation marks."""
     return BETWEEN.join(text.strip() or repr(text) for text in texts)
 
 
-def _between(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, holes: set[int]) -> list[str]:
+def _split_at_blanks(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, blank_ids: set[int]) -> list[str]:
     parts: list[list[int]] = [[]]
     for token in ids:
-        if int(token) in holes:
+        if int(token) in blank_ids:
             parts.append([])
         else:
             parts[-1].append(int(token))

@@ -1,9 +1,5 @@
-"""One row of SCORES.
-
-Numbers with their standard errors: ratios of sums over documents, by source and as the sources' plain mean.
-
-Long texts in stretches that a network can read at once.
-"""
+"""Rows of SCORES: ratios of sums over documents with bootstrapped standard errors, by source, by language, and as
+the sources' plain mean."""
 
 import math
 from collections.abc import Sequence
@@ -13,6 +9,20 @@ from typing import Any
 import numpy as np
 
 from tasks.common.numeric import seed64
+
+LANGUAGE = "language/"
+"""Prefix of the names of tasks that are held-out text by language; those by source begin with `heldout/`."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A value and its standard error; None where there can be none."""
+
+    value: float | None
+    stderr: float | None
+
+
+NO_MEASUREMENT = Measurement(None, None)
 
 
 def score_row(
@@ -26,7 +36,7 @@ def score_row(
     subset: str = "all",
     note: str = "",
 ) -> dict[str, Any]:
-    """A row of SCORES as a dict; a value that is not a finite number becomes null."""
+    """Return a row of SCORES; a value that is not finite becomes null."""
     return {
         "task": task,
         "metric": metric,
@@ -39,78 +49,30 @@ def score_row(
     }
 
 
-LANGUAGE = "language/"
-"""What the names of tasks begin with that are held-out text by language; those by source begin with `heldout/`."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A number and its standard error; None where there can be none."""
-
-    value: float | None
-    stderr: float | None
-
-
-NOTHING = Measured(None, None)
-
-
-def ratio(above: np.ndarray, below: np.ndarray, rounds: int, seed: int) -> Measured:
-    """Sum of `above` [documents] over sum of `below` [documents] (bits over bytes, right answers over answers), with
-    the standard error of a document bootstrap.
-
-    Documents are drawn with replacement `rounds` times (Efron, 1979); one document alone has no standard error. A draw
-    of documents without anything below is passed over.
-    """
-    if not below.sum():
-        return NOTHING
-    value = float(above.sum() / below.sum())
-    if len(above) < 2:
-        return Measured(value, None)
-    # Raw words of a counter-based generator, so that another NumPy draws the same documents.
-    drawn = np.random.Philox(key=seed).random_raw(rounds * len(above)).reshape(rounds, -1) % np.uint64(len(above))
-    index = drawn.astype(np.int64)
-    sums = below[index].sum(axis=1)
-    held = sums > 0
-    return Measured(value, float((above[index].sum(axis=1)[held] / sums[held]).std(ddof=1)))
-
-
-def plain_mean(results: Sequence[Measured]) -> Measured:
-    """Mean over sources, each counting the same (Paloma), with the standard error of independent sources; None where
-    one of them has no value."""
-    values = [result.value for result in results if result.value is not None]
-    if len(values) < len(results):
-        return NOTHING
-    value = sum(values) / len(values)
-    errors = [result.stderr for result in results if result.stderr is not None]
-    if len(errors) < len(results):
-        return Measured(value, None)
-    return Measured(value, math.sqrt(sum(error**2 for error in errors)) / len(results))
-
-
 class HeldoutRows:
-    """Rows of SCORES about held-out text: sources one after the other, their plain mean, and languages.
+    """Collects rows of SCORES about held-out text: by source, their plain mean, and by language.
 
-    Languages are those of documents, whatever their source; a language's documents are taken together.
+    Languages are those of documents, whatever their source; all documents of a language are pooled.
     """
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
-        self._by_metric: dict[str, list[tuple[Measured, int]]] = {}
+        self._by_metric: dict[str, list[tuple[Measurement, int]]] = {}
         self._by_language: dict[tuple[str, str], list[tuple[float, float]]] = {}
 
-    def add(self, source: str, metric: str, measured: Measured, documents: int, note: str) -> None:
-        """One number of one source, which rests on so many documents."""
+    def add(self, source: str, metric: str, measured: Measurement, documents: int, note: str) -> None:
+        """Add one metric of one source, measured on `documents` documents."""
         self._rows.append(_row(f"heldout/{source}", metric, measured, documents, note))
         self._by_metric.setdefault(metric, []).append((measured, documents))
 
     def add_languages(self, metric: str, languages: Sequence[str | None], above: np.ndarray, below: np.ndarray) -> None:
-        """The documents of one source for the figures by language; those without one count in none."""
+        """Add the documents of one source to the metrics by language; those without a language count in none."""
         for language, *pair in zip(languages, above.tolist(), below.tolist(), strict=True):
             if language is not None:
                 self._by_language.setdefault((language, metric), []).append((pair[0], pair[1]))
 
     def rows(self, rounds: int = 0, seed: int = 0) -> list[dict[str, Any]]:
-        """All rows; the mean of a number that a source lacks is null. Languages are bootstrapped by `rounds`."""
+        """Return all rows; the mean of a metric that a source lacks is null. Languages are bootstrapped by `rounds`."""
         means = [
             _row(
                 "heldout/all",
@@ -131,12 +93,45 @@ class HeldoutRows:
         return [*self._rows, *means, *languages]
 
 
-def _row(task: str, metric: str, measured: Measured, documents: int, note: str) -> dict[str, Any]:
+def _row(task: str, metric: str, measured: Measurement, documents: int, note: str) -> dict[str, Any]:
     return score_row(task, metric, n=documents, value=measured.value, stderr=measured.stderr, note=note)
 
 
-def even_cuts(tokens: int, most: int) -> list[tuple[int, int]]:
-    """(begin, end) of as few stretches as hold at most `most` tokens each, of lengths that differ by one at most; none
-    for no tokens."""
+def plain_mean(results: Sequence[Measurement]) -> Measurement:
+    """Return the mean over sources, each counting the same (Paloma), with the standard error of independent sources;
+    no value where one of them has none."""
+    values = [result.value for result in results if result.value is not None]
+    if len(values) < len(results):
+        return NO_MEASUREMENT
+    value = sum(values) / len(values)
+    errors = [result.stderr for result in results if result.stderr is not None]
+    if len(errors) < len(results):
+        return Measurement(value, None)
+    return Measurement(value, math.sqrt(sum(error**2 for error in errors)) / len(results))
+
+
+def ratio(above: np.ndarray, below: np.ndarray, rounds: int, seed: int) -> Measurement:
+    """Return the sum of `above` [documents] over the sum of `below` [documents] (bits over bytes, right answers over
+    answers), with the standard error of a document bootstrap.
+
+    Documents are drawn with replacement `rounds` times (Efron 1979); a single document has no standard error. A draw
+    whose `below` sums to 0 is skipped.
+    """
+    if not below.sum():
+        return NO_MEASUREMENT
+    value = float(above.sum() / below.sum())
+    if len(above) < 2:
+        return Measurement(value, None)
+    # Raw words of a counter-based generator, so that every version of NumPy draws the same documents.
+    drawn = np.random.Philox(key=seed).random_raw(rounds * len(above)).reshape(rounds, -1) % np.uint64(len(above))
+    index = drawn.astype(np.int64)
+    sums = below[index].sum(axis=1)
+    held = sums > 0
+    return Measurement(value, float((above[index].sum(axis=1)[held] / sums[held]).std(ddof=1)))
+
+
+def split_evenly(tokens: int, most: int) -> list[tuple[int, int]]:
+    """Return (begin, end) of the fewest segments of at most `most` tokens each, whose lengths differ by at most one;
+    none for no tokens."""
     count = -(-tokens // most)
     return [(tokens * nth // count, tokens * (nth + 1) // count) for nth in range(count)]

@@ -1,9 +1,9 @@
-"""Held-out text corrupted as T5's training corrupts it, and how well the decoder writes what is missing.
+"""Held-out loss of a T5: text corrupted as in training, and how well the decoder predicts the targets.
 
-Each document is corrupted alone, in as few rows of training's length as it takes, once. The loss per target is what
-training minimises, sentinels and end of text included; bits per byte are those of the text in the targets, beside the
-code length of the same tokens by their frequency in training. They are not bits per byte of the text as a whole: the
-encoder has read what stands around.
+Each document is corrupted alone, once, in as few sequences of training's length as it needs. The loss per target is
+what training minimises, sentinels and end of text included; bits per byte are those of the text in the targets, with
+the code length of the same tokens by their frequency in training for comparison. They are not bits per byte of the text
+as a whole, since the encoder has read what surrounds the targets.
 """
 
 import math
@@ -19,13 +19,13 @@ from model.inference.scoring import target_nats
 from model.nn.t5 import T5
 from tasks.common.numeric import seed64
 from tasks.evaluate.perplexity import DocumentScores
-from tasks.evaluate.scores import NOTHING, HeldoutRows, even_cuts, ratio
+from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, ratio, split_evenly
 from tasks.tokenizer.base import Tokenizer
 
 LOSS, BITS, UNIGRAM_BITS = "target_nats_per_token", "target_bits_per_byte", "unigram_target_bits_per_byte"
 
 TEXT_LOSS, UNIGRAM_TEXT_LOSS = "text_target_nats_per_token", "unigram_text_target_nats_per_token"
-"""Of targets that are text, which the frequencies of tokens know; sentinels follow from where they stand."""
+"""Loss of targets that are text, for which token frequencies give a baseline; sentinels follow from their positions."""
 
 
 def span_scores(
@@ -42,10 +42,10 @@ def span_scores(
     seed: int,
     keep: DocumentScores | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of SCORES by source and as their plain mean.
+    """Return rows of SCORES by source and as their plain mean.
 
-    `code_lengths` [vocabulary] are bits of each token by its frequency, `row_length` the tokens of a row of training;
-    `keep` gets the bits of each document's targets.
+    `code_lengths` [vocabulary] are bits of each token by its frequency, `row_length` the tokens of a training sequence;
+    `keep` collects the bits of each document's targets.
     """
     corrupt = Denoiser(row_format, seed, row_length)
     batch_rows = max(1, batch_tokens // row_length)
@@ -69,13 +69,13 @@ def span_scores(
             f"{row_format.denoising} of {len(rows)} rows of at most {row_length} tokens; {int(targets.sum())} targets,"
             f" their text {int(size.sum())} bytes"
         )
-        lost = _lost(tokenizer, unknown)
+        lost = _missing_figure_note(tokenizer, unknown)
         draw = seed64(seed, "evaluate", "bootstrap", source)
         found.add(source, LOSS, ratio(nats, targets, rounds, draw), len(documents), note)
         for metric, above in ((TEXT_LOSS, bits), (UNIGRAM_TEXT_LOSS, code)):
             found.add(source, metric, ratio(above * math.log(2), text, rounds, draw), len(documents), note)
         for metric, above in ((BITS, bits), (UNIGRAM_BITS, code)):
-            measured = NOTHING if lost else ratio(above, size, rounds, draw)
+            measured = NO_MEASUREMENT if lost else ratio(above, size, rounds, draw)
             found.add(source, metric, measured, len(documents), f"{note}{lost}")
             if not lost:
                 found.add_languages(metric, languages[source], above, size)
@@ -85,8 +85,9 @@ def span_scores(
 
 
 def document_rows(ids: Sequence[np.ndarray], row_length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """The document of each row i64[R], and the rows i64[R, L]: each document alone, cut evenly, behind it padding."""
-    cuts = [(number, *cut) for number, row in enumerate(ids) for cut in even_cuts(len(row), row_length)]
+    """Return the document of each row, i64[R], and the rows, i64[R, L]: each document alone, split evenly and
+    padded."""
+    cuts = [(number, *cut) for number, row in enumerate(ids) for cut in split_evenly(len(row), row_length)]
     rows = np.full((len(cuts), row_length), pad, dtype=np.int64)
     for place, (number, begin, end) in enumerate(cuts):
         rows[place, : end - begin] = ids[number][begin:end]
@@ -94,7 +95,8 @@ def document_rows(ids: Sequence[np.ndarray], row_length: int, pad: int) -> tuple
 
 
 def _sums(nats: np.ndarray, targets: np.ndarray, code_lengths: np.ndarray, piece_lengths: np.ndarray) -> np.ndarray:
-    """Of each row [R, 6]: nats of all targets and their number; of text bits, bytes, bits by frequency, and tokens."""
+    """Return sums of each row [R, 6]: nats of all targets and their number; of text targets bits, bytes, bits by
+    frequency, and tokens."""
     counted = targets != NO_LOSS
     token = np.where(counted, targets, 0)
     size = np.where(counted, piece_lengths[token], 0)
@@ -112,8 +114,8 @@ def _sums(nats: np.ndarray, targets: np.ndarray, code_lengths: np.ndarray, piece
     )
 
 
-def _lost(tokenizer: Tokenizer, unknown: int) -> str:
-    """Why bits per byte cannot be told, empty where they can."""
+def _missing_figure_note(tokenizer: Tokenizer, unknown: int) -> str:
+    """Return why bits per byte cannot be computed, empty where they can."""
     if unknown:
-        return f"; {unknown} tokens unknown: no figure, for what they stand for is lost"
-    return "" if tokenizer.exact else "; no figure, for a token of this vocabulary does not tell its bytes"
+        return f"; {unknown} tokens unknown: no value, since their text is lost"
+    return "" if tokenizer.exact else "; no value, since tokens of this vocabulary do not determine their bytes"

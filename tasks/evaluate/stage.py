@@ -1,4 +1,4 @@
-"""The evaluate stage as the build sees it: what decides its identity, and how it is built."""
+"""The evaluate stage: what decides its identity, and how it is built."""
 
 from model.config.machine import INSTRUCTION_SET
 from tasks.artifacts.artifact import Artifact
@@ -37,8 +37,8 @@ def build_evaluate(
     decontaminated: Artifact,
     config: EvaluateConfig,
 ) -> Artifact:
-    """SCORES and samples of `model` on the benchmark items of `decontaminated`, and on the held-out text of it and of
-    the earlier runs that the settings name."""
+    """Build SCORES and samples of `model` on the benchmark items of `decontaminated`, and on the held-out text of it
+    and of the earlier runs that the settings name."""
     earlier = resolve_artifacts(config.earlier, context.root, "decontaminate", "evaluate.earlier")
 
     def run(workspace: Workspace) -> StageReport:

@@ -1,4 +1,4 @@
-"""What can be chosen about training: the trainer's own settings, the network, and the patience of the launcher."""
+"""Settings of the train stage: those of the trainer and the network, and the timeouts of the launcher."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,22 +13,22 @@ from tasks.common.config import StrictConfig
 
 
 class TrainStageConfig(StrictConfig, TrainConfig):
-    """All settings of `model.config.train.train.TrainConfig`, and those below."""
+    """All settings of `model.config.train.TrainConfig`, and those below."""
 
     model: NetworkConfig = GPTConfig()
     """The network; its `vocab_size` is taken from the vocabulary when left out."""
     base_model: Annotated[Path | None, RUNTIME] = None
-    """Folder of a trained model to start from: the train artifact of an earlier run, or a copy of its `model.json` and
-    `model.safetensors`, or a published GPT-2, OPT, LLaMA, GPT-NeoX, BERT or T5 (`config.json` and safetensors). Its
-    vocabulary must be this run's, or the one that `vocab.base` extends; what `train.model` leaves out is as it was
-    trained. Its content, not its place, is part of the identity."""
+    """Folder of a trained model to start from: the train artifact of an earlier run, or a copy of its `model.json`
+    and `model.safetensors`, or a published GPT-2, OPT, LLaMA, GPT-NeoX, BERT or T5 (`config.json` and safetensors).
+    Its vocabulary must be this run's, or the one that `vocab.base` extends; settings that `train.model` leaves out
+    are those of the model. Its content, not its path, is part of the identity."""
     max_seconds: Annotated[float | None, RUNTIME] = Field(default=None, gt=0)
-    """Seconds that training may take before it is stopped with a checkpoint; none by default."""
+    """Seconds after which training is stopped with a checkpoint; none by default."""
     stop_seconds: Annotated[float, RUNTIME] = Field(default=120.0, gt=0)
-    """Seconds that the trainer gets to write a checkpoint when it is asked to stop."""
+    """Seconds that the trainer gets to write a checkpoint when it is stopped."""
 
     def trainer_config(self) -> TrainConfig:
-        """The trainer's part of these settings."""
+        """Return the trainer's part of these settings."""
         return TrainConfig.model_validate({name: getattr(self, name) for name in TrainConfig.model_fields})
 
     @model_validator(mode="after")
@@ -40,5 +40,5 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     def _new_rows_have_a_base(self) -> "TrainStageConfig":
         for name in ("new_rows", "trainable"):
             if self.base_model is None and getattr(self, name) != TrainConfig.model_fields[name].default:
-                raise ValueError(f"`{name}` speaks of a trained model; name one in `base_model`, or leave `{name}` out")
+                raise ValueError(f"`{name}` applies only to a base model; set `base_model`, or leave `{name}` out")
         return self

@@ -1,4 +1,4 @@
-"""How often the guard may have gone back in a training that is reused."""
+"""How many rollbacks of the guard a training that is reused may have."""
 
 from dataclasses import dataclass
 
@@ -9,18 +9,18 @@ from tasks.artifacts.report import StageReport
 
 @dataclass(frozen=True)
 class RollbackLimits(Limits):
-    """At most `most_rollbacks` ways back of the guard between two words of a person, as while it trains."""
+    """At most `most_rollbacks` rollbacks of the guard between two manual interventions, as during training."""
 
     most_rollbacks: int
 
     def check(self, report: StageReport) -> None:
-        """Raise Numerics where the guard went back more often."""
+        """Raise Numerics where the guard rolled back more often."""
         most = in_a_row = 0
         for decision in report.facts.get("decisions", ()):
             in_a_row = 0 if decision["by"] == "hand" else in_a_row + 1
             most = max(most, in_a_row)
         if most > self.most_rollbacks:
             raise Numerics(
-                f"train: training diverged, and the guard has gone back {most} times, where train.guard.most_rollbacks"
-                f" is {self.most_rollbacks}. Raise it to take this model, or lower train.schedule.peak_lr."
+                f"train: training diverged, and the guard rolled back {most} times, where train.guard.most_rollbacks is"
+                f" {self.most_rollbacks}. Raise it to accept this model, or lower train.schedule.peak_lr."
             )

@@ -1,7 +1,4 @@
-"""The train stage: writes `run.json`, has the trainer run, and takes its result into the artifact.
-
-Which files of an unfinished training another machine needs to end with the same bits.
-"""
+"""The train stage: write `run.json`, run the trainer, and move its results into the artifact."""
 
 import json
 import os
@@ -28,12 +25,15 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables import read_table
 from tasks.artifacts.workspace import Workspace
 from tasks.tokenizer.open import open_tokenizer
-from tasks.train.base_model import starting_model
+from tasks.train.base_model import make_starting_model
 from tasks.train.config import TrainStageConfig
 from tasks.train.launcher import OnLog, run_trainer
 
 UNIT = "model"
-
+TRAINING = "train"
+"""The trainer's folder in the scratch folder."""
+MICRO_BATCH = "micro_batch.json"
+"""`model.train.micro_batch.DECISION`, which cannot be imported ablated loading PyTorch."""
 DETERMINISTIC_FILES = {
     "model.safetensors": "",
     "model.json": "",
@@ -41,9 +41,8 @@ DETERMINISTIC_FILES = {
     "metrics.arrow": "metrics",
     "validation.arrow": "validation",
 }
-
 CLOCK_FILES = {"perf.arrow": "perf", "events.arrow": "events", REPRODUCTION: "", LOCK: ""}
-"""Files that tell of clocks and of the machine, and belong to no digest."""
+"""Files that record times and the machine, and belong to no digest."""
 
 
 def train_model(
@@ -56,11 +55,11 @@ def train_model(
     log_path: Path,
     base_digest: str | None = None,
 ) -> StageReport:
-    """Train to the end of ORDER, going on from what a killed build left; `on_log` hears the trainer's messages, and
-    `base_digest` is that of the base model in the run's identity.
+    """Train to the end of ORDER, continuing a killed build; `on_log` receives the trainer's messages, and `base_digest`
+    is that of the base model in the run's identity.
 
-    Raises RecipeError where the network's vocabulary is not the tokenizer's, Paused where the settings ask for a pause,
-    and what `launching.run_trainer` raises.
+    Raises RecipeError where the network's vocabulary is not the tokenizer's, Paused where the settings request a pause,
+    and the errors of `launcher.run_trainer`.
     """
     finished = workspace.finished(UNIT)
     if finished is not None:
@@ -84,25 +83,19 @@ def train_model(
         log_path=log_path,
         heartbeat=out / HEARTBEAT,
         on_log=listen,
-        hang_seconds=_silence(config),
+        hang_seconds=_supervisor_timeout(config),
         max_seconds=config.max_seconds,
         stop_seconds=config.stop_seconds,
     )
     if pauses:
         raise pauses[-1]
-    return _take_result(out / RESULT, workspace)
-
-
-def _silence(config: TrainStageConfig) -> float:
-    """Seconds without a sign of the trainer after which its supervisor must have failed: longer than it may itself wait
-    for ranks, for a look at the machine, and before a restart."""
-    return config.hang_seconds + config.start_seconds + DIAGNOSIS_SECONDS + LONGEST_PAUSE
+    return _publish_result(out / RESULT, workspace)
 
 
 def trainer_run(
     sequences: Artifact, vocab: Artifact, config: TrainStageConfig, out: Path, base_digest: str | None = None
 ) -> TrainerRun:
-    """What the trainer is told: checked files, the network with the tokenizer's vocabulary, and the settings;
+    """Return the trainer's input: verified files, the network with the tokenizer's vocabulary, and the settings;
     `base_digest` is that of the base model in the run's identity."""
     tokenizer = open_tokenizer(vocab)
     return TrainerRun(
@@ -112,32 +105,38 @@ def trainer_run(
         pad=tokenizer.pad,
         eos=tokenizer.eos,
         tokenizer_digest=tokenizer.digest,
-        model=_fitted(config.model, tokenizer.vocab_size),
+        model=_with_vocabulary(config.model, tokenizer.vocab_size),
         train=config.trainer_config(),
-        base=starting_model(config.base_model, vocab, tokenizer, base_digest),
-        heldout=_heldout(sequences) if config.validation_steps else None,
+        base=make_starting_model(config.base_model, vocab, tokenizer, base_digest),
+        heldout=_validation_file(sequences) if config.validation_steps else None,
     )
 
 
-def _heldout(sequences: Artifact) -> Path | None:
+def _validation_file(sequences: Artifact) -> Path | None:
     found = sequences.files("heldout_rows")
     return found[0].resolve() if found and sequences.rows("heldout_rows") else None
 
 
-def _fitted(model: NetworkConfig, vocab_size: int) -> NetworkConfig:
+def _with_vocabulary(model: NetworkConfig, vocab_size: int) -> NetworkConfig:
     left_out = type(model).model_fields["vocab_size"].default
     if model.vocab_size not in (vocab_size, left_out):
         raise RecipeError(
-            f"train.model.vocab_size is {model.vocab_size}, and the vocabulary of this run has {vocab_size} pieces."
-            f" Leave the key out, and the network takes the vocabulary's size."
+            f"train.model.vocab_size is {model.vocab_size}, and the vocabulary of this run has {vocab_size} tokens."
+            f" Leave the key out to use the vocabulary's size."
         )
     return model.model_copy(update={"vocab_size": vocab_size})
 
 
-def _take_result(result: Path, workspace: Workspace) -> StageReport:
+def _supervisor_timeout(config: TrainStageConfig) -> float:
+    """Return the seconds ablated a heartbeat after which the supervisor itself must have failed: longer than it may
+    wait for ranks, for diagnostics, and before a restart."""
+    return config.hang_seconds + config.start_seconds + DIAGNOSIS_SECONDS + LONGEST_PAUSE
+
+
+def _publish_result(result: Path, workspace: Workspace) -> StageReport:
     if reason := find_damage(result):
         raise IntegrityError(
-            f"{result} is damaged ({reason}). Run again: training goes on from its newest whole checkpoint."
+            f"{result} is damaged ({reason}). Run again: training resumes from its newest complete checkpoint."
         )
     with workspace.unit(UNIT) as unit:
         tables: dict[str, pa.Table] = {}
@@ -154,15 +153,15 @@ def _take_result(result: Path, workspace: Workspace) -> StageReport:
 
 
 def _facts(tables: dict[str, pa.Table], decisions: list[dict[str, Any]]) -> dict[str, Any]:
-    """Steps, tokens and losses for the run page; `exact` is False where the guard skipped data, it or a person changed
-    something on the way, or ranks were missing for a while; `base_model` tells how new rows began."""
+    """Return steps, tokens and losses for the run page; `exact` is False where the guard skipped data, a setting was
+    changed during training, or ranks were missing for a while; `base_model` records how new rows were initialised."""
     steps = final_steps(tables["steps"])
     metrics, perf = (final_rows(tables[name], steps) for name in ("metrics", "perf"))
     applied = pc.sum(steps.column("applied").cast(pa.int64())).as_py() or 0
     losses = metrics.column("loss").to_pylist()
-    beginnings = tables["events"].filter(pc.equal(tables["events"].column("kind"), "base_model"))
+    base_events = tables["events"].filter(pc.equal(tables["events"].column("kind"), "base_model"))
     return {
-        **({"base_model": json.loads(beginnings.column("detail")[0].as_py())} if beginnings.num_rows else {}),
+        **({"base_model": json.loads(base_events.column("detail")[0].as_py())} if base_events.num_rows else {}),
         "training": {
             "steps": steps.num_rows,
             "skipped_steps": steps.num_rows - applied,
@@ -180,18 +179,12 @@ def _facts(tables: dict[str, pa.Table], decisions: list[dict[str, Any]]) -> dict
     }
 
 
-TRAINING = "train"
-"""The scratch folder of the trainer."""
-
-MICRO_BATCH = "micro_batch.json"
-"""`model.train.micro_batch.DECISION`, which cannot be asked without loading PyTorch."""
-
-
 def kept_files(scratch: Path) -> Iterator[tuple[Path, ...]]:
-    """Complete checkpoints first, each whole or not at all, then what was decided on the way.
+    """Yield the files of an unfinished training that another machine needs to finish it with the same bits: complete
+    checkpoints first, each whole or not at all, then decisions.
 
-    In this order: a decision to go back makes the checkpoints behind it void, and is known to whoever finds both; a
-    checkpoint that came after a decision which is not there would be taken for one of the first attempt.
+    The order matters: a rollback decision invalidates the checkpoints after it, which a reader with both knows; a later
+    checkpoint ablated its decision would be taken for one of the first attempt.
     """
     out = scratch / TRAINING
     for marker in sorted(complete_markers(out)):

@@ -1,4 +1,4 @@
-"""The train stage as the build sees it: what decides its identity, and how it is built."""
+"""The train stage: what decides its identity, and how it is built."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.train.base_model import base_model_digest
 from tasks.train.config import TrainStageConfig
-from tasks.train.launcher import FOR_THE_TERMINAL, MessageTeller
+from tasks.train.launcher import TERMINAL_EVENTS, MessageFormatter
 from tasks.train.limits import RollbackLimits
 from tasks.train.run import kept_files
 
@@ -26,8 +26,8 @@ LOG_FILE = "train.log"
 
 
 def train_stage(config: TrainStageConfig) -> Stage:
-    """TRAIN with the libraries and parts of the machine that decide the result under the settings; RecipeError where an
-    engine or compiler that they ask for is missing."""
+    """Return TRAIN with the libraries and parts of the machine that decide the result under the settings; raise
+    RecipeError where an engine or compiler that they need is missing."""
     check_engine(config)
     more = [part for part in deciding_parts(config) if part not in TRAIN.libraries]
     if config.engine == "deepspeed":
@@ -44,7 +44,7 @@ def build_train(
     config: TrainStageConfig,
     on_log: Callable[[dict[str, Any]], None],
 ) -> Artifact:
-    """MODEL trained on `sequences` (a chunk artifact) in their ORDER; `on_log` hears each message of the trainer.
+    """Build MODEL from `sequences` (a chunk artifact) in their ORDER; `on_log` receives each message of the trainer.
 
     A base model is a parent by its content. The trainer's own log is appended to `runs/RUN_ID/train.log`.
     """
@@ -53,9 +53,9 @@ def build_train(
         from tasks.train.run import train_model
 
         def listen(message: dict[str, Any]) -> None:
-            if message.get("event") in FOR_THE_TERMINAL:
-                for sentence in MessageTeller().sentences(message):
-                    context.listener.note("train", sentence)
+            if message.get("event") in TERMINAL_EVENTS:
+                for sentence in MessageFormatter().format(message):
+                    context.watcher.note("train", sentence)
             on_log(message)
 
         log_path = context.root / "runs" / context.run_id / LOG_FILE

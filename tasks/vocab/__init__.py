@@ -1,17 +1,14 @@
-"""Vocabulary: DOCUMENTS (+ a base) -> TOKENIZER.
+"""Vocabulary: DOCUMENTS (+ a base vocabulary) -> TOKENIZER.
 
-A SentencePiece vocabulary (Kudo and Richardson, 2018; BPE after Sennrich et al., 2016, or Unigram after Kudo, 2018)
-trained on the run's own documents, sampled by the sources' weights. The normaliser is the identity and bytes stand in
-for characters outside the vocabulary, so every text can be written back exactly.
+Four kinds: SentencePiece BPE (Kudo and Richardson 2018; Sennrich et al. 2016) or Unigram (Kudo 2018), byte-level BPE
+(Radford et al. 2019), and WordPiece as BERT's (Devlin et al. 2019). Each is trained on the run's own documents, sampled
+by the sources' weights. The first three normalise nothing and spell unknown characters in bytes, so that every text can
+be decoded exactly; WordPiece splits text into words and loses whitespace.
 
-Or a released vocabulary, extended by rows for new scripts that are found in the run's documents (`extending.py`): the
-base's ids and the ids of text without those scripts stay, and every added row can be emitted.
-
-Both kinds may be byte-level instead (Radford et al., 2019), in the format of the library `tokenizers`.
-
-Or WordPiece, as BERT's: cut into words, without blanks.
+Or a released vocabulary, extended by tokens for new scripts that occur in the run's documents (`extend.py`): ids of the
+base stay, text without those scripts keeps its ids, and every added token can be emitted.
 
 Out: `tokenizer.model` (SentencePiece's own file), `byte_level.json` or `word_piece.json`; `tokenizer.json` (kind, size,
-special ids, digest of the model, and of the base if there is one); `fast_tokenizer.json` (SentencePiece's vocabulary as
-other programs read it); `added_pieces` (what new rows stand for in ids of the base).
+special ids, digests of the model and of its base); `fast_tokenizer.json` (a SentencePiece vocabulary for other
+programs); `added_pieces` (each new token as ids of the base).
 """

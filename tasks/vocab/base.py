@@ -1,12 +1,13 @@
-"""The vocabulary that a run starts from: SentencePiece's file of a released model, read and judged before any work.
+"""The base vocabulary of a run: a released file, read, checked and prepared for extension before any work.
 
-What a base must give: every text back byte for byte. Byte pieces stand for characters outside its vocabulary; a base
-without them, which writes such text as `<unk>`, gets them. Its normaliser must be the identity. One that loses text
-(T5's nmt_nfkc turns a full-width comma into a plain one, joins blanks and drops line ends) is taken away on demand:
-text that it would have left alone keeps its ids.
+A base must decode every text byte for byte. Byte tokens spell characters outside its vocabulary; a base without them,
+which encodes such text as `<unk>`, gets them. Its normaliser must be the identity. One that loses text (T5's nmt_nfkc
+maps a full-width comma to a plain one, merges spaces and drops line ends) is removed on request; text that it would not
+have changed keeps its ids.
 
-T5's sentinels stand in no file: programs count them from the end of the vocabulary, so that a longer one would give
-their trained rows to new pieces. Here they, and the rows that its embedding has besides, are written into the file.
+No file contains T5's sentinels: programs number them from the end of the vocabulary, so that a longer one would give
+their trained embeddings to new tokens. Here they are written into the file, with the rows that its embedding has beyond
+its vocabulary.
 """
 
 from pathlib import Path
@@ -20,119 +21,139 @@ from tasks.tokenizer.model_file import BPE, BYTE, UNIGRAM, read_model, write_mod
 from tasks.vocab.config import VocabConfig, sentinel_names
 from tasks.vocab.special_tokens import add_controls
 
-KINDS = {UNIGRAM: "unigram", BPE: "bpe"}
+MODEL_TYPES = {UNIGRAM: "unigram", BPE: "bpe"}
+"""SentencePiece's model types that can be extended."""
 
-PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
-"""First bytes of packed files."""
+COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"PK\x03\x04": "zip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+}
+"""First bytes of compressed files."""
 
-OF_SENTENCEPIECE = ("tokenizer.model", "spiece.model")
-"""Names of its files beside released weights."""
+SENTENCEPIECE_FILES = ("tokenizer.model", "spiece.model")
+"""Names of SentencePiece's file in the folder of a released model."""
 
-CURE = 'Take a base that keeps text as it is, or set vocab.normaliser = "none".'
+NORMALISER_ADVICE = 'Choose a base that does not change text, or set vocab.normaliser = "none".'
 
 
 def read_base(path: Path, content: Content | None = None) -> bytes:
-    """The base's file, BERT's `vocab.txt` as the `tokenizer.json` that says the same; ChangedInput where it does not
-    hold `content`."""
-    given = read_bounded(path, MAX_VOCABULARY_BYTES, content)
-    packed = next((name for beginning, name in PACKED.items() if given.startswith(beginning)), None)
+    """Return the base's file, BERT's `vocab.txt` converted to the equivalent `tokenizer.json`.
+
+    Raises ChangedInput where the file is not `content` any more, InputError for a compressed file or one that is not
+    UTF-8.
+    """
+    data = read_bounded(path, MAX_VOCABULARY_BYTES, content)
+    packed = next((name for beginning, name in COMPRESSED.items() if data.startswith(beginning)), None)
     if packed is not None:
-        raise InputError(f"vocab.base: {path} is packed ({packed}). Unpack it, and set vocab.base to the file within.")
-    if is_json(given) or not {b"[UNK]", b"[SEP]"} <= {line.rstrip(b"\r") for line in given.split(b"\n")}:
-        return given
+        raise InputError(
+            f"vocab.base: {path} is compressed ({packed}). Decompress it, and set vocab.base to the result."
+        )
+    if is_json(data) or not {b"[UNK]", b"[SEP]"} <= {line.rstrip(b"\r") for line in data.split(b"\n")}:
+        return data
     from tasks.tokenizer.wordpiece import from_vocab_txt
 
     try:
-        return from_vocab_txt(given.decode(), f"vocab.base: {path}")
+        return from_vocab_txt(data.decode(), f"vocab.base: {path}")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"vocab.base: {path} looks like BERT's vocab.txt and is no UTF-8 (byte {error.start})"
+            f"vocab.base: {path} looks like BERT's vocab.txt, but byte {error.start} is not UTF-8"
         ) from error
 
 
-def prepared_base(config: VocabConfig, released: bytes | None = None) -> bytes:
-    """The base's bytes, ready to be extended: without a normaliser that loses text where `config` says so, behind its
-    pieces T5's sentinels and the rows that its embedding has besides, the 256 byte pieces where it lacks them, and
-    special tokens. `released` is what `read_base` gave, where it was read before.
+def prepare_base(config: VocabConfig, released: bytes | None = None) -> bytes:
+    """Return the base's bytes, ready to be extended: without a lossy normaliser where `config` removes it; after its
+    tokens T5's sentinels and placeholders for further embedding rows, the 256 byte tokens where it lacks them, and
+    special tokens. `released` is the result of `read_base`, where the file was read before.
 
-    Raises InputError for a file that is no SentencePiece model, or one that would lose text.
+    Raises InputError for a file of no supported kind, or one that would lose text.
     """
     path = config.base
     assert path is not None, "only a vocabulary with a base is prepared"
-    given = read_base(path) if released is None else released
-    if json_model_type(given) == "WordPiece":
-        from tasks.vocab.wordpiece import prepared_word_pieces
+    data = read_base(path) if released is None else released
+    if json_model_type(data) == "WordPiece":
+        from tasks.vocab.wordpiece import prepare_wordpiece
 
-        return prepared_word_pieces(given, config)
-    if is_json(given):
-        _refuse_sentencepiece(given, path)
-        from tasks.vocab.bpe import prepared_merges
+        return prepare_wordpiece(data, config)
+    if is_json(data):
+        _refuse_sentencepiece(data, path)
+        from tasks.vocab.bpe import prepare_byte_level
 
-        return prepared_merges(given, config)
-    parsed = read_model(given, f"vocab.base: {path}")
-    if parsed.trainer_spec.model_type not in KINDS:
+        return prepare_byte_level(data, config)
+    parsed = read_model(data, f"vocab.base: {path}")
+    if parsed.trainer_spec.model_type not in MODEL_TYPES:
         raise InputError(f"vocab.base: {path} is neither a BPE nor a Unigram model; only these can be extended")
     if parsed.trainer_spec.treat_whitespace_as_suffix or not parsed.normalizer_spec.escape_whitespaces:
-        raise InputError(f"vocab.base: {path} writes blanks behind words or not at all; such a model is not supported")
+        raise InputError(
+            f"vocab.base: {path} marks spaces after words, or not at all; such a model is not supported. Choose another"
+            f" base."
+        )
     changed = [
-        _without_normaliser(parsed, path, config.normaliser),
-        _with_reserved_rows(parsed, path, config.sentinels, config.embedding_rows),
-        _with_byte_pieces(parsed, path),
+        _remove_normaliser(parsed, path, config.normaliser),
+        _add_reserved_tokens(parsed, path, config.sentinels, config.embedding_rows),
+        _add_byte_tokens(parsed, path),
         add_controls(parsed, config.special_tokens),
     ]
     parsed.trainer_spec.vocab_size = len(parsed.pieces)
-    return write_model(parsed) if any(changed) else given
+    return write_model(parsed) if any(changed) else data
 
 
-def _refuse_sentencepiece(given: bytes, path: Path) -> None:
-    """Raise InputError for a `tokenizer.json` made from SentencePiece's file, which lacks what growing needs."""
-    model = json_model(given)
+def _refuse_sentencepiece(data: bytes, path: Path) -> None:
+    """Raise InputError for a `tokenizer.json` converted from SentencePiece's file, which lacks what an extension
+    needs."""
+    model = json_model(data)
     if model.get("type") != "Unigram" and not model.get("byte_fallback"):
         return
-    stands = next((path.parent / name for name in OF_SENTENCEPIECE if (path.parent / name).is_file()), None)
-    cure = (
-        f"Set vocab.base to {stands}, which lies beside it." if stands else f"Take its {' or '.join(OF_SENTENCEPIECE)}."
+    sibling = next((path.parent / name for name in SENTENCEPIECE_FILES if (path.parent / name).is_file()), None)
+    advice = (
+        f"Set vocab.base to {sibling} instead." if sibling else f"Take its {' or '.join(SENTENCEPIECE_FILES)} instead."
     )
     raise InputError(
-        f"vocab.base: {path} is a SentencePiece vocabulary ({model.get('type')}) written as a tokenizer.json, in which"
-        f" its scores and kinds of pieces no longer stand. {cure}"
+        f"vocab.base: {path} is a SentencePiece vocabulary ({model.get('type')}) converted to a tokenizer.json, which"
+        f" lacks its scores and types of tokens. {advice}"
     )
 
 
-def _without_normaliser(parsed: Any, path: Path, normaliser: str) -> bool:
-    losses = _losses(parsed)
+def _remove_normaliser(parsed: Any, path: Path, normaliser: str) -> bool:
+    losses = _normaliser_losses(parsed)
     if not losses:
         return False
     if normaliser == "keep":
-        raise InputError(f"vocab.base: {path} would lose text, for its normaliser {' and '.join(losses)}. {CURE}")
+        raise InputError(
+            f"vocab.base: {path} would lose text: its normaliser {' and '.join(losses)}. {NORMALISER_ADVICE}"
+        )
     parsed.normalizer_spec.name = "identity"
     parsed.normalizer_spec.precompiled_charsmap = b""
     parsed.normalizer_spec.remove_extra_whitespaces = False
     return True
 
 
-def _with_reserved_rows(parsed: Any, path: Path, sentinels: int, embedding_rows: int) -> bool:
-    """Control pieces, with which no text is ever written: a page that shows `<extra_id_0>` must not give a sentinel."""
+def _add_reserved_tokens(parsed: Any, path: Path, sentinels: int, embedding_rows: int) -> bool:
+    """Append sentinels and placeholders as control tokens, which no text encodes to: a page with `<extra_id_0>` must
+    not give a sentinel."""
     before = len(parsed.pieces)
     changed = add_controls(parsed, sentinel_names(sentinels))
     if embedding_rows and embedding_rows < len(parsed.pieces):
         raise InputError(
-            f"vocab.embedding_rows: {path} has {before} pieces and {sentinels} sentinels, more than {embedding_rows}"
+            f"vocab.embedding_rows: {path} has {before} tokens and {sentinels} sentinels, more than {embedding_rows}"
             f" rows. Set it to the rows of the base model's embedding, or leave it out."
         )
     add_controls(parsed, [f"<reserved_{number}>" for number in range(len(parsed.pieces), embedding_rows)])
     return changed or len(parsed.pieces) > before
 
 
-def _with_byte_pieces(parsed: Any, path: Path) -> bool:
-    """Characters outside the vocabulary are spelled in bytes, so each byte needs a piece that stands for it alone."""
+def _add_byte_tokens(parsed: Any, path: Path) -> bool:
+    """Append missing byte tokens: characters outside the vocabulary are spelled in bytes, so each byte needs its own
+    token."""
     names = [f"<0x{byte:02X}>" for byte in range(256)]
     present = {piece.piece: piece.type for piece in parsed.pieces}
     wrong = [name for name in names if present.get(name, BYTE) != BYTE]
     if wrong:
         raise InputError(
-            f"vocab.base: `{wrong[0]}` is an ordinary piece of {path}, so bytes cannot be spelled and text outside its"
-            f" vocabulary would be lost. Take another base."
+            f"vocab.base: `{wrong[0]}` is an ordinary token of {path}, so that bytes cannot be spelled and text outside"
+            f" its vocabulary would be lost. Take another base."
         )
     missing = [name for name in names if name not in present]
     for name in missing:
@@ -142,12 +163,12 @@ def _with_byte_pieces(parsed: Any, path: Path) -> bool:
     return changed
 
 
-def _losses(parsed: Any) -> list[str]:
-    """What the base's normaliser does to text that no decoding can take back."""
+def _normaliser_losses(parsed: Any) -> list[str]:
+    """Return what the base's normaliser does to text that decoding cannot undo."""
     spec = parsed.normalizer_spec
     losses = []
     if spec.precompiled_charsmap:
         losses.append(f"({spec.name or 'unnamed'}) maps characters to others")
     if spec.remove_extra_whitespaces:
-        losses.append("drops blanks")
+        losses.append("drops spaces")
     return losses

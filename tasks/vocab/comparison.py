@@ -1,4 +1,4 @@
-"""A vocabulary beside the base it came from, on this run's text, language by language."""
+"""Comparison of a vocabulary with its base on this run's text, language by language."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,23 +16,23 @@ from tasks.common.numeric import seed64, unit_interval
 from tasks.common.text import is_unspaced
 from tasks.tokenizer.base import is_json
 from tasks.tokenizer.byte_level import UNKNOWN
-from tasks.vocab.extenders import piece_names
+from tasks.vocab.extenders import token_names
 from tasks.vocab.scripts import Script
 
 MEASURED_BYTES = 1_000_000
-"""UTF-8 bytes of each language on which vocabularies are compared, documents drawn by seed."""
+"""UTF-8 bytes of each language on which vocabularies are compared; documents are drawn by seed."""
 BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
-UNTOLD = "unknown"
-"""The language of documents that do not name one."""
+UNKNOWN_LANGUAGE = "unknown"
+"""The language of documents that name none."""
 
 
-class Meter:
-    """Encodes lines with one vocabulary and counts what they take."""
+class TokenCounter:
+    """Encodes lines with one vocabulary and counts their tokens."""
 
     def __init__(self, model: bytes) -> None:
         self.tokens = self.bytes = self.unknown = self.lines = self.lost_lines = 0
-        """Tokens, those that are only a part of a character, those that lose what they stand for; lines, and those that
-        decoding does not give back."""
+        """Tokens in all, those that are only part of a character, and unknown ones; lines, and those that decoding does
+        not restore."""
         if is_json(model):
             engine = tokenizers.Tokenizer.from_buffer(model)
             engine.encode_special_tokens = True
@@ -40,7 +40,7 @@ class Meter:
                 found.ids for found in engine.encode_batch_fast(lines, add_special_tokens=False)
             ]
             self._decode = lambda ids: engine.decode_batch(ids, skip_special_tokens=False)
-            pieces = piece_names(model)
+            pieces = token_names(model)
             self._is_part = np.array(
                 ["\\x" in piece or BYTE_PIECE.fullmatch(piece) is not None for piece in pieces], dtype=np.int64
             )
@@ -54,7 +54,7 @@ class Meter:
         self.pieces = len(pieces)
 
     def encode(self, lines: list[str]) -> list[list[int]]:
-        """The ids of each line."""
+        """Return the ids of each line."""
         encoded = self._encode(lines)
         for ids in encoded:
             self.tokens += len(ids)
@@ -63,28 +63,28 @@ class Meter:
         return encoded
 
     def encode_back(self, lines: list[str]) -> None:
-        """Encode and decode, to count the lines that are lost."""
+        """Encode and decode, to count the lines that are not restored."""
         decoded = self._decode(self.encode(lines))
         self.lines += len(lines)
         self.lost_lines += sum(one != other for one, other in zip(lines, decoded, strict=True))
 
     def share(self, count: int) -> float:
-        """A count among all tokens."""
+        """Return a count as a share of all tokens."""
         return round(count / self.tokens, 6) if self.tokens else 0.0
 
 
-def compare(
+def compare_vocabularies(
     before: bytes, after: bytes, texts: Mapping[str, Sequence[str]], scripts: Sequence[Script]
 ) -> dict[str, dict[str, Any]]:
-    """Language -> tokens per character and word, shares of bytes and unknowns, each as [before, after]; and how many
-    lines without a character of `scripts` have other ids than before.
+    """Return for each language tokens per character and word, shares of byte tokens and unknown tokens, each as
+    [before, after]; and how many lines without a character of `scripts` have other ids than before.
 
-    Everything is counted line by line: a line end is no piece in most vocabularies. Words are what blanks part; in
-    text without blanks, where they would say nothing, `tokens_per_word` is null.
+    Everything is counted line by line, since most vocabularies have no token for a line end. Words are separated by
+    whitespace; in text of unsegmented scripts, where that means nothing, `tokens_per_word` is null.
     """
-    told: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     for language, documents in sorted(texts.items()):
-        meters = [Meter(before), Meter(after)]
+        meters = [TokenCounter(before), TokenCounter(after)]
         characters = words = unspaced = untouched = moved = 0
         for text in documents:
             lines = [line for line in text.split("\n") if line]
@@ -95,7 +95,7 @@ def compare(
                 if not any(script.occurs_in(line) for script in scripts):
                     untouched += 1
                     moved += old != new
-        told[language] = {
+        result[language] = {
             "characters": characters,
             "tokens": [meter.tokens for meter in meters],
             "tokens_per_character": [ratio(meter.tokens, characters) for meter in meters],
@@ -105,12 +105,12 @@ def compare(
             "untouched_lines": untouched,
             "moved_lines": moved,
         }
-    return told
+    return result
 
 
-def texts_by(column: str, documents: Artifact, seed: int, most: int = MEASURED_BYTES) -> dict[str, list[str]]:
-    """Language or source (`lang`, `source`) -> texts of about `most` bytes, drawn by document id, so that the same ones
-    are drawn however the parts are cut."""
+def sample_texts_by(column: str, documents: Artifact, seed: int, most: int = MEASURED_BYTES) -> dict[str, list[str]]:
+    """Return for each language or source (`column` is `lang` or `source`) texts of about `most` bytes, drawn by
+    document id, so that the same ones are drawn however the documents are divided into parts."""
     sizes: dict[str, int] = {}
     for name, size, _, _ in _rows(column, documents):
         sizes[name] = sizes.get(name, 0) + size
@@ -126,11 +126,11 @@ def texts_by(column: str, documents: Artifact, seed: int, most: int = MEASURED_B
 def _rows(column: str, documents: Artifact) -> Iterator[tuple[str, int, bytes, str]]:
     for path in documents.files("documents"):
         for batch in read_table(path).select([column, "doc_id", "text"]).to_batches():
-            names = pc.fill_null(batch.column(column).cast(pa.string()), UNTOLD)
+            names = pc.fill_null(batch.column(column).cast(pa.string()), UNKNOWN_LANGUAGE)
             columns = (names, pc.binary_length(batch.column("text")), batch.column("doc_id"), batch.column("text"))
             yield from zip(*(values.to_pylist() for values in columns), strict=True)
 
 
 def ratio(tokens: int, units: int) -> float | None:
-    """Tokens a unit; None where there is none."""
+    """Return tokens per unit; None where there is no unit."""
     return round(tokens / units, 4) if units else None

@@ -1,4 +1,5 @@
-"""Which text the vocabulary is trained on: documents chosen by source weight, cut into lines that trainers accept."""
+"""The text on which a vocabulary is trained: documents sampled by source weight, split into lines that trainers
+accept."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -13,15 +14,15 @@ from tasks.common.numeric import apportion, seed64, unit_interval
 from tasks.tokenizer.sentencepiece import BLANK
 
 LONGEST_LINE = 2000
-"""Characters. SentencePiece's BPE trainer numbers places within a word by 16 bits, and a line may be one word."""
+"""Characters. SentencePiece's BPE trainer numbers positions in a word with 16 bits, and a line may be one word."""
 
 
 def count_documents(documents: Artifact) -> StageReport:
-    """What was read of each source, in sorted order of names. All documents that come in go on."""
+    """Return what was read of each source, in sorted order of names. All documents that come in go out."""
     report = StageReport()
     for path in documents.files("documents"):
         table = read_table(path).select(["source", "doc_id", "text"])
-        # The pieces of a document follow each other, in one part.
+        # The segments of a document are consecutive rows of one part.
         columns = {
             "source": table.column("source").cast(pa.string()),
             "documents": table.column("doc_id"),
@@ -41,12 +42,13 @@ def count_documents(documents: Artifact) -> StageReport:
 
 
 def bytes_by_source(report: StageReport) -> dict[str, int]:
-    """UTF-8 bytes of text of each source."""
+    """Return the UTF-8 bytes of text of each source."""
     return {source: counts.bytes_in for source, counts in report.sources.items()}
 
 
-def planned_bytes(sizes: Mapping[str, int], weights: Mapping[str, float], max_bytes: int) -> dict[str, int]:
-    """Bytes to sample from each source: `max_bytes` by weight, what a small source cannot give going to the others.
+def plan_bytes(sizes: Mapping[str, int], weights: Mapping[str, float], max_bytes: int) -> dict[str, int]:
+    """Return the bytes to sample from each source: `max_bytes` by weight; what a small source cannot give goes to the
+    others.
 
     Raises InputError for a source without a weight, or when no source has both text and weight.
     """
@@ -54,25 +56,25 @@ def planned_bytes(sizes: Mapping[str, int], weights: Mapping[str, float], max_by
     for source in sizes:
         if source not in chosen:
             raise InputError(
-                f"vocab: the documents hold the source `{source}`, and vocab.weights names only"
+                f"vocab: there are documents of the source `{source}`, and vocab.weights names only"
                 f" {', '.join(sorted(chosen))}. Give `{source}` a weight (0 leaves it out)."
             )
     plan = apportion(max_bytes, {source: chosen[source] for source in sizes}, sizes)
     if not any(plan.values()):
         raise InputError(
-            "vocab: no text to train a vocabulary on: every source is empty or has the weight 0. Look at what the"
-            " stages before this one kept (`bessemer runs list`)."
+            "vocab: no text to train a vocabulary on: every source is empty or has the weight 0. Check what the earlier"
+            " stages kept (`bessemer runs list`)."
         )
     return plan
 
 
-def sampled_texts(
+def sample_texts(
     documents: Artifact, sizes: Mapping[str, int], plan: Mapping[str, int], seed: int
 ) -> Iterator[tuple[str, str]]:
-    """(source, text) of the sampled documents in input order; never more bytes of a source than planned.
+    """Yield (source, text) of the sampled documents in input order, never more bytes of a source than planned.
 
-    A document is taken by its id, so the same ones are taken however the parts are cut. The document that would pass
-    the plan is cut at a character border.
+    A document is chosen by its id, so that the same ones are chosen however the documents are divided into parts. The
+    document that would exceed the plan is cut at a character boundary.
     """
     left = dict(plan)
     draw = seed64(seed, "vocab", "sample")
@@ -94,7 +96,7 @@ def sampled_texts(
 
 
 def training_lines(texts: Iterable[str]) -> Iterator[str]:
-    """Lines of at most LONGEST_LINE characters, without line ends, NUL (the trainer reserves it) and U+2581."""
+    """Yield lines of at most LONGEST_LINE characters, without line ends, NUL (reserved by the trainer) and U+2581."""
     for text in texts:
         for line in text.replace("\0", "\n").replace(BLANK, "\n").split("\n"):
             for start in range(0, len(line), LONGEST_LINE):

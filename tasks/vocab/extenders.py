@@ -1,4 +1,4 @@
-"""The four kinds of vocabulary that can be extended, behind the same few questions."""
+"""One interface to the four kinds of vocabulary that can be extended."""
 
 import itertools
 import json
@@ -11,131 +11,140 @@ from tasks.tokenizer.base import is_json, json_model_type
 from tasks.tokenizer.model_file import BPE, NORMAL, read_model, write_model
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.wordpiece import INSIDE, readable_word_pieces
-from tasks.vocab.base import KINDS, prepared_base
-from tasks.vocab.bpe import Growth, dead_pieces, first_merges, grow, grow_merges, pairs_of, readable_pieces, unreachable
-from tasks.vocab.candidates import LINES_AT_ONCE, Donor, Runs, emissions
+from tasks.vocab.base import MODEL_TYPES, prepare_base
+from tasks.vocab.bpe import (
+    Extension,
+    extend_bpe,
+    extend_byte_level,
+    parse_merges,
+    readable_tokens,
+    truncate_byte_level,
+    unreachable_byte_level,
+    unreachable_tokens,
+)
+from tasks.vocab.candidates import LINES_AT_ONCE, CandidateVocabulary, ScriptText, count_emitted_ids
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.corpus import training_lines
 from tasks.vocab.scripts import Script
-from tasks.vocab.unigram import place
-from tasks.vocab.wordpiece import dead_word_pieces, first_word_pieces, grow_word_pieces, normaliser_of
+from tasks.vocab.unigram import extend_unigram
+from tasks.vocab.wordpiece import extend_wordpiece, load_normaliser, truncate_wordpiece, unreachable_wordpieces
 
 ROUNDS = 2
-"""Times that unused rows are given to others; a third changes the tokens by 0.1%."""
+"""How often tokens that turn out unused are replaced by others; a third round changes the number of tokens by 0.1%."""
 
 
 def kind_of(model: bytes) -> str:
-    """`bpe`, `unigram`, `byte-level`, or the type of a model that cannot be extended."""
+    """Return `bpe`, `unigram`, `byte-level`, or the type of a model that cannot be extended."""
     if not is_json(model):
-        return KINDS.get(read_model(model).trainer_spec.model_type, "other")
+        return MODEL_TYPES.get(read_model(model).trainer_spec.model_type, "other")
     kind = json_model_type(model)
     if kind is None:
-        raise InputError("this JSON file is no tokenizer.json: it describes no model")
+        raise InputError("this JSON file is not a tokenizer.json: it describes no model")
     return "byte-level" if kind == "BPE" and b'"ByteLevel"' in model else kind.lower()
 
 
-def is_word_pieces(model: bytes) -> bool:
-    """Whether a vocabulary's file is WordPiece's."""
+def is_wordpiece(model: bytes) -> bool:
+    """Return whether a vocabulary's file is WordPiece's."""
     return is_json(model) and json_model_type(model) == "WordPiece"
 
 
-def piece_count(model: bytes) -> int:
-    """Rows of the vocabulary."""
-    return len(piece_names(model)) if is_json(model) else len(read_model(model).pieces)
+def vocabulary_size(model: bytes) -> int:
+    """Return the number of tokens."""
+    return len(token_names(model)) if is_json(model) else len(read_model(model).pieces)
 
 
-def piece_names(model: bytes) -> list[str]:
-    """All pieces of a `tokenizer.json` in the order of their ids, as people read them."""
-    return readable_word_pieces(json.loads(model)) if is_word_pieces(model) else readable_pieces(model)
+def token_names(model: bytes) -> list[str]:
+    """Return all tokens of a `tokenizer.json` in the order of their ids, in readable notation."""
+    return readable_word_pieces(json.loads(model)) if is_wordpiece(model) else readable_tokens(model)
 
 
-def reader(model: bytes) -> Callable[[str], str]:
-    """How the vocabulary reads a text before it cuts it: all but WordPiece as it is."""
-    return normaliser_of(model) if is_word_pieces(model) else str
+def make_normaliser(model: bytes) -> Callable[[str], str]:
+    """Return the function that normalises a text before it is split; the identity for all kinds but WordPiece."""
+    return load_normaliser(model) if is_wordpiece(model) else str
 
 
-def first_pieces(model: bytes, count: int) -> bytes:
-    """The same vocabulary with its first `count` pieces alone: an extended one as it was before."""
-    if is_word_pieces(model):
-        return first_word_pieces(model, count)
+def truncate_vocabulary(model: bytes, count: int) -> bytes:
+    """Return the vocabulary with its first `count` tokens alone: an extended one as it was before."""
+    if is_wordpiece(model):
+        return truncate_wordpiece(model, count)
     if is_json(model):
-        return first_merges(model, count)
+        return truncate_byte_level(model, count)
     parsed = read_model(model)
     del parsed.pieces[count:]
     parsed.trainer_spec.vocab_size = count
     return write_model(parsed)
 
 
-def pieces_asked(config: VocabConfig) -> int:
-    """Pieces of the vocabulary that `config` asks for, those of its base included."""
+def requested_vocabulary_size(config: VocabConfig) -> int:
+    """Return the number of tokens that `config` requests, those of its base included."""
     if config.base is None:
         return config.vocab_size
-    return piece_count(prepared_base(config)) + config.pieces_to_find
+    return vocabulary_size(prepare_base(config)) + config.pieces_to_find
 
 
-def pieces_of(model: bytes, script: Script) -> list[str]:
-    """The pieces that are of one script."""
+def tokens_of_script(model: bytes, script: Script) -> list[str]:
+    """Return the tokens that consist of one script."""
     if is_json(model):
-        return [piece for piece in piece_names(model) if script.admits(piece.removeprefix(INSIDE))]
+        return [piece for piece in token_names(model) if script.admits(piece.removeprefix(INSIDE))]
     return [piece.piece for piece in read_model(model).pieces if piece.type == NORMAL and script.admits(piece.piece)]
 
 
-def extended(model: bytes, donor: Donor, script: Script, rows: int, runs: Runs) -> Growth:
-    """The vocabulary with `rows` candidates of `donor`, those that save most tokens on `runs`.
+def extend_to(model: bytes, candidates: CandidateVocabulary, script: Script, rows: int, runs: ScriptText) -> Extension:
+    """Return the vocabulary extended by `rows` of the candidates, those that save most tokens on `runs`.
 
-    A candidate that the text never uses, since longer ones took its place, and on which none is built, leaves its row
-    to another: on Russian that saves 3% of the tokens with a byte-level base and 0.6% with SentencePiece's.
+    A candidate that the text never uses, because longer ones replace it, and on which no other is built, is replaced by
+    another candidate. On Russian that saves 3% of the tokens with a byte-level base and 0.6% with SentencePiece's.
     """
-    growth = _appended(model, donor, script, rows)
-    first, left_out = piece_count(model), set[str]()
+    extension = _append(model, candidates, script, rows)
+    first, left_out = vocabulary_size(model), set[str]()
     for _ in range(ROUNDS):
-        counts = emitted(growth.model, runs())[first:]
-        unused = {piece for piece, count in zip(growth.added, counts, strict=True) if not count and len(piece) > 1}
-        if not unused - left_out - set(growth.intermediates):
+        counts = count_emitted(extension.model, runs())[first:]
+        unused = {piece for piece, count in zip(extension.added, counts, strict=True) if not count and len(piece) > 1}
+        if not unused - left_out - set(extension.intermediates):
             break
-        left_out |= unused - set(growth.intermediates)
-        again = _appended(model, donor.without(left_out), script, rows)
-        if len(again.added) < len(growth.added):
+        left_out |= unused - set(extension.intermediates)
+        again = _append(model, candidates.without(left_out), script, rows)
+        if len(again.added) < len(extension.added):
             break
-        growth = again
-    return growth
+        extension = again
+    return extension
 
 
-def _appended(model: bytes, donor: Donor, script: Script, rows: int) -> Growth:
-    if is_word_pieces(model):
-        return grow_word_pieces(model, donor.candidates(script), script, rows)
+def _append(model: bytes, candidates: CandidateVocabulary, script: Script, rows: int) -> Extension:
+    if is_wordpiece(model):
+        return extend_wordpiece(model, candidates.ranked(script), script, rows)
     if is_json(model):
-        return grow_merges(model, donor.candidates(script), script, rows)
+        return extend_byte_level(model, candidates.ranked(script), script, rows)
     if read_model(model).trainer_spec.model_type == BPE:
-        return grow(model, donor.candidates(script), script, rows)
-    return place(model, donor, script, rows)
+        return extend_bpe(model, candidates.ranked(script), script, rows)
+    return extend_unigram(model, candidates, script, rows)
 
 
-def never_emitted(model: bytes) -> list[str]:
-    """The pieces that the library never emits for their own text."""
-    if is_word_pieces(model):
-        return dead_word_pieces(model)
-    return dead_pieces(model) if is_json(model) else unreachable(model)
+def unreachable(model: bytes) -> list[str]:
+    """Return the tokens that the library never emits for their own text."""
+    if is_wordpiece(model):
+        return unreachable_wordpieces(model)
+    return unreachable_byte_level(model) if is_json(model) else unreachable_tokens(model)
 
 
-def stands(before: bytes, after: bytes) -> bool:
-    """Whether all that `before` consists of stands where it stood in `after`."""
+def keeps_base(before: bytes, after: bytes) -> bool:
+    """Return whether all tokens and merges of `before` are unchanged in `after`."""
     if not is_json(before):
         old, new = read_model(before).pieces, read_model(after).pieces
         return list(new[: len(old)]) == list(old)
     old, new = json.loads(before), json.loads(after)
-    merges = pairs_of(old["model"].get("merges", ()))
+    merges = parse_merges(old["model"].get("merges", ()))
     return (
         old["added_tokens"] == new["added_tokens"]
         and old["model"]["vocab"].items() <= new["model"]["vocab"].items()
-        and merges == pairs_of(new["model"].get("merges", ()))[: len(merges)]
+        and merges == parse_merges(new["model"].get("merges", ()))[: len(merges)]
     )
 
 
-def emitted(model: bytes, runs: Iterable[str]) -> np.ndarray:
-    """How often each id is emitted on stretches of a script, int64 [pieces]."""
+def count_emitted(model: bytes, runs: Iterable[str]) -> np.ndarray:
+    """Return how often each id is emitted on runs of a script, int64 [tokens]."""
     if not is_json(model):
-        return emissions(model, runs)
+        return count_emitted_ids(model, runs)
     tokenizer = tokenizer_of(model)
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     lines = training_lines(runs)

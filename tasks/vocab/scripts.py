@@ -1,7 +1,7 @@
-"""Scripts that a vocabulary can be grown by: which characters belong to them, and which must have a piece of their own.
+"""Scripts by which a vocabulary can be extended: which characters belong to them, and which must have their own token.
 
-A piece of a new script that holds no character of the base's languages can never take part in a merge of their text,
-so old text keeps its ids by construction.
+A token of a new script that has no character of the base's languages never takes part in a merge of their text, so old
+text keeps its ids by construction.
 """
 
 import re
@@ -26,8 +26,8 @@ _CELLS = range(0xA1, 0xFF)
 
 @dataclass(frozen=True)
 class Script:
-    """One script: the `ranges` of its code points, both ends included; `characters` that must get a piece of their own;
-    `spaced` where blanks part words."""
+    """One script: the `ranges` of its code points, both ends included; `characters` that must get a token of their
+    own; `spaced` where spaces separate words."""
 
     name: str
     ranges: tuple[tuple[int, int], ...]
@@ -40,45 +40,46 @@ class Script:
         object.__setattr__(self, "_run", re.compile(f"(?: ?{character}+)+" if self.spaced else f"{character}+"))
 
     def holds(self, character: str) -> bool:
-        """Whether a character belongs to the script."""
+        """Return whether a character belongs to the script."""
         return any(low <= ord(character) <= high for low, high in self.ranges)
 
     def admits(self, piece: str) -> bool:
-        """Whether a piece consists of this script alone, but for a blank before its first word where words have one."""
+        """Return whether a token consists of this script alone, except for a space before its first word where the
+        script has spaces."""
         body = piece.removeprefix(BLANK) if self.spaced else piece
         return bool(body) and all(self.holds(character) for character in body)
 
     def runs(self, text: str) -> Iterator[str]:
-        """The stretches of a text that are of this script, with the single blanks before words where it has them."""
+        """Yield the runs of a text that are of this script, with the single spaces before words where it has them."""
         return (match[0] for match in self._run.finditer(text))
 
     def occurs_in(self, text: str) -> bool:
-        """Whether a text holds any character of this script."""
+        """Return whether a text has any character of this script."""
         return self._run.search(text) is not None
 
 
 def gb2312_ideographs() -> tuple[str, ...]:
-    """The 6,763 ideographs of GB 2312-80 in its own order, frequent ones first."""
+    """Return the 6,763 ideographs of GB 2312-80 in its own order, frequent ones first."""
     return _of_rows("gb2312", range(0xB0, 0xF8))
 
 
 def ks_x_1001_syllables() -> tuple[str, ...]:
-    """The 2,350 syllables of KS X 1001, nearly all that modern Korean writes."""
+    """Return the 2,350 syllables of KS X 1001, nearly all of modern Korean."""
     return _of_rows("euc_kr", range(0xB0, 0xC9))
 
 
 def jis_x_0208_characters() -> tuple[str, ...]:
-    """Hiragana, Katakana and the 2,965 kanji of the first level of JIS X 0208, which newspapers keep to."""
+    """Return Hiragana, Katakana and the 2,965 kanji of the first level of JIS X 0208, the most common ones."""
     return _of_rows("euc_jp", (0xA4, 0xA5, *range(0xB0, 0xD0)))
 
 
 def _of_rows(codec: str, rows: Iterable[int]) -> tuple[str, ...]:
-    """Characters of a standard, read from Python's codec; places that the standard leaves empty are left out."""
+    """Return the characters of a standard, decoded by Python's codec; unassigned cells are skipped."""
     return tuple("".join(bytes([row, cell]).decode(codec, errors="ignore") for row in rows for cell in _CELLS))
 
 
-def _letters(*ranges: tuple[int, int], besides: str = "") -> tuple[str, ...]:
-    return (*(chr(point) for low, high in ranges for point in range(low, high + 1)), *besides)
+def _letters(*ranges: tuple[int, int], extra: str = "") -> tuple[str, ...]:
+    return (*(chr(point) for low, high in ranges for point in range(low, high + 1)), *extra)
 
 
 CHINESE = Script("zh", _CJK, gb2312_ideographs(), spaced=False)
@@ -95,11 +96,11 @@ JAPANESE = Script("ja", (*_KANA, *_CJK), jis_x_0208_characters(), spaced=False)
 KOREAN = Script("ko", _HANGUL, ks_x_1001_syllables(), spaced=True)
 THAI = Script("th", _THAI, _letters((0x0E01, 0x0E3A), (0x0E40, 0x0E4E), (0x0E50, 0x0E59)), spaced=False)
 GREEK = Script(
-    "el", _GREEK, _letters((0x03AC, 0x03CE), (0x0391, 0x03A1), (0x03A3, 0x03A9), besides="ΆΈΉΊΌΎΏΐ"), spaced=True
+    "el", _GREEK, _letters((0x03AC, 0x03CE), (0x0391, 0x03A1), (0x03A3, 0x03A9), extra="ΆΈΉΊΌΎΏΐ"), spaced=True
 )
 HEBREW = Script("he", _HEBREW, _letters((0x05D0, 0x05EA)), spaced=True)
-ARABIC = Script("ar", _ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0652), besides="،؛؟"), spaced=True)
-PERSIAN = Script("fa", _ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0648), besides="یپچژگک،؛؟"), spaced=True)
+ARABIC = Script("ar", _ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0652), extra="،؛؟"), spaced=True)
+PERSIAN = Script("fa", _ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0648), extra="یپچژگک،؛؟"), spaced=True)
 HINDI = Script(
     "hi", _DEVANAGARI, _letters((0x0901, 0x0903), (0x0905, 0x0939), (0x093C, 0x094D), (0x0964, 0x096F)), spaced=True
 )

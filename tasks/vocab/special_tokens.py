@@ -1,6 +1,6 @@
 """Special tokens that objectives need: T5's sentinels, BERT's `[CLS]`, `[SEP]`, `[MASK]`, or names of one's own.
 
-They are control pieces, which no text ever gives: a page that shows `[MASK]` is text, and is written in other pieces.
+They are control tokens, which no text encodes to: a page with `[MASK]` is text, and is encoded in other tokens.
 """
 
 import re
@@ -11,15 +11,18 @@ from model.errors import InputError
 from tasks.tokenizer.base import Tokenizer
 
 USER_DEFINED, CONTROL = 4, 3
-"""SentencePiece's types of pieces: one that is cut out of any text, one that stands for no text."""
+"""SentencePiece's types of tokens: user-defined ones are recognised in any text, control tokens never."""
 
-FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-"""Of a special token in a `tokenizer.json`."""
+SPECIAL_TOKEN_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+"""Flags of a special token in a `tokenizer.json`."""
 
 
 def add_controls(parsed: Any, names: Iterable[str]) -> bool:
-    """Append control pieces to a parsed SentencePiece model; True where that changed it. One that stands there already
-    keeps its id; a user-defined piece of the name becomes one. InputError where an ordinary piece has the name."""
+    """Append control tokens to a parsed SentencePiece model; return whether that changed it.
+
+    A control token that exists keeps its id; a user-defined token of the name becomes one. Raises InputError where an
+    ordinary token has the name.
+    """
     present = {piece.piece: piece for piece in parsed.pieces}
     changed = False
     for name in names:
@@ -31,28 +34,28 @@ def add_controls(parsed: Any, names: Iterable[str]) -> bool:
         elif piece.type == CONTROL:
             continue
         else:
-            raise _taken(name)
+            raise _name_taken(name)
         changed = True
     return changed
 
 
 def add_special_tokens(parsed: dict[str, Any], names: Iterable[str]) -> None:
-    """The same for a parsed `tokenizer.json`, whose vocabulary holds its added tokens, too."""
+    """Do the same for a parsed `tokenizer.json`, whose vocabulary includes its added tokens."""
     vocabulary = parsed["model"]["vocab"]
     added = {token["content"]: token for token in parsed["added_tokens"]}
     for name in names:
         if name in added:
-            added[name].update(FLAGS)
+            added[name].update(SPECIAL_TOKEN_FLAGS)
         elif name in vocabulary:
-            raise _taken(name)
+            raise _name_taken(name)
         else:
             number = max(vocabulary.values(), default=-1) + 1
             vocabulary[name] = number
-            parsed["added_tokens"].append({"id": number, "content": name, **FLAGS})
+            parsed["added_tokens"].append({"id": number, "content": name, **SPECIAL_TOKEN_FLAGS})
 
 
-def cut_apart(texts: Iterable[str], names: Sequence[str]) -> Iterator[str]:
-    """The texts with a line end within each of `names`, so that none of them can become a piece."""
+def break_special_names(texts: Iterable[str], names: Sequence[str]) -> Iterator[str]:
+    """Yield the texts with a line end within each of `names`, so that none of them can become a token."""
     if not names:
         yield from texts
         return
@@ -62,22 +65,25 @@ def cut_apart(texts: Iterable[str], names: Sequence[str]) -> Iterator[str]:
 
 
 def check_special(tokenizer: Tokenizer, names: Sequence[str]) -> None:
-    """Raise InputError where one of `names` is missing, or a text that shows a special token's name gives its id."""
+    """Raise InputError where one of `names` is missing, or a text with a special token's name encodes to its id."""
     missing = sorted(set(names) - tokenizer.special_names.keys())
     if missing:
-        raise InputError(f"vocab: the vocabulary has no special token {', '.join(missing)}, which was asked for")
-    # A vocabulary that loses text writes names that it does not know as any other unknown word.
+        raise InputError(
+            f"vocab: the vocabulary has no special token {', '.join(missing)}, which vocab.special_tokens or"
+            f" vocab.sentinels requests"
+        )
+    # A lossy vocabulary encodes unknown names as the unknown token, like any other unknown word.
     special = frozenset(tokenizer.special) - (frozenset() if tokenizer.exact else {tokenizer.unk})
     for name in tokenizer.special_names:
         if not special.isdisjoint(tokenizer.encode_following(name)):
             raise InputError(
-                f"vocab: `{name}` is both a special token and an ordinary piece: a text that shows it would give the"
-                f" special id. Take another name, or another base."
+                f"vocab: `{name}` is both a special token and an ordinary token: a text with it would give the special"
+                f" id. Choose another name, or another base."
             )
 
 
-def _taken(name: str) -> InputError:
+def _name_taken(name: str) -> InputError:
     return InputError(
-        f"vocab: `{name}` cannot become a special token: the base has an ordinary piece of that name. Take another name"
-        f" in vocab.special_tokens, or another base."
+        f"vocab: `{name}` cannot become a special token: the base has an ordinary token of that name. Choose another"
+        f" name in vocab.special_tokens, or another base."
     )

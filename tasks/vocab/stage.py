@@ -1,4 +1,4 @@
-"""The vocab stage as the build sees it: what decides its identity, and how it is built."""
+"""The vocab stage: what decides its identity, and how it is built."""
 
 from pathlib import Path
 
@@ -20,12 +20,12 @@ VOCAB = Stage(
 
 
 def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -> Artifact:
-    """The tokenizer artifact of `documents` under `config`: trained, or grown from a base.
+    """Build the tokenizer artifact of `documents` under `config`: trained, or extended from a base.
 
-    Raises InputError for a base that is missing, is no SentencePiece model or loses text, before any document is read.
+    Raises InputError for a base that is missing, of an unsupported kind or lossy, before any document is read.
     """
 
-    base = base_content(context.root, config.base)
+    base = digest_base(context.root, config.base)
 
     def run(workspace: Workspace) -> StageReport:
         if config.base is not None:
@@ -43,18 +43,18 @@ def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -
     return build_artifact(context, VOCAB, config, {"documents": documents}, run, external)
 
 
-def base_content(root: Path, base: Path | None) -> Content | None:
-    """What the base's file holds, which is a parent by content; None where there is no base."""
+def digest_base(root: Path, base: Path | None) -> Content | None:
+    """Return the content of the base's file, by which it is a parent of the artifact; None where there is no base."""
     if base is None:
         return None
-    check_base_stands(base)
+    check_base_exists(base)
     digests = InputDigests(root / INPUTS)
     content = digests.content(base)
     digests.save()
     return content
 
 
-def check_base_stands(path: Path) -> None:
+def check_base_exists(path: Path) -> None:
     """Raise InputError where there is no file that can be read."""
     if problem := unreadable_reason(path):
         raise InputError(

@@ -1,18 +1,15 @@
-"""Training the vocabulary: one thread, identity normaliser, byte fallback; the same text gives the same file.
+"""Train a vocabulary on sampled text: SentencePiece BPE or Unigram, byte-level BPE, or WordPiece. The same text gives
+the same file.
 
-SentencePiece with two threads writes another file than with one (measured, version 0.2.3), so the number of threads
-is fixed here and is no setting.
+SentencePiece with two threads writes another file than with one (measured, version 0.2.3), so that the number of
+threads is fixed at one and is no setting. It normalises nothing and falls back to bytes.
 
-Training a byte-level BPE vocabulary (Radford et al., 2019, GPT-2): its 256 bytes write any text.
+Byte-level BPE (Radford et al. 2019, GPT-2) encodes any text in its 256 bytes. The merges of the library `tokenizers` do
+not depend on its number of threads (tested), and other programs read its `tokenizer.json`.
 
-The library's merges do not depend on its number of threads (tested); its file is a `tokenizer.json` that other programs
-read as it is.
-
-Training a WordPiece vocabulary as BERT's (Devlin et al., 2019), by the library `tokenizers`.
-
-The library's trainer numbers characters, and then joins pairs of equal counts, in the order of a hash table that
-differs from process to process: two runs gave two vocabularies. Given all characters beforehand, in a fixed order, it
-gave the same bytes in every run and with any number of threads.
+The library's WordPiece trainer (Devlin et al. 2019) numbers characters, and joins pairs of equal counts, in the order
+of a hash table that differs from process to process: two runs gave two vocabularies. Given all characters beforehand,
+in a fixed order, it gave the same bytes in every run and with any number of threads.
 """
 
 import io
@@ -36,53 +33,56 @@ from tasks.tokenizer.model_file import read_model, write_model
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.tokenizer.wordpiece import INSIDE, SPECIAL_TOKENS, word_piece_engine
-from tasks.vocab.candidates import covering
+from tasks.vocab.candidates import MAX_SIZE_IN_ERROR, characters_to_cover
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.corpus import bytes_by_source, count_documents, planned_bytes, sampled_texts, training_lines
+from tasks.vocab.corpus import bytes_by_source, count_documents, plan_bytes, sample_texts, training_lines
 from tasks.vocab.output import UNIT, write_tokenizer
-from tasks.vocab.special_tokens import add_controls, add_special_tokens, check_special, cut_apart
+from tasks.vocab.special_tokens import add_controls, add_special_tokens, break_special_names, check_special
 
 MEASURED_BYTES = 1_000_000
 """UTF-8 bytes of each source on which bytes per token are measured."""
-
-TOLD_BYTES = 1 << 20
-"""Progress is told each time so many more bytes were sampled."""
-
-_CAN_GIVE = re.compile(r"set it to a value <= (\d+)")
-
-_NEEDS = re.compile(r"smaller than required_chars\. (\d+) vs (\d+)")
+PROGRESS_BYTES = 1 << 20
+"""Progress is reported each time so many more bytes were sampled."""
+BYTE_LEVEL_SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<pad>")
+"""In the order of their ids, the same as in a SentencePiece vocabulary trained here."""
+MIN_PAIR_COUNT = 2
+"""A pair that occurs once is not merged."""
+MAX_TEXT_CHARACTERS = 1 << 16
+"""Longer texts are split: one without whitespace would be a single word, and the time grows with the square of a
+word's length."""
+MIN_SIZE_IN_ERROR = re.compile(r"smaller than required_chars\. (\d+) vs (\d+)")
 
 
 def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Workspace) -> StageReport:
     """Train and write the vocabulary's own file and `tokenizer.json`.
 
-    Raises InputError when the text cannot give `vocab_size` pieces or its characters do not fit into them.
+    Raises InputError when the text cannot give `vocab_size` tokens or its characters alone need more.
     """
     finished = workspace.finished(UNIT)
     if finished is not None:
         return finished
     counted = count_documents(documents)
     sizes = bytes_by_source(counted)
-    plan = planned_bytes(sizes, config.weights, config.max_bytes)
+    plan = plan_bytes(sizes, config.weights, config.max_bytes)
     sampled: Counter[str] = Counter()
     measured: dict[str, list[str]] = {}
 
     def sample() -> Iterable[str]:
-        for source, text in sampled_texts(documents, sizes, plan, config.seed):
+        for source, text in sample_texts(documents, sizes, plan, config.seed):
             if sampled[source] < MEASURED_BYTES:
                 measured.setdefault(source, []).append(text[:MEASURED_BYTES])
-            told = sampled.total() // TOLD_BYTES
+            reported = sampled.total() // PROGRESS_BYTES
             sampled[source] += len(text.encode())
-            if sampled.total() // TOLD_BYTES > told:
+            if sampled.total() // PROGRESS_BYTES > reported:
                 workspace.advance(sampled.total(), sum(plan.values()), "bytes")
             yield text
 
     if config.model_type == "byte_level":
-        tokenizer = tokenizer_of(train_merges(sample(), config))
+        tokenizer = tokenizer_of(train_byte_level(sample(), config))
     elif config.model_type == "wordpiece":
-        tokenizer = tokenizer_of(train_word_pieces(sample(), config))
+        tokenizer = tokenizer_of(train_wordpiece(sample(), config))
     else:
-        tokenizer = SentencePieceTokenizer(train_pieces(sample(), config))
+        tokenizer = SentencePieceTokenizer(train_sentencepiece(sample(), config))
     check_special(tokenizer, config.special_names)
     with workspace.unit(UNIT) as unit:
         write_tokenizer(unit, tokenizer)
@@ -99,12 +99,12 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
     return unit.report
 
 
-def train_pieces(texts: Iterable[str], config: VocabConfig) -> bytes:
-    """The bytes of a SentencePiece model with exactly `config.vocab_size` pieces."""
+def train_sentencepiece(texts: Iterable[str], config: VocabConfig) -> bytes:
+    """Return the bytes of a SentencePiece model with exactly `config.vocab_size` tokens."""
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=training_lines(cut_apart(texts, config.special_names)),
+            sentence_iterator=training_lines(break_special_names(texts, config.special_names)),
             model_writer=model,
             model_type=config.model_type,
             vocab_size=config.trained_pieces,
@@ -127,7 +127,7 @@ def train_pieces(texts: Iterable[str], config: VocabConfig) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise _told_to_people(error, config) from error
+        raise _explain_failure(error, config) from error
     if not config.special_names:
         return model.getvalue()
     parsed = read_model(model.getvalue())
@@ -136,57 +136,33 @@ def train_pieces(texts: Iterable[str], config: VocabConfig) -> bytes:
     return write_model(parsed)
 
 
-def bytes_per_token(tokenizer: Tokenizer, texts: list[str]) -> float:
-    """UTF-8 bytes of `texts` by the tokens they take; 0 where there is no text."""
-    tokens = sum(len(ids) for ids in tokenizer.encode_batch(texts))
-    return sum(len(text.encode()) for text in texts) / tokens if tokens else 0.0
-
-
-def unknown_shares(tokenizer: Tokenizer, texts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """`unknown_share`: source -> share of the tokens that lose what they stand for; nothing where none ever does."""
-    if tokenizer.exact:
-        return {}
-    shares = dict[str, float]()
-    for source, documents in sorted(texts.items()):
-        ids = np.concatenate([np.zeros(0, dtype=np.int32), *tokenizer.encode_batch(documents)])
-        shares[source] = round(float((ids == tokenizer.unk).mean()), 6) if len(ids) else 0.0
-    return {"unknown_share": shares}
-
-
-def _told_to_people(error: RuntimeError, config: VocabConfig) -> Exception:
+def _explain_failure(error: RuntimeError, config: VocabConfig) -> Exception:
     text = str(error)
     special = len(config.special_names)
-    if match := _CAN_GIVE.search(text):
-        most = int(match[1]) + special
-        return InputError(
-            f"vocab: {config.vocab_size} pieces were asked for, and the sampled text gives {most} at most. Set"
-            f" vocab.vocab_size = {most} or less, or bring more text"
-            f" (vocab.max_bytes is {config.max_bytes})."
-        )
-    if match := _NEEDS.search(text):
+    if match := MAX_SIZE_IN_ERROR.search(text):
+        return _too_few_tokens(config, int(match[1]) + special)
+    if match := MIN_SIZE_IN_ERROR.search(text):
         least = int(match[2]) + special
         return InputError(
-            f"vocab: {config.vocab_size} pieces were asked for, and the characters of the sampled text with the special"
-            f" and byte pieces alone need {least}. Set vocab.vocab_size above {least}, or lower"
+            f"vocab: vocab.vocab_size is {config.vocab_size}, and the characters of the sampled text with the special"
+            f" and byte tokens alone need {least}. Set vocab.vocab_size above {least}, or lower"
             f" vocab.character_coverage (now {config.character_coverage}) so that rare characters are spelled in bytes."
         )
     if "sentences_.empty()" in text:
-        return InputError("vocab: the sampled documents hold no text at all, so there is nothing to train on")
-    return Bug(f"vocab: SentencePiece refused to train: {text}")
+        return InputError("vocab: the sampled documents have no text, so there is nothing to train on")
+    return Bug(f"vocab: SentencePiece failed to train: {text}")
 
 
-BYTE_LEVEL_SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<pad>")
-"""In the order of their ids, which are those of a vocabulary of SentencePiece trained here."""
-
-LEAST_COUNT = 2
-"""A pair that the text holds once is no piece."""
-
-LONGEST_STRETCH = 1 << 16
-"""Characters of a text taken at once: one without blanks would be one word, and time grows with a word's square."""
+def _too_few_tokens(config: VocabConfig, most: int) -> InputError:
+    return InputError(
+        f"vocab: vocab.vocab_size is {config.vocab_size}, and the sampled text gives {most} tokens at most. Set"
+        f" vocab.vocab_size = {most} or less, or add text (vocab.max_bytes is {config.max_bytes})."
+    )
 
 
-def train_merges(texts: Iterable[str], config: VocabConfig) -> bytes:
-    """The bytes of a `tokenizer.json` with `config.vocab_size` pieces; InputError where the text gives fewer."""
+def train_byte_level(texts: Iterable[str], config: VocabConfig) -> bytes:
+    """Return the bytes of a `tokenizer.json` with `config.vocab_size` tokens; raise InputError where the text gives
+    fewer."""
     engine = tokenizers.Tokenizer(models.BPE())
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     digits = pre_tokenizers.Digits(individual_digits=True)
@@ -194,67 +170,54 @@ def train_merges(texts: Iterable[str], config: VocabConfig) -> bytes:
     engine.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=config.trained_pieces,
-        min_frequency=LEAST_COUNT,
+        min_frequency=MIN_PAIR_COUNT,
         special_tokens=list(BYTE_LEVEL_SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    engine.train_from_iterator(stretches(cut_apart(texts, config.special_names)), trainer)
+    engine.train_from_iterator(split_long_texts(break_special_names(texts, config.special_names)), trainer)
     if config.special_names:
         engine.add_special_tokens(list(config.special_names))
     pieces = engine.get_vocab_size()
     if pieces < config.vocab_size:
-        raise InputError(
-            f"vocab: {config.vocab_size} pieces were asked for, and the sampled text gives {pieces} at most. Set"
-            f" vocab.vocab_size = {pieces} or less, or bring more text (vocab.max_bytes is {config.max_bytes})."
-        )
+        raise _too_few_tokens(config, pieces)
     return (engine.to_str() + "\n").encode()
 
 
-def stretches(texts: Iterable[str]) -> Iterator[str]:
-    """The texts in stretches of at most LONGEST_STRETCH characters."""
-    for text in texts:
-        for start in range(0, len(text), LONGEST_STRETCH):
-            yield text[start : start + LONGEST_STRETCH]
-
-
-def train_word_pieces(texts: Iterable[str], config: VocabConfig) -> bytes:
-    """The bytes of a `tokenizer.json` with `config.vocab_size` pieces; InputError where the text gives fewer, or where
-    its characters alone are more."""
+def train_wordpiece(texts: Iterable[str], config: VocabConfig) -> bytes:
+    """Return the bytes of a `tokenizer.json` with `config.vocab_size` tokens; raise InputError where the text gives
+    fewer, or where its characters alone are more."""
     engine = word_piece_engine({}, lowercase=config.lowercase, split_digits=config.split_digits)
-    normalised = [engine.normalizer.normalize_str(text) for text in stretches(texts)]
+    normalised = [engine.normalizer.normalize_str(text) for text in split_long_texts(texts)]
     counts = Counter[str]()
     for text in normalised:
         counts.update(text)
     counts = Counter({character: count for character, count in counts.items() if not character.isspace()})
     frequent = counts.most_common()
-    known = {character for character, _ in frequent[: covering(counts, config.character_coverage)]}
+    known = {character for character, _ in frequent[: characters_to_cover(counts, config.character_coverage)]}
     rare = re.compile(f"[{re.escape(''.join(sorted(counts.keys() - known)))}]") if len(known) < len(counts) else None
     names = [name for name in config.special_names if name not in SPECIAL_TOKENS]
-    learnt = list(cut_apart((rare.sub(" ", text) if rare else text for text in normalised), names))
-    alphabet = _alphabet(learnt, engine.pre_tokenizer)
+    training_texts = list(break_special_names((rare.sub(" ", text) if rare else text for text in normalised), names))
+    alphabet = _alphabet(training_texts, engine.pre_tokenizer)
     least = len(SPECIAL_TOKENS) + len(alphabet) + len(names)
     if least > config.vocab_size:
         raise InputError(
-            f"vocab: {config.vocab_size} pieces were asked for, and the characters of the sampled text with the special"
+            f"vocab: vocab.vocab_size is {config.vocab_size}, and the characters of the sampled text with the special"
             f" tokens alone need {least}. Set vocab.vocab_size above {least}, or lower vocab.character_coverage (now"
             f" {config.character_coverage}); words with rarer characters become [UNK]."
         )
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=config.vocab_size - len(names),
-        min_frequency=LEAST_COUNT,
+        min_frequency=MIN_PAIR_COUNT,
         special_tokens=[*SPECIAL_TOKENS, *alphabet],
         continuing_subword_prefix=INSIDE,
         show_progress=False,
     )
-    engine.train_from_iterator(learnt, trainer)
+    engine.train_from_iterator(training_texts, trainer)
     vocabulary = json.loads(engine.to_str())["model"]["vocab"]
     pieces = len(vocabulary) + len(names)
     if pieces < config.vocab_size:
-        raise InputError(
-            f"vocab: {config.vocab_size} pieces were asked for, and the sampled text gives {pieces} at most. Set"
-            f" vocab.vocab_size = {pieces} or less, or bring more text (vocab.max_bytes is {config.max_bytes})."
-        )
+        raise _too_few_tokens(config, pieces)
     trained = word_piece_engine(vocabulary, lowercase=config.lowercase, split_digits=config.split_digits)
     parsed = json.loads(trained.to_str())
     add_special_tokens(parsed, names)
@@ -262,7 +225,7 @@ def train_word_pieces(texts: Iterable[str], config: VocabConfig) -> bytes:
 
 
 def _alphabet(texts: Iterable[str], splitter: tokenizers.pre_tokenizers.PreTokenizer) -> list[str]:
-    """Characters as they begin words, and with the sign of a piece inside a word those that stand there."""
+    """Return the characters that begin words, and with WordPiece's prefix those that occur inside words."""
     beginning, inside, seen = set[str](), set[str](), set[str]()
     for text in texts:
         words = set(text.split()) - seen
@@ -272,3 +235,27 @@ def _alphabet(texts: Iterable[str], splitter: tokenizers.pre_tokenizers.PreToken
                 beginning.update(part)
                 inside.update(part[1:])
     return [*sorted(beginning), *(INSIDE + character for character in sorted(inside))]
+
+
+def split_long_texts(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts in parts of at most MAX_TEXT_CHARACTERS characters."""
+    for text in texts:
+        for start in range(0, len(text), MAX_TEXT_CHARACTERS):
+            yield text[start : start + MAX_TEXT_CHARACTERS]
+
+
+def bytes_per_token(tokenizer: Tokenizer, texts: list[str]) -> float:
+    """Return the UTF-8 bytes of `texts` per token; 0 where there is no text."""
+    tokens = sum(len(ids) for ids in tokenizer.encode_batch(texts))
+    return sum(len(text.encode()) for text in texts) / tokens if tokens else 0.0
+
+
+def unknown_shares(tokenizer: Tokenizer, texts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return `unknown_share`: source -> share of unknown tokens; nothing for a vocabulary that has no unknown text."""
+    if tokenizer.exact:
+        return {}
+    shares = dict[str, float]()
+    for source, documents in sorted(texts.items()):
+        ids = np.concatenate([np.zeros(0, dtype=np.int32), *tokenizer.encode_batch(documents)])
+        shares[source] = round(float((ids == tokenizer.unk).mean()), 6) if len(ids) else 0.0
+    return {"unknown_share": shares}

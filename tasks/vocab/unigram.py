@@ -1,12 +1,10 @@
-"""Placing new pieces into a Unigram vocabulary: all reachable, no base piece killed, no base score touched.
+"""Extend a Unigram vocabulary: all new tokens reachable, all base tokens still reachable, no base score changed.
 
-Unigram (Kudo, 2018) writes a text as the pieces whose log probabilities have the largest sum. A piece whose own score
-is not above that of the best way to write it with shorter pieces is never emitted. Whether it is depends on shorter
-pieces alone, so one pass in the order of lengths is enough: each piece takes its score from the text, or a little more
-than its best rival. Merging whole vocabularies at score 0 instead killed 1,722 of 8,000 base pieces of a T5-shaped
-model.
-
-A base that has no byte pieces writes what it does not know as `<unk>`, and the text is lost. It gets the 256 bytes.
+Unigram (Kudo 2018) encodes a text as the tokens whose log probabilities have the largest sum. A token is emitted only
+if its own score exceeds that of the best encoding of its text in shorter tokens. That depends on shorter tokens alone,
+so one pass in the order of lengths is enough: each token takes its score from the text, or a little more than its best
+alternative. Merging whole vocabularies at score 0, instead, made 1,722 of 8,000 base tokens of a T5-shaped model
+unreachable.
 """
 
 import math
@@ -15,67 +13,72 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from tasks.tokenizer.model_file import NORMAL, read_model, write_model
-from tasks.vocab.bpe import Growth
-from tasks.vocab.candidates import Donor
+from tasks.vocab.bpe import Extension
+from tasks.vocab.candidates import CandidateVocabulary
 from tasks.vocab.scripts import Script
 
 MARGIN = 1e-3
-"""How far a piece stands above its best rival at least: float32 tells apart scores of -100 that differ by 1e-5."""
+"""Least difference between a token's score and its best alternative: float32 distinguishes scores near -100 that
+differ by 1e-5."""
 
 SPREAD = 30
-"""How many MARGINs more at most, each piece another share of them. With equal ones `ab` + `c` and `a` + `bc` tie, and
-rounding decided: programs that add in float64 cut 310 of 204,705 lines of Chinese otherwise than SentencePiece."""
+"""At most so many MARGINs are added, each token another share of them. With equal margins `ab` + `c` and `a` + `bc`
+tie and rounding decides: programs that add in float64 tokenized 310 of 204,705 lines of Chinese differently from
+SentencePiece."""
 
 GOLDEN = (math.sqrt(5) - 1) / 2
-"""Multiples of it, without their whole parts, lie far apart (Weyl, 1916)."""
+"""Its multiples modulo 1 are evenly spread (Weyl 1916)."""
 
 UNKNOWN_PENALTY = 10.0
-"""SentencePiece's own: a character without a piece costs so much more than the worst piece."""
+"""SentencePiece's own constant: a character without a token costs so much more than the worst token."""
 
-UNSEEN = 0.5
-"""Occurrences that a piece has besides those in the text, so that one that the text lacks has a score."""
+PSEUDO_COUNT = 0.5
+"""Added to the occurrences of each token in the text, so that one without occurrences has a score."""
 
 
-def place(base: bytes, donor: Donor, script: Script, limit: int) -> Growth:
-    """Append the `limit` candidates of `donor` that save most tokens and are no pieces yet."""
+def extend_unigram(base: bytes, candidates: CandidateVocabulary, script: Script, limit: int) -> Extension:
+    """Append the `limit` candidates that save most tokens and are no tokens yet."""
     model = read_model(base)
     scores = {piece.piece: float(piece.score) for piece in model.pieces if piece.type == NORMAL}
     reserved = {piece.piece for piece in model.pieces} - scores.keys()
-    growth = Growth(base)
-    for candidate in donor.candidates(script):
-        if len(growth.added) == limit:
+    extension = Extension(base)
+    for candidate in candidates.ranked(script):
+        if len(extension.added) == limit:
             break
         if candidate in scores:
-            growth.known.append(candidate)
+            extension.known.append(candidate)
         elif not script.admits(candidate) or candidate in reserved:
-            growth.foreign.append(candidate)
+            extension.foreign.append(candidate)
         else:
-            growth.added.append(candidate)
-    placed = _placed(growth.added, donor, scores, script)
-    for piece in growth.added:
-        model.pieces.add(piece=piece, score=placed[piece], type=NORMAL)
+            extension.added.append(candidate)
+    scores_of_added = _scores_of_added(extension.added, candidates, scores, script)
+    for piece in extension.added:
+        model.pieces.add(piece=piece, score=scores_of_added[piece], type=NORMAL)
     model.trainer_spec.vocab_size = len(model.pieces)
-    growth.model = write_model(model)
-    return growth
+    extension.model = write_model(model)
+    return extension
 
 
-def _placed(added: Iterable[str], donor: Donor, base: Mapping[str, float], script: Script) -> dict[str, float]:
-    """The score of each added piece."""
-    # A base piece of the same script stays reachable when no new one has a better score than it by the text's count.
+def _scores_of_added(
+    added: Iterable[str], candidates: CandidateVocabulary, base: Mapping[str, float], script: Script
+) -> dict[str, float]:
+    """Return the score of each added token."""
+    # A base token of the same script stays reachable if the count of no new token gives it a better score.
     ceiling = min((score for piece, score in base.items() if script.admits(piece)), default=0.0) - MARGIN
     unknown = min(base.values()) - UNKNOWN_PENALTY
-    total = donor.characters.total()
-    scores, placed = dict(base), {}
+    total = candidates.characters.total()
+    scores, scores_of_added = dict(base), {}
     for number, piece in enumerate(sorted(added, key=len)):
         margin = MARGIN * (1 + SPREAD * (number * GOLDEN % 1))
-        counted = math.log((donor.characters[piece] + donor.words[piece] + UNSEEN) / total)
-        rival = best_rival(piece, scores, unknown)
-        placed[piece] = scores[piece] = float(np.float32(max(min(counted, ceiling), rival + margin)))
-    return placed
+        counted = math.log((candidates.characters[piece] + candidates.words[piece] + PSEUDO_COUNT) / total)
+        rival = best_alternative(piece, scores, unknown)
+        scores_of_added[piece] = scores[piece] = float(np.float32(max(min(counted, ceiling), rival + margin)))
+    return scores_of_added
 
 
-def best_rival(text: str, scores: Mapping[str, float], unknown: float) -> float:
-    """The largest sum of scores with which pieces shorter than `text` write it; a lone character may be unknown."""
+def best_alternative(text: str, scores: Mapping[str, float], unknown: float) -> float:
+    """Return the largest sum of scores with which tokens shorter than `text` encode it; a single character may be
+    unknown."""
     best = [0.0] + [-math.inf] * len(text)
     for end in range(1, len(text) + 1):
         for start in range(end):

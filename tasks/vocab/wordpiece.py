@@ -1,11 +1,12 @@
-"""Growing a WordPiece vocabulary (Devlin et al., 2019): new pieces of one script behind all others.
+"""Extend a WordPiece vocabulary (Devlin et al. 2019): new tokens of one script appended to all others.
 
-A word is cut into the longest piece from the left, then the longest that may stand inside a word, and so on; where none
-fits, the whole word is `[UNK]`. A longer piece changes how every word that holds it is cut, so only pieces of the new
-script come in, and each character comes in twice: at the beginning of a word and inside.
+A word is split into the longest token from the left, then the longest inside token, and so on; where none fits, the
+whole word is `[UNK]`. A longer token changes how every word that contains it is split, so only tokens of the new script
+are added, and each character twice: for the beginning of a word and for inside.
 
-What the base's normaliser or splitter would change can never be met in a text: BERT parts Chinese characters, so that
-Chinese words are no pieces; its vocabularies of small letters strip accents, and with them the bow of the Russian й.
+What the base's normaliser or splitter would change never reaches the vocabulary: BERT separates Chinese characters, so
+that Chinese words are no candidates; its lowercase vocabularies strip accents, and with them the breve of the Russian
+й.
 """
 
 import json
@@ -17,21 +18,21 @@ from model.errors import InputError
 from tasks.tokenizer.json_format import read_tokenizer_json
 from tasks.tokenizer.sentencepiece import BLANK
 from tasks.tokenizer.wordpiece import INSIDE, PADDING, SPECIAL_TOKENS, check_word_pieces
-from tasks.vocab.bpe import Growth, written
+from tasks.vocab.bpe import Extension, to_json_bytes
 from tasks.vocab.config import VocabConfig, sentinel_names
 from tasks.vocab.scripts import Script
-from tasks.vocab.special_tokens import FLAGS, add_special_tokens
+from tasks.vocab.special_tokens import SPECIAL_TOKEN_FLAGS, add_special_tokens
 
 LEADERS = 50
-"""Pieces tried before one that stands inside a word, until it is emitted behind one of them."""
+"""Number of tokens tried before an inside token, until it is emitted after one of them."""
 
 
-def prepared_word_pieces(given: bytes, config: VocabConfig) -> bytes:
-    """A WordPiece `tokenizer.json` ready to be extended: with sentinels, spare rows of the base model's embedding, a
-    padding token where it has none, and special tokens."""
+def prepare_wordpiece(given: bytes, config: VocabConfig) -> bytes:
+    """Return a WordPiece `tokenizer.json` ready to be extended: with sentinels, placeholders for further embedding
+    rows, a padding token where it has none, and special tokens."""
     if config.normaliser == "none":
         raise InputError(
-            "vocab.normaliser: a WordPiece vocabulary needs its own, for its pieces are written as that leaves them."
+            "vocab.normaliser: a WordPiece vocabulary needs its normaliser, since its tokens are in normalised form."
             ' Set it to "keep".'
         )
     place = f"vocab.base: {config.base}"
@@ -42,63 +43,63 @@ def prepared_word_pieces(given: bytes, config: VocabConfig) -> bytes:
     vocabulary.update(added)
     # Some files name BERT's special tokens in the vocabulary alone.
     own = [name for name in SPECIAL_TOKENS if name in vocabulary and name not in added]
-    parsed["added_tokens"] += [{"id": vocabulary[name], "content": name, **FLAGS} for name in own]
+    parsed["added_tokens"] += [{"id": vocabulary[name], "content": name, **SPECIAL_TOKEN_FLAGS} for name in own]
     add_special_tokens(parsed, sentinel_names(config.sentinels))
     spare = range(max(vocabulary.values()) + 1, config.embedding_rows)
     add_special_tokens(parsed, [f"[reserved_{number}]" for number in spare])
     if PADDING not in vocabulary:
         add_special_tokens(parsed, [PADDING])
     add_special_tokens(parsed, config.special_tokens)
-    return written(parsed)
+    return to_json_bytes(parsed)
 
 
-def grow_word_pieces(base: bytes, candidates: Iterable[str], script: Script, limit: int) -> Growth:
-    """Append `candidates`, which begin with U+2581 where they begin a word, as many as fit into `limit` rows.
+def extend_wordpiece(base: bytes, candidates: Iterable[str], script: Script, limit: int) -> Extension:
+    """Append `candidates`, which begin with U+2581 where they begin a word, as many as fit into `limit` tokens.
 
-    A script without blanks between words has no such sign: each of its candidates comes in for both places. The same is
-    done for single characters of any script; what comes in for the beginning of words counts as an intermediate.
+    A script without spaces between words has no such mark: each of its candidates is added for both positions. The same
+    holds for single characters of any script; the token for the beginning of words counts as an intermediate one.
     """
     parsed = json.loads(base)
     engine = tokenizers.Tokenizer.from_buffer(base)
     vocabulary: dict[str, int] = parsed["model"]["vocab"]
     special = {token["content"] for token in parsed["added_tokens"]}
     next_id = max(vocabulary.values()) + 1
-    growth = Growth(base)
+    extension = Extension(base)
     for candidate in dict.fromkeys(candidates):
-        if len(growth.added) == limit:
+        if len(extension.added) == limit:
             break
         body = candidate.removeprefix(BLANK)
-        if not script.admits(candidate) or body in special or _parts(engine, body) != [body]:
-            growth.foreign.append(candidate)
+        if not script.admits(candidate) or body in special or _pretokens(engine, body) != [body]:
+            extension.foreign.append(candidate)
             continue
-        missing = [piece for piece in _forms(candidate, script, engine) if piece not in vocabulary]
+        missing = [piece for piece in _pieces_of_candidate(candidate, script, engine) if piece not in vocabulary]
         if not missing:
-            growth.known.append(candidate)
-        # The two places do not need each other, so the last row may be given to one of them.
-        for piece in missing[: limit - len(growth.added)]:
+            extension.known.append(candidate)
+        # The two tokens do not need each other, so the last id may go to one of them alone.
+        for piece in missing[: limit - len(extension.added)]:
             vocabulary[piece] = next_id
             next_id += 1
-            growth.added.append(as_candidate(piece))
-            if growth.added[-1] != candidate:
-                growth.intermediates.append(growth.added[-1])
-    growth.model = written(parsed)
-    return growth
+            extension.added.append(to_candidate(piece))
+            if extension.added[-1] != candidate:
+                extension.intermediates.append(extension.added[-1])
+    extension.model = to_json_bytes(parsed)
+    return extension
 
 
-def as_candidate(piece: str) -> str:
-    """A piece as candidates are written: a sign where it begins a word, none inside."""
+def to_candidate(piece: str) -> str:
+    """Return a token in the notation of candidates: with U+2581 where it begins a word."""
     return piece.removeprefix(INSIDE) if piece.startswith(INSIDE) else BLANK + piece
 
 
-def normaliser_of(model: bytes) -> Callable[[str], str]:
-    """The vocabulary's normaliser as a function of a text."""
+def load_normaliser(model: bytes) -> Callable[[str], str]:
+    """Return the vocabulary's normaliser as a function of a text."""
     normaliser = tokenizers.Tokenizer.from_buffer(model).normalizer
     return normaliser.normalize_str if normaliser is not None else str
 
 
-def dead_word_pieces(model: bytes) -> list[str]:
-    """The pieces that the library never emits: at the beginning of a word those that are not cut out of their own text,
-    inside a word those that follow none of the base's short pieces."""
+def unreachable_wordpieces(model: bytes) -> list[str]:
+    """Return the tokens that the library never emits: at the beginning of a word those that their own text is not
+    encoded to, inside a word those that follow none of the base's short tokens."""
     parsed = json.loads(model)
     engine = tokenizers.Tokenizer.from_buffer(model)
     engine.encode_special_tokens = True
@@ -115,25 +116,25 @@ def dead_word_pieces(model: bytes) -> list[str]:
     return sorted(left, key=pieces.__getitem__)
 
 
-def first_word_pieces(model: bytes, count: int) -> bytes:
-    """The vocabulary without the pieces from `count` on."""
+def truncate_wordpiece(model: bytes, count: int) -> bytes:
+    """Return the vocabulary without the tokens from id `count` on."""
     parsed = json.loads(model)
     parsed["model"]["vocab"] = {piece: number for piece, number in parsed["model"]["vocab"].items() if number < count}
-    return written(parsed)
+    return to_json_bytes(parsed)
 
 
-def base_ids_of(base: bytes, model: bytes, first: int) -> Iterator[tuple[int, list[int]]]:
-    """Each piece of `model` from the id `first` on, and the ids of the pieces into which `base` would cut it; none
-    where that would write `[UNK]`."""
+def wordpiece_base_ids(base: bytes, model: bytes, first: int) -> Iterator[tuple[int, list[int]]]:
+    """Yield (id, base ids) of each token of `model` from the id `first` on: how `base` would split it; no ids where
+    that would be `[UNK]`."""
     old: dict[str, int] = json.loads(base)["model"]["vocab"]
     new = json.loads(model)
     special = {token["content"] for token in new["added_tokens"]}
     for piece, number in new["model"]["vocab"].items():
         if number >= first and piece not in special:
-            yield number, _longest(piece.removeprefix(INSIDE), old, inside=piece.startswith(INSIDE))
+            yield number, _longest_match_ids(piece.removeprefix(INSIDE), old, inside=piece.startswith(INSIDE))
 
 
-def _longest(word: str, vocabulary: Mapping[str, int], *, inside: bool) -> list[int]:
+def _longest_match_ids(word: str, vocabulary: Mapping[str, int], *, inside: bool) -> list[int]:
     ids: list[int] = []
     start = 0
     while start < len(word):
@@ -147,19 +148,19 @@ def _longest(word: str, vocabulary: Mapping[str, int], *, inside: bool) -> list[
     return ids
 
 
-def _forms(candidate: str, script: Script, engine: tokenizers.Tokenizer) -> list[str]:
-    """The pieces that a candidate becomes."""
+def _pieces_of_candidate(candidate: str, script: Script, engine: tokenizers.Tokenizer) -> list[str]:
+    """Return the tokens that a candidate becomes."""
     body = candidate.removeprefix(BLANK)
     if candidate.startswith(BLANK):
         return [body]
-    # Where the splitter parts the characters of a script, none ever stands inside a word.
-    if _parts(engine, body + body) != [body + body]:
+    # Where the splitter separates the characters of a script, none ever occurs inside a word.
+    if _pretokens(engine, body + body) != [body + body]:
         return [body] if len(body) == 1 else []
     return [body, INSIDE + body] if len(body) == 1 or not script.spaced else [INSIDE + body]
 
 
-def _parts(engine: tokenizers.Tokenizer, text: str) -> list[str]:
-    """The stretches in which a text meets the vocabulary."""
+def _pretokens(engine: tokenizers.Tokenizer, text: str) -> list[str]:
+    """Return the words of a text, as the splitter passes them to the vocabulary."""
     read = engine.normalizer.normalize_str(text) if engine.normalizer is not None else text
     if engine.pre_tokenizer is None:
         return [read]
@@ -171,7 +172,7 @@ def _ids(engine: tokenizers.Tokenizer, text: str) -> list[int]:
 
 
 def _leaders(body: str, beginning: Mapping[str, int]) -> list[str]:
-    """Short pieces that might stand before one inside a word, its own first character and those near it first."""
+    """Return short tokens that might precede one inside a word, its own first character and those near it first."""
     near = sorted(
         (piece for piece in beginning if len(piece) == 1 and (piece.isalnum() or piece == body[0])),
         key=lambda piece: abs(ord(piece) - ord(body[0])),

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.evaluate.ngram_baseline import Stretches, documents_alone, estimate
-from tasks.evaluate.perplexity import unigram_bits, xz_bits_per_byte
+from tasks.evaluate.ngram_baseline import TokenStream, document_stream, estimate
+from tasks.evaluate.perplexity import unigram_code_lengths, xz_bits_per_byte
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 pytestmark = pytest.mark.prove_data
 
@@ -35,20 +35,20 @@ def test_five_tokens_tell_more_than_frequencies_and_xz(corpora: Any, measured: C
     texts = {name: list(corpora.documents(name, kept_out=False)) for name in names}
     share = VOCABULARY_BYTES / sum(len(text) for documents in texts.values() for text in documents)
     some = [document for documents in texts.values() for document in documents[: int(share * len(documents)) + 1]]
-    tokenizer = SentencePieceTokenizer(train_pieces(some, VocabConfig(vocab_size=PIECES)))
+    tokenizer = SentencePieceTokenizer(train_sentencepiece(some, VocabConfig(vocab_size=PIECES)))
     tokens = np.concatenate(
         [tokenizer.encode_column(pa.array(documents), tokenizer.eos).ids for documents in texts.values()]
     ).astype(np.uint32)
     begins = np.zeros(len(tokens), dtype=np.bool_)
     begins[::ROW] = True
-    read = Stretches(tokens, begins, np.ones(len(tokens), dtype=np.bool_))
-    unigram = unigram_bits(
+    read = TokenStream(tokens, begins, np.ones(len(tokens), dtype=np.bool_))
+    unigram = unigram_code_lengths(
         pa.table({"token": np.arange(PIECES, dtype=np.uint32), "count": np.bincount(tokens, minlength=PIECES)}), PIECES
     )
     kept_out = {name: _within(corpora.documents(*folders, kept_out=True)) for name, folders in CORPORA.items()}
     ids = {name: list(tokenizer.encode_batch(documents)) for name, documents in kept_out.items()}
-    scored = documents_alone([row for rows in ids.values() for row in rows], tokenizer.eos)
-    nothing = documents_alone([], tokenizer.eos)
+    scored = document_stream([row for rows in ids.values() for row in rows], tokenizer.eos)
+    nothing = document_stream([], tokenizer.eos)
     estimate(nothing, scored, PIECES, tokenizer.eos, ())  # Kernels are compiled apart from the time.
     began = time.process_time()
     found = estimate(read, scored, PIECES, tokenizer.eos, ())

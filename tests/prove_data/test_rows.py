@@ -10,9 +10,9 @@ import pytest
 
 from tasks.chunk.mixture import plan_mixture
 from tasks.chunk.order import order_batches, plan_reads
-from tasks.chunk.packing import Packed, best_fit_rows, concat_rows
+from tasks.chunk.packing import PackedRows, best_fit_rows, concat_rows
 from tasks.chunk.sentence_pairs import PairFormat, PairPacker
-from tasks.chunk.tokenize import Block, TokenBytes, windows
+from tasks.chunk.tokenize import Block, TokenBytes, group_into_windows
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.open import tokenizer_of
 
@@ -59,7 +59,7 @@ def block_of(tokenizer: Tokenizer, texts: list[str]) -> Block:
     )
 
 
-def wrong_documents(packed: Iterable[Packed], block: Block) -> int:
+def wrong_documents(packed: Iterable[PackedRows], block: Block) -> int:
     """Documents whose tokens are not exactly those that their spans find in the rows, in order."""
     parts = list(packed)
     rows = np.concatenate([part.rows for part in parts])
@@ -90,7 +90,7 @@ def test_best_fit_fills_rows_and_cuts_nothing_that_fits(
     padding: dict[str, float] = {}
     cut = wrong = cut_by_concat = 0
     for name, block in blocks.items():
-        packed = list(best_fit_rows(windows([block]), length, token_bytes, PAD, 0))
+        packed = list(best_fit_rows(group_into_windows([block]), length, token_bytes, PAD, 0))
         rows, real = sum(len(part.rows) for part in packed), sum(int(part.real.sum()) for part in packed)
         padding[name] = 1 - real / (rows * length)
         wrong += wrong_documents(packed, block)
@@ -104,7 +104,7 @@ def test_best_fit_fills_rows_and_cuts_nothing_that_fits(
     measured("chunk", f"documents not rebuilt, rows of {length}", wrong, at_most=0)
 
 
-def _cut(packed: list[Packed], block: Block, length: int) -> int:
+def _cut(packed: list[PackedRows], block: Block, length: int) -> int:
     """Documents that fit in a row with their end-of-text token and are in several."""
     names = pa.concat_arrays([part.spans.column("doc_id").combine_chunks() for part in packed])
     counts = dict(zip(*(column.to_pylist() for column in names.value_counts().flatten()), strict=True))
@@ -123,7 +123,7 @@ def test_pairs_hold_all_text_and_half_of_the_labels_are_false(
     wrong, furthest, single, rows = 0, 0.0, 0, 0
     for number, block in enumerate(blocks.values()):
         packer = PairPacker(layout, TokenBytes.of(tokenizer), 0, number)
-        wrong += wrong_documents(packer.rows(windows([block])), block)
+        wrong += wrong_documents(packer.rows(group_into_windows([block])), block)
         told = packer.labels
         furthest = max(furthest, abs(told["not_next"] / (told["next"] + told["not_next"]) - 0.5))
         single, rows = single + told["single"], rows + told.total()
@@ -139,7 +139,7 @@ def test_shares_of_tokens_are_those_asked_for(
     counted, available, rows = [], {}, {}
     for name in sorted(WEIGHTS):
         packer = PairPacker(PairFormat(512, CLS, SEP, PAD, 0.1), TokenBytes.of(tokenizer), 0, 1)
-        mine = np.concatenate([part.counted for part in packer.rows(windows([blocks[name]]))])
+        mine = np.concatenate([part.counted for part in packer.rows(group_into_windows([blocks[name]]))])
         counted.append(mine)
         available[name], rows[name] = int(mine.sum()), len(mine)
     together = np.concatenate(counted)

@@ -14,12 +14,12 @@ import sentencepiece
 
 from tasks.tokenizer.encoder import Encoder
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
-from tasks.vocab.base import prepared_base
-from tasks.vocab.candidates import train_donor
+from tasks.vocab.base import prepare_base
+from tasks.vocab.candidates import train_candidates
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.extenders import extended
+from tasks.vocab.extenders import extend_to
 from tasks.vocab.scripts import SCRIPTS
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 pytestmark = pytest.mark.prove_data
 
@@ -59,15 +59,15 @@ def some_text(data: Path, corpora: tuple[str, ...], most_bytes: int) -> Iterator
 def model(request: pytest.FixtureRequest, data: Path) -> bytes:
     """Released models as bases are prepared: without a normaliser that loses text, with byte pieces."""
     if request.param == "unigram trained here":
-        return train_pieces(some_text(data, TAUGHT, 500_000), VocabConfig(vocab_size=8000, model_type="unigram"))
+        return train_sentencepiece(some_text(data, TAUGHT, 500_000), VocabConfig(vocab_size=8000, model_type="unigram"))
     path = data / "tokenizers" / f"{request.param.split()[0]}.model"
     normaliser = "keep" if "mistral" in request.param else "none"
-    prepared = prepared_base(VocabConfig(base=path, normaliser=normaliser))
+    prepared = prepare_base(VocabConfig(base=path, normaliser=normaliser))
     for name in request.param.split(" + ")[1:]:
         corpus = {"zh": "zh_techdocs", "ru": "ru_novels"}[name]
         runs = [run for text in some_text(data, (corpus,), 3_000_000) for run in SCRIPTS[name].runs(text)]
-        donor = train_donor(lambda runs=runs: runs, 8000, 0.9995)
-        prepared = extended(prepared, donor, SCRIPTS[name], 6000, lambda runs=runs: runs).model
+        donor = train_candidates(lambda runs=runs: runs, 8000, 0.9995)
+        prepared = extend_to(prepared, donor, SCRIPTS[name], 6000, lambda runs=runs: runs).model
     return prepared
 
 

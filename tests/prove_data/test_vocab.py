@@ -13,12 +13,12 @@ import tokenizers
 
 from tasks.tokenizer.model_file import UNIGRAM, read_model
 from tasks.tokenizer.sentencepiece import BLANK, SentencePieceTokenizer
-from tasks.vocab.base import prepared_base
-from tasks.vocab.bpe import isolated, unreachable
-from tasks.vocab.candidates import train_donor
-from tasks.vocab.comparison import compare
+from tasks.vocab.base import prepare_base
+from tasks.vocab.bpe import bare_processor, unreachable_tokens
+from tasks.vocab.candidates import train_candidates
+from tasks.vocab.comparison import compare_vocabularies
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.extenders import extended as extended_by
+from tasks.vocab.extenders import extend_to
 from tasks.vocab.output import fast_tokenizer
 from tasks.vocab.scripts import CHINESE, RUSSIAN, SCRIPTS
 
@@ -63,14 +63,16 @@ def extended(corpora: Any, base: bytes) -> bytes:
     model = base
     for name, rows in ROWS.items():
         runs = [run for text in corpora.documents(*TEXTS[name], kept_out=False) for run in SCRIPTS[name].runs(text)]
-        donor = train_donor(lambda runs=runs: runs, rows + 2000, 0.9995)
-        model = extended_by(model, donor, SCRIPTS[name], rows, lambda runs=runs: runs).model
+        donor = train_candidates(lambda runs=runs: runs, rows + 2000, 0.9995)
+        model = extend_to(model, donor, SCRIPTS[name], rows, lambda runs=runs: runs).model
     return model
 
 
 def test_every_row_is_emitted_and_the_base_stands(base: bytes, extended: bytes, measured: Measured) -> None:
     old, new = ([(p.piece, p.score, p.type) for p in read_model(model).pieces] for model in (base, extended))
-    measured("vocab", "added pieces never emitted", len(unreachable(extended)), at_most=0, note=f"{len(new)} pieces")
+    measured(
+        "vocab", "added pieces never emitted", len(unreachable_tokens(extended)), at_most=0, note=f"{len(new)} pieces"
+    )
     assert len(new) == len(old) + sum(ROWS.values())
     assert new[: len(old)] == old
 
@@ -93,7 +95,7 @@ def test_new_text_takes_fewer_tokens(name: str, corpora: Any, base: bytes, exten
     for folder in TEXTS[name]:
         runs = [run for text in corpora.documents(folder, kept_out=True) for run in script.runs(text)]
         characters = sum(map(len, runs))
-        before, after = (sum(map(len, isolated(model).encode(runs))) / characters for model in (base, extended))
+        before, after = (sum(map(len, bare_processor(model).encode(runs))) / characters for model in (base, extended))
         what = f"tokens per character of {folder}, extended by base"
         measured("vocab", what, after / before, at_most=0.8, note=f"{before:.3f} -> {after:.3f}")
 
@@ -107,10 +109,10 @@ def test_a_unigram_base_of_t5s_shape(corpora: Any, tmp_path: Path, measured: Mea
         sentence_iterator=iter(english[::2]), model_writer=model, num_threads=1, minloglevel=2, **options
     )
     path.write_bytes(model.getvalue())
-    base = prepared_base(VocabConfig(base=path, normaliser="none", sentinels=100, embedding_rows=8128))
+    base = prepare_base(VocabConfig(base=path, normaliser="none", sentinels=100, embedding_rows=8128))
     runs = [run for text in corpora.documents("zh_techdocs", kept_out=False) for run in CHINESE.runs(text)]
-    grown = extended_by(base, train_donor(lambda: runs, 10_000, 0.9995), CHINESE, 8000, lambda: runs)
-    dead = len(set(unreachable(grown.model)) - set(unreachable(base)))
+    grown = extend_to(base, train_candidates(lambda: runs, 10_000, 0.9995), CHINESE, 8000, lambda: runs)
+    dead = len(set(unreachable_tokens(grown.model)) - set(unreachable_tokens(base)))
     measured("vocab", "T5-shaped: pieces never emitted", dead, at_most=0, note=f"{len(grown.added)} added")
     theirs, ours = (
         sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes()),
@@ -134,11 +136,11 @@ def test_the_table(
     """The base, ours, and what Chinese-LLaMA's script makes of the same base with its released donor."""
     models = [base, extended, with_their_donor(base, data)]
     texts = {language: list(corpora.documents(*names, kept_out=True)) for language, names in LANGUAGES.items()}
-    pairs = [compare(base, model, texts, [CHINESE, RUSSIAN]) for model in models]
+    pairs = [compare_vocabularies(base, model, texts, [CHINESE, RUSSIAN]) for model in models]
     strings = ["".join(soup(generator)) for generator in [random.Random(1)] for _ in range(STRINGS)]
     lost = [lost_strings(model, strings) for model in models]
     sizes = [len(read_model(model).pieces) for model in models]
-    dead = [set(unreachable(model)) for model in models]
+    dead = [set(unreachable_tokens(model)) for model in models]
     old = {piece.piece for piece in read_model(base).pieces}
     unused = [unused_pieces(model, sizes[0], texts_of_all(corpora)) for model in models]
     lines = [["rows added", "", *(f"{size - sizes[0]:,}" for size in sizes)]]

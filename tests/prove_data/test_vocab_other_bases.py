@@ -12,13 +12,12 @@ import sentencepiece
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.model_file import read_model
 from tasks.tokenizer.open import tokenizer_of
-from tasks.vocab.bpe import dead_pieces, isolated, prepared_merges, unreachable
-from tasks.vocab.candidates import train_donor
+from tasks.vocab.bpe import bare_processor, prepare_byte_level, unreachable_byte_level, unreachable_tokens
+from tasks.vocab.candidates import train_candidates
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.extenders import extended as extended_by
-from tasks.vocab.extenders import never_emitted, reader
+from tasks.vocab.extenders import extend_to, make_normaliser, unreachable
 from tasks.vocab.scripts import CHINESE, SCRIPTS
-from tasks.vocab.train import train_word_pieces
+from tasks.vocab.train import train_wordpiece
 
 pytestmark = pytest.mark.prove_data
 
@@ -37,11 +36,11 @@ def mistral(data: Path) -> bytes:
 def test_a_byte_level_base(name: str, data: Path, corpora: Any, measured: Measured) -> None:
     """OLMo's and GPT-NeoX's vocabulary of 50,280 pieces; its normaliser (NFC) is taken away."""
     raw = gzip.decompress((data / "tokenizers" / "gpt_neox_olmo_50k.tokenizer.json.gz").read_bytes())
-    base = prepared_merges(raw, VocabConfig(base=Path("neox.json"), normaliser="none"))
+    base = prepare_byte_level(raw, VocabConfig(base=Path("neox.json"), normaliser="none"))
     script, folder = SCRIPTS[name], TEXTS[name]
     runs = [run for text in corpora.documents(folder, kept_out=False) for run in script.runs(text)]
-    grown = extended_by(base, train_donor(lambda: runs, 10_000, 0.9995), script, 8000, lambda: runs)
-    dead = len(set(dead_pieces(grown.model)) - set(dead_pieces(base)))
+    grown = extend_to(base, train_candidates(lambda: runs, 10_000, 0.9995), script, 8000, lambda: runs)
+    dead = len(set(unreachable_byte_level(grown.model)) - set(unreachable_byte_level(base)))
     note = f"{len(grown.added)} added, {len(grown.intermediates)} of them to build others"
     measured("vocab", f"byte-level, {name}: pieces never emitted", dead, at_most=0, note=note)
     before, after = tokenizer_of(base), tokenizer_of(grown.model)
@@ -59,18 +58,18 @@ def test_a_byte_level_base(name: str, data: Path, corpora: Any, measured: Measur
 def word_pieces(request: pytest.FixtureRequest, corpora: Any) -> tuple[str, bytes]:
     """BERT's own vocabularies are not at hand: an English one is trained here, cased or not."""
     config = VocabConfig(vocab_size=16_000, model_type="wordpiece", lowercase=request.param == "small letters")
-    return request.param, train_word_pieces(corpora.documents("en_books"), config)
+    return request.param, train_wordpiece(corpora.documents("en_books"), config)
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_word_piece_base(name: str, word_pieces: tuple[str, bytes], corpora: Any, measured: Measured) -> None:
     case, base = word_pieces
-    script, folder, read = SCRIPTS[name], TEXTS[name], reader(base)
+    script, folder, read = SCRIPTS[name], TEXTS[name], make_normaliser(base)
     runs = [run for text in corpora.documents(folder, kept_out=False) for run in script.runs(read(text))]
     rows = 3000
-    grown = extended_by(base, train_donor(lambda: runs, 2 * rows, 0.9995), script, rows, lambda: runs)
+    grown = extend_to(base, train_candidates(lambda: runs, 2 * rows, 0.9995), script, rows, lambda: runs)
     what = f"WordPiece, {case}, {name}"
-    dead = len(set(never_emitted(grown.model)) - set(never_emitted(base)))
+    dead = len(set(unreachable(grown.model)) - set(unreachable(base)))
     measured("vocab", f"{what}: pieces never emitted", dead, at_most=0, note=f"{len(grown.added)} added")
     before, after = tokenizer_of(base), tokenizer_of(grown.model)
     old = [line for line in corpora.lines(*UNTOUCHED) if not script.occurs_in(line)]
@@ -112,14 +111,16 @@ def test_beside_chinese_llamas_recipe_on_the_same_text(corpora: Any, mistral: by
     theirs, their_rows = merged.SerializeToString(), len(merged.pieces) - len(known)
     runs = [run for line in text for run in CHINESE.runs(line)]
     rows = their_rows * 3 // 4
-    ours = extended_by(mistral, train_donor(lambda: runs, rows, 0.9995), CHINESE, rows, lambda: runs).model
-    dead, moved = len(unreachable(theirs)), 0
-    for old, new in zip(*(isolated(m).encode(corpora.lines("en_books")) for m in (mistral, theirs)), strict=True):
+    ours = extend_to(mistral, train_candidates(lambda: runs, rows, 0.9995), CHINESE, rows, lambda: runs).model
+    dead, moved = len(unreachable_tokens(theirs)), 0
+    for old, new in zip(*(bare_processor(m).encode(corpora.lines("en_books")) for m in (mistral, theirs)), strict=True):
         moved += old != new
     note = f"theirs: {dead:,} pieces never emitted, {moved:,} lines of en_books with other ids"
     measured("vocab", "rows of ours by theirs", rows / their_rows, at_most=0.75, note=f"of {their_rows:,}; {note}")
     for folder in ("zh_techdocs", "zh_classic_prose", "wiki_zh_ru"):
         unseen = [run for text in corpora.documents(folder, kept_out=True) for run in CHINESE.runs(text)]
-        costs = [sum(map(len, isolated(model).encode(unseen))) / sum(map(len, unseen)) for model in (ours, theirs)]
+        costs = [
+            sum(map(len, bare_processor(model).encode(unseen))) / sum(map(len, unseen)) for model in (ours, theirs)
+        ]
         told = f"{costs[0]:.3f} against {costs[1]:.3f} tokens per character"
         measured("vocab", f"tokens of ours by theirs, {folder}", costs[0] / costs[1], at_most=0.97, note=told)

@@ -1,11 +1,10 @@
-"""Benchmark items as they are asked: their choices in an order of their own, and what stands before an answer.
-
-Which items may stand as solved examples before another: never itself, nor one that gives its text away.
+"""Benchmark items: their choices in a shuffled order, the delimiter before an answer, and examples for few-shot
+prompts.
 
 Evaluation tools are known to show an item its own answer where examples come from the evaluated file. Here an item is
-no example for another with the same text after normalising, nor for one with which it shares 13 words in a row (GPT-3's
-measure of a leak, Brown et al. 2020, appendix C; a character is a word in scripts without blanks). Words that many
-items share are their benchmark's form of asking, and tell nothing.
+no example for another one with the same normalised text, nor for one with which it shares 13 words in a row (GPT-3's
+measure of a leak, Brown et al. 2020, appendix C; in scripts without spaces a character is a word). Words that many
+items share are their benchmark's template and do not count.
 """
 
 import re
@@ -20,14 +19,17 @@ import pyarrow as pa
 
 from tasks.common.numeric import seed64, unit_interval
 
-LANGUAGES_WITHOUT_BLANKS = frozenset({"zh", "ja", "th", "lo", "km", "my", "bo", "yue", "wuu"})
-
-SCRIPTS_WITHOUT_BLANKS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "IDEOGRAPHIC")
+UNSEGMENTED_LANGUAGES = frozenset({"zh", "ja", "th", "lo", "km", "my", "bo", "yue", "wuu"})
+UNSEGMENTED_SCRIPTS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "IDEOGRAPHIC")
+NGRAM = 13
+TEMPLATE_ITEMS = 20
+"""An n-gram in more items than this, or in more than half of them, belongs to the benchmark's template."""
+_RUNS = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
 class Item:
-    """A benchmark item; `answer` is the index of the right choice. Without choices the answer is the only one."""
+    """A benchmark item; `answer` is the index of the right choice. Without choices, the answer is the only one."""
 
     item_id: str
     lang: str | None
@@ -36,15 +38,15 @@ class Item:
     answer: int
     match_text: str
     free: bool = False
-    """The benchmark gives a free text instead of choices."""
+    """Whether the benchmark gives a free text instead of choices."""
     answers: tuple[str, ...] = ()
-    """Every free text that is right, the one that stands in `choices` first."""
+    """Every free text that is right; the one in `choices` is the first."""
     ending: str = ""
-    """What all choices end in, where they differ in what comes before it (Winograd schemas)."""
+    """The text in which all choices end, where they differ in what precedes it (Winograd schemas)."""
 
     @property
     def continuations(self) -> tuple[str, ...]:
-        """The choices as they follow the context, with the blank between where the language has one."""
+        """The choices as they follow the context, with the space before them where the language has one."""
         return tuple(delimiter(self.context, choice, self.lang) + choice for choice in self.choices)
 
     @property
@@ -54,17 +56,17 @@ class Item:
 
 
 def delimiter(context: str, choice: str, lang: str | None) -> str:
-    """What stands between context and choice: a blank in scripts with blanks, else nothing."""
+    """Return what separates context and choice: a space in scripts with spaces, else nothing."""
     if not context or not choice or context[-1].isspace() or choice[0].isspace():
         return ""
     if lang is not None:
-        return "" if lang.partition("-")[0].lower() in LANGUAGES_WITHOUT_BLANKS else " "
+        return "" if lang.partition("-")[0].lower() in UNSEGMENTED_LANGUAGES else " "
     script = unicodedata.name(choice[0], "")
-    return "" if script.startswith(SCRIPTS_WITHOUT_BLANKS) else " "
+    return "" if script.startswith(UNSEGMENTED_SCRIPTS) else " "
 
 
 def items_of(table: pa.Table, benchmark: str) -> list[Item]:
-    """The items of one benchmark from ITEMS."""
+    """Return the items of one benchmark from ITEMS."""
     return [_item(row) for row in table.to_pylist() if row["benchmark"] == benchmark]
 
 
@@ -75,8 +77,8 @@ def _item(row: dict[str, Any]) -> Item:
     if not choices:
         order, answer, choices = (0,), 0, answers[:1]
     else:
-        # Of choices that are equally likely the first counts, and some benchmarks list the right one first.
-        order = in_order_of_their_own(item_id, len(choices))
+        # Of equally likely choices the first one counts, and some benchmarks list the right one first.
+        order = choice_order(item_id, len(choices))
         answer, answers = order.index(int(row["answer"])), (choices[int(row["answer"])],)
     return Item(
         item_id=item_id,
@@ -91,14 +93,14 @@ def _item(row: dict[str, Any]) -> Item:
     )
 
 
-def in_order_of_their_own(item_id: str, choices: int) -> tuple[int, ...]:
-    """The numbers of an item's choices in an order that depends on its id alone."""
+def choice_order(item_id: str, choices: int) -> tuple[int, ...]:
+    """Return the numbers of an item's choices in an order that depends on its id alone."""
     draw = seed64(0, "evaluate", "order of choices", item_id)
     return tuple(sorted(range(choices), key=lambda number: (unit_interval(str(number).encode(), draw), number)))
 
 
 def leak_states(leaks: pa.Table, benchmark: str) -> dict[str, str]:
-    """Item id -> leaked, clean or unmatchable; one leak makes an item leaked."""
+    """Return item id -> leaked, clean or unmatchable; one leak makes an item leaked."""
     states: dict[str, str] = {}
     for row in leaks.select(["benchmark", "item_id", "state"]).to_pylist():
         if row["benchmark"] == benchmark and states.get(row["item_id"]) != "leaked":
@@ -106,18 +108,10 @@ def leak_states(leaks: pa.Table, benchmark: str) -> dict[str, str]:
     return states
 
 
-def chosen_items(items: Sequence[Item], benchmark: str, seed: int) -> list[Item]:
-    """All items in a random order that depends on their ids alone."""
+def shuffle_items(items: Sequence[Item], benchmark: str, seed: int) -> list[Item]:
+    """Return all items in a random order that depends on their ids and the seed alone."""
     draw = seed64(seed, "evaluate", "items", benchmark)
     return sorted(items, key=lambda item: (unit_interval(item.item_id.encode(), draw), item.item_id))
-
-
-NGRAM = 13
-
-TEMPLATE_ITEMS = 20
-"""An n-gram in more items than this, or in more than half of them, is the benchmark's form of asking."""
-
-_RUNS = re.compile(r"[^\W_]+")
 
 
 class ExamplePool:
@@ -136,7 +130,8 @@ class ExamplePool:
         self._ngrams = {item_id: held - template for item_id, held in ngrams.items()}
 
     def examples(self, item: Item, shots: int) -> list[Item]:
-        """The first `shots` items that are not `item` and give none of its text; fewer when the pool is too small."""
+        """Return the first `shots` items that are not `item` and share no text with it; fewer where the pool is too
+        small."""
         marks, ngrams = self._marks[item.item_id], self._ngrams[item.item_id]
         chosen: list[Item] = []
         for other in self._items:
@@ -149,43 +144,19 @@ class ExamplePool:
         return chosen
 
 
-def normalised(text: str) -> str:
-    """For comparing only: NFKC, case folded, letters and digits alone."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return "".join(character for character in folded if character.isalnum())
-
-
-def words_of(text: str) -> list[str]:
-    """Runs of letters and digits after NFKC and case folding; in scripts without blanks each character by itself."""
-    words: list[str] = []
-    for run in _RUNS.findall(unicodedata.normalize("NFKC", text).casefold()):
-        if run.isascii():
-            words.append(run)
-        else:
-            words += _characters_apart(run)
-    return words
-
-
-def _characters_apart(run: str) -> list[str]:
-    words: list[str] = []
-    within = False
-    for character in run:
-        alone = unicodedata.name(character, "").startswith(SCRIPTS_WITHOUT_BLANKS)
-        if within and not alone:
-            words[-1] += character
-        else:
-            words.append(character)
-        within = not alone
-    return words
-
-
 def _marks(item: Item) -> frozenset[str]:
     texts = (item.context, item.solved, item.match_text)
     return frozenset(text for text in map(normalised, texts) if text)
 
 
+def normalised(text: str) -> str:
+    """Return a text for comparison only: NFKC, case-folded, letters and digits alone."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(character for character in folded if character.isalnum())
+
+
 def _ngrams(item: Item) -> set[bytes]:
-    """Digests of the 13-grams of what is asked and answered, and of what is looked for in documents."""
+    """Return digests of the 13-grams of question and answer, and of the text that is searched for in documents."""
     found: set[bytes] = set()
     for text in {item.solved, item.match_text}:
         words = words_of(text)
@@ -193,3 +164,27 @@ def _ngrams(item: Item) -> set[bytes]:
             ngram = "\x1f".join(words[begin : begin + NGRAM])
             found.add(blake3.blake3(ngram.encode()).digest(length=8))
     return found
+
+
+def words_of(text: str) -> list[str]:
+    """Return runs of letters and digits after NFKC and case folding; in scripts without spaces, single characters."""
+    words: list[str] = []
+    for run in _RUNS.findall(unicodedata.normalize("NFKC", text).casefold()):
+        if run.isascii():
+            words.append(run)
+        else:
+            words += _split_characters(run)
+    return words
+
+
+def _split_characters(run: str) -> list[str]:
+    words: list[str] = []
+    within = False
+    for character in run:
+        alone = unicodedata.name(character, "").startswith(UNSEGMENTED_SCRIPTS)
+        if within and not alone:
+            words[-1] += character
+        else:
+            words.append(character)
+        within = not alone
+    return words

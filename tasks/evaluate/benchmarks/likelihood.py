@@ -1,8 +1,9 @@
-"""How each architecture is asked which of several texts goes on from another.
+"""Scorers: how each architecture computes the likelihood of a choice after a prompt, and generates an answer.
 
-A GPT by the likelihood of each choice behind the prompt. A BERT by its pseudo-likelihood: each token of the choice is
-hidden in turn, between prompt and [SEP] (Salazar et al. 2020). A T5 by its decoder's likelihood of the choice in place
-of a sentinel behind the prompt, as it was trained to fill spans. What each number means stands in the note of its row.
+A GPT gives the likelihood of each choice after the prompt. A BERT gives a pseudo-likelihood: each token of the choice
+is masked in turn, between prompt and [SEP] (Salazar et al. 2020). A T5 gives its decoder's likelihood of the choice in
+place of a sentinel after the prompt, as it was trained to fill spans. The note of each row of SCORES says which of them
+a number is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,167 +29,168 @@ from tasks.tokenizer.base import Tokenizer
 
 GREEDY = Sampling(temperature=0.0)
 
-FILLS_SPANS: tuple[Denoising, ...] = ("random_spans", "iid_spans")
-"""Objectives of T5 under which a sentinel stands for what is to be written."""
+SPAN_OBJECTIVES: tuple[Denoising, ...] = ("random_spans", "iid_spans")
+"""T5 objectives in which a sentinel in the input marks where text is to be generated."""
 
-GOES_ON: tuple[Denoising, ...] = ("prefix_lm",)
-"""Objectives under which what is to be written follows the input."""
+PREFIX_OBJECTIVES: tuple[Denoising, ...] = ("prefix_lm",)
+"""T5 objectives in which the generated text follows the input."""
 
 
-class Choices(Protocol):
-    """A network that scores choices."""
+class LikelihoodScorer(Protocol):
+    """A network that computes log probabilities of choices and generates text."""
 
-    longest: int
-    """Tokens of the longest choice that it can score."""
+    max_choice_tokens: int
+    """Tokens of the longest choice that the network can score."""
     note: str
-    """What its log probabilities are, where they are not those of text behind the prompt."""
+    """What the log probabilities are, where they are not those of text after the prompt; empty otherwise."""
     bits_metric: str
-    """Name of the bits per byte of a given answer."""
-    opens: bool
-    """Whether it reads the end-of-text token before a prompt."""
-    spells: bool
-    """Whether it can be asked for the likeliest text."""
+    """Name of the metric of an answer's bits per byte."""
+    prepends_eos: bool
+    """Whether the network reads the end-of-text token before a prompt."""
+    can_generate: bool
+    """Whether the network can generate text token by token."""
 
-    def room(self, choice: int) -> int:
-        """Tokens of the prompt that fit beside a choice of so many."""
+    def max_prompt_tokens(self, choice: int) -> int:
+        """Return how many tokens of a prompt fit with a choice of `choice` tokens."""
         ...
 
     def score(self, prompt: Sequence[int], choices: Sequence[Sequence[int]]) -> list[float]:
-        """Sum of ln p of the tokens of each choice, none of which is empty."""
+        """Return the sum of ln p of the tokens of each choice; no choice may be empty."""
         ...
 
-    def spelled(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
-        """Whether the likeliest token in every place of the answer is the answer's."""
+    def is_greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
+        """Return whether the likeliest token at every position of the answer is the answer's token."""
         ...
 
-    def write(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
-        """The likeliest text behind the prompt, token by token, up to the first of `stops`."""
+    def generate(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
+        """Return the greedily generated text after the prompt, up to the first of `stops`."""
         ...
 
 
-def choices_of(network: Network, row_format: RowFormat | None) -> Choices | str:
-    """How `network`, trained on rows of this format, is asked; or why it cannot be."""
+def make_scorer(network: Network, row_format: RowFormat | None) -> LikelihoodScorer | str:
+    """Return the scorer of `network`, which was trained on sequences of `row_format`, or the reason why it has none."""
     if isinstance(network, GPT):
-        return CausalChoices(network)
-    assert row_format is not None, "a trainer of BERT or T5 has read what its rows are"
+        return CausalScorer(network)
+    assert row_format is not None, "sequences of BERT and T5 declare their format"
     if isinstance(network, BERT):
-        return MaskedChoices(network, Frame(row_format.cls, row_format.sep, row_format.mask))
-    if row_format.denoising in FILLS_SPANS:
-        return SpanChoices(network, row_format.pad, row_format.eos, row_format.sentinels[:1])
-    if row_format.denoising in GOES_ON:
-        return SpanChoices(network, row_format.pad, row_format.eos, ())
+        return MaskedScorer(network, Frame(row_format.cls, row_format.sep, row_format.mask))
+    if row_format.denoising in SPAN_OBJECTIVES:
+        return SpanScorer(network, row_format.pad, row_format.eos, row_format.sentinels[:1])
+    if row_format.denoising in PREFIX_OBJECTIVES:
+        return SpanScorer(network, row_format.pad, row_format.eos, ())
     return (
         f"declined: a T5 trained by {row_format.denoising} neither fills a gap nor goes on from a text, so that its"
         f" likelihood of a choice would mean nothing"
     )
 
 
-class CausalChoices:
-    """GPT: a choice behind the prompt."""
+class CausalScorer:
+    """GPT: the likelihood of a choice after the prompt."""
 
     note = ""
     bits_metric = "answer_bits_per_byte"
-    opens = True
-    spells = True
+    prepends_eos = True
+    can_generate = True
 
     def __init__(self, network: GPT) -> None:
         self._network = network
-        self.longest = network.config.context
+        self.max_choice_tokens = network.config.context
 
-    def room(self, choice: int) -> int:
-        """The last token of a choice is predicted, never read."""
+    def max_prompt_tokens(self, choice: int) -> int:
+        """Return the context less the choice; the last token of a choice is predicted, never read."""
         return self._network.config.context + 1 - choice
 
     def score(self, prompt: Sequence[int], choices: Sequence[Sequence[int]]) -> list[float]:
-        """Log likelihoods."""
+        """Return log likelihoods."""
         return choice_log_probabilities(self._network, prompt, choices)
 
-    def spelled(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
-        """Greedy text; most fail at the first token."""
+    def is_greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
+        """Generate greedily and compare; most answers differ in the first token, which is tried first."""
         return all(
             generate_tokens(self._network, prompt, max_new_tokens=length, temperature=0.0) == list(answer[:length])
             for length in sorted({1, len(answer)})
         )
 
-    def write(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
-        """Greedy text; of a full context the older half is forgotten."""
+    def generate(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
+        """Generate greedily; when the context is full, its older half is dropped."""
         drawn = stream_tokens(self._network, prompt, GREEDY, max_new_tokens=most_tokens, stop=tokenizer.eos)
-        return text_until(drawn, tokenizer, stops)
+        return read_until_stop(drawn, tokenizer, stops)
 
 
-class MaskedChoices:
-    """BERT: a choice between prompt and [SEP], each of its tokens hidden in turn."""
+class MaskedScorer:
+    """BERT: a choice between prompt and [SEP], each of its tokens masked in turn."""
 
     note = "pseudo-likelihood: each token of a choice hidden in turn"
     bits_metric = "answer_pseudo_bits_per_byte"
-    opens = False
-    spells = False
+    prepends_eos = False
+    can_generate = False
 
     def __init__(self, network: BERT, frame: Frame) -> None:
         self._network, self._frame = network, frame
-        self.longest = network.config.context - FRAME_TOKENS
+        self.max_choice_tokens = network.config.context - FRAME_TOKENS
 
-    def room(self, choice: int) -> int:
-        """Prompt and choice share the context."""
-        return self.longest - choice
+    def max_prompt_tokens(self, choice: int) -> int:
+        """Return what the choice leaves of the context, which prompt and choice share."""
+        return self.max_choice_tokens - choice
 
     def score(self, prompt: Sequence[int], choices: Sequence[Sequence[int]]) -> list[float]:
-        """Pseudo-log-likelihoods."""
+        """Return pseudo-log-likelihoods."""
         return pseudo_log_probabilities(self._network, self._frame, prompt, choices)
 
-    def spelled(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
-        """Never asked: a text whose every token sees the others has no likeliest spelling token by token."""
+    def is_greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
+        """Raise NotImplementedError: where every token sees all others, text has no greedy order."""
         raise NotImplementedError
 
-    def write(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
-        """Never asked, for the same reason."""
+    def generate(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
+        """Raise NotImplementedError, for the same reason."""
         raise NotImplementedError
 
 
-class SpanChoices:
-    """T5: a choice that the decoder writes, in place of a sentinel or behind the prompt."""
+class SpanScorer:
+    """T5: a choice generated by the decoder, in place of a sentinel or after the prompt."""
 
     bits_metric = "answer_bits_per_byte"
-    opens = False
-    spells = True
+    prepends_eos = False
+    can_generate = True
 
-    def __init__(self, network: T5, start: int, stop: int, opening: Sequence[int]) -> None:
-        self._network, self._start, self._stop, self._opening = network, start, stop, tuple(opening)
-        self.longest = network.config.context
-        place = "in place of a sentinel behind the prompt" if opening else "after the prompt"
+    def __init__(self, network: T5, start: int, stop: int, prefix: Sequence[int]) -> None:
+        self._network, self._start, self._stop, self._prefix = network, start, stop, tuple(prefix)
+        self.max_choice_tokens = network.config.context
+        place = "in place of a sentinel behind the prompt" if prefix else "after the prompt"
         self.note = f"the decoder's likelihood of the choice {place}"
 
-    def room(self, choice: int) -> int:
-        """The choice stands in the decoder; sentinel and end of text stand behind the prompt."""
-        return self.longest - len(self._opening) - 1
+    def max_prompt_tokens(self, choice: int) -> int:
+        """Return the encoder's context less sentinel and end of text; the choice is in the decoder."""
+        return self.max_choice_tokens - len(self._prefix) - 1
 
     def score(self, prompt: Sequence[int], choices: Sequence[Sequence[int]]) -> list[float]:
-        """Log likelihoods of the decoder's tokens behind the sentinel."""
+        """Return log likelihoods of the decoder's tokens after the sentinel."""
         return [value for value, _ in self._answers(prompt, choices)]
 
-    def spelled(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
-        """Greedy text of the decoder, behind the sentinel."""
+    def is_greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
+        """Compare with the decoder's likeliest tokens after the sentinel."""
         return self._answers(prompt, [answer])[0][1]
 
-    def write(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
-        """Greedy text of the decoder: what stands between the first sentinel that it writes and the next."""
-        inputs = [*prompt, *self._opening, self._stop]
+    def generate(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
+        """Generate with the decoder, and return the text between the first sentinel that it generates and the next
+        one."""
+        inputs = [*prompt, *self._prefix, self._stop]
         writing = DecoderTokens(self._start, self._stop)
-        most = most_tokens + len(self._opening)
+        most = most_tokens + len(self._prefix)
         drawn = stream_target(self._network, inputs, writing, GREEDY, max_new_tokens=most)
-        return text_until(drawn, tokenizer, stops, between=set(tokenizer.sentinels) if self._opening else set())
+        return read_until_stop(drawn, tokenizer, stops, between=set(tokenizer.sentinels) if self._prefix else set())
 
     def _answers(self, prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> list[tuple[float, bool]]:
-        inputs = [*prompt, *self._opening, self._stop]
-        return answers_log_probabilities(self._network, inputs, self._start, self._opening, answers)
+        inputs = [*prompt, *self._prefix, self._stop]
+        return answers_log_probabilities(self._network, inputs, self._start, self._prefix, answers)
 
 
-def text_until(
+def read_until_stop(
     drawn: Iterable[int], tokenizer: Tokenizer, stops: Sequence[str], between: AbstractSet[int] = frozenset()
 ) -> str:
-    """The text of tokens as they are drawn, cut before the first of `stops`; nothing is drawn behind it.
+    """Return the text of tokens as they are drawn, cut before the first of `stops`; no further token is drawn after it.
 
-    Of ids in `between` the first begins the text and the second ends it.
+    Of the ids in `between`, the first one begins the text and the second one ends it.
     """
     ids: list[int] = []
     text = ""
@@ -199,7 +201,7 @@ def text_until(
             continue
         ids.append(token)
         text = tokenizer.decode_following(ids)
-        places = [place for stop in stops if (place := text.find(stop)) >= 0]
-        if places:
-            return text[: min(places)]
+        starts = [place for stop in stops if (place := text.find(stop)) >= 0]
+        if starts:
+            return text[: min(starts)]
     return text

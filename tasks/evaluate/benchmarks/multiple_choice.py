@@ -1,9 +1,9 @@
-"""Forms of tasks that a network answers by likelihood: choices, minimal pairs, Winograd schemas, and cloze.
+"""Benchmark tasks that a network answers by likelihood: choices, minimal pairs, Winograd schemas, and cloze.
 
-A form says how an item is put, what it scores, and which figures come of a group of items. Choices are compared by the
-sum of log p of their tokens, by that sum per character or per UTF-8 byte (of the text that is scored, the blank before
-it included), or less what the choice is worth without the question (Brown et al., 2020, section 2.4). One of the four
-is declared as primary before the run and called `acc`.
+A task defines what is requested for an item, the item's score, and the metrics of a group of items. Choices are
+compared by the sum of log p of their tokens, by that sum per character or per UTF-8 byte of the scored text (the space
+before it included), or by that sum less log p of the choice without the question (Brown et al. 2020, section 2.4). One
+of the four is declared as primary before the run and reported as `acc`.
 """
 
 import math
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tasks.evaluate.benchmarks.items import Item
-from tasks.evaluate.benchmarks.prompts import Answered, Asker
-from tasks.evaluate.config import PRIMARIES
+from tasks.evaluate.benchmarks.prompts import Requester, Response
+from tasks.evaluate.config import PRIMARY_METRICS
 
 UNCONDITIONAL = "unconditional"
 
-NORMALISERS: dict[str, Callable[[str], int]] = {
+LENGTHS: dict[str, Callable[[str], int]] = {
     "sum": lambda text: 1,
     "chars": len,
     "bytes": lambda text: len(text.encode()),
@@ -25,8 +25,8 @@ NORMALISERS: dict[str, Callable[[str], int]] = {
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One number about a group of items, as a row of SCORES holds it."""
+class MetricValue:
+    """One metric of a group of items, as in a row of SCORES."""
 
     metric: str
     value: float | None
@@ -34,27 +34,28 @@ class Figure:
     note: str = ""
 
 
-class TaskForm(Protocol):
-    """One form of asking and scoring."""
+class Task(Protocol):
+    """How the items of one form are requested and scored."""
 
     metric: str
-    """Name of the primary figure in SCORES."""
+    """Name of the primary metric in SCORES."""
 
-    def ask(self, asker: Asker, item: Item, examples: Sequence[Item]) -> Answered | None:
-        """Put one item; None where it cannot be scored."""
+    def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
+        """Request the network's response to one item; None where it cannot be scored."""
         ...
 
-    def value(self, answered: Answered) -> float | None:
-        """The primary figure of one item; None where it has none."""
+    def value(self, response: Response) -> float | None:
+        """Return the primary metric of one item; None where it has none."""
         ...
 
-    def figures(self, part: Sequence[Answered]) -> list[Figure]:
-        """All figures of a group of items, which may be empty; the primary one first."""
+    def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
+        """Return all metrics of a group of items, which may be empty; the primary one first."""
         ...
 
 
 def mean_with_error(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean and its standard error sd / sqrt(n), which is sqrt(p (1 - p) / (n - 1)) for shares; None without enough."""
+    """Return the mean and its standard error sd / sqrt(n), for shares sqrt(p (1 - p) / (n - 1)); None where n is too
+    small."""
     n = len(values)
     if n == 0:
         return None, None
@@ -64,17 +65,19 @@ def mean_with_error(values: Sequence[float]) -> tuple[float | None, float | None
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
 
 
-def right(answered: Answered, normaliser: str, texts: Sequence[str]) -> bool:
-    """Whether the likeliest choice is the right one; the first of equals counts, in an order of the item's own."""
+def is_right(response: Response, normaliser: str, texts: Sequence[str]) -> bool:
+    """Return whether the likeliest choice is the right one; the first of equals counts, in the item's shuffled
+    order."""
     if normaliser == UNCONDITIONAL:
-        scores = [told - alone for told, alone in zip(answered.log_probabilities, answered.unconditional, strict=True)]
+        pairs = zip(response.log_probabilities, response.unconditional, strict=True)
+        scores = [conditional - unconditional for conditional, unconditional in pairs]
     else:
-        length = NORMALISERS[normaliser]
-        scores = [told / length(text) for told, text in zip(answered.log_probabilities, texts, strict=True)]
-    return scores.index(max(scores)) == answered.item.answer
+        length = LENGTHS[normaliser]
+        scores = [nats / length(text) for nats, text in zip(response.log_probabilities, texts, strict=True)]
+    return scores.index(max(scores)) == response.item.answer
 
 
-class ChoiceForm:
+class MultipleChoiceTask:
     """Several texts after a context, or several whole texts (`pairs`), of which one is right."""
 
     metric = "acc"
@@ -84,83 +87,85 @@ class ChoiceForm:
         self._others = [name for name in normalisers if name != primary]
         self._unconditional = UNCONDITIONAL in normalisers
 
-    def ask(self, asker: Asker, item: Item, examples: Sequence[Item]) -> Answered | None:
-        """Behind the same prompt, each choice by itself."""
-        return asker.likelihoods(item, examples, unconditional=self._unconditional)
+    def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
+        """Request log p of each choice after the same prompt."""
+        return requester.likelihoods(item, examples, unconditional=self._unconditional)
 
-    def value(self, answered: Answered) -> float | None:
-        """1 for a right answer."""
-        return float(self._right(answered, self._primary))
+    def value(self, response: Response) -> float | None:
+        """Return 1 for a right answer, else 0."""
+        return float(self._right(response, self._primary))
 
-    def figures(self, part: Sequence[Answered]) -> list[Figure]:
-        """Accuracy by each way to compare."""
+    def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
+        """Return accuracy for each way of comparing choices."""
         named = {"acc": self._primary, **{f"acc_{name}": name for name in self._others}}
         return [
-            Figure(metric, *mean_with_error([self._right(one, name) for one in part]), f"per {name}; {_chance(part)}")
+            MetricValue(
+                metric, *mean_with_error([self._right(one, name) for one in part]), f"per {name}; {_chance(part)}"
+            )
             for metric, name in named.items()
         ]
 
-    def _right(self, answered: Answered, normaliser: str) -> bool:
+    def _right(self, response: Response, normaliser: str) -> bool:
         # Without a question there is nothing to divide out.
-        known = normaliser if normaliser != UNCONDITIONAL or answered.unconditional else "sum"
-        return right(answered, known, answered.item.continuations)
+        known = normaliser if normaliser != UNCONDITIONAL or response.unconditional else "sum"
+        return is_right(response, known, response.item.continuations)
 
 
-class PartialForm:
+class PartialScoringTask:
     """One ending after several beginnings; the beginning that makes it likeliest is the answer."""
 
     metric = "acc"
 
-    def ask(self, asker: Asker, item: Item, examples: Sequence[Item]) -> Answered | None:
-        """The same ending behind each beginning; an item without a common ending cannot be asked."""
-        return asker.partial(item, examples) if item.ending else None
+    def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
+        """Request log p of the same ending after each beginning; None for an item without a common ending."""
+        return requester.partial(item, examples) if item.ending else None
 
-    def value(self, answered: Answered) -> float | None:
-        """1 for a right answer."""
-        return float(right(answered, "sum", answered.item.choices))
+    def value(self, response: Response) -> float | None:
+        """Return 1 for a right answer, else 0."""
+        return float(is_right(response, "sum", response.item.choices))
 
-    def figures(self, part: Sequence[Answered]) -> list[Figure]:
-        """Accuracy: all choices end in the same tokens, so that there is one way to compare."""
-        share = mean_with_error([right(one, "sum", one.item.choices) for one in part])
-        return [Figure("acc", *share, f"per sum of the common ending; {_chance(part)}")]
+    def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
+        """Return accuracy: all choices end in the same tokens, so that there is one way to compare them."""
+        share = mean_with_error([is_right(one, "sum", one.item.choices) for one in part])
+        return [MetricValue("acc", *share, f"per sum of the common ending; {_chance(part)}")]
 
 
-class ClozeForm:
-    """A free answer: right (`exact`) when the likeliest token at each place spells it, as LAMBADA is scored (Paperno et
-    al., 2016); its bits per byte tell more of a weak model."""
+class ClozeTask:
+    """A free answer: right (`exact`) when the likeliest token at each position spells it, as LAMBADA is scored
+    (Paperno et al. 2016). Its bits per byte distinguish weak models better."""
 
     metric = "exact"
 
-    def __init__(self, *, spells: bool, bits_metric: str) -> None:
-        self._spells, self._bits_metric = spells, bits_metric
+    def __init__(self, *, can_generate: bool, bits_metric: str) -> None:
+        self._can_generate, self._bits_metric = can_generate, bits_metric
 
-    def ask(self, asker: Asker, item: Item, examples: Sequence[Item]) -> Answered | None:
-        """The answer behind the prompt."""
-        return asker.likelihoods(item, examples, spelled=True)
+    def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
+        """Request log p of the answer after the prompt, and whether it is the greedy one."""
+        return requester.likelihoods(item, examples, greedy=True)
 
-    def value(self, answered: Answered) -> float | None:
-        """1 for an answer that is spelled; None of a network that spells none."""
-        return None if answered.spelled is None else float(answered.spelled)
+    def value(self, response: Response) -> float | None:
+        """Return 1 for an answer that the network spells, else 0; None of a network that cannot generate."""
+        return None if response.is_greedy is None else float(response.is_greedy)
 
-    def figures(self, part: Sequence[Answered]) -> list[Figure]:
-        """The share of answers spelled, and the bits per byte of all."""
+    def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
+        """Return the share of spelled answers, and the bits per byte of all."""
         size = sum(len(one.item.continuations[one.item.answer].encode()) for one in part)
         bits = -math.fsum(one.log_probabilities[one.item.answer] for one in part) / math.log(2)
-        share = mean_with_error([float(one.spelled) for one in part if one.spelled is not None])
-        told = "likeliest tokens spell the answer" if self._spells else "declined: a BERT writes no text"
-        note = f"{'' if self._spells else 'pseudo-'}bits per byte of the given answer"
+        share = mean_with_error([float(one.is_greedy) for one in part if one.is_greedy is not None])
+        compared = "likeliest tokens spell the answer" if self._can_generate else "declined: a BERT writes no text"
+        note = f"{'' if self._can_generate else 'pseudo-'}bits per byte of the given answer"
         return [
-            Figure("exact", *share, told),
-            Figure(self._bits_metric, bits / size if size else None, None, note),
+            MetricValue("exact", *share, compared),
+            MetricValue(self._bits_metric, bits / size if size else None, None, note),
         ]
 
 
-def choice_form(form: str, primary: str) -> ChoiceForm:
-    """`choice` or `pairs`; whole texts have no question to divide out."""
-    return ChoiceForm(PRIMARIES[form], primary)
+def make_choice_task(form: str, primary: str) -> MultipleChoiceTask:
+    """Return the task of `choice` or `pairs`; whole texts have no question to divide out."""
+    return MultipleChoiceTask(PRIMARY_METRICS[form], primary)
 
 
-def _chance(part: Sequence[Answered]) -> str:
+def _chance(part: Sequence[Response]) -> str:
     if not part:
         return "no items"
     return f"chance {sum(1 / len(one.item.choices) for one in part) / len(part):.3f}"

@@ -1,14 +1,13 @@
-"""Prompts: an instruction, solved examples, the item. What does not fit into the window loses whole examples from the
-front, never the question.
+"""Prompts and requests: an instruction, solved examples and the item; what is asked of a network, and its response.
 
-How an item is put to a network under one number of examples, and what came back.
+A prompt that does not fit into the context loses whole examples from the front, never the question.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tasks.evaluate.benchmarks.items import Item, delimiter
-from tasks.evaluate.benchmarks.likelihood import Choices
+from tasks.evaluate.benchmarks.likelihood import LikelihoodScorer
 from tasks.evaluate.config import Scoring
 from tasks.tokenizer.base import Tokenizer
 
@@ -17,12 +16,13 @@ BETWEEN = "\n\n"
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids before the continuation, and how many examples are in them."""
+    """Token ids before the continuation, and how many examples they contain."""
 
     ids: tuple[int, ...]
     shots: int
     fits: bool
-    """Whether context and longest continuation fit into the window without cutting the item itself."""
+    """Whether the item's context and the longest continuation fit into the window without truncating the item
+    itself."""
 
 
 def build_prompt(
@@ -31,31 +31,31 @@ def build_prompt(
     tokenizer: Tokenizer,
     *,
     instruction: str,
-    room: int,
+    max_tokens: int,
     context: str | None = None,
 ) -> Prompt:
-    """The prompt with as many examples as leave its tokens within `room`; starts with the end of text.
+    """Return the prompt with as many examples as fit into `max_tokens` tokens; it begins with the end-of-text token.
 
-    `context` stands in place of the item's own. The first example stands next to the question and the last one in
-    front, so that what is dropped from the front for want of room is what fewer shots would not have shown either.
-    Context and continuation are encoded apart, so that the tokens of the one never reach into the other.
+    `context` replaces the item's own. Examples are in reverse order, the first one next to the question, so that those
+    dropped from the front are the ones that fewer shots would not include. Context and continuation are tokenized
+    separately, so that no token spans the boundary between them.
     """
     opening = instruction + BETWEEN if instruction else ""
-    asked = item.context if context is None else context
+    question = item.context if context is None else context
     shown = list(reversed(examples))
     while True:
         solved = "".join(example.solved + BETWEEN for example in shown)
-        ids = (tokenizer.eos, *tokenizer.encode(opening + solved + asked))
-        if len(ids) <= room or not shown:
-            return Prompt(ids, len(shown), len(ids) <= room)
+        ids = (tokenizer.eos, *tokenizer.encode(opening + solved + question))
+        if len(ids) <= max_tokens or not shown:
+            return Prompt(ids, len(shown), len(ids) <= max_tokens)
         shown.pop(0)
 
 
-def reaches_over_border(tokenizer: Tokenizer, context: str, continuation: str) -> bool:
-    """Whether the tokens of both texts together are others than those of each: one lies across the border.
+def crosses_boundary(tokenizer: Tokenizer, context: str, continuation: str) -> bool:
+    """Return whether the tokens of both texts together differ from those of each, so that one spans the boundary.
 
-    Where contexts are cut off a joint encoding by their number of tokens, as evaluation tools do, such a choice is
-    scored from a wrong place on.
+    Evaluation tools that cut contexts off a joint encoding by their number of tokens score such a choice from the wrong
+    position.
     """
     if not context:
         return False
@@ -64,54 +64,57 @@ def reaches_over_border(tokenizer: Tokenizer, context: str, continuation: str) -
 
 
 @dataclass(frozen=True)
-class Answered:
-    """One item under one number of examples: log p of each choice, or a text; and the prompt it was asked with."""
+class Response:
+    """A network's response to one item with one number of examples: log p of each choice, or a text; and the prompt."""
 
     item: Item
     prompt: Prompt
     log_probabilities: tuple[float, ...] = ()
     unconditional: tuple[float, ...] = ()
-    """log p of each choice behind `answer_prompt` alone; empty where it was not asked for."""
-    spelled: bool | None = None
-    """Whether the likeliest tokens spell the answer; asked only of items without choices, and not of a BERT."""
+    """log p of each choice after `answer_prompt` alone; empty where it was not requested."""
+    is_greedy: bool | None = None
+    """Whether the likeliest tokens spell the answer; None of items with choices, and of a BERT."""
     text: str = ""
-    """What the network wrote, where it was to write."""
+    """Generated text, of tasks that generate."""
     crossing: int = 0
-    """Choices of which a token lies across the border to the context where both are encoded together."""
+    """Choices with a token that spans the boundary to the context where both are tokenized together."""
 
 
-class Asker:
-    """One network and the way one benchmark is asked. What was asked once with the same prompt is not asked again."""
+class Requester:
+    """Sends the items of one benchmark to one network. Responses are cached by item and prompt."""
 
-    def __init__(self, choices: Choices, tokenizer: Tokenizer, scoring: Scoring, instruction: str) -> None:
-        self.choices, self.tokenizer, self.scoring = choices, tokenizer, scoring
+    def __init__(self, scorer: LikelihoodScorer, tokenizer: Tokenizer, scoring: Scoring, instruction: str) -> None:
+        self.scorer, self.tokenizer, self.scoring = scorer, tokenizer, scoring
         self._instruction = scoring.instruction if scoring.instruction is not None else instruction
-        self._known: dict[tuple[str, tuple[int, ...]], Answered] = {}
+        self._cache: dict[tuple[str, tuple[int, ...]], Response] = {}
         self._unconditional: dict[tuple[str, ...], tuple[float, ...]] = {}
 
     def likelihoods(
-        self, item: Item, examples: Sequence[Item], *, unconditional: bool = False, spelled: bool = False
-    ) -> Answered | None:
-        """log p of each choice behind the prompt; None where one is empty or leaves no room for any context."""
+        self, item: Item, examples: Sequence[Item], *, unconditional: bool = False, greedy: bool = False
+    ) -> Response | None:
+        """Return log p of each choice after the prompt; None where a choice is empty or longer than the network can
+        score."""
         continuations = [self._encode(item.context)(text) for text in item.continuations]
         if not self._can_be_scored(continuations):
             return None
-        prompt, seen = self._prompt(item, examples, self.choices.room(max(map(len, continuations))))
+        prompt, seen = self._prompt(item, examples, self.scorer.max_prompt_tokens(max(map(len, continuations))))
         key = (item.item_id, prompt.ids)
-        if key not in self._known:
-            # Every choice sees the same context, whatever its own length: what does not fit is cut by the longest.
-            self._known[key] = Answered(
+        if key not in self._cache:
+            # Every choice has the same context, truncated to what fits with the longest choice.
+            self._cache[key] = Response(
                 item,
                 prompt,
-                tuple(self.choices.score(seen, continuations)),
+                tuple(self.scorer.score(seen, continuations)),
                 self._without_context(item, continuations) if unconditional and item.context else (),
-                self.choices.spelled(seen, continuations[item.answer]) if spelled and self.choices.spells else None,
+                self.scorer.is_greedy(seen, continuations[item.answer])
+                if greedy and self.scorer.can_generate
+                else None,
                 crossing=self._crossing(item),
             )
-        return self._known[key]
+        return self._cache[key]
 
-    def partial(self, item: Item, examples: Sequence[Item]) -> Answered | None:
-        """log p of the ending behind each of the item's beginnings (partial scoring, Trinh and Le 2018)."""
+    def partial(self, item: Item, examples: Sequence[Item]) -> Response | None:
+        """Return log p of the ending after each of the item's beginnings (partial scoring, Trinh and Le 2018)."""
         beginnings = [choice.removesuffix(item.ending).rstrip() for choice in item.choices]
         scores: list[float] = []
         prompts: list[Prompt] = []
@@ -120,47 +123,54 @@ class Asker:
             ids = self._encode(beginning)(ending)
             if not self._can_be_scored([ids]):
                 return None
-            prompt, seen = self._prompt(item, examples, self.choices.room(len(ids)), context=beginning)
-            scores += self.choices.score(seen, [ids])
+            prompt, seen = self._prompt(item, examples, self.scorer.max_prompt_tokens(len(ids)), context=beginning)
+            scores += self.scorer.score(seen, [ids])
             prompts.append(prompt)
         fewest = min(prompts, key=lambda prompt: (prompt.fits, prompt.shots))
-        return Answered(item, fewest, tuple(scores))
+        return Response(item, fewest, tuple(scores))
 
-    def written(self, item: Item, examples: Sequence[Item]) -> Answered:
-        """The likeliest text behind the prompt, up to a stop string."""
-        most = min(self.scoring.answer_tokens, self.choices.longest // 2)
-        prompt, seen = self._prompt(item, examples, self.choices.room(most))
+    def generate(self, item: Item, examples: Sequence[Item]) -> Response:
+        """Return the greedily generated text after the prompt, up to a stop string."""
+        most = min(self.scoring.answer_tokens, self.scorer.max_choice_tokens // 2)
+        prompt, seen = self._prompt(item, examples, self.scorer.max_prompt_tokens(most))
         key = (item.item_id, prompt.ids)
-        if key not in self._known:
-            text = self.choices.write(seen, self.tokenizer, most, self.scoring.stop)
-            self._known[key] = Answered(item, prompt, text=text)
-        return self._known[key]
+        if key not in self._cache:
+            text = self.scorer.generate(seen, self.tokenizer, most, self.scoring.stop)
+            self._cache[key] = Response(item, prompt, text=text)
+        return self._cache[key]
 
     def _can_be_scored(self, continuations: Sequence[Sequence[int]]) -> bool:
-        return max(map(len, continuations)) <= self.choices.longest and all(continuations)
+        return max(map(len, continuations)) <= self.scorer.max_choice_tokens and all(continuations)
 
     def _encode(self, context: str) -> Callable[[str], list[int]]:
         return self.tokenizer.encode_following if context else self.tokenizer.encode
 
     def _prompt(
-        self, item: Item, examples: Sequence[Item], room: int, context: str | None = None
+        self, item: Item, examples: Sequence[Item], max_tokens: int, context: str | None = None
     ) -> tuple[Prompt, Sequence[int]]:
-        """The prompt, and as much of it as the network reads."""
-        unread = 0 if self.choices.opens else 1
+        """Return the prompt, and the tokens of it that the network reads."""
+        unread = 0 if self.scorer.prepends_eos else 1
         prompt = build_prompt(
-            item, examples, self.tokenizer, instruction=self._instruction, room=room + unread, context=context
+            item,
+            examples,
+            self.tokenizer,
+            instruction=self._instruction,
+            max_tokens=max_tokens + unread,
+            context=context,
         )
         text = prompt.ids[unread:]
-        return prompt, text[max(0, len(text) - room) :]
+        return prompt, text[max(0, len(text) - max_tokens) :]
 
     def _without_context(self, item: Item, continuations: Sequence[Sequence[int]]) -> tuple[float, ...]:
         key = item.continuations
         if key not in self._unconditional:
-            opening = (self.tokenizer.eos,) if self.choices.opens else ()
+            opening = (self.tokenizer.eos,) if self.scorer.prepends_eos else ()
             prompt = (*opening, *self.tokenizer.encode(self.scoring.answer_prompt))
-            room = self.choices.room(max(map(len, continuations)))
-            self._unconditional[key] = tuple(self.choices.score(prompt[max(0, len(prompt) - room) :], continuations))
+            max_tokens = self.scorer.max_prompt_tokens(max(map(len, continuations)))
+            self._unconditional[key] = tuple(
+                self.scorer.score(prompt[max(0, len(prompt) - max_tokens) :], continuations)
+            )
         return self._unconditional[key]
 
     def _crossing(self, item: Item) -> int:
-        return sum(reaches_over_border(self.tokenizer, item.context, text) for text in item.continuations)
+        return sum(crosses_boundary(self.tokenizer, item.context, text) for text in item.continuations)

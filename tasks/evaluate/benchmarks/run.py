@@ -1,7 +1,7 @@
-"""Benchmarks: every item asked in the form of its benchmark, and scores on all, clean and leaked items.
+"""Benchmark scores: every item in the form of its benchmark, on all, clean and leaked items.
 
-One figure is declared as primary before the run. It is kept for every item (ITEM_SCORES), so that two models can be
-compared on the same items, and leaked items are held against clean ones by it (GAPS).
+One metric is declared as primary before the run. It is kept for every item (ITEM_SCORES), so that two models can be
+compared on the same items, and leaked items are compared with clean ones by it (GAPS).
 """
 
 from collections import Counter
@@ -11,33 +11,33 @@ from typing import Any
 
 from model.errors import InputError
 from tasks.common.numeric import seed64
-from tasks.evaluate.benchmarks.generative import ExtractionForm, GenerationForm, SummaryForm, TranslationForm
-from tasks.evaluate.benchmarks.items import ExamplePool, Item, chosen_items
-from tasks.evaluate.benchmarks.likelihood import Choices
-from tasks.evaluate.benchmarks.multiple_choice import ClozeForm, PartialForm, TaskForm, choice_form
-from tasks.evaluate.benchmarks.prompts import Answered, Asker
-from tasks.evaluate.comparison import Gap, gap
-from tasks.evaluate.config import PRIMARIES, EvaluateConfig, Scoring
+from tasks.evaluate.benchmarks.generative import ExtractionTask, GenerationTask, SummaryTask, TranslationTask
+from tasks.evaluate.benchmarks.items import ExamplePool, Item, shuffle_items
+from tasks.evaluate.benchmarks.likelihood import LikelihoodScorer
+from tasks.evaluate.benchmarks.multiple_choice import ClozeTask, PartialScoringTask, Task, make_choice_task
+from tasks.evaluate.benchmarks.prompts import Requester, Response
+from tasks.evaluate.comparison import ContaminationGap, measure_gap
+from tasks.evaluate.config import PRIMARY_METRICS, EvaluateConfig, Scoring
 from tasks.evaluate.scores import score_row
 from tasks.tokenizer.base import Tokenizer
 
 SUBSETS = ("all", "clean", "leaked")
 
 FEW_CLEAN = 50
-"""Below this many clean items the clean score says little."""
+"""With fewer clean items than this the clean score says little."""
 
-TOLD_ITEMS = 16
+PROGRESS_ITEMS = 16
 
-WRITTEN = ("generation", "extraction", "translation", "summary")
-"""Forms that a network answers by writing."""
+GENERATIVE = ("generation", "extraction", "translation", "summary")
+"""Forms in which a network generates its answer."""
 
-COMPARED = ("choice", "pairs", "partial")
+MULTIPLE_CHOICE = ("choice", "pairs", "partial")
 """Forms in which the likeliest of several texts is the answer."""
 
 
 @dataclass
 class BenchmarkScores:
-    """Rows of SCORES, ITEM_SCORES and GAPS; of held-out text DOCUMENT_SCORES."""
+    """Rows of SCORES, ITEM_SCORES and GAPS; of held-out text, rows of DOCUMENT_SCORES."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     items: list[dict[str, Any]] = field(default_factory=list)
@@ -46,51 +46,52 @@ class BenchmarkScores:
 
 
 def benchmark_scores(
-    choices: Choices,
+    scorer: LikelihoodScorer,
     tokenizer: Tokenizer,
     benchmark: str,
     items: Sequence[Item],
-    states: dict[str, str],
+    leak_states: dict[str, str],
     config: EvaluateConfig,
     *,
     advance: Callable[[int], None],
 ) -> BenchmarkScores:
-    """Every number of shots, subset and metric. `advance` hears items done, over all shots."""
+    """Return the scores of every number of shots, subset and metric. `advance` is called with the items done, over
+    all shots."""
     scoring = config.benchmarks.get(benchmark, Scoring())
-    order = chosen_items(items, benchmark, config.seed)
+    order = shuffle_items(items, benchmark, config.seed)
     evaluated = order[: config.max_items]
-    asker = Asker(choices, tokenizer, scoring, config.instruction)
-    shots_asked = scoring.shots or config.shots
-    pool = ExamplePool(order) if max(shots_asked) else None
-    found = BenchmarkScores()
+    requester = Requester(scorer, tokenizer, scoring, config.instruction)
+    shot_counts = scoring.shots or config.shots
+    pool = ExamplePool(order) if max(shot_counts) else None
+    scores = BenchmarkScores()
     _check_form(benchmark, items, scoring)
     done = 0
-    for shots in shots_asked:
-        for name, mine in by_form(evaluated, scoring).items():
-            form = task_form(name, scoring, config.primary, choices)
-            if name in WRITTEN and not choices.spells:
+    for shots in shot_counts:
+        for name, mine in group_by_form(evaluated, scoring).items():
+            task = make_task(name, scoring, config.primary, scorer)
+            if name in GENERATIVE and not scorer.can_generate:
                 why = "declined: a BERT writes no text"
-                found.rows.append(score_row(benchmark, form.metric, n=len(mine), value=None, shots=shots, note=why))
+                scores.rows.append(score_row(benchmark, task.metric, n=len(mine), value=None, shots=shots, note=why))
                 continue
-            answered: list[Answered] = []
+            answered: list[Response] = []
             for item in mine:
-                one = form.ask(asker, item, pool.examples(item, shots) if pool and shots else ())
-                if one is not None:
-                    answered.append(one)
+                response = task.request(requester, item, pool.examples(item, shots) if pool and shots else ())
+                if response is not None:
+                    answered.append(response)
                 done += 1
-                if done % TOLD_ITEMS == 0:
+                if done % PROGRESS_ITEMS == 0:
                     advance(done)
-            told = Asked(benchmark, shots, answered, states, len(mine), len(evaluated), len(items))
-            _add(found, told, form, choices.note, seed64(config.seed, "evaluate", "gap", f"{benchmark}/{shots}"))
+            responses = TaskResponses(benchmark, shots, answered, leak_states, len(mine), len(evaluated), len(items))
+            _add(scores, responses, task, scorer.note, seed64(config.seed, "evaluate", "gap", f"{benchmark}/{shots}"))
     advance(done)
-    return found
+    return scores
 
 
 def declined_scores(benchmark: str, items: Sequence[Item], config: EvaluateConfig, why: str) -> list[dict[str, Any]]:
-    """A row without a value for every number of shots, where the network cannot be asked."""
+    """Return a row without a value for every number of shots, where the network cannot be scored."""
     scoring = config.benchmarks.get(benchmark, Scoring())
     evaluated = min(len(items), config.max_items)
-    metrics = {_metric_of(form, scoring) for form in by_form(items, scoring)}
+    metrics = {_primary_metric(form, scoring) for form in group_by_form(items, scoring)}
     return [
         score_row(benchmark, metric, n=evaluated, value=None, shots=shots, note=why)
         for shots in scoring.shots or config.shots
@@ -99,84 +100,84 @@ def declined_scores(benchmark: str, items: Sequence[Item], config: EvaluateConfi
 
 
 def _check_form(benchmark: str, items: Sequence[Item], scoring: Scoring) -> None:
-    """Of a single choice the likeliest is always right."""
-    if scoring.form in COMPARED and (wrong := next((item for item in items if len(item.choices) < 2), None)):
+    """Raise InputError for items with one choice: the likeliest of one is always right."""
+    if scoring.form in MULTIPLE_CHOICE and (wrong := next((item for item in items if len(item.choices) < 2), None)):
         raise InputError(
             f"evaluate.benchmarks.{benchmark}: form = {scoring.form} compares choices, and the item `{wrong.item_id}`"
-            f" has none to compare. Set form = cloze, generation or extraction, or say in the benchmark's `fields`"
-            f" where its choices stand."
+            f" has none to compare. Set form = cloze, generation or extraction, or name the field of its choices in the"
+            f" benchmark's `fields`."
         )
 
 
-def by_form(items: Sequence[Item], scoring: Scoring) -> dict[str, list[Item]]:
-    """The items under the form that each is asked in: the declared one, else by whether it has choices."""
-    found: dict[str, list[Item]] = {}
+def group_by_form(items: Sequence[Item], scoring: Scoring) -> dict[str, list[Item]]:
+    """Return the items by form: the declared one, else `choice` or `cloze` by whether they have choices."""
+    by_form: dict[str, list[Item]] = {}
     for item in items:
-        found.setdefault(scoring.form or ("cloze" if item.free else "choice"), []).append(item)
-    return dict(sorted(found.items()))
+        by_form.setdefault(scoring.form or ("cloze" if item.free else "choice"), []).append(item)
+    return dict(sorted(by_form.items()))
 
 
-def task_form(name: str, scoring: Scoring, default_primary: str, choices: Choices) -> TaskForm:
-    """The form of this name with the figure that is declared as primary."""
-    default = default_primary if name == "choice" else PRIMARIES[name][0]
-    primary = scoring.primary if scoring.primary in PRIMARIES[name] else default
+def make_task(name: str, scoring: Scoring, default_primary: str, scorer: LikelihoodScorer) -> Task:
+    """Return the task of this form with the declared primary metric."""
+    default = default_primary if name == "choice" else PRIMARY_METRICS[name][0]
+    primary = scoring.primary if scoring.primary in PRIMARY_METRICS[name] else default
     if name == "partial":
-        return PartialForm()
+        return PartialScoringTask()
     if name == "cloze":
-        return ClozeForm(spells=choices.spells, bits_metric=choices.bits_metric)
+        return ClozeTask(can_generate=scorer.can_generate, bits_metric=scorer.bits_metric)
     if name == "generation":
-        return GenerationForm(scoring)
+        return GenerationTask(scoring)
     if name == "extraction":
-        return ExtractionForm(primary)
+        return ExtractionTask(primary)
     if name == "translation":
-        return TranslationForm(scoring)
+        return TranslationTask(scoring)
     if name == "summary":
-        return SummaryForm(primary)
-    return choice_form(name, primary)
+        return SummaryTask(primary)
+    return make_choice_task(name, primary)
 
 
-def _metric_of(form: str, scoring: Scoring) -> str:
-    if form in COMPARED:
+def _primary_metric(form: str, scoring: Scoring) -> str:
+    if form in MULTIPLE_CHOICE:
         return "acc"
-    return scoring.primary if scoring.primary in PRIMARIES[form] else PRIMARIES[form][0]
+    return scoring.primary if scoring.primary in PRIMARY_METRICS[form] else PRIMARY_METRICS[form][0]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What was asked of one form under one number of shots, and of how many items."""
+class TaskResponses:
+    """The responses to the items of one form with one number of shots."""
 
     benchmark: str
     shots: int
-    answered: Sequence[Answered]
-    states: dict[str, str]
-    asked: int
+    answered: Sequence[Response]
+    leak_states: dict[str, str]
+    requested: int
     evaluated: int
     available: int
 
-    def state(self, answered: Answered) -> str:
-        return self.states.get(answered.item.item_id, "unmatchable")
+    def state(self, response: Response) -> str:
+        return self.leak_states.get(response.item.item_id, "unmatchable")
 
-    def part(self, subset: str) -> list[Answered]:
-        return [one for one in self.answered if subset in ("all", self.state(one))]
+    def part(self, subset: str) -> list[Response]:
+        return [response for response in self.answered if subset in ("all", self.state(response))]
 
     @property
     def notes(self) -> list[str]:
-        """What all rows share."""
+        """What the notes of all rows have in common."""
         notes: list[str] = []
         if self.available > self.evaluated:
             notes.append(f"{self.evaluated} of {self.available} items drawn")
         count = len(self.answered)
         if self.shots:
-            used = sum(one.prompt.shots for one in self.answered) / count if count else 0.0
-            fewer = sum(one.prompt.shots < self.shots for one in self.answered)
+            used = sum(response.prompt.shots for response in self.answered) / count if count else 0.0
+            fewer = sum(response.prompt.shots < self.shots for response in self.answered)
             room = f": {fewer} of {count} items leave room for less than {self.shots}" if fewer else ""
             notes.append(f"{used:.2f} examples on average{room}")
-        if cut := sum(not one.prompt.fits for one in self.answered):
+        if cut := sum(not response.prompt.fits for response in self.answered):
             notes.append(f"{cut} contexts cut to the window")
-        if lost := self.asked - count:
+        if lost := self.requested - count:
             notes.append(f"{lost} items not scored: a choice is empty or longer than the window")
-        if crossing := sum(one.crossing for one in self.answered):
-            texts = sum(len(one.log_probabilities) for one in self.answered)
+        if crossing := sum(response.crossing for response in self.answered):
+            texts = sum(len(response.log_probabilities) for response in self.answered)
             notes.append(
                 f"{crossing} of {texts} choices share a token with their context where both are encoded together;"
                 f" encoded apart"
@@ -186,40 +187,47 @@ class Asked:
         return notes
 
 
-def _add(found: BenchmarkScores, told: Asked, form: TaskForm, how: str, seed: int) -> None:
-    """The rows of one form under one number of shots."""
-    place = {"task": told.benchmark, "shots": told.shots, "metric": form.metric}
+def _add(scores: BenchmarkScores, responses: TaskResponses, task: Task, scorer_note: str, seed: int) -> None:
+    """Add the rows of one form with one number of shots to `scores`."""
+    key = {"task": responses.benchmark, "shots": responses.shots, "metric": task.metric}
     values: dict[str, list[float]] = {}
-    for one in told.answered:
-        value = form.value(one)
+    for response in responses.answered:
+        value, state = task.value(response), responses.state(response)
         if value is not None:
-            values.setdefault(told.state(one), []).append(value)
-            found.items.append({**place, "item_id": one.item.item_id, "state": told.state(one), "value": value})
-    between = gap(values.get("leaked", []), values.get("clean", []), seed)
-    if between is not None:
+            values.setdefault(state, []).append(value)
+            scores.items.append({**key, "item_id": response.item.item_id, "state": state, "value": value})
+    gap = measure_gap(values.get("leaked", []), values.get("clean", []), seed)
+    if gap is not None:
         sizes = {"leaked_n": len(values["leaked"]), "clean_n": len(values["clean"])}
-        numbers = {"difference": between.difference, "stderr": between.stderr, "p": between.p}
-        found.gaps.append({**place, **sizes, **numbers, "beyond_chance": between.beyond_chance})
-    shared = [how, *told.notes] if how else told.notes
+        numbers = {"difference": gap.difference, "stderr": gap.stderr, "p": gap.p}
+        scores.gaps.append({**key, **sizes, **numbers, "beyond_chance": gap.is_significant})
+    shared = [scorer_note, *responses.notes] if scorer_note else responses.notes
     for subset in SUBSETS:
-        part = told.part(subset)
-        warnings = [_few_clean(part)] if subset == "clean" else []
-        warnings += [_gap_told(between)] if subset != "all" else []
-        for figure in form.figures(part):
-            extra = warnings if figure.metric == form.metric else []
-            note = "; ".join(filter(None, [figure.note, *shared, *extra]))
-            numbers = {"n": len(part), "value": figure.value, "stderr": figure.stderr}
-            found.rows.append(
-                score_row(told.benchmark, figure.metric, shots=told.shots, subset=subset, note=note, **numbers)
+        part = responses.part(subset)
+        warnings = [_describe_few_clean(part)] if subset == "clean" else []
+        warnings += [_describe_gap(gap)] if subset != "all" else []
+        for found in task.metrics(part):
+            extra = warnings if found.metric == task.metric else []
+            scores.rows.append(
+                score_row(
+                    responses.benchmark,
+                    found.metric,
+                    n=len(part),
+                    value=found.value,
+                    stderr=found.stderr,
+                    shots=responses.shots,
+                    subset=subset,
+                    note="; ".join(filter(None, [found.note, *shared, *extra])),
+                )
             )
 
 
-def _few_clean(part: Sequence[Answered]) -> str:
+def _describe_few_clean(part: Sequence[Response]) -> str:
     return f"fewer than {FEW_CLEAN} clean items" if len(part) < FEW_CLEAN else ""
 
 
-def _gap_told(between: Gap | None) -> str:
-    if between is None or not between.beyond_chance:
+def _describe_gap(gap: ContaminationGap | None) -> str:
+    if gap is None or not gap.is_significant:
         return ""
-    side = "above" if between.difference > 0 else "below"
-    return f"leaked items score {abs(between.difference):.3f} {side} clean ones, beyond chance (p {between.p:.4f})"
+    side = "above" if gap.difference > 0 else "below"
+    return f"leaked items score {abs(gap.difference):.3f} {side} clean ones, beyond chance (p {gap.p:.4f})"

@@ -26,7 +26,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.tokenizer.open import open_tokenizer
-from tasks.vocab.config import OF_BERT, VocabConfig
+from tasks.vocab.config import BERT_TOKENS, VocabConfig
 
 ALL = Chooser(count=10_000, seed=1)
 
@@ -94,7 +94,7 @@ def test_pieces_join_to_the_text_and_rows_to_their_documents(artifacts: dict[str
 
 def test_a_row_of_pairs_is_shown_with_its_special_tokens_and_label(artifacts: dict[str, Artifact], tmp_path: Path):
     context, decontaminate = RunContext(tmp_path, run_id="pairs"), artifacts["decontaminate"]
-    vocab = BUILDERS["vocab"](context, decontaminate, VocabConfig(vocab_size=400, special_tokens=OF_BERT))
+    vocab = BUILDERS["vocab"](context, decontaminate, VocabConfig(vocab_size=400, special_tokens=BERT_TOKENS))
     found, padded = set[str](), 0
     config = ChunkConfig(objective="masked_lm", row_length=64, budget_tokens=1000)
     chunk = BUILDERS["chunk"](context, decontaminate, vocab, config)
@@ -114,7 +114,7 @@ def test_a_row_of_pairs_is_shown_with_its_special_tokens_and_label(artifacts: di
 
 def test_a_row_of_pairs_shows_what_is_hidden_and_what_stands_in_its_place(artifacts: dict[str, Artifact], tmp_path):
     context, decontaminate = RunContext(tmp_path, run_id="pairs"), artifacts["decontaminate"]
-    vocab = BUILDERS["vocab"](context, decontaminate, VocabConfig(vocab_size=400, special_tokens=OF_BERT))
+    vocab = BUILDERS["vocab"](context, decontaminate, VocabConfig(vocab_size=400, special_tokens=BERT_TOKENS))
     for whole_words in (False, True):
         config = ChunkConfig(objective="masked_lm", row_length=64, budget_tokens=1000, whole_words=whole_words)
         chunk = BUILDERS["chunk"](context, decontaminate, vocab, config)

@@ -2,15 +2,17 @@
 
 from flows.metrics.heldout import describe_few_shot_limits, describe_sampled_items
 from tasks.evaluate.benchmarks.items import Item
-from tasks.evaluate.benchmarks.prompts import Answered, Prompt
-from tasks.evaluate.benchmarks.run import Asked
+from tasks.evaluate.benchmarks.prompts import Prompt, Response
+from tasks.evaluate.benchmarks.run import TaskResponses
 
 
 def row(shots: int, shown: list[int]) -> dict[str, object]:
     """One row of SCORES with the note of items that were shown so many examples each."""
     item = Item("1", "en", "the cat", ("sat", "lay"), 0, "the cat sat")
-    answered = [Answered(item, Prompt((1, 2), count, fits=True), (-1.0, -2.0)) for count in shown]
-    asked = Asked("cloze", shots, answered, {}, asked=len(shown), evaluated=len(shown), available=len(shown))
+    answered = [Response(item, Prompt((1, 2), count, fits=True), (-1.0, -2.0)) for count in shown]
+    asked = TaskResponses(
+        "cloze", shots, answered, {}, requested=len(shown), evaluated=len(shown), available=len(shown)
+    )
     note = "; ".join(["per chars", "chance 0.500", *asked.notes])
     return {"task": "cloze", "shots": shots, "note": note}
 
@@ -28,7 +30,7 @@ def test_where_all_fit_nothing_is_told() -> None:
 
 
 def test_items_that_were_drawn_are_told_once_for_each_benchmark() -> None:
-    asked = Asked("cloze", 0, [], {}, asked=160, evaluated=160, available=1320)
+    asked = TaskResponses("cloze", 0, [], {}, requested=160, evaluated=160, available=1320)
     rows = [{"task": "cloze", "note": "; ".join(["per chars", *asked.notes])}] * 2
     assert describe_sampled_items([*rows, {"task": "pairs", "note": "per chars"}, {"task": "none", "note": None}]) == (
         "cloze 160 of 1,320 items, limited by its max_items"

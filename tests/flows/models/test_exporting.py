@@ -23,7 +23,7 @@ from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_merges, train_pieces, train_word_pieces
+from tasks.vocab.train import train_byte_level, train_sentencepiece, train_wordpiece
 
 transformers = pytest.importorskip("transformers")
 TEXTS = Path(json.decoder.__file__).read_text(encoding="utf-8").splitlines()
@@ -33,7 +33,9 @@ CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def pieces(**settings: Any) -> Tokenizer:
-    return SentencePieceTokenizer(train_pieces(TEXTS, VocabConfig.model_validate({"vocab_size": 400, **settings})))
+    return SentencePieceTokenizer(
+        train_sentencepiece(TEXTS, VocabConfig.model_validate({"vocab_size": 400, **settings}))
+    )
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def exported(model: Path, class_name: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize("kind", ["sentencepiece", "byte-level"])
 def test_a_gpt_computes_and_tokenizes_alike(kind: str, trained: Callable[..., Path]) -> None:
     byte_level = VocabConfig(vocab_size=400, model_type="byte_level")
-    tokenizer = pieces() if kind == "sentencepiece" else tokenizer_of(train_merges(TEXTS, byte_level))
+    tokenizer = pieces() if kind == "sentencepiece" else tokenizer_of(train_byte_level(TEXTS, byte_level))
     model = trained(tokenizer, GPTConfig(vocab_size=tokenizer.vocab_size, embedding_norm=False, **SIZES))
     theirs, their_tokenizer = exported(model, "GPTNeoXForCausalLM")
     ids = tokenizer.encode(TEXT)
@@ -87,7 +89,7 @@ def test_transformers_writes_the_same_tokens(trained: Callable[..., Path]) -> No
 
 def test_a_bert_computes_and_tokenizes_alike(trained: Callable[..., Path]) -> None:
     tokenizer = tokenizer_of(
-        train_word_pieces(TEXTS, VocabConfig(vocab_size=400, model_type="wordpiece", lowercase=True))
+        train_wordpiece(TEXTS, VocabConfig(vocab_size=400, model_type="wordpiece", lowercase=True))
     )
     model = trained(tokenizer, BERTConfig(vocab_size=tokenizer.vocab_size, **SIZES))
     theirs, their_tokenizer = exported(model, "BertForPreTraining")
@@ -139,11 +141,11 @@ def test_a_folder_with_something_in_it_is_left_alone(trained: Callable[..., Path
 
 
 def wordpiece() -> Tokenizer:
-    return tokenizer_of(train_word_pieces(TEXTS, VocabConfig(vocab_size=400, model_type="wordpiece", lowercase=True)))
+    return tokenizer_of(train_wordpiece(TEXTS, VocabConfig(vocab_size=400, model_type="wordpiece", lowercase=True)))
 
 
 def byte_level() -> Tokenizer:
-    return tokenizer_of(train_merges(TEXTS, VocabConfig(vocab_size=400, model_type="byte_level")))
+    return tokenizer_of(train_byte_level(TEXTS, VocabConfig(vocab_size=400, model_type="byte_level")))
 
 
 @pytest.mark.parametrize(

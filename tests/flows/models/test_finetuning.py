@@ -18,7 +18,7 @@ from model.nn.factory import make_network
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 METALS = ["tin", "copper", "iron", "steel", "lead", "zinc", "brass", "bronze", "gold", "silver"]
 RECORDS = [
@@ -45,7 +45,7 @@ answer = "label"
 def tokenizer() -> Tokenizer:
     special = ("[CLS]", "[SEP]", "[MASK]")
     config = VocabConfig.model_validate({"vocab_size": 320, "special_tokens": special, "sentinels": 3})
-    return SentencePieceTokenizer(train_pieces([str(record["sentence"]) for record in RECORDS], config))
+    return SentencePieceTokenizer(train_sentencepiece([str(record["sentence"]) for record in RECORDS], config))
 
 
 @pytest.fixture

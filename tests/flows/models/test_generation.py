@@ -18,7 +18,7 @@ from model.nn.factory import make_network
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
 SENTENCE = "the cat sat on a mat while some other dog ran far away from that old house near our green river"
@@ -30,7 +30,7 @@ SIZES = {"layers": 1, "heads": 2, "width": 16}
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     config = VocabConfig.model_validate({"vocab_size": 400, "special_tokens": SPECIAL, "sentinels": 3})
-    return SentencePieceTokenizer(train_pieces(TEXTS, config))
+    return SentencePieceTokenizer(train_sentencepiece(TEXTS, config))
 
 
 @pytest.fixture

@@ -12,16 +12,16 @@ from model.config.network import GPTConfig
 from model.errors import InputError
 from model.nn.gpt import GPT
 from tasks.evaluate.benchmarks.items import Item
-from tasks.evaluate.benchmarks.likelihood import CausalChoices
-from tasks.evaluate.benchmarks.multiple_choice import choice_form
-from tasks.evaluate.benchmarks.prompts import Asker
+from tasks.evaluate.benchmarks.likelihood import CausalScorer
+from tasks.evaluate.benchmarks.multiple_choice import make_choice_task
+from tasks.evaluate.benchmarks.prompts import Requester
 from tasks.evaluate.benchmarks.run import benchmark_scores
 from tasks.evaluate.config import EvaluateConfig, Scoring
-from tasks.evaluate.perplexity import heldout_scores, unigram_bits
+from tasks.evaluate.perplexity import heldout_scores, unigram_code_lengths
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 pytest.importorskip("lm_eval", reason="the extra `lmeval` is not installed")
 
@@ -88,7 +88,7 @@ metric_list: [{{metric: exact_match}}]
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return SentencePieceTokenizer(train_pieces([TEXT], VocabConfig(vocab_size=350)))
+    return SentencePieceTokenizer(train_sentencepiece([TEXT], VocabConfig(vocab_size=350)))
 
 
 @pytest.fixture(scope="module")
@@ -130,11 +130,11 @@ def test_choices_have_the_same_log_probabilities_and_accuracy(
     items = [
         Item(one["id"], lang, one["question"], tuple(one["choices"]), one["answer"], one["question"]) for one in records
     ]
-    choices = CausalChoices(network)
-    asker = Asker(choices, tokenizer, Scoring(), "")
+    choices = CausalScorer(network)
+    requester = Requester(choices, tokenizer, Scoring(), "")
     normed = 0
     for item in items:
-        ours = choice_form("choice", "sum").ask(asker, item, ())
+        ours = make_choice_task("choice", "sum").request(requester, item, ())
         assert ours is not None
         assert list(ours.log_probabilities) == pytest.approx(theirs[item.item_id], rel=1e-5)
         by_length = [told / len(text) for told, text in zip(ours.log_probabilities, item.choices, strict=True)]
@@ -157,7 +157,7 @@ def test_bits_per_byte_are_the_same(tmp_path: Path, tokenizer: Tokenizer, networ
         tokenizer,
         {"all of it": texts},
         {"all of it": [None, None]},
-        unigram_bits(pa.table({"token": [0], "count": [0]}), tokenizer.vocab_size),
+        unigram_code_lengths(pa.table({"token": [0], "count": [0]}), tokenizer.vocab_size),
         stride=None,
         batch_tokens=256,
         rounds=10,
@@ -172,9 +172,9 @@ def test_bits_per_byte_are_the_same(tmp_path: Path, tokenizer: Tokenizer, networ
 @pytest.mark.usefixtures("offline")
 def test_written_answers_match_as_often(tmp_path: Path, tokenizer: Tokenizer, network: GPT) -> None:
     scoring = Scoring(form="generation", stop=(".",), answer_tokens=8)
-    asker = Asker(CausalChoices(network), tokenizer, scoring, "")
+    requester = Requester(CausalScorer(network), tokenizer, scoring, "")
     item = Item("a", "en", "the cat", ("x",), 0, "", free=True, answers=("x",))
-    said = asker.written(item, ()).text
+    said = requester.generate(item, ()).text
     records = [{"question": "the cat", "answer": said}, {"question": "the dog", "answer": "never said"}]
     manager = task(tmp_path, "written", WRITTEN, records)
     found = evaluate(HarnessModel(network, tokenizer), manager, ["written"])

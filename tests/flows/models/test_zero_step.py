@@ -18,7 +18,7 @@ from model.errors import InputError
 from model.inference.scoring import window_borders
 from model.nn.gpt import GPT
 from tasks.tokenizer.open import tokenizer_of
-from tasks.vocab.base import prepared_base
+from tasks.vocab.base import prepare_base
 from tasks.vocab.config import VocabConfig
 
 TEXT = "Air is blown through melted iron. " * 20
@@ -84,7 +84,7 @@ def test_every_token_is_predicted_once_from_half_a_window_or_more(length: int, c
 
 
 def test_a_model_of_ours_needs_its_own_vocabulary(tmp_path: Path, vocabulary: Path) -> None:
-    digest = tokenizer_of(prepared_base(VocabConfig(base=vocabulary))).digest
+    digest = tokenizer_of(prepare_base(VocabConfig(base=vocabulary))).digest
     config = GPTConfig(vocab_size=258, context=16, layers=1, heads=1, width=8)
     weights = {name: tensor.detach() for name, tensor in GPT(config).initialise(1).named_parameters()}
     weights["embedding.weight"] = torch.zeros_like(weights["embedding.weight"])

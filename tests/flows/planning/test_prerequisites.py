@@ -19,7 +19,7 @@ from flows.recipe.stages import STAGES, select_stages
 from model.config.network import GPTConfig
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_merges
+from tasks.vocab.train import train_byte_level
 
 NETWORK = {"context": 64, "layers": 2, "heads": 2, "width": 16}
 RECIPE = """
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "books").mkdir()
     (folder / "books" / "steel.txt").write_text("Air is blown through melted iron.\n")
     text = Path(json.decoder.__file__).read_text(encoding="utf-8")
-    (folder / "base.json").write_bytes(train_merges([text], VocabConfig(vocab_size=300, model_type="byte_level")))
+    (folder / "base.json").write_bytes(train_byte_level([text], VocabConfig(vocab_size=300, model_type="byte_level")))
     (folder / "model").mkdir()
     network = GPTConfig.model_validate(NETWORK | {"vocab_size": 300})
     (folder / "model" / "model.json").write_text(json.dumps({"config": network.model_dump()}))
@@ -65,7 +65,7 @@ REFUSED = [
     (("vocab.base={recipe}/model/model.safetensors",), InputError, "no SentencePiece model", "vocab"),
     ((BASE, "chunk.objective=masked_lm"), InputError, r"no \[CLS\], \[SEP\], \[MASK\]\. Add them", "chunk"),
     ((BASE, "chunk.objective=span_corruption"), InputError, r"0 sentinels\. Set vocab\.sentinels = 3", "chunk"),
-    (("train.base_model={recipe}/gone",), InputError, r"train\.base_model: .*gone is no folder", "train"),
+    (("train.base_model={recipe}/gone",), InputError, r"train\.base_model: .*gone is not a folder", "train"),
     (("train.base_model={recipe}/books",), InputError, r"books has no model\.json", "train"),
     (
         (MODEL, BASE, "train.model.width=32", "train.model.layers=3"),

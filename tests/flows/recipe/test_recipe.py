@@ -47,7 +47,7 @@ def test_the_objective_decides_how_rows_follow_from_the_context(tmp_path: Path) 
     assert load(tmp_path, MINIMAL, "chunk.objective=masked_lm").chunk.row_length == 64
     chunk = load(tmp_path, MINIMAL, "chunk.objective=span_corruption", "train.model.context=512").chunk
     assert (chunk.input_length, chunk.row_length) == (512, 568)
-    with pytest.raises(RecipeError, match="an input of 64 tokens is what corruption leaves of 70"):
+    with pytest.raises(RecipeError, match="input_length = 64 requires rows of 70 tokens"):
         load(tmp_path, MINIMAL, "chunk.objective=span_corruption", "chunk.row_length=9")
 
 

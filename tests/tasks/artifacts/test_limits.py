@@ -236,5 +236,5 @@ def test_a_reused_training_went_back_no_more_often_than_its_guard_may(by: list[s
     report.facts["decisions"] = [{"by": one} for one in by]
     RollbackLimits(most).check(report)
     if most:
-        with pytest.raises(Numerics, match=f"gone back {most} times, where train.guard.most_rollbacks is {most - 1}"):
+        with pytest.raises(Numerics, match=f"rolled back {most} times, where train.guard.most_rollbacks is {most - 1}"):
             RollbackLimits(most - 1).check(report)

@@ -10,16 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.chunk.bin_packing import best_fit_decreasing, fewest_bins, minimum_bin_slack, refilled
+from tasks.chunk.bin_packing import best_fit_decreasing, minimum_bin_slack, pack_into_bins, refill_bins
 from tasks.chunk.packing import best_fit_layout, best_fit_rows, concat_rows
-from tasks.chunk.tokenize import Block, TokenBytes, windows
+from tasks.chunk.tokenize import Block, TokenBytes, group_into_windows
 from tasks.tokenizer.base import EOS, PAD
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 SOURCE_TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
-TOKENIZER = SentencePieceTokenizer(train_pieces([SOURCE_TEXT], VocabConfig(vocab_size=400, character_coverage=0.99)))
+TOKENIZER = SentencePieceTokenizer(
+    train_sentencepiece([SOURCE_TEXT], VocabConfig(vocab_size=400, character_coverage=0.99))
+)
 BYTES = TokenBytes.of(TOKENIZER)
 
 
@@ -70,28 +72,28 @@ def test_minimum_slack_finds_the_exact_fill_that_best_fit_misses():
     )  # 5 + 3 + 2, 4 + 4 + 2; the longest that fits first: 5 + 4, 4 + 3 + 2, 2
     assert minimum_bin_slack(greedy_misses, 10, 1000).max() == 1
     assert best_fit_decreasing(greedy_misses, 10).max() == 2
-    assert fewest_bins(greedy_misses, 10).max() == 1
+    assert pack_into_bins(greedy_misses, 10).max() == 1
 
 
 @settings(deadline=None)
 @given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=9))
 def test_bins_hold_what_they_can_and_are_few(lengths: list[int]):
     sizes = np.array(lengths)
-    for bins in (best_fit_decreasing(sizes, 12), minimum_bin_slack(sizes, 12, 1000), fewest_bins(sizes, 12)):
+    for bins in (best_fit_decreasing(sizes, 12), minimum_bin_slack(sizes, 12, 1000), pack_into_bins(sizes, 12)):
         held = np.bincount(bins, weights=sizes)
         assert held.max() <= 12
         assert held.min() >= 1
     # Best fit decreasing needs at most 11/9 of the fewest and 6/9 more (Dósa 2007, for first fit decreasing).
-    assert fewest_bins(sizes, 12).max() + 1 <= 11 / 9 * fewest_possible(lengths, 12) + 6 / 9
+    assert pack_into_bins(sizes, 12).max() + 1 <= 11 / 9 * fewest_possible(lengths, 12) + 6 / 9
 
 
 def test_rests_of_long_documents_fill_the_room_that_others_left():
     # Bins of 10 that hold 8, 7, 5: the 5 can be divided, and 2 and 3 of it go to the others, the roomiest first.
     lengths, bins = np.array([8, 7, 5]), np.array([0, 1, 2])
-    item, offset, length, where = refilled(lengths, np.array([False, False, True]), bins, 10, fewer=1)
+    item, offset, length, where = refill_bins(lengths, np.array([False, False, True]), bins, 10, fewer=1)
     parts = sorted(zip(item.tolist(), offset.tolist(), length.tolist(), where.tolist(), strict=True))
     assert parts == [(0, 0, 8, 0), (1, 0, 7, 1), (2, 0, 3, 1), (2, 3, 2, 0)]
-    assert refilled(lengths, np.array([False, False, False]), bins, 10, fewer=1)[3].tolist() == [0, 1, 2]
+    assert refill_bins(lengths, np.array([False, False, False]), bins, 10, fewer=1)[3].tolist() == [0, 1, 2]
 
 
 @settings(deadline=None)
@@ -130,7 +132,7 @@ def test_every_token_lies_once_and_what_fits_is_whole(lengths: list[int], row_le
 def test_any_texts_are_rebuilt_and_borders_are_row_begins_and_ends_of_text(
     texts: list[str], row_length: int, window: int
 ):
-    packed = list(best_fit_rows(windows([block_of(texts)], window), row_length, BYTES, PAD, 100))
+    packed = list(best_fit_rows(group_into_windows([block_of(texts)], window), row_length, BYTES, PAD, 100))
     rows = np.concatenate([one.rows for one in packed])
     spans = [span for one in packed for span in one.spans.to_pylist()]
     assert [span["row"] for span in spans] == sorted(span["row"] for span in spans)
@@ -153,8 +155,8 @@ def test_any_texts_are_rebuilt_and_borders_are_row_begins_and_ends_of_text(
 
 def test_windows_do_not_depend_on_how_documents_came():
     block = block_of([SOURCE_TEXT[:place] for place in range(0, 400, 7)])
-    whole = list(windows([block], 500))
-    cut = list(windows([block.slice(0, 5), block.slice(5, 6), block.slice(6, len(block))], 500))
+    whole = list(group_into_windows([block], 500))
+    cut = list(group_into_windows([block.slice(0, 5), block.slice(5, 6), block.slice(6, len(block))], 500))
     assert [len(window) for window in whole] == [len(window) for window in cut]
     for one, other in zip(whole, cut, strict=True):
         assert one.tokens.tolist() == other.tokens.tolist()

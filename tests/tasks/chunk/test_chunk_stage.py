@@ -28,7 +28,7 @@ from tasks.tokenizer.open import open_tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 SOURCE_TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
 PARTS = [
@@ -193,11 +193,13 @@ def test_tokens_that_do_not_cover_the_text_are_a_bug():
     lengths = np.array([0, 0, 0, 0, 1, 2])
     packer = RowPacker(4, TokenBytes(lengths, lengths), PAD, first_row=0)
     block = Block(np.array([4, 5, EOS]), np.array([2]), np.array([4]), pa.array([b"x" * 16]), pa.array([0], pa.int16()))
-    with pytest.raises(Bug, match="stand for 3 bytes and its text has 4"):
+    with pytest.raises(Bug, match="cover 3 bytes and its text has 4"):
         packer.add(block)
 
 
-TOKENIZER = SentencePieceTokenizer(train_pieces([SOURCE_TEXT], VocabConfig(vocab_size=400, character_coverage=0.99)))
+TOKENIZER = SentencePieceTokenizer(
+    train_sentencepiece([SOURCE_TEXT], VocabConfig(vocab_size=400, character_coverage=0.99))
+)
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])

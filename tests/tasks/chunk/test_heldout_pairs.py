@@ -94,7 +94,7 @@ def test_rows_of_other_objectives_are_held_out_text_laid_end_to_end(
 def test_a_few_held_out_rows_of_each_source_are_enough(
     context: RunContext, unseen: Artifact, vocab: Artifact, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("tasks.chunk.heldout.MOST_ROWS", 2)
+    monkeypatch.setattr("tasks.chunk.heldout.MAX_ROWS", 2)
     chunk = build_chunk(context, unseen, vocab, ChunkConfig(row_length=9, budget_tokens=2_000))
     assert chunk.table("heldout_rows").column("source").to_pylist() == ["odd", "odd", "prose", "prose"]
 

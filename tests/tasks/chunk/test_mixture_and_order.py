@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from model.errors import InputError
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.mixture import plan_mixture
-from tasks.chunk.order import SourceReads, order_batches, permuted, places, plan_reads
+from tasks.chunk.order import SourceReads, inverse_permutation, order_batches, permutation, plan_reads
 
 
 def reads_of(rows: dict[str, int], weights: dict[str, float], budget: int, max_epochs: float, tokens: int = 10):
@@ -68,7 +68,7 @@ def test_a_source_without_a_weight_is_named():
 def test_nothing_to_read_is_an_error():
     with pytest.raises(InputError, match="nothing to read"):
         plan_mixture({}, {"a": 1.0}, budget=1, max_epochs=1)
-    with pytest.raises(InputError, match="of 9 tokens not one whole row"):
+    with pytest.raises(InputError, match="9 tokens do not allow one whole row"):
         reads_of({"a": 5}, {}, budget=9, max_epochs=4)
 
 
@@ -161,23 +161,23 @@ def test_another_seed_reads_the_same_rows_in_another_order():
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 255, 256, 257, 1000, 4097])
 def test_permutations_are_bijections_that_can_be_turned_around(count: int):
     for seed in (0, 1, 2**64 - 1):
-        order = permuted(0, count, count, seed)
+        order = permutation(0, count, count, seed)
         assert sorted(order.tolist()) == list(range(count))
-        assert places(order, count, seed).tolist() == list(range(count))
+        assert inverse_permutation(order, count, seed).tolist() == list(range(count))
         middle = count // 2
-        assert permuted(middle, count, count, seed).tolist() == order[middle:].tolist()
+        assert permutation(middle, count, count, seed).tolist() == order[middle:].tolist()
 
 
 def test_all_orders_of_five_things_are_equally_likely():
     times = 100
-    found = Counter(tuple(permuted(0, 5, 5, seed * 7919).tolist()) for seed in range(120 * times))
+    found = Counter(tuple(permutation(0, 5, 5, seed * 7919).tolist()) for seed in range(120 * times))
     square = sum((found[order] - times) ** 2 / times for order in permutations(range(5)))
     assert square < 173.6  # the 99.9% point at 119 degrees of freedom
 
 
 def test_a_row_comes_anywhere_and_neighbours_part():
     count, seeds = 1000, 2000
-    where = np.array([permuted(0, count, count, seed) for seed in range(seeds)])
+    where = np.array([permutation(0, count, count, seed) for seed in range(seeds)])
     firsts = np.bincount(where[:, 0] // 50, minlength=20)
     assert ((firsts - seeds / 20) ** 2 / (seeds / 20)).sum() < 43.8  # the 99.9% point at 19 degrees of freedom
     steps = np.bincount((where[:, 1] - where[:, 0]) % count // 50, minlength=20)
@@ -186,7 +186,7 @@ def test_a_row_comes_anywhere_and_neighbours_part():
 
 def test_permutation_is_pinned():
     # A golden value: another order here would silently change every run.
-    assert permuted(0, 8, 8, 42).tolist() == [5, 4, 0, 7, 6, 3, 2, 1]
+    assert permutation(0, 8, 8, 42).tolist() == [5, 4, 0, 7, 6, 3, 2, 1]
 
 
 def test_temperature_decides_where_no_weights_do():

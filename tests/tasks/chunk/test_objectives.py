@@ -150,7 +150,10 @@ def test_rows_of_other_objectives_are_as_long_as_each_wants(context, documents, 
 def test_masks_of_t5_need_one_sentinel_and_shuffled_text_none(context, documents):
     vocab = build_vocab(context, documents, VocabConfig(vocab_size=400, character_coverage=0.99))
     config = ChunkConfig(objective="span_corruption", denoising="mass_style", input_length=64)
-    with pytest.raises(InputError, match=r"mass_style puts the first sentinel .* Set vocab\.sentinels = 1 or more"):
+    with pytest.raises(
+        InputError,
+        match=r"mass_style replaces corrupted tokens by the first sentinel,.* Set vocab\.sentinels = 1 or more",
+    ):
         build_chunk(context, documents, vocab, config)
     build_chunk(context, documents, vocab, config.model_copy(update={"denoising": "deshuffling"}))
 
@@ -178,7 +181,7 @@ def test_a_vocabulary_without_berts_tokens_is_refused_before_work(context, docum
 def test_more_spans_than_sentinels_are_refused_with_both_numbers_and_the_cure(context, documents, vocab):
     long = ChunkConfig(objective="span_corruption", input_length=2048, budget_tokens=10_000)
     expected = (
-        r"takes 114 spans out of a row of 2274 .*has 10 sentinels.*vocab.sentinels = 114 or more.*context = (\d+)"
+        r"removes 114 spans from a sequence of 2274 .*has 10 sentinels.*vocab.sentinels = 114 or more.*context = (\d+)"
     )
     with pytest.raises(InputError, match=expected) as refused:
         build_chunk(context, documents, vocab, long)
@@ -196,7 +199,7 @@ def test_without_sentinels_no_shorter_row_is_offered(context, documents):
 def test_a_source_of_empty_texts_is_named(context, make_documents, documents, vocab):
     empty = make_documents([[("prose", PROSE), ("void", ""), ("void", "")]])
     config = MASKED.model_copy(update={"weights": {"prose": 1.0, "void": 1.0}})
-    with pytest.raises(InputError, match="`void` has a weight of 1 and 2 documents, and they give no row"):
+    with pytest.raises(InputError, match="`void` has a weight of 1 and 2 documents, and they give no sequence"):
         build_chunk(context, empty, vocab, config)
     assert build_chunk(context, empty, vocab, MASKED).report.facts["mixture"]["void"]["reads"] == 0
 
@@ -210,8 +213,8 @@ def test_a_source_of_empty_texts_is_named(context, make_documents, documents, vo
             {"objective": "masked_lm", "packing": "best_fit"},
             "best_fit is for causal_lm, and the objective is masked_lm",
         ),
-        ({"objective": "masked_lm", "row_length": 7}, "row_length 7 has no room for a pair"),
-        ({"objective": "span_corruption", "input_length": 512, "row_length": 512}, "is what corruption leaves of 568"),
+        ({"objective": "masked_lm", "row_length": 7}, "row_length 7 is too short for a pair"),
+        ({"objective": "span_corruption", "input_length": 512, "row_length": 512}, "requires rows of 568 tokens"),
         ({"objective": "bert"}, "masked_lm"),
         ({"denoising": "deshuffling"}, "deshuffling belongs to span_corruption, and the objective is causal_lm"),
         ({"objective": "span_corruption", "input_length": 512, "denoising": "deshuffle"}, "'deshuffling'"),

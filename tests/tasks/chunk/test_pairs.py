@@ -5,9 +5,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.chunk.packing import Packed
-from tasks.chunk.sentence_pairs import PairFormat, PairPacker, Pairs, exchange, gather, join_singles
-from tasks.chunk.tokenize import Block, TokenBytes, windows
+from tasks.chunk.packing import PackedRows
+from tasks.chunk.sentence_pairs import PairFormat, PairPacker, Pairs, join_singles, make_pairs, swap_second_segments
+from tasks.chunk.tokenize import Block, TokenBytes, group_into_windows
 
 EOS, PAD, CLS, SEP = 2, 3, 4, 5
 FIRST = 10
@@ -29,12 +29,14 @@ def block_of(texts: list[str], doc_ids: list[int] | None = None) -> Block:
     )
 
 
-def packed_rows(block: Block, row_length: int, short: float = 0.0, window: int = 10**6) -> tuple[Packed, PairPacker]:
+def packed_rows(
+    block: Block, row_length: int, short: float = 0.0, window: int = 10**6
+) -> tuple[PackedRows, PairPacker]:
     packer = PairPacker(PairFormat(row_length, CLS, SEP, PAD, short), BYTES, 7, key=5)
-    parts = list(packer.rows(windows([block], window)))
+    parts = list(packer.rows(group_into_windows([block], window)))
     seconds = [part.second_start for part in parts if part.second_start is not None]
     labels = [part.is_next for part in parts if part.is_next is not None]
-    whole = Packed(
+    whole = PackedRows(
         rows=np.concatenate([part.rows for part in parts]),
         real=np.concatenate([part.real for part in parts]),
         counted=np.concatenate([part.counted for part in parts]),
@@ -45,7 +47,7 @@ def packed_rows(block: Block, row_length: int, short: float = 0.0, window: int =
     return whole, packer
 
 
-def labels_of(packed: Packed) -> list[bool | None]:
+def labels_of(packed: PackedRows) -> list[bool | None]:
     assert packed.is_next is not None
     return packed.is_next.to_pylist()
 
@@ -60,22 +62,22 @@ def pairs_of(a: list[int], b: list[int], documents: list[int]) -> Pairs:
 
 def test_sentences_are_gathered_to_the_length_of_a_row():
     # Sentences of 5, 4, 6 and 3 tokens in rows of ten: 5 + 4, then 6 + 3.
-    pairs = gather(np.array([0]), np.array([5, 9, 15, 18]), np.array([4]), 10, 0.0, np.uint64(1), 0)
+    pairs = make_pairs(np.array([0]), np.array([5, 9, 15, 18]), np.array([4]), 10, 0.0, np.uint64(1), 0)
     assert list(zip(pairs.a_begin, pairs.a_end, pairs.b_end, strict=True)) == [(0, 5, 9), (9, 15, 18)]
     assert pairs.is_next.all()
 
 
 def test_what_does_not_fit_goes_on_in_the_next_pair():
     # 20 and 60 tokens in rows of 50: the second sentence is cut behind 30, and what is left of it is alone.
-    pairs = gather(np.array([0]), np.array([20, 80]), np.array([2]), 50, 0.0, np.uint64(1), 0)
+    pairs = make_pairs(np.array([0]), np.array([20, 80]), np.array([2]), 50, 0.0, np.uint64(1), 0)
     assert list(zip(pairs.a_begin, pairs.a_end, pairs.b_end, strict=True)) == [(0, 20, 50), (50, 80, 80)]
     # 40 and 30: no more than 16 tokens would stay empty, and the second begins the next row.
-    pairs = gather(np.array([0]), np.array([40, 70]), np.array([2]), 50, 0.0, np.uint64(1), 0)
+    pairs = make_pairs(np.array([0]), np.array([40, 70]), np.array([2]), 50, 0.0, np.uint64(1), 0)
     assert list(zip(pairs.a_begin, pairs.a_end, pairs.b_end, strict=True)) == [(0, 40, 40), (40, 70, 70)]
 
 
 def test_a_sentence_longer_than_a_row_is_its_own_second_stretch():
-    pairs = gather(np.array([0]), np.array([120]), np.array([1]), 50, 0.0, np.uint64(1), 0)
+    pairs = make_pairs(np.array([0]), np.array([120]), np.array([1]), 50, 0.0, np.uint64(1), 0)
     told = list(zip(pairs.a_begin, pairs.a_end, pairs.b_end, strict=True))
     assert told == [(0, 25, 50), (50, 75, 100), (100, 120, 120)]
 
@@ -96,14 +98,14 @@ def test_lone_sentences_of_one_document_stay_apart():
 
 def test_pairs_exchange_what_fits_both_and_never_within_a_document():
     pairs = pairs_of([5, 5, 5, 5], [5, 5, 5, 5], [0, 0, 1, 1])
-    after = exchange(pairs, np.array([0, 1]), 10, np.uint64(3))
+    after = swap_second_segments(pairs, np.array([0, 1]), 10, np.uint64(3))
     assert sorted(after.b_begin.tolist()) == sorted(pairs.b_begin.tolist())
     assert after.is_next.sum() == 2
     assert (after.a_document[~after.is_next] != after.b_document[~after.is_next]).all()
     assert (after.b_begin[after.is_next] == after.a_end[after.is_next]).all()
     tight = pairs_of([2, 8], [8, 2], [0, 1])
-    assert exchange(tight, np.array([0, 1]), 10, np.uint64(3)).is_next.all()  # 8 + 8 would not fit
-    assert exchange(pairs, np.array([0, 0]), 10, np.uint64(3)).is_next.all()  # one document
+    assert swap_second_segments(tight, np.array([0, 1]), 10, np.uint64(3)).is_next.all()  # 8 + 8 would not fit
+    assert swap_second_segments(pairs, np.array([0, 0]), 10, np.uint64(3)).is_next.all()  # one document
 
 
 @settings(max_examples=100, deadline=None)
@@ -125,7 +127,7 @@ def test_every_stretch_is_read_once_and_labels_are_true(
             sum(
                 len(part.rows)
                 for part in PairPacker(PairFormat(row_length, CLS, SEP, PAD, short), BYTES, 7, 5).rows(
-                    windows([block], window)
+                    group_into_windows([block], window)
                 )
             )
             == 0

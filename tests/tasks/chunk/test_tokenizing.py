@@ -8,7 +8,7 @@ from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.tokenizer.wordpiece import from_vocab_txt
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 TEXTS = ["  The steels,钢 ", "", "the 🙂 steel"]
 
@@ -27,7 +27,7 @@ def documents() -> pa.Table:
 
 def test_pieces_that_tell_their_text_need_no_column_for_it(documents: pa.Table) -> None:
     tokenizer = SentencePieceTokenizer(
-        train_pieces(
+        train_sentencepiece(
             ["The steel of the steels, which are alloys of iron and carbon. " * 50], VocabConfig(vocab_size=300)
         )
     )

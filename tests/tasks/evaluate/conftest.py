@@ -64,7 +64,15 @@ def heldout_artifact(context: RunContext) -> MakeHeldout:
                     write_table(unit, "documents", table_of(documents, "read"), "part-00000.arrow")
                 write_table(unit, "items", pa.Table.from_pylist(list(items), schema=ITEMS))
                 write_table(unit, "leaks", pa.Table.from_pylist(list(leaks), schema=LEAKS))
-            return StageReport()
+            report = StageReport()
+            for source, text in documents:
+                counts = report.source(source)
+                counts.documents_in += 1
+                counts.documents_out += 1
+                counts.pieces_out += 1
+                counts.bytes_in += len(text.encode())
+                counts.bytes_out += len(text.encode())
+            return report
 
         return build_artifact(context, Stage("decontaminate", ("tasks.artifacts.ledger",), ()), config, {}, run)
 

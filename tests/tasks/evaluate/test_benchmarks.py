@@ -14,29 +14,29 @@ from tasks.artifacts.schema import ITEMS, LEAKS
 from tasks.evaluate.benchmarks.items import (
     ExamplePool,
     Item,
-    chosen_items,
     delimiter,
     items_of,
     leak_states,
     normalised,
+    shuffle_items,
     words_of,
 )
-from tasks.evaluate.benchmarks.likelihood import CausalChoices
-from tasks.evaluate.benchmarks.multiple_choice import ChoiceForm, mean_with_error, right
-from tasks.evaluate.benchmarks.prompts import Asker, build_prompt, reaches_over_border
+from tasks.evaluate.benchmarks.likelihood import CausalScorer
+from tasks.evaluate.benchmarks.multiple_choice import MultipleChoiceTask, is_right, mean_with_error
+from tasks.evaluate.benchmarks.prompts import Requester, build_prompt, crosses_boundary
 from tasks.evaluate.benchmarks.run import benchmark_scores
 from tasks.evaluate.config import EvaluateConfig, Scoring
 from tasks.tokenizer.base import EOS, Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 TEXT = "the cat sat on the mat. the dog sat on the log. the bird sang in the tree. " * 40
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return SentencePieceTokenizer(train_pieces([TEXT], VocabConfig(vocab_size=310)))
+    return SentencePieceTokenizer(train_sentencepiece([TEXT], VocabConfig(vocab_size=310)))
 
 
 def indifferent_network(vocab_size: int, context: int) -> GPT:
@@ -54,7 +54,7 @@ def item(number: int, context: str = "", choices: tuple[str, ...] = ("yes", "no"
 
 def scores(tokenizer, items, states=None, context=64, **settings):
     found = benchmark_scores(
-        CausalChoices(indifferent_network(tokenizer.vocab_size, context)),
+        CausalScorer(indifferent_network(tokenizer.vocab_size, context)),
         tokenizer,
         "bench",
         items,
@@ -120,7 +120,7 @@ def test_same_passage_to_look_for_is_the_same_text():
 def test_a_prompt_shows_examples_with_their_right_answers(tokenizer):
     examples = [item(1, "the cat?", ("sat", "log"), 0), item(2, "the dog?", ("sat", "log"), 1)]
     asked = item(3, "the bird?")
-    prompt = build_prompt(asked, examples, tokenizer, instruction="Answer.", room=1000)
+    prompt = build_prompt(asked, examples, tokenizer, instruction="Answer.", max_tokens=1000)
     assert tokenizer.decode(prompt.ids) == "Answer.\n\nthe dog? log\n\nthe cat? sat\n\nthe bird?"
     assert prompt.ids[0] == EOS
     assert (prompt.shots, prompt.fits) == (2, True)
@@ -129,11 +129,11 @@ def test_a_prompt_shows_examples_with_their_right_answers(tokenizer):
 def test_a_full_window_drops_whole_examples_from_the_front(tokenizer):
     examples = [item(1, "the cat?", ("sat",)), item(2, "the dog?", ("log",))]
     asked = item(3, "the bird?")
-    whole = build_prompt(asked, examples, tokenizer, instruction="", room=1000)
-    tight = build_prompt(asked, examples, tokenizer, instruction="", room=len(whole.ids) - 1)
+    whole = build_prompt(asked, examples, tokenizer, instruction="", max_tokens=1000)
+    tight = build_prompt(asked, examples, tokenizer, instruction="", max_tokens=len(whole.ids) - 1)
     assert tokenizer.decode(tight.ids) == "the cat? sat\n\nthe bird?"
     assert (tight.shots, tight.fits) == (1, True)
-    none = build_prompt(asked, examples, tokenizer, instruction="", room=3)
+    none = build_prompt(asked, examples, tokenizer, instruction="", max_tokens=3)
     assert tokenizer.decode(none.ids) == "the bird?"
     assert (none.shots, none.fits) == (0, False)
 
@@ -141,8 +141,8 @@ def test_a_full_window_drops_whole_examples_from_the_front(tokenizer):
 def test_more_shots_than_fit_ask_the_same_as_fewer(tokenizer):
     examples = [item(1, "the cat?", ("sat",)), item(2, "the dog?", ("log",))]
     asked = item(3, "the bird?")
-    one = build_prompt(asked, examples[:1], tokenizer, instruction="", room=1000)
-    assert build_prompt(asked, examples, tokenizer, instruction="", room=len(one.ids)) == one
+    one = build_prompt(asked, examples[:1], tokenizer, instruction="", max_tokens=1000)
+    assert build_prompt(asked, examples, tokenizer, instruction="", max_tokens=len(one.ids)) == one
 
 
 def test_notes_count_what_did_not_fit(tokenizer):
@@ -180,10 +180,10 @@ def test_an_answer_is_spelled_when_the_likeliest_tokens_are_its_own(tokenizer):
     network = GPT(GPTConfig(vocab_size=310, context=16, layers=1, heads=2, width=16)).initialise(3).eval()
     context = tokenizer.encode("the cat")
     likeliest = generate_tokens(network, context, max_new_tokens=4, temperature=0.0)
-    spells = CausalChoices(network).spelled
-    assert spells(context, likeliest)
-    assert not spells(context, [*likeliest[:3], (likeliest[3] + 1) % 310])
-    assert not spells(context, [(likeliest[0] + 1) % 310, *likeliest[1:]])
+    can_generate = CausalScorer(network).is_greedy
+    assert can_generate(context, likeliest)
+    assert not can_generate(context, [*likeliest[:3], (likeliest[3] + 1) % 310])
+    assert not can_generate(context, [(likeliest[0] + 1) % 310, *likeliest[1:]])
 
 
 @pytest.mark.parametrize(
@@ -209,10 +209,10 @@ def test_normalised_text_ignores_case_width_and_punctuation():
 
 def test_items_are_drawn_by_their_ids_alone():
     items = [item(number) for number in range(20)]
-    forward = chosen_items(items, "bench", 1)
-    assert forward == chosen_items(items[::-1], "bench", 1)
+    forward = shuffle_items(items, "bench", 1)
+    assert forward == shuffle_items(items[::-1], "bench", 1)
     assert forward != items
-    assert forward != chosen_items(items, "bench", 2)
+    assert forward != shuffle_items(items, "bench", 2)
 
 
 def test_one_leak_makes_an_item_leaked():
@@ -268,8 +268,8 @@ def test_what_a_choice_is_worth_without_the_question_is_divided_out(tokenizer):
     assert found["acc_unconditional", 0, "all"]["value"] == 0.5
     assert found["acc_bytes" if ("acc_bytes", 0, "all") in found else "acc", 0, "all"]["value"] == 0.5
     network = GPT(GPTConfig(vocab_size=310, context=64, layers=1, heads=2, width=16)).initialise(3).eval()
-    asker = Asker(CausalChoices(network), tokenizer, Scoring(), "")
-    one = ChoiceForm(("sum", "unconditional"), "unconditional").ask(asker, items[0], ())
+    requester = Requester(CausalScorer(network), tokenizer, Scoring(), "")
+    one = MultipleChoiceTask(("sum", "unconditional"), "unconditional").request(requester, items[0], ())
     assert one is not None
     continuations = [tokenizer.encode_following(text) for text in items[0].continuations]
     alone = continuation_log_probabilities(network, [((EOS, *tokenizer.encode("Answer:")), c) for c in continuations])
@@ -278,15 +278,15 @@ def test_what_a_choice_is_worth_without_the_question_is_divided_out(tokenizer):
     )
     assert one.unconditional == pytest.approx(tuple(alone))
     gains = [told - without for told, without in zip(asked, alone, strict=True)]
-    assert right(one, "unconditional", items[0].continuations) is (gains.index(max(gains)) == 0)
+    assert is_right(one, "unconditional", items[0].continuations) is (gains.index(max(gains)) == 0)
 
 
 def test_choices_whose_tokens_lie_across_the_border_are_counted(tokenizer):
     # Where no blank stands between, `the c` and `at` are read as `the cat` together.
     across = Item("across", "zh", "on the c", ("at", "zz"), 0, "")
-    assert reaches_over_border(tokenizer, "on the c", "at")
-    assert not reaches_over_border(tokenizer, "on the", " cat")
-    assert not reaches_over_border(tokenizer, "", "cat")
+    assert crosses_boundary(tokenizer, "on the c", "at")
+    assert not crosses_boundary(tokenizer, "on the", " cat")
+    assert not crosses_boundary(tokenizer, "", "cat")
     note = scores(tokenizer, [across])["acc", 0, "all"]["note"]
     assert "1 of 2 choices share a token with their context" in note
 
@@ -295,7 +295,7 @@ def test_the_primary_of_a_benchmark_is_declared_and_kept_for_every_item(tokenize
     short, long = "z", "the cat sat"
     items = [item(number, choices=(short, long), answer=1) for number in range(4)]
     config = EvaluateConfig.model_validate({"shots": (0, 1), "benchmarks": {"bench": {"primary": "sum", "shots": [0]}}})
-    choices = CausalChoices(indifferent_network(tokenizer.vocab_size, 64))
+    choices = CausalScorer(indifferent_network(tokenizer.vocab_size, 64))
     states = {"id0": "leaked", "id1": "clean"}
     found = benchmark_scores(choices, tokenizer, "bench", items, states, config, advance=lambda done: None)
     assert {row["shots"] for row in found.rows} == {0}
@@ -310,7 +310,7 @@ def test_leaked_items_that_score_beyond_chance_are_told_of(tokenizer):
     items = [item(number, choices=("the cat sat", "z"), answer=int(number >= 30)) for number in range(60)]
     states = {f"id{number}": "leaked" if number < 30 else "clean" for number in range(60)}
     config = EvaluateConfig(shots=(0,))
-    choices = CausalChoices(indifferent_network(tokenizer.vocab_size, 64))
+    choices = CausalScorer(indifferent_network(tokenizer.vocab_size, 64))
     found = benchmark_scores(choices, tokenizer, "bench", items, states, config, advance=lambda done: None)
     (gap,) = found.gaps
     assert (gap["difference"], gap["beyond_chance"], gap["p"]) == (1.0, True, 1e-4)
@@ -321,5 +321,5 @@ def test_leaked_items_that_score_beyond_chance_are_told_of(tokenizer):
 
 
 def test_a_primary_that_its_form_does_not_have_is_refused():
-    with pytest.raises(ValueError, match="f1 is no figure of choice"):
+    with pytest.raises(ValueError, match="f1 is not a metric of choice"):
         EvaluateConfig.model_validate({"benchmarks": {"quiz": {"form": "choice", "primary": "f1"}}})

@@ -14,7 +14,7 @@ from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.evaluate.config import EvaluateConfig
-from tasks.evaluate.samples import BETWEEN, HOLE
+from tasks.evaluate.samples import BETWEEN, BLANK
 from tasks.evaluate.stage import build_evaluate
 from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
@@ -127,7 +127,7 @@ def test_a_t5_that_shuffles_declines_benchmarks_in_a_row(evaluated: Callable[[st
 def check_samples(samples: list[dict[str, Any]]) -> None:
     assert [row["temperature"] for row in samples] == [0.0, 0.8]
     for row in samples:
-        holes = row["prompt"].count(HOLE)
+        holes = row["prompt"].count(BLANK)
         assert holes
         assert row["truth"].count(BETWEEN) == holes - 1
         assert all(truth in TEXT or truth.startswith("'") for truth in row["truth"].split(BETWEEN))

@@ -10,12 +10,12 @@ from model.errors import InputError
 from tasks.evaluate.comparison import (
     ITEM_SCORES,
     Difference,
-    chance_of_sum,
-    fallen_scores,
+    bits_regressions,
+    holm_significant,
     paired_difference,
     paired_differences,
-    risen_bits,
-    stand_together,
+    score_regressions,
+    sign_flip_p_value,
 )
 from tasks.evaluate.perplexity import DOCUMENT_SCORES
 
@@ -84,26 +84,26 @@ def _documents(source: str, *bits_and_bytes: tuple[float, int]) -> pa.Table:
 
 def test_bits_that_rise_everywhere_have_the_chance_of_all_signs_falling_so() -> None:
     before = _documents("en", (10.0, 10), (200.0, 100), (9.0, 3))
-    (line,) = risen_bits(_documents("en", (20.0, 10), (300.0, 100), (12.0, 3)), before)
+    (line,) = bits_regressions(_documents("en", (20.0, 10), (300.0, 100), (12.0, 3)), before)
     assert (line.what, line.n, line.worse_by) == ("en: bits_per_byte", 3, 1.0)
     assert (line.before, line.after) == (219 / 113, 332 / 113)
     assert line.chance == 1 / 8
-    (back,) = risen_bits(before, _documents("en", (20.0, 10), (300.0, 100), (12.0, 3)))
+    (back,) = bits_regressions(before, _documents("en", (20.0, 10), (300.0, 100), (12.0, 3)))
     assert (back.worse_by, back.chance) == (-1.0, 1.0)
 
 
 def test_a_document_that_was_cut_elsewhere_is_left_out() -> None:
     before = _documents("en", (0.0, 1), (0.0, 1), (5.0, 9))
-    (line,) = risen_bits(_documents("en", (1.0, 1), (2.0, 1), (7.0, 8)), before)
+    (line,) = bits_regressions(_documents("en", (1.0, 1), (2.0, 1), (7.0, 8)), before)
     assert (line.n, line.worse_by, line.chance) == (2, 1.5, 1 / 4)
-    assert risen_bits(_documents("en", (9.0, 1)), _documents("it", (1.0, 1))) == []
+    assert bits_regressions(_documents("en", (9.0, 1)), _documents("it", (1.0, 1))) == []
 
 
 def test_sources_are_taken_together_too() -> None:
     def of_both(*bits: float) -> pa.Table:
         return pa.concat_tables([_documents("en", (bits[0], 10)), _documents("it", (bits[1], 30), (bits[2], 10))])
 
-    lines = {line.what: line for line in risen_bits(of_both(20.0, 65.0, 15.0), of_both(10.0, 60.0, 20.0))}
+    lines = {line.what: line for line in bits_regressions(of_both(20.0, 65.0, 15.0), of_both(10.0, 60.0, 20.0))}
     whole = lines["all sources: bits_per_byte"]
     assert (whole.n, whole.before, whole.after, whole.worse_by) == (3, 90 / 50, 100 / 50, 10 / 50)
     # +10 +5 -5 is one of the four ways of eight to come to 10 or more: the tens up, and not both fives down.
@@ -119,7 +119,7 @@ def test_scores_fall_item_by_item() -> None:
         ]
         return pa.Table.from_pylist(rows, schema=ITEM_SCORES)
 
-    (line,) = fallen_scores(items(0, 0, 1, 0), items(1, 1, 1, 1))
+    (line,) = score_regressions(items(0, 0, 1, 0), items(1, 1, 1, 1))
     assert (line.what, line.n, line.before, line.after) == ("t 0-shot: acc", 4, 1.0, 0.25)
     # Three items differ, and all signs of three fall so once in eight times.
     assert line.chance == 1 / 8
@@ -127,12 +127,12 @@ def test_scores_fall_item_by_item() -> None:
 
 def test_random_signs_agree_with_all_of_them() -> None:
     values = [5.0, -1.0, 2.5, 4.0, -2.0, 1.0, 3.0, -0.5, 2.0, 1.5, -1.5, 0.5]
-    exact = chance_of_sum(values, "x")
+    exact = sign_flip_p_value(values, "x")
     # Pairs of signs of a zero change no sum: the same question with more ways to sign than are looked at.
-    drawn = chance_of_sum([*values, *[0.0] * 70], "x")
+    drawn = sign_flip_p_value([*values, *[0.0] * 70], "x")
     assert drawn == pytest.approx(exact, abs=4 * math.sqrt(exact / 10_000))
-    assert drawn == chance_of_sum([*values, *[0.0] * 70], "x")
-    assert chance_of_sum([1.0] * 100, "x") == 1 / 10_000
+    assert drawn == sign_flip_p_value([*values, *[0.0] * 70], "x")
+    assert sign_flip_p_value([1.0] * 100, "x") == 1 / 10_000
 
 
 def test_equal_models_are_called_worse_no_more_often_than_stated() -> None:
@@ -141,13 +141,13 @@ def test_equal_models_are_called_worse_no_more_often_than_stated() -> None:
     alarms = 0
     for _ in range(400):
         size = draws.lognormal(8.0, 1.0, 9)
-        alarms += chance_of_sum((size * draws.normal(0.0, 0.05, 9)).tolist(), "x") <= 0.05
+        alarms += sign_flip_p_value((size * draws.normal(0.0, 0.05, 9)).tolist(), "x") <= 0.05
     # 20 are expected; 3 standard deviations above them.
     assert alarms <= 33
 
 
 def test_of_several_findings_each_further_one_needs_less() -> None:
-    assert stand_together([0.03, 0.001, 0.02], 0.05) == [True, True, True]
-    assert stand_together([0.03, 0.001, 0.03], 0.05) == [False, True, False]
-    assert stand_together([0.02], 0.05) == [True]
-    assert stand_together([], 0.05) == []
+    assert holm_significant([0.03, 0.001, 0.02], 0.05) == [True, True, True]
+    assert holm_significant([0.03, 0.001, 0.03], 0.05) == [False, True, False]
+    assert holm_significant([0.02], 0.05) == [True]
+    assert holm_significant([], 0.05) == []

@@ -14,31 +14,31 @@ from model.inference.scoring import continuation_log_probabilities
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
 from tasks.evaluate.benchmarks.generative import (
-    ExtractionForm,
-    GenerationForm,
-    SummaryForm,
-    TranslationForm,
+    ExtractionTask,
+    GenerationTask,
+    SummaryTask,
+    TranslationTask,
     last_number,
     longest_common_subsequence,
     rouge,
 )
 from tasks.evaluate.benchmarks.items import Item
-from tasks.evaluate.benchmarks.likelihood import CausalChoices, SpanChoices, text_until
-from tasks.evaluate.benchmarks.multiple_choice import PartialForm, choice_form
-from tasks.evaluate.benchmarks.prompts import Answered, Asker, Prompt
+from tasks.evaluate.benchmarks.likelihood import CausalScorer, SpanScorer, read_until_stop
+from tasks.evaluate.benchmarks.multiple_choice import PartialScoringTask, make_choice_task
+from tasks.evaluate.benchmarks.prompts import Prompt, Requester, Response
 from tasks.evaluate.benchmarks.run import benchmark_scores
 from tasks.evaluate.config import EvaluateConfig, Scoring
 from tasks.tokenizer.base import EOS, Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 TEXT = "the cat sat on the mat. the dog sat on the log. the bird sang in the tree. " * 40
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return SentencePieceTokenizer(train_pieces([TEXT], VocabConfig(vocab_size=310)))
+    return SentencePieceTokenizer(train_sentencepiece([TEXT], VocabConfig(vocab_size=310)))
 
 
 @pytest.fixture(scope="module")
@@ -46,23 +46,23 @@ def network(tokenizer: Tokenizer) -> GPT:
     return GPT(GPTConfig(vocab_size=310, context=64, layers=1, heads=2, width=16)).initialise(5).eval()
 
 
-def written(text: str, *answers: str, context: str = "?", lang: str = "en") -> Answered:
+def written(text: str, *answers: str, context: str = "?", lang: str = "en") -> Response:
     item = Item("1", lang, context, answers[:1], 0, "", free=True, answers=answers)
-    return Answered(item, Prompt((EOS,), 0, fits=True), text=text)
+    return Response(item, Prompt((EOS,), 0, fits=True), text=text)
 
 
 def test_of_a_minimal_pair_the_likelier_sentence_is_the_answer(tokenizer: Tokenizer, network: GPT) -> None:
     pair = ("the cat sat on the mat.", "the mat sat on the cat.")
     sums = continuation_log_probabilities(network, [((EOS,), tokenizer.encode(text)) for text in pair])
     likelier = sums.index(max(sums))
-    form = choice_form("pairs", "sum")
-    asker = Asker(CausalChoices(network), tokenizer, Scoring(form="pairs"), "")
+    form = make_choice_task("pairs", "sum")
+    requester = Requester(CausalScorer(network), tokenizer, Scoring(form="pairs"), "")
     for answer in (0, 1):
-        one = form.ask(asker, Item(str(answer), "en", "", pair, answer, ""), ())
+        one = form.request(requester, Item(str(answer), "en", "", pair, answer, ""), ())
         assert one is not None
         assert one.log_probabilities == pytest.approx(tuple(sums))
         assert form.value(one) == float(answer == likelier)
-        assert [figure.metric for figure in form.figures([one])] == ["acc", "acc_bytes", "acc_chars"]
+        assert [figure.metric for figure in form.metrics([one])] == ["acc", "acc_bytes", "acc_chars"]
 
 
 def test_a_winograd_schema_is_scored_by_its_ending_alone(tokenizer: Tokenizer, network: GPT) -> None:
@@ -70,21 +70,21 @@ def test_a_winograd_schema_is_scored_by_its_ending_alone(tokenizer: Tokenizer, n
     ends = [(EOS, *tokenizer.encode("the cat")), (EOS, *tokenizer.encode("the dog in the tree"))]
     ending = tokenizer.encode_following(" sat on the log")
     expected = continuation_log_probabilities(network, [(context, ending) for context in ends])
-    asker = Asker(CausalChoices(network), tokenizer, Scoring(form="partial"), "")
-    one = PartialForm().ask(asker, Item("1", "en", "", choices, 0, "", ending="sat on the log"), ())
+    requester = Requester(CausalScorer(network), tokenizer, Scoring(form="partial"), "")
+    one = PartialScoringTask().request(requester, Item("1", "en", "", choices, 0, "", ending="sat on the log"), ())
     assert one is not None
     assert one.log_probabilities == pytest.approx(tuple(expected))
-    assert PartialForm().value(one) == float(expected[0] >= expected[1])
-    assert PartialForm().ask(asker, Item("2", "en", "", choices, 0, ""), ()) is None
+    assert PartialScoringTask().value(one) == float(expected[0] >= expected[1])
+    assert PartialScoringTask().request(requester, Item("2", "en", "", choices, 0, ""), ()) is None
 
 
 def test_a_gpt_writes_what_it_generates_up_to_a_stop(tokenizer: Tokenizer, network: GPT) -> None:
     prompt = (EOS, *tokenizer.encode("the cat"))
     text = tokenizer.decode_following(generate_tokens(network, prompt, max_new_tokens=12, temperature=0.0, stop=EOS))
-    choices = CausalChoices(network)
-    assert choices.write(prompt, tokenizer, 12, ()) == text
+    choices = CausalScorer(network)
+    assert choices.generate(prompt, tokenizer, 12, ()) == text
     stop = text[4:6]
-    assert choices.write(prompt, tokenizer, 12, (stop,)) == text[: text.index(stop)]
+    assert choices.generate(prompt, tokenizer, 12, (stop,)) == text[: text.index(stop)]
 
 
 def test_nothing_is_drawn_behind_a_stop(tokenizer: Tokenizer) -> None:
@@ -95,7 +95,7 @@ def test_nothing_is_drawn_behind_a_stop(tokenizer: Tokenizer) -> None:
             drawn.append(token)
             yield token
 
-    assert text_until(tokens(), tokenizer, (".", "zzz")) == "the cat sat on the mat"
+    assert read_until_stop(tokens(), tokenizer, (".", "zzz")) == "the cat sat on the mat"
     assert tokenizer.decode(drawn) == "the cat sat on the mat."
 
 
@@ -104,8 +104,8 @@ def test_a_t5_writes_between_its_sentinels(tokenizer: Tokenizer) -> None:
     (mark,) = sentinels
     cat = tokenizer.encode("the cat")
     dog = tokenizer.encode_following(" the dog")
-    assert text_until([mark, *cat, mark, *dog], tokenizer, (), between=sentinels) == "the cat"
-    assert text_until([*cat, mark, *dog], tokenizer, (), between=sentinels) == "the cat"
+    assert read_until_stop([mark, *cat, mark, *dog], tokenizer, (), between=sentinels) == "the cat"
+    assert read_until_stop([*cat, mark, *dog], tokenizer, (), between=sentinels) == "the cat"
 
 
 def test_a_t5_that_fills_spans_writes_behind_a_prompt(tokenizer: Tokenizer) -> None:
@@ -114,13 +114,13 @@ def test_a_t5_that_fills_spans_writes_behind_a_prompt(tokenizer: Tokenizer) -> N
         for weight in t5.parameters():
             weight.zero_()
     # All tokens are equally likely and the first of equals is the unknown one, which stands for no bytes.
-    assert SpanChoices(t5, 3, EOS, (7,)).write(tokenizer.encode("the"), tokenizer, 5, ()) == ""
+    assert SpanScorer(t5, 3, EOS, (7,)).generate(tokenizer.encode("the"), tokenizer, 5, ()) == ""
 
 
 def test_a_written_benchmark_has_rows_for_every_subset(tokenizer: Tokenizer, network: GPT) -> None:
     item = Item("1", "en", "the cat", ("x",), 0, "", free=True, answers=("x",))
-    asker = Asker(CausalChoices(network), tokenizer, Scoring(form="generation", answer_tokens=4), "")
-    right = asker.written(item, ()).text.strip()
+    requester = Requester(CausalScorer(network), tokenizer, Scoring(form="generation", answer_tokens=4), "")
+    right = requester.generate(item, ()).text.strip()
     items = [
         Item("a", "en", "the cat", (right,), 0, "", free=True, answers=(right,)),
         Item("b", "en", "the cat", ("zzz",), 0, "", free=True, answers=("zzz",)),
@@ -129,7 +129,7 @@ def test_a_written_benchmark_has_rows_for_every_subset(tokenizer: Tokenizer, net
         {"shots": (0,), "benchmarks": {"bench": {"form": "generation", "answer_tokens": 4}}}
     )
     found = benchmark_scores(
-        CausalChoices(network), tokenizer, "bench", items, {"a": "leaked"}, config, advance=lambda done: None
+        CausalScorer(network), tokenizer, "bench", items, {"a": "leaked"}, config, advance=lambda done: None
     )
     values = {(row["metric"], row["subset"]): row["value"] for row in found.rows}
     assert values == {("exact", "all"): 0.5, ("exact", "clean"): None, ("exact", "leaked"): 1.0}
@@ -153,43 +153,43 @@ def test_the_last_number_of_a_text(text: str, number: str | None) -> None:
 
 
 def test_sums_are_right_by_their_last_number() -> None:
-    form = GenerationForm(Scoring(form="generation", extract="last_number"))
+    form = GenerationTask(Scoring(form="generation", extract="last_number"))
     assert form.value(written(" 9 * 2 = 18. It is $18.00", "so 9*2.\n#### 18")) == 1.0
     assert form.value(written(" 18 of 19", "#### 18")) == 0.0
     assert form.value(written(" nothing", "nothing")) == 0.0
 
 
 def test_free_text_is_right_as_squad_compares() -> None:
-    form = GenerationForm(Scoring(form="generation"))
+    form = GenerationTask(Scoring(form="generation"))
     assert form.value(written(" The Cat!", "dog", "a cat")) == 1.0
     assert form.value(written("two cats", "a cat")) == 0.0
 
 
 def test_extracted_answers_are_compared_by_words_and_in_chinese_by_characters() -> None:
-    form = ExtractionForm("f1")
+    form = ExtractionTask("f1")
     assert form.value(written("the big cat", "big dog", "cat")) == pytest.approx(2 / 3)
     assert form.value(written("光荣和", "光荣", context="由光荣开发", lang="zh")) == pytest.approx(4 / 5)
-    figures = {figure.metric: figure for figure in form.figures([written("cat", "the cat"), written("dog", "cat")])}
+    figures = {figure.metric: figure for figure in form.metrics([written("cat", "the cat"), written("dog", "cat")])}
     assert (figures["f1"].value, figures["exact"].value) == (0.5, 0.5)
     assert figures["f1"].stderr == pytest.approx(0.5)
 
 
 def test_translations_are_those_of_sacrebleu() -> None:
-    form = TranslationForm(Scoring(form="translation", target="zh"))
+    form = TranslationTask(Scoring(form="translation", target="zh"))
     same = written("敏捷的棕色狐狸", "敏捷的棕色狐狸")
     assert form.value(same) == pytest.approx(100.0)
-    figures = {figure.metric: figure for figure in form.figures([same, same])}
+    figures = {figure.metric: figure for figure in form.metrics([same, same])}
     assert figures["bleu"].value == pytest.approx(100.0)
     assert figures["chrf"].value == pytest.approx(100.0)
     assert "tok:zh" in figures["bleu"].note
-    assert TranslationForm(Scoring()).value(written("abc", "xyz")) == 0.0
+    assert TranslationTask(Scoring()).value(written("abc", "xyz")) == 0.0
 
 
 def test_chrf_is_that_of_its_definition() -> None:
     # chrF2 of `ab` for `abc`: precision 1 and recall 2/3 of characters, 1 and 1/2 of pairs; no longer n-grams to match.
     precision, recall = (1 + 1) / 2, (2 / 3 + 1 / 2) / 2
     expected = 100 * 5 * precision * recall / (4 * precision + recall)
-    assert TranslationForm(Scoring()).value(written("ab", "abc")) == pytest.approx(expected)
+    assert TranslationTask(Scoring()).value(written("ab", "abc")) == pytest.approx(expected)
 
 
 def test_rouge_of_a_sentence_from_its_paper() -> None:
@@ -200,7 +200,7 @@ def test_rouge_of_a_sentence_from_its_paper() -> None:
     assert rouge(["police", "kill", "the", "gunman"], right, "rouge_1") == pytest.approx(3 / 4)
     assert rouge(["police", "kill", "the", "gunman"], right, "rouge_2") == pytest.approx(1 / 3)
     assert rouge([], right, "rouge_l") == 0.0
-    assert SummaryForm("rouge_l").value(written("The gunman.", "a gunman", "the gunman")) == 1.0
+    assert SummaryTask("rouge_l").value(written("The gunman.", "a gunman", "the gunman")) == 1.0
 
 
 @pytest.mark.parametrize(("one", "other", "length"), [("abcbdab", "bdcaba", 4), ("", "a", 0), ("aaa", "aa", 2)])
@@ -212,13 +212,13 @@ def test_a_single_choice_is_not_compared(tokenizer: Tokenizer, network: GPT) -> 
     free = Item("a", "en", "the cat", ("x",), 0, "", free=True, answers=("x",))
     config = EvaluateConfig.model_validate({"shots": (0,), "benchmarks": {"bench": {"form": "choice"}}})
     with pytest.raises(InputError, match=r"form = choice compares choices, and the item `a` has none"):
-        benchmark_scores(CausalChoices(network), tokenizer, "bench", [free], {}, config, advance=lambda done: None)
+        benchmark_scores(CausalScorer(network), tokenizer, "bench", [free], {}, config, advance=lambda done: None)
 
 
 def test_the_right_choice_can_be_asked_for_as_a_text(tokenizer: Tokenizer, network: GPT) -> None:
     item = Item("a", "en", "the cat", ("zz", "sat on"), 1, "", answers=("sat on",))
     config = EvaluateConfig.model_validate({"shots": (0,), "benchmarks": {"bench": {"form": "cloze"}}})
-    found = benchmark_scores(CausalChoices(network), tokenizer, "bench", [item], {}, config, advance=lambda done: None)
+    found = benchmark_scores(CausalScorer(network), tokenizer, "bench", [item], {}, config, advance=lambda done: None)
     ids = (EOS, *tokenizer.encode("the cat"))
     (nats,) = continuation_log_probabilities(network, [(ids, tokenizer.encode_following(" sat on"))])
     bits = next(row["value"] for row in found.rows if row["metric"] == "answer_bits_per_byte")

@@ -117,9 +117,11 @@ def test_what_rises_too_far_stops_behind_the_scores(foundry: Foundry, english: R
 def test_what_the_gate_cannot_compare_is_refused(foundry: Foundry, english: Run, russian: Run) -> None:
     with pytest.raises(InputError, match=r"began with random weights\. Set train\.base_model"):
         foundry.evaluate(english, **gate(english[2].path))
-    with pytest.raises(InputError, match=r"went on from weights .* holds .* Put the model back"):
+    with pytest.raises(InputError, match=r"started from weights .* holds .* Restore the model"):
         foundry.evaluate(russian, **gate(russian[2].path))
-    with pytest.raises(InputError, match=r"the source `zh`, of which no text was held out \(there is some of en, ru\)"):
+    with pytest.raises(
+        InputError, match=r"the source `zh`, which has no held-out text \(sources that have some: en, ru\)"
+    ):
         foundry.evaluate(russian, **gate(english[2].path, sources=("zh",)))
 
 

@@ -16,16 +16,16 @@ from tasks.evaluate.perplexity import (
     heldout_scores,
     heldout_texts,
     perplexity,
-    unigram_bits,
+    unigram_code_lengths,
     xz_bits_per_byte,
 )
-from tasks.evaluate.scores import NOTHING, HeldoutRows, Measured, plain_mean, ratio
+from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, plain_mean, ratio
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.tokenizer.wordpiece import from_vocab_txt
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 ITEM = {"item_id": "1", "context": "", "choices": [], "answer": "a", "match_text": ""}
 TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の文章です。" * 20]
@@ -33,7 +33,7 @@ TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の�
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return SentencePieceTokenizer(train_pieces(TEXTS, VocabConfig(vocab_size=300)))
+    return SentencePieceTokenizer(train_sentencepiece(TEXTS, VocabConfig(vocab_size=300)))
 
 
 def indifferent_network(vocab_size: int) -> GPT:
@@ -57,7 +57,7 @@ def test_a_model_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(t
         tokenizer,
         texts,
         {"en": ["en", "en"], "ja": [None], "known": ["en", "en"], "lost": ["en", "en"]},
-        unigram_bits(unigram({}), 300),
+        unigram_code_lengths(unigram({}), 300),
         stride=None,
         batch_tokens=64,
         rounds=50,
@@ -94,7 +94,7 @@ def test_text_with_unknown_words_has_no_figure():
         tokenizer,
         texts,
         {"en": ["en", "en"], "ja": [None], "known": ["en", "en"], "lost": ["en", "en"]},
-        unigram_bits(unigram({}), 7),
+        unigram_code_lengths(unigram({}), 7),
         stride=None,
         batch_tokens=64,
         rounds=50,
@@ -112,7 +112,7 @@ def test_text_with_unknown_words_has_no_figure():
 
 def test_one_bit_a_byte_is_one():
     measured = ratio(np.array([10.0, 20.0, 30.0]), np.array([10, 20, 30]), rounds=100, seed=1)
-    assert measured == Measured(1.0, 0.0)
+    assert measured == Measurement(1.0, 0.0)
 
 
 def test_bootstrap_agrees_with_the_error_of_a_mean_when_documents_are_of_one_size():
@@ -125,15 +125,15 @@ def test_bootstrap_agrees_with_the_error_of_a_mean_when_documents_are_of_one_siz
 
 def test_documents_without_anything_to_measure_give_nothing():
     nothing, one = np.zeros(3), np.array([0.0, 0.0, 2.0])
-    assert ratio(nothing, nothing, rounds=100, seed=1) == NOTHING
+    assert ratio(nothing, nothing, rounds=100, seed=1) == NO_MEASUREMENT
     # Draws that miss the one document with a count say nothing; all others say the same.
-    assert ratio(one, one, rounds=100, seed=1) == Measured(1.0, 0.0)
+    assert ratio(one, one, rounds=100, seed=1) == Measurement(1.0, 0.0)
 
 
 def test_perplexity_is_that_of_a_fair_die():
-    assert perplexity(Measured(math.log(6), 0.5)).value == pytest.approx(6.0)
-    assert perplexity(Measured(math.log(6), 0.5)).stderr == pytest.approx(3.0)
-    assert perplexity(Measured(1000.0, None)) == NOTHING
+    assert perplexity(Measurement(math.log(6), 0.5)).value == pytest.approx(6.0)
+    assert perplexity(Measurement(math.log(6), 0.5)).stderr == pytest.approx(3.0)
+    assert perplexity(Measurement(1000.0, None)) == NO_MEASUREMENT
 
 
 def test_the_bits_of_each_document_add_up_to_the_figure_of_its_source(tokenizer, heldout_artifact):
@@ -147,7 +147,7 @@ def test_the_bits_of_each_document_add_up_to_the_figure_of_its_source(tokenizer,
         tokenizer,
         {"en": [one.text for one in documents["en"]]},
         {"en": [None, None, None]},
-        unigram_bits(unigram({}), 300),
+        unigram_code_lengths(unigram({}), 300),
         stride=None,
         batch_tokens=64,
         rounds=50,
@@ -172,7 +172,7 @@ def test_a_language_holds_documents_of_all_sources():
 
 
 def test_frequent_tokens_are_cheap_and_unseen_ones_are_smoothed():
-    bits = unigram_bits(unigram({0: 6, 1: 0}), vocab_size=2)
+    bits = unigram_code_lengths(unigram({0: 6, 1: 0}), vocab_size=2)
     assert bits.tolist() == pytest.approx([-math.log2(7 / 8), 3.0])
 
 
@@ -183,9 +183,9 @@ def test_repetitive_data_compresses_and_noise_does_not():
 
 
 def test_mean_over_sources_counts_each_source_once():
-    assert plain_mean([Measured(1.0, 0.3), Measured(3.0, 0.4)]) == Measured(2.0, 0.25)
-    assert plain_mean([Measured(1.0, 0.3), Measured(3.0, None)]).stderr is None
-    assert plain_mean([Measured(1.0, 0.3), NOTHING]) == NOTHING
+    assert plain_mean([Measurement(1.0, 0.3), Measurement(3.0, 0.4)]) == Measurement(2.0, 0.25)
+    assert plain_mean([Measurement(1.0, 0.3), Measurement(3.0, None)]).stderr is None
+    assert plain_mean([Measurement(1.0, 0.3), NO_MEASUREMENT]) == NO_MEASUREMENT
 
 
 def test_heldout_text_is_bounded_by_bytes_and_cut_at_a_character(heldout_artifact):

@@ -16,16 +16,16 @@ from model.nn.bert import BERT
 from model.nn.t5 import T5
 from tasks.artifacts.schema import SPANS
 from tasks.common.numeric import unit_interval
-from tasks.evaluate.benchmarks.likelihood import MaskedChoices, SpanChoices, choices_of
-from tasks.evaluate.masked_lm import chosen_pairs, chosen_places, most_frequent, pair_scores, pseudo_scores
-from tasks.evaluate.perplexity import unigram_bits
-from tasks.evaluate.samples import fillings, told_apart, with_holes
-from tasks.evaluate.scores import even_cuts
+from tasks.evaluate.benchmarks.likelihood import MaskedScorer, SpanScorer, make_scorer
+from tasks.evaluate.masked_lm import choose_pairs, choose_positions, most_frequent_token, pair_scores, pseudo_scores
+from tasks.evaluate.perplexity import unigram_code_lengths
+from tasks.evaluate.samples import fillings, join_fillings, with_blanks
+from tasks.evaluate.scores import split_evenly
 from tasks.evaluate.span_corruption import document_rows, span_scores
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の文章です。" * 20]
 VOCAB = 300
@@ -41,7 +41,7 @@ def silenced(network: nn.Module) -> nn.Module:
 
 @pytest.fixture(scope="module")
 def pieces() -> bytes:
-    return train_pieces(TEXTS, VocabConfig(vocab_size=VOCAB))
+    return train_sentencepiece(TEXTS, VocabConfig(vocab_size=VOCAB))
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_a_bert_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(
 
 
 def test_hidden_places_are_drawn_once_each():
-    assert chosen_places(5, 5, 1).tolist() == [0, 1, 2, 3, 4]
-    drawn = [chosen_places(10, 4, seed).tolist() for seed in range(200)]
+    assert choose_positions(5, 5, 1).tolist() == [0, 1, 2, 3, 4]
+    drawn = [choose_positions(10, 4, seed).tolist() for seed in range(200)]
     assert all(len(set(places)) == 4 and places == sorted(places) for places in drawn)
     often = np.bincount(np.concatenate(drawn), minlength=10)
     assert (abs(often - 80) < 4.5 * math.sqrt(80 * 0.6)).all()
@@ -107,7 +107,7 @@ def test_hidden_places_are_drawn_once_each():
 
 @pytest.mark.parametrize(("tokens", "expected"), [(0, []), (4, [(0, 4)]), (5, [(0, 2), (2, 5)]), (8, [(0, 4), (4, 8)])])
 def test_stretches_are_as_even_as_they_can_be(tokens: int, expected: list[tuple[int, int]]):
-    assert even_cuts(tokens, 4) == expected
+    assert split_evenly(tokens, 4) == expected
 
 
 def row_format(objective: str, **ids: object) -> RowFormat:
@@ -193,13 +193,13 @@ def test_pairs_that_a_bert_knows_nothing_of(bert: BERT):
     assert (found["masked_accuracy"]["value"], found["frequent_token_accuracy"]["value"]) == (0.0, 1.0)
     assert found["next_accuracy"]["value"] == found["majority_next_accuracy"]["value"] == pytest.approx(2 / 3)
     assert found["masked_accuracy"]["note"] == "4 hidden tokens in 4 pairs"
-    assert found["next_accuracy"]["note"] == "3 pairs with two stretches, of which 1 follow each other"
+    assert found["next_accuracy"]["note"] == "3 pairs with two segments, of which 1 follow each other"
     assert {row["n"] for row in found.values()} == {3}
 
 
 def test_the_most_frequent_token_is_one_of_text():
-    code = unigram_bits(pa.table({"token": pa.array([2, 9], pa.uint32()), "count": pa.array([50, 40])}), VOCAB)
-    assert most_frequent(code, row_format("masked_lm", special=(0, 1, 2, 3))) == 9
+    code = unigram_code_lengths(pa.table({"token": pa.array([2, 9], pa.uint32()), "count": pa.array([50, 40])}), VOCAB)
+    assert most_frequent_token(code, row_format("masked_lm", special=(0, 1, 2, 3))) == 9
 
 
 def test_pairs_are_chosen_by_documents_up_to_so_many_bytes():
@@ -209,32 +209,32 @@ def test_pairs_are_chosen_by_documents_up_to_so_many_bytes():
     of_document = {b"a": [0, 2], b"b": [1], b"c": [3]}
     expected = [place for name in order for place in of_document[name]]
     for most, count in ((0, 1), (8, 1), (15, 1), (16, 2), (10**6, 4)):
-        places, document_of = chosen_pairs(rows, spans, most, draw=7)
+        places, document_of = choose_pairs(rows, spans, most, draw=7)
         assert places.tolist() == expected[:count]
         assert document_of[0] == 0
     assert sorted(np.bincount(document_of).tolist()) == [1, 1, 2]
 
 
 def test_choices_of_networks_that_know_nothing_cost_their_tokens(bert: BERT, t5: T5):
-    masked = MaskedChoices(bert, Frame(4, 5, 6))
-    spans = SpanChoices(t5, 3, 2, (299,))
+    masked = MaskedScorer(bert, Frame(4, 5, 6))
+    spans = SpanScorer(t5, 3, 2, (299,))
     for choices in (masked, spans):
         scores = choices.score([10, 11], [[12], [13, 14, 15]])
         assert scores == pytest.approx([-math.log(VOCAB), -3 * math.log(VOCAB)], rel=1e-5)
     # 16 places: [CLS] and [SEP], or a sentinel and the end of text.
-    assert (masked.longest, masked.room(4), masked.room(14)) == (14, 10, 0)
-    assert (spans.longest, spans.room(4)) == (16, 14)
+    assert (masked.max_choice_tokens, masked.max_prompt_tokens(4), masked.max_prompt_tokens(14)) == (14, 10, 0)
+    assert (spans.max_choice_tokens, spans.max_prompt_tokens(4)) == (16, 14)
     assert masked.score([], [[12]]) == pytest.approx([-math.log(VOCAB)], rel=1e-5)
-    assert not spans.spelled([10], [12])
+    assert not spans.is_greedy([10], [12])
 
 
 def test_a_t5_is_asked_as_it_was_trained(t5: T5):
     sentinels = (299, 298)
     asked = {
-        kind: choices_of(t5, row_format("span_corruption", sentinels=sentinels, denoising=kind))
+        kind: make_scorer(t5, row_format("span_corruption", sentinels=sentinels, denoising=kind))
         for kind in ("random_spans", "iid_spans", "prefix_lm", "deshuffling", "bert_style")
     }
-    assert [isinstance(choices, SpanChoices) for choices in asked.values()] == [True, True, True, False, False]
+    assert [isinstance(choices, SpanScorer) for choices in asked.values()] == [True, True, True, False, False]
     assert "in place of a sentinel" in getattr(asked["random_spans"], "note", "")
     assert "after the prompt" in getattr(asked["prefix_lm"], "note", "")
     assert str(asked["deshuffling"]).startswith("declined: a T5 trained by deshuffling")
@@ -242,9 +242,9 @@ def test_a_t5_is_asked_as_it_was_trained(t5: T5):
 
 def test_holes_and_what_fills_them(tokenizer: Tokenizer):
     the, cat, sat = (tokenizer.encode_following(text) for text in ("the", " cat", " sat"))
-    assert with_holes(tokenizer, [*the, 299, *sat], {299}, [" cat"]) == "the ___ sat"
-    assert with_holes(tokenizer, [*the, 299, *sat, 299], {299}, ["n", " on"]) == "the___ sat ___"
-    assert with_holes(tokenizer, [*the, 299], {299}, []) == "the___"
+    assert with_blanks(tokenizer, [*the, 299, *sat], {299}, [" cat"]) == "the ___ sat"
+    assert with_blanks(tokenizer, [*the, 299, *sat, 299], {299}, ["n", " on"]) == "the___ sat ___"
+    assert with_blanks(tokenizer, [*the, 299], {299}, []) == "the___"
     assert fillings(tokenizer, [299, *cat, 298, *sat], {298, 299}) == [" cat", " sat"]
     assert fillings(tokenizer, [*the, *cat], {298, 299}) == ["the cat"]
-    assert told_apart([" cat", " ", "\n", ""]) == "cat | ' ' | '\\n' | ''"
+    assert join_fillings([" cat", " ", "\n", ""]) == "cat | ' ' | '\\n' | ''"

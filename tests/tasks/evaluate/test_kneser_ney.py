@@ -8,18 +8,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.evaluate.ngram_baseline import FALLBACK, LONGEST, Estimate, Stretches, discounted, discounts_of, estimate
+from tasks.evaluate.ngram_baseline import (
+    FALLBACK_DISCOUNTS,
+    MAX_ORDER,
+    Estimate,
+    TokenStream,
+    discounted,
+    estimate,
+    estimate_discounts,
+)
 
 EOS, WALL = 0, 1
 Gram = tuple[int, ...]
 
 
-def stretches(texts: Sequence[Sequence[int]], opened: bool = False) -> Stretches:
+def stretches(texts: Sequence[Sequence[int]], opened: bool = False) -> TokenStream:
     """Texts as stretches; `opened`: the first token of each is only context."""
     begins = [place == 0 for text in texts for place in range(len(text))]
     tokens = [token for text in texts for token in text]
     first = np.array(begins, dtype=np.bool_)
-    return Stretches(np.array(tokens, dtype=np.uint32), first, ~first if opened else np.ones(len(tokens), np.bool_))
+    return TokenStream(np.array(tokens, dtype=np.uint32), first, ~first if opened else np.ones(len(tokens), np.bool_))
 
 
 def bits(read: Sequence[Sequence[int]], scored: Sequence[Sequence[int]], vocab_size: int) -> Estimate:
@@ -35,23 +43,23 @@ class Reference:
         before: dict[Gram, set[int]] = defaultdict(set)
         for text in read:
             for end in range(1, len(text) + 1):
-                for order in range(1, min(LONGEST, end) + 1):
+                for order in range(1, min(MAX_ORDER, end) + 1):
                     gram = tuple(text[end - order : end])
                     if WALL in gram or EOS in gram[1:-1]:
                         break
                     occurrences[gram] += 1
-                    opens = order > 1 and gram[0] == EOS
-                    if end > order and not opens and text[end - order - 1] != WALL:
+                    prepends_eos = order > 1 and gram[0] == EOS
+                    if end > order and not prepends_eos and text[end - order - 1] != WALL:
                         before[gram].add(text[end - order - 1])
         self.counts: dict[Gram, int] = {}
         for gram, count in occurrences.items():
-            raw = len(gram) == LONGEST or (len(gram) > 1 and gram[0] == EOS)
+            raw = len(gram) == MAX_ORDER or (len(gram) > 1 and gram[0] == EOS)
             if raw or before[gram]:
                 self.counts[gram] = count if raw else len(before[gram])
         self.discounts = {}
-        for order in range(1, LONGEST + 1):
+        for order in range(1, MAX_ORDER + 1):
             of_counts = Counter(count for gram, count in self.counts.items() if len(gram) == order)
-            self.discounts[order], _ = discounts_of(np.array([of_counts[n] for n in range(5)]))
+            self.discounts[order], _ = estimate_discounts(np.array([of_counts[n] for n in range(5)]))
         self.followers: dict[Gram, list[Gram]] = defaultdict(list)
         for gram in self.counts:
             self.followers[gram[:-1]].append(gram)
@@ -72,7 +80,7 @@ class Reference:
         found = []
         for place in range(1, len(text)):
             context: Gram = ()
-            for back in range(1, LONGEST):
+            for back in range(1, MAX_ORDER):
                 if place < back or text[place - back] == WALL:
                     break
                 context = (text[place - back], *context)
@@ -112,10 +120,10 @@ def test_every_token_costs_what_the_formulas_say(vocab_size: int, seed: int):
     reference = Reference(read, vocab_size)
     found = bits(read, scored, vocab_size)
     expected = [value for text in scored for value in (np.nan, *reference.bits(text))]
-    walls = np.array([token == WALL for text in scored for token in text])
-    np.testing.assert_allclose(found.bits[~walls], np.array(expected)[~walls], rtol=1e-12)
-    assert np.isnan(found.bits[walls]).all()
-    assert found.ngrams == tuple(Counter(map(len, reference.counts))[order] for order in range(1, LONGEST + 1))
+    boundary_ids = np.array([token == WALL for text in scored for token in text])
+    np.testing.assert_allclose(found.bits[~boundary_ids], np.array(expected)[~boundary_ids], rtol=1e-12)
+    assert np.isnan(found.bits[boundary_ids]).all()
+    assert found.ngrams == tuple(Counter(map(len, reference.counts))[order] for order in range(1, MAX_ORDER + 1))
 
 
 @settings(max_examples=60, deadline=None)
@@ -144,10 +152,10 @@ def test_without_text_all_ids_are_alike():
 
 def test_discounts_are_those_of_the_formula_or_the_fallback():
     """Four once, two twice, one thrice, one four times: Y = 4 / (4 + 2 x 2) = 1/2."""
-    found, of_formula = discounts_of(np.array([0, 4, 2, 1, 1]))
+    found, of_formula = estimate_discounts(np.array([0, 4, 2, 1, 1]))
     assert of_formula
     assert found.tolist() == [0, 1 - 2 * 0.5 * 2 / 4, 2 - 3 * 0.5 * 1 / 2, 3 - 4 * 0.5 * 1 / 1]
     for counts in ([9, 4, 2, 0, 1], [0, 0, 2, 1, 1], [0, 4, 1, 9, 1]):
-        fallback, of_formula = discounts_of(np.array(counts))
-        assert (fallback.tolist(), of_formula) == (list(FALLBACK), False)
+        fallback, of_formula = estimate_discounts(np.array(counts))
+        assert (fallback.tolist(), of_formula) == (list(FALLBACK_DISCOUNTS), False)
     assert [float(discounted(count, found)) for count in (0, 1, 3, 9)] == [0, 0.5, 2, 8]

@@ -6,11 +6,11 @@ import pytest
 
 from model.data.row_format import RowFormat
 from model.data.schema import ORDER, sequences_schema
-from tasks.evaluate.ngram_baseline import documents_alone, read_rows
+from tasks.evaluate.ngram_baseline import document_stream, read_rows
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 LENGTH = 4
 TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の文章です。" * 20]
@@ -18,7 +18,7 @@ TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の�
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return SentencePieceTokenizer(train_pieces(TEXTS, VocabConfig(vocab_size=300)))
+    return SentencePieceTokenizer(train_sentencepiece(TEXTS, VocabConfig(vocab_size=300)))
 
 
 def sequences(tokenizer: Tokenizer, rows: list[list[int]], first: int = 0) -> pa.Table:
@@ -73,8 +73,8 @@ def test_where_padding_ends_documents_the_first_one_is_text(tokenizer: Tokenizer
 
 
 def test_held_out_documents_stand_alone_behind_the_end_of_text():
-    alone = documents_alone([np.array([5, 6]), np.array([], dtype=np.int32), np.array([7])], eos=2)
+    alone = document_stream([np.array([5, 6]), np.array([], dtype=np.int32), np.array([7])], eos=2)
     assert alone.tokens.tolist() == [2, 5, 6, 2, 2, 7]
     assert alone.begins.tolist() == [True, False, False, True, True, False]
     assert alone.is_predicted.tolist() == [False, True, True, False, False, True]
-    assert len(documents_alone([], eos=2).tokens) == 0
+    assert len(document_stream([], eos=2).tokens) == 0

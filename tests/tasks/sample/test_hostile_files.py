@@ -33,7 +33,7 @@ from tasks.sample.parquet_reader import DamagedHeader, pages
 from tasks.sample.readers import read_records
 from tasks.sample.records import BadRecord, Record
 from tasks.sample.stage import build_sample
-from tasks.vocab.stage import check_base_stands
+from tasks.vocab.stage import check_base_exists
 
 DOCUMENTS = 40
 
@@ -434,7 +434,7 @@ GIVEN: list[Callable[[Path], object]] = [
     lambda path: read_user_resources(CleanConfig(deny=DenyConfig(path=str(path)))),
     lambda path: read_user_resources(CleanConfig(word_lists=(WordListConfig(name="w", path=str(path)),))),
     lambda path: read_user_resources(CleanConfig(spelling=(SpellingConfig(path=str(path)),))),
-    lambda path: check_base_stands(path),
+    lambda path: check_base_exists(path),
     lambda path: benchmark_contents(path.parent, DecontaminateConfig(benchmarks=(Benchmark(name="b", path=path),))),
     lambda path: benchmark_contents(
         path.parent, DecontaminateConfig(benchmarks=(Benchmark(name="b", path=Path(__file__), answers_path=path),))

@@ -20,7 +20,7 @@ from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.pieces import Encoded, UnsupportedModelError
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_merges
+from tasks.vocab.train import train_byte_level
 
 UNIGRAM, BPE = 1, 2
 FIRST = 259
@@ -213,7 +213,7 @@ def test_a_piece_with_a_score_that_is_no_number_is_left_to_sentencepiece(assembl
 
 
 def test_a_byte_level_vocabulary_answers_in_the_same_form(text: str) -> None:
-    tokenizer = tokenizer_of(train_merges([text], VocabConfig(vocab_size=400, model_type="byte_level")))
+    tokenizer = tokenizer_of(train_byte_level([text], VocabConfig(vocab_size=400, model_type="byte_level")))
     texts = ["json decoder", "", "日本語 \u2581"]
     column = pa.chunked_array([texts[:2], texts[2:]])
     encoded = tokenizer.encode_column(column, closing=tokenizer.eos)

@@ -17,7 +17,7 @@ from tasks.tokenizer.base import BOS, DESCRIPTION_FILE, EOS, MODEL_FILE, PAD, UN
 from tasks.tokenizer.open import load_tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 TEXTS = [
     Path(json.decoder.__file__).read_text(encoding="utf-8"),
@@ -28,7 +28,7 @@ TEXTS = [
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     config = VocabConfig(vocab_size=500, model_type=request.param, character_coverage=0.99)
-    return SentencePieceTokenizer(train_pieces(TEXTS, config))
+    return SentencePieceTokenizer(train_sentencepiece(TEXTS, config))
 
 
 def released(**options: object) -> bytes:

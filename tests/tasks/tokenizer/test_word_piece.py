@@ -17,7 +17,7 @@ from tasks.tokenizer.open import open_tokenizer, tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.tokenizer.wordpiece import WordPieceTokenizer, from_vocab_txt
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_word_pieces
+from tasks.vocab.train import train_wordpiece
 
 TEXTS = [Path(json.decoder.__file__).read_text(encoding="utf-8"), "Straße, naïve, 日本語の文章です。 한국어\r\n" * 20]
 LINES = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsteel\n##s\nthe\n钢\n,\nа\n##н\n##а\n"
@@ -26,7 +26,7 @@ LINES = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsteel\n##s\nthe\n钢\n,\nа\n##н\n
 @pytest.fixture(scope="module", params=[False, True])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     config = VocabConfig(vocab_size=560, model_type="wordpiece", lowercase=request.param, character_coverage=1.0)
-    return tokenizer_of(train_word_pieces(TEXTS, config))
+    return tokenizer_of(train_wordpiece(TEXTS, config))
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +101,9 @@ def test_batches_are_single_texts(tokenizer: Tokenizer, texts: list[str]):
 
 
 def test_a_vocabulary_that_is_exact_gives_the_same_borders_by_its_pieces():
-    from tasks.vocab.train import train_pieces
+    from tasks.vocab.train import train_sentencepiece
 
-    tokenizer = SentencePieceTokenizer(train_pieces(TEXTS, VocabConfig(vocab_size=560, character_coverage=0.99)))
+    tokenizer = SentencePieceTokenizer(train_sentencepiece(TEXTS, VocabConfig(vocab_size=560, character_coverage=0.99)))
     assert tokenizer.exact
     for text, (ids, borders) in zip(TEXTS, tokenizer.encode_batch_with_borders(TEXTS), strict=True):
         pieces = [text.encode()[start:end] for start, end in itertools.pairwise(borders)]

@@ -17,7 +17,7 @@ from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.train.config import TrainStageConfig
-from tasks.train.launcher import MessageTeller
+from tasks.train.launcher import MessageFormatter
 from tasks.train.stage import build_train
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
@@ -110,10 +110,12 @@ def test_a_base_model_counts_by_its_content_and_not_by_its_place(context: RunCon
 def test_a_model_of_an_unrelated_vocabulary_is_refused(context: RunContext, make_documents, english, russian) -> None:
     documents = make_documents([[("ru", text) for text in RUSSIAN]])
     vocab = build_vocab(context, documents, VocabConfig(vocab_size=320))
-    with pytest.raises(InputError, match=r"(?s)was trained with the tokenizer .*grown from no other.*Set vocab\.base"):
+    with pytest.raises(
+        InputError, match=r"(?s)was trained with the tokenizer .*extended from no other.*Set vocab\.base"
+    ):
         trained(context, chunked(context, documents, vocab), vocab, base_model=english[2].path)
     grown_model = trained(context, *russian)
-    with pytest.raises(InputError, match="grown from no other"):
+    with pytest.raises(InputError, match="extended from no other"):
         trained(context, english[0], english[1], base_model=grown_model.path)
 
 
@@ -134,16 +136,16 @@ def test_a_folder_without_a_model_is_refused_before_work_begins(
 
 @pytest.mark.parametrize("setting", [{"trainable": "new_rows"}, {"new_rows": "random"}])
 def test_settings_of_new_rows_without_a_base_model_are_refused(setting: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="speaks of a trained model; name one in `base_model`"):
+    with pytest.raises(ValidationError, match="applies only to a base model; set `base_model`"):
         TrainStageConfig.model_validate(setting)
 
 
 def test_the_beginning_is_told_in_a_sentence() -> None:
     message = {"kind": "event", "event": "base_model", "weights": "ab12"}
     grown = message | {"new_rows": 8000, "start": "mean", "without_meaning": 1234}
-    told = [sentence for one in (message, grown) for sentence in MessageTeller().sentences(one)]
+    told = [sentence for one in (message, grown) for sentence in MessageFormatter().format(one)]
     assert told == [
         "starting from the trained weights ab12",
-        "starting from the trained weights ab12, with 8,000 new rows that start as mean; for 1,234 the base's ids say"
-        " nothing, so that they start near the mean of all",
+        "starting from the trained weights ab12, with 8,000 new rows initialised by mean; 1,234 of them have no ids in"
+        " the base and start near the mean of all",
     ]

@@ -20,12 +20,12 @@ from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.tokenizer.open import open_tokenizer, tokenizer_of
-from tasks.train.base_model import check_base_model, settings_of_base, starting_model
+from tasks.train.base_model import check_base_model, make_starting_model, settings_of_base
 from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
-from tasks.vocab.config import OF_BERT, VocabConfig
+from tasks.vocab.config import BERT_TOKENS, VocabConfig
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.train import train_merges, train_pieces, train_word_pieces
+from tasks.vocab.train import train_byte_level, train_sentencepiece, train_wordpiece
 
 ENGLISH = [f"The converter blows air through melted iron for {number} minutes. Steel remains." for number in range(80)]
 RUSSIAN = [
@@ -56,7 +56,7 @@ def publish(tmp_path: Path) -> Publish:
 
 @pytest.fixture
 def gpt2(publish: Publish) -> Path:
-    content = train_merges(PROSE, VocabConfig(vocab_size=PIECES, model_type="byte_level"))
+    content = train_byte_level(PROSE, VocabConfig(vocab_size=PIECES, model_type="byte_level"))
     rows = tokenizer_of(content).vocab_size
     return publish(GPTConfig.model_validate(GPT2 | {"vocab_size": rows}), "tokenizer.json", content)
 
@@ -114,16 +114,16 @@ def test_new_scripts_get_new_rows_which_learn_alone(context: RunContext, gpt2: P
 def test_padded_rows_are_told_with_the_setting_that_keeps_them(
     context: RunContext, publish: Publish, grown: Callable[..., Any]
 ) -> None:
-    content = train_merges(PROSE, VocabConfig(vocab_size=PIECES, model_type="byte_level"))
+    content = train_byte_level(PROSE, VocabConfig(vocab_size=PIECES, model_type="byte_level"))
     rows = tokenizer_of(content).vocab_size + 6
     folder = publish(GPTConfig.model_validate(GPT2 | {"vocab_size": rows}), "tokenizer.json", content)
     base = folder / "tokenizer.json"
-    told = rf"has {rows} rows, and this run's vocabulary has {rows - 6} pieces.*set vocab\.embedding_rows = {rows}"
+    told = rf"has {rows} rows, and this run's vocabulary has {rows - 6} tokens.*set vocab\.embedding_rows = {rows}"
     with pytest.raises(RecipeError, match=told):
         check_base_model(config(folder), rows - 6, base)
     _, vocab = grown(base, {"row_length": 33})
     with pytest.raises(InputError, match=told):
-        starting_model(folder, vocab, open_tokenizer(vocab))
+        make_starting_model(folder, vocab, open_tokenizer(vocab))
     made = grown(base, {"row_length": 33}, embedding_rows=rows)
     model = trained(context, made, config(folder))
     assert len(weights(model)["embedding.weight"]) == rows
@@ -131,7 +131,7 @@ def test_padded_rows_are_told_with_the_setting_that_keeps_them(
 
 
 def test_a_bert_goes_on(context: RunContext, publish: Publish, grown: Callable[..., Any]) -> None:
-    content = train_word_pieces(PROSE, VocabConfig(vocab_size=300, model_type="wordpiece", lowercase=True))
+    content = train_wordpiece(PROSE, VocabConfig(vocab_size=300, model_type="wordpiece", lowercase=True))
     rows = tokenizer_of(content).vocab_size
     folder = publish(BERTConfig(vocab_size=rows, **SIZES), "tokenizer.json", content)
     made = grown(folder / "tokenizer.json", {"objective": "masked_lm", "row_length": 32}, RUSSIAN, extend={"ru": NEW})
@@ -144,7 +144,7 @@ def test_a_bert_goes_on(context: RunContext, publish: Publish, grown: Callable[.
 
 
 def test_a_t5_with_a_head_of_its_own_goes_on(context: RunContext, publish: Publish, grown: Callable[..., Any]) -> None:
-    content = train_pieces(PROSE, VocabConfig(vocab_size=PIECES, model_type="unigram"))
+    content = train_sentencepiece(PROSE, VocabConfig(vocab_size=PIECES, model_type="unigram"))
     rows = PIECES + 30
     choices = {"activation": "geglu_tanh", "tied_head": False, "vocab_size": rows}
     folder = publish(T5Config.model_validate(SIZES | choices), "spiece.model", content)
@@ -161,17 +161,17 @@ def test_a_t5_with_a_head_of_its_own_goes_on(context: RunContext, publish: Publi
 
 def test_a_vocabulary_that_is_not_the_model_s_is_refused(gpt2: Path, tmp_path: Path, grown: Callable[..., Any]) -> None:
     other = tmp_path / "other.json"
-    other.write_bytes(train_merges(PROSE[::2], VocabConfig(vocab_size=PIECES, model_type="byte_level")))
-    told = r"is tokenizer\.json there, and this run's comes from .*, which is another.*Set vocab\.base to .*tokenizer\."
+    other.write_bytes(train_byte_level(PROSE[::2], VocabConfig(vocab_size=PIECES, model_type="byte_level")))
+    told = r"is tokenizer\.json, and this run's comes from .*, which differs.*Set vocab\.base to .*tokenizer\."
     with pytest.raises(InputError, match=told):
         check_base_model(config(gpt2), PIECES, other)
     _, vocab = grown(other, {"row_length": 33})
     with pytest.raises(InputError, match=told):
-        starting_model(gpt2, vocab, open_tokenizer(vocab))
+        make_starting_model(gpt2, vocab, open_tokenizer(vocab))
     with pytest.raises(RecipeError, match=r"trains a vocabulary of its own.*Set vocab\.base to .*tokenizer\.json\."):
         check_base_model(config(gpt2), None)
     (gpt2 / "tokenizer.json").unlink()
-    with pytest.raises(InputError, match=r"holds no vocabulary \(tokenizer\.model, .*Copy the whole published folder"):
+    with pytest.raises(InputError, match=r"has no vocabulary \(tokenizer\.model, .*Copy the whole published folder"):
         check_base_model(config(gpt2), PIECES, other)
 
 
@@ -207,10 +207,10 @@ def settings_rows(folder: Path) -> int:
 
 
 def test_words_of_bert_are_found_in_its_list_of_lines_too(publish: Publish, tmp_path: Path) -> None:
-    words = [*OF_BERT, "[PAD]", "[UNK]", *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh")]
+    words = [*BERT_TOKENS, "[PAD]", "[UNK]", *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh")]
     content = "".join(f"{word}\n" for word in words).encode()
     folder = publish(BERTConfig(vocab_size=len(words), **SIZES), "vocab.txt", content)
     check_base_model(config(folder), len(words), folder / "vocab.txt")
     (tmp_path / "vocab.txt").write_bytes(content + b"##i\n")
-    with pytest.raises(InputError, match="which is another"):
+    with pytest.raises(InputError, match="which differs"):
         check_base_model(config(folder), len(words), tmp_path / "vocab.txt")

@@ -19,8 +19,8 @@ from tasks.artifacts.identity import library_versions
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.train.config import TrainStageConfig
-from tasks.train.launcher import MessageTeller
-from tasks.train.run import _facts, _silence
+from tasks.train.launcher import MessageFormatter
+from tasks.train.run import _facts, _supervisor_timeout
 from tasks.train.stage import build_train, train_stage
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
@@ -80,8 +80,8 @@ def test_a_paused_training_leaves_no_artifact_and_goes_on_to_the_same_content(co
     heard: list[dict[str, Any]] = []
     with pytest.raises(Paused, match="paused after step 6 of 12"):
         build_train(context, *parents, CONFIG.model_copy(update={"pause_share": 0.5}), heard.append)
-    told = [sentence for message in heard for sentence in MessageTeller().sentences(message)]
-    assert told[-1] == "paused after step 6 of 12, with a checkpoint to go on from"
+    told = [sentence for message in heard for sentence in MessageFormatter().format(message)]
+    assert told[-1] == "paused after step 6 of 12, with a checkpoint to resume from"
     assert not (context.root / "artifacts" / "train").exists()
     heard.clear()
     resumed = build_train(context, *parents, CONFIG, heard.append)
@@ -91,7 +91,7 @@ def test_a_paused_training_leaves_no_artifact_and_goes_on_to_the_same_content(co
 
 def test_a_vocabulary_size_that_contradicts_the_tokenizer_is_refused(context, parents):
     wrong = CONFIG.model_copy(update={"model": CONFIG.model.model_copy(update={"vocab_size": 500})})
-    with pytest.raises(RecipeError, match=r"train.model.vocab_size is 500.*has 400 pieces"):
+    with pytest.raises(RecipeError, match=r"train.model.vocab_size is 500.*has 400 tokens"):
         build_train(context, *parents, wrong, lambda message: None)
 
 
@@ -109,19 +109,19 @@ def test_patience_is_no_part_of_the_identity_and_threads_are():
 
 
 def test_a_log_gets_about_twenty_lines_however_many_steps():
-    teller = MessageTeller()
+    teller = MessageFormatter()
     step = {"kind": "step", "steps": 1000, "loss": 1.0, "lr": 0.1, "tokens_s": 5}
-    told = [line for number in range(1, 1001) for line in teller.sentences({**step, "step": number})]
+    told = [line for number in range(1, 1001) for line in teller.format({**step, "step": number})]
     assert len(told) == 21
     assert told[-1].startswith("step 1000 of 1000: loss 1.0000")
 
 
 def test_a_restart_is_told_in_a_sentence_with_what_it_cost():
     restart = {"kind": "event", "event": "restart", "number": 2, "step": 57, "checkpoint": 50, "seconds_lost": 12.4}
-    (told,) = MessageTeller().sentences({**restart, "words": "Infra: rank 1 of 2 was killed by SIGKILL"})
+    (told,) = MessageFormatter().format({**restart, "words": "Infra: rank 1 of 2 was killed by SIGKILL"})
     assert told == (
-        "restart 2 after step 57: Infra: rank 1 of 2 was killed by SIGKILL; training goes on from step 50, 12 seconds"
-        " are lost"
+        "restart 2 after step 57: Infra: rank 1 of 2 was killed by SIGKILL; training resumes from step 50, 12 seconds"
+        " were lost"
     )
 
 
@@ -139,14 +139,14 @@ ROLLBACK = {
 
 
 def test_a_rollback_is_told_with_its_cause_its_onset_and_what_is_left_out():
-    (told,) = MessageTeller().sentences(ROLLBACK)
+    (told,) = MessageFormatter().format(ROLLBACK)
     assert told == (
-        "rollback at step 205: the loss has risen from 2.6 to 3.17 since step 201; it began at step 201, training goes"
-        " back to the checkpoint after step 125, leaves out positions 3,184 to 3,328 of ORDER (144 rows) and changes"
+        "rollback at step 205: the loss has risen from 2.6 to 3.17 since step 201; it began at step 201, training rolls"
+        " back to the checkpoint after step 125, skips positions 3,184 to 3,328 of ORDER (144 sequences) and changes"
         " nothing else"
     )
-    (told,) = MessageTeller().sentences({**ROLLBACK, "to_step": 0, "settings": {"train.schedule.peak_lr": 0.001 * 0.9}})
-    assert "goes back to its start, " in told
+    (told,) = MessageFormatter().format({**ROLLBACK, "to_step": 0, "settings": {"train.schedule.peak_lr": 0.001 * 0.9}})
+    assert "rolls back to its start, " in told
     assert told.endswith(" and changes train.schedule.peak_lr to 0.0009")
 
 
@@ -168,7 +168,7 @@ def test_rollbacks_are_shown_where_the_run_was_started(context, parents, monkeyp
         build_train(replace(context, listener=Onlooker()), *parents, CONFIG, lambda message: None)
     (_, first), (_, second) = [(stage, sentence) for stage, sentence in shown if stage == "train"][-2:]
     assert first.startswith("rollback at step 205: the loss has risen ")
-    assert second == "recovered by step 269: what began at step 201 (it rose) has not come back"
+    assert second == "recovered by step 269: the divergence that began at step 201 (it rose) has not recurred"
     assert not any("spike" in sentence for _, sentence in shown)
 
 
@@ -182,7 +182,7 @@ def test_steps_that_fewer_ranks_computed_make_the_model_inexact():
 
 def test_the_supervisor_is_given_longer_than_it_gives_the_ranks():
     config = CONFIG.model_copy(update={"hang_seconds": 10.0, "start_seconds": 100.0})
-    assert _silence(config) > 110 + LONGEST_PAUSE
+    assert _supervisor_timeout(config) > 110 + LONGEST_PAUSE
     assert config.trainer_config().hang_seconds == 10
 
 

@@ -15,11 +15,11 @@ from model.errors import InputError
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.model_file import NORMAL, read_model
 from tasks.tokenizer.open import tokenizer_of
-from tasks.vocab.base import prepared_base
+from tasks.vocab.base import prepare_base
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.output import fast_tokenizer
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.train import train_merges, train_word_pieces
+from tasks.vocab.train import train_byte_level, train_wordpiece
 
 ENGLISH = [
     f"The converter blows air through melted iron for {number} minutes, and steel remains." for number in range(80)
@@ -38,16 +38,16 @@ def sentencepiece_model(**options: object) -> bytes:
 
 
 def byte_level() -> bytes:
-    return train_merges([CODE], VocabConfig(vocab_size=400, model_type="byte_level"))
+    return train_byte_level([CODE], VocabConfig(vocab_size=400, model_type="byte_level"))
 
 
 def word_pieces() -> bytes:
-    return train_word_pieces([CODE], VocabConfig(vocab_size=300, model_type="wordpiece"))
+    return train_wordpiece([CODE], VocabConfig(vocab_size=300, model_type="wordpiece"))
 
 
 def opened(path: Path, content: bytes) -> Tokenizer:
     path.write_bytes(content)
-    return tokenizer_of(prepared_base(VocabConfig(base=path)))
+    return tokenizer_of(prepare_base(VocabConfig(base=path)))
 
 
 @pytest.mark.parametrize("make", [sentencepiece_model, byte_level, word_pieces])
@@ -98,10 +98,10 @@ def test_garbage_is_refused(tmp_path: Path, seed: int):
         (b'{"model": {"type": "WordPiece", "vocab": {"a": "b"}}}', "cannot read this tokenizer.json"),
         (b'{"model": ', "is not JSON"),
         (b"a page of text\nand another line\n", "no SentencePiece model"),
-        (b"[UNK]\n[SEP]\n\xff\n", "no UTF-8"),
-        (b"[UNK]\n[SEP]\na\na\n", "a piece occurs twice"),
-        (gzip.compress(b"{}", mtime=0), r"packed \(gzip\)\. Unpack it"),
-        (b"PK\x03\x04 and so on", r"packed \(zip\)"),
+        (b"[UNK]\n[SEP]\n\xff\n", "not UTF-8"),
+        (b"[UNK]\n[SEP]\na\na\n", "some piece stands twice"),
+        (gzip.compress(b"{}", mtime=0), r"compressed \(gzip\)\. Decompress it"),
+        (b"PK\x03\x04 and so on", r"compressed \(zip\)"),
     ],
 )
 def test_what_is_no_vocabulary_is_named(context, make_documents, tmp_path: Path, content: bytes, message: str):
@@ -118,7 +118,7 @@ def test_a_normaliser_of_a_byte_level_base_is_told_with_the_cure(tmp_path: Path)
     told = rf'^vocab\.base: {re.escape(str(path))}: the normaliser NFC .* or set vocab\.normaliser = "none"\.$'
     with pytest.raises(InputError, match=told):
         opened(path, json.dumps(parsed).encode())
-    bare = tokenizer_of(prepared_base(VocabConfig(base=path, normaliser="none")))
+    bare = tokenizer_of(prepare_base(VocabConfig(base=path, normaliser="none")))
     assert bare.decode(bare.encode("e\u0301")) == "e\u0301"
     # Taking the normaliser away does not mend what the splitter loses.
     parsed["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
@@ -135,7 +135,7 @@ def test_a_base_without_bytes_gets_them(tmp_path: Path):
 def test_a_base_whose_bytes_are_ordinary_pieces_is_refused(tmp_path: Path):
     parsed = read_model(sentencepiece_model(byte_fallback=False, vocab_size=48))
     parsed.pieces.add(piece="<0x41>", score=-50.0, type=NORMAL)
-    with pytest.raises(InputError, match="`<0x41>` is an ordinary piece"):
+    with pytest.raises(InputError, match="`<0x41>` is an ordinary token"):
         opened(tmp_path / "base.model", parsed.SerializeToString())
 
 

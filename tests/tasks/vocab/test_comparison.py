@@ -6,8 +6,8 @@ import pytest
 import sentencepiece
 
 from tasks.tokenizer.model_file import NORMAL, read_model, write_model
-from tasks.vocab.bpe import grow
-from tasks.vocab.comparison import compare, texts_by
+from tasks.vocab.bpe import extend_bpe
+from tasks.vocab.comparison import compare_vocabularies, sample_texts_by
 from tasks.vocab.scripts import CHINESE
 
 ENGLISH = [f"The converter blows air through melted iron for {number} minutes." for number in range(200)]
@@ -29,8 +29,8 @@ def base() -> bytes:
 
 def test_a_character_of_three_bytes_becomes_one_token(base: bytes):
     """Before: a blank and three bytes for each line; after: a blank and a character."""
-    after = grow(base, ["钢"], CHINESE).model
-    assert compare(base, after, {"zh": ["钢\n钢\n"]}, [CHINESE])["zh"] == {
+    after = extend_bpe(base, ["钢"], CHINESE).model
+    assert compare_vocabularies(base, after, {"zh": ["钢\n钢\n"]}, [CHINESE])["zh"] == {
         "characters": 2,
         "tokens": [8, 4],
         "tokens_per_character": [4.0, 2.0],
@@ -43,39 +43,39 @@ def test_a_character_of_three_bytes_becomes_one_token(base: bytes):
 
 
 def test_words_are_counted_where_blanks_part_them(base: bytes):
-    told = compare(base, base, {"en": ["The iron\nThe air"]}, [CHINESE])["en"]
+    result = compare_vocabularies(base, base, {"en": ["The iron\nThe air"]}, [CHINESE])["en"]
     tokens = sum(map(len, sentencepiece.SentencePieceProcessor(model_proto=base).encode(["The iron", "The air"])))
-    assert told["tokens_per_word"] == [tokens / 4, tokens / 4]
-    assert (told["untouched_lines"], told["moved_lines"]) == (2, 0)
+    assert result["tokens_per_word"] == [tokens / 4, tokens / 4]
+    assert (result["untouched_lines"], result["moved_lines"]) == (2, 0)
 
 
 def test_a_line_of_old_text_with_other_ids_is_counted(base: bytes):
     model = read_model(base)
     model.pieces.add(piece="ai", score=0.0, type=NORMAL)
-    told = compare(base, write_model(model), {"en": ["air\nThe\nair 钢"]}, [CHINESE])["en"]
-    assert (told["untouched_lines"], told["moved_lines"]) == (2, 1)
+    result = compare_vocabularies(base, write_model(model), {"en": ["air\nThe\nair 钢"]}, [CHINESE])["en"]
+    assert (result["untouched_lines"], result["moved_lines"]) == (2, 1)
 
 
 def test_unknown_tokens_are_told_apart_from_bytes(base: bytes):
     lossy = trained(vocab_size=80, byte_fallback=False)
-    told = compare(lossy, base, {"zh": ["钢铁"]}, [CHINESE])["zh"]
-    assert told["unknown_share"] == [0.5, 0.0]
-    assert told["byte_share"] == [0.0, round(6 / 7, 6)]
+    result = compare_vocabularies(lossy, base, {"zh": ["钢铁"]}, [CHINESE])["zh"]
+    assert result["unknown_share"] == [0.5, 0.0]
+    assert result["byte_share"] == [0.0, round(6 / 7, 6)]
 
 
 def test_no_text_gives_no_ratios(base: bytes):
-    told = compare(base, base, {"en": ["\n"]}, [])["en"]
-    assert (told["tokens"], told["tokens_per_character"], told["tokens_per_word"]) == ([0, 0], [None, None], None)
+    result = compare_vocabularies(base, base, {"en": ["\n"]}, [])["en"]
+    assert (result["tokens"], result["tokens_per_character"], result["tokens_per_word"]) == ([0, 0], [None, None], None)
 
 
 def test_texts_are_drawn_by_document_however_the_parts_are_cut(make_documents):
     texts = [("prose" if number % 2 else "code", f"text {number}" * 20) for number in range(200)]
     one, two = make_documents([texts]), make_documents([texts[:50], texts[50:]])
-    drawn = texts_by("source", one, seed=1, most=5000)
+    drawn = sample_texts_by("source", one, seed=1, most=5000)
     assert set(drawn) == {"code", "prose"}
     assert all(2000 < sum(map(len, of_source)) <= 5200 for of_source in drawn.values())
-    everything = texts_by("source", two, seed=1)
+    everything = sample_texts_by("source", two, seed=1)
     assert {name: sorted(found) for name, found in everything.items()} == {
         name: sorted(text for source, text in texts if source == name) for name in drawn
     }
-    assert drawn != texts_by("source", one, seed=2, most=5000)
+    assert drawn != sample_texts_by("source", one, seed=2, most=5000)

@@ -18,9 +18,9 @@ from tasks.tokenizer.model_file import read_model
 from tasks.tokenizer.open import open_tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab import base as vocab_base
-from tasks.vocab.base import prepared_base
-from tasks.vocab.bpe import unreachable
-from tasks.vocab.candidates import Donor, covering, train_donor
+from tasks.vocab.base import prepare_base
+from tasks.vocab.bpe import unreachable_tokens
+from tasks.vocab.candidates import CandidateVocabulary, characters_to_cover, train_candidates
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.scripts import CHINESE, RUSSIAN, Script
 from tasks.vocab.stage import build_vocab
@@ -73,7 +73,7 @@ def test_rows_are_added_behind_the_base_and_all_are_emitted(context: RunContext,
     cyrillic = [RUSSIAN.admits(piece) for piece, _, _ in new[340:]]
     assert cyrillic == [True] * 100 + [False] * 60
     assert all(CHINESE.admits(piece) for piece, _, _ in new[440:])
-    assert unreachable(after) == unreachable(before)
+    assert unreachable_tokens(after) == unreachable_tokens(before)
     assert vocab.report.facts["vocabulary"]["pieces"] == 500
     assert vocab.table("vocabulary").column("added").to_pylist() == [False] * 340 + [True] * 160
 
@@ -82,7 +82,7 @@ def test_the_report_tells_what_the_extension_did(context: RunContext, documents:
     vocab = build_vocab(context, documents, VocabConfig(base=base, extend={"zh": 60}))
     facts = vocab.report.facts["vocabulary"]
     assert (facts["pieces"], facts["model_type"]) == (400, "bpe")
-    assert facts["base"] == {"pieces": 340, "unreachable": len(unreachable(base.read_bytes())), "besides": 0}
+    assert facts["base"] == {"pieces": 340, "unreachable": len(unreachable_tokens(base.read_bytes())), "besides": 0}
     pieces = [piece.piece for piece in read_model(open_tokenizer(vocab).model).pieces]
     used = {pieces[token] for text in CHINESE_TEXT for token in open_tokenizer(vocab).encode(text)}
     unused = [piece for piece in pieces[340:] if piece not in used]
@@ -187,7 +187,7 @@ def test_forced_rebuild_reproduces(context: RunContext, documents: Artifact, bas
 
 
 def test_too_many_rows_name_how_many_there_are(context: RunContext, documents: Artifact, base: Path):
-    with pytest.raises(InputError, match=r"vocab\.extend\.ru: 5000 rows were asked for.*gives \d+ at most") as caught:
+    with pytest.raises(InputError, match=r"vocab\.extend\.ru is 5000.*gives \d+ tokens at most") as caught:
         build_vocab(context, documents, VocabConfig(base=base, extend={"ru": 5000}))
     most = int(str(caught.value).split("vocab.extend.ru = ")[1].split()[0])
     vocab = build_vocab(context, documents, VocabConfig(base=base, extend={"ru": most}))
@@ -195,7 +195,7 @@ def test_too_many_rows_name_how_many_there_are(context: RunContext, documents: A
 
 
 def test_a_script_that_the_text_does_not_hold_is_named(context: RunContext, make_documents, base: Path):
-    with pytest.raises(InputError, match=r"vocab\.extend\.zh: the sampled text holds no character"):
+    with pytest.raises(InputError, match=r"vocab\.extend\.zh: the sampled text has no character"):
         build_vocab(
             context, make_documents([[("en", text) for text in ENGLISH]]), VocabConfig(base=base, extend={"zh": 9})
         )
@@ -208,9 +208,9 @@ def test_a_script_that_the_text_does_not_hold_is_named(context: RunContext, make
             lambda: trained(normalization_rule_name="nmt_nfkc"),
             r"normaliser \(nmt_nfkc\) maps characters.*normaliser = ",
         ),
-        (lambda: trained(remove_extra_whitespaces=True), r"normaliser drops blanks"),
+        (lambda: trained(remove_extra_whitespaces=True), r"normaliser drops spaces"),
         (lambda: trained(model_type="char", vocab_size=300), "neither a BPE nor a Unigram model"),
-        (lambda: trained(treat_whitespace_as_suffix=True), "writes blanks behind words"),
+        (lambda: trained(treat_whitespace_as_suffix=True), "marks spaces after words"),
         (lambda: b"\xffnot a model", "no SentencePiece model"),
     ],
 )
@@ -234,7 +234,7 @@ def test_without_its_normaliser_a_base_gives_every_text_back_and_keeps_the_ids_o
     path = tmp_path / "base.model"
     path.write_bytes(trained(normalization_rule_name="nmt_nfkc", remove_extra_whitespaces=True))
     theirs = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
-    ours = SentencePieceTokenizer(prepared_base(VocabConfig(base=path, normaliser="none")))
+    ours = SentencePieceTokenizer(prepare_base(VocabConfig(base=path, normaliser="none")))
     assert [ours.encode(text) for text in ENGLISH] == theirs.encode(ENGLISH)
     odd = " two  blanks，and a line\nend ﬁ"
     assert theirs.decode(theirs.encode(odd)) != odd
@@ -244,12 +244,12 @@ def test_without_its_normaliser_a_base_gives_every_text_back_and_keeps_the_ids_o
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"extend": {"zh": 10}}, "`extend` speaks of a base"),
-        ({"normaliser": "none"}, "`normaliser` speaks of a base"),
-        ({"embedding_rows": 400}, "`embedding_rows` speaks of a base"),
-        ({"model_type": "byte_level", "character_coverage": 0.99}, "no meaning for `byte_level`"),
-        ({"base": Path("a.model"), "vocab_size": 400}, "`vocab_size` has no meaning beside `base`"),
-        ({"base": Path("a.model"), "model_type": "unigram"}, "`model_type` has no meaning beside `base`"),
+        ({"extend": {"zh": 10}}, "`extend` applies only to a base"),
+        ({"normaliser": "none"}, "`normaliser` applies only to a base"),
+        ({"embedding_rows": 400}, "`embedding_rows` applies only to a base"),
+        ({"model_type": "byte_level", "character_coverage": 0.99}, "does not apply to `byte_level`"),
+        ({"base": Path("a.model"), "vocab_size": 400}, "`vocab_size` cannot be set with `base`"),
+        ({"base": Path("a.model"), "model_type": "unigram"}, "`model_type` cannot be set with `base`"),
         ({"base": Path("a.model"), "extend": {"zh": 0}}, "greater than or equal to 1"),
         ({"base": Path("a.model"), "extend": {"it": 10}}, "Input should be 'ar', 'el', .* or 'zh'"),
     ],
@@ -260,7 +260,7 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, obj
 
 
 def test_a_donor_counts_characters_and_the_merges_that_make_words():
-    donor = train_donor(lambda: ["钢铁厂"] * 40 + ["钢铁"] * 20 + ["转炉"] * 30, 3, 1.0)
+    donor = train_candidates(lambda: ["钢铁厂"] * 40 + ["钢铁"] * 20 + ["转炉"] * 30, 3, 1.0)
     assert donor.characters == {"钢": 60, "铁": 60, "厂": 40, "转": 30, "炉": 30}
     assert dict(donor.words) == {"钢铁": 60, "钢铁厂": 40, "转炉": 30}
 
@@ -268,14 +268,14 @@ def test_a_donor_counts_characters_and_the_merges_that_make_words():
 def test_candidates_stand_in_the_order_of_the_tokens_that_they_save():
     """A character of three bytes saves two tokens wherever it stands, a word one at each merge that makes it."""
     script = Script("zh", CHINESE.ranges, ("炉",), spaced=False)
-    donor = Donor(Counter({"钢": 60, "铁": 60, "厂": 10}), Counter({"钢铁": 60, "铁厂": 19}))
-    assert donor.candidates(script) == ["钢", "铁", "钢铁", "厂", "铁厂", "炉"]
-    assert Donor(Counter({"钢": 1000}), Counter({"钢铁": 39})).candidates(script) == ["钢", "炉", "钢铁"]
+    donor = CandidateVocabulary(Counter({"钢": 60, "铁": 60, "厂": 10}), Counter({"钢铁": 60, "铁厂": 19}))
+    assert donor.ranked(script) == ["钢", "铁", "钢铁", "厂", "铁厂", "炉"]
+    assert CandidateVocabulary(Counter({"钢": 1000}), Counter({"钢铁": 39})).ranked(script) == ["钢", "炉", "钢铁"]
 
 
 def test_characters_that_cover_a_share_of_the_text():
     counts = Counter("中中中中中中中中国人")
-    assert [covering(counts, share) for share in (0.8, 0.85, 0.95, 1.0)] == [1, 2, 3, 3]
+    assert [characters_to_cover(counts, share) for share in (0.8, 0.85, 0.95, 1.0)] == [1, 2, 3, 3]
 
 
 def test_runs_are_the_stretches_of_a_script():
@@ -290,7 +290,7 @@ def test_a_real_base_of_32000_pieces(context: RunContext, documents: Artifact):
     before, after = SentencePieceTokenizer(MISTRAL.read_bytes()), open_tokenizer(vocab)
     assert after.vocab_size == 34_000
     assert before.leading_space
-    assert unreachable(after.model) == []
+    assert unreachable_tokens(after.model) == []
     unmoved = [*ENGLISH, *RUSSIAN_TEXT, "   def indented(self):\n\treturn 0x1F\n"]
     assert [before.encode(text) for text in unmoved] == [after.encode(text) for text in unmoved]
     assert all(after.decode(after.encode(text)) == text for text in [*unmoved, *CHINESE_TEXT])

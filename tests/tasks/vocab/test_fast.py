@@ -14,13 +14,13 @@ from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.model_file import NORMAL, read_model, write_model
 from tasks.tokenizer.open import open_tokenizer
 from tasks.tokenizer.sentencepiece import BLANK, SentencePieceTokenizer
-from tasks.vocab.bpe import grow
+from tasks.vocab.bpe import extend_bpe
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.output import FAST_FILE, fast_tokenizer
 from tasks.vocab.scripts import CHINESE
 from tasks.vocab.special_tokens import USER_DEFINED
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 CODE = Path(json.decoder.__file__).read_text(encoding="utf-8")
 TEXTS = [CODE, "Straße, café, naïve, 日本語の文章です。 12345  67890\r\n" * 20]
@@ -57,13 +57,13 @@ def with_users_pieces(model: bytes) -> bytes:
 
 MODELS = {
     "pieces of the user's": lambda: with_users_pieces(MODELS["trained bpe"]()),
-    "trained bpe": lambda: train_pieces(TEXTS, VocabConfig(vocab_size=500, character_coverage=0.99)),
-    "trained unigram": lambda: train_pieces(
+    "trained bpe": lambda: train_sentencepiece(TEXTS, VocabConfig(vocab_size=500, character_coverage=0.99)),
+    "trained unigram": lambda: train_sentencepiece(
         TEXTS, VocabConfig(vocab_size=500, model_type="unigram", character_coverage=0.99, sentinels=9)
     ),
     "released bpe": lambda: with_tied_blanks(released()),
     "released unigram": lambda: released(model_type="unigram"),
-    "grown bpe": lambda: grow(released(), ["中国", "日本語", "東京都"], CHINESE).model,
+    "grown bpe": lambda: extend_bpe(released(), ["中国", "日本語", "東京都"], CHINESE).model,
 }
 
 

@@ -13,7 +13,7 @@ from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
 from tasks.tokenizer.model_file import NORMAL
-from tasks.vocab.bpe import grow, isolated, reduce, unreachable
+from tasks.vocab.bpe import bare_processor, extend_bpe, merge_symbols, unreachable_tokens
 from tasks.vocab.scripts import CHINESE, RUSSIAN, gb2312_ideographs
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -47,25 +47,25 @@ def pieces(model: bytes) -> list[tuple[str, float, int]]:
 
 
 def test_a_word_without_a_two_character_piece_inside_gets_one(base: bytes) -> None:
-    grown = grow(base, [*"加拿大", "加拿大"], CHINESE)
+    grown = extend_bpe(base, [*"加拿大", "加拿大"], CHINESE)
     assert (grown.added, grown.intermediates) == ([*"加拿大", "加拿", "加拿大"], ["加拿"])
-    assert unreachable(grown.model) == unreachable(base)
+    assert unreachable_tokens(grown.model) == unreachable_tokens(base)
 
 
 def test_a_word_that_is_built_from_known_pieces_needs_nothing_between(base: bytes) -> None:
     asked = [*"中国人民", "中国", "人民", "中国人民"]
-    grown = grow(base, asked, CHINESE)
+    grown = extend_bpe(base, asked, CHINESE)
     assert (grown.added, grown.intermediates) == (asked, [])
 
 
 def test_the_characters_of_a_word_become_pieces_before_it(base: bytes) -> None:
-    grown = grow(base, ["中国", "国人"], CHINESE)
+    grown = extend_bpe(base, ["中国", "国人"], CHINESE)
     assert grown.added == ["中", "国", "中国", "人", "国人"]
     assert grown.intermediates == ["中", "国", "人"]
 
 
 def test_old_pieces_keep_ids_scores_and_types_and_new_scores_fall(base: bytes) -> None:
-    grown = grow(base, ["中国", "加拿大", "钢铁"], CHINESE)
+    grown = extend_bpe(base, ["中国", "加拿大", "钢铁"], CHINESE)
     old, new = pieces(base), pieces(grown.model)
     assert new[: len(old)] == old
     lowest = min(score for _, score, kind in old if kind == NORMAL)
@@ -75,23 +75,23 @@ def test_old_pieces_keep_ids_scores_and_types_and_new_scores_fall(base: bytes) -
 
 def test_pieces_of_another_script_or_with_blanks_are_left_out(base: bytes) -> None:
     asked = ["2015", "......", "中国steel", "▁中国", "中国"]
-    grown = grow(base, asked, CHINESE)
+    grown = extend_bpe(base, asked, CHINESE)
     assert (grown.added, grown.foreign) == (["中", "国", "中国"], asked[:4])
 
 
 def test_russian_words_may_begin_with_their_blank(base: bytes) -> None:
-    grown = grow(base, ["▁сталь", "сталь", "▁steel"], RUSSIAN)
+    grown = extend_bpe(base, ["▁сталь", "сталь", "▁steel"], RUSSIAN)
     assert grown.foreign == ["▁steel"]
-    assert unreachable(grown.model) == unreachable(base)
-    encoded = isolated(grown.model).encode(" сталь сталь", out_type=str)
+    assert unreachable_tokens(grown.model) == unreachable_tokens(base)
+    encoded = bare_processor(grown.model).encode(" сталь сталь", out_type=str)
     assert encoded == ["▁сталь", "▁сталь"]
 
 
 def test_a_limit_counts_rows_and_never_leaves_a_word_half_built(base: bytes) -> None:
-    grown = grow(base, ["加拿大", "钢铁"], CHINESE, limit=5)
+    grown = extend_bpe(base, ["加拿大", "钢铁"], CHINESE, limit=5)
     assert grown.added == ["加", "拿", "大", "加拿", "加拿大"]
-    assert grow(base, ["加拿大", "钢铁", "厂"], CHINESE, limit=4).added == ["钢", "铁", "钢铁", "厂"]
-    assert grow(base, ["加拿大"], CHINESE, limit=4).added == []
+    assert extend_bpe(base, ["加拿大", "钢铁", "厂"], CHINESE, limit=4).added == ["钢", "铁", "钢铁", "厂"]
+    assert extend_bpe(base, ["加拿大"], CHINESE, limit=4).added == []
 
 
 def test_every_ideograph_of_gb2312_is_there_once() -> None:
@@ -109,27 +109,27 @@ HAN = st.text(st.sampled_from("中国人民钢铁加拿大学生命大夫工厂�
 def test_whatever_is_asked_for_all_added_are_reachable_and_our_merges_are_sentencepieces(
     base: bytes, words: list[str], text: str
 ) -> None:
-    grown = grow(base, words, CHINESE)
-    assert set(unreachable(grown.model)) == set(unreachable(base))
+    grown = extend_bpe(base, words, CHINESE)
+    assert set(unreachable_tokens(grown.model)) == set(unreachable_tokens(base))
     assert set(words) <= {piece for piece, _, _ in pieces(grown.model)}
     scores = {piece: score for piece, score, kind in pieces(grown.model) if kind == NORMAL}
-    known = [symbol for symbol in reduce(text.replace(" ", "▁"), scores) if symbol in scores]
-    emitted = isolated(grown.model).encode(text, out_type=str)
+    known = [symbol for symbol in merge_symbols(text.replace(" ", "▁"), scores) if symbol in scores]
+    emitted = bare_processor(grown.model).encode(text, out_type=str)
     assert known == [piece for piece in emitted if not piece.startswith("<0x")]
-    assert isolated(grown.model).encode(ENGLISH) == isolated(base).encode(ENGLISH)
+    assert bare_processor(grown.model).encode(ENGLISH) == bare_processor(base).encode(ENGLISH)
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda: trained(model_type="unigram", vocab_size=300), "no BPE model"),
+        (lambda: trained(model_type="unigram", vocab_size=300), "not a BPE model"),
         (lambda: b"\xffnot a model", "no SentencePiece model"),
         (lambda: b"", "holds no pieces"),
     ],
 )
 def test_a_base_that_cannot_be_grown_is_refused(model, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        grow(model(), ["中国"], CHINESE)
+        extend_bpe(model(), ["中国"], CHINESE)
 
 
 def lines(folder: str, most: int) -> list[str]:
@@ -159,14 +159,14 @@ def test_a_real_base_grown_by_chinese_llamas_own_donor() -> None:
     """Beside Chinese-LLaMA's merge: fewer rows, fewer tokens on Chinese prose, nothing dead, English untouched."""
     base, donor = BASE.read_bytes(), DONOR.read_bytes()
     asked = sorted((piece for piece, _, kind in pieces(donor) if kind == NORMAL), key=len)
-    grown, theirs = grow(base, asked, CHINESE).model, as_chinese_llama_merges(base, donor)
-    assert unreachable(base) == unreachable(grown) == []
-    assert len(unreachable(theirs)) > 300
+    grown, theirs = extend_bpe(base, asked, CHINESE).model, as_chinese_llama_merges(base, donor)
+    assert unreachable_tokens(base) == unreachable_tokens(grown) == []
+    assert len(unreachable_tokens(theirs)) > 300
     assert len(pieces(grown)) < len(pieces(theirs))
     english = lines("en_books", 2000)
-    before, after, after_theirs = (isolated(model).encode(english) for model in (base, grown, theirs))
+    before, after, after_theirs = (bare_processor(model).encode(english) for model in (base, grown, theirs))
     assert before == after
     assert sum(one != other for one, other in zip(before, after_theirs, strict=True)) > 200
     chinese = ["".join(filter(CHINESE.holds, line)) for line in lines("zh_techdocs", 3000)]
-    counts = [sum(map(len, isolated(model).encode(chinese))) for model in (base, grown, theirs)]
+    counts = [sum(map(len, bare_processor(model).encode(chinese))) for model in (base, grown, theirs)]
     assert counts[1] < counts[2] < counts[0]

@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 import sentencepiece
 
-from tasks.vocab.bpe import isolated
-from tasks.vocab.candidates import Donor
-from tasks.vocab.extenders import emitted, extended, kind_of, piece_count, pieces_of, stands
+from tasks.vocab.bpe import bare_processor
+from tasks.vocab.candidates import CandidateVocabulary
+from tasks.vocab.extenders import count_emitted, extend_to, keeps_base, kind_of, tokens_of_script, vocabulary_size
 from tasks.vocab.scripts import CHINESE, Script
 
 BARE = Script("zh", CHINESE.ranges, (), spaced=False)
@@ -34,24 +34,26 @@ def test_a_row_that_the_text_never_uses_goes_to_another_candidate(base: bytes) -
     """铁厂 stands within 钢铁厂 alone: once that has a row, nothing is written with it, and 转炉 needs one."""
     runs = ["钢铁厂"] * 50 + ["转炉"] * 10
     characters = Counter("".join(runs))
-    donor = Donor(characters, Counter({"钢铁厂": 50, "铁厂": 50, "转炉": 10}))
-    growth = extended(base, donor, BARE, 8, lambda: runs)
-    assert len(growth.added) == 8
-    assert {"钢铁厂", "转炉"} <= set(growth.added)
-    assert "铁厂" not in growth.added or kind_of(base) == "unigram"
-    encoded = isolated(growth.model).encode(["钢铁厂", "转炉"], out_type=str)
+    donor = CandidateVocabulary(characters, Counter({"钢铁厂": 50, "铁厂": 50, "转炉": 10}))
+    extension = extend_to(base, donor, BARE, 8, lambda: runs)
+    assert len(extension.added) == 8
+    assert {"钢铁厂", "转炉"} <= set(extension.added)
+    assert "铁厂" not in extension.added or kind_of(base) == "unigram"
+    encoded = bare_processor(extension.model).encode(["钢铁厂", "转炉"], out_type=str)
     assert encoded == [["钢铁厂"], ["转炉"]]
-    assert stands(base, growth.model)
+    assert keeps_base(base, extension.model)
 
 
 def test_rows_that_nobody_else_wants_stay_with_what_is_there(base: bytes) -> None:
     runs = ["钢铁厂"] * 50
-    donor = Donor(Counter("".join(runs)), Counter({"钢铁": 50, "钢铁厂": 50}))
-    assert len(extended(base, donor, BARE, 5, lambda: runs).added) == 5
+    donor = CandidateVocabulary(Counter("".join(runs)), Counter({"钢铁": 50, "钢铁厂": 50}))
+    assert len(extend_to(base, donor, BARE, 5, lambda: runs).added) == 5
 
 
 def test_counts_and_pieces_of_a_script(base: bytes) -> None:
-    growth = extended(base, Donor(Counter("钢铁"), Counter({"钢铁": 1})), BARE, 3, lambda: ["钢铁", "铁"])
-    assert piece_count(growth.model) == piece_count(base) + 3
-    assert pieces_of(growth.model, CHINESE) == ["钢", "铁", "钢铁"]
-    assert emitted(growth.model, ["钢铁", "铁", "铁"])[-3:].tolist() == [0, 2, 1]
+    extension = extend_to(
+        base, CandidateVocabulary(Counter("钢铁"), Counter({"钢铁": 1})), BARE, 3, lambda: ["钢铁", "铁"]
+    )
+    assert vocabulary_size(extension.model) == vocabulary_size(base) + 3
+    assert tokens_of_script(extension.model, CHINESE) == ["钢", "铁", "钢铁"]
+    assert count_emitted(extension.model, ["钢铁", "铁", "铁"])[-3:].tolist() == [0, 2, 1]

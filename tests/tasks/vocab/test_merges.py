@@ -12,9 +12,9 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from model.errors import InputError
 from tasks.tokenizer.byte_level import piece_text
 from tasks.tokenizer.open import open_tokenizer, tokenizer_of
-from tasks.vocab.bpe import dead_pieces, grow_merges, pairs_of, prepared_merges, reduce_pairs
+from tasks.vocab.bpe import extend_byte_level, merge_pairs, parse_merges, prepare_byte_level, unreachable_byte_level
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.extenders import first_pieces, kind_of, piece_count, stands
+from tasks.vocab.extenders import keeps_base, kind_of, truncate_vocabulary, vocabulary_size
 from tasks.vocab.scripts import CHINESE, RUSSIAN
 from tasks.vocab.stage import build_vocab
 
@@ -43,12 +43,12 @@ def released() -> bytes:
 
 @pytest.fixture(scope="module")
 def base(released: bytes) -> bytes:
-    return prepared_merges(released, VocabConfig(base=ANY))
+    return prepare_byte_level(released, VocabConfig(base=ANY))
 
 
 def test_a_base_without_padding_gets_a_row_for_it(released: bytes, base: bytes) -> None:
-    before = piece_count(released)
-    assert piece_count(base) == before + 1
+    before = vocabulary_size(released)
+    assert vocabulary_size(base) == before + 1
     tokenizer = tokenizer_of(base)
     assert (tokenizer.eos, tokenizer.pad) == (0, before)
     assert [tokenizer.encode(text) for text in ENGLISH] == [
@@ -57,9 +57,9 @@ def test_a_base_without_padding_gets_a_row_for_it(released: bytes, base: bytes) 
 
 
 def test_new_pieces_begin_behind_the_rows_of_the_embedding(released: bytes) -> None:
-    model = prepared_merges(gpt2_shaped(("<|endoftext|>", "<|padding|>")), VocabConfig(base=ANY, embedding_rows=512))
-    assert piece_count(model) == 512
-    grown = grow_merges(model, ["钢"], CHINESE, 10)
+    model = prepare_byte_level(gpt2_shaped(("<|endoftext|>", "<|padding|>")), VocabConfig(base=ANY, embedding_rows=512))
+    assert vocabulary_size(model) == 512
+    grown = extend_byte_level(model, ["钢"], CHINESE, 10)
     assert tokenizer_of(grown.model).encode("钢") == [512 + len(grown.added) - 1]
     assert tokenizer_of(model).decode_bytes(range(450, 512)) == b""
 
@@ -67,34 +67,34 @@ def test_new_pieces_begin_behind_the_rows_of_the_embedding(released: bytes) -> N
 def test_a_character_of_three_bytes_takes_two_merges_and_its_neighbour_one(base: bytes) -> None:
     """U+94A2 and U+94A3 are E9 92 A2 and E9 92 A3."""
     assert piece_text("钢".encode()) not in json.loads(base)["model"]["vocab"]
-    grown = grow_merges(base, ["钢", "钣"], CHINESE, 10)
+    grown = extend_byte_level(base, ["钢", "钣"], CHINESE, 10)
     assert grown.added == ["\\xe9\\x92", "钢", "钣"]
     assert grown.intermediates == ["\\xe9\\x92"]
-    assert stands(base, grown.model)
+    assert keeps_base(base, grown.model)
 
 
 def test_later_words_rank_behind_earlier_ones(base: bytes) -> None:
     """The first word brings five merges, the second one. Were that one thought to come before the first's last, the
     third word would be built on a piece that BPE never leaves there."""
-    grown = grow_merges(base, ["中生", "生中", "中生中"], CHINESE, 10)
+    grown = extend_byte_level(base, ["中生", "生中", "中生中"], CHINESE, 10)
     assert json.loads(grown.model)["model"]["merges"][-1] == [piece_text(part.encode()) for part in ("中生", "中")]
-    assert dead_pieces(grown.model) == []
+    assert unreachable_byte_level(grown.model) == []
 
 
 def test_bytes_that_other_scripts_begin_with_are_never_joined(base: bytes) -> None:
     """U+FFE5, the full-width yen sign, begins with EF BF as U+FFFD does, which is no Chinese text."""
-    grown = grow_merges(base, ["￥", "，"], CHINESE, 10)
+    grown = extend_byte_level(base, ["￥", "，"], CHINESE, 10)
     assert grown.foreign == ["￥"]
     assert grown.added[-1] == "，"
 
 
 def test_a_word_that_the_splitter_cuts_is_left_out(base: bytes) -> None:
-    assert grow_merges(base, ["，钢"], CHINESE, 10).foreign == ["，钢"]
+    assert extend_byte_level(base, ["，钢"], CHINESE, 10).foreign == ["，钢"]
 
 
 def test_limits_and_blanks_before_words(base: bytes) -> None:
-    assert grow_merges(base, ["钢铁"], CHINESE, 3).added == []
-    grown = grow_merges(base, ["▁сталь"], RUSSIAN, 20)
+    assert extend_byte_level(base, ["钢铁"], CHINESE, 3).added == []
+    grown = extend_byte_level(base, ["▁сталь"], RUSSIAN, 20)
     assert grown.added[-1] == "▁сталь"
     tokenizer = tokenizer_of(grown.model)
     assert len(tokenizer.encode(" сталь")) == 1
@@ -102,10 +102,10 @@ def test_limits_and_blanks_before_words(base: bytes) -> None:
 
 def test_merges_are_applied_as_the_library_applies_them(base: bytes) -> None:
     parsed = json.loads(base)
-    ranks = {pair: rank for rank, pair in enumerate(pairs_of(parsed["model"]["merges"]))}
+    ranks = {pair: rank for rank, pair in enumerate(parse_merges(parsed["model"]["merges"]))}
     vocabulary = parsed["model"]["vocab"]
     for word in ("converter", " through", "naïve", "钢"):
-        symbols = reduce_pairs(list(piece_text(word.encode())), ranks)
+        symbols = merge_pairs(list(piece_text(word.encode())), ranks)
         assert [vocabulary[symbol] for symbol in symbols] == tokenizer_of(base).encode(word)
 
 
@@ -115,8 +115,8 @@ HAN = st.text(st.sampled_from("中国人民钢铁加拿大学生命"), min_size=
 @settings(max_examples=40, deadline=None)
 @given(words=st.lists(HAN, max_size=15), text=st.text(st.sampled_from("中国人民钢铁 theé—\n"), max_size=30))
 def test_whatever_is_asked_for_all_whole_characters_are_emitted(base: bytes, words: list[str], text: str) -> None:
-    grown = grow_merges(base, words, CHINESE, 1000)
-    assert set(dead_pieces(grown.model)) == set(dead_pieces(base))
+    grown = extend_byte_level(base, words, CHINESE, 1000)
+    assert set(unreachable_byte_level(grown.model)) == set(unreachable_byte_level(base))
     assert set(words) <= {*grown.added, *grown.known}
     before, after = tokenizer_of(base), tokenizer_of(grown.model)
     assert [before.encode(line) for line in ENGLISH[:9]] == [after.encode(line) for line in ENGLISH[:9]]
@@ -132,7 +132,7 @@ def test_the_stage_extends_a_tokenizer_json(context, make_documents, released: b
     vocab = build_vocab(context, documents, VocabConfig(base=path, extend={"zh": 90, "ru": 100}))
     tokenizer = open_tokenizer(vocab)
     assert kind_of(tokenizer.model) == "byte-level"
-    assert tokenizer.vocab_size == piece_count(released) + 1 + 190
+    assert tokenizer.vocab_size == vocabulary_size(released) + 1 + 190
     facts = vocab.report.facts["vocabulary"]
     assert (facts["model_type"], facts["base"]["besides"]) == ("byte-level", 1)
     told = facts["languages"]["en"]
@@ -140,12 +140,12 @@ def test_the_stage_extends_a_tokenizer_json(context, make_documents, released: b
     assert told["tokens"][1] < 0.5 * told["tokens"][0]
     assert told["byte_share"][1] < told["byte_share"][0]
     assert all(tokenizer.decode(tokenizer.encode(text)) == text for text in [*ENGLISH, *CHINESE_TEXT, *RUSSIAN_TEXT])
-    before = tokenizer_of(first_pieces(tokenizer.model, piece_count(released) + 1))
+    before = tokenizer_of(truncate_vocabulary(tokenizer.model, vocabulary_size(released) + 1))
     assert before.encode("钢铁 сталь") == tokenizer_of(released_with_padding(released)).encode("钢铁 сталь")
 
 
 def released_with_padding(released: bytes) -> bytes:
-    return prepared_merges(released, VocabConfig(base=ANY))
+    return prepare_byte_level(released, VocabConfig(base=ANY))
 
 
 @pytest.mark.parametrize(

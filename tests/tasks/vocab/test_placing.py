@@ -16,15 +16,15 @@ from model.errors import InputError
 from tasks.tokenizer.model_file import BYTE, NORMAL, read_model
 from tasks.tokenizer.open import open_tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
-from tasks.vocab.base import prepared_base
-from tasks.vocab.bpe import isolated, unreachable
-from tasks.vocab.candidates import Donor, train_donor
+from tasks.vocab.base import prepare_base
+from tasks.vocab.bpe import bare_processor, unreachable_tokens
+from tasks.vocab.candidates import CandidateVocabulary, train_candidates
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.extend import check_extension
 from tasks.vocab.scripts import CHINESE, RUSSIAN, Script
 from tasks.vocab.special_tokens import CONTROL
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.unigram import MARGIN, SPREAD, best_rival, place
+from tasks.vocab.unigram import MARGIN, SPREAD, best_alternative, extend_unigram
 
 SOURCE_LINES = Path(argparse.__file__).read_text(encoding="utf-8").split("\n")
 ENGLISH = [" ".join(line.split()) for line in SOURCE_LINES if line.split()]
@@ -56,7 +56,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def base(released: Path) -> bytes:
-    return prepared_base(VocabConfig.model_validate({"base": released, **T5}))
+    return prepare_base(VocabConfig.model_validate({"base": released, **T5}))
 
 
 def test_new_pieces_begin_behind_the_sentinels_the_rows_and_the_bytes(released: Path, base: bytes) -> None:
@@ -66,7 +66,7 @@ def test_new_pieces_begin_behind_the_sentinels_the_rows_and_the_bytes(released: 
     assert ours[PIECES + SENTINELS - 1].piece == "<extra_id_0>"
     assert {piece.type for piece in ours[PIECES:ROWS]} == {CONTROL}
     assert [piece.type for piece in ours[ROWS:]] == [BYTE] * 256
-    grown = place(base, train_donor(lambda: ["钢铁厂"] * 9, 2, 1.0), BARE, 5)
+    grown = extend_unigram(base, train_candidates(lambda: ["钢铁厂"] * 9, 2, 1.0), BARE, 5)
     added = read_model(grown.model).pieces[ROWS + 256 :]
     assert [piece.piece for piece in added] == grown.added == ["钢", "铁", "厂", "钢铁", "钢铁厂"]
 
@@ -81,8 +81,8 @@ def test_a_sentinel_in_a_text_is_text(base: bytes) -> None:
 
 def test_fewer_rows_than_pieces_are_refused(released: Path) -> None:
     config = VocabConfig(base=released, normaliser="none", sentinels=SENTINELS, embedding_rows=PIECES)
-    with pytest.raises(InputError, match=r"has 600 pieces and 10 sentinels, more than 600 rows"):
-        prepared_base(config)
+    with pytest.raises(InputError, match=r"has 600 tokens and 10 sentinels, more than 600 rows"):
+        prepare_base(config)
 
 
 def test_bytes_stand_in_for_what_was_unknown_and_other_text_keeps_its_ids(released: Path, base: bytes) -> None:
@@ -98,27 +98,27 @@ def test_bytes_stand_in_for_what_was_unknown_and_other_text_keeps_its_ids(releas
 
 def test_a_piece_stands_above_the_best_way_to_write_it_with_shorter_ones() -> None:
     scores = {"a": -1.0, "b": -2.0, "ab": -2.5, "c": -4.0}
-    assert best_rival("ab", scores, -9.0) == -3.0
-    assert best_rival("abc", scores, -9.0) == -6.5
-    assert best_rival("xa", scores, -9.0) == -10.0
-    assert best_rival("a", scores, -9.0) == -9.0
+    assert best_alternative("ab", scores, -9.0) == -3.0
+    assert best_alternative("abc", scores, -9.0) == -6.5
+    assert best_alternative("xa", scores, -9.0) == -10.0
+    assert best_alternative("a", scores, -9.0) == -9.0
 
 
 def test_a_piece_has_the_score_of_its_count_or_a_little_more_than_its_rival(base: bytes) -> None:
-    donor = Donor(Counter({"钢": 50, "铁": 50}), Counter({"钢铁": 1}))
-    scores = {piece.piece: piece.score for piece in read_model(place(base, donor, BARE, 3).model).pieces}
+    donor = CandidateVocabulary(Counter({"钢": 50, "铁": 50}), Counter({"钢铁": 1}))
+    scores = {piece.piece: piece.score for piece in read_model(extend_unigram(base, donor, BARE, 3).model).pieces}
     assert scores["钢"] == pytest.approx(math.log(50.5 / 100), abs=1e-6)
     assert math.log(1.5 / 100) < scores["钢"] + scores["铁"]
     assert MARGIN < scores["钢铁"] - scores["钢"] - scores["铁"] < (1 + SPREAD) * MARGIN
-    frequent = Donor(Counter({"钢": 50, "铁": 50}), Counter({"钢铁": 40}))
-    scores = {piece.piece: piece.score for piece in read_model(place(base, frequent, BARE, 3).model).pieces}
+    frequent = CandidateVocabulary(Counter({"钢": 50, "铁": 50}), Counter({"钢铁": 40}))
+    scores = {piece.piece: piece.score for piece in read_model(extend_unigram(base, frequent, BARE, 3).model).pieces}
     assert scores["钢铁"] == pytest.approx(math.log(40.5 / 100), abs=1e-6)
 
 
 def test_two_ways_to_cut_a_text_never_tie(base: bytes) -> None:
     """中国 + 人 and 中 + 国人 would, if each word stood above its characters by the same."""
-    donor = Donor(Counter({"中": 50, "国": 50, "人": 50}), Counter({"中国": 1, "国人": 1}))
-    scores = {piece.piece: piece.score for piece in read_model(place(base, donor, BARE, 5).model).pieces}
+    donor = CandidateVocabulary(Counter({"中": 50, "国": 50, "人": 50}), Counter({"中国": 1, "国人": 1}))
+    scores = {piece.piece: piece.score for piece in read_model(extend_unigram(base, donor, BARE, 5).model).pieces}
     assert abs(scores["中国"] + scores["人"] - scores["中"] - scores["国人"]) > MARGIN
 
 
@@ -129,11 +129,11 @@ HAN = st.text(st.sampled_from("中国人民钢铁加拿大学生命大夫"), min
 @given(words=st.dictionaries(HAN, st.integers(1, 1000), max_size=25))
 def test_whatever_the_counts_every_placed_piece_is_emitted(base: bytes, words: dict[str, int]) -> None:
     characters = Counter("".join(words) * 100 + "中国")
-    donor = Donor(characters, Counter({word: count for word, count in words.items() if len(word) > 1}))
-    grown = place(base, donor, BARE, 1000)
-    assert set(unreachable(grown.model)) == set(unreachable(base))
+    donor = CandidateVocabulary(characters, Counter({word: count for word, count in words.items() if len(word) > 1}))
+    grown = extend_unigram(base, donor, BARE, 1000)
+    assert set(unreachable_tokens(grown.model)) == set(unreachable_tokens(base))
     assert {word for word in words if len(word) > 1} <= set(grown.added)
-    assert isolated(grown.model).encode(ENGLISH[:20]) == isolated(base).encode(ENGLISH[:20])
+    assert bare_processor(grown.model).encode(ENGLISH[:20]) == bare_processor(base).encode(ENGLISH[:20])
 
 
 def test_base_pieces_of_the_same_script_stay_alive() -> None:
@@ -141,7 +141,9 @@ def test_base_pieces_of_the_same_script_stay_alive() -> None:
     base = t5_shaped([*ENGLISH, *RUSSIAN_TEXT * 9], vocab_size=640, character_coverage=1.0, byte_fallback=False)
     mine = {piece.piece for piece in read_model(base).pieces if piece.type == NORMAL and RUSSIAN.admits(piece.piece)}
     halves = {half for word in mine if len(word) > 3 for half in (word[:2], word[2:])} - mine
-    grown = place(base, Donor(Counter("".join(mine)), Counter(dict.fromkeys(halves, 100))), RUSSIAN, len(halves))
+    grown = extend_unigram(
+        base, CandidateVocabulary(Counter("".join(mine)), Counter(dict.fromkeys(halves, 100))), RUSSIAN, len(halves)
+    )
     assert halves
     assert halves <= set(grown.added)
     check_extension(base, grown.model)

@@ -11,9 +11,9 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from tasks.common.text import is_unspaced
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.wordpiece import from_vocab_txt
-from tasks.vocab.candidates import train_donor
+from tasks.vocab.candidates import train_candidates
 from tasks.vocab.config import Language
-from tasks.vocab.extenders import extended, never_emitted, reader
+from tasks.vocab.extenders import extend_to, make_normaliser, unreachable
 from tasks.vocab.scripts import SCRIPTS
 
 ENGLISH = [
@@ -85,13 +85,13 @@ def base(request: pytest.FixtureRequest) -> bytes:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_all_rows_are_emitted_and_old_text_stands(base: bytes, name: str):
-    script, read = SCRIPTS[name], reader(base)
+    script, read = SCRIPTS[name], make_normaliser(base)
     texts = [f"{TEXTS[name]} {number}" for number in range(30)]
     runs = [run for text in texts for run in script.runs(read(text))]
     rows = ROWS[tokenizer_of(base).exact]
-    grown = extended(base, train_donor(lambda: runs, 100, 1.0), script, rows, lambda: runs)
+    grown = extend_to(base, train_candidates(lambda: runs, 100, 1.0), script, rows, lambda: runs)
     assert len(grown.added) == rows
-    assert set(never_emitted(grown.model)) <= set(never_emitted(base))
+    assert set(unreachable(grown.model)) <= set(unreachable(base))
     before, after = tokenizer_of(base), tokenizer_of(grown.model)
     assert [before.encode(text) for text in ENGLISH[:9]] == [after.encode(text) for text in ENGLISH[:9]]
     if before.exact:

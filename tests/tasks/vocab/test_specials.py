@@ -14,11 +14,11 @@ from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.model_file import read_model
 from tasks.tokenizer.open import open_tokenizer, tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
-from tasks.vocab.base import prepared_base
+from tasks.vocab.base import prepare_base
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.special_tokens import USER_DEFINED, check_special, cut_apart
+from tasks.vocab.special_tokens import USER_DEFINED, break_special_names, check_special
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.train import train_merges, train_pieces
+from tasks.vocab.train import train_byte_level, train_sentencepiece
 
 BERT = ("[CLS]", "[SEP]", "[MASK]")
 TEXTS = [f"A page shows [MASK] and [CLS] and <extra_id_0> and </s> {number} times, it says." for number in range(90)]
@@ -30,8 +30,8 @@ KINDS = ("bpe", "unigram", "byte_level")
 def trained(model_type: str, **options: object) -> Tokenizer:
     config = VocabConfig.model_validate({"vocab_size": 420, "model_type": model_type, **options})
     if model_type == "byte_level":
-        return tokenizer_of(train_merges(TEXTS, config))
-    return SentencePieceTokenizer(train_pieces(TEXTS, config))
+        return tokenizer_of(train_byte_level(TEXTS, config))
+    return SentencePieceTokenizer(train_sentencepiece(TEXTS, config))
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -108,7 +108,7 @@ def test_a_base_that_cuts_them_out_of_text_does_so_no_more(tmp_path):
     path = tmp_path / "base.model"
     path.write_bytes(model.SerializeToString())
     assert SentencePieceTokenizer(path.read_bytes()).encode("[MASK]") == [420]
-    tokenizer = SentencePieceTokenizer(prepared_base(VocabConfig(base=path, special_tokens=("[MASK]",))))
+    tokenizer = SentencePieceTokenizer(prepare_base(VocabConfig(base=path, special_tokens=("[MASK]",))))
     assert (tokenizer.mask, tokenizer.vocab_size) == (420, 421)
     assert 420 not in tokenizer.encode("[MASK]")
 
@@ -117,8 +117,8 @@ def test_a_base_that_cuts_them_out_of_text_does_so_no_more(tmp_path):
 def test_an_ordinary_piece_of_the_base_cannot_become_one(tmp_path, model_type: str):
     path = tmp_path / "base.model"
     path.write_bytes(trained(model_type).model)
-    with pytest.raises(InputError, match=r"`er` cannot become a special token: the base has an ordinary piece"):
-        prepared_base(VocabConfig(base=path, special_tokens=("er",)))
+    with pytest.raises(InputError, match=r"`er` cannot become a special token: the base has an ordinary token"):
+        prepare_base(VocabConfig(base=path, special_tokens=("er",)))
 
 
 def test_a_piece_that_is_both_special_and_ordinary_is_refused():
@@ -126,7 +126,7 @@ def test_a_piece_that_is_both_special_and_ordinary_is_refused():
     parsed = json.loads(trained("byte_level").model)
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     parsed["added_tokens"].append({"id": parsed["model"]["vocab"]["er"], "content": "er", **flags})
-    with pytest.raises(InputError, match="`er` is both a special token and an ordinary piece"):
+    with pytest.raises(InputError, match="`er` is both a special token and an ordinary token"):
         check_special(tokenizer_of(json.dumps(parsed).encode()), ())
 
 
@@ -136,18 +136,18 @@ def test_one_that_is_missing_is_named():
 
 
 def test_names_are_cut_after_their_first_character_wherever_they_begin():
-    assert list(cut_apart(["x[M] aaa", "b"], ["[M]", "aa"])) == ["x[\nM] a\na\na", "b"]
+    assert list(break_special_names(["x[M] aaa", "b"], ["[M]", "aa"])) == ["x[\nM] a\na\na", "b"]
 
 
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({"special_tokens": ["[CLS]", "[CLS]"]}, "stands there twice"),
+        ({"special_tokens": ["[CLS]", "[CLS]"]}, "listed twice"),
         ({"special_tokens": ["x"]}, "two visible characters"),
         ({"special_tokens": ["a b"]}, "two visible characters"),
         ({"special_tokens": ["<extra_id_7>"]}, "every vocabulary may have"),
         ({"special_tokens": ["</s>"]}, "every vocabulary may have"),
-        ({"vocab_size": 350, "sentinels": 100}, "350 leave 250 pieces for text"),
+        ({"vocab_size": 350, "sentinels": 100}, "350 leaves 250 tokens for text"),
     ],
 )
 def test_names_and_sizes_that_cannot_serve_are_refused(settings_: dict[str, object], message: str):

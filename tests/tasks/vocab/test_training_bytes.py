@@ -13,17 +13,17 @@ from tasks.tokenizer.base import BOS, EOS, PAD, UNK
 from tasks.tokenizer.open import open_tokenizer, tokenizer_of
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.train import train_merges
+from tasks.vocab.train import train_byte_level
 
 TEXTS = [Path(argparse.__file__).read_text(encoding="utf-8")]
 AGAIN = """
 import argparse, hashlib
 from pathlib import Path
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.train import train_merges
+from tasks.vocab.train import train_byte_level
 texts = [line for line in Path(argparse.__file__).read_text().splitlines(keepends=True)]
 config = VocabConfig(vocab_size=900, model_type="byte_level")
-print(hashlib.sha256(train_merges(texts, config)).hexdigest())
+print(hashlib.sha256(train_byte_level(texts, config)).hexdigest())
 """
 
 
@@ -32,7 +32,7 @@ def config(**options: object) -> VocabConfig:
 
 
 def test_the_vocabulary_has_the_size_asked_for_and_the_special_tokens_of_all_others() -> None:
-    tokenizer = tokenizer_of(train_merges(TEXTS, config()))
+    tokenizer = tokenizer_of(train_byte_level(TEXTS, config()))
     assert tokenizer.vocab_size == 600
     assert (tokenizer.unk, tokenizer.bos, tokenizer.eos, tokenizer.pad) == (UNK, BOS, EOS, PAD)
     assert len(tokenizer.encode(TEXTS[0])) < 0.5 * len(TEXTS[0])
@@ -41,7 +41,7 @@ def test_the_vocabulary_has_the_size_asked_for_and_the_special_tokens_of_all_oth
 
 def test_digits_are_pieces_of_their_own_where_asked() -> None:
     texts = [*TEXTS, *["in 2015 and 2016 and 2015"] * 50]
-    split, joined = (tokenizer_of(train_merges(texts, config(split_digits=split))) for split in (True, False))
+    split, joined = (tokenizer_of(train_byte_level(texts, config(split_digits=split))) for split in (True, False))
     assert [split.decode([token]) for token in split.encode("in 2015")][-4:] == ["2", "0", "1", "5"]
     assert [joined.decode([token]) for token in joined.encode("in 2015")] == ["in", " 2015"]
 
@@ -56,8 +56,8 @@ def test_threads_change_no_byte() -> None:
 
 
 def test_text_too_small_says_how_many_pieces_it_gives() -> None:
-    with pytest.raises(InputError, match=r"900 pieces were asked for.*gives \d+ at most") as caught:
-        train_merges(["a small text"] * 3, config(vocab_size=900))
+    with pytest.raises(InputError, match=r"vocab_size is 900.*gives \d+ tokens at most") as caught:
+        train_byte_level(["a small text"] * 3, config(vocab_size=900))
     most = int(str(caught.value).split("gives ")[1].split()[0])
     assert 260 < most < 300
 

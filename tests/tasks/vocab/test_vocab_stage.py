@@ -16,12 +16,12 @@ from tasks.vocab.corpus import (
     LONGEST_LINE,
     bytes_by_source,
     count_documents,
-    planned_bytes,
-    sampled_texts,
+    plan_bytes,
+    sample_texts,
     training_lines,
 )
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.train import train_pieces
+from tasks.vocab.train import train_sentencepiece
 
 PROSE = "It was the best of times, it was the worst of times, it was the age of wisdom number {}. "
 CODE = "def function_{}(value):\n    return value + {}\n"
@@ -52,7 +52,7 @@ def test_artifact_holds_a_working_tokenizer_and_its_facts(context, documents):
 def test_training_again_gives_the_same_file(model_type):
     config = VocabConfig(vocab_size=600, model_type=model_type)
     texts = [Path(argparse.__file__).read_text(encoding="utf-8")]
-    assert train_pieces(texts, config) == train_pieces(texts, config)
+    assert train_sentencepiece(texts, config) == train_sentencepiece(texts, config)
 
 
 def test_the_cut_into_parts_does_not_change_the_file(context, make_documents):
@@ -64,7 +64,7 @@ def test_the_cut_into_parts_does_not_change_the_file(context, make_documents):
 
 
 def test_text_too_small_says_how_many_pieces_it_gives(context, documents):
-    with pytest.raises(InputError, match=r"5000 pieces were asked for.* gives \d+ at most.*vocab_size = "):
+    with pytest.raises(InputError, match=r"vocab_size is 5000.* gives \d+ tokens at most.*vocab_size = "):
         build_vocab(context, documents, VocabConfig(vocab_size=5000))
 
 
@@ -72,16 +72,16 @@ def test_text_too_small_says_how_many_pieces_it_gives(context, documents):
 def test_the_number_of_pieces_named_in_the_error_can_be_had(model_type):
     texts = [text for part in PARTS for _, text in part]
     with pytest.raises(InputError) as caught:
-        train_pieces(texts, VocabConfig(vocab_size=5000, model_type=model_type))
+        train_sentencepiece(texts, VocabConfig(vocab_size=5000, model_type=model_type))
     most = int(str(caught.value).split("vocab.vocab_size = ")[1].split()[0])
     config = VocabConfig(vocab_size=most, model_type=model_type)
-    assert SentencePieceTokenizer(train_pieces(texts, config)).vocab_size == most
+    assert SentencePieceTokenizer(train_sentencepiece(texts, config)).vocab_size == most
 
 
 def test_more_characters_than_pieces_names_both_cures():
     han = ["".join(map(chr, range(0x4E00, 0x4E00 + 900)))]
     with pytest.raises(InputError, match=r"vocab_size above 1160, or lower vocab.character_coverage"):
-        train_pieces(han, VocabConfig(vocab_size=500, character_coverage=1.0))
+        train_sentencepiece(han, VocabConfig(vocab_size=500, character_coverage=1.0))
 
 
 def test_a_source_without_weight_is_named(context, documents):
@@ -97,10 +97,10 @@ def test_no_text_at_all_is_an_input_error(context, make_documents):
 def test_sample_follows_weights_and_never_passes_its_plan(documents):
     sizes = bytes_by_source(count_documents(documents))
     assert sizes["prose"] == sum(len(text) for source, text in PARTS[0] if source == "prose")
-    plan = planned_bytes(sizes, {"prose": 3.0, "code": 1.0}, 4000)
+    plan = plan_bytes(sizes, {"prose": 3.0, "code": 1.0}, 4000)
     assert plan == {"code": 1000, "prose": 3000}
     taken = {"code": 0, "prose": 0}
-    for source, text in sampled_texts(documents, sizes, plan, seed=3):
+    for source, text in sample_texts(documents, sizes, plan, seed=3):
         taken[source] += len(text)
     assert taken["code"] <= 1000
     assert taken["prose"] <= 3000
@@ -110,7 +110,7 @@ def test_sample_follows_weights_and_never_passes_its_plan(documents):
 def test_a_larger_plan_only_adds_documents(documents):
     sizes = bytes_by_source(count_documents(documents))
     small, large = (
-        {text for _, text in sampled_texts(documents, sizes, {"prose": share}, seed=3)} for share in (3000, 6000)
+        {text for _, text in sample_texts(documents, sizes, {"prose": share}, seed=3)} for share in (3000, 6000)
     )
     assert small < large or {text[:200] for text in small} <= {text[:200] for text in large}
 

@@ -26,7 +26,7 @@ from flows.reports.page.render import inline_script
 from flows.reports.summary import print_summary
 from model.checksummed_json import write_sealed
 from model.data.schema import EVENTS, METRICS, STEPS
-from tasks.vocab.comparison import UNTOLD
+from tasks.vocab.comparison import UNKNOWN_LANGUAGE
 
 NEVER_CLOSED = {"meta", "link", "br", "img", "hr"}
 PICTURES = (
@@ -268,7 +268,7 @@ def test_a_trained_vocabulary_is_told_source_by_source(
 
 def test_documents_that_name_no_language_are_called_so(make: Callable[..., Any], tmp_path: Path, made_run: Any):
     vocabulary = collect_metrics(made_run.record)["vocabulary"]
-    languages = {UNTOLD: vocabulary["languages"]["zh"]}
+    languages = {UNKNOWN_LANGUAGE: vocabulary["languages"]["zh"]}
     made = make(tmp_path, facts={"vocab": {"vocabulary": {**vocabulary, "languages": languages}}})
     assert '<td class="title">not told</td>' in write_page(made.folder, made.root).read_text()
     console = Console(file=io.StringIO(), width=100, color_system=None)
