@@ -253,6 +253,6 @@ def _both(after: Artifact, before: Artifact) -> bool:
 
 def mean_bits(evaluated: Artifact) -> float | None:
     """Return bits per byte of held-out text, mean of the sources, under the name of the network's kind."""
-    headline: Mapping[str, float | None] = evaluated.report.facts.get("headline", {})
+    key_figures: Mapping[str, float | None] = evaluated.report.facts.get("headline", {})
     names = ("heldout/all", "heldout/all/pseudo_bits_per_byte", "heldout/all/target_bits_per_byte")
     return next((key_figures[name] for name in names if key_figures.get(name) is not None), None)
