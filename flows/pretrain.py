@@ -28,7 +28,7 @@ from flows.recipe.form import (
 from flows.recipe.load import open_recipe
 from flows.recipe.schema import Recipe
 from flows.reports.page.page import write_run_page
-from flows.reports.prefect.watcher import dashboard
+from flows.reports.prefect.watcher import prefect_artifacts
 from flows.runs.lifecycle import check_crashes, ended_with_its_run, tell_error, worth_another_run
 from flows.runs.pipeline import walk
 from flows.runs.record import leave_end
@@ -72,7 +72,7 @@ def pretrain(
         root = open_root(root).resolve()
         check_crashes()
         chosen = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, settings(changes), limit)
-        with ended_with_its_run(), dashboard() as shown:
+        with ended_with_its_run(), prefect_artifacts() as shown:
             run = start_run(chosen, root, **asked, force=force, run_id=run_id)
             log.info("run %s of recipe %s under %s", run.run_id, chosen.name, root)
             shown.name_run(chosen.name, run.run_id)

@@ -32,13 +32,13 @@ def ls(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
         from rich.markup import escape
         from rich.table import Table
 
-        from flows.reports.terminal import model_told, stages_told
+        from flows.reports.terminal import format_model, format_stage_outcomes
 
         table = Table(box=None, header_style="bold", pad_edge=False)
         for column in ("run", "recipe", "model", "state", "stages"):
             table.add_column(column)
         for record in runs:
-            model, told = model_told(record["model"]), stages_told(record)
+            model, told = format_model(record["model"]), format_stage_outcomes(record)
             table.add_row(record["run_id"], escape(record["recipe_name"]), model, record["state"], told)
         console().print(table if runs else f"no runs under {escape(str(root))} yet; begin one: `bessemer run RECIPE`")
 
@@ -92,12 +92,12 @@ def why(
             console().print(hint, style="dim", markup=False)
         for sentence in others:
             console().print(sentence, markup=False)
-        from flows.reports.terminal import tell_life, tell_reject
+        from flows.reports.terminal import print_document_history, print_rejected_record
 
         for life in lives:
-            tell_life(life, console())
+            print_document_history(life, console())
         for reject in rejects[:MOST_LIVES]:
-            tell_reject(reject, console())
+            print_rejected_record(reject, console())
         if len(found) > MOST_LIVES:
             console().print(f"... and {len(found) - MOST_LIVES} more documents match; give a longer id or path")
 
@@ -118,9 +118,9 @@ def step(
             print_json(told)
             return
         tell_run(record)
-        from flows.reports.terminal import tell_step
+        from flows.reports.terminal import print_step
 
-        tell_step(told, record["run_id"], console())
+        print_step(told, record["run_id"], console())
 
 
 def report(
@@ -198,7 +198,7 @@ def leaks(
 ) -> None:
     """Name every benchmark item as leaked (and where), clean, or unmatchable; without a name, count them."""
     with told_errors():
-        from flows.reports.terminal import STATES, count_states, list_items, states_told
+        from flows.reports.terminal import STATES, count_states, format_item_states, list_items
         from flows.runs.lineage import open_run, run_artifacts
         from model.errors import RecipeError
 
@@ -214,14 +214,14 @@ def leaks(
             print_json({"benchmarks": counts, "items": items})
             return
         tell_run(record)
-        from flows.reports.terminal import leak_counts_table, tell_item
+        from flows.reports.terminal import leak_counts_table, print_benchmark_item
 
         if not names:
             console().print(leak_counts_table(counts) if counts else "the run checked no benchmarks")
             return
         for item in items:
-            tell_item(item, console())
-        console().print(states_told(items))
+            print_benchmark_item(item, console())
+        console().print(format_item_states(items))
 
 
 def compare(
@@ -259,9 +259,9 @@ def compare(
             return
         from rich.markup import escape
 
-        from flows.reports.comparison_page import tell_comparison
+        from flows.reports.comparison_page import print_comparison
 
         shown = console()
-        tell_comparison(found, shown)
+        print_comparison(found, shown)
         if path is not None:
             shown.print(f"[bold]page[/] {escape(str(path))}", soft_wrap=True)

@@ -61,7 +61,7 @@ def export_metrics(
     """
     with told_errors():
         from flows.metrics.run_metrics import open_artifacts
-        from flows.reports.trackers import training_of
+        from flows.reports.trackers import read_training
         from flows.runs.lineage import open_run
         from flows.runs.record import read_recipe
         from model.errors import RecipeError
@@ -70,7 +70,7 @@ def export_metrics(
             raise RecipeError("export-metrics: say for which program: --tensorboard FOLDER, --wandb FOLDER, or both")
         record = open_run(root, run_id, needs="train")
         tell_run(record)
-        training = training_of(open_artifacts(record))
+        training = read_training(open_artifacts(record))
         if tensorboard is not None:
             from flows.reports.trackers import write_tensorboard
 

@@ -58,13 +58,13 @@ def bases(
     """
     with told_errors():
         from flows.models.tokenizers import compare_bases
-        from flows.reports.terminal import bases_table
+        from flows.reports.terminal import tokenizers_table
 
         found = compare_bases(text, files, score_bytes)
         if as_json:
             print_json(found)
         else:
-            console().print(bases_table(found))
+            console().print(tokenizers_table(found))
             for line in found:
                 if line["note"]:
                     console().print(f"{line['path']}: no bits per byte: {line['note']}", style="yellow", markup=False)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flows.metrics.formatting import compact
-from flows.reports.page.render import write_drawn
+from flows.reports.page.render import write_figures
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import recipe_of
 from model.checksummed_json import write_sealed
@@ -138,7 +138,7 @@ def write_report(found: dict[str, Any], root: Path) -> dict[str, str]:
     write_atomically(paths["markdown"], as_markdown(found).encode())
     page = folder / "page.html"
     figures = {"size": size_figure(found), "alone": alone_figure(found)}
-    write_drawn(
+    write_figures(
         "flows.experiments.trials", "components.html", figures, page, found=found, compact=compact, within=WITHIN
     )
     return {**{name: str(path) for name, path in paths.items()}, "page": str(page)}

@@ -22,7 +22,7 @@ from flows.experiments.trial_log import Trial
 from flows.experiments.trials import as_setting
 from flows.metrics.formatting import duration
 from flows.recipe.load import apply_setting
-from flows.reports.page.render import write_drawn
+from flows.reports.page.render import write_figures
 from model.files import write_atomically
 
 FEWEST_FOR_IMPORTANCE = 6
@@ -44,7 +44,7 @@ def write_page(study: Study, lines: list[dict[str, Any]], path: Path) -> Path:
         "best": None if best is None else best.number,
         "told": told_value,
     }
-    write_drawn("flows.experiments.search", "page.html", _figures(study, lines), path, **view)
+    write_figures("flows.experiments.search", "page.html", _figures(study, lines), path, **view)
     return path
 
 

@@ -28,7 +28,7 @@ def export_transformers(root: Path, model: str, folder: Path, licence: str | Non
     declared for the model. Raises InputError where the folder holds something, RecipeError where no class computes the
     network, or where the licence conflicts with those of the text.
     """
-    from flows.reports.model_card import model_card, run_to_tell
+    from flows.reports.model_card import find_model_run, model_card
     from model.huggingface.io import export_network
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -40,7 +40,7 @@ def export_transformers(root: Path, model: str, folder: Path, licence: str | Non
             f"export: the model in {trained.folder} is a BERT that was fine-tuned, whose head no class is written for."
             f" Export the model that it was fine-tuned from."
         )
-    record = run_to_tell(root, model, trained.folder)
+    record = find_model_run(root, model, trained.folder)
     if licence is not None:
         _check_terms(root, record, model, licence)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from flows.nightly.start import begun
 from flows.planning.start_run import start_run
 from flows.recipe.schema import Recipe
 from flows.reports.page.page import write_run_page
-from flows.reports.prefect.watcher import dashboard
+from flows.reports.prefect.watcher import prefect_artifacts
 from flows.runs.lifecycle import check_crashes, ended_with_its_run, tell_error, tell_event, worth_another_run
 from flows.runs.pipeline import walk
 from flows.runs.record import leave_end
@@ -65,7 +65,7 @@ def nightly(
 
 def _down_the_road(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
     log = get_run_logger()
-    with dashboard() as shown:
+    with prefect_artifacts() as shown:
         run = start_run(recipe, root, run_id=run_id)
         log.info("run %s of recipe %s under %s", run.run_id, recipe.name, root)
         shown.name_run(recipe.name, run.run_id)

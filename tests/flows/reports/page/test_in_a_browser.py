@@ -114,7 +114,7 @@ def test_a_point_of_the_loss_leads_to_the_documents_of_its_step(made_run: Any, b
     assert not shown.is_visible("#step-7")
     shown.evaluate("document.getElementById('figure-training').emit('plotly_click', { points: [{ customdata: 7 }] })")
     assert shown.is_visible("#step-7 .example")
-    assert "bessemer step 20270115T080000Z-abcdef 7 --root" in shown.inner_text("#step-command")
+    assert "bessemer data step 20270115T080000Z-abcdef 7 --root" in shown.inner_text("#step-command")
     assert [one.get_attribute("data-step") for one in shown.query_selector_all("details.step[open]")] == ["7"]
     assert wrong == []
 
