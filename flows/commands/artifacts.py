@@ -40,17 +40,17 @@ def explain(
     the same bytes stops the wave there.
     """
     with told_errors():
-        from flows.planning.explain import explain as foresee
+        from flows.planning.explain import forecast_stages
         from flows.recipe.load import open_recipe
 
         root = root.resolve()
-        forecasts = foresee(open_recipe(recipe, root, settings or (), share(limit)), root)
+        forecasts = forecast_stages(open_recipe(recipe, root, settings or (), share(limit)), root)
         if as_json:
             print_json([forecast.to_json() for forecast in forecasts])
             return
-        from flows.planning.explain_report import tell_forecasts
+        from flows.planning.explain_report import print_forecasts
 
-        tell_forecasts(forecasts, console(), every=every)
+        print_forecasts(forecasts, console(), every=every)
 
 
 def accept(
@@ -81,7 +81,7 @@ def accept(
     change, and runs say `accepted`. `bessemer run --force --only STAGE` puts the word to the test.
     """
     with told_errors():
-        from flows.planning.explain_report import tell_proposal
+        from flows.planning.explain_report import print_proposal
         from flows.recipe.load import open_recipe
         from flows.runs import accept as accepting
         from model.errors import RecipeError
@@ -95,7 +95,7 @@ def accept(
         written: list[dict[str, object]] = []
         for alias in accepting.proposals(chosen, root, stage, because):
             if not as_json:
-                tell_proposal(alias, console())
+                print_proposal(alias, console())
             if not because:
                 raise RecipeError(f'accept {stage}: say why with --because "..."; it stays with your name in the alias')
             if not yes and not typer.confirm("accept it?"):
@@ -133,7 +133,7 @@ def verify(
     it is whole.
     """
     with told_errors():
-        from flows.planning.explain_report import tell_verification
+        from flows.planning.explain_report import print_verification
         from flows.reports.progress import bytes_bar
         from flows.runs.lineage import open_run
         from flows.runs.root_records import records_under
@@ -155,7 +155,7 @@ def verify(
             damages = [damage.to_json() for damage in found.damages]
             print_json({**vars(found), "damages": damages, "set_aside": [*there, *moved]})
         else:
-            tell_verification(found, [*there, *moved], console())
+            print_verification(found, [*there, *moved], console())
         if found.damages:
             raise typer.Exit(IntegrityError.exit_code)
 

@@ -47,17 +47,17 @@ def plan(
         --devices 800 --days 65 --layers 80 --width 10240 --context 1024
     """
     with told_errors():
-        from flows.planning.calculator import Asked, calculate
-        from flows.planning.cost_model import count
+        from flows.planning.calculator import PlanOptions, calculate
+        from flows.planning.cost_model import parse_count
 
-        asked = Asked(
+        asked = PlanOptions(
             hardware=hardware,
             devices=devices,
             days=days,
             mfu=None if mfu is None else share(mfu, "--mfu"),
             price=hour_price,
-            tokens=count(tokens, "--tokens"),
-            parameters=count(parameters, "--parameters"),
+            tokens=parse_count(tokens, "--tokens"),
+            parameters=parse_count(parameters, "--parameters"),
             layers=layers,
             width=width,
             context=context,
@@ -69,34 +69,34 @@ def plan(
         if as_json:
             print_json(told)
             return
-        from flows.planning.terminal import tell_training
+        from flows.planning.terminal import print_training
 
-        tell_training(told, console())
+        print_training(told, console())
 
 
 def _plan_recipe(name: str, root: Path, pilot_share: float, asked: Any, settings: Sequence[str], as_json: bool) -> None:
     from flows.planning.pilot import PilotBars
-    from flows.planning.plan import plan_by_stated_sizes, plan_recipe, tell_stated_sizes, text_is_here
+    from flows.planning.plan import has_local_text, plan_from_declared_sizes, plan_recipe, print_declared_sizes
     from flows.recipe.load import open_recipe
     from flows.runs.record import check_writable
 
     check_writable(root)
     recipe = open_recipe(name, root, settings)
-    if not text_is_here(recipe.sample):
-        told = plan_by_stated_sizes(recipe, asked)
+    if not has_local_text(recipe.sample):
+        told = plan_from_declared_sizes(recipe, asked)
         if as_json:
             print_json(told)
         else:
-            tell_stated_sizes(told, console())
+            print_declared_sizes(told, console())
         return
     with PilotBars(console(stderr=True)) as bars:
         told = plan_recipe(recipe, root, pilot_share, asked, bars)
     if as_json:
         print_json(told)
         return
-    from flows.planning.terminal import tell_plan
+    from flows.planning.terminal import print_plan
 
-    tell_plan(told, console())
+    print_plan(told, console())
 
 
 def init(

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.planning.explain import explain
+from flows.planning.explain import forecast_stages
 from flows.planning.preconditions import check_prerequisites
 from flows.planning.start_run import start_run
 from flows.recipe.load import load_recipe
@@ -87,7 +87,7 @@ def test_what_a_stage_cannot_begin_with_is_told_before_all_work(
     with pytest.raises(kind, match=message):
         check_prerequisites(recipe, stretch(until=stage))
     with pytest.raises(kind, match=message):
-        explain(recipe, folder / "root")
+        forecast_stages(recipe, folder / "root")
     with pytest.raises(kind, match=message):
         start_run(recipe, folder / "root", until=stage)
     assert not (folder / "root").exists()
@@ -160,19 +160,17 @@ def test_what_is_checked_before_a_server_is_chosen_loads_no_prefect() -> None:
 def test_a_run_by_command_is_checked_once(foundry: Path, tmp_path: Path) -> None:
     program = """
 import sys
-from flows import prerequisites
 from flows.cli import main
-from flows.planning import memory
-checks = {prerequisites: ("check_starting_points", "check_first_records", "_first_to_build"), memory: ("check_memory",)}
+from flows.planning import preconditions
+checks = ("check_starting_points", "check_first_records", "_first_to_build", "check_memory")
 called = []
 def counted(check):
     def wrapped(*words):
         called.append(check.__name__)
         return check(*words)
     return wrapped
-for module, names in checks.items():
-    for name in names:
-        setattr(module, name, counted(getattr(module, name)))
+for name in checks:
+    setattr(preconditions, name, counted(getattr(preconditions, name)))
 try:
     main()
 except SystemExit as ended:

@@ -22,8 +22,8 @@ def test_the_summary_tells_mixture_leaks_tokens_gaps_and_cost(made_run: Any) -> 
     assert "1.778" in shown["tokens per character by language"]
     assert "leaked items" in shown["scores with their 95% intervals"]
     assert "Contamination gap (leaked minus clean items), significant: cloze zero-shot +100.0 points." in told
-    assert re.search(r"Building all stages took [\d.]+ s, and about \S+ Wh by estimate: 2 cores of 12 W", told)
-    assert "`bessemer card 20270115T080000Z-abcdef --root" in told
+    assert re.search(r"Building all stages took [\d.]+ s and an estimated \S+ Wh, from 2 cores of 12 W", told)
+    assert "`bessemer model card 20270115T080000Z-abcdef --root" in told
 
 
 def test_a_stage_tells_what_it_was_made_from(made_run: Any) -> None:

@@ -110,13 +110,15 @@ def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
     assert "web 50.0% and not 60.0% (others have more); books 50.0% and not 40.0% (what others lack" in reader.text
     assert "At 0.8 and above 49 of 50 were found: recall 0.980 (95% interval 0.900 to 0.990)." in reader.text
     assert "48 of 50 injected items were found: recall 0.960 (95% interval 0.865 to 0.989)." in reader.text
-    assert "Of 50 reports, 50 near misses included, 49 were right: precision 0.980 (0.895 to 0.996)." in reader.text
+    assert (
+        "Of 50 reports, with 50 injected near misses, 49 were correct: precision 0.980 (0.895 to 0.996)." in reader.text
+    )
     assert "all rights <b>reserved</b> · common, 12 documents, 1 items" in reader.text
     assert "32 documents read = 1 rejected" in reader.text
     assert "web: its weight asks for 6.00 epochs and max_epochs = 4 stops it." in reader.text
     assert "causal_lm in 40 rows of 17 tokens, best_fit, 0.25% padding." in reader.text
     assert "1602.252.00" in reader.text, "160 tokens, 2.25 epochs planned, 2.00 realised"
-    assert "Passed over, web: messages without a text: 3." in reader.text
+    assert "Skipped, web: messages without a text: 3." in reader.text
 
 
 def test_the_page_asks_the_network_for_nothing(page: Path):
