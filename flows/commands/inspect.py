@@ -180,9 +180,9 @@ def peek(
         if as_json:
             print_json(views)
             return
-        from flows.inspection.terminal import tell_views
+        from flows.inspection.terminal import print_views
 
-        tell_views(views, console(), full=full)
+        print_views(views, console(), full=full)
 
 
 def leaks(

@@ -205,12 +205,12 @@ def finetune(
     epochs, seeds, learning_rate, batch_size, dropout, max_length and others.
     """
     with told_errors():
-        from flows.models.finetune import teach
+        from flows.models.finetune import finetune_model
         from model.engines.runtime import denormals_flushed
         from model.finetune.output import told_result
 
         with denormals_flushed():
-            folder, found = teach(root, model, task, out)
+            folder, found = finetune_model(root, model, task, out)
         if as_json:
             print_json({"folder": str(folder), **found})
             return
@@ -237,12 +237,12 @@ def predict(
     `bessemer predict bessemer-data/finetuned/mood --field sentence="What a fine day"` answers one.
     """
     with told_errors():
-        from flows.models.finetune import answered, fields_given, read_records
+        from flows.models.finetune import answered, parse_fields, read_records
         from model.errors import InputError
 
         if (records is None) == (not field):
             raise InputError("give a file of records, or the fields of one with --field NAME=TEXT")
-        given = read_records(records) if records is not None else [fields_given(field or [])]
+        given = read_records(records) if records is not None else [parse_fields(field or [])]
         found = answered(root, model, task, given, probabilities=probabilities)
         if as_json:
             print_json(found)

@@ -112,14 +112,14 @@ def init(
     """
     with told_errors():
         from flows.inspection.recipe_writer import write_recipe
-        from flows.inspection.scan import survey_folder
-        from flows.inspection.terminal import survey_told, tell_survey
+        from flows.inspection.scan import scan_folder
+        from flows.inspection.terminal import print_scan, scan_values
         from model.errors import InputError, RecipeError
         from model.files import write_atomically
 
         if output.exists() and not force:
             raise RecipeError(f"--output {output} is there already; name another file, or overwrite it with --force")
-        survey = survey_folder(folder)
+        survey = scan_folder(folder)
         text = write_recipe(survey, output.stem)
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
@@ -127,6 +127,6 @@ def init(
         except OSError as error:
             raise InputError(f"--output {output}: cannot be written ({error.strerror})") from error
         if as_json:
-            print_json({**survey_told(survey), "recipe": str(output)})
+            print_json({**scan_values(survey), "recipe": str(output)})
         else:
-            tell_survey(survey, output, console())
+            print_scan(survey, output, console())

@@ -273,9 +273,9 @@ def join(
     It may come before the other or later, and again after it failed. Its exit code is that of the training here.
     """
     with told_errors():
-        from flows.models.training_control import become, training_of_several_hosts
+        from flows.models.training_control import become, wait_for_multi_host_training
 
-        path, run = training_of_several_hosts(root.resolve(), wait)
+        path, run = wait_for_multi_host_training(root.resolve(), wait)
         hosts = run.train.hosts
         share = run.train.ranks // hosts.count
         console().print(f"joining {hosts.count} hosts at {hosts.address} with {share} of {run.train.ranks} ranks")

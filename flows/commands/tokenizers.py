@@ -28,9 +28,9 @@ def tokens(
         if as_json:
             print_json([{key: view[key] for key in ("title", "pieces", "ids", "unknown")} for view in views])
             return
-        from flows.inspection.terminal import tell_views
+        from flows.inspection.terminal import print_views
 
-        tell_views(views, console(), full=True)
+        print_views(views, console(), full=True)
 
 
 def bases(
@@ -57,10 +57,10 @@ def bases(
     any training, which can be compared across vocabularies.
     """
     with told_errors():
-        from flows.models.tokenizers import compare_bases
+        from flows.models.tokenizers import compare_tokenizers
         from flows.reports.terminal import tokenizers_table
 
-        found = compare_bases(text, files, score_bytes)
+        found = compare_tokenizers(text, files, score_bytes)
         if as_json:
             print_json(found)
         else:

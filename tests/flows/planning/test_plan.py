@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from flows.inspection.recipe_writer import write_recipe
-from flows.inspection.scan import survey_folder
+from flows.inspection.scan import scan_folder
 from flows.planning.calculator import PlanOptions
 from flows.planning.estimate import Interval, heldout_share, kept_share
 from flows.planning.plan import plan_from_declared_sizes, plan_recipe
@@ -79,7 +79,7 @@ def test_the_lines_for_the_recipe_may_be_pasted_into_one_that_init_wrote(told: d
     for name in ("notes", "code"):
         (tmp_path / "text" / name).mkdir(parents=True)
         (tmp_path / "text" / name / "a.txt").write_text("The furnace was lit before dawn. " * 20)
-    written = write_recipe(survey_folder(tmp_path / "text"), "mine")
+    written = write_recipe(scan_folder(tmp_path / "text"), "mine")
     (tmp_path / "mine.toml").write_text(written.replace("[sample]\n", "\n".join(["[sample]", *lines, ""])))
     measured = load_recipe(tmp_path / "mine.toml", tmp_path).sample
     assert measured.slack == 1.2
