@@ -29,7 +29,7 @@ from flows.recipe.form import (
 from flows.recipe.load import open_recipe
 from flows.recipe.schema import Recipe
 from flows.reports.page.page import write_run_page
-from flows.reports.prefect.watcher import dashboard
+from flows.reports.prefect.watcher import prefect_artifacts
 from flows.runs.lifecycle import as_bessemer_error, check_crashes, emit_guard_event, exit_when_run_ends
 from flows.runs.pipeline import run_stages
 from flows.runs.record import report_result
@@ -56,13 +56,11 @@ def pretrain(
     Artifacts that exist under the same identity are reused. Returns the run's record.
 
     Args:
-        recipe: A recipe file, or the name of one that ships: quickstart, multilingual.
-        from_stage: Start at this stage; artifacts of earlier ones must exist.
-        until: End after this stage.
-        only: Build only this stage; artifacts of earlier ones must exist.
-        force: Rebuild the selected stages and compare with the published artifacts.
-        limit: Share of every source to keep (0 to 1); 0.01 is a quick pass over everything.
-        changes: Values that override the recipe's: the most used settings, and the others of each stage under its name.
+        recipe: A recipe file, or the name of one that ships: quickstart, multilingual. from_stage: Start at this stage;
+        artifacts of earlier ones must exist. until: End after this stage. only: Build only this stage; artifacts of
+        earlier ones must exist. force: Rebuild the selected stages and compare with the published artifacts. limit:
+        Share of every source to keep (0 to 1); 0.01 is a quick pass over everything. changes: Values that override the
+        recipe's: the most used as_settings, and the others of each stage under its name.
             Fields left empty, or at `as in the recipe`, keep the recipe's value.
         run_id: Name of the run's folder; derived from the time where empty.
         root: Folder of all artifacts and runs, or the address of an object store.
@@ -73,7 +71,7 @@ def pretrain(
         root = open_root(root).resolve()
         check_crashes()
         resolved = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, as_settings(changes), limit)
-        with exit_when_run_ends(), dashboard() as shown:
+        with exit_when_run_ends(), prefect_artifacts() as shown:
             run = start_run(resolved, root, **selection, force=force, run_id=run_id)
             log.info("run %s of recipe %s under %s", run.run_id, resolved.name, root)
             shown.name_run(resolved.name, run.run_id)

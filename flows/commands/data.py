@@ -49,7 +49,7 @@ def peek(
         from flows.inspection.preview import VIEWS
         from flows.inspection.preview import peek as look
         from flows.inspection.preview_rows import Chooser
-        from flows.runs.lineage import artifacts_reaching, open_run
+        from flows.runs.lineage import artifacts_with_stage, open_run
         from model.errors import RecipeError
 
         if stage == "train":
@@ -60,15 +60,15 @@ def peek(
                 " `bessemer runs report RUN` shows them"
             )
         record = open_run(root, run_id)
-        artifacts = artifacts_reaching(stage, record, root) if stage in VIEWS else {}
+        artifacts = artifacts_with_stage(stage, record, root) if stage in VIEWS else {}
         views = look(artifacts, stage, Chooser(count, seed, source, rule))
         print_run_header(record)
         if as_json:
             print_json(views)
             return
-        from flows.inspection.terminal import tell_views
+        from flows.inspection.terminal import print_views
 
-        tell_views(views, console(), full=full)
+        print_views(views, console(), full=full)
 
 
 MOST_LIVES = 5
@@ -127,12 +127,12 @@ def history(
             console().print(hint, style="dim", markup=False)
         for sentence in others:
             console().print(sentence, markup=False)
-        from flows.reports.terminal import tell_life, tell_reject
+        from flows.reports.terminal import print_document_history, print_rejected_record
 
         for life in lives:
-            tell_life(life, console())
+            print_document_history(life, console())
         for reject in rejects[:MOST_LIVES]:
-            tell_reject(reject, console())
+            print_rejected_record(reject, console())
         if len(found) > MOST_LIVES:
             console().print(f"... and {len(found) - MOST_LIVES} more documents match; give a longer id or path")
 
@@ -154,9 +154,9 @@ def step(
             print_json(found)
             return
         print_run_header(record)
-        from flows.reports.terminal import tell_step
+        from flows.reports.terminal import print_step
 
-        tell_step(found, record["run_id"], console())
+        print_step(found, record["run_id"], console())
 
 
 @data.command()
@@ -173,7 +173,7 @@ def leaks(
 ) -> None:
     """List benchmark items as leaked (and where), clean or unmatchable; without a benchmark's name, count them."""
     with handle_errors():
-        from flows.reports.terminal import STATES, count_states, list_items, states_told
+        from flows.reports.terminal import STATES, count_states, format_item_states, list_items
         from flows.runs.lineage import open_run, run_artifacts
         from model.errors import RecipeError
 
@@ -189,14 +189,14 @@ def leaks(
             print_json({"benchmarks": counts, "items": items})
             return
         print_run_header(record)
-        from flows.reports.terminal import leak_counts_table, tell_item
+        from flows.reports.terminal import leak_counts_table, print_benchmark_item
 
         if not names:
             console().print(leak_counts_table(counts) if counts else "the run checked no benchmarks")
             return
         for item in items:
-            tell_item(item, console())
-        console().print(states_told(items))
+            print_benchmark_item(item, console())
+        console().print(format_item_states(items))
 
 
 @data.command()
@@ -212,17 +212,17 @@ def tokens(
     """
     with handle_errors():
         from flows.models.tokenizers import pieces_of
-        from flows.runs.lineage import artifacts_reaching, open_run
+        from flows.runs.lineage import artifacts_with_stage, open_run
 
         record = open_run(root, run_id, needs="vocab")
-        views = pieces_of(artifacts_reaching("vocab", record, root)["vocab"], text)
+        views = pieces_of(artifacts_with_stage("vocab", record, root)["vocab"], text)
         print_run_header(record)
         if as_json:
             print_json([{key: view[key] for key in ("title", "pieces", "ids", "unknown")} for view in views])
             return
-        from flows.inspection.terminal import tell_views
+        from flows.inspection.terminal import print_views
 
-        tell_views(views, console(), full=True)
+        print_views(views, console(), full=True)
 
 
 @data.command()
@@ -250,14 +250,14 @@ def tokenizers(
     which can be compared across vocabularies.
     """
     with handle_errors():
-        from flows.models.tokenizers import compare_bases
-        from flows.reports.terminal import bases_table
+        from flows.models.tokenizers import compare_tokenizers
+        from flows.reports.terminal import tokenizers_table
 
-        found = compare_bases(text, files, score_bytes)
+        found = compare_tokenizers(text, files, score_bytes)
         if as_json:
             print_json(found)
         else:
-            console().print(bases_table(found))
+            console().print(tokenizers_table(found))
             for line in found:
                 if line["note"]:
                     console().print(f"{line['path']}: no bits per byte: {line['note']}", style="yellow", markup=False)

@@ -179,12 +179,12 @@ def finetune(
     learning_rate, batch_size, dropout, max_length and others.
     """
     with handle_errors():
-        from flows.models.finetune import teach
+        from flows.models.finetune import finetune_model
         from model.engines.runtime import flush_denormals
         from model.finetune.output import format_result
 
         with flush_denormals():
-            folder, found = teach(root, model, task, out)
+            folder, found = finetune_model(root, model, task, out)
         if as_json:
             print_json({"folder": str(folder), **found})
             return
@@ -212,12 +212,12 @@ def predict(
     `bessemer model predict bessemer-data/finetuned/mood --field sentence="What a fine day"` answers one.
     """
     with handle_errors():
-        from flows.models.finetune import answered, fields_given, read_records
+        from flows.models.finetune import answered, parse_fields, read_records
         from model.errors import InputError
 
         if (records is None) == (not field):
             raise InputError("give a file of records, or the fields of one with --field NAME=TEXT")
-        given = read_records(records) if records is not None else [fields_given(field or [])]
+        given = read_records(records) if records is not None else [parse_fields(field or [])]
         found = answered(root, model, task, given, probabilities=probabilities)
         if as_json:
             print_json(found)
@@ -343,13 +343,13 @@ def promote(
     with handle_errors():
         from flows.runs.lineage import open_run
         from flows.runs.model_registry import promote as make_current
-        from flows.runs.model_registry import undo as take_back
+        from flows.runs.model_registry import undo as undo_accept
         from model.errors import RecipeError
 
         if undo == bool(run_id):
             raise RecipeError("model promote: name a run, or give --undo; not both")
         if undo:
-            made = take_back(root, because)
+            made = undo_accept(root, because)
         else:
             made = make_current(root, open_run(root, run_id, needs="train"), because or "by hand")
         if as_json:

@@ -33,14 +33,14 @@ def init(
     """
     with handle_errors():
         from flows.inspection.recipe_writer import write_recipe
-        from flows.inspection.scan import survey_folder
-        from flows.inspection.terminal import survey_told, tell_survey
+        from flows.inspection.scan import scan_folder
+        from flows.inspection.terminal import print_scan, scan_values
         from model.errors import InputError, RecipeError
         from model.files import write_atomically
 
         if output.exists() and not force:
             raise RecipeError(f"--output {output} exists already; name another file, or overwrite it with --force")
-        survey = survey_folder(folder)
+        survey = scan_folder(folder)
         text = write_recipe(survey, output.stem)
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
@@ -48,9 +48,9 @@ def init(
         except OSError as error:
             raise InputError(f"--output {output}: cannot be written ({error.strerror})") from error
         if as_json:
-            print_json({**survey_told(survey), "recipe": str(output)})
+            print_json({**scan_values(survey), "recipe": str(output)})
         else:
-            tell_survey(survey, output, console())
+            print_scan(survey, output, console())
 
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")]
@@ -71,7 +71,7 @@ def plan(
     may give the same bytes.
     """
     with handle_errors():
-        from flows.planning.explain import explain as foresee
+        from flows.planning.explain import forecast_stages as foresee
         from flows.recipe.load import open_recipe
 
         root = root.resolve()
@@ -79,9 +79,9 @@ def plan(
         if as_json:
             print_json([forecast.to_json() for forecast in forecasts])
             return
-        from flows.planning.explain_report import tell_forecasts
+        from flows.planning.explain_report import print_forecasts
 
-        tell_forecasts(forecasts, console(), every=every)
+        print_forecasts(forecasts, console(), every=every)
 
 
 def estimate(
@@ -121,17 +121,17 @@ def estimate(
         --devices 800 --days 65 --layers 80 --width 10240 --context 1024
     """
     with handle_errors():
-        from flows.planning.calculator import Asked, calculate
-        from flows.planning.cost_model import count
+        from flows.planning.calculator import PlanOptions, calculate
+        from flows.planning.cost_model import parse_count
 
-        asked = Asked(
+        asked = PlanOptions(
             hardware=hardware,
             devices=devices,
             days=days,
             mfu=None if mfu is None else share(mfu, "--mfu"),
             price=hour_price,
-            tokens=count(tokens, "--tokens"),
-            parameters=count(parameters, "--parameters"),
+            tokens=parse_count(tokens, "--tokens"),
+            parameters=parse_count(parameters, "--parameters"),
             layers=layers,
             width=width,
             context=context,
@@ -143,33 +143,33 @@ def estimate(
         if as_json:
             print_json(found)
             return
-        from flows.planning.terminal import tell_training
+        from flows.planning.terminal import print_training
 
-        tell_training(found, console())
+        print_training(found, console())
 
 
 def _estimate_recipe(
     name: str, root: Path, pilot_share: float, asked: Any, settings: Sequence[str], as_json: bool
 ) -> None:
     from flows.planning.pilot import PilotBars
-    from flows.planning.plan import plan_by_stated_sizes, plan_recipe, tell_stated_sizes, text_is_here
+    from flows.planning.plan import has_local_text, plan_from_declared_sizes, plan_recipe, print_declared_sizes
     from flows.recipe.load import open_recipe
     from flows.runs.record import check_writable
 
     check_writable(root)
     recipe = open_recipe(name, root, settings)
-    if not text_is_here(recipe.sample):
-        found = plan_by_stated_sizes(recipe, asked)
+    if not has_local_text(recipe.sample):
+        found = plan_from_declared_sizes(recipe, asked)
         if as_json:
             print_json(found)
         else:
-            tell_stated_sizes(found, console())
+            print_declared_sizes(found, console())
         return
     with PilotBars(console(stderr=True)) as bars:
         found = plan_recipe(recipe, root, pilot_share, asked, bars)
     if as_json:
         print_json(found)
         return
-    from flows.planning.terminal import tell_plan
+    from flows.planning.terminal import print_plan
 
-    tell_plan(found, console())
+    print_plan(found, console())

@@ -27,7 +27,7 @@ from flows.commands.common import (
 )
 
 
-class Asked(TypedDict, total=False):
+class StageSelection(TypedDict, total=False):
     """The range of stages that a command selects, and whether they are rebuilt."""
 
     from_stage: str | None
@@ -67,7 +67,7 @@ def run(
         root = root.resolve()
         select_stages(from_stage, until, only)
         chosen = open_recipe(recipe, root, settings or (), share(limit))
-        asked: Asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+        asked: StageSelection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
         _run(chosen, root, asked, as_json, verbose)
 
 
@@ -90,12 +90,12 @@ def demo(
         _run(chosen, root, {}, as_json, verbose)
 
 
-def go_on(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
+def run_recipe(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
     """Run a recipe as `run` does."""
     _run(recipe, root, {}, as_json, verbose)
 
 
-def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) -> None:
+def _run(chosen: Any, root: Path, asked: StageSelection, as_json: bool, verbose: bool) -> None:
     from flows.planning.preconditions import CHECKED, check_prerequisites
     from flows.recipe.stages import select_stages
     from flows.runs.record import check_writable
@@ -130,7 +130,7 @@ def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) ->
     finish(record, root, as_json)
 
 
-def _run_flow(chosen: Any, root: Path, asked: Asked, as_json: bool) -> dict[str, Any]:
+def _run_flow(chosen: Any, root: Path, asked: StageSelection, as_json: bool) -> dict[str, Any]:
     from rich.markup import escape
 
     from flows.runs.record import new_run_id

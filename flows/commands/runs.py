@@ -41,13 +41,13 @@ def list_runs(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
         from rich.markup import escape
         from rich.table import Table
 
-        from flows.reports.terminal import model_told, stages_told
+        from flows.reports.terminal import format_model, format_stage_outcomes
 
         table = Table(box=None, header_style="bold", pad_edge=False)
         for column in ("run", "recipe", "model", "state", "stages"):
             table.add_column(column)
         for record in runs:
-            model, stages = model_told(record["model"]), stages_told(record)
+            model, stages = format_model(record["model"]), format_stage_outcomes(record)
             table.add_row(record["run_id"], escape(record["recipe_name"]), model, record["state"], stages)
         console().print(table if runs else f"no runs under {escape(str(root))} yet; begin one: `bessemer run RECIPE`")
 
@@ -88,10 +88,10 @@ def compare(
             return
         from rich.markup import escape
 
-        from flows.reports.comparison_page import tell_comparison
+        from flows.reports.comparison_page import print_comparison
 
         shown = console()
-        tell_comparison(found, shown)
+        print_comparison(found, shown)
         if path is not None:
             shown.print(f"[bold]page[/] {escape(str(path))}", soft_wrap=True)
 
@@ -130,7 +130,7 @@ def export_metrics(
     """
     with handle_errors():
         from flows.metrics.run_metrics import open_artifacts
-        from flows.reports.trackers import training_of
+        from flows.reports.trackers import read_training
         from flows.runs.lineage import open_run
         from flows.runs.record import read_recipe
         from model.errors import RecipeError
@@ -139,7 +139,7 @@ def export_metrics(
             raise RecipeError("runs export-metrics: name the program: --tensorboard FOLDER, --wandb FOLDER, or both")
         record = open_run(root, run_id, needs="train")
         print_run_header(record)
-        training = training_of(open_artifacts(record))
+        training = read_training(open_artifacts(record))
         if tensorboard is not None:
             from flows.reports.trackers import write_tensorboard
 

@@ -52,11 +52,11 @@ def verify(
     uploads a damaged one again if this machine has it undamaged.
     """
     with handle_errors():
-        from flows.planning.explain_report import tell_verification
+        from flows.planning.explain_report import print_verification
         from flows.reports.progress import bytes_bar
         from flows.runs.lineage import open_run
         from flows.runs.root_records import records_under
-        from flows.runs.verify import artifacts_of, artifacts_under, set_right_there
+        from flows.runs.verify import artifacts_of, artifacts_under, repair_stored
         from flows.runs.verify import set_aside as rename
         from flows.runs.verify import verify as hash_again
         from model.errors import InputError, IntegrityError
@@ -68,13 +68,13 @@ def verify(
             raise InputError(f"store verify: there is no artifact{f' of `{stage}`' if stage else ''} under {root}")
         with bytes_bar("verifying", console(stderr=True)) as progress:
             found = hash_again(folders, progress, quick=quick, records=records)
-        there = set_right_there(found.damages) if set_aside else []
+        there = repair_stored(found.damages) if set_aside else []
         moved = rename(found.damages) if set_aside else []
         if as_json:
             damages = [damage.to_json() for damage in found.damages]
             print_json({**vars(found), "damages": damages, "set_aside": [*there, *moved]})
         else:
-            tell_verification(found, [*there, *moved], console())
+            print_verification(found, [*there, *moved], console())
         if found.damages:
             raise typer.Exit(IntegrityError.exit_code)
 
@@ -104,7 +104,7 @@ def accept(
     change; runs show `accepted`. `bessemer run --force --only STAGE` checks whether it was right.
     """
     with handle_errors():
-        from flows.planning.explain_report import tell_proposal
+        from flows.planning.explain_report import print_proposal
         from flows.recipe.load import open_recipe
         from flows.runs import accept as accepting
         from model.errors import RecipeError
@@ -118,7 +118,7 @@ def accept(
         written: list[dict[str, object]] = []
         for alias in accepting.proposals(chosen, root, stage, because):
             if not as_json:
-                tell_proposal(alias, console())
+                print_proposal(alias, console())
             if not because:
                 raise RecipeError(
                     f'store accept {stage}: give a reason with --because "..."; it is kept with your name'
@@ -159,7 +159,7 @@ def gc(
     they are needed.
     """
     with handle_errors():
-        from flows.runs.gc import carry_out, plan
+        from flows.runs.gc import delete, plan
 
         root = root.resolve()
         asked = plan(
@@ -179,7 +179,7 @@ def gc(
             return
         if not (yes or typer.confirm("delete them?")):
             raise typer.Exit(1)
-        freed = carry_out(root, asked)
+        freed = delete(root, asked)
         if as_json:
             print_json(asked.to_json())
         else:

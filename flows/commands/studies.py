@@ -79,11 +79,11 @@ def run(
         root = root.resolve()
         check_writable(root)
         quieten_prefect(verbose)
-        from flows.runs.guards import heard_interrupts
+        from flows.runs.guards import remember_interrupts
         from flows.service.local_server import prefect_server
 
         words = {"search_file": search_file, "trials": trials, "parallel": parallel, "limit": share(limit)}
-        with prefect_server(root), heard_interrupts():
+        with prefect_server(root), remember_interrupts():
             found = _searched(recipe, root, words, tuple(settings or ()), as_json)
         _tell(root, found["study"], as_json)
 
@@ -106,10 +106,10 @@ def add(
     Keys that are not named keep the recipe's values.
     """
     with handle_errors():
-        from flows.experiments.study import add_by_hand, parsed, reopen
+        from flows.experiments.study import add_manual_trial, parse_setting, reopen
 
         found = reopen(root.resolve(), study)
-        add_by_hand(found, dict(map(parsed, settings)))
+        add_manual_trial(found, dict(map(parse_setting, settings)))
         command = f"bessemer study search {found.asked.recipe} --root {root}"
         console().print(f"added; a running search takes it next, otherwise start one: {command}", markup=False)
 
@@ -130,9 +130,9 @@ def _tell(root: Path, name: str, as_json: bool) -> None:
     if as_json:
         print_json({**found, "lines": lines(study.trials)})
         return
-    from flows.experiments.search_report import tell_study
+    from flows.experiments.search_report import print_study
 
-    tell_study(study, found, console())
+    print_study(study, found, console())
 
 
 @study.command()

@@ -15,7 +15,7 @@ from flows.commands.common import (
     handle_errors,
     print_json,
 )
-from flows.commands.run import go_on
+from flows.commands.run import run_recipe
 
 if TYPE_CHECKING:
     from tasks.artifacts.reuse import OtherVersion
@@ -96,7 +96,7 @@ def resume_training(
             )
         if not as_json:
             console().print(f"resuming from step {decision.to_step} of run {found.run_id}", markup=False)
-        go_on(found.recipe, root, as_json, verbose)
+        run_recipe(found.recipe, root, as_json, verbose)
 
 
 @training.command()
@@ -116,9 +116,9 @@ def join(
     ranks.
     """
     with handle_errors():
-        from flows.models.training_control import become, training_of_several_hosts
+        from flows.models.training_control import become, wait_for_multi_host_training
 
-        path, run = training_of_several_hosts(root.resolve(), wait)
+        path, run = wait_for_multi_host_training(root.resolve(), wait)
         hosts = run.train.hosts
         share = run.train.ranks // hosts.count
         console().print(f"joining {hosts.count} hosts at {hosts.address} with {share} of {run.train.ranks} ranks")

@@ -14,7 +14,7 @@ from typing import Any
 from flows.experiments.ablation_config import BASE, ONLY_SECOND, AblationConfig
 from flows.experiments.trials import LOSS, SPEED, RunResult
 from flows.metrics.heldout import fair_documents, is_same_text, mean_of_sources
-from flows.reports.page.render import write_drawn
+from flows.reports.page.render import write_figures
 from model.checksummed_json import write_sealed
 from model.files import write_atomically
 from tasks.evaluate.comparison import Difference, paired_difference
@@ -239,7 +239,7 @@ def figure(measure: str, found: dict[str, Any]) -> dict[str, Any] | None:
 def _write_page(name: str, found: dict[str, Any], path: Path) -> None:
     figures = {f"measure{place}": figure(measure, found) for place, measure in enumerate(found["measures"])}
     told = {"number": number, "signed": signed, "interval": interval, "verdict": verdict, "limits": NOT_COMPARED}
-    write_drawn("flows.experiments", "ablation.html", figures, path, name=name, found=found, **told)
+    write_figures("flows.experiments", "ablation.html", figures, path, name=name, found=found, **told)
 
 
 # 97.5% quantiles of Student's t for 1 to 30 degrees of freedom.

@@ -59,7 +59,7 @@ def measure_components(
     from model.checkpoint.weights import load_gpt
     from model.inference.scoring import text_nats
     from model.nn.pruning import Kind, Part, ablated, parts_of, removed_parameters
-    from tasks.artifacts.earlier import resolve_artifacts
+    from tasks.artifacts.references import resolve_artifacts
     from tasks.evaluate.perplexity import heldout_texts
 
     record = open_run(root, run, needs="train")

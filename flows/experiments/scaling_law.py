@@ -36,7 +36,7 @@ from scipy.stats import t as student
 
 from flows.experiments.trials import RunResult, as_setting
 from flows.recipe.errors import format_config_errors
-from flows.reports.page.render import write_drawn
+from flows.reports.page.render import write_figures
 from model.checksummed_json import write_sealed
 from model.errors import RecipeError
 from model.files import write_atomically
@@ -239,7 +239,7 @@ def write_report(name: str, config: LadderConfig, points: list[ScalePoint], fold
     paths = {"markdown": str(folder / MARKDOWN), "page": str(folder / PAGE), "table": str(folder / TABLE)}
     write_sealed(folder / TABLE, found)
     write_atomically(folder / MARKDOWN, as_markdown(found).encode())
-    write_drawn("flows.experiments", "scaling.html", {"law": figure(found)}, folder / PAGE, found=found)
+    write_figures("flows.experiments", "scaling.html", {"law": figure(found)}, folder / PAGE, found=found)
     return found | paths
 
 

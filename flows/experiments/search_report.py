@@ -17,7 +17,7 @@ from flows.experiments.trial_log import Trial
 from flows.experiments.trials import as_setting
 from flows.metrics.formatting import format_duration
 from flows.recipe.load import apply_setting
-from flows.reports.page.render import write_drawn
+from flows.reports.page.render import write_figures
 from model.files import write_atomically
 
 MIN_TRIALS_FOR_IMPORTANCE = 6
@@ -39,7 +39,7 @@ def write_page(study: Study, lines: list[dict[str, Any]], path: Path) -> Path:
         "best": None if best is None else best.number,
         "told": format_value,
     }
-    write_drawn("flows.experiments", "search.html", _figures(study, lines), path, **view)
+    write_figures("flows.experiments", "search.html", _figures(study, lines), path, **view)
     return path
 
 

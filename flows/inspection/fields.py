@@ -1,8 +1,6 @@
-"""Which field of a record is its text, which its id, and which its language, judged by some of the records.
+"""Choose the defaults of a new recipe from sampled records: field roles, languages, vocabulary, network and budget.
 
-Languages of texts, by py3langid (Lui and Baldwin 2012, langid.py): 97 languages, a model that comes with it.
-
-Sizes for a first recipe, chosen from the amount of text: vocabulary, network, budget.
+Languages are identified by py3langid (langid.py, Lui and Baldwin 2012), whose model knows 97 languages.
 """
 
 import functools
@@ -18,12 +16,32 @@ ID_NAMES = ("id", "_id", "doc_id", "docid", "uuid", "uid", "guid", "key")
 LANGUAGE_NAMES = ("lang", "language", "locale")
 
 KNOWN_NAME_SHARE = 0.3
-"""A field with a customary name is the text if it is at least so long, measured by the longest field."""
+"""A field with a customary name is the text if its mean length is at least this share of the longest field's."""
+
+SHORTEST_CHARS = 40
+"""UTF-8 bytes below which no language is identified, because a guess from few words is unreliable."""
+
+SNIFFED_CHARS = 2000
+"""Characters of a text from which its language is identified."""
+
+BYTES_PER_TOKEN = 3.5
+
+BYTES_PER_PIECE = 300
+"""Bytes of text for each vocabulary entry, so that rare entries occur often enough to be learnt."""
+
+SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 32_768
+
+RESERVED_PIECES = 300
+"""Special and byte tokens, and some merges."""
+
+EPOCHS = 4
+
+TOKENS_PER_PARAMETER = 20
 
 
 @dataclass(frozen=True)
 class Fields:
-    """Names of the fields with a role; None where no field has it."""
+    """Names of the fields by role; None where no field has it."""
 
     text: str | None
     id: str | None
@@ -32,7 +50,7 @@ class Fields:
 
 
 def judge_fields(records: Sequence[Mapping[str, Any]]) -> Fields:
-    """The roles of fields: the text is the longest string on average, or nearly so with a customary name."""
+    """Return the roles of fields; the text is the longest string on average, or a long one with a customary name."""
     names = tuple(dict.fromkeys(name for record in records for name in record))
     lengths = {
         name: sum(len(record[name]) for record in records if isinstance(record.get(name), str)) / max(1, len(records))
@@ -52,19 +70,13 @@ def _identifies(records: Sequence[Mapping[str, Any]], name: str) -> bool:
     return usable and len(set(values)) == len(values)
 
 
-SHORTEST_CHARS = 40
-"""Shorter texts are not judged; on a few words the guess is a coin."""
-
-LOOKED_CHARS = 2000
-
-
 def count_languages(texts: Iterable[str]) -> Counter[str]:
-    """ISO 639-1 code -> texts in it; texts too short to judge are left out."""
+    """Count texts by ISO 639-1 code, without texts that are too short."""
     found: Counter[str] = Counter()
     for text in texts:
         stripped = text.strip()
         if len(stripped.encode()) >= SHORTEST_CHARS:
-            found[str(_identifier().classify(stripped[:LOOKED_CHARS])[0])] += 1
+            found[str(_identifier().classify(stripped[:SNIFFED_CHARS])[0])] += 1
     return found
 
 
@@ -75,24 +87,9 @@ def _identifier() -> Any:
     return LanguageIdentifier.from_pickled_model(MODEL_FILE)
 
 
-BYTES_PER_TOKEN = 3.5
-
-BYTES_PER_PIECE = 300
-"""Text for each piece of the vocabulary, so that rare pieces are still seen often enough to be learnt."""
-
-SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 32_768
-
-RESERVED_PIECES = 300
-"""Special and byte pieces, and some room for merges."""
-
-EPOCHS = 4
-
-TOKENS_PER_PARAMETER = 20
-
-
 @dataclass(frozen=True)
 class Network:
-    """A network by its sizes; parameters without the embedding's."""
+    """The sizes of a network."""
 
     context: int
     layers: int
@@ -100,7 +97,7 @@ class Network:
     width: int
 
     def parameters(self, vocab_size: int) -> int:
-        """12 L D^2 of the blocks and V D of the embedding, to within a percent."""
+        """Return 12 L D^2 of the blocks plus V D of the embedding, to within a percent."""
         return 12 * self.layers * self.width**2 + vocab_size * self.width
 
 
@@ -117,7 +114,7 @@ NETWORKS = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the recipe begins with."""
+    """The sizes of a new recipe."""
 
     tokens: int
     vocab_size: int
@@ -126,7 +123,7 @@ class Sizes:
 
 
 def choose_sizes(text_bytes: float, characters: int) -> Sizes:
-    """The largest network that the text, read up to four times, feeds with 20 tokens a parameter."""
+    """Return the largest network for which the text, read up to four times, has 20 tokens per parameter."""
     tokens = max(1, round(text_bytes / BYTES_PER_TOKEN))
     vocabulary = SMALLEST_VOCABULARY
     while vocabulary < LARGEST_VOCABULARY and 2 * vocabulary * BYTES_PER_PIECE <= text_bytes:

@@ -1,6 +1,6 @@
-"""The views of each stage: a list of plain values, each with a `title` and `segments` of (kind, text).
+"""Preview what a stage did to a few documents of a run, selected by a seed, from artifacts alone.
 
-What a stage did, seen on a few documents of a run: before and after, chosen by a seed, from artifacts alone.
+A view is a dictionary of plain values with a `title` and `segments` of (kind, text).
 """
 
 from collections import Counter
@@ -15,11 +15,11 @@ from flows.inspection.preview_rows import (
     Chooser,
     Reading,
     Row,
-    around_edit,
     documents,
+    isolate_edit,
     ledger_rows,
+    model_inputs,
     need,
-    rows_as_read,
     rules_of,
     sources_of,
     texts_of,
@@ -38,37 +38,23 @@ View = dict[str, Any]
 Artifacts = dict[str, Artifact]
 
 SHOWN = {"clean": (DROP, EDIT), "dedup": (DROP,), "decontaminate": (DROP, CUT)}
-"""Actions of the ledger that are shown, by stage."""
+"""Ledger actions that are shown, by stage."""
 
-AROUND_CHARS = 200
+CONTEXT_CHARS = 200
 
 VOCAB_CHARS = 1200
 
 
 def peek(artifacts: Artifacts, stage: str, chooser: Chooser) -> list[View]:
-    """What the stage did to a few documents; InputError where nothing fits the choice."""
+    """Return views of what the stage did to a few documents; raise InputError where no document matches."""
     if stage not in VIEWS:
-        raise RecipeError(f"peek {stage}: there is nothing to see under that name; stages are {', '.join(VIEWS)}")
+        raise RecipeError(f"peek {stage}: unknown stage; stages are {', '.join(VIEWS)}")
     if chooser.rule is not None and stage not in SHOWN:
         raise RecipeError(f"peek {stage} --rule: only {', '.join(SHOWN)} have rules")
     views = VIEWS[stage](artifacts, chooser)
     if not views:
         raise _nothing_fits(artifacts, stage, chooser)
     return views
-
-
-def _nothing_fits(artifacts: Artifacts, stage: str, chooser: Chooser) -> InputError:
-    """The error for a choice that no document fits, with what there is to choose from."""
-    fits = [f"source {chooser.source}" if chooser.source else "", f"rule {chooser.rule}" if chooser.rule else ""]
-    choice = f" for {' and '.join(filter(None, fits))}" if any(fits) else ""
-    known: list[str] = []
-    if chooser.rule is not None:
-        counts = Counter(name for row in ledger_rows(artifacts[stage], SHOWN[stage], None) for name in rules_of(row))
-        told = ", ".join(f"{name} ({count:,})" for name, count in counts.most_common())
-        known.append(f"rules and edits that did something: {told or 'none'}")
-    if chooser.source is not None:
-        known.append(f"sources: {', '.join(sorted(artifacts[stage].report.sources))}")
-    return InputError("; ".join([f"peek {stage}: the run's artifact holds nothing of it{choice}", *known]))
 
 
 def _sample(artifacts: Artifacts, chooser: Chooser) -> list[View]:
@@ -90,12 +76,17 @@ def _clean(artifacts: Artifacts, chooser: Chooser) -> list[View]:
             views.append(_view(document, _dropped(row), [(REMOVED, document["text"])], row))
         else:
             cleaned = after[row["doc_id"]]["text"]
-            alone = around_edit(clean, document, cleaned, chooser.rule) if chooser.rule is not None else None
+            alone = isolate_edit(clean, document, cleaned, chooser.rule) if chooser.rule is not None else None
             title = f"edited by {', '.join(rules_of(row))}"
             if alone is not None and len(rules_of(row)) > 1:
                 title += f"; shown is {chooser.rule} alone"
             views.append(_view(document, title, inline_difference(*(alone or (document["text"], cleaned))), row))
     return views
+
+
+def _dropped(row: Row) -> str:
+    measured = f", {row['value']:.4g} against {row['limit']:.4g}" if None not in (row["value"], row["limit"]) else ""
+    return f"dropped by {row['rule']}{measured}"
 
 
 def _dedup(artifacts: Artifacts, chooser: Chooser) -> list[View]:
@@ -105,13 +96,13 @@ def _dedup(artifacts: Artifacts, chooser: Chooser) -> list[View]:
     texts = texts_of(clean, [*survivors, *survivors.values()])
     views: list[View] = []
     for row in rows:
-        gone, stays = texts[row["doc_id"]], texts.get(survivors[row["doc_id"]])
-        if stays is None:
+        removed, kept = texts[row["doc_id"]], texts.get(survivors[row["doc_id"]])
+        if kept is None:
             title = f"{row['rule']}: its survivor {survivors[row['doc_id']].hex()} is of an earlier run"
-            views.append(_view(gone, title, [(SAME, gone["text"])], row))
+            views.append(_view(removed, title, [(SAME, removed["text"])], row))
             continue
-        view = _view(gone, f"{_dropped(row)} (true Jaccard)", shared_passages(gone["text"], stays["text"]), row)
-        view["survivor"] = _view(stays, "stays", shared_passages(stays["text"], gone["text"]))
+        view = _view(removed, f"{_dropped(row)} (true Jaccard)", shared_passages(removed["text"], kept["text"]), row)
+        view["survivor"] = _view(kept, "stays", shared_passages(kept["text"], removed["text"]))
         views.append(view)
     return views
 
@@ -126,9 +117,9 @@ def _decontaminate(artifacts: Artifacts, chooser: Chooser) -> list[View]:
         document, evidence = texts[row["doc_id"]], row["evidence"] or {}
         raw, start, end = document["text"].encode(), evidence.get("start", 0), evidence.get("end", 0)
         segments = [
-            (SAME, raw[:start].decode(errors="ignore")[-AROUND_CHARS:]),
+            (SAME, raw[:start].decode(errors="ignore")[-CONTEXT_CHARS:]),
             (REMOVED, raw[start:end].decode(errors="ignore")),
-            (SAME, raw[end:].decode(errors="ignore")[:AROUND_CHARS]),
+            (SAME, raw[end:].decode(errors="ignore")[:CONTEXT_CHARS]),
         ]
         item = items.get((evidence.get("benchmark"), evidence.get("item_id")))
         verb = "document dropped" if row["action"] == DROP else "passage cut"
@@ -178,10 +169,10 @@ def _chunk(artifacts: Artifacts, chooser: Chooser) -> list[View]:
             for index, span in enumerate(mine)
         ]
         documents_in = [{**span, "doc_id": span["doc_id"].hex()} for span in mine]
-        length = _length_told(row, mine, tokenizer.pad)
+        length = _format_length(row, mine, tokenizer.pad)
         views.append(
             {
-                "title": f"row {number}: {length}, {_told_of_row(row, len(mine), layout)}",
+                "title": f"row {number}: {length}, {_describe_row(row, len(mine), layout)}",
                 "source": row["source"],
                 "segments": _between_specials(segments) if "is_next" in row else segments,
                 "spans": documents_in,
@@ -191,24 +182,37 @@ def _chunk(artifacts: Artifacts, chooser: Chooser) -> list[View]:
     return views
 
 
+def _where(artifact: Artifact, table: str, wanted: pa.Array) -> list[Row]:
+    found: list[Row] = []
+    for path in artifact.files(table):
+        rows = read_table(path)
+        found += rows.filter(pc.is_in(rows.column("row"), value_set=wanted)).to_pylist()
+    return found
+
+
 def _as_read(artifacts: Artifacts, rows: list[Row], tokenizer: Tokenizer) -> list[list[View]]:
-    """What the network reads and writes of each row; nothing where the rows do not say what they are for."""
-    told = RowFormat.of(read_table(artifacts["chunk"].files("sequences")[0]).schema)
-    if told is None or not rows:
+    """Return the model inputs and targets of each row; nothing where the rows do not declare their objective."""
+    row_format = RowFormat.of(read_table(artifacts["chunk"].files("sequences")[0]).schema)
+    if row_format is None or not rows:
         return [[] for _ in rows]
     tokens_RL, row_R = np.array([row["tokens"] for row in rows]), np.array([row["row"] for row in rows])
-    return rows_as_read(tokens_RL, row_R, told, tokenizer, Reading.of(artifacts))
+    return model_inputs(tokens_RL, row_R, row_format, tokenizer, Reading.of(artifacts))
 
 
-def _length_told(row: Row, spans: list[Row], pad: int) -> str:
-    """`64 tokens, 26 of them padding`: what is behind the last document, for some vocabularies pad with a token that
-    stands elsewhere too."""
-    behind = max((span["tok_start"] + span["tok_len"] for span in spans), default=0)
-    padding = row["tokens"][behind:].count(pad)
+def _text_of_span(tokenizer: Tokenizer, tokens: list[int], span: Row) -> str:
+    ids = tokens[span["tok_start"] : span["tok_start"] + span["tok_len"]]
+    return tokenizer.decode_following(ids) if span["start"] else tokenizer.decode(ids)
+
+
+def _format_length(row: Row, spans: list[Row], pad: int) -> str:
+    """Return the length, such as `64 tokens, 26 of them padding`."""
+    # Only tokens after the last document count, because some vocabularies pad with a token that has other uses.
+    end = max((span["tok_start"] + span["tok_len"] for span in spans), default=0)
+    padding = row["tokens"][end:].count(pad)
     return f"{len(row['tokens'])} tokens" + (f", {padding} of them padding" if padding else "")
 
 
-def _told_of_row(row: Row, count: int, layout: dict[str, Any]) -> str:
+def _describe_row(row: Row, count: int, layout: dict[str, Any]) -> str:
     segments = f"{count} segment{'' if count == 1 else 's'}"
     if "is_next" in row:
         labels = {True: "B follows A in its document", False: "B comes from another document", None: "A alone"}
@@ -218,17 +222,33 @@ def _told_of_row(row: Row, count: int, layout: dict[str, Any]) -> str:
     return f"{segments}, loss from token {row['loss_start']}"
 
 
-def _between_specials(stretches: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """[CLS] A [SEP] B [SEP], as BERT reads the stretches."""
-    return [(SAME, "[CLS] "), *(part for stretch in stretches for part in (stretch, (SAME, " [SEP] ")))]
+def _between_specials(segments: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the segments as BERT reads them: [CLS] A [SEP] B [SEP]."""
+    return [(SAME, "[CLS] "), *(part for segment in segments for part in (segment, (SAME, " [SEP] ")))]
 
 
-def _where(artifact: Artifact, table: str, wanted: pa.Array) -> list[Row]:
-    found: list[Row] = []
-    for path in artifact.files(table):
-        rows = read_table(path)
-        found += rows.filter(pc.is_in(rows.column("row"), value_set=wanted)).to_pylist()
-    return found
+VIEWS: dict[str, Callable[[Artifacts, Chooser], list[View]]] = {
+    "sample": _sample,
+    "clean": _clean,
+    "dedup": _dedup,
+    "decontaminate": _decontaminate,
+    "vocab": _vocab,
+    "chunk": _chunk,
+}
+
+
+def _nothing_fits(artifacts: Artifacts, stage: str, chooser: Chooser) -> InputError:
+    """Return the error for a selection that matches no document, with the known rules and sources."""
+    fits = [f"source {chooser.source}" if chooser.source else "", f"rule {chooser.rule}" if chooser.rule else ""]
+    choice = f" for {' and '.join(filter(None, fits))}" if any(fits) else ""
+    known: list[str] = []
+    if chooser.rule is not None:
+        counts = Counter(name for row in ledger_rows(artifacts[stage], SHOWN[stage], None) for name in rules_of(row))
+        listed = ", ".join(f"{name} ({count:,})" for name, count in counts.most_common())
+        known.append(f"rules and edits that did something: {listed or 'none'}")
+    if chooser.source is not None:
+        known.append(f"sources: {', '.join(sorted(artifacts[stage].report.sources))}")
+    return InputError("; ".join([f"peek {stage}: the run's artifact holds nothing of it{choice}", *known]))
 
 
 def _chosen(parent: Artifact, artifact: Artifact, actions: tuple[str, ...], chooser: Chooser) -> list[Row]:
@@ -243,11 +263,6 @@ def _of_source(rows: Any, chooser: Chooser, source: Callable[[Row], str]) -> Any
     return rows if chooser.source is None else (row for row in rows if source(row) == chooser.source)
 
 
-def _dropped(row: Row) -> str:
-    measured = f", {row['value']:.4g} against {row['limit']:.4g}" if None not in (row["value"], row["limit"]) else ""
-    return f"dropped by {row['rule']}{measured}"
-
-
 def _view(document: Row, title: str, segments: list[tuple[str, str]], row: Row | None = None) -> View:
     view: View = {
         "doc_id": document["doc_id"].hex(),
@@ -260,18 +275,3 @@ def _view(document: Row, title: str, segments: list[tuple[str, str]], row: Row |
     if row is not None:
         view |= {key: row[key] for key in ("action", "rule", "value", "limit", "bytes_in", "bytes_out")}
     return view
-
-
-VIEWS: dict[str, Callable[[Artifacts, Chooser], list[View]]] = {
-    "sample": _sample,
-    "clean": _clean,
-    "dedup": _dedup,
-    "decontaminate": _decontaminate,
-    "vocab": _vocab,
-    "chunk": _chunk,
-}
-
-
-def _text_of_span(tokenizer: Tokenizer, tokens: list[int], span: Row) -> str:
-    ids = tokens[span["tok_start"] : span["tok_start"] + span["tok_len"]]
-    return tokenizer.decode_following(ids) if span["start"] else tokenizer.decode(ids)

@@ -1,6 +1,6 @@
-"""A commented recipe for what a survey found: every key that is set is explained, others show their default.
+"""Write a commented recipe for a scanned folder: every key is explained, and keys that are not set show their default.
 
-`#` stands before a setting that may be switched on as it is, `##` before words.
+`#` comments out a setting that can be enabled as it is; `##` begins an explanation.
 """
 
 import glob
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from flows.inspection.fields import BYTES_PER_TOKEN, EPOCHS, TOKENS_PER_PARAMETER, Sizes, choose_sizes
-from flows.inspection.scan import ROOT_GROUP, FolderSurvey, SourceFound
+from flows.inspection.scan import ROOT_GROUP, FolderScan, ScannedSource
 from flows.metrics.formatting import format_bytes, format_count
 from flows.recipe.resolve import MIXTURE_KEYS
 from model.config.network import GPTConfig
@@ -42,7 +42,7 @@ from tasks.vocab.config import VocabConfig
 ONE_LANGUAGE_SHARE = 0.9
 
 WEIGHT_UNIT = 10_000
-"""Weights are written in so many parts, and none is less than one."""
+"""Weights are written as multiples of 1 / WEIGHT_UNIT, at least one each."""
 
 LINE = 116
 
@@ -50,7 +50,7 @@ MOST_UNREADABLE = 20
 
 MOST_FIELDS_CHARS = 60
 
-MOST_NAMED_FILES = 50
+MAX_NAMED_FILES = 50
 
 SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("sample", SampleConfig),
@@ -71,7 +71,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("machines", Machines),
 )
 
-SAID_ONCE = frozenset(
+SHARED_KEYS = frozenset(
     {
         "sources",
         "seed",
@@ -84,7 +84,7 @@ SAID_ONCE = frozenset(
         *MIXTURE_KEYS,
     }
 )
-"""Keys that several stages need and that a recipe says at its top."""
+"""Keys that several stages need and that a recipe sets once, at its top."""
 
 EXAMPLES: dict[tuple[str, str], str] = {
     ("", "temperature"): "3.33, instead of the weights of all sources",
@@ -108,19 +108,20 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("evaluate", "stride"): "64",
     ("evaluate", "gate"): '{ sources = ["SOURCE"] }, beside base_model',
 }
-"""Section and key -> a value for what no value switches off; SOURCE stands for the name of the first source."""
+"""Section and key -> example of a key without a default; SOURCE is replaced by the name of the first source."""
 
 
-def write_recipe(survey: FolderSurvey, name: str) -> str:
-    """The recipe's TOML text; `flows.recipe.load.load.load_recipe` accepts it as it stands."""
-    characters = set().union(*(source.characters for source in survey.sources))
-    total = sum(source.text_bytes for source in survey.sources)
+def write_recipe(scan: FolderScan, name: str) -> str:
+    """Return the recipe's TOML text, which `flows.recipe.load.load_recipe` accepts unchanged."""
+    characters = set().union(*(source.characters for source in scan.sources))
+    total = sum(source.text_bytes for source in scan.sources)
     sizes = choose_sizes(total, len(characters))
     lines = [
         *_comment(
-            f"A recipe for {survey.folder}: {sum(len(source.files) for source in survey.sources):,} files, about"
+            f"A recipe for {scan.folder}: {sum(len(source.files) for source in scan.sources):,} files, about"
             f" {format_bytes(total)} of text. A line that begins with # and a key shows a setting at its default: take"
-            f" the # away and change it. Lines that begin with ## explain. A recipe is code: a run of it reads the"
+            " the #"
+            f" away and change it. Lines that begin with ## explain. A recipe is code: a run of it reads the"
             f" files and addresses that it names and runs its extensions (docs/recipes.md; `bessemer run --untrusted`)."
         ),
         "format = 1                # version of the recipe format",
@@ -128,98 +129,26 @@ def write_recipe(survey: FolderSurvey, name: str) -> str:
         "seed = 1                  # every random choice follows from it",
         *_comment(
             f"Tokens that training reads, repetitions included. The text holds about {format_count(sizes.tokens)}"
-            f" ({BYTES_PER_TOKEN} bytes a token, before cleaning); reading it up to {EPOCHS} times is almost as good as"
-            f" new text (Muennighoff et al. 2023), and more than {TOKENS_PER_PARAMETER} tokens a parameter (Hoffmann et"
-            f" al. 2022) would want a larger network."
+            f" ({BYTES_PER_TOKEN} bytes per token, before cleaning); reading it up to {EPOCHS} times is almost as good"
+            f" as new text (Muennighoff et al. 2023), and more than {TOKENS_PER_PARAMETER} tokens per parameter"
+            f" (Hoffmann et al. 2022) would need a larger network."
         ),
         f"budget_tokens = {sizes.budget_tokens}",
     ]
-    weights = _weights([source.text_bytes for source in survey.sources])
-    names = _names(survey.sources)
+    weights = _weights([source.text_bytes for source in scan.sources])
+    names = _names(scan.sources)
     for key in MIXTURE_KEYS:
         lines += _explained("", SampleConfig, key, names)
     lines.append("")
-    for source, weight, source_name in zip(survey.sources, weights, names, strict=True):
-        lines += _source(survey, source, source_name, weight)
-    if survey.unreadable:
-        lines += _comment(f"Not read, {len(survey.unreadable)} files:")
-        lines += [
-            f"##   {_in_comment(bad.path.relative_to(survey.folder))}: {bad.hint}" for bad in survey.unreadable[:20]
-        ]
+    for source, weight, source_name in zip(scan.sources, weights, names, strict=True):
+        lines += _source(scan, source, source_name, weight)
+    if scan.unreadable:
+        lines += _comment(f"Not read, {len(scan.unreadable)} files:")
+        lines += [f"##   {_in_comment(bad.path.relative_to(scan.folder))}: {bad.hint}" for bad in scan.unreadable[:20]]
         lines.append("")
     for section, model in SECTIONS:
         lines += _section(section, model, sizes, names)
     return "\n".join(lines) + "\n"
-
-
-def _source(survey: FolderSurvey, source: SourceFound, name: str, weight: float) -> list[str]:
-    about = "about " if not source.records.exact else ""
-    lines = [
-        f"[[sources]] # {len(source.files):,} files, {about}{source.records.records:,.0f} documents,"
-        f" {format_bytes(source.text_bytes)} of text",
-        f"name = {_toml(name)}",
-        f"paths = {_toml(_paths(survey, source))}",
-        f"format = {_toml(source.format)}",
-        f"weight = {weight:.4f}    # share of the training tokens; here by size. All weights sum to 1",
-    ]
-    if source.fields is not None and source.fields.text is not None:
-        lines.append(
-            f"text_field = {_toml(source.fields.text)}    # fields: {_in_comment(', '.join(source.fields.all))}"
-        )
-        if source.fields.id is not None:
-            lines.append(f"id_field = {_toml(source.fields.id)}    # names the documents however the files are split")
-        if source.content != "text":
-            lines.append(f"content = {_toml(source.content)}    # clean extracts its main text")
-    if source.languages:
-        told = ", ".join(f"{code} {count}" for code, count in source.languages.most_common(5))
-        code, count = source.languages.most_common(1)[0]
-        if count >= ONE_LANGUAGE_SHARE * source.languages.total():
-            lines.append(f"language = {_toml(code)}    # of the texts looked at: {told}")
-        else:
-            lines.append(f"## language: mixed; of the texts looked at: {told}")
-    excluded = _excluded(survey, source)
-    if excluded:
-        lines.append(f"exclude = {_toml(excluded)}")
-    lines.append("# priority = 1            # of equal copies, the one from the source with the smaller number stays")
-    lines += _comment(
-        "licence is not set: what the text may be used for, as an SPDX expression; the model card tells it, and an"
-        ' export whose own licence it stands against is refused. For example: licence = "CC-BY-SA-4.0"'
-    )
-    return [*lines, ""]
-
-
-def _paths(survey: FolderSurvey, source: SourceFound) -> list[str]:
-    """The subfolder, read by suffix; files of suffixes that tell no format, and of the root itself, by name.
-
-    Named files come first: a folder's walk would pass over them, and a file counts where it is met first.
-    """
-    top = _top(survey, source)
-    beside_others = source.group == ROOT_GROUP and any(other.group != ROOT_GROUP for other in survey.sources)
-    untold = [file for file in source.files if guess_format(file.path.name)[0] != source.format]
-    named = source.files if beside_others else untold
-    told_by_folder = [] if beside_others or len(untold) == len(source.files) else [str(top)]
-    if len(named) <= MOST_NAMED_FILES:
-        return [*(str(file.path) for file in named), *told_by_folder]
-    suffixes = {"".join(file.path.suffixes[-2:] if file.compression else file.path.suffixes[-1:]) for file in named}
-    middle = "*" if beside_others else "**/*"
-    patterns = [f"{glob.escape(str(top))}/{middle}{suffix}" for suffix in sorted(suffixes - {""})]
-    bare = [str(file.path) for file in named if not file.path.suffix]
-    return [*bare, *patterns, *told_by_folder]
-
-
-def _top(survey: FolderSurvey, source: SourceFound) -> Path:
-    return survey.folder if source.group == ROOT_GROUP else survey.folder / source.group
-
-
-def _excluded(survey: FolderSurvey, source: SourceFound) -> list[str]:
-    """Files that the paths would find and that cannot be read, as patterns; `@2/` marks those of a second root."""
-    top = _top(survey, source)
-    names = [
-        glob.escape(bad.path.relative_to(top).as_posix())
-        for bad in survey.unreadable
-        if bad.path.is_relative_to(top) and guess_format(bad.path.name)[0] == source.format
-    ]
-    return [mask for name in names for mask in (name, f"@*/{name}")]
 
 
 def _weights(sizes: list[float]) -> list[float]:
@@ -229,12 +158,12 @@ def _weights(sizes: list[float]) -> list[float]:
     return [part / WEIGHT_UNIT for part in parts]
 
 
-def _names(sources: list[SourceFound]) -> list[str]:
+def _names(sources: list[ScannedSource]) -> list[str]:
     groups = Counter(source.group for source in sources)
     names: list[str] = []
     for source in sources:
         base = source.format if source.group == ROOT_GROUP else source.group
-        # A name has ASCII letters only; a folder named in another script is known by its language.
+        # A name has ASCII letters only; a folder named in another script is named by its language.
         language = "".join(code for code, _ in source.languages.most_common(1))
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", base).strip("_.-")[:50] or f"source_{language}".rstrip("_")
         if groups[source.group] > 1 and source.group != ROOT_GROUP:
@@ -245,25 +174,8 @@ def _names(sources: list[SourceFound]) -> list[str]:
     return names
 
 
-def _section(section: str, model: type[BaseModel], sizes: Sizes, names: list[str]) -> list[str]:
-    chosen = _chosen(section, sizes)
-    lines = [f"[{section}]"]
-    if section == "train.model":
-        lines += _comment(
-            "A published network by name (`bessemer model presets`); keys of this table overrule its own."
-        )
-        lines.append(_example(section, KEY, names))
-    for key, value in chosen.items():
-        lines += [*_comment(_help(model, key)), f"{key} = {_toml(value)}"]
-    for key, info in model.model_fields.items():
-        if key in SAID_ONCE or key in chosen or _is_table(info.default):
-            continue
-        lines += _explained(section, model, key, names)
-    return [*lines, ""]
-
-
 def _explained(section: str, model: type[BaseModel], key: str, names: list[str]) -> list[str]:
-    """What a key means, and its default behind a #; an example, in words, of a key that has none."""
+    """Return a key's help and its commented-out default, or an example where it has no default."""
     default = model.model_fields[key].get_default(call_default_factory=True)
     words = _comment(_help(model, key))
     if default not in (None, PydanticUndefined):
@@ -271,13 +183,102 @@ def _explained(section: str, model: type[BaseModel], key: str, names: list[str])
     return [*words, _example(section, key, names)]
 
 
+def _help(model: type[BaseModel], key: str) -> str:
+    return " ".join((model.model_fields[key].description or "").split())
+
+
 def _example(section: str, key: str, names: list[str]) -> str:
     example = EXAMPLES[section, key].replace("SOURCE", names[0])
     return f"## {key} is not set by default; for example: {key} = {example}"
 
 
-def _is_table(default: Any) -> bool:
-    return isinstance(default, BaseModel)
+def _source(scan: FolderScan, source: ScannedSource, name: str, weight: float) -> list[str]:
+    about = "about " if not source.records.exact else ""
+    lines = [
+        f"[[sources]] # {len(source.files):,} files, {about}{source.records.records:,.0f} documents,"
+        f" {format_bytes(source.text_bytes)} of text",
+        f"name = {_toml(name)}",
+        f"paths = {_toml(_paths(scan, source))}",
+        f"format = {_toml(source.format)}",
+        f"weight = {weight:.4f}    # share of the training tokens; here by format_bytes. All weights sum to 1",
+    ]
+    if source.fields is not None and source.fields.text is not None:
+        lines.append(
+            f"text_field = {_toml(source.fields.text)}    # fields: {_in_comment(', '.join(source.fields.all))}"
+        )
+        if source.fields.id is not None:
+            lines.append(f"id_field = {_toml(source.fields.id)}    # names the documents however the files are split")
+        if source.content != "text":
+            lines.append(f"content = {_toml(source.content)}    # clean extracts its main text")
+    if source.languages:
+        listed = ", ".join(f"{code} {count}" for code, count in source.languages.most_common(5))
+        code, count = source.languages.most_common(1)[0]
+        if count >= ONE_LANGUAGE_SHARE * source.languages.total():
+            lines.append(f"language = {_toml(code)}    # of the sampled texts: {listed}")
+        else:
+            lines.append(f"## language: mixed; of the sampled texts: {listed}")
+    excluded = _excluded(scan, source)
+    if excluded:
+        lines.append(f"exclude = {_toml(excluded)}")
+    lines.append("# priority = 1            # of equal copies, the one from the source with the smaller number stays")
+    lines += _comment(
+        "licence is not set: the licence of the text as an SPDX expression; the model card states it, and an export"
+        ' whose own licence conflicts with it is refused. For example: licence = "CC-BY-SA-4.0"'
+    )
+    return [*lines, ""]
+
+
+def _paths(scan: FolderScan, source: ScannedSource) -> list[str]:
+    """Return the subfolder, which is read by suffix, and files of unknown suffixes or of the root itself by name.
+
+    Named files come first, because a file belongs to the first path that matches it.
+    """
+    top = _top(scan, source)
+    has_subfolders = source.group == ROOT_GROUP and any(other.group != ROOT_GROUP for other in scan.sources)
+    unknown = [file for file in source.files if guess_format(file.path.name)[0] != source.format]
+    named = source.files if has_subfolders else unknown
+    folders = [] if has_subfolders or len(unknown) == len(source.files) else [str(top)]
+    if len(named) <= MAX_NAMED_FILES:
+        return [*(str(file.path) for file in named), *folders]
+    suffixes = {"".join(file.path.suffixes[-2:] if file.compression else file.path.suffixes[-1:]) for file in named}
+    middle = "*" if has_subfolders else "**/*"
+    patterns = [f"{glob.escape(str(top))}/{middle}{suffix}" for suffix in sorted(suffixes - {""})]
+    bare = [str(file.path) for file in named if not file.path.suffix]
+    return [*bare, *patterns, *folders]
+
+
+def _top(scan: FolderScan, source: ScannedSource) -> Path:
+    return scan.folder if source.group == ROOT_GROUP else scan.folder / source.group
+
+
+def _in_comment(text: object) -> str:
+    return "".join(character if character.isprintable() else "?" for character in str(text))
+
+
+def _excluded(scan: FolderScan, source: ScannedSource) -> list[str]:
+    """Return patterns of unreadable files that the paths would match; `@2/` is the prefix of a second root."""
+    top = _top(scan, source)
+    names = [
+        glob.escape(bad.path.relative_to(top).as_posix())
+        for bad in scan.unreadable
+        if bad.path.is_relative_to(top) and guess_format(bad.path.name)[0] == source.format
+    ]
+    return [mask for name in names for mask in (name, f"@*/{name}")]
+
+
+def _section(section: str, model: type[BaseModel], sizes: Sizes, names: list[str]) -> list[str]:
+    chosen = _chosen(section, sizes)
+    lines = [f"[{section}]"]
+    if section == "train.model":
+        lines += _comment("A published network by name (`bessemer model presets`); keys of this table override it.")
+        lines.append(_example(section, KEY, names))
+    for key, value in chosen.items():
+        lines += [*_comment(_help(model, key)), f"{key} = {_toml(value)}"]
+    for key, info in model.model_fields.items():
+        if key in SHARED_KEYS or key in chosen or _is_table(info.default):
+            continue
+        lines += _explained(section, model, key, names)
+    return [*lines, ""]
 
 
 def _chosen(section: str, sizes: Sizes) -> dict[str, Any]:
@@ -291,20 +292,16 @@ def _chosen(section: str, sizes: Sizes) -> dict[str, Any]:
     return {}
 
 
-def _help(model: type[BaseModel], key: str) -> str:
-    return " ".join((model.model_fields[key].description or "").split())
+def _is_table(default: Any) -> bool:
+    return isinstance(default, BaseModel)
 
 
 def _comment(text: str) -> list[str]:
     return textwrap.wrap(text, LINE, initial_indent="## ", subsequent_indent="## ")
 
 
-def _in_comment(text: object) -> str:
-    return "".join(character if character.isprintable() else "?" for character in str(text))
-
-
 def _toml(value: Any) -> str:
-    """A value in TOML: JSON's notation is TOML's for text, numbers, booleans and lists; tables need their own."""
+    """Return a value in TOML, whose notation is that of JSON except for tables."""
     if isinstance(value, dict):
         return (
             "{ " + ", ".join(f"{json.dumps(str(key))} = {_toml(item)}" for key, item in value.items()) + " }"

@@ -1,7 +1,4 @@
-"""What a survey found, as tables for a terminal.
-
-Views in a terminal: colours where there are some, marks in a pipe, and never more text than fits.
-"""
+"""Print folder scans and previews in a terminal: colours in a terminal, marks in a pipe, and long texts shortened."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.inspection.scan import FolderSurvey
+from flows.inspection.scan import FolderScan
 from flows.metrics.escaping import escaped
 from flows.metrics.formatting import format_bytes, format_count
 from flows.metrics.text_diff import ADDED, EVEN_PIECE, ODD_PIECE, REMOVED, SAME, SHARED, UNKNOWN_PIECE
@@ -19,73 +16,6 @@ from flows.metrics.text_diff import ADDED, EVEN_PIECE, ODD_PIECE, REMOVED, SAME,
 PAGE_WIDTH = 80
 
 MOST_UNREADABLE = 10
-
-
-def survey_told(survey: FolderSurvey) -> dict[str, Any]:
-    """The survey as plain values."""
-    return {
-        "folder": str(survey.folder),
-        "sources": [
-            {
-                "group": source.group,
-                "format": source.format,
-                "files": len(source.files),
-                "stored_bytes": source.stored_bytes,
-                "text_bytes": source.text_bytes,
-                "documents": source.records.records,
-                "documents_exact": source.records.exact,
-                "text_field": source.fields.text if source.fields else None,
-                "id_field": source.fields.id if source.fields else None,
-                "fields": list(source.fields.all) if source.fields else [],
-                "languages": dict(source.languages.most_common()),
-            }
-            for source in survey.sources
-        ],
-        "empty_files": survey.empty,
-        "unreadable": [{"path": str(bad.path), "hint": bad.hint} for bad in survey.unreadable],
-        "looked_files": survey.looked_files,
-        "looked_bytes": survey.looked_bytes,
-    }
-
-
-def tell_survey(survey: FolderSurvey, recipe: Path, console: Console) -> None:
-    """A line a source, what cannot be read, how much was looked at, and the two commands that come next."""
-    table = Table(box=None, header_style="bold", pad_edge=False, width=PAGE_WIDTH)
-    table.add_column("in", no_wrap=True)
-    table.add_column("format", no_wrap=True)
-    table.add_column("files", justify="right", no_wrap=True)
-    table.add_column("documents", justify="right", no_wrap=True)
-    table.add_column("text", justify="right", no_wrap=True)
-    table.add_column("text field", no_wrap=True)
-    table.add_column("languages", ratio=1)
-    for source in survey.sources:
-        about = "" if source.records.exact else "~"
-        judged = source.languages.total()
-        table.add_row(
-            escape(source.group[:16]),
-            source.format,
-            format_count(len(source.files)),
-            f"{about}{format_count(source.records.records)}",
-            format_bytes(source.text_bytes),
-            escape(source.fields.text or "") if source.fields else "",
-            ", ".join(f"{code} {count / judged:.0%}" for code, count in source.languages.most_common(3)),
-        )
-    console.print(table)
-    for bad in survey.unreadable[:MOST_UNREADABLE]:
-        shown = escape(str(bad.path.relative_to(survey.folder)))
-        console.print(f"[yellow]not read[/] {shown}: {escape(bad.hint)}", width=PAGE_WIDTH)
-    if len(survey.unreadable) > MOST_UNREADABLE:
-        console.print(f"[yellow]not read[/] ... and {len(survey.unreadable) - MOST_UNREADABLE} more; all: --json")
-    empty = f"; {survey.empty} empty files passed over" if survey.empty else ""
-    console.print(
-        f"[dim]judged by the beginnings of {survey.looked_files} files ({format_bytes(survey.looked_bytes)} read);"
-        f" languages are shares of the texts looked at{empty}[/]",
-        width=PAGE_WIDTH,
-    )
-    console.print(f"\nwrote {escape(str(recipe))}; what comes next:")
-    console.print(f"  bessemer estimate {escape(str(recipe))}", soft_wrap=True)
-    console.print(f"  bessemer run {escape(str(recipe))}", soft_wrap=True)
-
 
 STYLES = {
     SAME: "",
@@ -107,29 +37,95 @@ PLAIN_MARKS = {
     UNKNOWN_PIECE: ("", "|"),
 }
 
-AROUND_CHANGE = 120
+CONTEXT_CHARS = 120
 """Characters shown on each side of a change."""
 
-MOST_CHARS = 1200
+MAX_CHARS = 1200
 
 SHORTEST_GAP = 40
 
 
-def tell_views(views: list[dict[str, Any]], console: Console, *, full: bool) -> None:
-    """Each view with its heading; `full` shows whole texts."""
+def scan_values(scan: FolderScan) -> dict[str, Any]:
+    """Return the scan as plain values."""
+    return {
+        "folder": str(scan.folder),
+        "sources": [
+            {
+                "group": source.group,
+                "format": source.format,
+                "files": len(source.files),
+                "stored_bytes": source.stored_bytes,
+                "text_bytes": source.text_bytes,
+                "documents": source.records.records,
+                "documents_exact": source.records.exact,
+                "text_field": source.fields.text if source.fields else None,
+                "id_field": source.fields.id if source.fields else None,
+                "fields": list(source.fields.all) if source.fields else [],
+                "languages": dict(source.languages.most_common()),
+            }
+            for source in scan.sources
+        ],
+        "empty_files": scan.empty,
+        "unreadable": [{"path": str(bad.path), "hint": bad.hint} for bad in scan.unreadable],
+        "looked_files": scan.looked_files,
+        "looked_bytes": scan.looked_bytes,
+    }
+
+
+def print_scan(scan: FolderScan, recipe: Path, console: Console) -> None:
+    """Print a line for each source, the files that cannot be read, and the next commands."""
+    table = Table(box=None, header_style="bold", pad_edge=False, width=PAGE_WIDTH)
+    table.add_column("in", no_wrap=True)
+    table.add_column("format", no_wrap=True)
+    table.add_column("files", justify="right", no_wrap=True)
+    table.add_column("documents", justify="right", no_wrap=True)
+    table.add_column("text", justify="right", no_wrap=True)
+    table.add_column("text field", no_wrap=True)
+    table.add_column("languages", ratio=1)
+    for source in scan.sources:
+        about = "" if source.records.exact else "~"
+        judged = source.languages.total()
+        table.add_row(
+            escape(source.group[:16]),
+            source.format,
+            format_count(len(source.files)),
+            f"{about}{format_count(source.records.records)}",
+            format_bytes(source.text_bytes),
+            escape(source.fields.text or "") if source.fields else "",
+            ", ".join(f"{code} {count / judged:.0%}" for code, count in source.languages.most_common(3)),
+        )
+    console.print(table)
+    for bad in scan.unreadable[:MOST_UNREADABLE]:
+        shown = escape(str(bad.path.relative_to(scan.folder)))
+        console.print(f"[yellow]not read[/] {shown}: {escape(bad.hint)}", width=PAGE_WIDTH)
+    if len(scan.unreadable) > MOST_UNREADABLE:
+        console.print(f"[yellow]not read[/] ... and {len(scan.unreadable) - MOST_UNREADABLE} more; all: --json")
+    empty = f"; {scan.empty} empty files skipped" if scan.empty else ""
+    console.print(
+        f"[dim]from the beginnings of {scan.looked_files} files ({format_bytes(scan.looked_bytes)} read); languages are"
+        f" shares of the sampled texts{empty}[/]",
+        width=PAGE_WIDTH,
+    )
+    console.print(f"\nwrote {escape(str(recipe))}; next:")
+    console.print(f"  bessemer estimate {escape(str(recipe))}", soft_wrap=True)
+    console.print(f"  bessemer run {escape(str(recipe))}", soft_wrap=True)
+
+
+def print_views(views: list[dict[str, Any]], console: Console, *, full: bool) -> None:
+    """Print each view with its heading; `full` prints whole texts."""
     for view in views:
-        _tell_view(view, console, full)
+        _print_view(view, console, full)
         for text in view.get("as_read", []):
             console.print(Text(text["title"], style="dim"))
-            _tell_segments(text["segments"], console, full)
+            _print_segments(text["segments"], console, full)
         if "survivor" in view:
-            _tell_view(view["survivor"], console, full)
+            _print_view(view["survivor"], console, full)
         if "item" in view:
             console.print(Text("the item: " + " ".join(str(view["item"]["match_text"]).split()), style="dim"))
         console.print()
 
 
-def _tell_view(view: dict[str, Any], console: Console, full: bool) -> None:
+def _print_view(view: dict[str, Any], console: Console, full: bool) -> None:
     heading = Text(view["title"], style="bold")
     console.print(heading, soft_wrap=True)
     if "doc_id" in view:
@@ -137,12 +133,11 @@ def _tell_view(view: dict[str, Any], console: Console, full: bool) -> None:
         console.print(Text(where, style="dim"), soft_wrap=True)
     for span in view.get("spans", []):
         place = f"{span['doc_id'][:12]}/{span['piece']} bytes {span['start']:,} to {span['end']:,}"
-        told = f"{place}, {span['tok_len']} tokens"
-        console.print(Text(told, style="dim"))
-    _tell_segments(view["segments"], console, full)
+        console.print(Text(f"{place}, {span['tok_len']} tokens", style="dim"))
+    _print_segments(view["segments"], console, full)
 
 
-def _tell_segments(whole: list[tuple[str, str]], console: Console, full: bool) -> None:
+def _print_segments(whole: list[tuple[str, str]], console: Console, full: bool) -> None:
     segments, hidden = (whole, 0) if full else fitted(whole)
     line = Text()
     for kind, text in segments:
@@ -154,24 +149,24 @@ def _tell_segments(whole: list[tuple[str, str]], console: Console, full: bool) -
 
 
 def fitted(segments: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], int]:
-    """Segments that fit on a screen, and how many characters were left out: changes stay, what is between is cut."""
+    """Shorten unchanged text so that segments fit on a screen, and return them with the number of hidden characters."""
     changed = any(kind in (REMOVED, ADDED) for kind, _ in segments)
     shown: list[tuple[str, str]] = []
     hidden = used = 0
     for index, (kind, text) in enumerate(segments):
-        room = MOST_CHARS - used
-        if room <= 0:
+        available = MAX_CHARS - used
+        if available <= 0:
             hidden += len(text)
             continue
         short = text
-        if kind == SAME and changed and len(text) > 2 * AROUND_CHANGE + SHORTEST_GAP:
-            head = "" if index == 0 else text[:AROUND_CHANGE]
-            tail = "" if index == len(segments) - 1 else text[-AROUND_CHANGE:]
+        if kind == SAME and changed and len(text) > 2 * CONTEXT_CHARS + SHORTEST_GAP:
+            head = "" if index == 0 else text[:CONTEXT_CHARS]
+            tail = "" if index == len(segments) - 1 else text[-CONTEXT_CHARS:]
             hidden += len(text) - len(head) - len(tail)
             short = f"{head} … {tail}"
-        if len(short) > room:
-            hidden += len(short) - room
-            short = short[:room] + "…"
+        if len(short) > available:
+            hidden += len(short) - available
+            short = short[:available] + "…"
         shown.append((kind, short))
         used += len(short)
     return shown, hidden

@@ -1,4 +1,4 @@
-"""A trained model taught a task, and its answers: what fine-tuning needs of runs and vocabularies."""
+"""Fine-tune a trained model on a task, and predict with the fine-tuned model."""
 
 import json
 import sys
@@ -11,13 +11,13 @@ from model.errors import InputError
 from model.model_files import is_published
 
 FOLDER = "finetuned"
-"""Folder under the root where results stand unless another is named."""
+"""Folder under the root for results, unless another is named."""
 
 
-def teach(root: Path, model: str, task_file: Path, out: Path | None) -> tuple[Path, dict[str, Any]]:
-    """Fine-tune a run's or folder's model as a task file says, telling the progress on stderr.
+def finetune_model(root: Path, model: str, task_file: Path, out: Path | None) -> tuple[Path, dict[str, Any]]:
+    """Fine-tune the model of a run or folder on the task of a task file, with progress on stderr.
 
-    Returns the folder of the result, by default ROOT/finetuned/NAME of the task file, and what it says of itself.
+    Returns the folder of the result, by default ROOT/finetuned/NAME of the task file, and its description.
     """
     from model.finetune.config import read_task_file
     from model.finetune.trainer import finetune
@@ -42,36 +42,54 @@ def teach(root: Path, model: str, task_file: Path, out: Path | None) -> tuple[Pa
 def answered(
     root: Path, model: str, task: str | None, records: list[dict[str, Any]], *, probabilities: bool = False
 ) -> list[dict[str, Any]]:
-    """The records with the fine-tuned model's answer under the task's own name for it, in the place of one that was
-    there; behind it, as NAME_probabilities, how sure it is of each label where that is asked for."""
+    """Return the records with the model's predictions in the task's answer field.
+
+    With `probabilities`, NAME_probabilities of the field has the probability of each label.
+    """
     from model.finetune.output import read_result
 
     if is_published(Path(model)):
         raise InputError(
-            f"{model} is a folder of transformers, in which no task and no head stands. Name the folder that `bessemer"
+            f"{model} is a folder of transformers, without a task and a task head. Name the folder that `bessemer model"
             f" finetune` wrote; `bessemer model finetune` can start from this one"
         )
     trained = open_trained(root, model)
     answerer = read_result(trained.folder, trained.tokenizer)
     number = answerer.task(task)
     name = answerer.tasks[number].answer
-    sure = answerer.probabilities(number, records) if probabilities else None
-    answers = answerer.answers(number, records)
-    return [
-        {**record, name: answer, **({f"{name}_probabilities": sure[place]} if sure is not None else {})}
-        for place, (record, answer) in enumerate(zip(records, answers, strict=True))
+    label_probabilities = answerer.probabilities(number, records) if probabilities else None
+    found = [
+        {**record, name: answer} for record, answer in zip(records, answerer.answers(number, records), strict=True)
     ]
+    if label_probabilities is not None:
+        for record, of_record in zip(found, label_probabilities, strict=True):
+            record[f"{name}_probabilities"] = of_record
+    return found
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file of JSON lines; InputError names a line that is none."""
+    """Return the objects in a JSON Lines file; raise InputError with the line that is not an object."""
     if not path.is_file():
-        raise InputError(f"there is no file {path} of records to answer")
+        raise InputError(f"there is no file {path} of records to predict")
     return list(_records(path))
 
 
-def fields_given(words: list[str]) -> dict[str, Any]:
-    """The record that `name=text` words make; a list where the text is one in JSON, as a tagging wants."""
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise InputError(f"{path}, line {number} is not JSON: {error}") from error
+            if not isinstance(record, dict):
+                raise InputError(f"{path}, line {number} is not an object with fields")
+            yield record
+
+
+def parse_fields(words: list[str]) -> dict[str, Any]:
+    """Parse a record from `NAME=TEXT` arguments; a text that is a JSON list becomes a list, for tagging tasks."""
     record: dict[str, Any] = {}
     for word in words:
         name, sign, text = word.partition("=")
@@ -86,17 +104,3 @@ def _is_list(text: str) -> bool:
         return isinstance(json.loads(text), list)
     except json.JSONDecodeError:
         return False
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(f"{path}, line {number} is no JSON: {error}") from error
-            if not isinstance(record, dict):
-                raise InputError(f"{path}, line {number} is no object with fields")
-            yield record

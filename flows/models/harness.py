@@ -1,10 +1,10 @@
-"""Our models under EleutherAI's lm-evaluation-harness, for tasks and figures that are to be laid beside others' own.
+"""Evaluate a model with EleutherAI's lm-evaluation-harness, for scores that are comparable with published ones.
 
-The harness asks three things of a model: how likely a text is after another, how likely a whole text is, and what it
-writes. Context and continuation are encoded apart, as in our own scoring; the harness's own models encode both together
-and cut by the context's length, which scores some continuations from a wrong place on.
+The harness requests the log-likelihood of a continuation, the log-likelihood of a whole text, or a generated text.
+Context and continuation are encoded separately, as in the evaluate stage; the harness's own models encode both together
+and split by the context's length, which scores some continuations from a wrong token on.
 
-Needs the extra `lmeval`. Nothing is downloaded: tasks are YAML files of a folder, their data local files.
+Needs the extra `lmeval`. Nothing is downloaded: tasks are YAML files of a folder, and their data local files.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from model.nn.gpt import GPT
 from tasks.evaluate.benchmarks.likelihood import CausalScorer
 from tasks.tokenizer.base import Tokenizer
 
-MOST_TOKENS = 256
-"""That are written where a task names no limit, as in the harness's own models."""
+MAX_TOKENS = 256
+"""Generated tokens where a task has no limit, as in the harness's own models."""
 
 
 class HarnessModel(LM):
-    """A GPT of ours as the harness sees a model."""
+    """A GPT behind the harness's model interface."""
 
     def __init__(self, network: GPT, tokenizer: Tokenizer) -> None:
         super().__init__()
@@ -37,15 +37,15 @@ class HarnessModel(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        """Names the vocabulary in the harness's caches."""
+        """Name of the vocabulary in the harness's caches."""
         return self._tokenizer.digest
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
-        """Sum of ln p of each continuation after its context, and whether it is the likeliest text there."""
+        """Return the log-likelihood of each continuation after its context, and whether greedy decoding gives it."""
         found: list[tuple[float, bool]] = []
         for request in requests:
-            context, continuation = _two(request)
-            # A blank at the end of a context belongs to what follows, as the harness has it.
+            context, continuation = _arguments(request)
+            # A space at the end of a context belongs to the continuation, as in the harness.
             stripped = context.rstrip(" ")
             continuation = context[len(stripped) :] + continuation
             encode = self._tokenizer.encode_following if stripped else self._tokenizer.encode
@@ -60,20 +60,20 @@ class HarnessModel(LM):
         return found
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
-        """Sum of ln p of all tokens of each text, alone behind the end-of-text token, each predicted once."""
+        """Return the log-likelihood of each text after an end-of-text token, with every token predicted once."""
         texts = [self._tokenizer.encode(str(request.args[0])) for request in requests]
         return [-nats for nats in text_nats(self._network, texts, self._tokenizer.eos)]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """The likeliest text behind each context, up to the first of its stop strings."""
+        """Return the greedily decoded text after each context, up to the first of its stop strings."""
         found: list[str] = []
         for request in requests:
-            context, settings = _two(request)
+            context, settings = _arguments(request)
             if settings.get("do_sample", False) or settings.get("temperature", 0.0):
-                raise InputError("harness: only the likeliest text is written here; set do_sample to false in the task")
+                raise InputError("harness: only greedy decoding is supported; set do_sample to false in the task")
             stops = settings.get("until") or []
-            most = min(int(settings.get("max_gen_toks", MOST_TOKENS)), self._scorer.max_choice_tokens // 2)
-            seen = self._seen(context, self._scorer.max_prompt_tokens(most))
+            most = min(int(settings.get("max_gen_toks", MAX_TOKENS)), self._choices.longest // 2)
+            seen = self._seen(context, self._choices.room(most))
             stops = [stops] if isinstance(stops, str) else list(stops)
             found.append(self._scorer.generate(seen, self._tokenizer, most, [stop for stop in stops if stop]))
         return found
@@ -86,14 +86,14 @@ class HarnessModel(LM):
 def harness_scores(
     trained: Trained, folder: Path, tasks: Sequence[str], *, shots: int | None = None, limit: int | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Task -> metric -> value, of the tasks whose YAML files lie in `folder`.
+    """Return the value of each task and metric, for tasks whose YAML files are in `folder`.
 
-    Raises InputError for a model that is no GPT, and for a task that the folder does not have.
+    Raises InputError for a model that is not a GPT, and for a task that the folder does not have.
     """
     if not isinstance(trained.network, GPT):
         raise InputError(
-            f"harness: a {trained.network.config.architecture} does not tell how likely a text is after another. Its"
-            f" benchmarks are those of the evaluate stage."
+            f"harness: a {trained.network.config.architecture} has no likelihood of a continuation. Its benchmarks are"
+            f" those of the evaluate stage."
         )
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     for task in tasks:
@@ -108,7 +108,7 @@ def harness_scores(
 def evaluate(
     model: LM, manager: TaskManager, tasks: Sequence[str], *, shots: int | None = None, limit: int | None = None
 ) -> dict[str, Any]:
-    """All that the harness tells, samples too; without its bootstrap, which takes the longest by far."""
+    """Return all results of the harness with samples, without its bootstrap, which takes by far the longest."""
     found = simple_evaluate(
         model=model,
         tasks=list(tasks),
@@ -119,11 +119,11 @@ def evaluate(
         log_samples=True,
         verbosity="ERROR",
     )
-    assert found is not None, "the first process has the results"
+    assert found is not None, "only the first process has the results"
     return dict(found)
 
 
-def _two(request: Instance) -> tuple[Any, Any]:
-    """The context of a request, and what is asked about it."""
-    context, asked = request.args  # pyright: ignore[reportAssignmentType]  # typed as empty
-    return context, asked
+def _arguments(request: Instance) -> tuple[Any, Any]:
+    """Return the context of a request, and its continuation or settings."""
+    context, argument = request.args  # pyright: ignore[reportAssignmentType]  # typed as empty
+    return context, argument

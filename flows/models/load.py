@@ -1,7 +1,4 @@
-"""A trained model with its vocabulary, found by run, by artifact, or by the folder that fine-tuning or export wrote.
-
-A model in the form of `transformers`, such as `bessemer model export` writes, opened together with its vocabulary.
-"""
+"""Load a trained model with its tokenizer, from a run, an artifact, a fine-tuned folder, or a `transformers` folder."""
 
 import json
 import os
@@ -20,7 +17,6 @@ if TYPE_CHECKING:
     from model.nn.factory import Network
     from tasks.tokenizer.base import Tokenizer
 
-
 FINETUNED = "finetuned"
 """Entry of `model.json` that only a fine-tuned model has."""
 
@@ -37,7 +33,7 @@ class Trained:
 
 
 def find_model(root: Path, model: str) -> tuple[Artifact, Artifact]:
-    """The MODEL and TOKENIZER artifacts of a run, or of a MODEL folder under the same root."""
+    """Return the MODEL and TOKENIZER artifacts of a run, or of a MODEL folder under the same root."""
     folder = Path(model)
     if (folder / MANIFEST).exists():
         trained = Artifact.open(folder)
@@ -52,8 +48,7 @@ def find_model(root: Path, model: str) -> tuple[Artifact, Artifact]:
 
 
 def open_trained(root: Path, model: str) -> Trained:
-    """The model of a run, of an artifact's folder, or of a folder that holds its vocabulary beside it, be it one that
-    `transformers` reads."""
+    """Load the model of a run, of an artifact, or of a folder with its tokenizer, be it of `transformers`."""
     from model.checkpoint.run_folder import DESCRIPTION
     from model.checkpoint.weights import WEIGHTS, describe_model, load_model
     from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES
@@ -61,7 +56,7 @@ def open_trained(root: Path, model: str) -> Trained:
     folder = Path(model)
     if os.sep in model and not folder.exists():
         raise InputError(
-            f"there is no folder {model}. Name one that holds a model, or a run; `bessemer runs list` lists runs"
+            f"there is no folder {model}. Name a model's folder, or a run; `bessemer runs list` lists runs"
         )
     if is_published(folder):
         network, tokenizer = open_published_model(folder)
@@ -71,10 +66,9 @@ def open_trained(root: Path, model: str) -> Trained:
         files = [folder / name for name in MODEL_FILES.values() if (folder / name).is_file()]
         if len(files) != 1:
             raise InputError(
-                f"{folder} holds a {DESCRIPTION_FILE} and {len(files)} vocabularies, where one of"
-                f" {', '.join(MODEL_FILES.values())} was expected: no folder that `bessemer model finetune` wrote, or a"
-                " part"
-                f" of one. Name such a folder, or a run"
+                f"{folder} has a {DESCRIPTION_FILE} and {len(files)} vocabularies, where one of"
+                f" {', '.join(MODEL_FILES.values())} was expected; it is not a complete folder of `bessemer model"
+                f" finetune`. Name such a folder, or a run"
             )
         tokenizer = load_tokenizer(files[0], folder / DESCRIPTION_FILE)
     else:
@@ -85,7 +79,7 @@ def open_trained(root: Path, model: str) -> Trained:
 
 
 def write_vocabulary(folder: Path, tokenizer: "Tokenizer") -> None:
-    """The two files of a vocabulary, so that the model in `folder` needs no artifact of its run."""
+    """Write the two files of a tokenizer, so that the model in `folder` needs no artifact of its run."""
     from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES
 
     (folder / MODEL_FILES[tokenizer.kind]).write_bytes(tokenizer.model)
@@ -94,10 +88,10 @@ def write_vocabulary(folder: Path, tokenizer: "Tokenizer") -> None:
 
 
 def open_published_model(folder: Path) -> tuple["Network", "Tokenizer"]:
-    """The network in evaluation mode, and the vocabulary that lies beside it.
+    """Load the network of a `transformers` folder in evaluation mode, and its tokenizer.
 
-    Raises InputError where no network here computes it, where it has no vocabulary, and where that has pieces for which
-    the model has no rows.
+    Raises InputError where the network is not supported, where the folder has no vocabulary, and where the vocabulary
+    has more entries than the model's embedding.
     """
     from model.checkpoint.weights import network_of
     from model.huggingface.io import open_published, read_published
@@ -105,13 +99,6 @@ def open_published_model(folder: Path) -> tuple["Network", "Tokenizer"]:
     published = open_published(folder)
     tokenizer = _vocabulary(folder, published.config.vocab_size)
     return network_of(published.config, read_published(published)), tokenizer
-
-
-def tasks_in(folder: Path) -> dict[str, dict[str, str]]:
-    """The tasks that the model was taught as text, by name, as T5's `config.json` tells them; mostly none."""
-    from model.model_files import SETTINGS, read_json
-
-    return read_json(folder / SETTINGS).get("task_specific_params") or {}
 
 
 def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
@@ -122,17 +109,24 @@ def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
 
     files = [folder / name for name in VOCABULARY_FILES if (folder / name).is_file()]
     if not files:
-        raise InputError(f"{folder} holds no vocabulary ({', '.join(VOCABULARY_FILES)}). Copy the whole folder again.")
-    # WordPiece's pieces are written as its normaliser leaves text; of other vocabularies the text itself is wanted.
+        raise InputError(f"{folder} has no vocabulary ({', '.join(VOCABULARY_FILES)}). Copy the whole folder again.")
+    # WordPiece needs its normaliser to match its tokens; other vocabularies encode the text unchanged.
     normaliser = "keep" if json_model_type(read_base(files[0])) == "WordPiece" else "none"
-    asked = VocabConfig(base=files[0], normaliser=normaliser)
-    tokenizer = tokenizer_of(prepare_base(asked))
+    config = VocabConfig(base=files[0], normaliser=normaliser)
+    tokenizer = tokenizer_of(prepare_base(config))
     if tokenizer.vocab_size < rows:
-        tokenizer = tokenizer_of(prepare_base(asked.model_copy(update={"embedding_rows": rows})))
+        tokenizer = tokenizer_of(prepare_base(config.model_copy(update={"embedding_rows": rows})))
     if tokenizer.vocab_size > rows:
         raise InputError(
-            f"{folder}: {files[0].name} with all pieces that exact text needs has {tokenizer.vocab_size}, and the model"
-            f" has {rows} rows for them. Go on from it with train.base_model, which gives new pieces rows"
-            f" (docs/continue_training.md), and name that run."
+            f"{folder}: {files[0].name} with all tokens that exact text needs has {tokenizer.vocab_size}, and the model"
+            f" has {rows} embedding rows. Continue its training with train.base_model, which adds rows for new tokens"
+            f" (docs/base_models.md), and name that run."
         )
     return tokenizer
+
+
+def tasks_in(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the text-to-text tasks that a T5's `config.json` names; empty for most models."""
+    from model.model_files import SETTINGS, read_json
+
+    return read_json(folder / SETTINGS).get("task_specific_params") or {}

@@ -1,11 +1,8 @@
-"""Vocabularies on a text of one's own: a run's, before and after it was extended, and released ones side by side.
+"""Compare tokenizers, of runs and of published models, on a text of one's own; and their models' bits per byte on it.
 
-Files of vocabularies, as released models bring them and as runs leave them: found in folders, read, and judged.
-
-Bits per byte of released weights on a text of one's own, before any training: a help to choose a base model.
-
-Bits per byte (total nats / ln 2 / UTF-8 bytes) is the one loss that can be compared across vocabularies. Windows of the
-model's context advance by half of it, so that every token is predicted once, from half a window of text or more.
+Bits per byte (total nats / ln 2 / UTF-8 bytes) is comparable across vocabularies, which helps to choose a base model
+before any training. Windows of the model's context advance by half of it, so every token is predicted once, from at
+least half a window of context.
 """
 
 import importlib.util
@@ -36,11 +33,34 @@ from tasks.vocab.config import VocabConfig
 from tasks.vocab.extenders import kind_of, truncate_vocabulary, vocabulary_size
 from tasks.vocab.output import FAST_FILE
 
+BERT_FILE = "vocab.txt"
+
+FILES = ("*.model", "*tokenizer.json", BERT_FILE)
+"""Files of vocabularies: of SentencePiece, of the library `tokenizers`, and of BERT."""
+
+KNOWN = "`*.model`, `*tokenizer.json` or `vocab.txt`"
+
+EXPECTED = "Expected is SentencePiece's file (.model), a tokenizer.json of the library tokenizers, or BERT's vocab.txt."
+
+GZIP = b"\x1f\x8b"
+"""First bytes of every gzip file (RFC 1952)."""
+
+CONFIG = "config.json"
+"""Description of the model in a folder of the library transformers."""
+
+CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_sequence_length")
+
+LONGEST_CONTEXT = 2048
+"""Largest window in tokens; published figures use 2,048 or fewer."""
+
+CAUSAL = ("ForCausalLM", "LMHeadModel")
+"""Suffixes of the names of causal architectures."""
+
 
 def pieces_of(vocab: Artifact, text: str) -> list[dict[str, Any]]:
-    """The text in pieces of a run's vocabulary, and before them, where it extends a base, in pieces of that base.
+    """Return the text as tokens of a run's vocabulary, after those of its base where it extends one.
 
-    `unknown` counts the tokens that lose the text they stand for; their pieces are that text.
+    `unknown` counts the tokens that lose their text; the text is shown in their place.
     """
     tokenizer = open_tokenizer(vocab)
     base = vocab.report.facts["vocabulary"].get("base")
@@ -59,14 +79,14 @@ def _view(name: str, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
     ids, borders = tokenizer.encode_with_offsets(text)
     raw = text.encode()
     pieces = [raw[start:end].decode(errors="backslashreplace") for start, end in pairwise(borders)]
-    each = f", {len(ids) / len(text):.3f} a character" if text else ""
+    each = f", {len(ids) / len(text):.3f} per character" if text else ""
     is_unknown = (ids == tokenizer.unk).tolist()
     lost = f", {sum(is_unknown)} of them unknown" if any(is_unknown) else ""
     segments = [(ODD_PIECE if index % 2 else EVEN_PIECE, piece) for index, piece in enumerate(pieces)]
     for index in np.flatnonzero(is_unknown):
         segments[index] = (UNKNOWN_PIECE, f"{UNKNOWN}{pieces[index]}")
     return {
-        "title": f"{name}, {tokenizer.vocab_size:,} pieces: {len(ids)} tokens{each}{lost}",
+        "title": f"{name}, vocabulary of {tokenizer.vocab_size:,}: {len(ids)} tokens{each}{lost}",
         "segments": segments,
         "pieces": pieces,
         "ids": ids.tolist(),
@@ -74,17 +94,18 @@ def _view(name: str, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
     }
 
 
-def compare_bases(text: Path, bases: Sequence[Path], most_bytes: int = 0) -> list[dict[str, Any]]:
-    """What each vocabulary needs for the lines of a text file, the fewest tokens first; folders are searched. Where
-    weights lie beside a vocabulary, their bits per byte on the first `most_bytes` of the text.
-    Raises InputError where there is no text or no vocabulary.
+def compare_tokenizers(text: Path, bases: Sequence[Path], most_bytes: int = 0) -> list[dict[str, Any]]:
+    """Return the tokens that each vocabulary needs for the lines of a text file, the fewest first.
+
+    Folders are searched for vocabularies. Where weights are in the folder of a vocabulary, the result has their bits
+    per byte on the first `most_bytes` of the text. Raises InputError where there is no text or no vocabulary.
     """
     whole = _read(text)
     lines = [line for line in whole.split("\n") if line]
     if not lines:
-        raise InputError(f"{text} holds no text to compare vocabularies on")
+        raise InputError(f"{text} has no text to compare vocabularies on")
     characters, words = sum(map(len, lines)), sum(len(line.split()) for line in lines)
-    told = []
+    found = []
     for name, path, weights in _models(bases):
         model, kind = read_vocabulary(path)
         try:
@@ -92,7 +113,7 @@ def compare_bases(text: Path, bases: Sequence[Path], most_bytes: int = 0) -> lis
         except ValueError as error:
             raise InputError(f"{path}: the library tokenizers cannot read it ({error}). {EXPECTED}") from error
         meter.encode_back(lines)
-        told.append(
+        found.append(
             {
                 "path": name,
                 "kind": kind,
@@ -107,13 +128,7 @@ def compare_bases(text: Path, bases: Sequence[Path], most_bytes: int = 0) -> lis
                 **_zero_step(path, weights, whole, most_bytes),
             }
         )
-    return sorted(told, key=lambda line: line["tokens"])
-
-
-def _zero_step(path: Path, weights: Path | None, text: str, most_bytes: int) -> dict[str, Any]:
-    if weights is None or not most_bytes:
-        return {"bits_per_byte": None, "scored_bytes": 0, "note": ""}
-    return zero_step(weights, path, text, most_bytes)
+    return sorted(found, key=lambda line: line["tokens"])
 
 
 def _read(path: Path) -> str:
@@ -127,7 +142,7 @@ def _read(path: Path) -> str:
 
 
 def _models(bases: Sequence[Path]) -> list[tuple[str, Path, Path | None]]:
-    """What to call each vocabulary, its file, and the folder of the weights that belong to it."""
+    """Return the name of each vocabulary, its file, and the folder of its model's weights."""
     runs: list[tuple[str, Path, Path | None]] = []
     found: list[Path] = []
     for base in bases:
@@ -150,22 +165,18 @@ def _models(bases: Sequence[Path]) -> list[tuple[str, Path, Path | None]]:
     return [*runs, *((str(path), path, weights_beside(path)) for path in dict.fromkeys(found))]
 
 
-OF_BERT = "vocab.txt"
-
-FILES = ("*.model", "*tokenizer.json", OF_BERT)
-"""Names of vocabularies' files: SentencePiece's, those of the library `tokenizers`, and BERT's."""
-
-KNOWN = "`*.model`, `*tokenizer.json` or `vocab.txt`"
-
-EXPECTED = "Expected is SentencePiece's file (.model), a tokenizer.json of the library tokenizers, or BERT's vocab.txt."
-
-GZIP = b"\x1f\x8b"
-"""First bytes of every gzip file (RFC 1952)."""
+def _zero_step(path: Path, weights: Path | None, text: str, most_bytes: int) -> dict[str, Any]:
+    if weights is None or not most_bytes:
+        return {"bits_per_byte": None, "scored_bytes": 0, "note": ""}
+    return zero_step(weights, path, text, most_bytes)
 
 
 def vocabularies_within(folder: Path) -> list[Path]:
-    """The files of vocabularies anywhere in a folder, each vocabulary once: a vocab artifact's is the file that its
-    description names, and a `vocab.txt` with a `tokenizer.json` beside it says what that says."""
+    """Return the vocabulary files anywhere in a folder, each vocabulary once.
+
+    Of a vocab artifact, the file that its description names; a `vocab.txt` in the folder of a `tokenizer.json` is
+    skipped where both define the same vocabulary.
+    """
     found: list[Path] = []
     for path in (path for pattern in FILES for path in sorted(folder.rglob(pattern))):
         own = vocabulary_described(path)
@@ -176,8 +187,16 @@ def vocabularies_within(folder: Path) -> list[Path]:
     return sorted(dict.fromkeys(found))
 
 
+def _is_vocabulary(path: Path) -> bool:
+    if not path.is_file() or path.name == FAST_FILE:
+        return False
+    if path.name == BERT_FILE:
+        return not (path.parent / DESCRIPTION_FILE).exists() and is_json(read_base(path))
+    return path.suffix != ".json" or json_model_type(read_bounded(path, MAX_VOCABULARY_BYTES)) is not None
+
+
 def vocabulary_described(path: Path) -> Path | None:
-    """The vocabulary's file of a vocab artifact whose description is `path`; None for any other file."""
+    """Return the vocabulary file of the vocab artifact whose description is `path`; None for any other file."""
     if path.name != DESCRIPTION_FILE:
         return None
     try:
@@ -189,25 +208,17 @@ def vocabulary_described(path: Path) -> Path | None:
     return model if model is not None and model.is_file() else None
 
 
-def _is_vocabulary(path: Path) -> bool:
-    if not path.is_file() or path.name == FAST_FILE:
-        return False
-    if path.name == OF_BERT:
-        return not (path.parent / DESCRIPTION_FILE).exists() and is_json(read_base(path))
-    return path.suffix != ".json" or json_model_type(read_bounded(path, MAX_VOCABULARY_BYTES)) is not None
-
-
 def read_vocabulary(path: Path) -> tuple[bytes, str]:
-    """A vocabulary's bytes, those of BERT's `vocab.txt` as the `tokenizer.json` that says the same, and its kind.
+    """Return a vocabulary's bytes and kind; BERT's `vocab.txt` is converted to the equivalent `tokenizer.json`.
 
-    Raises InputError, which names the path and what was expected, for a file that holds none.
+    Raises InputError, with the path and what was expected, for a file that is not a vocabulary.
     """
     refuse_compressed(path)
     try:
         model = read_base(path)
         return model, kind_of(model)
     except InputError as error:
-        # What the parser of SentencePiece's file has to say of another file ("wire format") helps nobody.
+        # Details of SentencePiece's parser ("wire format") do not help where the file is of another kind.
         reason = str(error).removeprefix("vocab.base: ").removeprefix(str(path)).lstrip(": ")
         reason = reason.partition(" (")[0].rstrip(".")
         raise InputError(f"{path}: {reason}. {EXPECTED}") from error
@@ -220,20 +231,8 @@ def refuse_compressed(path: Path) -> None:
             raise InputError(f"{path} is compressed, and gz files are not read here. Unpack it: gunzip -k {path}")
 
 
-CONFIG = "config.json"
-"""What a folder of the library transformers says of its model."""
-
-CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_sequence_length")
-
-LONGEST_CONTEXT = 2048
-"""Tokens of a window at most: the published figures that people compare with are at 2,048 or below."""
-
-CAUSAL = ("ForCausalLM", "LMHeadModel")
-"""How the names of architectures end that predict each next token."""
-
-
 def weights_beside(vocabulary: Path) -> Path | None:
-    """The folder of a vocabulary's file where it holds a model's weights too; None where it holds none."""
+    """Return the folder of a vocabulary's file where it has a model's weights too, or None."""
     folder = vocabulary.parent
     ours = (folder / DESCRIPTION).is_file() and (folder / WEIGHTS).is_file()
     theirs = (folder / CONFIG).is_file() and next(folder.glob("*.safetensors"), None) is not None
@@ -241,9 +240,9 @@ def weights_beside(vocabulary: Path) -> Path | None:
 
 
 def zero_step(folder: Path, vocabulary: Path, text: str, most_bytes: int) -> dict[str, Any]:
-    """`bits_per_byte` of the model in `folder` on the first `most_bytes` of a text, or None and why in `note`.
+    """Return `bits_per_byte` of the model in `folder` on the first `most_bytes` of a text, or None with a `note`.
 
-    Raises InputError where the weights and the vocabulary do not belong together.
+    Raises InputError where the weights and the vocabulary do not match.
     """
     text = text.encode()[:most_bytes].decode(errors="ignore")
     try:
@@ -301,8 +300,8 @@ def _nats_of_theirs(folder: Path, tokenizer: Tokenizer, ids: list[int], pieces: 
         raise InputError(
             f"{folder}: the vocabulary has {pieces} pieces and the model {rows} rows; they do not belong together"
         )
-    told = (getattr(network.config, name, None) for name in CONTEXT_FIELDS)
-    context = min(LONGEST_CONTEXT, next((length for length in told if length), LONGEST_CONTEXT))
+    lengths = (getattr(network.config, name, None) for name in CONTEXT_FIELDS)
+    context = min(LONGEST_CONTEXT, next((length for length in lengths if length), LONGEST_CONTEXT))
     begin = tokenizer.bos if tokenizer.bos >= 0 else tokenizer.eos
     nats = 0.0
     with torch.inference_mode():

@@ -1,7 +1,4 @@
-"""A training that stands still: how far it came, and a person's word on how it goes on.
-
-Another machine's training, joined by this one: it starts its share of the ranks and meets the others.
-"""
+"""Inspect and resume an interrupted training, and join a training of several hosts from this machine."""
 
 import os
 import sys
@@ -30,15 +27,18 @@ from tasks.train.launcher import environment
 if TYPE_CHECKING:
     from model.train.intervention import Parity
 
-
 TRAINING = Path("scratch") / "train"
 
 BEFORE_TRAINING = "chunk"
 
+POLL_SECONDS = 1.0
+
+RUN_FILES = f"*/scratch/train/{RUN_FILE}"
+
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A training that stands still."""
+    """An interrupted training."""
 
     run_id: str
     recipe: Recipe
@@ -46,7 +46,7 @@ class Unfinished:
     work: Path
     """The build's folder."""
     other: OtherVersion | None = None
-    """Where other code or libraries began it."""
+    """The build, where other code or libraries started it."""
 
     @property
     def training(self) -> Path:
@@ -55,21 +55,21 @@ class Unfinished:
 
     @property
     def checkpoints(self) -> list[int]:
-        """Steps of the whole checkpoints that it could go on from, ascending."""
+        """Steps of the complete checkpoints from which it can resume, ascending."""
         from model.train.intervention import resumable_steps
 
         return resumable_steps(self.training)
 
     @property
     def decisions(self) -> list[Decision]:
-        """What was decided so far, by the guard and by people."""
+        """Decisions so far, of the divergence guard and of manual interventions."""
         return read_decisions(self.training)
 
 
 def unfinished(root: Path, run_id: str | None) -> Unfinished:
-    """The training of a run (the latest by default) that came to no end.
+    """Return the interrupted training of a run, the latest run by default.
 
-    Raises InputError where it came to its end, never began, or goes on right now.
+    Raises InputError where the training is complete, never started, or is running.
     """
     record = open_run(root, run_id, needs="chunk")
     recipe = recipe_of(root / "runs" / record["run_id"])
@@ -99,11 +99,11 @@ def unfinished(root: Path, run_id: str | None) -> Unfinished:
 def resume(
     found: Unfinished, root: Path, settings: Mapping[str, Any], from_step: int | None, cause: str
 ) -> tuple[Decision, "Parity | None"]:
-    """Have a training go on under other settings; where another version of the program or a library began it, only
-    behind 20 steps that come out the same.
+    """Resume a training under changed settings.
 
-    Raises RecipeError for settings that it cannot take, InputError where it cannot go on from there, GuardError where
-    the steps differ.
+    A training that another version of the program or of a library started resumes only after 20 steps are reproduced.
+    Raises RecipeError for settings that cannot change, InputError where it cannot resume from the step, GuardError
+    where the steps differ.
     """
     from model.train.intervention import change_versions, intervene
 
@@ -111,23 +111,23 @@ def resume(
         return intervene(found.training, settings, from_step, cause), None
     if from_step is not None:
         raise RecipeError(
-            "--from-step: under another version training goes on from the newest checkpoint. Leave --from-step out;"
-            " once it has gone on, stop it, and go back"
+            "--from-step: under another version, training resumes from the newest checkpoint. Leave --from-step out;"
+            " after it has resumed, stop it and use --from-step"
         )
     done = change_versions(found.training, found.other.changed, settings, cause)
-    # Moved last: until the steps came out the same, `bessemer run` would not find it.
+    # Moved last, so that `bessemer run` does not find it before the steps are reproduced.
     adopt(root, found.other, found.identity)
     return done
 
 
 def changes(settings: Sequence[str]) -> dict[str, Any]:
-    """`train.optimizer.kind=sgd` by the trainer's own paths, as in a recipe: `train.model.X` is `model.X` there."""
+    """Parse settings such as `train.optimizer.kind=sgd` to the trainer's paths; `train.model.X` becomes `model.X`."""
     named: dict[str, Any] = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
         path = path.strip()
         if not equals or not path.startswith("train."):
-            raise RecipeError(f"--set {setting}: write it as train.KEY=VALUE, as train.schedule.peak_lr=1e-4")
+            raise RecipeError(f"--set {setting}: write it as train.KEY=VALUE, such as train.schedule.peak_lr=1e-4")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
@@ -136,36 +136,34 @@ def changes(settings: Sequence[str]) -> dict[str, Any]:
     return named
 
 
-ASK_EVERY_SECONDS = 1.0
+def wait_for_multi_host_training(root: Path, wait_seconds: float) -> tuple[Path, TrainerRun]:
+    """Return the run file and settings of the latest unfinished training of several hosts under `root`.
 
-TRAININGS = f"*/scratch/train/{RUN_FILE}"
-
-
-def training_of_several_hosts(root: Path, wait_seconds: float) -> tuple[Path, TrainerRun]:
-    """The file and the settings of the training under `root` that was begun last and is not at its end.
-
-    Raises InputError where within `wait_seconds` none stands there that asks for several hosts.
+    Waits up to `wait_seconds` for one to start; raises InputError where none did.
     """
     deadline = time.monotonic() + wait_seconds
     while True:
-        found = sorted((root / "work").glob(TRAININGS), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        found = sorted((root / "work").glob(RUN_FILES), key=lambda path: path.stat().st_mtime_ns, reverse=True)
         for path in found:
             run = read_run(path)
             if run.train.hosts.count > 1 and find_damage(run.out / RESULT) is not None:
                 return path, run
         if time.monotonic() > deadline:
-            told = "no training is under way" if not found else "no training asks for several hosts"
+            problem = "no training is running" if not found else "no training is for several hosts"
             raise InputError(
-                f"{told} under {root}, and none began within {wait_seconds:.0f} seconds. Start the run on the machine"
-                f" with the address (train.hosts.count, train.hosts.address), and give the same --root here: a folder"
+                f"{problem} under {root}, and none began within {wait_seconds:.0f} seconds. Start the run on the"
+                " machine with the address (train.hosts.count, train.hosts.address), and give the same --root here: a"
+                " folder"
                 f" that all machines see under the same name."
             )
-        time.sleep(ASK_EVERY_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def become(run_file: Path, given: Mapping[str, str]) -> NoReturn:
-    """Go on as the supervisor of this machine's ranks, with the variables `given`: requests to stop reach it, and its
-    exit code is ours."""
+    """Replace this process by the supervisor of this machine's ranks, with the environment variables `given`.
+
+    The supervisor gets this process's signals, and its exit code is the command's.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, "-m", "model.train", str(run_file)], environment(given))

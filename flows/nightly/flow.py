@@ -15,7 +15,7 @@ from flows.nightly.start import start_nightly
 from flows.planning.start_run import start_run
 from flows.recipe.schema import Recipe
 from flows.reports.page.page import write_run_page
-from flows.reports.prefect.watcher import dashboard
+from flows.reports.prefect.watcher import prefect_artifacts
 from flows.runs.lifecycle import as_bessemer_error, check_crashes, emit_guard_event, emit_run_event, exit_when_run_ends
 from flows.runs.pipeline import run_stages
 from flows.runs.record import report_result
@@ -65,7 +65,7 @@ def nightly(
 
 def _run_pipeline(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
     log = get_run_logger()
-    with dashboard() as shown:
+    with prefect_artifacts() as shown:
         run = start_run(recipe, root, run_id=run_id)
         log.info("run %s of recipe %s under %s", run.run_id, recipe.name, root)
         shown.name_run(recipe.name, run.run_id)

@@ -1,7 +1,6 @@
-"""What a run will cost before it is paid for: arithmetic of training, and a pilot whose numbers are scaled up.
+"""Estimate the cost of a run before it starts, and forecast which stages it would build.
 
-`arithmetic` and `accelerators` turn tokens, parameters, devices and days into each other; `scaling` says how large a
-model the data or the hours can feed; `memory` what a device must hold. `pilot` takes a small share of every source
-down the road for real, `estimation` and `duplicates` say what that means for the whole, `costing` puts all of it into
-one plan.
+`cost_model` relates tokens, parameters, devices, days and memory; `calculator` solves it for options of the command
+line. `pilot` runs the data stages on a small share of every source, `estimate` extrapolates to all data, and `plan`
+combines both. `explain` forecasts each stage, and `preconditions` checks a recipe before its first stage.
 """

@@ -1,4 +1,4 @@
-"""Compute the numbers of one training: for `bessemer estimate` without a recipe, and for a recipe's model."""
+"""Calculate time, cost and memory of one training from options, as `bessemer estimate` prints without a recipe."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,26 +15,26 @@ from flows.planning.cost_model import (
     check_solvable,
     find_accelerator,
     flops_of_token,
-    memory_told,
+    memory_by_layout,
     solve,
 )
 from model.config.network import NetworkConfig
 from model.config.train import TrainConfig
 from model.errors import RecipeError
 
-SIZES_OF_RECIPE = {
+RECIPE_SIZES = {
     "tokens": "--set budget_tokens=...",
     "parameters": "--set train.model.layers=... and --set train.model.width=...",
     "layers": "--set train.model.layers=...",
     "width": "--set train.model.width=...",
     "context": "--set train.model.context=...",
 }
-"""Size that a recipe has of its own -> the option that changes it there."""
+"""Size that a recipe defines -> the option that changes it in the recipe."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line says about the training; None where it says nothing. `price` is that of a device hour."""
+class PlanOptions:
+    """Options of the command line; None where an option is not given. `price` is that of a device hour."""
 
     hardware: str = THIS
     devices: float | None = None
@@ -48,17 +48,18 @@ class Asked:
     context: int | None = None
 
     def check_for_recipe(self) -> None:
-        """Raise RecipeError where a size is given that a recipe has of its own."""
-        for name, cure in SIZES_OF_RECIPE.items():
+        """Raise RecipeError where an option gives a size that the recipe defines."""
+        for name, override in RECIPE_SIZES.items():
             value = getattr(self, name)
             if value is not None:
                 raise RecipeError(
-                    f"plan: --{name} {format_count(value)} is for the calculator; with a recipe the sizes are its own."
-                    f" Leave it out, or change the recipe's with {cure}"
+                    f"estimate: --{name} {format_count(value)} is for the calculator; a recipe defines its own sizes."
+                    " Leave"
+                    f" it out, or change the recipe's with {override}"
                 )
 
     def device(self) -> Accelerator:
-        """The device named, or this machine's processor, measured."""
+        """Return the accelerator of that name, or this machine's processor, measured."""
         if self.hardware.lower() != THIS:
             return find_accelerator(self.hardware)
         from flows.planning.machine_speed import measured_processor
@@ -66,32 +67,32 @@ class Asked:
         return measured_processor()
 
     def shape(self) -> Shape | None:
-        """The network's shape where it is given; RecipeError where only a part of it is."""
+        """Return the network's shape, or None; raise RecipeError where only a part of it is given."""
         sizes = (self.layers, self.width, self.context)
         if self.layers is None and self.width is None and self.context is None:
             return None
         if self.layers is None or self.width is None or self.context is None:
-            raise RecipeError(f"--layers, --width and --context belong together; found {sizes}")
+            raise RecipeError(f"--layers, --width and --context must be given together; found {sizes}")
         return Shape(self.layers, self.width, self.context)
 
 
-def calculate(asked: Asked) -> dict[str, Any]:
-    """The calculator: any sensible subset of tokens, parameters, devices, days and MFU gives the rest."""
-    devices = 1 if asked.devices is None and asked.hardware.lower() == THIS else asked.devices
-    given = Training(math.nan, asked.tokens, asked.parameters, devices, asked.days, asked.mfu, asked.shape())
+def calculate(options: PlanOptions) -> dict[str, Any]:
+    """Solve for the unknowns among tokens, parameters, devices, days and MFU, from those that are given."""
+    devices = 1 if options.devices is None and options.hardware.lower() == THIS else options.devices
+    given = Training(math.nan, options.tokens, options.parameters, devices, options.days, options.mfu, options.shape())
     check_solvable(given)  # Before this machine is measured, which takes seconds.
-    device = asked.device()
-    return training_told(replace(given, peak_flops=device.peak_flops), device, asked.price)
+    device = options.device()
+    return estimate_training(replace(given, peak_flops=device.peak_flops), device, options.price)
 
 
-def training_told(
+def estimate_training(
     given: Training,
     device: Accelerator,
     price: float | None,
     network: NetworkConfig | None = None,
     train: TrainConfig = TrainConfig(),  # noqa: B008  # frozen
 ) -> dict[str, Any]:
-    """The solved training: FLOPs, days, MFU, memory by layout, cost where an hour of a device has a `price`.
+    """Return FLOPs, days, MFU, memory by layout, and cost where `price` (of a device hour) is given, as plain values.
 
     `network` and `train` are the recipe's, where there is one.
     """
@@ -99,7 +100,7 @@ def training_told(
     assert solved.parameters is not None
     assert solved.devices is not None
     return {
-        **_work_told(solved),
+        **_work(solved),
         "hardware": device.name,
         "hardware_source": device.source,
         "peak_flops": device.peak_flops,
@@ -112,29 +113,11 @@ def training_told(
         "cost": None if price is None else price * solved.device_hours,
         "arithmetic": device.arithmetic,
         "memory_bytes": device.memory_bytes,
-        "memory": memory_told(network, train, solved.parameters, solved.devices),
+        "memory": memory_by_layout(network, train, solved.parameters, solved.devices),
     }
 
 
-def work_alone_told(
-    given: Training, hardware: str, price: float | None, network: NetworkConfig, train: TrainConfig
-) -> dict[str, Any]:
-    """The same of devices of which nothing is known: FLOPs and memory; what hangs on their speed is None."""
-    assert given.parameters is not None
-    assert given.devices is not None
-    unknown = ("peak_flops", "days", "device_hours", "mfu", "sustained_flops", "cost", "memory_bytes", "arithmetic")
-    return {
-        **_work_told(given),
-        "hardware": hardware,
-        "hardware_source": "not measured here",
-        **dict.fromkeys(unknown),
-        "origins": {},
-        "price": price,
-        "memory": memory_told(network, train, given.parameters, given.devices),
-    }
-
-
-def _work_told(training: Training) -> dict[str, Any]:
+def _work(training: Training) -> dict[str, Any]:
     assert training.parameters is not None
     return {
         "parameters": training.parameters,
@@ -143,4 +126,22 @@ def _work_told(training: Training) -> dict[str, Any]:
         "flops_per_token": flops_of_token(training.parameters, training.shape),
         "attention": "with attention" if training.shape is not None else "6 N, without attention",
         "devices": training.devices,
+    }
+
+
+def estimate_work(
+    given: Training, hardware: str, price: float | None, network: NetworkConfig, train: TrainConfig
+) -> dict[str, Any]:
+    """Return the same values for unknown devices: FLOPs and memory; values that depend on speed are None."""
+    assert given.parameters is not None
+    assert given.devices is not None
+    unknown = ("peak_flops", "days", "device_hours", "mfu", "sustained_flops", "cost", "memory_bytes", "arithmetic")
+    return {
+        **_work(given),
+        "hardware": hardware,
+        "hardware_source": "not measured here",
+        **dict.fromkeys(unknown),
+        "origins": {},
+        "price": price,
+        "memory": memory_by_layout(network, train, given.parameters, given.devices),
     }

@@ -1,16 +1,8 @@
-"""The equation of training: FLOPs = devices x peak x MFU x seconds, solved for whatever is missing.
+"""The cost model of training: FLOPs = devices x peak x MFU x seconds, memory of a device, and compute-optimal sizes.
 
 MFU, model FLOPs utilisation, is the share of the devices' peak that the model's own arithmetic reaches; recomputed
-activations, waiting and restarts all lower it (Chowdhery et al. 2022, PaLM, appendix B).
-
-What training takes of each device, as `model.engines.memory` reads it off the trainer, and whether a recipe fits at
-all.
-
-Devices that training runs on: peak arithmetic of dense matrices and memory, as their makers state them.
-
-How large a model the data can feed: compute-optimal sizes, and what repeated text is worth.
-
-Numbers as people write them on a command line: `300B`, `1.5M`, `40%`.
+activations, waiting and restarts lower it (Chowdhery et al. 2022, PaLM, appendix B). Memory comes from
+`model.engines.memory`. Peak FLOP/s and memory of accelerators are those that their makers state, for dense matrices.
 """
 
 import difflib
@@ -30,23 +22,46 @@ SECONDS_PER_DAY = 86_400.0
 
 DEFAULT_MFU = 0.40
 
-MFU_REASON = "assumed; PaLM-540B reached 46%, OPT-175B 47% while it ran, and first runs stay below"
+MFU_REASON = "assumed; PaLM-540B reached 46%, OPT-175B 47% while running, and first runs reach less"
 
-BALANCED = "20 tokens a parameter (Hoffmann et al. 2022)"
+BALANCED = "20 tokens per parameter (Hoffmann et al. 2022)"
 
 IMPLIED = "implied by the other numbers"
 
 GIVEN = "given"
 
 EXAMPLES = {"tokens": "20B", "parameters": "1B", "devices": "8", "days": "2"}
-"""What may stand behind the options, where too few are given."""
+"""Example values of options, for error messages."""
 
 _MOST_DIGITS = 4
+
+UNKNOWNS = ("tokens", "parameters", "devices", "days", "mfu")
+
+_SMALLEST_NETWORK = GPTConfig(vocab_size=8, context=8, layers=1, heads=1, width=8)
+
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "buffers", "activations")
+
+THIS = "this"
+"""Name of this machine's processor as an accelerator."""
+
+TOKENS_PER_PARAMETER = 20.0
+"""Tokens per parameter in compute-optimal training (Hoffmann et al. 2022, "Chinchilla", table 3)."""
+
+REPETITION_DECAY = 15.387743
+"""Repetitions after which a token is worth 1/e of a new one (R*_D of Muennighoff et al. 2023, "Scaling data-constrained
+language models", section 5)."""
+
+GOOD_EPOCHS = 4.0
+"""Epochs up to which repeated text is almost as good as new text (Muennighoff et al. 2023, abstract)."""
+
+_MULTIPLES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The three sizes of a network that decide what attention costs."""
+    """The sizes of a network that determine the cost of attention."""
 
     layers: int
     width: int
@@ -54,18 +69,18 @@ class Shape:
 
     @property
     def attention_flops(self) -> float:
-        """FLOPs of attention scores for one training token: 12 L D T (Kaplan et al. 2020, with full attention)."""
+        """FLOPs of attention scores per training token: 12 L D T (Kaplan et al. 2020, with full attention)."""
         return 12.0 * self.layers * self.width * self.context
 
 
 def flops_of_token(parameters: float, shape: Shape | None = None) -> float:
-    """FLOPs of one training token, forward and backward: 6 N, and attention where the network's shape is known."""
+    """Return FLOPs per training token, forward and backward: 6 N, plus attention where the shape is known."""
     return 6.0 * parameters + (shape.attention_flops if shape is not None else 0.0)
 
 
 @dataclass(frozen=True)
 class Training:
-    """A training run's numbers; None where unknown. `mfu` is a share (0 to 1), `peak_flops` of one device."""
+    """The quantities of a training; None where unknown. `mfu` is a share (0 to 1), `peak_flops` of one device."""
 
     peak_flops: float
     tokens: float | None = None
@@ -82,12 +97,12 @@ class Training:
 
     @property
     def paid_flops(self) -> float:
-        """FLOPs that the devices could do in the time at their peak."""
+        """FLOPs that the devices could compute in the time at their peak."""
         return _known(self.devices) * self.peak_flops * _known(self.days) * SECONDS_PER_DAY
 
     @property
     def sustained_flops(self) -> float:
-        """Model FLOP/s of one device over the whole time."""
+        """Model FLOP/s of one device, averaged over the whole time."""
         return self.flops / (_known(self.devices) * _known(self.days) * SECONDS_PER_DAY)
 
     @property
@@ -96,24 +111,16 @@ class Training:
         return _known(self.devices) * _known(self.days) * 24
 
     def missing(self) -> tuple[str, ...]:
-        """Names of the unknowns."""
+        """Return the names of the unknown quantities."""
         return tuple(name for name in UNKNOWNS if getattr(self, name) is None)
 
 
-UNKNOWNS = ("tokens", "parameters", "devices", "days", "mfu")
-
-
-def _known(value: float | None) -> float:
-    assert value is not None, "asked of a training that is not solved yet"
-    return value
-
-
 def solve(given: Training) -> tuple[Training, dict[str, str]]:
-    """The training with nothing unknown, and how each number that was not given came to be, by its name.
+    """Return the training without unknowns, and the origin of each quantity that was not given.
 
-    One unknown follows from the others. Where MFU and something else are unknown, MFU is assumed; where tokens and
-    parameters both are, they are chosen as Hoffmann et al. (2022) would: 20 tokens a parameter. Raises RecipeError
-    where that is not enough.
+    One unknown follows from the others. Where MFU is one of several unknowns, it is assumed; where tokens and
+    parameters are both unknown, they are compute-optimal, 20 tokens per parameter (Hoffmann et al. 2022). Raises
+    RecipeError where more is unknown.
     """
     origins: dict[str, str] = {}
     if given.mfu is None and len(given.missing()) > 1:
@@ -122,33 +129,13 @@ def solve(given: Training) -> tuple[Training, dict[str, str]]:
     check_solvable(given)
     missing = given.missing()
     if missing == ("tokens", "parameters"):
-        parameters = balanced_parameters(given.paid_flops * _known(given.mfu), given.shape)
+        parameters = optimal_parameters_for_flops(given.paid_flops * _known(given.mfu), given.shape)
         given = replace(given, parameters=parameters, tokens=TOKENS_PER_PARAMETER * parameters)
         return given, {**origins, **dict.fromkeys(missing, BALANCED)}
     for unknown in missing:
         given = replace(given, **{unknown: _solved(given, unknown)})
         origins[unknown] = IMPLIED
     return given, origins
-
-
-def check_solvable(given: Training) -> None:
-    """Raise RecipeError, with what could be added, where too little is known; looks at no `peak_flops`."""
-    for name in ("days", "devices", "mfu"):
-        if getattr(given, name) == 0:
-            raise RecipeError(f"plan: --{name} is 0, so nothing is computed; give a number above 0")
-    missing = tuple(name for name in given.missing() if name != "mfu" or len(given.missing()) == 1)
-    if len(missing) < 2 or missing == ("tokens", "parameters"):
-        return
-    sought = [("tokens", "parameters")] if {"tokens", "parameters"} <= {*missing} else []
-    sought += [(name,) for name in missing if not sought or name not in sought[0]]
-    additions = [
-        f"  to learn the {' and the '.join(names)}, add "
-        + " ".join(f"--{name} {EXAMPLES[name]}" for name in missing if name not in names)
-        for names in sought
-    ]
-    open_ones = ", ".join(f"--{name}" for name in missing)
-    head = f"plan: too little is known: {open_ones} are all open."
-    raise RecipeError("\n".join([head, *additions, "or plan a recipe: bessemer estimate quickstart"]))
 
 
 def _solved(given: Training, unknown: str) -> float:
@@ -166,26 +153,41 @@ def _solved(given: Training, unknown: str) -> float:
     parameters = (useful / _known(given.tokens) - of_attention) / 6
     if parameters <= 0:
         raise RecipeError(
-            f"plan: attention alone over {_known(given.tokens):.3g} tokens takes more than {useful:.3g} FLOPs; give"
-            f" more --days or --devices, or fewer --tokens"
+            f"estimate: attention alone over {_known(given.tokens):.3g} tokens takes more than {useful:.3g} FLOPs;"
+            f" give more --days or --devices, or fewer --tokens"
         )
     return parameters
 
 
-def balanced_parameters(flops: float, shape: Shape | None = None) -> float:
-    """The parameters N that `flops` train on 20 N tokens: 20 N (6 N + attention) = flops."""
+def check_solvable(given: Training) -> None:
+    """Raise RecipeError, with the options to add, where too little is known; does not read `peak_flops`."""
+    for name in ("days", "devices", "mfu"):
+        if getattr(given, name) == 0:
+            raise RecipeError(f"estimate: --{name} is 0, so nothing is computed; give a number above 0")
+    missing = tuple(name for name in given.missing() if name != "mfu" or len(given.missing()) == 1)
+    if len(missing) < 2 or missing == ("tokens", "parameters"):
+        return
+    sought = [("tokens", "parameters")] if {"tokens", "parameters"} <= {*missing} else []
+    sought += [(name,) for name in missing if not sought or name not in sought[0]]
+    additions = [
+        f"  for the {' and the '.join(names)}, add "
+        + " ".join(f"--{name} {EXAMPLES[name]}" for name in missing if name not in names)
+        for names in sought
+    ]
+    unknown = ", ".join(f"--{name}" for name in missing)
+    head = f"estimate: too little is known: {unknown} are all unknown."
+    raise RecipeError("\n".join([head, *additions, "or estimate a recipe: bessemer estimate quickstart"]))
+
+
+def optimal_parameters_for_flops(flops: float, shape: Shape | None = None) -> float:
+    """Return the parameters N that `flops` train on 20 N tokens: 20 N (6 N + attention) = flops."""
     attention = shape.attention_flops if shape is not None else 0.0
     per_token = flops / TOKENS_PER_PARAMETER
     return (-attention + math.sqrt(attention**2 + 24 * per_token)) / 12
 
 
-_ANY = GPTConfig(vocab_size=8, context=8, layers=1, heads=1, width=8)
-
-PARTS = ("weights", "gradients", "optimizer", "buffers", "activations")
-
-
 def network_of(recipe: Recipe) -> NetworkConfig:
-    """The network that the recipe trains, with the vocabulary that it asks for."""
+    """Return the network that the recipe trains, with the vocabulary size that the recipe asks for."""
     network = recipe.train.model
     if "vocab_size" in network.model_fields_set:
         return network
@@ -195,8 +197,11 @@ def network_of(recipe: Recipe) -> NetworkConfig:
 
 
 def layouts(train: TrainConfig, devices: int) -> dict[str, TrainConfig]:
-    """Ways to spread a training over so many devices, by name: the recipe's own where it cuts a copy of the model, else
-    whole copies and each stage of ZeRO that can do the optimizer."""
+    """Return ways to distribute a training over `devices`, by name.
+
+    The recipe's own layout where it uses tensor or pipeline parallelism, else data parallelism and each ZeRO stage that
+    supports the optimizer.
+    """
     parts = train.tensor_parallel * train.pipeline_parallel
     if parts > 1:
         return {f"tensor {train.tensor_parallel} x pipeline {train.pipeline_parallel}": train}
@@ -208,64 +213,65 @@ def layouts(train: TrainConfig, devices: int) -> dict[str, TrainConfig]:
     return found
 
 
-def memory_told(network: NetworkConfig | None, train: TrainConfig, parameters: float, devices: float) -> dict[str, Any]:
-    """Bytes of each device by layout and part, as plain values; of a network of which only its parameters are known
-    without activations."""
-    told: dict[str, Any] = {}
+def memory_by_layout(
+    network: NetworkConfig | None, train: TrainConfig, parameters: float, devices: float
+) -> dict[str, Any]:
+    """Return bytes per device by layout and part, as plain values.
+
+    Without `network` only the number of parameters is known, and activations are left out.
+    """
+    found: dict[str, Any] = {}
     for name, layout in layouts(train, max(1, round(devices))).items():
         if network is None:
-            # Types of weights and what the optimizer remembers hang on no size.
-            of_all = rank_sizes(_ANY, layout).of(parameters)
+            # Data types and optimizer states per parameter do not depend on the size of the network.
+            of_all = rank_sizes(_SMALLEST_NETWORK, layout).of(parameters)
             memory = memory_of_rank(of_all, of_all, layout)
         else:
             memory = rank_memory(network, layout)
-        told[name] = {**asdict(memory), "at_least": memory.at_least, "total": memory.total}
-    return told
+        found[name] = {**asdict(memory), "at_least": memory.at_least, "total": memory.total}
+    return found
 
 
 def recipe_memory(recipe: Recipe) -> RankMemory:
-    """What a rank of the recipe's training holds."""
+    """Return the memory of a rank in the recipe's training."""
     train = recipe.train.trainer_config()
     if train.micro_batch_rows == "auto":
-        # Found before the first step, and never fewer.
+        # The trainer finds the size before the first step; one row is the minimum.
         train = train.model_copy(update={"micro_batch_rows": 1})
     memory = rank_memory(network_of(recipe), train)
-    usual = type(recipe.chunk).model_fields
-    told = [
+    fields = type(recipe.chunk).model_fields
+    changed = [
         name
         for name in ("denoising", "noise_density", "mean_noise_span")
-        if getattr(recipe.chunk, name) != usual[name].default
+        if getattr(recipe.chunk, name) != fields[name].default
     ]
-    if recipe.train.model.architecture == "t5" and told:
-        return replace(memory, activations=None, unknown=f"chunk.{told[0]} makes rows of other lengths")
+    if recipe.train.model.architecture == "t5" and changed:
+        return replace(memory, activations=None, unknown=f"chunk.{changed[0]} changes the lengths of sequences")
     return memory
 
 
-def memory_words(memory: RankMemory) -> str:
-    """The sum: `weights 51.4 GB + gradients 51.4 GB + ...`."""
+def format_memory(memory: RankMemory) -> str:
+    """Return the memory as a sum: `weights 51.4 GB + gradients 51.4 GB + ...`."""
     if memory.start >= memory.at_least:
-        return f"{format_bytes(memory.start)} of weights, which each makes whole before they are spread over the ranks"
-    parts = [f"{name} {format_bytes(getattr(memory, name))}" for name in PARTS if getattr(memory, name)]
-    words = " + ".join(parts)
+        return f"{format_bytes(memory.start)} of weights, which each rank initialises whole before they are sharded"
+    text = " + ".join(f"{name} {format_bytes(getattr(memory, name))}" for name in MEMORY_PARTS if getattr(memory, name))
     if memory.activations is None:
-        words += f"; activations come on top (unknown: {memory.unknown})"
+        text += f"; activations are added to this (unknown: {memory.unknown})"
     elif not memory.accumulates:
-        words += "; gradients and activations of the one micro-batch of a step are not all there at once"
-    return words
+        text += "; gradients and activations of a step's single micro-batch are not all in memory at once"
+    return text
 
 
-def _cure(memory: RankMemory) -> str:
+def memory_hint(memory: RankMemory) -> str:
+    """Return how to reduce the memory of a rank."""
     if memory.activations and memory.at_least - memory.activations < memory.activations:
         return "Lower train.micro_batch_rows or train.model.context, or set train.recompute = true;"
     return "Choose a smaller train.model, or devices with more memory;"
 
 
-THIS = "this"
-
-
 @dataclass(frozen=True)
 class Accelerator:
-    """One device: dense (not sparse) bf16 FLOP/s, or the type named, and bytes of memory."""
+    """One device: peak dense (not sparse) FLOP/s in `arithmetic`, and bytes of memory."""
 
     name: str
     peak_flops: float
@@ -290,31 +296,21 @@ ACCELERATORS = {
 
 
 def find_accelerator(name: str) -> Accelerator:
-    """The device of that name; RecipeError with those that are known, for another one."""
+    """Return the accelerator of that name; raise RecipeError with the known names for any other."""
     wanted = name.lower()
     if wanted in ACCELERATORS:
         return ACCELERATORS[wanted]
     known = [*ACCELERATORS, THIS]
     close = difflib.get_close_matches(wanted, known, n=1)
     hint = f"; did you mean `{close[0]}`?" if close else "."
-    raise RecipeError(f"--hardware {name}: unknown{hint} Known are {', '.join(known)} (this machine's processor)")
-
-
-TOKENS_PER_PARAMETER = 20.0
-"""Hoffmann et al. 2022 ("Chinchilla"), table 3: compute-optimal training reads about 20 tokens for each parameter."""
-
-REPETITION_DECAY = 15.387743
-"""R*_D of Muennighoff et al. 2023 ("Scaling data-constrained language models", section 5): repetitions after which
-1/e of a fresh token's worth is left."""
-
-GOOD_EPOCHS = 4.0
-"""Repetition up to here is almost as good as new text (Muennighoff et al. 2023, abstract)."""
+    raise RecipeError(f"--hardware {name}: unknown{hint} Known: {', '.join(known)} (this machine's processor)")
 
 
 def effective_tokens(unique: float, epochs: float) -> float:
-    """What `unique` tokens read `epochs` times are worth in fresh tokens (Muennighoff et al. 2023, equation 5).
+    """Return the number of new tokens that `unique` tokens read `epochs` times are worth.
 
-    D' = U + U R* (1 - exp(-R / R*)) with R = epochs - 1 repetitions; up to one epoch every token is fresh.
+    D' = U + U R* (1 - exp(-R / R*)) with R = epochs - 1 repetitions (Muennighoff et al. 2023, equation 5); up to one
+    epoch every token is new.
     """
     if epochs <= 1:
         return unique * epochs
@@ -322,21 +318,21 @@ def effective_tokens(unique: float, epochs: float) -> float:
     return unique * (1 + REPETITION_DECAY * (1 - math.exp(-repetitions / REPETITION_DECAY)))
 
 
-def parameters_fed_by(tokens: float) -> float:
-    """Parameters of the compute-optimal model for that many (effective) tokens."""
+def optimal_parameters_for_tokens(tokens: float) -> float:
+    """Return the parameters of the compute-optimal model for that many (effective) tokens."""
     return tokens / TOKENS_PER_PARAMETER
 
 
-_MULTIPLES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-
-_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
-
-
-def count(text: str | None, option: str) -> float | None:
-    """The positive number that `300B` or `3e11` means; None for None, RecipeError for anything else."""
+def parse_count(text: str | None, option: str) -> float | None:
+    """Parse a positive number such as `300B`, `1.5M` or `3e11`; None stays None, anything else raises RecipeError."""
     if text is None:
         return None
     match = _COUNT.fullmatch(text.strip())
     if match is None or float(match[1]) <= 0:
         raise RecipeError(f"{option} {text}: write a positive count such as 2000000, 2M, 1.5B or 3e11")
     return float(match[1]) * _MULTIPLES[match[2].upper()]
+
+
+def _known(value: float | None) -> float:
+    assert value is not None, "the training must be solved first"
+    return value

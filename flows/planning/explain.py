@@ -1,7 +1,7 @@
-"""What a recipe would do, before anything runs: which stages stand, which will be built, and the first cause of each.
+"""Forecast a run: which stages it would reuse, which it would build, and the first cause of each build.
 
-The road is walked with the builds themselves, told to stop where work would begin. Past such a stage its output is
-unknown; the artifact most like it stands in, because a rebuild that gives the same bytes stops the wave there.
+The stages' own builds run in dry mode, which stops where work would begin. Past such a stage its output is unknown; the
+most similar existing artifact takes its place, because a rebuild that gives the same bytes needs no further rebuilds.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -24,9 +24,10 @@ BUILD, DEPENDS = "build", "depends"
 
 @dataclass(frozen=True)
 class Forecast:
-    """What will become of a stage: `reused`, `accepted`, `build`, or `depends` on what a stage before it gives.
+    """The forecast of a stage. `verdict` is `reused`, `accepted`, `build`, or `depends` (on the output of an earlier
+    stage).
 
-    `identity` is None where it hangs on an output that nobody knows yet; `differences` are all of a build's causes.
+    `identity` is None where it depends on an output that is not known yet; `differences` are all causes of a build.
     """
 
     stage: str
@@ -36,29 +37,25 @@ class Forecast:
     differences: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The forecast as plain values."""
+        """Return the forecast as plain values."""
         return asdict(self)
 
 
-class _Unforeseeable(Exception):
-    """Nothing stands that could stand in for the output of a stage that will be built."""
-
-
-def explain(recipe: Recipe, root: Path) -> list[Forecast]:
-    """The forecast of every stage in order; raises what a run would raise before work begins (a missing input)."""
+def forecast_stages(recipe: Recipe, root: Path) -> list[Forecast]:
+    """Return the forecast of every stage in order; raises what a run would raise before work begins."""
     check_starting_points(recipe, STAGES)
     context = RunContext(root, run_id="", dry=True)
     forecasts: list[Forecast] = []
     rebuilt: list[str] = []
     undecided: set[str] = set()
-    """Stages whose output hangs on what a rebuilt one gives; what stands for it is a guess."""
+    """Stages whose output depends on a rebuilt one; the artifact used in its place is a guess."""
 
     def step(stage: str, *inputs: Any) -> Artifact:
-        # Listed once, since a source may have very many files.
+        # Listed once, because a source may have very many files.
         listings = find_files(recipe.sample) if stage == "sample" else []
         try:
-            asking = replace(context, guessing=bool(rebuilt))
-            artifact = BUILDERS[stage](asking, *inputs, *([listings] if listings else []))
+            dry = replace(context, guessing=bool(rebuilt))
+            artifact = BUILDERS[stage](dry, *inputs, *([listings] if listings else []))
         except WouldBuild as would:
             check_sources(recipe, listings)
             guessed = {one.content: one.stage for one in inputs if isinstance(one, Artifact) and one.stage in undecided}
@@ -67,46 +64,53 @@ def explain(recipe: Recipe, root: Path) -> list[Forecast]:
             if forecasts[-1].verdict == BUILD:
                 rebuilt.append(stage)
             if would.miss.nearest is None:
-                raise _Unforeseeable from would
+                raise _NoSubstitute from would
             return Artifact.open(would.miss.nearest)
         if rebuilt and artifact.outcome == REUSED:
             undecided.add(stage)
-            told = f"reused if {_names(rebuilt)} gives what it gave before, else built"
-            forecasts.append(Forecast(stage, DEPENDS, told))
+            cause = f"reused if the output of {_names(rebuilt)} does not change, else built"
+            forecasts.append(Forecast(stage, DEPENDS, cause))
         else:
             forecasts.append(Forecast(stage, artifact.outcome, artifact.cause, artifact.identity))
         return artifact
 
     try:
         run_stages(recipe, step)
-    except _Unforeseeable:
-        unknown = f"nothing of `{rebuilt[-1]}` stands to look ahead from"
-        foreign = forecasts[-1].cause == NONE_OF_THESE_SOURCES
+    except _NoSubstitute:
+        unknown = f"unknown until `{rebuilt[-1]}` is built"
+        has_other_sources = forecasts[-1].cause == NONE_OF_THESE_SOURCES
         for stage in STAGES[len(forecasts) :]:
-            standing = not foreign and artifacts_under(root, stage)
-            forecasts.append(Forecast(stage, DEPENDS if standing else BUILD, unknown))
+            may_be_reused = not has_other_sources and artifacts_under(root, stage)
+            forecasts.append(Forecast(stage, DEPENDS if may_be_reused else BUILD, unknown))
     if any(forecast.stage == "decontaminate" and forecast.verdict in (BUILD, DEPENDS) for forecast in forecasts):
         check_benchmarks(recipe)
     return forecasts
 
 
 def _build(stage: str, would: WouldBuild, rebuilt: list[str], guessed: dict[str, str]) -> Forecast:
-    """`guessed` names, by content, the stages whose output only stands in for what they will give."""
+    """Return the forecast of a stage that would be built.
+
+    `guessed` maps the content of an input to its stage, where that input only takes the place of a future output.
+    """
     if would.miss.nearest_parts is None:
         return Forecast(stage, BUILD, would.miss.cause, None if rebuilt else would.identity.key)
-    asked, nearest = would.identity.parts(), would.miss.nearest_parts
-    parents = asked["parents"]
+    wanted, nearest = would.identity.parts(), would.miss.nearest_parts
+    parents = wanted["parents"]
     later = {name: guessed[content] for name, content in parents.items() if content in guessed}
     known = {name: content for name, content in parents.items() if name not in later or name not in nearest["parents"]}
-    taken = {name: nearest["parents"][name] for name in parents if name not in known}
-    causes = tuple(differences(nearest, {**asked, "parents": {**known, **taken}}))
+    assumed = {name: nearest["parents"][name] for name in parents if name not in known}
+    causes = tuple(differences(nearest, {**wanted, "parents": {**known, **assumed}}))
     if not causes and later:
-        return Forecast(stage, DEPENDS, f"decided when {_names(rebuilt)} is built, whose content it takes")
+        return Forecast(stage, DEPENDS, f"decided when its input {_names(rebuilt)} is built")
     if not causes:
         return Forecast(stage, BUILD, would.miss.cause, would.identity.key)
-    told = tuple(f"the input `{name}` is decided when `{at}` is built" for name, at in later.items())
-    return Forecast(stage, BUILD, causes[0], None if rebuilt else would.identity.key, (*causes, *told))
+    undecided = tuple(f"the input `{name}` is decided when `{at}` is built" for name, at in later.items())
+    return Forecast(stage, BUILD, causes[0], None if rebuilt else would.identity.key, (*causes, *undecided))
 
 
 def _names(stages: list[str]) -> str:
     return " and ".join(f"`{stage}`" for stage in stages)
+
+
+class _NoSubstitute(Exception):
+    """No artifact can take the place of the output of a stage that will be built."""

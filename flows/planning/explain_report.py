@@ -1,4 +1,4 @@
-"""Forecasts, proposals to accept, and verifications, in words for a terminal."""
+"""Print forecasts, proposals to accept, and verifications in a terminal."""
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,15 +11,15 @@ from tasks.artifacts.reuse import Alias
 
 VERDICT_STYLES = {**OUTCOME_STYLES, BUILD: "green", DEPENDS: "dim"}
 
-VERDICT_WORDS = {BUILD: "will be built", DEPENDS: "depends"}
+VERDICT_LABELS = {BUILD: "will be built", DEPENDS: "depends"}
 
-MOST_DIFFERENCES = 12
+MAX_DIFFERENCES = 12
 
-_PER_GIGABYTE = 1e9
+BYTES_PER_GIGABYTE = 1e9
 
 
-def tell_forecasts(forecasts: list[Forecast], console: Console, *, every: bool) -> None:
-    """One line a stage: what will become of it, and why; `every` difference, or the first alone."""
+def print_forecasts(forecasts: list[Forecast], console: Console, *, every: bool) -> None:
+    """Print a line for each stage with its forecast and cause; `every` prints all differences instead of the first."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("stage", no_wrap=True)
     table.add_column("forecast", no_wrap=True)
@@ -27,28 +27,29 @@ def tell_forecasts(forecasts: list[Forecast], console: Console, *, every: bool) 
     for forecast in forecasts:
         causes = forecast.differences if every and forecast.differences else (forecast.cause,)
         more = len(forecast.differences) - len(causes)
-        told = "\n".join(map(escape, causes)) + (f" [dim](and {more} more: --all)[/]" if more > 0 else "")
-        word = VERDICT_WORDS.get(forecast.verdict, forecast.verdict)
-        table.add_row(forecast.stage, f"[{VERDICT_STYLES[forecast.verdict]}]{word}[/]", told)
+        text = "\n".join(map(escape, causes)) + (f" [dim](and {more} more: --all)[/]" if more > 0 else "")
+        label = VERDICT_LABELS.get(forecast.verdict, forecast.verdict)
+        table.add_row(forecast.stage, f"[{VERDICT_STYLES[forecast.verdict]}]{label}[/]", text)
     console.print(table)
 
 
-def tell_proposal(alias: Alias, console: Console) -> None:
-    """All that differs between what stands and what would be built."""
+def print_proposal(alias: Alias, console: Console) -> None:
+    """Print the differences between an existing artifact and the one that would be built."""
     console.print(
-        f"[bold]{alias.stage}[/]: {alias.accepted} stands and would answer for {alias.identity}. They differ in"
+        f"[bold]{alias.stage}[/]: the artifact {alias.accepted} would be accepted in place of {alias.identity}. They"
+        f" differ in"
     )
-    for line in alias.differences[:MOST_DIFFERENCES]:
+    for line in alias.differences[:MAX_DIFFERENCES]:
         console.print(f"  {escape(line)}")
-    if len(alias.differences) > MOST_DIFFERENCES:
-        console.print(f"  [dim]and {len(alias.differences) - MOST_DIFFERENCES} more[/]")
+    if len(alias.differences) > MAX_DIFFERENCES:
+        console.print(f"  [dim]and {len(alias.differences) - MAX_DIFFERENCES} more[/]")
 
 
-def tell_verification(found: Verification, moved: list[str], console: Console) -> None:
-    """What was hashed, and a line for each damage."""
-    size = f"{found.bytes / _PER_GIGABYTE:.3f} GB"
+def print_verification(found: Verification, moved: list[str], console: Console) -> None:
+    """Print what was hashed, and a line for each damage."""
+    size = f"{found.bytes / BYTES_PER_GIGABYTE:.3f} GB"
     hashed = f"{found.artifacts} artifacts, {found.files} files, {size} hashed, {found.records} records"
-    console.print(f"{hashed}: {_health(found)}")
+    console.print(f"{hashed}: {_result(found)}")
     if found.trusted:
         console.print(f"  {found.trusted} files not hashed: their sizes and times are as published")
     for damage in found.damages:
@@ -58,19 +59,18 @@ def tell_verification(found: Verification, moved: list[str], console: Console) -
         console.print(f"  set aside: {escape(path)}")
     if found.damages and not moved:
         console.print(
-            "  No run computes anything from these. Put them out of the way with `bessemer store verify --set-aside`,"
-            " and the"
-            " next run builds them again."
+            "  No run uses these. Set them aside with `bessemer store verify --set-aside`, and the next run builds them"
+            " again."
         )
 
 
-def _health(found: Verification) -> str:
+def _result(found: Verification) -> str:
     if not found.damages:
         return "[green]all as published[/]"
     artifacts, records = (len({one.place for one in found.damages if bool(one.file) is of}) for of in (True, False))
-    told = [
+    damaged = [
         f"{count} damaged {what}{'s' if count > 1 else ''}"
         for count, what in ((artifacts, "artifact"), (records, "record"))
         if count
     ]
-    return f"[bold red]{', '.join(told)}[/]"
+    return f"[bold red]{', '.join(damaged)}[/]"

@@ -1,7 +1,4 @@
-"""The processor of this machine as an accelerator: its rate is measured, since no data sheet knows it.
-
-What the presets cost: parameters, memory to train them, operations of a token.
-"""
+"""Measure the speed of this machine's processor, and count the cost of each model preset."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,43 +17,54 @@ from model.nn.factory import flops_per_token, make_network, parameter_count
 from model.objectives.synthetic import random_batch
 from model.train.micro_batch import machine_memory
 
-MATRIX = 2048
+MATRIX_SIZE = 2048
 
-SECONDS = 1.0
-"""Seconds of measured work; shorter looks vary by a third from one to the next on a shared machine."""
+MEASUREMENT_SECONDS = 1.0
+"""Duration of a measurement; shorter ones vary by a third on a shared machine."""
 
-MOST_TOKENS = 4096
-"""Tokens of a measured step at most, so that a look at a large model does not take minutes."""
+MAX_TOKENS = 4096
+"""Tokens of a measured step, so that measuring a large model does not take minutes."""
 
 
 def measured_processor(threads: int | None = None) -> Accelerator:
-    """Peak float32 FLOP/s of square matrix products on this machine's cores, and its memory."""
+    """Measure the float32 FLOP/s of square matrix products on this machine's cores, and its memory."""
     before = torch.get_num_threads()
     try:
         if threads is not None:
             torch.set_num_threads(threads)
-        left, right = torch.rand(MATRIX, MATRIX), torch.rand(MATRIX, MATRIX)
-        rate = _best_rate(lambda: torch.mm(left, right), 2.0 * MATRIX**3)
+        left, right = torch.rand(MATRIX_SIZE, MATRIX_SIZE), torch.rand(MATRIX_SIZE, MATRIX_SIZE)
+        rate = _best_rate(lambda: torch.mm(left, right), 2.0 * MATRIX_SIZE**3)
         used = torch.get_num_threads()
     finally:
         torch.set_num_threads(before)
-    return Accelerator(
-        THIS, rate, float(machine_memory()), f"measured: products of {MATRIX} x {MATRIX}, {used} threads", "float32"
-    )
+    source = f"measured: products of {MATRIX_SIZE} x {MATRIX_SIZE}, {used} threads"
+    return Accelerator(THIS, rate, float(machine_memory()), source, "float32")
+
+
+def _best_rate(work: Callable[[], object], flops: float) -> float:
+    """Return the FLOP/s of the fastest of many repetitions, after a warm-up."""
+    work()
+    best = float("inf")
+    end = time.perf_counter() + MEASUREMENT_SECONDS
+    while time.perf_counter() < end or best == float("inf"):
+        began = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - began)
+    return flops / best
 
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """Training steps of a network on this machine's processor."""
+    """Speed of training steps of a network on this machine's processor."""
 
     tokens_per_second: float
     flops: float
-    """Model FLOP/s that the steps sustained."""
+    """Model FLOP/s."""
 
 
 def measured_step(config: NetworkConfig, rows: int, threads: int, dtype: Dtype = "float32") -> MeasuredStep:
-    """Forward and backward passes of that network for about a second; the optimizer is left out."""
-    rows = max(1, min(rows, MOST_TOKENS // config.context))
+    """Measure forward and backward passes of a network for about a second, without the optimizer."""
+    rows = max(1, min(rows, MAX_TOKENS // config.context))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -75,38 +83,26 @@ def measured_step(config: NetworkConfig, rows: int, threads: int, dtype: Dtype =
     return MeasuredStep(rate / flops_per_token(config), rate)
 
 
-def _best_rate(work: Callable[[], object], flops: float) -> float:
-    """FLOP/s of the fastest of many repetitions, after one that warms up."""
-    work()
-    best = float("inf")
-    end = time.perf_counter() + SECONDS
-    while time.perf_counter() < end or best == float("inf"):
-        began = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - began)
-    return flops / best
-
-
 @dataclass(frozen=True)
 class PresetCost:
-    """A preset in numbers, with the rows of its own vocabulary."""
+    """Parameters, memory and FLOPs of a preset, with the vocabulary size of its publication."""
 
     name: str
     architecture: str
     parameters: int
     training_bytes: int
-    """Weights, gradients and AdamW's moments; activations come besides."""
+    """Weights, gradients and AdamW's moments, without activations."""
     flops_a_token: float
 
 
 def preset_config(name: str) -> GPTConfig | BERTConfig | T5Config:
-    """The network of a preset with the rows that it was published with."""
+    """Return the network of a preset with the vocabulary size of its publication."""
     preset = PRESETS[name]
     return read_network_config({**preset.values, "vocab_size": preset.vocab_size})
 
 
 def preset_costs() -> Iterator[PresetCost]:
-    """Every preset, in order; counted on the meta device, without memory."""
+    """Yield the cost of every preset in order, counted on the meta device, which allocates no memory."""
     for name in PRESETS:
         config = preset_config(name)
         parameters = parameter_count(config)

@@ -1,12 +1,8 @@
-"""A small share of every source, taken down the road from sample to chunk for real, and measured on the way.
+"""Run a pilot: the stages from sample to chunk on a small share of every source, with time and memory measured.
 
-The pilot lives under `ROOT/pilots` with artifacts of its own, which are reused like any. Each record is in it or not
-by the hash of its id, so that it is a simple random sample of what the recipe would select; every file is read once to
-the end, which also counts the documents exactly.
-
-How much of each source a pilot takes: the share asked for, and never so little that it tells nothing.
-
-The pilot's bars: live while a stage works, and only the notes that change what the plan means.
+A pilot has artifacts of its own under `ROOT/pilots`, which are reused like any. A record is selected by the hash of its
+id, so the pilot is a simple random sample of what the recipe would select. Every file is read to its end, which also
+counts the documents exactly.
 """
 
 import importlib
@@ -46,48 +42,54 @@ HEAVY = (
     "tasks.vocab.train",
     "tasks.chunk.pipeline",
 )
-"""Loaded before any clock starts: a pilot of seconds would otherwise measure imports."""
+"""Modules that are imported before time is measured, because a pilot may take only seconds."""
 
 SMALLEST_VOCABULARY = 300
 
-_LOOK_SECONDS = 0.02
+MEMORY_POLL_SECONDS = 0.02
 
+MIN_DOCUMENTS = 300
+"""Minimum of documents per source: the share that a rule drops is then known to 3 points, if it is a tenth."""
 
-@dataclass(frozen=True)
-class Measurement:
-    """What building one stage took."""
-
-    seconds: float
-    peak_bytes: int | None
-    """Most memory of this process and its children together; None where the artifact was built elsewhere."""
+BYTES_PER_TOKEN_TYPE = 200
+"""Minimum of stored bytes in the pilot for each vocabulary entry; with less, tokens per byte mislead."""
 
 
 @dataclass(frozen=True)
 class PilotShare:
-    """What a pilot takes of one source, as shares (0 to 1)."""
+    """The share (0 to 1) of one source in a pilot."""
 
     of_selected: float
-    """Of the documents that the recipe would select."""
+    """Share of the documents that the recipe would select."""
     recipe_rate: float
-    """The share of all documents that the recipe would select."""
+    """Share of all documents that the recipe would select."""
     text_bytes: int
     """Bytes of text in the source's files."""
     raised: bool
-    """Whether that is more than was asked for, because the source or the whole is small."""
+    """Whether the share was raised above the requested one, because the source or the whole corpus is small."""
 
     @property
     def of_all(self) -> float:
-        """Of all documents in the files."""
+        """Share of all documents in the files."""
         return self.of_selected * self.recipe_rate
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Time and memory of building one stage."""
+
+    seconds: float
+    peak_bytes: int | None
+    """Peak memory of this process and its children together; None where the artifact was built elsewhere."""
 
 
 @dataclass
 class Pilot:
-    """A finished pilot: artifacts and measurements by stage."""
+    """A pilot: artifacts and measurements by stage."""
 
     root: Path
     recipe: Recipe
-    """The recipe as the pilot ran it."""
+    """The recipe of the pilot."""
     shares: dict[str, PilotShare]
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     measured: dict[str, Measurement] = field(default_factory=dict)
@@ -96,12 +98,12 @@ class Pilot:
 def run_pilot(recipe: Recipe, root: Path, share: float, watcher: ProgressListener) -> Pilot:
     """Build the pilot of `recipe`, a `share` (0 to 1) of what it would select from each source.
 
-    Raises what a run would raise: a missing input, a guard that stops a stage.
+    Raises what a run would raise, such as for a missing input or a limit that stops a stage.
     """
     place = root / PILOTS
     listings = find_files(recipe.sample)
     shares = pilot_shares(recipe, listings, share)
-    # Held-out documents are left in: how many the whole holds out follows from the recipe's limits, not from a pilot.
+    # Nothing is held out: how much a run holds out follows from the recipe's limits, not from a pilot.
     small = recipe.model_copy(
         update={
             "sample": pilot_sample(recipe.sample, listings, shares),
@@ -127,21 +129,6 @@ def run_pilot(recipe: Recipe, root: Path, share: float, watcher: ProgressListene
     return pilot
 
 
-def _vocabulary(build: Callable[[VocabConfig], Artifact], config: VocabConfig, context: RunContext) -> Artifact:
-    """A vocabulary of the recipe's size, or half of it, or a quarter: as many pieces as the pilot's text can give."""
-    while True:
-        try:
-            return build(config)
-        except InputError:
-            smaller = config.halved()
-            least = SMALLEST_VOCABULARY if config.base is None else 1
-            if smaller.pieces_to_find < least:
-                raise
-            asked, trying = config.pieces_to_find, smaller.pieces_to_find
-            context.note("vocab", f"the pilot's text cannot give {asked:,} pieces; trying {trying:,}")
-            config = smaller
-
-
 def _measured_build(context: RunContext, stage: str, *inputs: Any) -> tuple[Artifact, Measurement]:
     began = time.perf_counter()
     with _peak_memory() as peak:
@@ -153,71 +140,79 @@ def _measured_build(context: RunContext, stage: str, *inputs: Any) -> tuple[Arti
         write_sealed(path, asdict(measurement))
         return artifact, measurement
     if path.is_file():
-        return artifact, Measurement(**read_sealed(path, "Remove it: the pilot measures again."))
+        return artifact, Measurement(**read_sealed(path, "Remove it, and the pilot measures again."))
     return artifact, Measurement(artifact.manifest["timings"]["seconds"], None)
 
 
 @contextmanager
 def _peak_memory() -> Iterator[list[int]]:
-    """Yields a list of one number: the most resident bytes of this process and its children until the block ends."""
+    """Yield a list of one number: the peak resident bytes of this process and its children until the block ends."""
     peak = [0]
-    over = threading.Event()
-    mine = psutil.Process()
+    done = threading.Event()
+    this_process = psutil.Process()
 
-    def look() -> None:
+    def poll() -> None:
         while True:
             total = 0
-            for process in (mine, *mine.children(recursive=True)):
+            for process in (this_process, *this_process.children(recursive=True)):
                 try:
                     total += process.memory_info().rss
                 except psutil.Error:
-                    continue  # A worker that has ended since it was listed.
+                    continue  # The process ended after it was listed.
             peak[0] = max(peak[0], total)
-            if over.wait(_LOOK_SECONDS):
+            if done.wait(MEMORY_POLL_SECONDS):
                 return
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=poll, daemon=True)
     thread.start()
     try:
         yield peak
     finally:
-        over.set()
+        done.set()
         thread.join()
 
 
-LEAST_DOCUMENTS = 300
-"""Documents of a source at least: a rule that drops a tenth is then known to 3 points either way."""
-
-BYTES_PER_PIECE = 200
-"""Stored bytes of the whole pilot for each piece of the vocabulary; on less, tokens per byte mislead."""
+def _vocabulary(build: Callable[[VocabConfig], Artifact], config: VocabConfig, context: RunContext) -> Artifact:
+    """Build a vocabulary of the recipe's size, halved until the pilot's text is enough for it."""
+    while True:
+        try:
+            return build(config)
+        except InputError:
+            smaller = config.halved()
+            least = SMALLEST_VOCABULARY if config.base is None else 1
+            if smaller.pieces_to_find < least:
+                raise
+            wanted, trying = config.pieces_to_find, smaller.pieces_to_find
+            context.note("vocab", f"the pilot's text is too small for {wanted:,} tokens; trying {trying:,}")
+            config = smaller
 
 
 def pilot_shares(recipe: Recipe, listings: list[SourceFiles], share: float) -> dict[str, PilotShare]:
-    """Source -> what the pilot takes of it."""
+    """Return the share of each source in the pilot: `share`, or more for small sources."""
     plans = plan_mixture(recipe.sample, listings)
     selected = sum(plan.rate * plan.bytes for plan in plans.values())
-    least_share = min(1.0, BYTES_PER_PIECE * recipe.vocab.pieces_to_find / max(1.0, selected))
+    min_share = min(1.0, BYTES_PER_TOKEN_TYPE * recipe.vocab.pieces_to_find / max(1.0, selected))
     shares: dict[str, PilotShare] = {}
     for listing in listings:
         name = listing.source.name
-        # What lies elsewhere is not looked at beforehand; its pilot is then decided by the share alone.
+        # Remote files are not opened here; their share is not raised for the number of documents.
         files = [
             StoredFile(file.path, file.format, file.compression, file.size)
             for file in listing.files
             if isinstance(file.path, Path)
         ]
         documents = count_records(files).records * plans[name].rate
-        enough_documents = LEAST_DOCUMENTS / max(1.0, documents) if files else 0.0
-        least = min(1.0, max(least_share, enough_documents))
-        shares[name] = PilotShare(max(share, least), plans[name].rate, plans[name].bytes, least > share)
+        enough_documents = MIN_DOCUMENTS / max(1.0, documents) if files else 0.0
+        minimum = min(1.0, max(min_share, enough_documents))
+        shares[name] = PilotShare(max(share, minimum), plans[name].rate, plans[name].bytes, minimum > share)
     return shares
 
 
 def pilot_sample(config: SampleConfig, listings: list[SourceFiles], shares: Mapping[str, PilotShare]) -> SampleConfig:
-    """The sample stage's settings under which each source is kept at its pilot's rate.
+    """Return the sample stage's settings that select each source at its share in the pilot.
 
-    The stage keeps weight x budget tokens of a source; here a token is a byte, the budget is the pilot's bytes, and a
-    source's weight is its share of them.
+    The stage selects weight x budget tokens of a source; here a token is a byte, the budget is the pilot's bytes, and
+    a source's weight is its share of them.
     """
     wanted = {listing.source.name: shares[listing.source.name] for listing in listings}
     kept = {name: share.of_all * max(1, share.text_bytes) for name, share in wanted.items()}
@@ -240,7 +235,7 @@ def pilot_sample(config: SampleConfig, listings: list[SourceFiles], shares: Mapp
 
 
 class PilotBars(ProgressBars):
-    """Bars without the sentences that a run would leave on the screen."""
+    """Progress bars that print only notes that affect the estimate."""
 
     def note(self, stage: str, sentence: str) -> None:
         if not sentence.startswith("building "):

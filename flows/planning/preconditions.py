@@ -1,7 +1,7 @@
-"""What can be known before the first stage is built: hours of work would come before the stage that needs it says so.
+"""Check a recipe before its first stage is built, so that a mistake is not found after hours of work.
 
-Only little is read: a base's file (0.4 s for 50,000 byte-level pieces, 0.1 s for 32,000 of SentencePiece), the
-description of a trained model, and the first records of sources and benchmarks.
+Little is read: the file of a base vocabulary (0.4 s for 50,000 byte-level tokens, 0.1 s for 32,000 of SentencePiece),
+the description of a trained model, and the first records of sources and benchmarks.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.metrics.formatting import size
+from flows.metrics.formatting import format_bytes
+from flows.planning.cost_model import format_memory, memory_hint, recipe_memory
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, StageLimitReached
 from flows.runs.pipeline import BUILDERS, run_stages
@@ -23,24 +24,22 @@ from tasks.tokenizer.open import tokenizer_of
 if TYPE_CHECKING:
     from tasks.tokenizer.base import Tokenizer
 
-
-SPREAD = frozenset({"clean", "dedup", "decontaminate", "chunk"})
-"""Stages whose parts may be worked on by other machines."""
+DISTRIBUTED_STAGES = frozenset({"clean", "dedup", "decontaminate", "chunk"})
+"""Stages whose parts may be processed by other machines."""
 
 CHECKED: ContextVar[Recipe | None] = ContextVar("CHECKED", default=None)
-"""A recipe that passed `check_prerequisites` as it is about to be run, so that its flow does not check it again."""
+"""A recipe that passed `check_prerequisites` already, so that its flow does not check it again."""
 
 
 def check_prerequisites(
     recipe: Recipe, stages: Sequence[str], root: Path | None = None, *, force: bool = False
 ) -> None:
-    """Raise RecipeError or InputError where one of `stages` would refuse to begin, or could not fit this machine,
-    whatever the text."""
+    """Raise RecipeError or InputError where one of `stages` could not start, or does not fit this machine."""
     check_starting_points(recipe, stages)
     first = _first_to_build(recipe, None if force else root)
     check_first_records(recipe, stages, first)
     configs = {stage: getattr(recipe, stage) for stage in stages}
-    if any(stage in SPREAD and config.machines.is_cluster for stage, config in configs.items()):
+    if any(stage in DISTRIBUTED_STAGES and config.machines.is_cluster for stage, config in configs.items()):
         from tasks.execution.dask import check_dask
 
         check_dask()
@@ -54,23 +53,9 @@ def check_prerequisites(
         check_memory(recipe)
 
 
-def check_first_records(recipe: Recipe, stages: Sequence[str], first: str | None) -> None:
-    """Raise RecipeError or InputError, with the line of the recipe, where the first records of a source or benchmark
-    that `stages` read are not what the recipe says; what was read into an artifact before the stage `first`, the first
-    to build, is not read again."""
-    if first == "sample" and "sample" in stages:
-        try:
-            listings = find_files(recipe.sample)
-        except BessemerError:
-            listings = []  # The stage itself says what it cannot find, and waits for a server.
-        check_sources(recipe, listings)
-    if first in STAGES[: STAGES.index("decontaminate") + 1] and "decontaminate" in stages:
-        check_benchmarks(recipe)
-
-
 def _first_to_build(recipe: Recipe, root: Path | None) -> str | None:
-    """Return the first stage up to train that has no artifact under `root`; None where all have."""
-    # Without any artifact of sample nothing needs to be digested for the answer.
+    """Return the first stage up to train that has no artifact under `root`, or None."""
+    # Without an artifact of sample, no digests need to be computed.
     if root is None or not artifacts_under(root, "sample"):
         return "sample"
     context = RunContext(root, run_id="", dry=True)
@@ -92,9 +77,25 @@ def _first_to_build(recipe: Recipe, root: Path | None) -> str | None:
     return reached
 
 
+def check_first_records(recipe: Recipe, stages: Sequence[str], first: str | None) -> None:
+    """Raise RecipeError or InputError, with the line of the recipe, where first records do not match the recipe.
+
+    Checks the sources and benchmarks that `stages` read, unless an existing artifact before `first`, the first stage
+    to build, contains them already.
+    """
+    if first == "sample" and "sample" in stages:
+        try:
+            listings = find_files(recipe.sample)
+        except BessemerError:
+            listings = []  # The stage reports missing files itself, and retries remote ones.
+        check_sources(recipe, listings)
+    if first in STAGES[: STAGES.index("decontaminate") + 1] and "decontaminate" in stages:
+        check_benchmarks(recipe)
+
+
 def check_sources(recipe: Recipe, listings: Sequence[SourceFiles]) -> None:
-    """Raise RecipeError where a source lacks a field, or InputError where its files hold another format, by its first
-    records."""
+    """Raise RecipeError where the first records of a source lack a field, InputError where its files have another
+    format."""
     from tasks.sample.first_records import find_mismatch
 
     for listing in listings:
@@ -104,13 +105,13 @@ def check_sources(recipe: Recipe, listings: Sequence[SourceFiles]) -> None:
             continue
         place = recipe.place(("sources",), name, misfit.setting)
         kind = InputError if misfit.setting == "paths" else RecipeError
-        cure = "Mend the files, or exclude them" if misfit.setting == "paths" else f"Correct `{misfit.setting}`"
-        raise kind(f"{place}: sample: source `{name}`: {misfit.problem}. {cure} (`bessemer init FOLDER` shows fields).")
+        hint = "Repair the files, or exclude them" if misfit.setting == "paths" else f"Correct `{misfit.setting}`"
+        raise kind(f"{place}: sample: source `{name}`: {misfit.problem}. {hint} (`bessemer init FOLDER` shows fields).")
 
 
 def check_benchmarks(recipe: Recipe) -> None:
-    """Raise RecipeError where a benchmark's field map cannot fit, or InputError where its file is wrong, by its first
-    records."""
+    """Raise RecipeError where a benchmark's field map does not match its first records, InputError where its file is
+    wrong."""
     from tasks.decontaminate.benchmarks import check_first_items
 
     for benchmark in recipe.decontaminate.benchmarks:
@@ -123,11 +124,10 @@ def check_benchmarks(recipe: Recipe) -> None:
 
 
 def check_starting_points(recipe: Recipe, stages: Sequence[str]) -> None:
-    """Raise RecipeError or InputError where `vocab.base` or `train.base_model` cannot serve those of `stages` that
-    start from them."""
+    """Raise RecipeError or InputError where `stages` cannot start from `vocab.base` or `train.base_model`."""
     tokenizer = None
     if recipe.vocab.base is not None and not {"vocab", "chunk", "train"}.isdisjoint(stages):
-        tokenizer = _opened_base(recipe)
+        tokenizer = _open_base(recipe)
     if tokenizer is not None and "chunk" in stages:
         from tasks.chunk.row_formats import row_format
 
@@ -139,13 +139,13 @@ def check_starting_points(recipe: Recipe, stages: Sequence[str]) -> None:
         check_base_model(recipe.train, pieces, recipe.vocab.base)
 
 
-def _opened_base(recipe: Recipe) -> "Tokenizer":
-    """The base as it will be extended, which has all special tokens already."""
+def _open_base(recipe: Recipe) -> "Tokenizer":
+    """Return the base tokenizer as it will be extended, with all special tokens."""
     from tasks.vocab.base import prepare_base
     from tasks.vocab.special_tokens import check_special
     from tasks.vocab.stage import check_base_exists
 
-    assert recipe.vocab.base is not None, "only a base is opened"
+    assert recipe.vocab.base is not None, "the recipe has no base vocabulary"
     check_base_exists(recipe.vocab.base)
     tokenizer = tokenizer_of(prepare_base(recipe.vocab))
     check_special(tokenizer, recipe.vocab.special_names)
@@ -153,23 +153,22 @@ def _opened_base(recipe: Recipe) -> "Tokenizer":
 
 
 def check_memory(recipe: Recipe) -> None:
-    """Raise RecipeError where the recipe's training cannot fit this machine or its devices."""
-    from flows.planning.cost_model import _cure, memory_words, recipe_memory
-    from model.train import micro_batch
-
+    """Raise RecipeError where the recipe's training does not fit this machine or its devices."""
     memory, train = recipe_memory(recipe), recipe.train
     here = train.ranks // train.hosts.count
     if train.device == "cuda":
         import torch
 
-        here, room, whose = 1, torch.cuda.get_device_properties(0).total_memory, "the device"
+        here, available, where = 1, torch.cuda.get_device_properties(0).total_memory, "the device"
     else:
-        room, whose = micro_batch.machine_memory(), "this machine"
-    taken = here * memory.at_least
-    if taken <= room:
+        from model.train import micro_batch
+
+        available, where = micro_batch.machine_memory(), "this machine"
+    needed = here * memory.at_least
+    if needed <= available:
         return
     ranks = f"{here} ranks take " if here > 1 else ""
     raise RecipeError(
-        f"train: {ranks}at least {size(taken)}, and {whose} has {size(room)}. Each rank: {memory_words(memory)}."
-        f" {_cure(memory)} `bessemer estimate` shows other layouts"
+        f"train: {ranks}at least {format_bytes(needed)}, and {where} has {format_bytes(available)}. Each rank:"
+        f" {format_memory(memory)}. {memory_hint(memory)} `bessemer estimate` shows other layouts"
     )

@@ -1,6 +1,6 @@
-"""The beginning of a run, for the flows: what can be known before is checked, then the run has a name and a folder.
+"""Start a run: check its preconditions, then create its record and folder.
 
-Apart from `flows.planning.preconditions`, which the command line asks before Prefect may be imported.
+Separate from `flows.planning.preconditions`, which the command line uses before it imports Prefect.
 """
 
 from pathlib import Path
@@ -21,8 +21,7 @@ def start_run(
     force: bool = False,
     run_id: str | None = None,
 ) -> Run:
-    """Return a run of the stages that were asked for, once `check_prerequisites` has nothing to refuse, here or before
-    the flow began."""
+    """Return a run of the selected stages, after `check_prerequisites` passed, here or before the flow began."""
     if CHECKED.get() != recipe:
         check_prerequisites(recipe, select_stages(from_stage, until, only), root, force=force)
     return Run(recipe, root, from_stage=from_stage, until=until, only=only, force=force, run_id=run_id)

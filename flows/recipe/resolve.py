@@ -37,7 +37,7 @@ from model.errors import InputError, RecipeError
 from tasks.common.config import StrictConfig
 from tasks.common.confinement import check_file
 from tasks.execution.machines import Machines
-from tasks.vocab.config import OF_BERT
+from tasks.vocab.config import BERT_TOKENS
 
 MIXTURE_KEYS = ("temperature", "max_epochs", "allow_many_epochs")
 """Keys that sample and chunk share: sample keeps text for the mixture and chunk builds it."""
@@ -302,7 +302,7 @@ def _with_special_tokens(vocab: dict[str, Any], objective: str) -> dict[str, Any
     if vocab.get("base") is not None:
         return vocab
     if objective == "masked_lm" and vocab.get("model_type") != "wordpiece":
-        return {"special_tokens": OF_BERT, **vocab}
+        return {"special_tokens": BERT_TOKENS, **vocab}
     if objective == "span_corruption":
         return {"sentinels": T5_SENTINELS, **vocab}
     return vocab

@@ -1,4 +1,7 @@
-"""What differs between two runs: recipe, code and data by their identities, documents, training, scores."""
+"""Compare two runs: recipe settings, stage identities, documents, training, held-out text and benchmark scores.
+
+Only records and artifacts are read. `flows.reports.comparison_page` renders the result.
+"""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,24 +17,26 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import OF_CODE, differences
 from tasks.evaluate.comparison import Z_95, paired_differences
 
-SAME, OTHER, ALONE = "the same bytes", "other bytes", "in one run alone"
+SAME, DIFFERENT, IN_ONE_RUN = "the same bytes", "different bytes", "in one run only"
 
-PAIRED, APART = "item by item", "from standard errors"
-"""How two scores were held against each other."""
+PAIRED, UNPAIRED = "item by item", "from standard errors"
+"""How the difference of two scores was tested."""
 
-OTHER_TEXT = (
-    "The runs held out other documents, or left other copies of them to learn from: of bits per byte only those compare"
-    " that are of documents of both, none of whose copies either run was trained on."
+HELDOUT_DIFFERS = (
+    "The runs held out different documents, or trained on different near-copies of them. Compare bits per byte only on"
+    " the documents that both runs held out and of which neither run trained on a copy."
 )
 
-MOST_CAUSES = 12
+MAX_CAUSES = 12
 
-CAUSE_LETTERS = 160
+MAX_CAUSE_CHARS = 160
 
 
 def compare(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """All differences of two runs, given by their records, as JSON values; each number is (first, second), None where
-    a run has none, and each difference is the second less the first."""
+    """Return all differences of two runs, given by their records, as JSON values.
+
+    Each number is a pair (first, second), with None where a run has no value; each difference is second minus first.
+    """
     records = (first, second)
     artifacts = [open_artifacts(record) for record in records]
     findings = [collect_metrics(record, read_saved_metrics(record)) for record in records]
@@ -49,7 +54,7 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
         "leaks": _pairs(findings, "leaks", "benchmark", lambda line: line["leaked"]),
         "training": _training(findings),
         "bits_per_byte": _pairs(findings, "bits_per_byte", "source", lambda line: line.get("model")),
-        "heldout": _on_both(*artifacts),
+        "heldout": _on_common_documents(*artifacts),
         "scores": score_differences(artifacts, [found["scores"] for found in findings]),
     }
 
@@ -58,9 +63,91 @@ def _recipe(record: dict[str, Any]) -> dict[str, Any]:
     return read_recipe(Path(record["root"]) / "runs" / record["run_id"])
 
 
+def _stage(stage: str, first: dict[str, Artifact], second: dict[str, Artifact]) -> dict[str, Any]:
+    """Compare the artifacts of one stage, and list what differs in their identities.
+
+    Settings and inputs are listed one by one, definitions of code as a count.
+    """
+    if stage not in first or stage not in second:
+        return {"stage": stage, "verdict": IN_ONE_RUN, "causes": [], "contents": [None, None]}
+    pair = (first[stage], second[stage])
+    all_causes = list(differences(*(artifact.manifest["identity_parts"] for artifact in pair)))
+    code = [cause for cause in all_causes if cause.startswith(OF_CODE)]
+    causes = [cause for cause in all_causes if not cause.startswith(OF_CODE)]
+    if code:
+        names = ", ".join(cause.removeprefix(OF_CODE).split()[0] for cause in code[:3])
+        causes.append(
+            f"{len(code)} code definition{'s' if len(code) > 1 else ''}: {names}{' …' if len(code) > 3 else ''}"
+        )
+    rest = [f"{len(causes) - MAX_CAUSES} more"] if len(causes) > MAX_CAUSES else []
+    return {
+        "stage": stage,
+        "verdict": SAME if pair[0].content == pair[1].content else DIFFERENT,
+        "causes": [_shorten(cause) for cause in causes[:MAX_CAUSES]] + rest,
+        "contents": [artifact.content for artifact in pair],
+        "seconds": [artifact.manifest["timings"]["seconds"] for artifact in pair],
+    }
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_CAUSE_CHARS else f"{text[: MAX_CAUSE_CHARS - 1]}…"
+
+
+def _pairs(findings: list[dict[str, Any]], name: str, key: Any, value: Any) -> list[dict[str, Any]]:
+    """Join a metric's lines of both runs by `key` into `name` and `values`, in the order of the first run."""
+    tables: list[dict[Any, Any]] = []
+    for found in findings:
+        tables.append({_key(line, key): value(line) for line in found[name]})
+    names = list(dict.fromkeys([*tables[0], *tables[1]]))
+    return [{"name": one, "values": [table.get(one) for table in tables]} for one in names]
+
+
+def _key(line: dict[str, Any], key: Any) -> str:
+    return ": ".join(line[part] for part in key) if isinstance(key, tuple) else line[key]
+
+
+def _kept(line: dict[str, Any]) -> int:
+    return next(line[key] for key in ("chunk", "decontaminate", "dedup", "clean", "sample", "read") if key in line)
+
+
+def _training(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    names = (
+        ("steps", "steps"),
+        ("tokens", "tokens read"),
+        ("last_loss", "final loss"),
+        ("skipped_steps", "skipped steps"),
+        ("tokens_s", "tokens per second"),
+    )
+    pairs = [{"name": name, "values": [found["training"].get(key) for found in findings]} for key, name in names]
+    seconds = [found["cost"].get("seconds") for found in findings]
+    energy = [found["cost"].get("watt_hours") for found in findings]
+    pairs += [{"name": "seconds, all stages", "values": seconds}, {"name": "watt-hours (estimate)", "values": energy}]
+    return [pair for pair in pairs if any(value is not None for value in pair["values"])]
+
+
+def _on_common_documents(first: dict[str, Artifact], second: dict[str, Artifact]) -> list[dict[str, Any]] | None:
+    """Return held-out metrics over common documents, or None where both runs held out the same text.
+
+    `values` are, by metric, the means of the sources in both runs, over the number of `documents` that both held out
+    and of which neither run trained on a copy.
+    """
+    runs = held_out(first), held_out(second)
+    if is_same_text(*runs) or not all(run.bits for run in runs):
+        return None
+    found: list[dict[str, Any]] = []
+    for metric in runs[0].bits:
+        fair = fair_documents(*runs, metric)
+        values = [mean_of_sources(run, metric, fair) if fair else None for run in runs]
+        name = f"{metric.replace('_', ' ')}, mean of sources, common documents: {len(fair)}"
+        found.append({"name": name, "documents": len(fair), "values": values})
+    return found
+
+
 def recipe_differences(first: Any, second: Any, path: str = "") -> Iterator[dict[str, Any]]:
-    """Settings that differ: `path`, and the `values` of both, None where one recipe lacks it. Entries of lists that
-    have a name are told by it."""
+    """Yield each setting that differs as its dotted `path` and both `values`, None where one recipe lacks it.
+
+    Entries of a list of named tables are matched by name.
+    """
     first, second = _by_name(first), _by_name(second)
     if isinstance(first, dict) and isinstance(second, dict):
         for key in sorted({*first, *second}):
@@ -76,92 +163,18 @@ def _by_name(value: Any) -> Any:
     return value
 
 
-def _stage(stage: str, first: dict[str, Artifact], second: dict[str, Artifact]) -> dict[str, Any]:
-    """Whether both runs have the same artifact of a stage, and if not, what of its identity differs: settings and
-    inputs one by one, definitions of code as a count."""
-    if stage not in first or stage not in second:
-        return {"stage": stage, "verdict": ALONE, "causes": [], "contents": [None, None]}
-    pair = (first[stage], second[stage])
-    told = list(differences(*(artifact.manifest["identity_parts"] for artifact in pair)))
-    code = [cause for cause in told if cause.startswith(OF_CODE)]
-    causes = [cause for cause in told if not cause.startswith(OF_CODE)]
-    if code:
-        names = ", ".join(cause.removeprefix(OF_CODE).split()[0] for cause in code[:3])
-        causes.append(
-            f"{len(code)} definition{'s' if len(code) > 1 else ''} of code: {names}{' …' if len(code) > 3 else ''}"
-        )
-    rest = [f"{len(causes) - MOST_CAUSES} more"] if len(causes) > MOST_CAUSES else []
-    return {
-        "stage": stage,
-        "verdict": SAME if pair[0].content == pair[1].content else OTHER,
-        "causes": [_cut(cause) for cause in causes[:MOST_CAUSES]] + rest,
-        "contents": [artifact.content for artifact in pair],
-        "seconds": [artifact.manifest["timings"]["seconds"] for artifact in pair],
-    }
-
-
-def _cut(words: str) -> str:
-    return words if len(words) <= CAUSE_LETTERS else f"{words[: CAUSE_LETTERS - 1]}…"
-
-
-def _kept(line: dict[str, Any]) -> int:
-    return next(line[key] for key in ("chunk", "decontaminate", "dedup", "clean", "sample", "read") if key in line)
-
-
-def _pairs(findings: list[dict[str, Any]], name: str, key: Any, value: Any) -> list[dict[str, Any]]:
-    """`name` and both `values` of a finding's lines, joined by `key`; those of the first run in their order first."""
-    tables: list[dict[Any, Any]] = []
-    for found in findings:
-        tables.append({_key(line, key): value(line) for line in found[name]})
-    names = list(dict.fromkeys([*tables[0], *tables[1]]))
-    return [{"name": one, "values": [table.get(one) for table in tables]} for one in names]
-
-
-def _key(line: dict[str, Any], key: Any) -> str:
-    return ": ".join(line[part] for part in key) if isinstance(key, tuple) else line[key]
-
-
-def _on_both(first: dict[str, Artifact], second: dict[str, Artifact]) -> list[dict[str, Any]] | None:
-    """Where the runs held out other text: by metric the mean of sources of both, `values`, over the `documents` that
-    both held out and of which neither was trained on a copy. None where both held out the same."""
-    runs = held_out(first), held_out(second)
-    if is_same_text(*runs) or not all(run.bits for run in runs):
-        return None
-    found: list[dict[str, Any]] = []
-    for metric in runs[0].bits:
-        fair = fair_documents(*runs, metric)
-        values = [mean_of_sources(run, metric, fair) if fair else None for run in runs]
-        name = f"{metric.replace('_', ' ')}, mean of sources, documents of both: {len(fair)}"
-        found.append({"name": name, "documents": len(fair), "values": values})
-    return found
-
-
-def _training(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    told = (
-        ("steps", "steps"),
-        ("tokens", "tokens read"),
-        ("last_loss", "loss at the end"),
-        ("skipped_steps", "steps left out"),
-        ("tokens_s", "tokens a second"),
-    )
-    pairs = [{"name": words, "values": [found["training"].get(key) for found in findings]} for key, words in told]
-    seconds = [found["cost"].get("seconds") for found in findings]
-    energy = [found["cost"].get("watt_hours") for found in findings]
-    pairs += [{"name": "seconds of all stages", "values": seconds}, {"name": "watt-hours, about", "values": energy}]
-    return [pair for pair in pairs if any(value is not None for value in pair["values"])]
-
-
 def score_differences(artifacts: list[dict[str, Artifact]], scores: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """By benchmark and number of shots: both `values`, their difference `mean` with its 95% interval `low` to `high`,
-    a `verdict` (`better`, `worse`, `no difference`) on the second run, on how many items `n`, and `how`.
+    """Compare benchmark scores, one entry for each benchmark and number of shots.
 
-    Where both runs kept the score of every item, items that both answered are held against each other one by one; else
-    the two scores are, as if they were of different items, which sees less.
+    An entry has both `values`, their difference `mean` with its 95% interval `low` to `high`, the number of items `n`,
+    a `verdict` on the second run (`better`, `worse`, `no difference`), and `how` it was tested. Where both runs kept
+    the score of every item, the test is paired by item; otherwise the scores are compared as independent samples, which
+    has less power.
     """
     evaluated = [found.get("evaluate") for found in artifacts]
     paired: dict[tuple[str, str, int], dict[str, Any]] = {}
     if all(artifact is not None and artifact.rows("item_scores") for artifact in evaluated):
-        # The second run beside the first: `better` is the second's.
+        # `paired_differences` judges its first argument, here the second run.
         second, first = (artifact.table("item_scores") for artifact in reversed(evaluated) if artifact is not None)
         paired = {(line["task"], line["metric"], line["shots"]): line for line in paired_differences(second, first)}
     tables = [_main_scores(rows) for rows in scores]
@@ -171,10 +184,10 @@ def score_differences(artifacts: list[dict[str, Artifact]], scores: list[list[di
         named = {"task": key[0], "metric": key[1], "shots": key[2], "values": [row["value"] for row in rows]}
         line = paired.get(key)
         if line is not None:
-            told = {name: line[name] for name in ("n", "mean", "low", "high", "verdict")}
-            found.append({**named, **told, "how": PAIRED})
+            tested = {name: line[name] for name in ("n", "mean", "low", "high", "verdict")}
+            found.append({**named, **tested, "how": PAIRED})
         else:
-            found.append({**named, **_unpaired(*rows), "how": APART})
+            found.append({**named, **_unpaired(*rows), "how": UNPAIRED})
     return found
 
 

@@ -1,11 +1,6 @@
-"""The pictures of a comparison as plain Plotly figures, painted as those of the run page.
+"""Render the comparison of two runs, as one HTML page in the style of the run page and as tables in a terminal.
 
-The comparison of two runs as one HTML file.
-
-The comparison of two runs on a screen of the terminal.
-
-Two runs beside each other: `differing.py` finds what differs, `charts.py` draws it, `writing.py` makes a page of it
-in the look of the run page, `telling.py` a table for the terminal.
+The input is what `flows.reports.comparison.compare` returns.
 """
 
 from pathlib import Path
@@ -20,22 +15,45 @@ from rich.table import Table
 from flows.metrics.formatting import format_shots, plot_text
 from flows.metrics.run_metrics import open_artifacts
 from flows.reports.charts.training import plain, thin
-from flows.reports.comparison import APART, OTHER_TEXT, SAME
+from flows.reports.comparison import HELDOUT_DIFFERS, SAME, UNPAIRED
 from flows.reports.page.render import fill
 from model.checkpoint.metrics import final_rows
 from model.files import write_atomically
 from tasks.artifacts.artifact import Artifact
 
 ROLES = ("series1", "accent")
-"""Colours of the first run and the second."""
+"""Colour roles of the first and the second run."""
 
-MOST_CHART_RULES = 14
+MAX_CHART_RULES = 14
+
+MAX_SETTINGS = 15
+
+MAX_TERMINAL_RULES = 8
+
+MAX_SETTING_CHARS = 40
+
+VERDICT_STYLES = {"better": "green", "worse": "red"}
+
+NUMBER_COLUMNS = ("first", "second", "difference", "items")
+"""Columns that are aligned right."""
+
+
+def comparison_page(found: dict[str, Any], records: list[dict[str, Any]]) -> str:
+    """Return the comparison of the runs of `records` as HTML."""
+    artifacts = [open_artifacts(record) for record in records]
+    view = {"found": found, "figures": figures(found, artifacts), "heldout_differs": HELDOUT_DIFFERS}
+    return fill("flows.reports", "comparison.html", view)
+
+
+def write_comparison(found: dict[str, Any], records: list[dict[str, Any]], path: Path) -> None:
+    """Write the comparison page to `path`."""
+    write_atomically(path, comparison_page(found, records).encode("utf-8", errors="replace"))
 
 
 def figures(found: dict[str, Any], artifacts: list[dict[str, Artifact]]) -> dict[str, Any]:
-    """The figures that there are, by name; `found` is what `compare` gives."""
+    """Return the figures by name; a figure without data is left out."""
     names = [run["run_id"] for run in found["runs"]]
-    removed = sorted(found["removed"], key=lambda pair: -max(value or 0 for value in pair["values"]))[:MOST_CHART_RULES]
+    removed = sorted(found["removed"], key=lambda pair: -max(value or 0 for value in pair["values"]))[:MAX_CHART_RULES]
     made = {
         "loss": loss_figure(artifacts, names),
         "mixture": pairs_figure(found["mixture"], names, ".1%", "share of the tokens read"),
@@ -47,21 +65,23 @@ def figures(found: dict[str, Any], artifacts: list[dict[str, Artifact]]) -> dict
 
 
 def loss_figure(artifacts: list[dict[str, Artifact]], names: list[str]) -> dict[str, Any] | None:
-    """The losses of both trainings over the tokens that they read, and below the second's less the first's where both
-    have one; None unless both trained."""
+    """Return the loss curves of both runs over tokens read, with their difference (second minus first) below.
+
+    None unless both runs trained.
+    """
     if not all("train" in found and found["train"].rows("metrics") for found in artifacts):
         return None
     tables = [final_rows(found["train"].table("metrics"), found["train"].table("steps")) for found in artifacts]
     data = [_line(table, name, role) for table, name, role in zip(tables, names, ROLES, strict=True)]
-    x, apart = _differences(*tables)
+    x, difference = _loss_difference(*tables)
     data.append(
         {
             "type": "scatter",
             "mode": "lines",
             "x": x.tolist(),
-            "y": plain(apart),
+            "y": plain(difference),
             "yaxis": "y2",
-            "name": "second less first",
+            "name": "second minus first",
             "showlegend": False,
             "meta": {"role": "series2"},
             "hovertemplate": "%{y:+.4f} at %{x:.3s} tokens<extra></extra>",
@@ -91,9 +111,11 @@ def _line(table: pa.Table, name: str, role: str) -> dict[str, Any]:
     }
 
 
-def _differences(first: pa.Table, second: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of the first's steps up to where the second ends, and the second's loss there (between its own steps, on a
-    line) less the first's."""
+def _loss_difference(first: pa.Table, second: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Return (tokens, second loss minus first loss) at the first run's steps that lie within the second run.
+
+    The second run's loss is interpolated linearly between its own steps.
+    """
     x, y = (first.column(name).to_numpy() for name in ("tokens", "loss"))
     other_x, other_y = (second.column(name).to_numpy() for name in ("tokens", "loss"))
     both = (x >= other_x[0]) & (x <= other_x[-1])
@@ -105,7 +127,7 @@ def _differences(first: pa.Table, second: pa.Table) -> tuple[np.ndarray, np.ndar
 def pairs_figure(
     pairs: list[dict[str, Any]], names: list[str], form: str, title: str, rangemode: str = "tozero"
 ) -> dict[str, Any] | None:
-    """A line for each name with a ring for the first run and a dot for the second; None without values."""
+    """Return a dot plot with a line for each name: a ring is the first run, a dot the second. None without values."""
     ordered = [pair for pair in reversed(pairs) if any(value is not None for value in pair["values"])]
     if not ordered:
         return None
@@ -133,7 +155,7 @@ def pairs_figure(
                 "x": [pair["values"][number] for pair in ordered],
                 "y": labels,
                 "name": plot_text(name),
-                # Two that are the same are a dot in a ring.
+                # Equal values show as a dot inside a ring.
                 "marker": {"size": 9 if number else 14, "symbol": "circle" if number else "circle-open"},
                 "meta": {"role": role},
                 "hovertemplate": f"%{{x:{form}}}<extra>{plot_text(name)}</extra>",
@@ -156,7 +178,7 @@ def pairs_figure(
 
 
 def scores_figure(scores: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The second run's scores less the first's, with their 95% intervals; None without a benchmark in both."""
+    """Return score differences (second minus first) with their 95% intervals; None without a common benchmark."""
     ordered = list(reversed(scores))
     if not ordered:
         return None
@@ -185,7 +207,7 @@ def scores_figure(scores: list[dict[str, Any]]) -> dict[str, Any] | None:
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
         "hovermode": "closest",
         "shapes": [zero],
-        "xaxis": {"title": {"text": "second less first"}, "tickformat": "+.0%"},
+        "xaxis": {"title": {"text": "second minus first"}, "tickformat": "+.0%"},
         "yaxis": {
             "automargin": True,
             "type": "category",
@@ -197,47 +219,22 @@ def scores_figure(scores: list[dict[str, Any]]) -> dict[str, Any] | None:
     return {"data": data, "layout": layout}
 
 
-def comparison_page(found: dict[str, Any], records: list[dict[str, Any]]) -> str:
-    """The page of what `compare` found between the runs of `records`."""
-    artifacts = [open_artifacts(record) for record in records]
-    told = {"found": found, "figures": figures(found, artifacts), "other_text": OTHER_TEXT}
-    return fill("flows.reports", "comparison.html", told)
-
-
-def write_comparison(found: dict[str, Any], records: list[dict[str, Any]], path: Path) -> None:
-    """Write the page to `path`."""
-    write_atomically(path, comparison_page(found, records).encode("utf-8", errors="replace"))
-
-
-MOST_SETTINGS, MOST_TERMINAL_RULES, SETTING_LETTERS = 15, 8, 40
-
-VERDICTS = {"better": "green", "worse": "red"}
-
-
-def tell_comparison(found: dict[str, Any], console: Console) -> None:
-    """Stages, settings, training, held-out text, scores, and the rules whose removals differ most."""
+def print_comparison(found: dict[str, Any], console: Console) -> None:
+    """Print tables of stages, settings, training, held-out text, removals and scores."""
     for number, run in enumerate(found["runs"]):
-        word = "second" if number else "first"
-        console.print(f"[bold]{word:<7}[/] {escape(run['recipe'])} {run['run_id']} ({run['state']})")
+        label = "second" if number else "first"
+        console.print(f"[bold]{label:<7}[/] {escape(run['recipe'])} {run['run_id']} ({run['state']})")
     console.print()
     for table in (_stages(found), _settings(found), _numbers(found), _scores(found)):
         if table is not None:
             console.print(table)
             console.print()
     if found["heldout"] is not None:
-        console.print(f"[dim]{OTHER_TEXT}[/]")
-    if any(line["how"] == APART for line in found["scores"]):
-        console.print("[dim]* from standard errors, as if the items were others: a run did not keep every item's[/]")
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number and column in NUMBERS else "left", overflow="fold")
-    return table
-
-
-NUMBERS = ("first", "second", "difference", "items")
+        console.print(f"[dim]{HELDOUT_DIFFERS}[/]")
+    if any(line["how"] == UNPAIRED for line in found["scores"]):
+        console.print(
+            "[dim]* unpaired test from standard errors, because a run did not keep the score of every item[/]"
+        )
 
 
 def _stages(found: dict[str, Any]) -> Table:
@@ -252,31 +249,51 @@ def _settings(found: dict[str, Any]) -> Table | None:
     if not found["recipe"]:
         return None
     table = _table(f"settings that differ ({len(found['recipe'])})", "setting", "first", "second")
-    for line in found["recipe"][:MOST_SETTINGS]:
-        table.add_row(escape(line["path"]), *(escape(_cut(str(value))) for value in line["values"]))
-    if len(found["recipe"]) > MOST_SETTINGS:
-        table.add_row(f"... and {len(found['recipe']) - MOST_SETTINGS} more", "", "")
+    for line in found["recipe"][:MAX_SETTINGS]:
+        table.add_row(escape(line["path"]), *(escape(_shorten(str(value))) for value in line["values"]))
+    if len(found["recipe"]) > MAX_SETTINGS:
+        table.add_row(f"... and {len(found['recipe']) - MAX_SETTINGS} more", "", "")
     return table
 
 
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_SETTING_CHARS else f"{text[: MAX_SETTING_CHARS - 1]}…"
+
+
 def _numbers(found: dict[str, Any]) -> Table | None:
-    """Training, bits per byte, and removals, one below the other."""
-    removed = sorted(found["removed"], key=lambda pair: -abs(_apart(pair) or 0))[:MOST_TERMINAL_RULES]
+    """Return one table of training numbers, bits per byte, and the removals that differ most."""
+    removed = sorted(found["removed"], key=lambda pair: -abs(_difference(pair) or 0))[:MAX_TERMINAL_RULES]
     groups = (
         ("", found["training"]),
         ("bits per byte, ", found["bits_per_byte"]),
         ("", found["heldout"] or []),
-        ("dropped by ", [pair for pair in removed if _apart(pair)]),
+        ("dropped by ", [pair for pair in removed if _difference(pair)]),
     )
-    rows = [(f"{words}{pair['name']}", pair) for words, pairs in groups for pair in pairs]
+    rows = [(f"{prefix}{pair['name']}", pair) for prefix, pairs in groups for pair in pairs]
     rows = [(name, pair) for name, pair in rows if any(value is not None for value in pair["values"])]
     if not rows:
         return None
     table = _table("numbers", "", "first", "second", "difference")
     for name, pair in rows:
-        apart = _apart(pair)
-        table.add_row(escape(name), *map(_told, pair["values"]), "-" if apart is None else _signed(apart))
+        difference = _difference(pair)
+        signed = "-" if difference is None else _format_signed(difference)
+        table.add_row(escape(name), *map(_format_number, pair["values"]), signed)
     return table
+
+
+def _difference(pair: dict[str, Any]) -> float | None:
+    first, second = pair["values"]
+    return None if first is None or second is None else second - first
+
+
+def _format_signed(value: float) -> str:
+    return "0" if not value else f"{'+' if value > 0 else '-'}{_format_number(abs(value))}"
+
+
+def _format_number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
 
 
 def _scores(found: dict[str, Any]) -> Table | None:
@@ -285,31 +302,19 @@ def _scores(found: dict[str, Any]) -> Table | None:
     table = _table("scores", "benchmark", "first", "second", "difference", "items", "second is")
     for line in found["scores"]:
         interval = "" if line["low"] is None else f" ({100 * line['low']:+.1f} to {100 * line['high']:+.1f})"
-        style = VERDICTS.get(line["verdict"], "default")
+        style = VERDICT_STYLES.get(line["verdict"], "default")
         table.add_row(
             escape(f"{line['task']} {format_shots(line['shots'])}"),
             *(f"{value:.1%}" for value in line["values"]),
-            f"{100 * line['mean']:+.1f}{interval}{'*' if line['how'] == APART else ''}",
+            f"{100 * line['mean']:+.1f}{interval}{'*' if line['how'] == UNPAIRED else ''}",
             f"{line['n']:,}",
             f"[{style}]{line['verdict']}[/]",
         )
     return table
 
 
-def _apart(pair: dict[str, Any]) -> float | None:
-    first, second = pair["values"]
-    return None if first is None or second is None else second - first
-
-
-def _told(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
-
-
-def _signed(value: float) -> str:
-    return "0" if not value else f"{'+' if value > 0 else '-'}{_told(abs(value))}"
-
-
-def _cut(words: str) -> str:
-    return words if len(words) <= SETTING_LETTERS else f"{words[: SETTING_LETTERS - 1]}…"
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number and column in NUMBER_COLUMNS else "left", overflow="fold")
+    return table

@@ -1,25 +1,23 @@
-"""The whole card, and the run that it tells.
+"""Write the model card of a run in Hugging Face's format, from the run's artifacts alone.
 
-The model card of a run in Hugging Face's format (Mitchell et al. 2019, arXiv 1810.03993; the head as
-`huggingface.co/docs/hub/model-cards` has it), written from the run's artifacts alone.
-
-`licences.py` judges whether a declared licence goes with those of the sources, `head.py` is what machines read,
-`sections.py` what people do, `card.py` puts them together.
+Model cards are those of Mitchell et al. 2019 (arXiv 1810.03993); the YAML head follows
+`huggingface.co/docs/hub/model-cards`. `flows.reports.model_card_facts` collects the facts, writes the head and checks
+licences; `flows.reports.model_card_sections` writes the sections.
 """
 
 from pathlib import Path
 from typing import Any
 
 from flows.reports import model_card_sections as sections
-from flows.reports.model_card_facts import card_facts, check_licence, head, run_of_model
+from flows.reports.model_card_facts import card_facts, check_licence, head, run_that_trained
 from flows.runs.lineage import open_run
 
 
 def model_card(record: dict[str, Any], root: Path, licence: str | None = None, class_name: str | None = None) -> str:
-    """The card of a run as Markdown with a YAML head; `licence` is what is declared for the model, an SPDX identifier.
+    """Return the card of a run as Markdown with a YAML head.
 
-    `class_name` is the class of `transformers` that loads the folder beside which the card lies. Raises RecipeError
-    where the licence conflicts with those of the sources.
+    `licence` is the licence declared for the model, an SPDX identifier; `class_name` is the class of `transformers`
+    that loads the exported folder. Raises RecipeError where the licence conflicts with those of the sources.
     """
     facts = card_facts(record, root)
     if licence is not None:
@@ -40,9 +38,11 @@ def model_card(record: dict[str, Any], root: Path, licence: str | None = None, c
     return head(facts, licence, library) + "\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
-def run_to_tell(root: Path, model: str, folder: Path) -> dict[str, Any] | None:
-    """The record of the run that `model` names, or that trained the artifact `folder`; None for a model of no run under
-    `root`, such as a fine-tuned one."""
+def find_model_run(root: Path, model: str, folder: Path) -> dict[str, Any] | None:
+    """Return the record of the run that `model` names, or that trained the artifact `folder`.
+
+    None for a model without a run under `root`, such as a fine-tuned one.
+    """
     if not Path(model).exists():
         return open_run(root, model, needs="train")
-    return run_of_model(root, folder)
+    return run_that_trained(root, folder)

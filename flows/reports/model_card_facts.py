@@ -1,11 +1,7 @@
-"""What a model card is written from: a run's record, its findings, its recipe.
+"""Collect the facts of a model card, write its YAML head, and check its licence against those of the sources.
 
-The head of a model card: what Hugging Face's hub reads, as YAML.
-
-Whether a licence that is declared for a model goes with the licences of the text that it was trained on.
-
-No court has settled whether a model is a work derived from its text. The rules here take the careful side, which costs
-nobody a right: what a source asks of works made from it is asked of the model too.
+Whether a model is a work derived from its training text is not settled in law. The licence check is conservative: it
+applies the conditions that a source sets for derived works to the model.
 """
 
 import re
@@ -23,52 +19,8 @@ from flows.runs.lineage import model_of
 from flows.runs.record import list_runs, read_recipe
 from model.errors import RecipeError
 
-LEAST_SHARE = 0.01
-"""Of the documents, from which a language counts as one of the model's."""
-
-
-@dataclass(frozen=True)
-class CardFacts:
-    """A run as its card tells it."""
-
-    record: dict[str, Any]
-    findings: dict[str, Any]
-    recipe: dict[str, Any]
-    """The recipe as it was resolved; empty where it is gone."""
-    model: dict[str, Any]
-    """`architecture` and `parameters`."""
-
-    @property
-    def sources(self) -> dict[str, str | None]:
-        """Source -> its licence as the recipe states it, for the sources that training read."""
-        told = {source["name"]: source.get("licence") for source in self.recipe.get("sample", {}).get("sources", [])}
-        read = [line["source"] for line in self.findings["mixture"] if line["reads"]]
-        return {name: told.get(name) for name in read or told}
-
-    @property
-    def languages(self) -> list[str]:
-        """ISO 639 codes, the sources' own and those of a hundredth of the cleaned documents, in their order."""
-        stated = {source.get("language") or "" for source in self.recipe.get("sample", {}).get("sources", [])}
-        counted: dict[str, int] = self.findings["languages"]
-        whole = sum(counted.values())
-        found = {language for language, count in counted.items() if count >= LEAST_SHARE * whole}
-        return sorted(language for language in stated | found if language.isalpha())
-
-
-def card_facts(record: dict[str, Any], root: Path) -> CardFacts:
-    """The facts of a run under `root`; stages that it did not reach leave theirs empty."""
-    recipe = read_recipe(root / "runs" / record["run_id"])
-    findings = collect_metrics(record, read_saved_metrics(record))
-    return CardFacts(record, findings, recipe, model_of(record, root))
-
-
-def run_of_model(root: Path, model: Path) -> dict[str, Any] | None:
-    """The latest run that trained, or reused, the model of this artifact; None where none is known."""
-    for record in reversed(list_runs(root)):
-        if any(entry["stage"] == "train" and entry.get("path") == str(model) for entry in record["stages"]):
-            return record
-    return None
-
+MIN_LANGUAGE_SHARE = 0.01
+"""Share of the documents from which on a language is listed on the card."""
 
 PIPELINES = {"gpt": "text-generation", "bert": "fill-mask", "t5": "text2text-generation"}
 
@@ -76,15 +28,79 @@ HUB_LICENCE = re.compile(
     r"apache-2\.0|mit|isc|zlib|afl-3\.0|bsd-[23]-clause|bsl-1\.0|unlicense|gfdl|pddl|odbl|odc-by|eupl-1\.[12]|mpl-2\.0|"
     r"cc0-1\.0|cc-by(-nc)?-[234]\.0|cc-by-sa-[34]\.0|cc-by-nc-sa-[234]\.0|a?gpl-3\.0|gpl-2\.0|lgpl-(2\.1|3\.0)"
 )
-"""Identifiers that the hub knows; others are `other` with a name."""
+"""Licence identifiers that the hub knows; any other is written as `other` with a name."""
 
-METRICS: dict[str, str] = {"acc": "accuracy", "exact": "exact_match", "exact_match": "exact_match", "em": "exact_match"}
+HUB_METRICS: dict[str, str] = {
+    "acc": "accuracy",
+    "exact": "exact_match",
+    "exact_match": "exact_match",
+    "em": "exact_match",
+}
+
+PERMISSIVE = re.compile(
+    r"(MIT|ISC|Zlib|BSD-|0BSD|Apache-|CC0-|CC-BY-\d|CC-PDDC|PDDL-|ODC-By-|Unlicense|AFL-|PSF-|Python-|BSL-|W3C|"
+    r"public[ -]domain)",
+    re.IGNORECASE,
+)
+
+SHARE_ALIKE = re.compile(r"(CC-BY(?:-NC)?-SA|A?GPL|LGPL|GFDL|MPL|EUPL|ODbL|OSL|CDDL|EPL)(?:-|$)", re.IGNORECASE)
+
+NON_COMMERCIAL = re.compile(r"-NC(-|$)|non-?commercial|research-only", re.IGNORECASE)
+
+NO_DERIVATIVES = re.compile(r"-ND(-|$)", re.IGNORECASE)
+
+_TOKEN = re.compile(r"[()]|[^\s()]+")
+
+_VERSION = re.compile(r"-?(\d+(?:\.\d+)?)")
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a model card states about a run."""
+
+    record: dict[str, Any]
+    findings: dict[str, Any]
+    recipe: dict[str, Any]
+    """The resolved recipe; empty where its file is missing."""
+    model: dict[str, Any]
+    """`architecture` and `parameters`."""
+
+    @property
+    def sources(self) -> dict[str, str | None]:
+        """Licence that the recipe states for each source that training read."""
+        stated = {source["name"]: source.get("licence") for source in self.recipe.get("sample", {}).get("sources", [])}
+        read = [line["source"] for line in self.findings["mixture"] if line["reads"]]
+        return {name: stated.get(name) for name in read or stated}
+
+    @property
+    def languages(self) -> list[str]:
+        """ISO 639 codes, sorted: those that the sources state, and those of at least 1% of the cleaned documents."""
+        stated = {source.get("language") or "" for source in self.recipe.get("sample", {}).get("sources", [])}
+        counted: dict[str, int] = self.findings["languages"]
+        whole = sum(counted.values())
+        found = {language for language, count in counted.items() if count >= MIN_LANGUAGE_SHARE * whole}
+        return sorted(language for language in stated | found if language.isalpha())
+
+
+def card_facts(record: dict[str, Any], root: Path) -> CardFacts:
+    """Return the facts of a run under `root`; facts of stages that did not run are empty."""
+    recipe = read_recipe(root / "runs" / record["run_id"])
+    findings = collect_metrics(record, read_saved_metrics(record))
+    return CardFacts(record, findings, recipe, model_of(record, root))
+
+
+def run_that_trained(root: Path, model: Path) -> dict[str, Any] | None:
+    """Return the latest run that trained or reused the model artifact at this path, or None."""
+    for record in reversed(list_runs(root)):
+        if any(entry["stage"] == "train" and entry.get("path") == str(model) for entry in record["stages"]):
+            return record
+    return None
 
 
 def head(facts: CardFacts, licence: str | None, library: str | None) -> str:
-    """The YAML between two lines of dashes, with a line's end; `library` loads the files that the card lies beside."""
+    """Return the YAML head between two lines of dashes; `library` is the one that loads the exported files."""
     architecture = facts.model["architecture"] or "gpt"
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         **_licence(licence),
         "language": facts.languages,
         "library_name": library,
@@ -94,8 +110,8 @@ def head(facts: CardFacts, licence: str | None, library: str | None) -> str:
         "metrics": _metrics(facts),
         "model-index": [{"name": facts.record["recipe_name"], "results": _results(facts, architecture)}],
     }
-    told = {name: value for name, value in told.items() if value}
-    text = yaml.safe_dump(told, sort_keys=False, allow_unicode=True, width=120)
+    fields = {name: value for name, value in fields.items() if value}
+    text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=120)
     return f"---\n{text}---\n"
 
 
@@ -106,20 +122,20 @@ def _licence(licence: str | None) -> dict[str, str]:
     return {"license": licence.lower()} if known else {"license": "other", "license_name": licence}
 
 
+def _metrics(facts: CardFacts) -> list[str]:
+    metrics: list[str] = [row["metric"] for row in _main_rows(facts)]
+    names = [HUB_METRICS.get(metric, metric) for metric in metrics]
+    bits = ["bits_per_byte"] if any(line.get("model") is not None for line in facts.findings["bits_per_byte"]) else []
+    return list(dict.fromkeys([*bits, *names]))
+
+
 def _main_rows(facts: CardFacts) -> list[dict[str, Any]]:
-    """The rows of each benchmark's main metric that have a value."""
+    """Return the rows of each benchmark's main metric that have a value."""
     by_task: dict[str, list[dict[str, Any]]] = {}
     for row in facts.findings["scores"]:
         by_task.setdefault(row["task"], []).append(row)
     rows = [row for of_task in by_task.values() for row in of_task if row["metric"] == main_metric(of_task)]
     return [row for row in rows if row["value"] is not None]
-
-
-def _metrics(facts: CardFacts) -> list[str]:
-    metrics: list[str] = [row["metric"] for row in _main_rows(facts)]
-    names = [METRICS.get(metric, metric) for metric in metrics]
-    bits = ["bits_per_byte"] if any(line.get("model") is not None for line in facts.findings["bits_per_byte"]) else []
-    return list(dict.fromkeys([*bits, *names]))
 
 
 def _results(facts: CardFacts, architecture: str) -> list[dict[str, Any]]:
@@ -141,7 +157,7 @@ def _results(facts: CardFacts, architecture: str) -> list[dict[str, Any]]:
     for name, rows in by_task.items():
         metrics = [
             {
-                "type": METRICS.get(row["metric"], row["metric"]),
+                "type": HUB_METRICS.get(row["metric"], row["metric"]),
                 "value": round(row["value"], 4),
                 "name": f"{format_shots(row['shots'])}, {row['subset']} items ({row['n']})",
             }
@@ -157,26 +173,9 @@ def _results(facts: CardFacts, architecture: str) -> list[dict[str, Any]]:
     return found
 
 
-PERMISSIVE = re.compile(
-    r"(MIT|ISC|Zlib|BSD-|0BSD|Apache-|CC0-|CC-BY-\d|CC-PDDC|PDDL-|ODC-By-|Unlicense|AFL-|PSF-|Python-|BSL-|W3C|"
-    r"public[ -]domain)",
-    re.IGNORECASE,
-)
-
-SHARE_ALIKE = re.compile(r"(CC-BY(?:-NC)?-SA|A?GPL|LGPL|GFDL|MPL|EUPL|ODbL|OSL|CDDL|EPL)(?:-|$)", re.IGNORECASE)
-
-NON_COMMERCIAL = re.compile(r"-NC(-|$)|non-?commercial|research-only", re.IGNORECASE)
-
-NO_DERIVATIVES = re.compile(r"-ND(-|$)", re.IGNORECASE)
-
-_TOKEN = re.compile(r"[()]|[^\s()]+")
-
-_VERSION = re.compile(r"-?(\d+(?:\.\d+)?)")
-
-
 @dataclass(frozen=True)
 class Conflict:
-    """A source whose licence does not let the model have the declared one."""
+    """A source whose licence does not permit the one declared for the model."""
 
     source: str
     licence: str | None
@@ -184,81 +183,83 @@ class Conflict:
 
 
 def check_licence(declared: str, sources: Mapping[str, str | None]) -> None:
-    """Raises RecipeError where the licence declared for a model conflicts with those of its sources, by name."""
+    """Raise RecipeError, with the sources, where the licence declared for a model conflicts with theirs."""
     found = conflicts(declared, sources)
     if not found:
         return
-    told = "\n".join(f"  {one.source} ({one.licence or 'no licence stated'}): {one.why}" for one in found)
+    listed = "\n".join(f"  {one.source} ({one.licence or 'no licence stated'}): {one.why}" for one in found)
     raise RecipeError(
-        f"licence {declared}: the model cannot be given this licence beside those of its sources:\n{told}\n"
-        f"Declare a licence that they allow, leave these sources out and train again, state what is known"
+        f"licence {declared}: the model cannot have this licence, because it conflicts with those of its sources:\n"
+        f"{listed}\nDeclare a licence that they permit, train again without these sources, state their licences"
         f" (`licence` of the source in the recipe), or export without --licence, which grants nothing."
     )
 
 
 def conflicts(declared: str, sources: Mapping[str, str | None]) -> list[Conflict]:
-    """The sources, in their order, whose licence stands against the declared one.
+    """Return the sources, in their order, whose licence does not permit the declared one.
 
-    A licence is an SPDX expression; of several joined by OR any one may be chosen, joined by AND all hold.
+    A licence is an SPDX expression: of licences joined by OR any one may be chosen, of those joined by AND all hold.
     """
     found: list[Conflict] = []
     for source, licence in sources.items():
         if licence is None:
-            found.append(Conflict(source, None, "without a licence nothing is allowed"))
+            found.append(Conflict(source, None, "without a licence nothing is permitted"))
             continue
-        why = _of_choices(_TOKEN.findall(licence), declared)
+        why = _check_any(_TOKEN.findall(licence), declared)
         if why:
             found.append(Conflict(source, licence, why))
     return found
 
 
-def _of_choices(tokens: list[str], declared: str) -> str:
-    """Why an expression stands against the declared licence; empty where one of its choices does not. Takes what it
-    reads off `tokens`."""
-    reasons = [_of_all(tokens, declared)]
+def _check_any(tokens: list[str], declared: str) -> str:
+    """Return why an OR expression conflicts with the declared licence; empty where one alternative does not.
+
+    Consumes the expression from `tokens`.
+    """
+    reasons = [_check_all(tokens, declared)]
     while tokens and tokens[0] == "OR":
         tokens.pop(0)
-        reasons.append(_of_all(tokens, declared))
+        reasons.append(_check_all(tokens, declared))
     return reasons[0] if all(reasons) else ""
 
 
-def _of_all(tokens: list[str], declared: str) -> str:
-    """The same of licences that hold together: the first reason."""
-    reasons = [_of_one(tokens, declared)]
+def _check_all(tokens: list[str], declared: str) -> str:
+    """Return the first conflict of an AND expression, or an empty string."""
+    reasons = [_check_term(tokens, declared)]
     while tokens and tokens[0] == "AND":
         tokens.pop(0)
-        reasons.append(_of_one(tokens, declared))
+        reasons.append(_check_term(tokens, declared))
     return next(filter(None, reasons), "")
 
 
-def _of_one(tokens: list[str], declared: str) -> str:
-    """The same of an expression in brackets, or of one licence with what is said behind WITH."""
+def _check_term(tokens: list[str], declared: str) -> str:
+    """Return the conflict of an expression in brackets, or of one licence with its WITH exception."""
     if tokens and tokens[0] == "(":
         tokens.pop(0)
-        why = _of_choices(tokens, declared)
+        why = _check_any(tokens, declared)
         if tokens:
             tokens.pop(0)
         return why
     words: list[str] = []
     while tokens and tokens[0] not in ("AND", "OR", "(", ")"):
         words.append(tokens.pop(0))
-    return _against(" ".join(words), declared)
+    return _check_licence_pair(" ".join(words), declared)
 
 
-def _against(licence: str, declared: str) -> str:
+def _check_licence_pair(licence: str, declared: str) -> str:
     if NO_DERIVATIVES.search(licence):
-        return "it allows no works made from it"
+        return "it permits no derived works"
     if NON_COMMERCIAL.search(licence) and not NON_COMMERCIAL.search(declared):
-        return f"it forbids commercial use, which {declared} allows"
+        return f"it forbids commercial use, which {declared} permits"
     if SHARE_ALIKE.match(licence):
-        return "" if _passes_on(licence, declared) else "works made from it are to have the same licence"
+        return "" if _is_same_or_later(licence, declared) else "derived works must have the same licence"
     if PERMISSIVE.match(licence) or NON_COMMERCIAL.search(licence):
         return ""
-    return "nothing is known of this licence; write the SPDX identifier, such as CC-BY-4.0"
+    return "unknown licence; write its SPDX identifier, such as CC-BY-4.0"
 
 
-def _passes_on(licence: str, declared: str) -> bool:
-    """Whether the declared licence is the source's own, or a later version of it."""
+def _is_same_or_later(licence: str, declared: str) -> bool:
+    """Return whether the declared licence is the source's own, or a later version of it."""
     mine, others = (_family(one) for one in (licence, declared))
     return mine[0] == others[0] and mine[1] <= others[1]
 

@@ -1,4 +1,4 @@
-"""What a person sees while a run works: one bar a stage, the sentence why it runs, and what became of it."""
+"""Progress of a run in a terminal: one bar for each stage, why the stage runs, and its outcome."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,22 +25,13 @@ from tasks.artifacts.artifact import ACCEPTED, BUILT, REPRODUCED, REUSED, Artifa
 from tasks.artifacts.build import ProgressListener
 
 QUIET_SECONDS = 30.0
-"""Where no bar can be drawn (a log, a pipe), a line this often says how far a stage is."""
+"""Seconds between progress lines where no bar can be drawn, as in a log or a pipe."""
 
 OUTCOME_STYLES = {BUILT: "green", REUSED: "cyan", ACCEPTED: "yellow", REPRODUCED: "magenta"}
 
 
-class _Bars(Progress):
-    """Bars that obey no sequence in what is printed while they are drawn: until they stop the streams are theirs."""
-
-    def start(self) -> None:
-        super().start()
-        if not self.disable:
-            escape_output()
-
-
 class ProgressBars(ProgressListener):
-    """Live bars on a terminal, plain lines elsewhere. Use as a context manager around a run."""
+    """Show live bars in a terminal and plain lines elsewhere; a context manager around a run."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -58,7 +49,7 @@ class ProgressBars(ProgressListener):
         )
         self._bars: dict[str, TaskID] = {}
         self._last_line: dict[str, float] = {}
-        self._widest = len("decontaminate ")
+        self._label_width = len("decontaminate ")
 
     def __enter__(self) -> "ProgressBars":
         self._progress.start()
@@ -86,21 +77,30 @@ class ProgressBars(ProgressListener):
     def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
         if stage in self._bars:
             self._progress.remove_task(self._bars.pop(stage))
-        words = Text(f"{artifact.outcome} ", style=OUTCOME_STYLES[artifact.outcome])
-        words.append(f"{artifact.identity[:12]} in {seconds:.1f} s", style="dim")
-        self._print(stage, words)
+        text = Text(f"{artifact.outcome} ", style=OUTCOME_STYLES[artifact.outcome])
+        text.append(f"{artifact.identity[:12]} in {seconds:.1f} s", style="dim")
+        self._print(stage, text)
 
-    def _print(self, stage: str, words: Text) -> None:
-        # Trials of searches and ablations are longer than a stage's name; their lines stand below each other too.
-        self._widest = max(self._widest, len(stage))
-        line = Text(f"{stage:<{self._widest}} ", style="bold")
-        line.append_text(words)
+    def _print(self, stage: str, text: Text) -> None:
+        # Names of trials in searches and ablations are longer than those of stages.
+        self._label_width = max(self._label_width, len(stage))
+        line = Text(f"{stage:<{self._label_width}} ", style="bold")
+        line.append_text(text)
         self._progress.console.print(line)
+
+
+class _Bars(Progress):
+    """Progress bars that escape control sequences in all output printed while they are drawn."""
+
+    def start(self) -> None:
+        super().start()
+        if not self.disable:
+            escape_output()
 
 
 @contextmanager
 def bytes_bar(title: str, console: Console) -> Iterator[Callable[[int, int], None]]:
-    """A bar over bytes with rate and time left; yields its `progress(done, total)`. Silent without a terminal."""
+    """Show a bar of bytes with rate and time left, and yield its `progress(done, total)`; silent without a terminal."""
     columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with _Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(title)

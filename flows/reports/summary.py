@@ -1,6 +1,6 @@
-"""The last screen of a run: funnel, mixture, loss, bits per byte, scores, time per stage, conservation, the page.
+"""Print the summary at the end of a run: documents, mixture, loss, held-out text, scores, times, and the run page.
 
-The numbers are those of `flows.metrics.run_metrics`, the same that the run page shows.
+The numbers come from `flows.metrics.run_metrics`, as do those of the run page.
 """
 
 from pathlib import Path
@@ -22,90 +22,73 @@ from flows.metrics.run_metrics import (
     missing_artifacts,
     read_saved_metrics,
 )
-from flows.reports import progress as terminal
+from flows.reports import progress
 from flows.reports.charts.scores import chance_of
 from flows.runs.guards import describe_gate
 from flows.runs.record import PAGE
 
-STAGE_WORDS = {
+STAGE_RESULTS = {
     "sample": "sampled",
     "clean": "cleaned",
     "dedup": "unique",
-    "decontaminate": "unleaked",
+    "decontaminate": "decontaminated",
     "chunk": "packed",
 }
 
-OUTCOME_STYLES = {**terminal.OUTCOME_STYLES, "failed": "bold red", SKIPPED: "dim", TO_COME: "dim", UNDER_WAY: "cyan"}
+OUTCOME_STYLES = {**progress.OUTCOME_STYLES, "failed": "bold red", SKIPPED: "dim", TO_COME: "dim", UNDER_WAY: "cyan"}
 
-MOST_RULES = 6
+MAX_RULES = 6
 
-ASKED_FOR = ("read", "excluded")
-"""What became of files as their source asks; anything else is told."""
+EXPECTED_FILE_OUTCOMES = ("read", "excluded")
+"""Outcomes of files that the recipe asks for; any other outcome is printed."""
 
 
 def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
-    """Print one screen about the run whose record is `run`; what the run did not reach is left out."""
+    """Print one screen about the run whose record is `run`; stages that did not run are left out."""
     findings = collect_metrics(run, read_saved_metrics(run))
     console.print()
     for table in (_funnel(findings), _sources(findings), _scores(findings)):
         if table is not None:
             console.print(table)
             console.print()
-    tell = (
-        _passed_over,
+    formatters = (
+        _skipped_files,
         _removed,
         _recall,
         _leaks,
         _vocabulary,
-        _nothing_measured,
-        _asked,
+        _no_scores,
+        _evaluated_items,
         _shots,
         _base_model,
         _gate,
         _loss,
-        _measures,
+        _heldout_metrics,
         _times,
     )
-    for line in filter(None, (told(findings) for told in tell)):
+    for line in filter(None, (format_line(findings) for format_line in formatters)):
         console.print(_hanging(line))
     for remark in findings["remarks"]:
         console.print(_hanging(f"[bold yellow]warning[/]       {escape(remark)}"))
     conserved = describe_conservation(findings["conservation"])
     if conserved:
         style = "" if findings["conservation"]["balanced"] else "bold red"
-        console.print(_hanging(f"[bold]conservation[/]  [{style or 'default'}]{conserved}[/]"))
+        console.print(_hanging(f"[bold]documents[/]     [{style or 'default'}]{conserved}[/]"))
     for entry in run["stages"]:
         if entry["outcome"] == "failed":
             console.print(f"[bold red]{entry['stage']} failed[/]  {escape(entry['error'])}")
-    for stage, told in missing_artifacts(run).items():
-        console.print(_hanging(f"[bold red]gone[/]          {stage}: {escape(told)}"))
+    for stage, problem in missing_artifacts(run).items():
+        console.print(_hanging(f"[bold red]missing[/]       {stage}: {escape(problem)}"))
     page = run.get("page") or root / "runs" / run["run_id"] / PAGE
     console.print(f"[bold]page[/]          {escape(str(page))}", soft_wrap=True)
-
-
-def _hanging(line: str) -> Table:
-    """`[bold]word[/]  text` with the text wrapped under itself."""
-    head, _, text = line.partition("[/]")
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(min_width=13, no_wrap=True)
-    grid.add_column()
-    grid.add_row(f"{head}[/]", text.strip())
-    return grid
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
-    return table
 
 
 def _funnel(findings: dict[str, Any]) -> Table | None:
     lines = findings["funnel"]
     if not lines:
         return None
-    stages = [stage for stage in STAGE_WORDS if stage in lines[0]]
-    table = _table("documents", "source", "read", *(STAGE_WORDS[stage] for stage in stages), "held", "kept")
+    stages = [stage for stage in STAGE_RESULTS if stage in lines[0]]
+    table = _table("documents", "source", "read", *(STAGE_RESULTS[stage] for stage in stages), "held out", "kept")
     for line in lines:
         kept = f"{line[stages[-1]] / line['read']:.0%}" if line["read"] else "-"
         numbers = [f"{line[key]:,}" for key in ("read", *stages, "held_out")]
@@ -114,7 +97,7 @@ def _funnel(findings: dict[str, Any]) -> Table | None:
 
 
 def _sources(findings: dict[str, Any]) -> Table | None:
-    """Mixture and held-out bits per byte, which are both by source, in one table."""
+    """Return one table by source of the mixture and the held-out bits per byte."""
     mixed = {line["source"]: line for line in findings["mixture"]}
     bits = {line["source"]: line for line in findings["bits_per_byte"] if line.get("model") is not None}
     if not mixed:
@@ -131,8 +114,8 @@ def _sources(findings: dict[str, Any]) -> Table | None:
         style = "bold" if source == "all" else ""
         if source == "all":
             table.caption = (
-                "all: the plain mean of the sources, whatever their sizes; bits a byte of held-out text, fewer are"
-                " better (gain: fewer than the unigram's)"
+                "all: unweighted mean of the sources; bits per byte on held-out text, lower is better (gain: reduction"
+                " from the unigram)"
             )
             table.caption_justify = "left"
         table.add_row(escape(source), *cells, *(_bits(bits.get(source, {})) if bits else ()), style=style)
@@ -163,104 +146,107 @@ def _scores(findings: dict[str, Any]) -> Table | None:
     return table
 
 
-def _nothing_measured(findings: dict[str, Any]) -> str:
-    """Why an evaluation has no numbers, where it has none."""
-    evaluated = any(line["stage"] == "evaluate" and "result" in line for line in findings["road"])
-    if not evaluated or findings["bits_per_byte"] or findings["measures"] or findings["scores"]:
-        return ""
-    return (
-        "[bold]scores[/]        none: too few documents to hold any out (a fifth of a source at most), and no benchmark"
-    )
-
-
-def _shots(findings: dict[str, Any]) -> str:
-    told = describe_few_shot_limits(findings["scores"])
-    return f"[bold]few shots[/]     {escape(told)}" if told else ""
-
-
-def _asked(findings: dict[str, Any]) -> str:
-    told = describe_sampled_items(findings["scores"])
-    return f"[bold]asked[/]         {escape(told)}" if told else ""
-
-
-def _passed_over(findings: dict[str, Any]) -> str:
-    told = [
+def _skipped_files(findings: dict[str, Any]) -> str:
+    skipped = [
         f"{count:,} {escape(reason)} in {escape(source)}"
         for source, counts in findings["files"].items()
         for reason, count in counts.items()
-        if reason not in ASKED_FOR and count
+        if reason not in EXPECTED_FILE_OUTCOMES and count
     ]
-    return f"[bold]passed over[/]   files: {', '.join(told)}" if told else ""
+    return f"[bold]skipped[/]       files: {', '.join(skipped)}" if skipped else ""
 
 
 def _removed(findings: dict[str, Any]) -> str:
     rules = sorted(findings["removed"], key=lambda line: -line["documents"])
     if not rules:
         return ""
-    told = ", ".join(f"{escape(line['rule'])} {line['documents']:,}" for line in rules[:MOST_RULES])
-    more = f" and {len(rules) - MOST_RULES} more rules" if len(rules) > MOST_RULES else ""
-    return f"[bold]dropped by[/]    {told}{more}"
+    shown = ", ".join(f"{escape(line['rule'])} {line['documents']:,}" for line in rules[:MAX_RULES])
+    more = f" and {len(rules) - MAX_RULES} more rules" if len(rules) > MAX_RULES else ""
+    return f"[bold]dropped by[/]    {shown}{more}"
 
 
 def _recall(findings: dict[str, Any]) -> str:
-    """What the search for near-duplicates finds, measured on planted copies, by their similarity."""
+    """Return the recall of near-duplicate search, measured on injected copies, by similarity."""
     planted = findings["duplicates"].get("planted", {})
     if not planted.get("pairs"):
         return ""
     bins = ", ".join(f"{low:g}-{high:g} {found}/{pairs}" for low, high, pairs, found, _ in planted["bins"])
     return (
-        f"[bold]near copies[/]   recall {planted['recall']:.3f} ({planted['low']:.3f} to {planted['high']:.3f}) at"
-        f" similarity {planted['threshold']:g} and above; found of planted, by similarity: {bins}"
+        f"[bold]near-dups[/]     recall {planted['recall']:.3f} ({planted['low']:.3f} to {planted['high']:.3f}) at"
+        f" similarity {planted['threshold']:g} and above; found of injected, by similarity: {bins}"
     )
 
 
 def _leaks(findings: dict[str, Any]) -> str:
-    told = ", ".join(
+    leaked = ", ".join(
         f"{escape(line['benchmark'])} {line['leaked']:,} of {line['items']:,} items"
         + (f" ({line['remains']:,} still in the text)" if line["remains"] else "")
         for line in findings["leaks"]
     )
     planted = findings["leak_search"].get("planted", {})
     measured = (
-        f"; planted items found {planted['found']}/{planted['planted']}, recall {planted['recall']:.3f}"
+        f"; injected items found {planted['found']}/{planted['planted']}, recall {planted['recall']:.3f}"
         f" ({planted['low']:.3f} to {planted['high']:.3f})"
         if planted.get("planted")
         else ""
     )
-    return f"[bold]leaked[/]        {told}{measured}" if told else ""
+    return f"[bold]leaked[/]        {leaked}{measured}" if leaked else ""
 
 
 def _vocabulary(findings: dict[str, Any]) -> str:
-    """What extending a base did to each language's tokens."""
+    """Return what extending the base tokenizer did to each language's token counts."""
     vocabulary = findings["vocabulary"]
     if "base" not in vocabulary:
         return ""
     lines = vocabulary["languages"].items()
-    told = ", ".join(
+    changes = ", ".join(
         "{} {:.3f} to {:.3f}".format(escape(format_language(language)), *line["tokens_per_character"])
         for language, line in lines
         if line["characters"]
     )
     moved = sum(line["moved_lines"] for _, line in lines)
-    rows = f"{vocabulary['pieces']:,} pieces on a base of {vocabulary['base']['pieces']:,}"
-    return f"[bold]vocabulary[/]    {rows}; tokens a character: {told}; {moved:,} lines of old text with other ids"
+    sizes = f"{vocabulary['pieces']:,} tokens, extended from {vocabulary['base']['pieces']:,}"
+    return (
+        f"[bold]vocabulary[/]    {sizes}; tokens per character: {changes}; {moved:,} lines without a new script whose"
+        f" ids changed"
+    )
+
+
+def _no_scores(findings: dict[str, Any]) -> str:
+    """Return why an evaluation has no numbers; empty where it has some."""
+    evaluated = any(line["stage"] == "evaluate" and "result" in line for line in findings["road"])
+    if not evaluated or findings["bits_per_byte"] or findings["measures"] or findings["scores"]:
+        return ""
+    return (
+        "[bold]scores[/]        none: too few documents to hold any out (at most a fifth of a source), and no benchmark"
+    )
+
+
+def _evaluated_items(findings: dict[str, Any]) -> str:
+    text = describe_sampled_items(findings["scores"])
+    return f"[bold]evaluated[/]     {escape(text)}" if text else ""
+
+
+def _shots(findings: dict[str, Any]) -> str:
+    text = describe_few_shot_limits(findings["scores"])
+    return f"[bold]few-shot[/]      {escape(text)}" if text else ""
 
 
 def _base_model(findings: dict[str, Any]) -> str:
-    told = describe_base_model(findings["base_model"])
-    return f"[bold]base model[/]    {escape(told)}" if told else ""
+    text = describe_base_model(findings["base_model"])
+    return f"[bold]base model[/]    {escape(text)}" if text else ""
 
 
 def _gate(findings: dict[str, Any]) -> str:
-    told = describe_gate(findings["gate"])
-    return f"[bold]gate[/]          {escape(told)}" if told else ""
+    text = describe_gate(findings["gate"])
+    return f"[bold]gate[/]          {escape(text)}" if text else ""
 
 
 def _loss(findings: dict[str, Any]) -> str:
     training = findings["training"]
     if training.get("last_loss") is None:
         return ""
-    speed = f", {format_count(training['tokens_s'])} tokens a second" if training.get("tokens_s") else ""
+    speed = f", {format_count(training['tokens_s'])} tokens per second" if training.get("tokens_s") else ""
     return (
         f"[bold]loss[/]          {training['first_loss']:.3f} -> {training['last_loss']:.3f}"
         f" {loss_unit(findings['rows'])} in {training['steps']:,} steps,"
@@ -268,18 +254,35 @@ def _loss(findings: dict[str, Any]) -> str:
     )
 
 
-def _measures(findings: dict[str, Any]) -> str:
-    """What a BERT or a T5 is measured by, as means of the sources."""
-    told = summarize_heldout_metrics(findings["measures"])
-    return f"[bold]held out[/]      {told}" if told else ""
+def _heldout_metrics(findings: dict[str, Any]) -> str:
+    """Return the held-out metrics of a BERT or T5, as means of the sources."""
+    text = summarize_heldout_metrics(findings["measures"])
+    return f"[bold]held out[/]      {text}" if text else ""
 
 
 def _times(findings: dict[str, Any]) -> str:
-    told = [
+    times = [
         f"{line['stage']} [{OUTCOME_STYLES.get(line['outcome'], 'default')}]"
         + (format_duration(line["seconds"]) if "seconds" in line else line["outcome"])
         + ("" if line["outcome"] == "built" or "seconds" not in line else f" {line['outcome']}")
         + "[/]"
         for line in findings["road"]
     ]
-    return f"[bold]time[/]          {', '.join(told)}"
+    return f"[bold]time[/]          {', '.join(times)}"
+
+
+def _hanging(line: str) -> Table:
+    """Lay out `[bold]label[/]  text` as two columns, so that wrapped text stays in its column."""
+    head, _, text = line.partition("[/]")
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(min_width=13, no_wrap=True)
+    grid.add_column()
+    grid.add_row(f"{head}[/]", text.strip())
+    return grid
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    return table

@@ -1,6 +1,6 @@
-"""Lives of documents and contents of steps, in words for a terminal.
+"""Print documents, training steps, benchmark items and tokenizers of a run in a terminal.
 
-Every benchmark item of a run by name: leaked and where, clean, or unmatchable; from LEAKS alone.
+`list_items` and `count_states` read benchmark items (leaked, clean or unmatchable) from the LEAKS table.
 """
 
 from collections import Counter
@@ -19,26 +19,30 @@ from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
 
+STATES = ("leaked", "clean", "unmatchable")
 
-def stages_told(record: dict[str, Any]) -> str:
-    """What a run did to its stages, in a few words: `6 reused, 2 built`, `2 built, failed in dedup`."""
+
+def format_stage_outcomes(record: dict[str, Any]) -> str:
+    """Return the outcomes of a run's stages: `6 reused, 2 built`, or `2 built, failed in dedup`."""
     outcomes = Counter(entry["outcome"] for entry in record["stages"])
-    ended = ("failed", "interrupted")
-    words = [f"{count} {outcome}" for outcome, count in outcomes.items() if outcome not in ended]
-    words += [
-        f"[red]{entry['outcome']} in {entry['stage']}[/]" for entry in record["stages"] if entry["outcome"] in ended
+    unfinished = ("failed", "interrupted")
+    parts = [f"{count} {outcome}" for outcome, count in outcomes.items() if outcome not in unfinished]
+    parts += [
+        f"[red]{entry['outcome']} in {entry['stage']}[/]"
+        for entry in record["stages"]
+        if entry["outcome"] in unfinished
     ]
-    return ", ".join(words) or "-"
+    return ", ".join(parts) or "-"
 
 
-def model_told(model: Mapping[str, Any]) -> str:
-    """`gpt 0.9M`; the architecture alone where no parameters stand."""
+def format_model(model: Mapping[str, Any]) -> str:
+    """Return architecture and parameters, such as `gpt 0.9M`; the architecture alone where parameters are unknown."""
     parameters = "" if model["parameters"] is None else f" {format_count(model['parameters'])}"
     return f"{model['architecture'] or '-'}{parameters}"
 
 
-def tell_life(life: DocumentHistory, console: Console) -> None:
-    """One document: where it came from, what each stage did, how it ended."""
+def print_document_history(life: DocumentHistory, console: Console) -> None:
+    """Print one document: its origin, what each stage did to it, and its outcome."""
     console.print(
         f"[bold]{life.doc_id}[/]  {escape(life.source)}: {escape(life.path)} record {life.record}, byte {life.byte}"
     )
@@ -46,12 +50,69 @@ def tell_life(life: DocumentHistory, console: Console) -> None:
     for event in life.events:
         console.print(f"  {event['stage']:<15}{escape(describe_event(event))}")
         if "survivor" in event:
-            console.print(f"  {'':<15}{escape(_survivor(event['survivor']))}")
-    console.print(f"  [bold]fate:[/] {escape(life.outcome)}\n")
+            console.print(f"  {'':<15}{escape(_format_survivor(event['survivor']))}")
+    console.print(f"  [bold]outcome:[/] {escape(life.fate)}\n")
+
+
+def _format_survivor(survivor: dict[str, Any]) -> str:
+    """Return the document that was kept instead of a duplicate, and the artifact that contains it."""
+    holder = f"the earlier dedup artifact {survivor['earlier']}" if "earlier" in survivor else "this run"
+    if "path" not in survivor:
+        return f"kept: {survivor['doc_id']} of {holder}, which is not under this root"
+    place = f"{survivor['source']}: {survivor['path']} record {survivor['record']}"
+    return f"kept: {place}, in {holder}: {' '.join(survivor['text'].split())}"
+
+
+def print_step(step: dict[str, Any], run_id: str, console: Console) -> None:
+    """Print the documents that one training step read."""
+    state = "applied" if step["applied"] else "skipped by the guard"
+    loss = f", loss {step['loss']:.4f}" if step["loss"] is not None else ""
+    console.print(f"[bold]step {step['step']}[/]: {step['rows']} sequences, {state}{loss}")
+    table = Table(box=None, header_style="bold", pad_edge=False, expand=True)
+    table.add_column("document", no_wrap=True, min_width=12)
+    table.add_column("source", no_wrap=True, max_width=14)
+    table.add_column("tokens", no_wrap=True, min_width=6, justify="right")
+    table.add_column("path", no_wrap=True, ratio=2)
+    table.add_column("text", no_wrap=True, ratio=3)
+    for document in step["documents"]:
+        table.add_row(
+            document["doc_id"][:12],
+            escape(document["source"]),
+            str(document["tokens"]),
+            escape(document["path"]),
+            escape(" ".join(document["text"].split())),
+        )
+    console.print(table)
+    console.print(
+        f"[dim]history of one document: bessemer data history DOCUMENT --run {run_id}; sequences, segments and byte"
+        f" ranges: --json[/]"
+    )
+
+
+def print_benchmark_item(item: dict[str, Any], console: Console) -> None:
+    """Print one benchmark item: its state, and each document that contains it."""
+    colour = "bold red" if item["leaks"] else "dim"
+    console.print(f"[{colour}]{item['state']:<12}[/]{escape(item['benchmark'])}  {escape(item['item_id'])}")
+    for leak in item["leaks"]:
+        place = f"{escape(leak['source'])}: {escape(leak['path'])} record {leak['record']}  " if "path" in leak else ""
+        stays = ", still in the text" if leak["remains"] else ""
+        console.print(
+            f"            [dim]{leak['doc_id'][:12]}[/]  {place}bytes {leak['start']:,} to {leak['end']:,},"
+            f" {leak['form']}, {leak['matched']:,} of {leak['total']:,}{stays}"
+        )
+
+
+def print_rejected_record(reject: dict[str, Any], console: Console) -> None:
+    """Print one record that could not be read."""
+    console.print(
+        f"[bold]rejected[/]  {escape(reject['source'])}: {escape(reject['path'])} record {reject['record']},"
+        f" byte {reject['byte']}: {escape(reject['reason'])}"
+    )
+    console.print(f"  [dim]{escape(reject['excerpt'])}[/]\n")
 
 
 def leak_counts_table(counts: list[dict[str, Any]]) -> Table:
-    """By benchmark: items, and how many are leaked, clean, unmatchable; leaked ones that are still in the text."""
+    """Return a table of items by benchmark: leaked, clean, unmatchable, and leaked items still in the text."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("benchmark")
     for name in ("items", "leaked", "clean", "unmatchable", "remains"):
@@ -61,11 +122,11 @@ def leak_counts_table(counts: list[dict[str, Any]]) -> Table:
     return table
 
 
-def bases_table(found: list[dict[str, Any]]) -> Table:
-    """Vocabularies by the tokens that a text takes; `not given back` are lines that decoding changes."""
+def tokenizers_table(found: list[dict[str, Any]]) -> Table:
+    """Return a table of tokenizers by the tokens that a text takes; `changed lines` are lines that decoding changes."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("vocabulary")
-    names = ["kind", "pieces", "tokens", "a character", "a word", "bytes", "unknown", "lines not given back"]
+    table.add_column("tokenizer")
+    names = ["kind", "vocabulary", "tokens", "per character", "per word", "bytes", "unknown", "changed lines"]
     scored = any(line["scored_bytes"] for line in found)
     for name in [*names, *(["bits per byte"] if scored else [])]:
         table.add_column(name, justify="left" if name == "kind" else "right")
@@ -79,68 +140,8 @@ def bases_table(found: list[dict[str, Any]]) -> Table:
     return table
 
 
-def tell_item(item: dict[str, Any], console: Console) -> None:
-    """One benchmark item: its state, and under it each document that holds it."""
-    colour = "bold red" if item["leaks"] else "dim"
-    console.print(f"[{colour}]{item['state']:<12}[/]{escape(item['benchmark'])}  {escape(item['item_id'])}")
-    for leak in item["leaks"]:
-        place = f"{escape(leak['source'])}: {escape(leak['path'])} record {leak['record']}  " if "path" in leak else ""
-        stays = ", still in the text" if leak["remains"] else ""
-        console.print(
-            f"            [dim]{leak['doc_id'][:12]}[/]  {place}bytes {leak['start']:,} to {leak['end']:,},"
-            f" {leak['form']}, {leak['matched']:,} of {leak['total']:,}{stays}"
-        )
-
-
-def _survivor(survivor: dict[str, Any]) -> str:
-    """The document that stays in a duplicate's place, and the earlier run's artifact that holds it."""
-    holder = f"the earlier dedup artifact {survivor['earlier']}" if "earlier" in survivor else "this run"
-    if "path" not in survivor:
-        return f"stays: {survivor['doc_id']} of {holder}, which does not stand under this root"
-    place = f"{survivor['source']}: {survivor['path']} record {survivor['record']}"
-    return f"stays: {place}, in {holder}: {' '.join(survivor['text'].split())}"
-
-
-def tell_reject(reject: dict[str, Any], console: Console) -> None:
-    """One record that could not be read."""
-    console.print(
-        f"[bold]rejected[/]  {escape(reject['source'])}: {escape(reject['path'])} record {reject['record']},"
-        f" byte {reject['byte']}: {escape(reject['reason'])}"
-    )
-    console.print(f"  [dim]{escape(reject['excerpt'])}[/]\n")
-
-
-def tell_step(told: dict[str, Any], run_id: str, console: Console) -> None:
-    """The documents of one step as a table."""
-    state = "applied" if told["applied"] else "skipped by the guard"
-    loss = f", loss {told['loss']:.4f}" if told["loss"] is not None else ""
-    console.print(f"[bold]step {told['step']}[/]: {told['rows']} rows, {state}{loss}")
-    table = Table(box=None, header_style="bold", pad_edge=False, expand=True)
-    table.add_column("document", no_wrap=True, min_width=12)
-    table.add_column("source", no_wrap=True, max_width=14)
-    table.add_column("tokens", no_wrap=True, min_width=6, justify="right")
-    table.add_column("path", no_wrap=True, ratio=2)
-    table.add_column("text", no_wrap=True, ratio=3)
-    for document in told["documents"]:
-        table.add_row(
-            document["doc_id"][:12],
-            escape(document["source"]),
-            str(document["tokens"]),
-            escape(document["path"]),
-            escape(" ".join(document["text"].split())),
-        )
-    console.print(table)
-    console.print(
-        f"[dim]the life of one of them: bessemer data history DOCUMENT --run {run_id}; rows, pieces, byte ranges:"
-        " --json[/]"
-    )
-
-
-STATES = ("leaked", "clean", "unmatchable")
-
-
 def count_states(artifact: Artifact) -> list[dict[str, Any]]:
-    """By benchmark, in order of the recipe: items, and how many are in each state."""
+    """Return, by benchmark in the order of the recipe, the number of items and how many are in each state."""
     return [
         {"benchmark": name, **{key: line[key] for key in ("items", *STATES, "remains")}}
         for name, line in artifact.report.facts.get("benchmarks", {}).items()
@@ -148,17 +149,16 @@ def count_states(artifact: Artifact) -> list[dict[str, Any]]:
 
 
 def list_items(artifacts: dict[str, Artifact], benchmarks: list[str], states: list[str]) -> list[dict[str, Any]]:
-    """Items of the given benchmarks in the given states, in order: benchmark, item_id, state, and `leaks`.
+    """Return the items of the given benchmarks and states, in order: benchmark, item_id, state, and `leaks`.
 
-    Each leak has the document, its path and record, the bytes that it shares, and how many of the item's patterns.
-
-    Raises InputError for a benchmark that the run did not check.
+    Each leak has the document, its path and record, the byte range that it shares with the item, and how many of the
+    item's n-grams matched. Raises InputError for a benchmark that the run did not check.
     """
     artifact = artifacts["decontaminate"]
     known = [line["benchmark"] for line in count_states(artifact)]
     for name in benchmarks:
         if name not in known:
-            raise InputError(f"leaks {name}: the run checked no benchmark of this name; it has {', '.join(known)}")
+            raise InputError(f"{name}: the run checked no benchmark of this name; it checked {', '.join(known)}")
     table = artifact.table("leaks")
     for column, wanted in (("benchmark", benchmarks), ("state", states)):
         table = table.filter(pc.is_in(table.column(column), pa.array(wanted, pa.string())))
@@ -174,7 +174,7 @@ def list_items(artifacts: dict[str, Artifact], benchmarks: list[str], states: li
 
 
 def _origins(artifacts: dict[str, Artifact], wanted: set[bytes]) -> dict[bytes, dict[str, Any]]:
-    """Source, path and record of documents, as decontaminate read them."""
+    """Return source, path and record of documents, as decontaminate read them."""
     found: dict[bytes, dict[str, Any]] = {}
     ids = pa.array(sorted(wanted), pa.binary(16))
     for path in artifacts["dedup"].files("documents") if wanted and "dedup" in artifacts else ():
@@ -185,7 +185,7 @@ def _origins(artifacts: dict[str, Artifact], wanted: set[bytes]) -> dict[bytes, 
     return found
 
 
-def states_told(items: list[dict[str, Any]]) -> str:
-    """`3 leaked, 3,957 clean, 40 unmatchable`."""
+def format_item_states(items: list[dict[str, Any]]) -> str:
+    """Return the counts by state, such as `3 leaked, 3,957 clean, 40 unmatchable`."""
     counts = Counter(item["state"] for item in items)
     return ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state]) or "no items"

@@ -1,13 +1,7 @@
-"""The numbers of a training by name and step, and what happened on the way.
+"""Export a run's training metrics to TensorBoard, and to Weights & Biases without its network.
 
-A training as TensorBoard reads it: scalars by name, events as texts.
-
-A training as Weights & Biases reads it, written to a folder and never sent: `wandb sync` does that by hand.
-
-A training's numbers for programs that track experiments: TensorBoard, and Weights & Biases without its network.
-
-`series.py` reads them from a run's artifacts, the other files write them. Nothing of this runs while a model trains:
-what is exported is what the artifacts hold, so an export can be made again, and of any old run.
+Metrics and events are read from the run's artifacts after training, so any old run can be exported, any number of
+times. Weights & Biases runs are written to a folder in offline mode; `wandb sync` uploads them.
 """
 
 import itertools
@@ -24,7 +18,7 @@ from model.checkpoint.metrics import final_rows, final_steps
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 
-OF_METRICS = {
+METRICS_NAMES = {
     "loss": "train/loss",
     "lr": "train/learning_rate",
     "grad_norm": "train/gradient_norm",
@@ -36,14 +30,20 @@ OF_METRICS = {
     "next_accuracy": "train/sentence_pair_accuracy",
 }
 
-OF_PERF = {"tokens_s": "speed/tokens_per_second", "mfu": "speed/model_flops_utilisation", "rss": "speed/resident_bytes"}
+PERF_NAMES = {
+    "tokens_s": "speed/tokens_per_second",
+    "mfu": "speed/model_flops_utilisation",
+    "rss": "speed/resident_bytes",
+}
 
-OF_VALIDATION = {"bits_per_byte": "bits_per_byte", "nats_per_token": "nats_per_token"}
+VALIDATION_NAMES = {"bits_per_byte": "bits_per_byte", "nats_per_token": "nats_per_token"}
+
+PROJECT = "bessemer"
 
 
 @dataclass(frozen=True)
-class Happening:
-    """One event: the step that it belongs to, when it was (seconds since 1970), and what it was."""
+class TrainingEvent:
+    """One event of a training; `time` is in seconds since 1970."""
 
     step: int
     time: float
@@ -53,43 +53,46 @@ class Happening:
 
 @dataclass
 class Training:
-    """`values` has for each step its numbers by name, `times` when the step ended (seconds since 1970)."""
+    """The metrics and events of a training."""
 
     values: dict[int, dict[str, float]]
+    """Step -> metric -> value."""
     times: dict[int, float]
-    happenings: list[Happening] = field(default_factory=list)
+    """Step -> when it ended, in seconds since 1970."""
+    events: list[TrainingEvent] = field(default_factory=list)
 
     def rows(self) -> Iterator[tuple[int, float, dict[str, float]]]:
-        """(step, time, numbers by name) in order of steps; what has no time of its own has that of the step before."""
+        """Yield (step, time, values by metric) in order; a step without a time takes that of the step before."""
         time = min(self.times.values(), default=0.0)
         for step in sorted(self.values):
             time = self.times.get(step, time)
             yield step, time, self.values[step]
 
 
-def training_of(artifacts: Mapping[str, Artifact]) -> Training:
-    """What a run's training left; scores of its evaluation, if it has any, belong to the last step.
+def read_training(artifacts: Mapping[str, Artifact]) -> Training:
+    """Return the metrics and events of a run's training; scores of its evaluation are put at the last step.
 
-    Steps that the guard took back are left out: they led to no weight. Raises InputError for a run without a training.
+    Steps that the guard rolled back are left out, because they are not in the weights. Raises InputError for a run
+    without a trained model.
     """
     if "train" not in artifacts:
-        raise InputError("this run trained no model, or its model no longer stands: there are no numbers to export")
+        raise InputError("this run has no trained model, or its model was deleted: there are no metrics to export")
     train = artifacts["train"]
     steps = train.table("steps")
     values: dict[int, dict[str, float]] = defaultdict(dict)
     metrics = final_rows(train.table("metrics"), steps)
-    _add(values, metrics, OF_METRICS)
-    _add_thermometers(values, metrics, train)
+    _add(values, metrics, METRICS_NAMES)
+    _add_activation_maxima(values, metrics, train)
     times: dict[int, float] = {}
     if train.rows("perf"):
         perf = final_rows(train.table("perf"), steps)
-        _add(values, perf, OF_PERF)
-        times = _ends(perf, train.manifest["timings"]["started"])
+        _add(values, perf, PERF_NAMES)
+        times = _step_end_times(perf, train.manifest["timings"]["started"])
     if train.rows("validation"):
         _add_validation(values, train.table("validation"), steps)
     if "evaluate" in artifacts and values:
         values[max(values)] |= _scores(artifacts["evaluate"])
-    return Training(dict(values), times, _happenings(train))
+    return Training(dict(values), times, _events(train))
 
 
 def _add(values: dict[int, dict[str, float]], table: pa.Table, names: Mapping[str, str]) -> None:
@@ -98,25 +101,25 @@ def _add(values: dict[int, dict[str, float]], table: pa.Table, names: Mapping[st
         values[row["step"]] |= {name: row[column] for column, name in known.items() if row[column] is not None}
 
 
-def _add_thermometers(values: dict[int, dict[str, float]], metrics: pa.Table, train: Artifact) -> None:
-    """The largest absolute value of each segment of the network that model.json names."""
+def _add_activation_maxima(values: dict[int, dict[str, float]], metrics: pa.Table, train: Artifact) -> None:
+    """Add the largest absolute value of each segment of the network that model.json names."""
     names = json.loads(train.file("model.json").read_text()).get("thermometers") or []
     for row in metrics.select(["step", "thermometers"]).to_pylist():
-        read = zip(names, row["thermometers"], strict=False)  # Nothing is read where thermometers are off.
+        read = zip(names, row["thermometers"], strict=False)  # The column is empty where they were not recorded.
         values[row["step"]] |= {f"thermometers/{name.replace(' ', '_')}": value for name, value in read}
 
 
-def _ends(perf: pa.Table, started: float) -> dict[int, float]:
+def _step_end_times(perf: pa.Table, started: float) -> dict[int, float]:
     ends = itertools.accumulate(perf.column("wall_s").to_pylist(), initial=started)
     return dict(zip(perf.column("step").to_pylist(), itertools.islice(ends, 1, None), strict=True))
 
 
 def _add_validation(values: dict[int, dict[str, float]], table: pa.Table, steps: pa.Table) -> None:
-    """Held-out rows by source; of a step that was computed more than once, what the attempt in the weights gave."""
+    """Add validation metrics by source; for a step computed more than once, those of the attempt in the weights."""
     kept = set(zip(*(final_steps(steps).column(name).to_pylist() for name in ("step", "attempt")), strict=True))
     for row in table.to_pylist():
         if (row["step"], row["attempt"]) in kept:
-            found = {f"heldout/{row['source']}/{name}": row[column] for column, name in OF_VALIDATION.items()}
+            found = {f"heldout/{row['source']}/{name}": row[column] for column, name in VALIDATION_NAMES.items()}
             values[row["step"]] |= {name: value for name, value in found.items() if value is not None}
 
 
@@ -128,17 +131,17 @@ def _scores(evaluate: Artifact) -> dict[str, float]:
     }
 
 
-def _happenings(train: Artifact) -> list[Happening]:
+def _events(train: Artifact) -> list[TrainingEvent]:
     if not train.rows("events"):
         return []
     rows = train.table("events").sort_by("seq").to_pylist()
-    return [Happening(row["step"], row["time"], row["kind"], row["detail"]) for row in rows]
+    return [TrainingEvent(row["step"], row["time"], row["kind"], row["detail"]) for row in rows]
 
 
 def write_tensorboard(training: Training, folder: Path) -> Path:
     """Write an event file into `folder`, which must be new or empty, and return the folder.
 
-    Raises InputError where something stands in the folder: TensorBoard would show both, one over the other.
+    Raises InputError where the folder is not empty, because TensorBoard would merge both runs.
     """
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
@@ -151,26 +154,22 @@ def write_tensorboard(training: Training, folder: Path) -> Path:
         for step, time, numbers in training.rows():
             for name, value in numbers.items():
                 writer.add_scalar(name, value, step, walltime=time)
-        for happening in training.happenings:
-            text = f"{happening.kind} {happening.detail}"
-            writer.add_text(f"events/{happening.kind}", text, happening.step, walltime=happening.time)
+        for event in training.events:
+            writer.add_text(f"events/{event.kind}", f"{event.kind} {event.detail}", event.step, walltime=event.time)
     return folder
 
 
 def check_empty(folder: Path) -> None:
-    """Raise InputError where something stands in the folder already."""
+    """Raise InputError where the folder exists and is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} holds something already; remove it to export again, or name another folder")
-
-
-PROJECT = "bessemer"
+        raise InputError(f"{folder} is not empty; remove it to export again, or name another folder")
 
 
 def write_wandb(training: Training, folder: Path, *, run_id: str, name: str, config: dict[str, Any]) -> Path:
-    """Write an offline run into `folder`, which must be new or empty; returns what `wandb sync` takes.
+    """Write an offline run into `folder`, which must be new or empty, and return the path that `wandb sync` takes.
 
-    `config` is the recipe of the run. Nothing else of this machine goes into it: no environment, no address of a
-    repository, no code, no output.
+    `config` is the recipe of the run. Nothing about this machine is recorded: no environment, no repository address,
+    no code, no console output.
     """
     try:
         import wandb
@@ -193,9 +192,9 @@ def write_wandb(training: Training, folder: Path, *, run_id: str, name: str, con
     with run:
         for step, time, numbers in training.rows():
             run.log({**numbers, "time": time}, step=step)
-        if training.happenings:
-            rows: list[Any] = [[one.step, one.time, one.kind, one.detail] for one in training.happenings]
+        if training.events:
+            rows: list[Any] = [[event.step, event.time, event.kind, event.detail] for event in training.events]
             run.log({"events": wandb.Table(columns=["step", "time", "kind", "detail"], data=rows)})
-    wandb.teardown()  # Its process writes behind; only when it has ended is all of the run on disk.
+    wandb.teardown()  # The library writes from another process; the run is complete on disk once that ended.
     (written,) = (folder / "wandb").glob("offline-run-*")
     return written

@@ -1,13 +1,4 @@
-"""The way of documents from their sources to training as a Sankey diagram.
-
-Shares of the training tokens by source: what the recipe wants, what was planned, what training read.
-
-Benchmark items that also stood in the training text.
-
-Tokens that a character of each language takes; of an extended base before and after.
-
-Which artifact was made from which: the stages from top to bottom, an arc from each parent to its child.
-"""
+"""Plotly figures of the data: document flow, mixture, benchmark leaks, tokens per character, and artifact lineage."""
 
 import math
 from typing import Any
@@ -17,66 +8,78 @@ from flows.recipe.stages import STAGES
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import SourceCounts, StageReport
 
-PASSED = {"sample": "sampled", "clean": "cleaned", "dedup": "unique", "decontaminate": "unleaked", "chunk": "packed"}
-"""Stage -> how what it let through is called."""
+PASSED = {
+    "sample": "sampled",
+    "clean": "cleaned",
+    "dedup": "unique",
+    "decontaminate": "decontaminated",
+    "chunk": "packed",
+}
+"""Label of the documents that each stage kept."""
 
 LOST = {
     "sample": "dropped",
     "clean": "filtered",
-    "dedup": "copies",
+    "dedup": "duplicates",
     "decontaminate": "leaks",
     "chunk": "too short to pack",
 }
-"""Stage -> how what it dropped is called."""
+"""Label of the documents that each stage dropped."""
 
 UNREADABLE, HELD_OUT = "unreadable", "held out"
 
-OF_SOURCE = "source "
-"""Begins the node of a source, which may be called as a fate is."""
+SOURCE_PREFIX = "source "
+"""Prefix of a source's node, because a source may have the name of an outcome."""
+
+TICKS = (("weight", "soft", "weight"), ("planned_share", "series1", "planned"))
+"""Column of the mixture, colour, title."""
+
+LEAK_STATES = (
+    ("remains", "bad", "leaked, still in the text"),
+    ("removed", "accent", "leaked and removed"),
+    ("unmatchable", "muted1", "too short to match"),
+    ("clean", "series1", "clean"),
+)
+"""State of a benchmark item, colour, title."""
+
+ROW_HEIGHT = 46
+"""Pixels between stages."""
+
+ARC_POINTS = 24
 
 
 def funnel_figure(reports: dict[str, StageReport], colours: dict[str, int]) -> dict[str, Any] | None:
-    """Documents of each source through the stages, each fate a node; None where nothing was sampled.
+    """Return a Sankey diagram of the documents of each source, with a node for each outcome; None without documents.
 
-    What the mixture had no need of is left out: it would hide the rest.
-
-    `narrow` in the figure is the same for a phone: from source to fate, without the stages between. `colours` are the
-    sources' numbers on the page.
+    Documents that sampling did not select are not shown, because they would dominate the diagram. `narrow` is the
+    diagram for a phone, from source to outcome without the stages between. `colours` are the sources' colour numbers.
     """
     stages = [stage for stage in PASSED if stage in reports]
     if not stages or not reports[stages[0]].total().documents_out:
         return None
     wide, narrow = _Flows(), _Flows()
     kept = PASSED[stages[-1]]
-    # A stage that let everything through is no node of its own.
-    told = [stage for stage in stages if any(_fates(stage, reports[stage].total()).values())] or stages[-1:]
+    # A stage that kept every document has no node.
+    shown = [stage for stage in stages if any(_removals(stage, reports[stage].total()).values())] or stages[-1:]
     for source in colours:
-        at = begin = f"{OF_SOURCE}{source}"
-        for stage in told:
+        node = begin = f"{SOURCE_PREFIX}{source}"
+        for stage in shown:
             counts = reports[stage].sources.get(source, SourceCounts())
-            end = kept if stage == told[-1] else PASSED[stage]
-            for fate, lost in _fates(stage, counts).items():
-                wide.add(at, fate, lost, source)
-                narrow.add(begin, fate, lost, source)
-            wide.add(at, end, counts.documents_out, source)
-            at = end
-        narrow.add(begin, kept, reports[told[-1]].sources.get(source, SourceCounts()).documents_out, source)
+            end = kept if stage == shown[-1] else PASSED[stage]
+            for outcome, documents in _removals(stage, counts).items():
+                wide.add(node, outcome, documents, source)
+                narrow.add(begin, outcome, documents, source)
+            wide.add(node, end, counts.documents_out, source)
+            node = end
+        narrow.add(begin, kept, reports[shown[-1]].sources.get(source, SourceCounts()).documents_out, source)
     return {
         **_sankey(wide, colours, kept, height=300 + 24 * len(colours)),
         "narrow": _sankey(narrow, colours, kept, height=240 + 24 * len(colours)),
     }
 
 
-def _fates(stage: str, counts: SourceCounts) -> dict[str, int]:
-    return {
-        LOST[stage]: counts.dropped.total(),
-        UNREADABLE: counts.rejected,
-        HELD_OUT: counts.held_out,
-    }
-
-
 class _Flows:
-    """Documents that went from one node to another, by source."""
+    """Numbers of documents between nodes, by source."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, int] = {}
@@ -89,8 +92,16 @@ class _Flows:
                 self.nodes.setdefault(name, len(self.nodes))
             self.links[begin, end, source] = self.links.get((begin, end, source), 0) + documents
             self.amounts[end] = self.amounts.get(end, 0) + documents
-            if begin.startswith(OF_SOURCE):
+            if begin.startswith(SOURCE_PREFIX):
                 self.amounts[begin] = self.amounts.get(begin, 0) + documents
+
+
+def _removals(stage: str, counts: SourceCounts) -> dict[str, int]:
+    return {
+        LOST[stage]: counts.dropped.total(),
+        UNREADABLE: counts.rejected,
+        HELD_OUT: counts.held_out,
+    }
 
 
 def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> dict[str, Any]:
@@ -99,7 +110,7 @@ def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> d
         "type": "sankey",
         "arrangement": "snap",
         "node": {
-            "label": [f"{plot_text(name.removeprefix(OF_SOURCE))} {flows.amounts[name]:,}" for name in flows.nodes],
+            "label": [f"{plot_text(name.removeprefix(SOURCE_PREFIX))} {flows.amounts[name]:,}" for name in flows.nodes],
             "align": "left",
             "pad": 14,
             "thickness": 12,
@@ -114,8 +125,8 @@ def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> d
         },
         "meta": {
             "node_roles": [
-                f"s{colours[name.removeprefix(OF_SOURCE)]}"
-                if name.startswith(OF_SOURCE)
+                f"s{colours[name.removeprefix(SOURCE_PREFIX)]}"
+                if name.startswith(SOURCE_PREFIX)
                 else "good"
                 if name in (kept, HELD_OUT)
                 else "muted0"
@@ -127,13 +138,9 @@ def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> d
     return {"data": [trace], "layout": {"height": height, "margin": {"l": 4, "r": 4, "t": 10, "b": 16}}}
 
 
-TICKS = (("weight", "soft", "wanted"), ("planned_share", "series1", "planned"))
-"""Column of the mixture, colour, title."""
-
-
 def mixture_figure(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """A bar a source of what training read and how many times over, with ticks where the recipe and the plan would
-    have it; None without a mixture."""
+    """Return a bar for each source's share of the tokens read, with its epochs, and ticks for its weight and planned
+    share; None without a mixture."""
     if not lines:
         return None
     ordered = list(reversed(lines))
@@ -146,7 +153,7 @@ def mixture_figure(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
         "text": [f"{line['realised_share']:.1%}, {line['epochs']:.2f} ×" for line in ordered],
         "textposition": "outside",
         "cliponaxis": False,
-        "name": "read, and how many times over",
+        "name": "read, and epochs",
         "meta": {"role": "accent"},
         "hovertemplate": "read: %{x:.2%}<extra>%{y}</extra>",
     }
@@ -169,29 +176,21 @@ def mixture_figure(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
         "bargap": 0.45,
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
         "hovermode": "closest",
-        # Room for the words behind the longest bar.
+        # Leaves space for the label of the longest bar.
         "xaxis": {"tickformat": ".0%", "range": [0, 1.5 * widest or 1]},
         "yaxis": {"automargin": True},
     }
     return {"data": [read, *ticks], "layout": layout}
 
 
-PARTS = (
-    ("remains", "bad", "leaked, still in the text"),
-    ("removed", "accent", "leaked and removed"),
-    ("unmatchable", "muted1", "too short to look for"),
-    ("clean", "series1", "clean"),
-)
-
-
 def leak_figure(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Shares of each benchmark's items by state; None without benchmarks."""
+    """Return the shares of each benchmark's items by state; None without benchmarks."""
     ordered = [line for line in reversed(lines) if line["items"]]
     if not ordered:
         return None
     names = [plot_text(line["benchmark"]) for line in ordered]
     data = []
-    for key, role, title in PARTS:
+    for key, role, title in LEAK_STATES:
         counts = [line["leaked"] - line["remains"] if key == "removed" else line[key] for line in ordered]
         if any(counts):
             data.append(
@@ -218,13 +217,16 @@ def leak_figure(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def token_figure(found: dict[str, Any]) -> dict[str, Any] | None:
-    """`found` is language -> tokens a character, or -> [of the base, now]; None where it is empty."""
+    """Return tokens per character by language; None without languages.
+
+    `found` maps a language to its tokens per character, or to [base vocabulary, extended vocabulary].
+    """
     if not found:
         return None
     ordered = list(reversed(found.items()))
     pairs = [value if isinstance(value, list) else [None, value] for _, value in ordered]
     data = []
-    for place, role, title in ((0, "muted0", "the base"), (1, "accent", "now")):
+    for place, role, title in ((0, "muted0", "base"), (1, "accent", "now")):
         values = [pair[place] for pair in pairs]
         if any(value is not None for value in values):
             data.append(
@@ -238,7 +240,7 @@ def token_figure(found: dict[str, Any]) -> dict[str, Any] | None:
                     "cliponaxis": False,
                     "name": title,
                     "meta": {"role": role},
-                    "hovertemplate": f"{title}: %{{x:.3f}} tokens a character<extra>%{{y}}</extra>",
+                    "hovertemplate": f"{title}: %{{x:.3f}} tokens per character<extra>%{{y}}</extra>",
                 }
             )
     layout = {
@@ -248,7 +250,7 @@ def token_figure(found: dict[str, Any]) -> dict[str, Any] | None:
         "showlegend": len(data) > 1,
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "reversed"},
         "xaxis": {
-            "title": {"text": "tokens a character"},
+            "title": {"text": "tokens per character"},
             "range": [0, 1.2 * max(value for pair in pairs for value in pair if value is not None)],
         },
         "yaxis": {"automargin": True, "type": "category"},
@@ -256,16 +258,10 @@ def token_figure(found: dict[str, Any]) -> dict[str, Any] | None:
     return {"data": data, "layout": layout}
 
 
-ROW = 46
-"""Pixels from one stage to the next."""
-
-POINTS = 24
-
-
 def lineage_figure(artifacts: dict[str, Artifact], outcomes: dict[str, str]) -> dict[str, Any] | None:
-    """Stages as dots with their digests, parents as arcs to the right; None without artifacts.
+    """Return stages from top to bottom as dots, with an arc from each input to the artifact built from it.
 
-    `outcomes` say how each artifact came to stand in the run.
+    `outcomes` maps a stage to `built`, `reused` and so on. None without artifacts.
     """
     stages = [stage for stage in STAGES if stage in artifacts]
     if not stages:
@@ -285,7 +281,7 @@ def lineage_figure(artifacts: dict[str, Artifact], outcomes: dict[str, str]) -> 
             "y": [rows[stage] for stage in stages],
             "text": [f"<b>{stage}</b> {artifacts[stage].identity[:8]}" for stage in stages],
             "textposition": "middle left",
-            "customdata": [_told(artifacts[stage], outcomes.get(stage, "")) for stage in stages],
+            "customdata": [_hover_text(artifacts[stage], outcomes.get(stage, "")) for stage in stages],
             "marker": {"size": 12, "symbol": "circle"},
             "showlegend": False,
             "cliponaxis": False,
@@ -295,7 +291,7 @@ def lineage_figure(artifacts: dict[str, Artifact], outcomes: dict[str, str]) -> 
     )
     hidden = {"visible": False, "showgrid": False, "zeroline": False}
     layout = {
-        "height": 40 + ROW * len(stages),
+        "height": 40 + ROW_HEIGHT * len(stages),
         "showlegend": False,
         "xaxis": {**hidden, "range": [-1.3, 1.4]},
         "yaxis": {**hidden, "range": [0.6 - len(stages), 0.6]},
@@ -303,11 +299,11 @@ def lineage_figure(artifacts: dict[str, Artifact], outcomes: dict[str, str]) -> 
     return {"data": data, "layout": layout}
 
 
-def _arc(begin: int, end: int, words: str) -> dict[str, Any]:
-    """Half an ellipse from one row to another; neighbours are joined by a line."""
+def _arc(begin: int, end: int, label: str) -> dict[str, Any]:
+    """Return half an ellipse from one row to another, or a line between neighbours."""
     rows = begin - end
     bulge = 0.0 if rows == 1 else 0.16 * rows
-    angles = [math.pi * (0.5 - point / (POINTS - 1)) for point in range(POINTS if bulge else 2)]
+    angles = [math.pi * (0.5 - point / (ARC_POINTS - 1)) for point in range(ARC_POINTS if bulge else 2)]
     angles = angles if bulge else [math.pi / 2, -math.pi / 2]
     middle, radius = (begin + end) / 2, rows / 2
     return {
@@ -316,14 +312,14 @@ def _arc(begin: int, end: int, words: str) -> dict[str, Any]:
         "x": [round(bulge * math.cos(angle), 4) for angle in angles],
         "y": [round(middle + radius * math.sin(angle), 4) for angle in angles],
         "line": {"shape": "linear"},
-        "name": words,
+        "name": label,
         "showlegend": False,
         "meta": {"role": "muted0"},
-        "hovertemplate": f"{words}<extra></extra>",
+        "hovertemplate": f"{label}<extra></extra>",
     }
 
 
-def _told(artifact: Artifact, outcome: str) -> str:
+def _hover_text(artifact: Artifact, outcome: str) -> str:
     manifest = artifact.manifest
     lines = (
         f"<b>{artifact.stage}</b> {outcome}",

@@ -1,4 +1,4 @@
-"""The heat map of a training as a plain Plotly figure: a panel for each group of thermometers, one scale for all."""
+"""The activation heat map of a training as a Plotly figure: a panel for each group of segments, with one scale."""
 
 from typing import Any
 
@@ -6,27 +6,27 @@ import numpy as np
 
 from flows.metrics.activation_stats import ActivationGroup, ActivationMap
 
-MOST_COLUMNS = 240
-"""A column is then as wide as a pixel or two of a phone."""
+MAX_COLUMNS = 240
+"""Makes a column one or two pixels wide on a phone."""
 
-TALLEST, TALLEST_ROW, TITLE, BEYOND = 560, 18, 26, 130
-"""Pixels: of all rows, of a row, of a panel's title, of colours and axis."""
+MAX_HEIGHT, MAX_ROW_HEIGHT, TITLE_HEIGHT, MARGIN = 560, 18, 26, 130
+"""Pixels: of all rows, of a row, of a panel's title, of colour bar and axis."""
 
-LETTERS = 15
-"""Pixels from one label to the next."""
+LABEL_DISTANCE = 15
+"""Pixels between labels."""
 
 
-def heat_figure(heat: ActivationMap) -> dict[str, Any]:
-    """Segments over tokens read, coloured by the power of ten of the largest magnitude."""
+def heatmap_figure(heat: ActivationMap) -> dict[str, Any]:
+    """Return segments over tokens read, coloured by the power of ten of the largest magnitude."""
     count = len(heat.largest)
-    row_height = min(TALLEST_ROW, TALLEST / count)
-    inner = count * row_height + len(heat.groups) * TITLE
+    row_height = min(MAX_ROW_HEIGHT, MAX_HEIGHT / count)
+    inner = count * row_height + len(heat.groups) * TITLE_HEIGHT
     data: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     low, high = heat.decades
     powers = range(low, high + 1)
     layout: dict[str, Any] = {
-        "height": round(inner + BEYOND),
+        "height": round(inner + MARGIN),
         "showlegend": False,
         "annotations": annotations,
         "coloraxis": {
@@ -53,14 +53,14 @@ def heat_figure(heat: ActivationMap) -> dict[str, Any]:
                 "xref": "paper",
                 "yref": "paper",
                 "x": 0,
-                "y": top - (TITLE - 4) / inner,
+                "y": top - (TITLE_HEIGHT - 4) / inner,
                 "xanchor": "left",
                 "yanchor": "bottom",
             }
         )
-        upper = top - TITLE / inner
+        upper = top - TITLE_HEIGHT / inner
         top = max(0.0, upper - len(group.rows) * row_height / inner)
-        each = max(1, round(LETTERS / row_height))
+        each = max(1, round(LABEL_DISTANCE / row_height))
         layout[f"yaxis{suffix}"] = {
             "domain": [top, upper],
             "type": "category",
@@ -86,22 +86,22 @@ def heat_figure(heat: ActivationMap) -> dict[str, Any]:
 def _panel(heat: ActivationMap, group: ActivationGroup, axis: str) -> list[dict[str, Any]]:
     rows = [*group.rows]
     powers = heat.powers[rows]
-    seen = "largest magnitude %{customdata[0]}"
-    told: list[Any] = _rounded(heat.largest[rows][..., None])
+    shown = "largest magnitude %{customdata[0]}"
+    values: list[Any] = _rounded(heat.largest[rows][..., None])
     if heat.bounds is not None:
-        seen = "%{customdata[0]} to %{customdata[1]}"
-        told = _rounded(np.moveaxis(heat.bounds[:, rows], 0, -1))
+        shown = "%{customdata[0]} to %{customdata[1]}"
+        values = _rounded(np.moveaxis(heat.bounds[:, rows], 0, -1))
     cells = {
         "type": "heatmap",
         "x": heat.edges.tolist(),
         "y": [*group.labels],
         "z": [[None if np.isnan(power) else round(float(power), 3) for power in row] for row in powers],
-        "customdata": told,
+        "customdata": values,
         "yaxis": axis,
         "coloraxis": "coloraxis",
         "hoverongaps": False,
         "meta": {"role": "heat"},
-        "hovertemplate": f"{group.title}, %{{y}}: {seen} at %{{x:.3s}} tokens<extra></extra>",
+        "hovertemplate": f"{group.title}, %{{y}}: {shown} at %{{x:.3s}} tokens<extra></extra>",
     }
     row, column = np.nonzero(np.isnan(powers))
     if not row.size:
@@ -120,6 +120,6 @@ def _panel(heat: ActivationMap, group: ActivationGroup, axis: str) -> list[dict[
 
 
 def _rounded(values: np.ndarray) -> list[Any]:
-    """Four digits of each, as nested lists; None where not finite."""
+    """Return values rounded to four digits, as nested lists; None where not finite."""
     flat = [float(f"{value:.4g}") if np.isfinite(value) else None for value in values.flat]
     return np.array(flat, dtype=object).reshape(values.shape).tolist()

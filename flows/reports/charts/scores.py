@@ -1,8 +1,7 @@
-"""Curves and points of the run page as plain Plotly figures: `{"data": [...], "layout": {...}}`.
+"""Plotly figures and tables of held-out text, benchmark scores, removals by rule, and near-duplicate recall.
 
-Colours are left to the page, which knows whether it is dark: a trace names a role in `meta` and `draw.js` paints it.
-
-Scores and other measures of held-out text as the tables of the run page.
+A figure is `{"data": [...], "layout": {...}}`. Its traces name a colour role in `meta`; `draw.js` sets the colours,
+which depend on the light or dark mode of the page.
 """
 
 import re
@@ -12,14 +11,17 @@ from flows.metrics.formatting import format_shots, plot_text
 from flows.metrics.heldout import HELDOUT_METRICS, format_heldout_metric
 
 MEAN = "all (mean)"
-"""How the row of SCORES over all held-out sources is shown: it is their plain mean, whatever their sizes."""
+"""Label of the row over all held-out sources, which is their unweighted mean."""
 
-APART = 0.22
-"""Distance between the subsets of one number of shots, as a share of the distance between lines."""
+SUBSET_OFFSET = 0.22
+"""Vertical distance between the subsets of one benchmark, in lines."""
+
+MAIN_METRICS = ("acc", "exact", "f1", "rouge_1", "rouge_2", "rouge_l")
+"""Metrics from 0 to 1; the first that a benchmark has is drawn."""
 
 
 def bits_figure(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Bits per byte by held-out source, the model beside its baselines; fewer is better."""
+    """Return bits per byte by held-out source, of the model and its baselines; lower is better."""
     ordered = list(reversed(lines))
     names = [MEAN if line["source"] == "all" else plot_text(line["source"]) for line in ordered]
     data = []
@@ -54,8 +56,8 @@ def bits_figure(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Each benchmark and number of shots a line: its share of right answers on all, clean and leaked items, with bars
-    of 1.96 standard errors, and a tick at chance; None without such a share."""
+    """Return a line for each benchmark and number of shots: main metric on all, clean and leaked items, with error bars
+    of 1.96 standard errors, and a tick at chance; None without a benchmark."""
     by_task: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_task.setdefault(row["task"], []).append(row)
@@ -74,7 +76,7 @@ def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
                     "type": "scatter",
                     "mode": "markers",
                     "x": [row["value"] for row in found],
-                    "y": [places[row["task"], row["shots"]] + APART * (1 - number) for row in found],
+                    "y": [places[row["task"], row["shots"]] + SUBSET_OFFSET * (1 - number) for row in found],
                     "error_x": {
                         "type": "data",
                         "array": [1.96 * (row["stderr"] or 0.0) for row in found],
@@ -103,9 +105,9 @@ def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
                 "x": [chance for _, chance in known],
                 "y": [place for place, _ in known],
                 "marker": {"symbol": "line-ns-open", "size": 22},
-                "name": "guessing",
+                "name": "chance",
                 "meta": {"role": "soft"},
-                "hovertemplate": "guessing: %{x:.1%}<extra></extra>",
+                "hovertemplate": "chance: %{x:.1%}<extra></extra>",
             }
         )
     layout = {
@@ -125,10 +127,10 @@ def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: dict[str, int]) -> dict[str, Any]:
-    """What each rule removed of each source, in documents, and their share of the source where the pointer rests.
+    """Return the documents that each rule removed, by source; hover text shows their share of the source.
 
-    `lines` are findings `removed`, `read` the documents of each source that were sampled, `colours` their numbers on
-    the page.
+    `lines` is the metric `removed`, `read` the number of sampled documents of each source, `colours` the sources'
+    colour numbers.
     """
     ordered = list(reversed(lines))
     names = [plot_text(line["rule"]) for line in ordered]
@@ -151,7 +153,7 @@ def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: d
         "height": 70 + 24 * len(names),
         "barmode": "stack",
         "bargap": 0.3,
-        # The page has the colours of the sources as a list of its own, which folds better.
+        # The page has a legend of its own, which wraps better.
         "showlegend": False,
         "xaxis": {"title": {"text": "documents"}, "tickformat": ",d", "rangemode": "tozero"},
         "yaxis": {"automargin": True},
@@ -160,7 +162,7 @@ def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: d
 
 
 def duplicates_figure(duplicates: dict[str, Any]) -> dict[str, Any]:
-    """The search for near-duplicates: how likely a pair is compared by its similarity, what planted copies showed."""
+    """Return the recall of near-duplicate search by similarity: expected of the LSH bands, and of injected copies."""
     planted = duplicates["planted"]
     bins = [entry for entry in planted["bins"] if entry[2]]
     curve = {
@@ -168,7 +170,7 @@ def duplicates_figure(duplicates: dict[str, Any]) -> dict[str, Any]:
         "mode": "lines",
         "x": [point[0] for point in duplicates["s_curve"]],
         "y": [point[1] for point in duplicates["s_curve"]],
-        "name": "expected of the bands",
+        "name": "expected",
         "meta": {"role": "muted0"},
         "hovertemplate": "expected %{y:.1%} at %{x}<extra></extra>",
     }
@@ -178,7 +180,7 @@ def duplicates_figure(duplicates: dict[str, Any]) -> dict[str, Any]:
         "x": [(low + high) / 2 for low, high, *_ in bins],
         "y": [hits / pairs for _, _, pairs, hits, *_ in bins],
         "text": [f"{hits} of {pairs}" for _, _, pairs, hits, *_ in bins],
-        "name": "planted copies found",
+        "name": "injected copies found",
         "meta": {"role": "accent"},
         "hovertemplate": "found %{text}, %{y:.1%}<extra></extra>",
     }
@@ -188,31 +190,27 @@ def duplicates_figure(duplicates: dict[str, Any]) -> dict[str, Any]:
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "shapes": [{**threshold, "x0": planted["threshold"], "x1": planted["threshold"]}],
         "xaxis": {"title": {"text": "true Jaccard similarity"}, "range": [0.49, 1.01]},
-        "yaxis": {"title": {"text": "compared"}, "tickformat": ".0%", "range": [-0.03, 1.05]},
+        "yaxis": {"title": {"text": "recall"}, "tickformat": ".0%", "range": [-0.03, 1.05]},
     }
     return {"data": [curve, found], "layout": layout}
 
 
 def chance_of(rows: list[dict[str, Any]]) -> float | None:
-    """The share that guessing reaches, where the notes of the scores state it (`chance 0.250`)."""
+    """Return the score of random guessing, where the notes of the scores state it (`chance 0.250`)."""
     stated = (re.search(r"\bchance ([0-9.]*[0-9])", row["note"]) for row in rows if row["subset"] == "all")
     return next((float(match[1]) for match in stated if match), None)
 
 
-MAIN_METRICS = ("acc", "exact", "f1", "rouge_1", "rouge_2", "rouge_l")
-"""Shares from 0 to 1; the first that a benchmark has is drawn."""
-
-
 def main_metric(rows: list[dict[str, Any]]) -> str | None:
-    """The metric of a benchmark's rows that is drawn, one with values before one without; None where it has no share
-    of right answers."""
+    """Return the main metric of a benchmark's rows, preferring one with values; None where it has none of
+    MAIN_METRICS."""
     measured = {row["metric"] for row in rows if row["value"] is not None}
     present = {row["metric"] for row in rows}
     return next((metric for found in (measured, present) for metric in MAIN_METRICS if metric in found), None)
 
 
 def measure_table(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a BERT or a T5 is measured by: `names` of those that there are, `lines` a source with a cell for each."""
+    """Return the held-out metrics of a BERT or T5 as a table: `names` of the columns, `lines` by source, `notes`."""
     present = [measure for measure in HELDOUT_METRICS if any(line["metric"] == measure.metric for line in lines)]
     by_source: dict[str, dict[str, str]] = {}
     for line in lines:
@@ -224,8 +222,10 @@ def measure_table(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def score_tables(rows: list[dict[str, Any]], gaps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By benchmark: its main metric as lines of shots with a cell for each subset and the gap between leaked and clean
-    items where `gaps` tells it, and all other metrics."""
+    """Return a table for each benchmark: `lines` of its main metric by number of shots, and all `others`.
+
+    A line has a cell for each subset, and the contamination gap (leaked minus clean items) from `gaps`.
+    """
     tested = {(gap["task"], gap["metric"], gap["shots"]): gap for gap in gaps}
     tables: list[dict[str, Any]] = []
     for task in dict.fromkeys(row["task"] for row in rows):

@@ -1,7 +1,7 @@
-"""Charts as SVG text, for places that take pictures and run no script.
+"""Charts as SVG text, for places that show images and run no script.
 
-A picture brings its own background, since the page around it may be light or dark whatever the browser prefers; every
-bar and line carries its number as text, so that nothing hangs on colour.
+A chart has its own background, because the page around it may be light or dark whatever the browser prefers; every bar
+and line has its number as text, so that no information depends on colour.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ PANEL_HEIGHT = 120
 
 SPARK_HEIGHT = 34
 
-MOST_POINTS = 300
+MAX_POINTS = 300
 
-LETTER = 7.0
-"""Pixels of an average letter at the size of labels; SVG text does not wrap or measure itself."""
+CHAR_WIDTH = 7.0
+"""Pixels of an average character of a label; SVG text neither wraps nor measures itself."""
 
 STYLE = """
 text { font: 13px system-ui, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; fill: #1f2328 }
@@ -70,7 +70,7 @@ text { fill: #e6edf3 }
 
 @dataclass(frozen=True)
 class Bar:
-    """One row of a bar chart: parts are (value, role), laid end to end; the note stands to the right."""
+    """One row of a bar chart: parts are (value, role), end to end; the note is shown to their right."""
 
     label: str
     parts: tuple[tuple[float, str], ...]
@@ -79,7 +79,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Curve:
-    """One panel of a curve chart; `format` is that of its numbers; a spark is a flat panel."""
+    """One panel of a curve chart; `format` is the format of its numbers; a spark is a low panel."""
 
     label: str
     x: Sequence[float]
@@ -90,7 +90,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Interval:
-    """A measured share (0 to 1) with its 95% interval, and the share that guessing reaches where it is known."""
+    """A score (0 to 1) with its 95% interval, and the score of chance where it is known."""
 
     label: str
     value: float
@@ -100,24 +100,39 @@ class Interval:
 
 
 def bars(title: str, rows: Sequence[Bar], legend: Sequence[tuple[str, str]] = ()) -> str:
-    """Horizontal bars on one scale; `legend` names the roles of parts, as (role, word)."""
+    """Return horizontal bars on one scale; `legend` has the roles of parts as (role, label)."""
     longest = max((sum(value for value, _ in row.parts) for row in rows), default=0) or 1.0
     top = _top(legend)
     body = [_legend(legend)]
     for number, row in enumerate(rows):
         y = top + number * ROW_HEIGHT
-        body.append(text(LABEL_WIDTH - 10, y + 17, _cut(row.label, LABEL_WIDTH - PADDING - 10), anchor="end"))
+        body.append(text(LABEL_WIDTH - 10, y + 17, _shorten(row.label, LABEL_WIDTH - PADDING - 10), anchor="end"))
         x = float(LABEL_WIDTH)
         for value, role in row.parts:
             width = BAR_WIDTH * value / longest
             body.append(f'<rect class="{role}" x="{x:.1f}" y="{y + 5}" width="{width:.1f}" height="16" rx="2"/>')
             x += width
-        body.append(text(x + 8, y + 17, _cut(row.note, WIDTH - x - 8 - PADDING), role="dim"))
+        body.append(text(x + 8, y + 17, _shorten(row.note, WIDTH - x - 8 - PADDING), role="dim"))
     return card(title, top + len(rows) * ROW_HEIGHT, body)
 
 
+def _legend(entries: Sequence[tuple[str, str]]) -> str:
+    parts = []
+    x = float(PADDING)
+    for role, label in entries:
+        parts.append(f'<rect class="{role}" x="{x:.0f}" y="{PADDING + 25}" width="11" height="11" rx="2"/>')
+        parts.append(text(x + 17, PADDING + 35, label, role="dim"))
+        x += 17 + len(label) * CHAR_WIDTH + 20
+    return "\n".join(parts)
+
+
+def _shorten(content: str, pixels: float) -> str:
+    characters = max(3, int(pixels / CHAR_WIDTH))
+    return content if len(content) <= characters else f"{content[: characters - 1]}…"
+
+
 def curves(title: str, panels: Sequence[Curve], x_label: str) -> str:
-    """Curves above each other over one x axis, each with its first and last value in words."""
+    """Return curves in panels above each other over one x axis, each with its first and last value as text."""
     y = float(_top(()))
     body = []
     for panel in panels:
@@ -140,15 +155,36 @@ def curves(title: str, panels: Sequence[Curve], x_label: str) -> str:
     return card(title, y + 10, body)
 
 
+def _thinned(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
+    """Return at most MAX_POINTS finite points, evenly spread, including the last."""
+    finite = [(float(a), float(b)) for a, b in zip(x, y, strict=True) if abs(b) < float("inf")]
+    if len(finite) <= MAX_POINTS:
+        return finite
+    step = (len(finite) - 1) / (MAX_POINTS - 1)
+    return [finite[round(number * step)] for number in range(MAX_POINTS)]
+
+
+def _path(points: Sequence[tuple[float, float]], y: float, height: float, low: float, high: float) -> str:
+    start, end = points[0][0], points[-1][0]
+    across = (WIDTH - PADDING - 60 - LABEL_WIDTH) / ((end - start) or 1.0)
+    up = height / ((high - low) or 1.0)
+    places = (f"{LABEL_WIDTH + (a - start) * across:.1f},{y + height - (b - low) * up:.1f}" for a, b in points)
+    return f'<polyline class="line" points="{" ".join(places)}"/>'
+
+
+def _rule(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="rule" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
 def intervals(title: str, rows: Sequence[Interval]) -> str:
-    """Shares as points with their intervals on an axis from 0 to 100%; a tall grey tick is what guessing reaches."""
+    """Return scores as points with their intervals on an axis from 0 to 100%; a grey tick marks chance."""
     top = _top(())
     body = []
     for number, row in enumerate(rows):
         y = top + number * ROW_HEIGHT
         middle = y + 13
         low, high = max(0.0, row.value - row.error), min(1.0, row.value + row.error)
-        body.append(text(LABEL_WIDTH - 10, y + 17, _cut(row.label, LABEL_WIDTH - PADDING - 10), anchor="end"))
+        body.append(text(LABEL_WIDTH - 10, y + 17, _shorten(row.label, LABEL_WIDTH - PADDING - 10), anchor="end"))
         body.append(_rule(LABEL_WIDTH, middle, LABEL_WIDTH + BAR_WIDTH, middle))
         if row.chance is not None:
             x = LABEL_WIDTH + BAR_WIDTH * row.chance
@@ -156,9 +192,9 @@ def intervals(title: str, rows: Sequence[Interval]) -> str:
         ends = (LABEL_WIDTH + BAR_WIDTH * low, LABEL_WIDTH + BAR_WIDTH * high)
         body.append(f'<line class="mark" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="{middle}" y2="{middle}"/>')
         body.append(f'<circle class="main" cx="{LABEL_WIDTH + BAR_WIDTH * row.value:.1f}" cy="{middle}" r="5"/>')
-        words = f"{row.value:.0%} ± {row.error:.0%}"
-        words += f", chance {row.chance:.0%}" if row.chance is not None else ""
-        body.append(text(LABEL_WIDTH + BAR_WIDTH + 12, y + 17, f"{words}{row.note}", role="dim"))
+        value = f"{row.value:.0%} ± {row.error:.0%}"
+        value += f", chance {row.chance:.0%}" if row.chance is not None else ""
+        body.append(text(LABEL_WIDTH + BAR_WIDTH + 12, y + 17, f"{value}{row.note}", role="dim"))
     y = top + len(rows) * ROW_HEIGHT
     for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
         body.append(text(LABEL_WIDTH + BAR_WIDTH * share, y + 14, f"{share:.0%}", role="dim", anchor=anchor))
@@ -166,7 +202,7 @@ def intervals(title: str, rows: Sequence[Interval]) -> str:
 
 
 def card(title: str, height: float, body: Sequence[str]) -> str:
-    """A whole picture: the elements of `body` on a background, below a title; `height` is theirs, in pixels."""
+    """Return a whole SVG: the elements of `body`, `height` pixels high, on a background below a title."""
     tall = round(height + PADDING)
     return "\n".join(
         [
@@ -181,47 +217,11 @@ def card(title: str, height: float, body: Sequence[str]) -> str:
     )
 
 
+def text(x: float, y: float, content: str, role: str = "", anchor: str = "start") -> str:
+    """Return one line of text with its baseline at `y`."""
+    attribute = f' class="{role}"' if role else ""
+    return f'<text{attribute} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(content)}</text>'
+
+
 def _top(legend: Sequence[tuple[str, str]]) -> int:
     return PADDING + (52 if legend else 28)
-
-
-def _legend(entries: Sequence[tuple[str, str]]) -> str:
-    parts = []
-    x = float(PADDING)
-    for role, word in entries:
-        parts.append(f'<rect class="{role}" x="{x:.0f}" y="{PADDING + 25}" width="11" height="11" rx="2"/>')
-        parts.append(text(x + 17, PADDING + 35, word, role="dim"))
-        x += 17 + len(word) * LETTER + 20
-    return "\n".join(parts)
-
-
-def text(x: float, y: float, words: str, role: str = "", anchor: str = "start") -> str:
-    """Words on one line, whose letters stand on `y`."""
-    marks = f' class="{role}"' if role else ""
-    return f'<text{marks} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
-
-
-def _rule(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line class="rule" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-
-
-def _path(points: Sequence[tuple[float, float]], y: float, height: float, low: float, high: float) -> str:
-    start, end = points[0][0], points[-1][0]
-    across = (WIDTH - PADDING - 60 - LABEL_WIDTH) / ((end - start) or 1.0)
-    up = height / ((high - low) or 1.0)
-    places = (f"{LABEL_WIDTH + (a - start) * across:.1f},{y + height - (b - low) * up:.1f}" for a, b in points)
-    return f'<polyline class="line" points="{" ".join(places)}"/>'
-
-
-def _thinned(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
-    """At most MOST_POINTS finite points, evenly spread, the last among them."""
-    finite = [(float(a), float(b)) for a, b in zip(x, y, strict=True) if abs(b) < float("inf")]
-    if len(finite) <= MOST_POINTS:
-        return finite
-    step = (len(finite) - 1) / (MOST_POINTS - 1)
-    return [finite[round(number * step)] for number in range(MOST_POINTS)]
-
-
-def _cut(words: str, pixels: float) -> str:
-    letters = max(3, int(pixels / LETTER))
-    return words if len(words) <= letters else f"{words[: letters - 1]}…"

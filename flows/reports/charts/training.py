@@ -1,9 +1,4 @@
-"""The curves of a training run as a plain Plotly figure, painted as those of `charts`.
-
-What happened to a training, as marks on its loss.
-
-How fast a training went: tokens a second and, where the machine's peak is known, the share of it that was used.
-"""
+"""Plotly figures of a training: loss, gradient norm and learning rate with event markers, and training speed."""
 
 import html
 import json
@@ -16,22 +11,42 @@ import pyarrow.compute as pc
 
 from model.checkpoint.metrics import final_rows
 
-MOST_POINTS = 1500
+MAX_POINTS = 1500
 
 PANELS = (("loss", "y", "loss"), ("grad_norm", "y2", "gradient norm"), ("lr", "y3", "learning rate"))
 """Column of METRICS, axis, title; the n-th panel has the n-th colour."""
 
-TERMS = (
-    ("masked_loss", "y", "hidden tokens", "series1"),
-    ("next_loss", "y", "sentence pairs", "series2"),
-    ("masked_accuracy", "y4", "hidden tokens told", "series1"),
-    ("next_accuracy", "y4", "pairs told", "series2"),
+BERT_TERMS = (
+    ("masked_loss", "y", "loss, masked tokens", "series1"),
+    ("next_loss", "y", "loss, sentence pairs", "series2"),
+    ("masked_accuracy", "y4", "accuracy, masked tokens", "series1"),
+    ("next_accuracy", "y4", "accuracy, sentence pairs", "series2"),
 )
-"""Of a BERT, whose loss is a sum of two: column, axis, title, colour."""
+"""Columns that only a BERT has, whose loss is a sum of two terms: column, axis, title, colour."""
 
 DOMAINS = {"y": (0.5, 1.0), "y2": (0.25, 0.44), "y3": (0.0, 0.19)}
 
 DOMAINS_WITH_TERMS = {"y": (0.62, 1.0), "y4": (0.4, 0.57), "y2": (0.2, 0.35), "y3": (0.0, 0.15)}
+
+KINDS = (
+    ("spike", "spike, skipped", "triangle-up", "series2"),
+    ("rollback", "rollback", "triangle-left", "bad"),
+    ("skipped_step", "non-finite step", "x", "bad"),
+    ("overflow", "overflow", "triangle-down", "muted0"),
+    ("intervention", "intervention", "star", "series2"),
+    ("resume", "resumed", "circle-open", "series1"),
+    ("fewer_ranks", "fewer ranks", "square-open", "series1"),
+    ("damaged_checkpoint", "damaged checkpoint", "diamond", "bad"),
+)
+"""Kind of event, its title in the chart, symbol, colour."""
+
+MAX_MARKS = 200
+"""Markers of one kind; more would overlap."""
+
+MAX_VALUE_CHARS = 160
+"""Characters of a value in the hover text."""
+
+HIDDEN_DETAILS = ("pid",)
 
 
 def training_figure(
@@ -42,28 +57,25 @@ def training_figure(
     held_out: float | None = None,
     validation: pa.Table | None = None,
 ) -> dict[str, Any]:
-    """Loss (nats), gradient norm and learning rate over tokens read, in three panels with one x axis.
+    """Return loss (nats), gradient norm and learning rate over tokens read, in three panels with one x axis.
 
-    `bytes_per_token` of the text that was read adds an axis of bits per byte to the loss, on which `held_out` is
-    marked: what the trained model takes for held-out text. `validation` (VALIDATION) adds what it took for some of it
-    on the way, the plain mean of the sources.
-
-    Of a BERT the first panel has both terms of the loss besides, and a fourth the shares that it tells rightly. Pale
-    lines are attempts that the guard went back from; marks on the loss are what happened (`event_marks`).
+    `bytes_per_token` of the training text adds an axis of bits per byte to the loss, which shows `held_out`, the bits
+    per byte of the trained model on held-out text, and those of the table `validation` during training (unweighted mean
+    of the sources). For a BERT the first panel also has both terms of the loss, and a fourth panel the accuracies. Pale
+    lines are attempts that the guard rolled back; markers on the loss are events (`event_marks`).
     """
     kept = final_rows(metrics, steps)
     traces = [(*panel, f"series{number}") for number, panel in enumerate(PANELS)]
     has_terms = "masked_loss" in metrics.column_names and metrics.column("masked_loss").null_count < metrics.num_rows
-    traces += TERMS if has_terms else ()
+    traces += BERT_TERMS if has_terms else ()
     data = [
-        _line(rows, name, axis, f"{title}, abandoned", "muted1")
-        for rows in _abandoned(metrics, kept)
+        _line(rows, name, axis, f"{title}, rolled back", "muted1")
+        for rows in _rolled_back(metrics, kept)
         for name, axis, title in PANELS
     ]
     data += [_line(kept, name, axis, title, role) for name, axis, title, role in traces]
     marks = event_marks(events, metrics)
-    on_the_way = _bits_on_the_way(validation, kept)
-    scale = _bits_axis(data, bytes_per_token, held_out, on_the_way)
+    scale = _bits_axis(data, bytes_per_token, held_out, _validation_bits(validation, kept))
     domains = DOMAINS_WITH_TERMS if has_terms else DOMAINS
     layout = {
         "height": 580 if has_terms else 460,
@@ -82,71 +94,12 @@ def training_figure(
         },
     }
     if has_terms:
-        layout["yaxis4"] = {"title": {"text": "told"}, "domain": [*domains["y4"]], "nticks": 4, "tickformat": ".0%"}
+        layout["yaxis4"] = {"title": {"text": "accuracy"}, "domain": [*domains["y4"]], "nticks": 4, "tickformat": ".0%"}
     if scale is not None:
         held_out_traces, layout["yaxis5"], layout["yaxis"]["range"] = scale
         layout["yaxis5"]["domain"] = layout["yaxis"]["domain"]
         data += held_out_traces
     return {"data": data + marks, "layout": layout}
-
-
-def _bits_on_the_way(validation: pa.Table | None, kept: pa.Table) -> list[tuple[int, float]]:
-    """(tokens read, bits per byte) of held-out rows, for the steps that lead to the weights."""
-    if validation is None:
-        return []
-    columns = (kept.column(name).to_pylist() for name in ("step", "attempt", "tokens"))
-    tokens = {(step, attempt): read for step, attempt, read in zip(*columns, strict=True)}
-    by_step: dict[tuple[int, int], list[float]] = {}
-    for row in validation.to_pylist():
-        if row["bits_per_byte"] is not None and (row["step"], row["attempt"]) in tokens:
-            by_step.setdefault((row["step"], row["attempt"]), []).append(row["bits_per_byte"])
-    return sorted((tokens[key], sum(values) / len(values)) for key, values in by_step.items())
-
-
-def _bits_axis(
-    data: list[dict[str, Any]],
-    bytes_per_token: float | None,
-    held_out: float | None,
-    on_the_way: list[tuple[int, float]],
-) -> tuple[list[dict[str, Any]], dict[str, Any], list[float]] | None:
-    """What held-out text took, its axis, and the range of the loss beside which that stands; None where nothing stands
-    on it, for Plotly draws no such axis."""
-    losses = [value for trace in data if trace["yaxis"] == "y" for value in trace["y"] if value is not None]
-    found = [value for _, value in on_the_way] + ([] if held_out is None else [held_out])
-    if bytes_per_token is None or not found or not losses:
-        return None
-    bits = 1 / (math.log(2) * bytes_per_token)
-    low, high = min(*losses, min(found) / bits), max(*losses, max(found) / bits)
-    margin = 0.06 * (high - low) or 0.1
-    span = [low - margin, high + margin]
-    common = {
-        "type": "scatter",
-        "yaxis": "y5",
-        "showlegend": True,
-        "meta": {"role": "good"},
-        "hovertemplate": "held-out text: %{y:.3f} bits per byte<extra></extra>",
-    }
-    traces: list[dict[str, Any]] = []
-    if on_the_way:
-        x, y = ([point[place] for point in on_the_way] for place in (0, 1))
-        traces.append({**common, "mode": "lines+markers", "x": x, "y": y, "name": "held-out rows on the way"})
-    if held_out is not None:
-        last = max(place for trace in data for place in trace["x"])
-        mark = {"marker": {"symbol": "diamond", "size": 11}, "name": "held-out text"}
-        traces.append({**common, "mode": "markers", "x": [last], "y": [held_out], **mark})
-    axis = {
-        "title": {"text": "bits per byte"},
-        "overlaying": "y",
-        # Ticks in step with those of the loss would be crooked numbers.
-        "tickmode": "auto",
-        "side": "right",
-        "range": [bits * edge for edge in span],
-        "showgrid": False,
-        "zeroline": False,
-        "nticks": 6,
-        "tickformat": ".2~f",
-    }
-    return traces, axis, span
 
 
 def _line(rows: pa.Table, name: str, axis: str, title: str, role: str) -> dict[str, Any]:
@@ -166,8 +119,8 @@ def _line(rows: pa.Table, name: str, axis: str, title: str, role: str) -> dict[s
     }
 
 
-def _abandoned(metrics: pa.Table, kept: pa.Table) -> list[pa.Table]:
-    """Rows of METRICS that lead to no weights, by their attempt."""
+def _rolled_back(metrics: pa.Table, kept: pa.Table) -> list[pa.Table]:
+    """Return the rows of METRICS that are not in the weights, a table for each attempt."""
     if "attempt" not in metrics.column_names:
         return []
     last = dict(zip(kept.column("step").to_pylist(), kept.column("attempt").to_pylist(), strict=True))
@@ -177,67 +130,106 @@ def _abandoned(metrics: pa.Table, kept: pa.Table) -> list[pa.Table]:
     return [rest.filter(pc.equal(attempts, attempt)) for attempt in sorted(set(attempts.to_pylist()))]
 
 
+def _bits_axis(
+    data: list[dict[str, Any]],
+    bytes_per_token: float | None,
+    held_out: float | None,
+    validation: list[tuple[int, float]],
+) -> tuple[list[dict[str, Any]], dict[str, Any], list[float]] | None:
+    """Return traces of held-out text, their axis, and the matching range of the loss axis.
+
+    None without held-out text, because Plotly does not draw an axis without traces.
+    """
+    losses = [value for trace in data if trace["yaxis"] == "y" for value in trace["y"] if value is not None]
+    found = [value for _, value in validation] + ([] if held_out is None else [held_out])
+    if bytes_per_token is None or not found or not losses:
+        return None
+    bits = 1 / (math.log(2) * bytes_per_token)
+    low, high = min(*losses, min(found) / bits), max(*losses, max(found) / bits)
+    margin = 0.06 * (high - low) or 0.1
+    span = [low - margin, high + margin]
+    common = {
+        "type": "scatter",
+        "yaxis": "y5",
+        "showlegend": True,
+        "meta": {"role": "good"},
+        "hovertemplate": "held-out text: %{y:.3f} bits per byte<extra></extra>",
+    }
+    traces: list[dict[str, Any]] = []
+    if validation:
+        x, y = ([point[index] for point in validation] for index in (0, 1))
+        traces.append({**common, "mode": "lines+markers", "x": x, "y": y, "name": "validation"})
+    if held_out is not None:
+        last = max(place for trace in data for place in trace["x"])
+        mark = {"marker": {"symbol": "diamond", "size": 11}, "name": "held-out text"}
+        traces.append({**common, "mode": "markers", "x": [last], "y": [held_out], **mark})
+    axis = {
+        "title": {"text": "bits per byte"},
+        "overlaying": "y",
+        # Ticks aligned with those of the loss would not be round numbers.
+        "tickmode": "auto",
+        "side": "right",
+        "range": [bits * edge for edge in span],
+        "showgrid": False,
+        "zeroline": False,
+        "nticks": 6,
+        "tickformat": ".2~f",
+    }
+    return traces, axis, span
+
+
+def _validation_bits(validation: pa.Table | None, kept: pa.Table) -> list[tuple[int, float]]:
+    """Return (tokens read, bits per byte) of each validation whose step is in the weights."""
+    if validation is None:
+        return []
+    columns = (kept.column(name).to_pylist() for name in ("step", "attempt", "tokens"))
+    tokens = {(step, attempt): read for step, attempt, read in zip(*columns, strict=True)}
+    by_step: dict[tuple[int, int], list[float]] = {}
+    for row in validation.to_pylist():
+        if row["bits_per_byte"] is not None and (row["step"], row["attempt"]) in tokens:
+            by_step.setdefault((row["step"], row["attempt"]), []).append(row["bits_per_byte"])
+    return sorted((tokens[key], sum(values) / len(values)) for key, values in by_step.items())
+
+
 def thin(count: int) -> np.ndarray:
-    """At most MOST_POINTS indices of `count`, evenly spread, the last one among them."""
-    return np.unique(np.linspace(0, max(0, count - 1), min(count, MOST_POINTS)).round().astype(np.int64))
+    """Return at most MAX_POINTS indices of `count`, evenly spread, including the last."""
+    return np.unique(np.linspace(0, max(0, count - 1), min(count, MAX_POINTS)).round().astype(np.int64))
 
 
 def plain(values: np.ndarray) -> list[float | None]:
-    """JSON has no infinities: a step without a finite value is a gap in the line."""
+    """Return values as JSON allows: a non-finite value becomes None, which is a gap in the line."""
     return [float(value) if np.isfinite(value) else None for value in values]
 
 
-KINDS = (
-    ("spike", "spike, left out", "triangle-up", "series2"),
-    ("rollback", "rollback", "triangle-left", "bad"),
-    ("skipped_step", "non-finite step", "x", "bad"),
-    ("overflow", "overflow", "triangle-down", "muted0"),
-    ("intervention", "intervention", "star", "series2"),
-    ("resume", "resumed", "circle-open", "series1"),
-    ("fewer_ranks", "fewer ranks", "square-open", "series1"),
-    ("damaged_checkpoint", "damaged checkpoint", "diamond", "bad"),
-)
-"""Kind of EVENTS, how the chart names it, symbol, colour."""
-
-MOST_MARKS = 200
-"""Of each kind; more lie on each other."""
-
-MOST_LETTERS = 160
-"""Of a value that the hover text shows."""
-
-UNTOLD = ("pid",)
-"""Details that say nothing to a reader."""
-
-
 def event_marks(events: pa.Table, metrics: pa.Table) -> list[dict[str, Any]]:
-    """A trace for each kind of event that there was; its hover text tells step, attempt and details.
+    """Return a trace of markers for each kind of event, with step, attempt and details as hover text.
 
-    An event stands where its step's loss is, or the last finite one before it; none where no loss is finite.
+    A marker is at the loss of its step, or at the last finite loss before. Empty where no loss is finite.
     """
     losses = metrics.column("loss").to_numpy()
     if not np.isfinite(losses).any():
         return []
     steps, tokens = (metrics.column(name).to_numpy() for name in ("step", "tokens"))
     attempts = metrics.column("attempt").to_numpy() if "attempt" in metrics.column_names else np.zeros_like(steps)
-    told = events.to_pylist()
+    all_rows = events.to_pylist()
     traces = []
     for kind, title, symbol, role in KINDS:
-        rows = [row for row in told if row["kind"] == kind]
+        rows = [row for row in all_rows if row["kind"] == kind]
         if not rows:
             continue
-        shown = [rows[place] for place in np.linspace(0, len(rows) - 1, min(len(rows), MOST_MARKS)).astype(int)]
+        shown = [rows[index] for index in np.linspace(0, len(rows) - 1, min(len(rows), MAX_MARKS)).astype(int)]
         x, y = [], []
         for row in shown:
-            place = _row_of(row, steps, attempts)
-            x.append(int(tokens[place]))
-            y.append(_finite(losses, place))
+            index = _metrics_row(row, steps, attempts)
+            x.append(int(tokens[index]))
+            y.append(_last_finite(losses, index))
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
                 "x": x,
                 "y": y,
-                "text": [_told(row) for row in shown],
+                "text": [_hover_text(row) for row in shown],
                 "customdata": [row["step"] for row in shown],
                 "name": title if len(rows) == 1 else f"{title} ({len(rows)})",
                 "marker": {"symbol": symbol, "size": 9},
@@ -248,39 +240,40 @@ def event_marks(events: pa.Table, metrics: pa.Table) -> list[dict[str, Any]]:
     return traces
 
 
-def _row_of(event: dict[str, Any], steps: np.ndarray, attempts: np.ndarray) -> int:
-    """The event's own row of METRICS, or the last of its attempt or an earlier one before it."""
+def _metrics_row(event: dict[str, Any], steps: np.ndarray, attempts: np.ndarray) -> int:
+    """Return the index of the event's row of METRICS, or of the last row before it in its or an earlier attempt."""
     before = np.flatnonzero((steps <= event["step"]) & (attempts <= event["attempt"]))
     if not before.size:
         return 0
     return int(before[np.lexsort((steps[before], attempts[before] * (steps[before] == event["step"])))[-1]])
 
 
-def _finite(losses: np.ndarray, place: int) -> float:
+def _last_finite(losses: np.ndarray, index: int) -> float:
     finite = np.flatnonzero(np.isfinite(losses))
-    earlier = finite[finite <= place]
+    earlier = finite[finite <= index]
     return float(losses[earlier[-1] if earlier.size else finite[0]])
 
 
-def _told(event: dict[str, Any]) -> str:
-    """Lines of text: plotly reads what looks like HTML in them as such."""
+def _hover_text(event: dict[str, Any]) -> str:
+    """Return the lines of the hover text, escaped because Plotly interprets HTML in them."""
     where = f"step {event['step']:,}" + (f", attempt {event['attempt']}" if event["attempt"] else "")
     lines = [where]
     if event["positions"]:
         lines.append(f"positions {min(event['positions']):,} to {max(event['positions']) + 1:,} of ORDER")
-    lines += [f"{name}: {_cut(value)}" for name, value in json.loads(event["detail"]).items() if name not in UNTOLD]
+    details = json.loads(event["detail"])
+    lines += [f"{name}: {_format_value(value)}" for name, value in details.items() if name not in HIDDEN_DETAILS]
     return "<br>".join(html.escape(line, quote=False) for line in lines)
 
 
-def _cut(value: Any) -> str:
-    words = value if isinstance(value, str) else json.dumps(value)
-    return words if len(words) <= MOST_LETTERS else f"{words[: MOST_LETTERS - 1]}…"
+def _format_value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 1]}…"
 
 
 def speed_figure(perf: pa.Table, metrics: pa.Table) -> dict[str, Any] | None:
-    """Tokens of text a second over tokens read, and model FLOPs utilisation below; None without a step.
+    """Return tokens per second over tokens read, with model FLOPs utilisation below; None without a step.
 
-    `metrics` gives the tokens that were read at each step and attempt of `perf`.
+    `metrics` has the tokens read at each step and attempt of `perf`.
     """
     if not perf.num_rows or not metrics.num_rows:
         return None
@@ -296,7 +289,7 @@ def speed_figure(perf: pa.Table, metrics: pa.Table) -> dict[str, Any] | None:
     x = [tokens for tokens, _ in chosen]
     kept = perf.take(pa.array([number for _, number in chosen], pa.int64()))
     has_peak = kept.column("mfu").null_count < kept.num_rows
-    panels = [("tokens_s", "y", "tokens a second", ".3s", "series1")]
+    panels = [("tokens_s", "y", "tokens per second", ".3s", "series1")]
     panels += [("mfu", "y2", "model FLOPs utilisation", ".1%", "accent")] if has_peak else []
     data = [
         {
@@ -322,7 +315,7 @@ def speed_figure(perf: pa.Table, metrics: pa.Table) -> dict[str, Any] | None:
             "nticks": 6,
         },
         "yaxis": {
-            "title": {"text": "tokens a second"},
+            "title": {"text": "tokens per second"},
             "rangemode": "tozero",
             "tickformat": "~s",
             "domain": [0.55, 1] if has_peak else [0, 1],
@@ -334,7 +327,7 @@ def speed_figure(perf: pa.Table, metrics: pa.Table) -> dict[str, Any] | None:
 
 
 def _rows(table: pa.Table, *more: str) -> list[tuple[int, ...]]:
-    """(step, attempt, ...) of each row."""
+    """Return (step, attempt, ...) of each row."""
     attempts = table.column("attempt").to_pylist() if "attempt" in table.column_names else [0] * table.num_rows
     return list(
         zip(table.column("step").to_pylist(), attempts, *(table.column(n).to_pylist() for n in more), strict=True)
@@ -342,5 +335,5 @@ def _rows(table: pa.Table, *more: str) -> list[tuple[int, ...]]:
 
 
 def _floats(table: pa.Table, name: str) -> np.ndarray:
-    """f64 of a column; nulls are not-a-number."""
+    """Return a column as float64; nulls are NaN."""
     return np.array([np.nan if value is None else value for value in table.column(name).to_pylist()], dtype=np.float64)

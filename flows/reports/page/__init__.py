@@ -1,8 +1,8 @@
-"""The run page: one self-contained HTML file made from a run's artifacts and its record; no stage knows of it.
+"""The run page: one self-contained HTML file made from a run's artifacts and its record.
 
-`writing.py` writes it, `view.py` gathers what it shows, `rendering.py` fills `template.html` and its `sections/`. Each
-`*_chart.py` makes one plain Plotly figure; `draw.js` paints it in the colours of `style.css`. `examples.py`,
-`clusters.py`, `steps.py` and `fates.py` look up documents.
+`page.py` collects what the page shows and writes it; `render.py` fills `template.html` and its `sections/`.
+`examples.py` and `sections.py` look up documents. Figures come from `flows.reports.charts`; `draw.js` draws them in the
+colours of `style.css`.
 """
 
 from flows.reports.page.page import write_page, write_run_page

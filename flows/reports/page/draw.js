@@ -1,4 +1,4 @@
-// Draws every figure of the page in the colours of the page, again when the system turns dark or light, and for print.
+// Draw every figure in the colours of the page; redraw for a change between light and dark, and for print.
 (function () {
   "use strict";
   var packed = document.getElementById("plotly");
@@ -67,14 +67,14 @@
     delete figure.layout.height;
     figure.layout.autosize = !width;
     if (width) figure.layout.width = width;
-    // Sankey does not take a change of its nodes from one drawing to the next.
+    // Plotly does not update the nodes of an existing Sankey diagram.
     if (figure.data[0].type === "sankey") Plotly.purge(place);
     Plotly.react(place, figure.data, figure.layout, { responsive: true, displayModeBar: false });
     if (!drawn[place.id] && place.id === "figure-training") place.on("plotly_click", chosen);
     drawn[place.id] = narrow ? "narrow" : "wide";
   }
 
-  // From a point of the loss to what that step read, or to the command that tells it.
+  // From a point of the loss to the documents that its step read, or to the command that shows them.
   function chosen(event) {
     var point = event.points.find(function (one) { return one.customdata !== undefined; });
     var steps = document.getElementById("steps");
@@ -114,7 +114,7 @@
   }
 
   function start() {
-    // What is in sight comes first; the rest follows while nothing else happens, so that all is there to be printed.
+    // Visible figures are drawn first; the others follow when the browser is idle, so that all can be printed.
     var sight = new IntersectionObserver(function (entries) {
       entries.forEach(function (entry) {
         if (!entry.isIntersecting) return;

@@ -1,12 +1,8 @@
-"""Texts that show what a run removed: a few documents for each rule, a few leaks with their surroundings, and records
-that could not be read.
+"""Look up the example documents of the run page: removed documents, leaked passages, rejected records, and histories.
 
-Documents are chosen by their id, which is a hash: the choice is even and the same every time. Part i of a stage holds
-the documents of part i of its parent, so that a text is looked up in one part, and only some parts are opened.
-
-Beginnings of documents as the page shows them: it is made to be shown around.
-
-What became of the documents that the page shows, as `bessemer data history` tells it.
+Documents are chosen by the smallest id, which is a hash, so the choice is uniform and reproducible. Part i of a stage
+holds the documents of part i of its parent, so a text is looked up in one part, and only some parts are opened.
+Excerpts are shown without personal data, because pages are shared.
 """
 
 import heapq
@@ -27,25 +23,27 @@ from tasks.clean.edits.pii import mask_emails, mask_ip_addresses, mask_payment_c
 
 PARENT = {"clean": "sample", "dedup": "clean", "decontaminate": "dedup"}
 
-PER_RULE = 10
+EXAMPLES_PER_RULE = 10
 
-PER_BENCHMARK = 4
+LEAKS_PER_BENCHMARK = 4
 
 EXCERPT_CHARS = 400
 
-AROUND_CHARS = 160
+CONTEXT_CHARS = 160
+"""Characters shown before and after a leaked passage."""
 
-SHOWN = ("drop", "cut")
+SHOWN_ACTIONS = ("drop", "cut")
 
-MOST_REJECTED = 20
+MAX_REJECTED = 20
 
 NUMBER = re.compile(r"(?<![\w-])\d[\d,.]*")
 
-Key = tuple[bytes, int]
+MAX_DOCUMENT_BYTES = 4_000_000_000
+"""Bytes of documents up to which documents are looked up: a lookup reads all tables, and may take seconds only."""
 
 
 def removals(artifacts: dict[str, Artifact]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
-    """(stage, action, rule) -> documents that the rule dropped or cut, with value, limit, evidence and an excerpt."""
+    """Return, by (stage, action, rule), documents that the rule dropped or cut: value, limit, evidence, excerpt."""
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for stage, parent in PARENT.items():
         if stage not in artifacts or parent not in artifacts:
@@ -72,17 +70,19 @@ def _chosen_rows(artifact: Artifact) -> dict[tuple[str, str], list[dict[str, Any
     chosen: dict[tuple[str, str], dict[bytes, dict[str, Any]]] = {}
     for part, path in sample_parts(artifact.files("ledger")):
         ledger = read_table(path)
-        ledger = ledger.filter(pc.is_in(ledger.column("action"), value_set=pa.array(SHOWN)))
+        ledger = ledger.filter(pc.is_in(ledger.column("action"), value_set=pa.array(SHOWN_ACTIONS)))
         for row in ledger.to_pylist():
             rows = chosen.setdefault((row["action"], row["rule"]), {})
             rows.setdefault(row["doc_id"], {**row, "part": part})
-            if len(rows) > 64 * PER_RULE:
-                chosen[row["action"], row["rule"]] = {key: rows[key] for key in heapq.nsmallest(PER_RULE, rows)}
-    return {rule: [rows[key] for key in heapq.nsmallest(PER_RULE, rows)] for rule, rows in chosen.items()}
+            if len(rows) > 64 * EXAMPLES_PER_RULE:
+                chosen[row["action"], row["rule"]] = {
+                    key: rows[key] for key in heapq.nsmallest(EXAMPLES_PER_RULE, rows)
+                }
+    return {rule: [rows[key] for key in heapq.nsmallest(EXAMPLES_PER_RULE, rows)] for rule, rows in chosen.items()}
 
 
-def _texts(parent: Artifact, wanted: set[Key]) -> dict[bytes, tuple[str, str]]:
-    """doc_id -> (source, text) of documents of `parent`, given as (doc_id, part)."""
+def _texts(parent: Artifact, wanted: set[tuple[bytes, int]]) -> dict[bytes, tuple[str, str]]:
+    """Return, by doc_id, (source, text) of the documents of `parent` given as (doc_id, part)."""
     files = parent.files("documents")
     found: dict[bytes, tuple[str, str]] = {}
     for part in sorted({part for _, part in wanted}):
@@ -95,7 +95,7 @@ def _texts(parent: Artifact, wanted: set[Key]) -> dict[bytes, tuple[str, str]]:
 
 
 def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, str]:
-    """doc_id -> path and record, looked for in some parts of the sample."""
+    """Return, by doc_id, path and record of the documents found in some parts of the sample."""
     ids = pa.array(sorted(wanted), pa.binary(16))
     found: dict[bytes, str] = {}
     for _, path in sample_parts(sample.files("documents")):
@@ -106,7 +106,7 @@ def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, str]:
 
 
 def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[dict[str, Any]]]:
-    """Benchmark -> leaked items with the document's text before, at and after the leak."""
+    """Return, by benchmark, leaked items with the document's text before, in and after the leak."""
     if "decontaminate" not in artifacts or "dedup" not in artifacts:
         return {}
     table = artifacts["decontaminate"].table("leaks")
@@ -114,7 +114,7 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[dict[str, 
     by_benchmark: dict[str, dict[str, dict[str, Any]]] = {}
     for row in sorted(table.to_pylist(), key=lambda row: (row["doc_id"], row["start"])):
         of_benchmark = by_benchmark.setdefault(row["benchmark"], {})
-        if len(of_benchmark) < PER_BENCHMARK:
+        if len(of_benchmark) < LEAKS_PER_BENCHMARK:
             of_benchmark.setdefault(row["item_id"], row)
     chosen = [row for rows in by_benchmark.values() for row in rows.values()]
     texts = _texts_anywhere(artifacts["dedup"], {row["doc_id"] for row in chosen})
@@ -127,16 +127,21 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[dict[str, 
                 **{key: row[key] for key in ("item_id", "form", "matched", "total", "remains")},
                 "doc_id": row["doc_id"].hex(),
                 "source": source,
-                "before": raw[: row["start"]].decode(errors="ignore")[-AROUND_CHARS:],
+                "before": raw[: row["start"]].decode(errors="ignore")[-CONTEXT_CHARS:],
                 "leak": clip(raw[row["start"] : row["end"]].decode(errors="ignore"), EXCERPT_CHARS),
-                "after": raw[row["end"] :].decode(errors="ignore")[:AROUND_CHARS],
+                "after": raw[row["end"] :].decode(errors="ignore")[:CONTEXT_CHARS],
             }
         )
     return found
 
 
+def _texts_anywhere(parent: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[str, str]]:
+    count = len(parent.files("documents"))
+    return _texts(parent, {(doc_id, part) for doc_id in wanted for part in range(count)}) if wanted else {}
+
+
 def rejected(artifacts: dict[str, Artifact]) -> dict[str, Any]:
-    """Records that sampling could not read: `reasons` (their numbers left out) by how many, and the first `records`."""
+    """Return the records that sampling could not read: counts by `reasons` (without numbers), and some `records`."""
     if "sample" not in artifacts:
         return {}
     reasons: Counter[str] = Counter()
@@ -145,46 +150,40 @@ def rejected(artifacts: dict[str, Artifact]) -> dict[str, Any]:
         table = read_table(path)
         for reason in table.column("reason").to_pylist():
             reasons[NUMBER.sub("…", reason)] += 1
-        for row in table.slice(0, MOST_REJECTED - len(records)).to_pylist():
+        for row in table.slice(0, MAX_REJECTED - len(records)).to_pylist():
             records.append({**row, "excerpt": clip(row["excerpt"], EXCERPT_CHARS)})
-    return {"reasons": reasons.most_common(MOST_REJECTED), "records": records, "count": reasons.total()}
-
-
-def _texts_anywhere(parent: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[str, str]]:
-    count = len(parent.files("documents"))
-    return _texts(parent, {(doc_id, part) for doc_id in wanted for part in range(count)}) if wanted else {}
+    return {"reasons": reasons.most_common(MAX_REJECTED), "records": records, "count": reasons.total()}
 
 
 def clip(text: str, characters: int) -> str:
-    """The beginning of a text, without personal data."""
+    """Return the beginning of a text, without personal data."""
     shown = masked(text[: 2 * characters])
     return shown if len(shown) <= characters else shown[:characters] + "…"
 
 
 def masked(text: str) -> str:
-    """The text without addresses of mail and machines, phone and card numbers."""
+    """Mask e-mail and IP addresses, phone and card numbers."""
     for mask in (mask_emails, mask_ip_addresses, mask_phones, mask_payment_cards):
         text = mask(text, DocumentContext())
     return text
 
 
-MOST_BYTES = 4_000_000_000
-"""Of documents: telling their lives means reading the tables of all, and the page is not worth more than seconds."""
+def document_histories(
+    record: dict[str, Any], artifacts: dict[str, Artifact], doc_ids: list[bytes]
+) -> dict[str, dict[str, Any]]:
+    """Return, by hexadecimal id, `events` as (stage, text) in pipeline order, and the `outcome`.
 
-
-def fates_of(record: dict[str, Any], artifacts: dict[str, Artifact], doc_ids: list[bytes]) -> dict[str, dict[str, Any]]:
-    """Hexadecimal id -> `events` as (stage, words) in the order of the road, and the `fate`; empty for runs with more
-    text than the page may read."""
+    Empty for runs with more than MAX_DOCUMENT_BYTES of documents.
+    """
     if "sample" not in artifacts or not doc_ids:
         return {}
     sizes = (file.bytes for file in artifacts["sample"].records if file.table == "documents")
-    if sum(sizes) > MOST_BYTES:
+    if sum(sizes) > MAX_DOCUMENT_BYTES:
         return {}
-    lives = histories_of(artifacts, doc_ids, ended=state_of(record) != RUNNING)
     return {
         life.doc_id: {
             "events": [(event["stage"], describe_event(event)) for event in life.events],
-            "fate": life.outcome,
+            "outcome": life.fate,
         }
-        for life in lives
+        for life in histories_of(artifacts, doc_ids, ended=state_of(record) != RUNNING)
     }

@@ -1,4 +1,4 @@
-"""The template of the run page with its words, its style, and the library that draws, packed."""
+"""Fill HTML templates in the style of the run page, with figures and the packed Plotly script inside the file."""
 
 import base64
 import functools
@@ -28,53 +28,55 @@ from model.files import write_atomically
 
 HERE = importlib.resources.files("flows.reports.page")
 
-SHADED = ("scatter", "bar")
-"""Kinds of traces that `draw.js` colours by their role."""
+COLOURED_TRACES = ("scatter", "bar")
+"""Types of traces that `draw.js` colours by their role."""
 
 
 def render(view: Mapping[str, Any]) -> str:
-    """The run page as HTML; `view` has everything that its template shows, by name."""
+    """Return the run page as HTML; `view` has everything that its template shows, by name."""
     return fill("flows.reports.page", "template.html", view)
 
 
-def fill(room: str, template: str, view: Mapping[str, Any]) -> str:
-    """A page in the look of the run page: a template of a room, which extends `frame.html`, with what it shows.
+def fill(package: str, template: str, view: Mapping[str, Any]) -> str:
+    """Fill a template of a package, which extends `frame.html`, and return the page as HTML.
 
-    `view["figures"]` are Plotly's by name; each is drawn in the element `figure-NAME`, in the colour of the role that
-    its traces' `meta` names.
+    `view["figures"]` are Plotly figures by name; each is drawn in the element `figure-NAME`, in the colours of the
+    roles that the `meta` of its traces name.
     """
     for name, figure in view["figures"].items():
-        shaded = [trace for trace in figure["data"] if trace["type"] in SHADED]
-        assert all("role" in trace["meta"] for trace in shaded), f"{name}: a trace without a role has no colour"
-        assert "height" in figure["layout"], f"{name}: the height of a figure is its element's"
+        coloured = [trace for trace in figure["data"] if trace["type"] in COLOURED_TRACES]
+        assert all("role" in trace["meta"] for trace in coloured), f"{name}: a trace without a role has no colour"
+        assert "height" in figure["layout"], f"{name}: a figure needs a height, which its element takes"
     files = {name: (HERE / name).read_text(encoding="utf-8") for name in ("style.css", "draw.js")}
     plotly = packed_plotly() if view["figures"] else ""
-    page = environment().from_string((importlib.resources.files(room) / template).read_text(encoding="utf-8"))
+    page = environment().from_string((importlib.resources.files(package) / template).read_text(encoding="utf-8"))
     return page.render(**view, plotly=plotly, style=files["style.css"], draw=files["draw.js"])
 
 
-def write_drawn(
-    room: str, template: str, figures: Mapping[str, dict[str, Any] | None], path: Path, **view: Any
+def write_figures(
+    package: str, template: str, figures: Mapping[str, dict[str, Any] | None], path: Path, **view: Any
 ) -> None:
-    """Write `path` from a template of a room, as `fill` does; a figure that is None is left out."""
-    drawn = {name: figure for name, figure in figures.items() if figure is not None}
-    write_atomically(path, fill(room, template, {"figures": drawn, **view}).encode())
+    """Fill a template of a package and write it to `path`; a figure that is None is left out."""
+    present = {name: figure for name, figure in figures.items() if figure is not None}
+    write_atomically(path, fill(package, template, {"figures": present, **view}).encode())
 
 
 @functools.cache
 def packed_plotly() -> str:
-    """Plotly's script, gzip in base64: two fifths of its bytes, which every browser since 2023 unpacks by itself."""
+    """Return Plotly's script, gzip-compressed in base64: two fifths of its size; browsers since 2023 can unpack it."""
     script = importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
     return base64.b64encode(gzip.compress(script.read_bytes(), mtime=0)).decode()
 
 
 def environment() -> jinja2.Environment:
-    """Autoescape is on: documents, paths and evidence hold HTML that must be shown, never run."""
+    """Return the template environment, with autoescape on: documents, paths and evidence may contain HTML."""
     loader = jinja2.FunctionLoader(lambda name: (HERE / name).read_text(encoding="utf-8"))
     environment = jinja2.Environment(
         loader=loader,
         autoescape=True,
-        finalize=lambda value: escaped(value) if type(value) is str else value,  # markup of templates is no plain str
+        finalize=lambda value: (
+            escaped(value) if type(value) is str else value
+        ),  # Markup of templates is a subclass of str.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -96,5 +98,5 @@ def environment() -> jinja2.Environment:
 
 
 def inline_script(value: Any) -> str:
-    """JSON that may stand within a script element: nothing in it can end the element or begin a comment."""
+    """Return JSON that is safe inside a script element: it can neither end the element nor begin a comment."""
     return json.dumps(value, ensure_ascii=True).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

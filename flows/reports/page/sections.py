@@ -1,10 +1,8 @@
-"""Duplicates as a reader can judge them: the largest clusters, and the difference within pairs.
+"""Look up the duplicate pairs and the training steps that the run page shows.
 
-A cluster is a kept document with those that were removed in its favour.
-
-Documents that some training steps read: those at which something happened, and some of the others.
-
-The page holds no more than these; `bessemer data step RUN N` names those of any step.
+Duplicates are shown as the text difference within pairs; a cluster is a kept document with the duplicates removed in
+favour of it. Steps are those with events and an even selection of the others; `bessemer data step RUN N` shows any
+step.
 """
 
 import difflib
@@ -19,31 +17,39 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.reports.charts.training import KINDS
-from flows.reports.page.examples import clip, masked
+from flows.reports.page.examples import MAX_DOCUMENT_BYTES, clip, masked
 from flows.runs.document_history import sample_parts
 from model.checkpoint.metrics import final_rows, final_steps
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
 
-MOST_CLUSTERS, MOST_PAIRS = 4, 4
-"""The largest clusters, and pairs that were only just alike enough."""
+MAX_CLUSTERS, MAX_PAIRS = 4, 4
+"""Pairs of the largest clusters, and pairs of the lowest similarity."""
 
-MOST_WORDS = 260
-"""Of each text that are compared."""
+MAX_WORDS = 260
+"""Words of each text that are compared."""
 
-AROUND = 12
-"""Words that stay around a difference."""
+CONTEXT_WORDS = 12
+"""Words shown around a difference."""
 
 WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
-SAME, LEFT_OUT, REMOVED, KEPT = "same", "left out", "removed", "kept"
+SAME, OMITTED, REMOVED, KEPT = "same", "omitted", "removed", "kept"
+
+MAX_STEPS, MAX_EVENT_STEPS = 24, 12
+"""Steps that are shown, and how many of them may be steps with events."""
+
+MAX_DOCUMENTS_PER_STEP = 6
+
+EXCERPT_CHARS = 140
 
 
 def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """Clusters, the largest first, then near pairs, the least alike first: `documents` in the cluster, rule, true
-    similarity, both ids, sources and paths, and `parts` of the removed document's text beside the kept one's.
+    """Return pairs of the largest clusters, then the pairs of lowest similarity.
 
-    A part is (kind, text); kinds are `same`, `left out` (of what is the same), `removed` and `kept`.
+    A pair has the number of `documents` in the cluster, the rule, the Jaccard similarity, both documents, and the text
+    difference as `parts` of (kind, text); kinds are `same`, `omitted` (same text that is not shown), `removed` and
+    `kept`.
     """
     if "dedup" not in artifacts or "clean" not in artifacts:
         return []
@@ -52,10 +58,10 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
         for row in _removals(read_table(path)):
             clusters.setdefault(row["survivor"], []).append({**row, "part": part})
     ordered = sorted(clusters.items(), key=lambda pair: (-len(pair[1]), pair[0]))
-    chosen = [min(rows, key=_least_alike) for _, rows in ordered[:MOST_CLUSTERS]]
-    rest = [min(rows, key=_least_alike) for _, rows in ordered[MOST_CLUSTERS:]]
-    near = sorted((row for row in rest if row["jaccard"] < 1), key=_least_alike)
-    chosen += near[:MOST_PAIRS]
+    chosen = [min(rows, key=_similarity) for _, rows in ordered[:MAX_CLUSTERS]]
+    rest = [min(rows, key=_similarity) for _, rows in ordered[MAX_CLUSTERS:]]
+    near = sorted((row for row in rest if row["jaccard"] < 1), key=_similarity)
+    chosen += near[:MAX_PAIRS]
     wanted = {row["doc_id"] for row in chosen} | {bytes.fromhex(row["survivor"]) for row in chosen}
     texts = _texts(artifacts["clean"], wanted)
     found: list[dict[str, Any]] = []
@@ -78,13 +84,13 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
 def _removals(ledger: pa.Table) -> Iterator[dict[str, Any]]:
     for row in ledger.filter(pc.equal(ledger.column("action"), "drop")).to_pylist():
         evidence = json.loads(row["evidence"] or "{}")
-        # The survivor of an earlier run is not among this run's documents.
+        # A kept document of an earlier run is not among this run's documents.
         if "survivor" in evidence and "jaccard" in evidence and "earlier" not in evidence:
             named = {name: evidence[name] for name in ("survivor", "jaccard")}
             yield {"doc_id": row["doc_id"], "rule": row["rule"], **named}
 
 
-def _least_alike(row: dict[str, Any]) -> tuple[float, bytes]:
+def _similarity(row: dict[str, Any]) -> tuple[float, bytes]:
     return row["jaccard"], row["doc_id"]
 
 
@@ -103,15 +109,17 @@ def _named(row: dict[str, Any]) -> dict[str, str]:
 
 
 def difference(removed: str, kept: str) -> list[tuple[str, str]]:
-    """What stands in one text and not in the other, word by word, in the first MOST_WORDS words of each; stretches that
-    are the same are shortened to the words around a difference."""
-    mine, other = ([*WORD.findall(masked(text))][:MOST_WORDS] for text in (removed, kept))
+    """Return the word difference of the first MAX_WORDS words of two texts as (kind, text).
+
+    Long passages that are the same are shortened to the words around a difference.
+    """
+    mine, other = ([*WORD.findall(masked(text))][:MAX_WORDS] for text in (removed, kept))
     matcher = difflib.SequenceMatcher(None, mine, other, autojunk=False)
     codes = matcher.get_opcodes()
     parts: list[tuple[str, str]] = []
     for number, (kind, begin, end, other_begin, other_end) in enumerate(codes):
         if kind == "equal":
-            parts += _shortened(mine[begin:end], first=number == 0, last=number == len(codes) - 1)
+            parts += _shorten(mine[begin:end], first=number == 0, last=number == len(codes) - 1)
             continue
         if end > begin:
             parts.append((REMOVED, "".join(mine[begin:end])))
@@ -120,41 +128,36 @@ def difference(removed: str, kept: str) -> list[tuple[str, str]]:
     return parts
 
 
-def _shortened(words: list[str], *, first: bool, last: bool) -> list[tuple[str, str]]:
-    before = 0 if first else 2 * AROUND
-    after = 0 if last else 2 * AROUND
+def _shorten(words: list[str], *, first: bool, last: bool) -> list[tuple[str, str]]:
+    before = 0 if first else 2 * CONTEXT_WORDS
+    after = 0 if last else 2 * CONTEXT_WORDS
     if first and last:
-        # Nothing differs in what was compared: its beginning says what it is.
-        before = 4 * AROUND
+        # The compared texts are the same; their beginning is shown.
+        before = 4 * CONTEXT_WORDS
     if len(words) <= before + after:
         return [(SAME, "".join(words))]
     left = len(words) - before - after
-    told = (LEFT_OUT, f"… {sum(not word.isspace() for word in words[before : before + left]):,} words the same …")
-    ends = [(SAME, "".join(words[:before])), told, (SAME, "".join(words[len(words) - after :]) if after else "")]
-    return [part for part in ends if part[1]]
-
-
-MOST_STEPS, MOST_EVENTS = 24, 12
-"""Steps that are shown, and how many of these at most because something happened in them."""
-
-MOST_DOCUMENTS = 6
-"""Of each step."""
-
-EXCERPT_CHARS = 140
-
-MOST_BYTES = 4_000_000_000
-"""Of documents: looking some of them up means reading all, and the page is not worth more than seconds."""
+    count = sum(not word.isspace() for word in words[before : before + left])
+    parts = [
+        (SAME, "".join(words[:before])),
+        (OMITTED, f"… {count:,} identical words …"),
+        (SAME, "".join(words[len(words) - after :]) if after else ""),
+    ]
+    return [part for part in parts if part[1]]
 
 
 def shown_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """Steps in their order: number, loss, whether it moved weights, rows, what happened, and its documents, the
-    longest first, each with source, path, tokens and an excerpt of what was read."""
+    """Return a selection of training steps, in order.
+
+    A step has its number, loss, whether it was applied, its sequences and events, and its longest documents, each with
+    source, path, tokens and an excerpt of the text that was read.
+    """
     if not {"train", "chunk", "decontaminate"} <= artifacts.keys() or not artifacts["train"].rows("steps"):
         return []
     train = artifacts["train"]
     steps = final_steps(train.table("steps"))
     events = train.table("events") if train.rows("events") else None
-    happened = _happened(events)
+    happened = _event_titles(events)
     chosen = _chosen(steps.column("step").to_numpy(), set(happened))
     mine = steps.filter(pc.is_in(steps.column("step"), value_set=pa.array(chosen, pa.int64()))).to_pylist()
     metrics = final_rows(train.table("metrics"), steps)
@@ -168,7 +171,7 @@ def shown_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
         for part in parts:
             tokens[part["doc_id"]] += part["tok_len"]
         largest = {part["doc_id"]: part for part in sorted(parts, key=lambda part: part["tok_len"])}
-        shown = sorted(tokens, key=lambda doc_id: (-tokens[doc_id], doc_id))[:MOST_DOCUMENTS]
+        shown = sorted(tokens, key=lambda doc_id: (-tokens[doc_id], doc_id))[:MAX_DOCUMENTS_PER_STEP]
         found.append(
             {
                 "step": step,
@@ -184,27 +187,27 @@ def shown_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     return found
 
 
-def _happened(events: pa.Table | None) -> dict[int, str]:
-    """Step -> titles of what happened in it."""
+def _event_titles(events: pa.Table | None) -> dict[int, str]:
+    """Return, by step, the titles of its events."""
     titles = {kind: title for kind, title, *_ in KINDS}
-    told: dict[int, list[str]] = {}
+    found: dict[int, list[str]] = {}
     for row in events.select(["step", "kind"]).to_pylist() if events is not None else ():
-        if row["kind"] in titles and titles[row["kind"]] not in told.setdefault(row["step"], []):
-            told[row["step"]].append(titles[row["kind"]])
-    return {step: ", ".join(words) for step, words in told.items() if words}
+        if row["kind"] in titles and titles[row["kind"]] not in found.setdefault(row["step"], []):
+            found[row["step"]].append(titles[row["kind"]])
+    return {step: ", ".join(of_step) for step, of_step in found.items() if of_step}
 
 
 def _chosen(steps: np.ndarray, happened: set[int]) -> list[int]:
-    """At most MOST_STEPS of the steps, evenly spread, and among them those at which something happened."""
+    """Return at most MAX_STEPS steps: up to MAX_EVENT_STEPS with events, and an even selection of the others."""
     eventful = sorted(happened & set(steps.tolist()))
-    places = np.unique(np.linspace(0, len(eventful) - 1, min(len(eventful), MOST_EVENTS)).round().astype(int))
-    chosen = {eventful[place] for place in places} if eventful else set()
-    spread = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_STEPS - len(chosen))).round().astype(int))
-    return sorted(chosen | {int(steps[place]) for place in spread})
+    indices = np.unique(np.linspace(0, len(eventful) - 1, min(len(eventful), MAX_EVENT_STEPS)).round().astype(int))
+    chosen = {eventful[index] for index in indices} if eventful else set()
+    spread = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MAX_STEPS - len(chosen))).round().astype(int))
+    return sorted(chosen | {int(steps[index]) for index in spread})
 
 
 def _rows_read(chunk: Artifact, steps: list[dict[str, Any]]) -> dict[int, list[int]]:
-    """Step -> the rows that it read, in their order."""
+    """Return, by step, the sequences (rows of SEQUENCES) that it read, in order."""
     order = chunk.table("order").column("row")
     rows: dict[int, list[int]] = {}
     for entry in steps:
@@ -214,7 +217,7 @@ def _rows_read(chunk: Artifact, steps: list[dict[str, Any]]) -> dict[int, list[i
 
 
 def _segments(chunk: Artifact, rows: set[int]) -> dict[int, list[dict[str, Any]]]:
-    """Row -> its segments of documents; one pass over all spans."""
+    """Return, by row, its segments of documents, in one pass over SPANS."""
     wanted = pa.array(sorted(rows), pa.int64())
     found: dict[int, list[dict[str, Any]]] = {}
     for path in chunk.files("spans"):
@@ -225,11 +228,11 @@ def _segments(chunk: Artifact, rows: set[int]) -> dict[int, list[dict[str, Any]]
 
 
 def _look_up(decontaminate: Artifact, documents: list[dict[str, Any]]) -> None:
-    """Write source, path and excerpt into `documents`; where there is too much text, they stay empty."""
+    """Fill in source, path and excerpt of `documents`; they stay empty above MAX_DOCUMENT_BYTES of text."""
     for document in documents:
         document |= {"source": "", "path": "", "excerpt": ""}
     sizes = (record.bytes for record in decontaminate.records if record.table == "documents")
-    if sum(sizes) > MOST_BYTES:
+    if sum(sizes) > MAX_DOCUMENT_BYTES:
         return
     ids = pa.array(sorted({document["doc_id"] for document in documents}), pa.binary(16))
     texts: dict[tuple[bytes, int], dict[str, Any]] = {}

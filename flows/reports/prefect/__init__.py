@@ -1,5 +1,5 @@
-"""What the Prefect server shows of a run: its name and tags, progress, a table and a picture a stage, a summary.
+"""Prefect artifacts of a run: its name and tags, progress, a table and charts for each stage, and a summary.
 
-`watching.py` listens to the run and is the only file that talks to the server; `stages.py` and `run.py` write
-Markdown from artifacts and the record; `pictures.py` draws, `markdown.py` sets tables. No stage knows of this.
+`watcher.py` listens to the run and is the only file that sends requests to the Prefect server; `artifacts.py` writes
+Markdown from a run's artifacts and record.
 """

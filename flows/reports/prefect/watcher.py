@@ -1,9 +1,7 @@
-"""Listens to a run and tells the Prefect server; whatever goes wrong with that, the run goes on.
+"""Keep a run's Prefect artifacts up to date while it works; a failure here never ends the run.
 
-Requests to a server from a thread of their own, in their order, so that nobody waits for the answers.
-
-Prefect's client tries a request again for a minute and more when a server is gone (measured: over 60 s with 3.8.8), and
-a stage that asked by itself would stand still for as long.
+Requests are sent in order from a background thread. Prefect's client retries a request for over a minute when the
+server is unreachable (measured with 3.8.8), and a stage must not wait for that.
 """
 
 import logging
@@ -30,41 +28,43 @@ from tasks.artifacts.build import ProgressListener
 from tasks.execution.outcome import cause_of
 
 SECONDS_BETWEEN_UPDATES = 1.0
-"""Each update is a request, which costs the server 10 to 30 ms, and an event of 4 kB in its database."""
+"""Each update costs the server 10 to 30 ms, and an event of 4 kB in its database."""
 
 SHARE_BETWEEN_UPDATES = 0.05
-"""Of the time since the stage began: a day of a stage is 200 updates and not 86,400."""
+"""Share of the stage's running time between updates: a stage of a day sends 200 updates instead of 86,400."""
 
-SECONDS_TO_ANSWER = 10.0
+REQUEST_TIMEOUT = 10.0
+"""Seconds."""
 
-SECONDS_TO_CLOSE = 15.0
+CLOSE_TIMEOUT = 15.0
+"""Seconds."""
 
 
 @dataclass
 class _Progress:
-    """The progress artifact of a running stage; it has none before the first second is over."""
+    """Progress of a running stage, and its artifact, which is created with the first update."""
 
     task_run: UUID | None
-    told: float
+    updated: float
     began: float
     artifact: UUID | None = None
-    counted: bool = False
-    on_its_way: bool = False
+    has_total: bool = False
+    is_queued: bool = False
     last: tuple[int, int | None, str] | None = None
 
 
-class Dashboard(ProgressListener):
-    """Keeps the artifacts of one flow run up to date, and passes what it hears on to another watcher.
+class PrefectArtifacts(ProgressListener):
+    """Keeps the artifacts of one flow run up to date, and passes events on to another watcher.
 
-    Artifacts on a server are a view of the run and never part of it: a request that fails ends the telling with one
-    line in the run's log.
+    The artifacts are a view of the run and never part of it: after a request that fails, no more are sent, and the
+    run's log has one warning.
     """
 
-    def __init__(self, onlooker: ProgressListener) -> None:
-        self._onlooker = onlooker
+    def __init__(self, listener: ProgressListener) -> None:
+        self._listener = listener
         self._log = get_run_logger()
-        # Settings of its own keep Prefect from handing out the flow's client, which another thread uses.
-        self._client = get_client(httpx_settings={"timeout": SECONDS_TO_ANSWER}, sync_client=True)
+        # With settings of its own Prefect returns a new client, not that of the flow, which another thread uses.
+        self._client = get_client(httpx_settings={"timeout": REQUEST_TIMEOUT}, sync_client=True)
         context = FlowRunContext.get()
         assert context is not None
         assert context.flow_run is not None
@@ -72,38 +72,38 @@ class Dashboard(ProgressListener):
         self._tags = context.flow_run.tags
         self._prefix = ""
         self._stages: dict[str, _Progress] = {}
-        self._courier = Courier(self._log)
+        self._sender = BackgroundSender(self._log)
 
     def name_run(self, recipe: str, run_id: str) -> None:
-        """Call the flow run by its recipe and run id, and tag it with the recipe."""
+        """Name the flow run by its recipe and run id, and tag it with the recipe."""
         self._prefix = _key(recipe)
         tags = sorted({*self._tags, recipe})
-        self._courier.send(lambda: self._client.update_flow_run(self._flow_run, name=f"{recipe} {run_id}", tags=tags))
+        self._sender.send(lambda: self._client.update_flow_run(self._flow_run, name=f"{recipe} {run_id}", tags=tags))
 
     def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
-        self._onlooker.progress(stage, done, total, unit)
+        self._listener.progress(stage, done, total, unit)
         shown = self._stage(stage)
         shown.last = (done, total, unit)
         now = time.monotonic()
-        if now - shown.told >= pause_after(now - shown.began) and not shown.on_its_way:
-            shown.told = now
-            shown.on_its_way = True
-            self._courier.send(lambda: self._show_progress(stage, shown))
+        if now - shown.updated >= update_interval(now - shown.began) and not shown.is_queued:
+            shown.updated = now
+            shown.is_queued = True
+            self._sender.send(lambda: self._show_progress(stage, shown))
 
     def note(self, stage: str, sentence: str) -> None:
-        self._onlooker.note(stage, sentence)
+        self._listener.note(stage, sentence)
         self._stage(stage)
         self._log.info("%s: %s", stage, sentence)
 
     def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
-        self._onlooker.finished(stage, artifact, seconds)
+        self._listener.finished(stage, artifact, seconds)
         if artifact.reused:
-            return  # The build that made it has its artifact on its own run; the summary shows it with the others.
+            return  # The run that built it has the stage's Markdown; the summary lists the stage.
         if stage == "decontaminate":
             emit_leak_events(artifact)
         shown = self._stage(stage)
 
-        def tell() -> None:
+        def create() -> None:
             if shown.artifact is not None:
                 self._show_progress(stage, shown)
             self._create(
@@ -114,34 +114,32 @@ class Dashboard(ProgressListener):
                 stage_markdown(artifact),
             )
 
-        self._courier.send(tell)
+        self._sender.send(create)
 
     def summarize(self, record: dict[str, Any]) -> None:
-        """Write the summary of the run, which the flow run shows."""
-        self._courier.send(
-            lambda: self._create("markdown", None, "run", "what became of the run", run_markdown(record))
-        )
+        """Write the summary of the run as an artifact of the flow run."""
+        self._sender.send(lambda: self._create("markdown", None, "run", "summary of the run", run_markdown(record)))
 
     def _stage(self, stage: str) -> _Progress:
         if stage not in self._stages:
             context = TaskRunContext.get()
             now = time.monotonic()
-            self._stages[stage] = _Progress(context.task_run.id if context else None, told=now, began=now)
+            self._stages[stage] = _Progress(context.task_run.id if context else None, updated=now, began=now)
         return self._stages[stage]
 
     def _show_progress(self, stage: str, shown: _Progress) -> None:
-        """A bar where the total is known, else a sentence that counts."""
+        """Show a progress bar where the total is known, else a sentence with the count."""
         assert shown.last is not None
-        shown.on_its_way = False
+        shown.is_queued = False
         done, total, unit = shown.last
-        words = f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit} so far"
-        data: Any = min(100.0, 100.0 * done / total) if total else words
-        if shown.artifact is None or shown.counted != bool(total):
-            shown.counted = bool(total)
+        text = f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit} so far"
+        data: Any = min(100.0, 100.0 * done / total) if total else text
+        if shown.artifact is None or shown.has_total != bool(total):
+            shown.has_total = bool(total)
             kind = "progress" if total else "markdown"
-            shown.artifact = self._create(kind, shown.task_run, None, f"{stage}: {words}", data)
+            shown.artifact = self._create(kind, shown.task_run, None, f"{stage}: {text}", data)
         else:
-            update = ArtifactUpdate(data=data, description=f"{stage}: {words}")
+            update = ArtifactUpdate(data=data, description=f"{stage}: {text}")
             self._client.update_artifact(shown.artifact, update)
 
     def _create(self, kind: str, task_run: UUID | None, name: str | None, description: str, data: Any) -> UUID:
@@ -152,48 +150,48 @@ class Dashboard(ProgressListener):
         return self._client.create_artifact(artifact).id
 
     def close(self) -> None:
-        """Wait for what is still to be told, though not for ever."""
-        self._courier.close(SECONDS_TO_CLOSE)
-
-
-@contextmanager
-def dashboard() -> Iterator[Dashboard]:
-    """A dashboard of the current flow run, which listens to the runs begun inside this block."""
-    shown = Dashboard(CURRENT_LISTENER.get())
-    token = CURRENT_LISTENER.set(shown)
-    try:
-        yield shown
-    finally:
-        CURRENT_LISTENER.reset(token)
-        shown.close()
-
-
-def pause_after(seconds: float) -> float:
-    """Seconds between two updates of a stage that has run for so many."""
-    return max(SECONDS_BETWEEN_UPDATES, SHARE_BETWEEN_UPDATES * seconds)
+        """Wait for the requests that are queued, at most CLOSE_TIMEOUT seconds."""
+        self._sender.close(CLOSE_TIMEOUT)
 
 
 def _key(name: str) -> str:
-    """A name as Prefect allows it in an artifact's key: small letters, digits and dashes."""
+    """Return a name as Prefect allows it in an artifact's key: lower-case letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
 
 
-class Courier:
-    """Carries out calls in order; the first that fails, or is not done in time, is told once and is the last."""
+@contextmanager
+def prefect_artifacts() -> Iterator[PrefectArtifacts]:
+    """Write Prefect artifacts of the current flow run for the runs started inside this block."""
+    artifacts = PrefectArtifacts(CURRENT_LISTENER.get())
+    token = CURRENT_LISTENER.set(artifacts)
+    try:
+        yield artifacts
+    finally:
+        CURRENT_LISTENER.reset(token)
+        artifacts.close()
+
+
+def update_interval(seconds: float) -> float:
+    """Return the seconds between two updates of a stage that has run for `seconds`."""
+    return max(SECONDS_BETWEEN_UPDATES, SHARE_BETWEEN_UPDATES * seconds)
+
+
+class BackgroundSender:
+    """Runs calls in order on a thread; the first that fails or takes too long is logged once and is the last."""
 
     def __init__(self, log: logging.Logger | logging.LoggerAdapter[Any]) -> None:
         self._log = log
         self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._gave_up = False
-        self._thread = threading.Thread(target=self._work, name="dashboard", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="prefect-artifacts", daemon=True)
         self._thread.start()
 
     def send(self, call: Callable[[], Any]) -> None:
-        """Have `call` carried out soon."""
+        """Queue a call."""
         self._calls.put(call)
 
     def close(self, seconds: float) -> None:
-        """Wait until all calls are carried out, at most so long."""
+        """Wait until all queued calls have run, at most `seconds`."""
         self._calls.put(None)
         self._thread.join(seconds)
         if self._thread.is_alive():
@@ -211,4 +209,4 @@ class Courier:
     def _give_up(self, why: str) -> None:
         if not self._gave_up:
             self._gave_up = True
-            self._log.warning("the server shows nothing more of this run, which goes on: %s", why)
+            self._log.warning("Prefect shows no more progress of this run, which continues: %s", why)

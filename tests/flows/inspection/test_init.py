@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.inspection.fields import choose_sizes, judge_fields
 from flows.inspection.recipe_writer import EXAMPLES, write_recipe
-from flows.inspection.scan import SourceFound, StoredFile, count_records, survey_folder
+from flows.inspection.scan import ScannedSource, StoredFile, count_records, scan_folder
 from flows.recipe.load import load_recipe
 from flows.runs.pipeline import BUILDERS
 from model.errors import InputError
@@ -50,8 +50,8 @@ def folder(tmp_path: Path) -> Path:
     return mine
 
 
-def found(folder: Path) -> dict[tuple[str, str], SourceFound]:
-    return {(source.group, source.format): source for source in survey_folder(folder).sources}
+def found(folder: Path) -> dict[tuple[str, str], ScannedSource]:
+    return {(source.group, source.format): source for source in scan_folder(folder).sources}
 
 
 def test_subfolders_and_formats_become_sources(folder: Path):
@@ -79,7 +79,7 @@ def test_languages_fields_and_counts_are_told(folder: Path):
 
 
 def test_what_cannot_be_read_is_named_with_a_hint(folder: Path):
-    survey = survey_folder(folder)
+    survey = scan_folder(folder)
     hints = {bad.path.name: bad.hint for bad in survey.unreadable}
     assert hints.keys() == {"latin.txt", "scan.pdf", "core.bin"}
     assert "iconv" in hints["latin.txt"]
@@ -100,7 +100,7 @@ def test_the_recipe_loads_and_its_sample_holds_every_document(folder: Path, tmp_
 
 
 def test_every_default_in_a_comment_may_be_switched_on(folder: Path, tmp_path: Path):
-    text = write_recipe(survey_folder(folder), "mine")
+    text = write_recipe(scan_folder(folder), "mine")
     switched = [line.removeprefix("# ") if _is_setting(line) else line for line in text.splitlines()]
     (tmp_path / "all.toml").write_text("\n".join(switched))
     (tmp_path / "plain.toml").write_text(text)
@@ -110,7 +110,7 @@ def test_every_default_in_a_comment_may_be_switched_on(folder: Path, tmp_path: P
 
 
 def test_each_setting_in_a_comment_may_be_switched_on_alone_and_words_are_told_apart(folder: Path, tmp_path: Path):
-    lines = write_recipe(survey_folder(folder), "mine").splitlines()
+    lines = write_recipe(scan_folder(folder), "mine").splitlines()
     commented = [number for number, line in enumerate(lines) if line.startswith("#") and not line.startswith("##")]
     assert all(_is_setting(lines[number]) or "priority = 1" in lines[number] for number in commented)
     for number in commented:
@@ -118,7 +118,7 @@ def test_each_setting_in_a_comment_may_be_switched_on_alone_and_words_are_told_a
 
 
 def test_each_example_of_a_key_without_a_default_is_accepted(folder: Path, tmp_path: Path):
-    lines = write_recipe(survey_folder(folder), "mine").splitlines()
+    lines = write_recipe(scan_folder(folder), "mine").splitlines()
     examples = [number for number, line in enumerate(lines) if "for example: " in line]
     assert len(examples) == len(EXAMPLES)
     for number in examples:
@@ -171,7 +171,7 @@ def _only_binaries(folder: Path) -> Path:
 )
 def test_folders_without_text_are_input_errors(tmp_path: Path, make: Callable[[Path], Path], message: str):
     with pytest.raises(InputError, match=message):
-        survey_folder(make(tmp_path))
+        scan_folder(make(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from flows.cli import app
 from flows.inspection.preview import peek
-from flows.inspection.preview_rows import Chooser, Reading, rows_as_read
-from flows.inspection.terminal import MOST_CHARS, fitted, tell_views
+from flows.inspection.preview_rows import Chooser, Reading, model_inputs
+from flows.inspection.terminal import MAX_CHARS, fitted, print_views
 from flows.metrics.text_diff import ADDED, EVEN_PIECE, REMOVED, SAME, SHARED, inline_difference, shared_passages
 from flows.recipe.load import load_recipe
 from flows.runs.pipeline import BUILDERS
@@ -165,7 +165,7 @@ def test_a_row_of_gpt_is_read_as_it_stands_or_its_beginning_both_ways(artifacts:
     told = RowFormat.of(table.schema)
     assert told is not None
     tokens, rows = np.array(table.column("tokens").to_pylist()), np.arange(2)
-    for (text,) in rows_as_read(tokens, rows, told, tokenizer, Reading(1, has_prefix=True)):
+    for (text,) in model_inputs(tokens, rows, told, tokenizer, Reading(1, has_prefix=True)):
         assert [kind for kind, _ in text["segments"]] == [SHARED, SAME]
         read, written = (int(word) for word in text["title"].split() if word.isdigit())
         assert read + written == 65
@@ -175,7 +175,7 @@ def test_rows_as_read_are_told_in_the_terminal(artifacts: dict[str, Artifact], t
     view = {"title": "row 1", "segments": [(EVEN_PIECE, "ab")]}
     view["as_read"] = [{"title": "read, 1 tokens hidden", "segments": [(SAME, "a"), (REMOVED, "b"), (ADDED, "[MASK]")]}]
     told = io.StringIO()
-    tell_views([view], Console(file=told, width=80), full=False)
+    print_views([view], Console(file=told, width=80), full=False)
     assert told.getvalue().splitlines()[:4] == ["row 1", "ab|", "read, 1 tokens hidden", "a[-b-]{+[MASK]+}"]
 
 
@@ -295,4 +295,4 @@ def test_a_long_text_is_cut_and_the_loss_told():
     shown, hidden = fitted(segments)
     assert (REMOVED, "gone") in shown
     assert hidden == 10_000 - 240
-    assert sum(len(text) for _, text in shown) < MOST_CHARS
+    assert sum(len(text) for _, text in shown) < MAX_CHARS

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows import cli
-from flows.inspection.terminal import tell_views
+from flows.inspection.terminal import print_views
 from flows.metrics.escaping import EscapedStream, EscapingConsole, escaped
 from flows.metrics.text_diff import ADDED, SAME
 
@@ -184,7 +184,7 @@ print("end", sys.argv[1])
 def test_peek_shows_sequences_of_documents_as_text():
     console, out = _console()
     view = {"title": f"kept {HOSTILE}", "doc_id": "0" * 32, "source": "web", "path": HOSTILE, "record": 0}
-    tell_views([{**view, "segments": [(SAME, HOSTILE), (ADDED, HOSTILE)]}], console, full=True)
+    print_views([{**view, "segments": [(SAME, HOSTILE), (ADDED, HOSTILE)]}], console, full=True)
     printed = Text.from_ansi(out.getvalue()).plain
     assert printed.count(SHOWN) == 2
     assert [sign for sign in ("\x1b]", "\u202e", "\x1b[8m") if sign in out.getvalue()] == []

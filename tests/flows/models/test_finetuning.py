@@ -9,7 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.models.finetune import fields_given
+from flows.models.finetune import parse_fields
 from flows.models.load import write_vocabulary
 from model.checkpoint.weights import save_model
 from model.config.network import BERTConfig, T5Config
@@ -143,14 +143,14 @@ def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> N
 
 
 def test_fields_are_text_or_lists() -> None:
-    assert fields_given(["a=b=c", 'words=["x", "y"]', "n=3", "broken=[x"]) == {
+    assert parse_fields(["a=b=c", 'words=["x", "y"]', "n=3", "broken=[x"]) == {
         "a": "b=c",
         "words": ["x", "y"],
         "n": "3",
         "broken": "[x",
     }
     with pytest.raises(InputError, match="NAME=TEXT"):
-        fields_given(["a"])
+        parse_fields(["a"])
 
 
 def test_the_help_teaches() -> None:

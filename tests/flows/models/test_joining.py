@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.models.training_control import training_of_several_hosts
+from flows.models.training_control import wait_for_multi_host_training
 from model.checkpoint.complete_marker import complete
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
@@ -49,7 +49,7 @@ def test_the_latest_of_several_hosts_is_joined(tmp_path: Path, begun: Callable[.
     begun("a.1", **TWO)
     latest = begun("b.1", **TWO)
     begun("c.1")
-    found, run = training_of_several_hosts(tmp_path, 0)
+    found, run = wait_for_multi_host_training(tmp_path, 0)
     assert found == latest
     assert run.train.hosts.address == "10.0.0.1:29400"
 
@@ -60,7 +60,7 @@ def test_what_came_to_its_end_is_not_joined(tmp_path: Path, begun: Callable[...,
     (file.parent / "result" / "model.json").write_text("{}")
     complete(file.parent / "result")
     with pytest.raises(InputError, match="no training asks for several hosts under"):
-        training_of_several_hosts(tmp_path, 0)
+        wait_for_multi_host_training(tmp_path, 0)
 
 
 def test_where_none_is_the_command_says_what_to_do(tmp_path: Path) -> None:

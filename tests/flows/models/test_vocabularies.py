@@ -14,9 +14,9 @@ import tokenizers
 from rich.console import Console
 from tokenizers import models, normalizers, pre_tokenizers
 
-from flows.inspection.terminal import tell_views
+from flows.inspection.terminal import print_views
 from flows.metrics.text_diff import UNKNOWN_PIECE
-from flows.models.tokenizers import compare_bases, pieces_of
+from flows.models.tokenizers import compare_tokenizers, pieces_of
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
@@ -125,7 +125,7 @@ def test_text_that_its_token_loses_stands_behind_the_name_of_that_token(
     assert shown == [(UNKNOWN_PIECE, "[UNK] naïve")]
     assert "".join(view["pieces"]) == "air naïve air"
     console = Console(file=io.StringIO(), width=100, color_system=None)
-    tell_views([view], console, full=True)
+    print_views([view], console, full=True)
     assert "|[UNK] naïve|" in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     (known,) = pieces_of(vocab, "air")
     assert (known["unknown"], "unknown" in known["title"]) == (0, False)
@@ -145,7 +145,7 @@ def test_the_folder_of_a_vocab_artifact_of_any_kind_is_a_base(
     vocab = build_vocab(context, documents, VocabConfig.model_validate(settings[kind]))
     model = vocab.file(MODEL_FILES[kind])
     for named in (vocab.path, vocab.path.parent, vocab.file(DESCRIPTION_FILE)):
-        (line,) = compare_bases(text, [named])
+        (line,) = compare_tokenizers(text, [named])
         assert line["path"] == str(model)
         assert line["tokens"] == len(open_tokenizer(vocab).encode("The iron"))
 
@@ -156,10 +156,10 @@ def test_berts_vocab_txt_is_a_base_alone_and_says_nothing_new_beside_its_tokeniz
     folder.mkdir()
     of_bert(folder)
     for named in (folder, folder / "vocab.txt"):
-        (line,) = compare_bases(text, [named])
+        (line,) = compare_tokenizers(text, [named])
         assert (line["kind"], line["pieces"], line["tokens"]) == ("wordpiece", 10, 3)
     (folder / "tokenizer.json").write_bytes(read_base(folder / "vocab.txt"))
-    assert [line["path"] for line in compare_bases(text, [folder])] == [str(folder / "tokenizer.json")]
+    assert [line["path"] for line in compare_tokenizers(text, [folder])] == [str(folder / "tokenizer.json")]
 
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
@@ -170,9 +170,9 @@ def test_a_runs_vocabulary_counts_once_in_its_folder_and_other_programs_file_say
     text.write_text("The iron\n钢铁 é\n", encoding="utf-8")
     config = VocabConfig.model_validate({"vocab_size": 310, "model_type": model_type})
     vocab = build_vocab(context, documents, config)
-    (own,) = compare_bases(text, [vocab.path])
+    (own,) = compare_tokenizers(text, [vocab.path])
     assert own["path"].endswith("tokenizer.model")
-    (fast,) = compare_bases(text, [vocab.file(FAST_FILE)])
+    (fast,) = compare_tokenizers(text, [vocab.file(FAST_FILE)])
     same = ("kind", "pieces", "tokens", "byte_share", "unknown_share", "lost_lines")
     assert [own[key] for key in same] == [fast[key] for key in same]
 
@@ -184,7 +184,7 @@ def test_bases_stand_in_the_order_of_their_tokens_and_tell_what_they_lose(tmp_pa
     lossy = trained(folder / "lossy.model", vocab_size=80, byte_fallback=False, normalization_rule_name="nmt_nfkc")
     text = tmp_path / "mine.txt"
     text.write_text("The iron\n钢铁钢铁钢铁\n", encoding="utf-8")
-    first, second = compare_bases(text, [folder])
+    first, second = compare_tokenizers(text, [folder])
     assert (first["path"], second["path"]) == (str(lossy), str(exact))
     assert (first["lines"], first["lost_lines"], second["lost_lines"]) == (2, 1, 0)
     assert first["unknown_share"] > 0 == second["unknown_share"]
@@ -199,57 +199,57 @@ def test_a_tokenizer_json_stands_beside_the_others(tmp_path: Path):
     (tmp_path / "bert.tokenizer.json").write_text(engine.to_str())
     text = tmp_path / "mine.txt"
     text.write_text("The iron\nthe iron\nsteel\n")
-    (line,) = compare_bases(text, [tmp_path])
+    (line,) = compare_tokenizers(text, [tmp_path])
     assert (line["kind"], line["tokens"], line["unknown_share"], line["lost_lines"]) == ("wordpiece", 5, 0.2, 2)
 
 
 def test_what_cannot_be_compared_is_named(tmp_path: Path):
     base, text = trained(tmp_path / "base.model"), tmp_path / "mine.txt"
     with pytest.raises(InputError, match=r"mine\.txt does not exist"):
-        compare_bases(text, [base])
+        compare_tokenizers(text, [base])
     text.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"no UTF-8 text \(byte 0\)"):
-        compare_bases(text, [base])
+        compare_tokenizers(text, [base])
     text.write_text("\n\n")
     with pytest.raises(InputError, match="holds no text"):
-        compare_bases(text, [base])
+        compare_tokenizers(text, [base])
     text.write_text("air")
     with pytest.raises(InputError, match=r"gone\.model does not exist"):
-        compare_bases(text, [tmp_path / "gone.model"])
+        compare_tokenizers(text, [tmp_path / "gone.model"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"no file there is named `\*\.model`"):
-        compare_bases(text, [tmp_path / "empty"])
+        compare_tokenizers(text, [tmp_path / "empty"])
     with pytest.raises(InputError, match=r"empty: no file there is named `\*\.model`"):
-        compare_bases(text, [base, tmp_path / "empty"])
+        compare_tokenizers(text, [base, tmp_path / "empty"])
     read_me = tmp_path / "README.md"
     read_me.write_text("# Air\n\nis blown through iron\n")
     with pytest.raises(
         InputError, match=r"README\.md: this file is no SentencePiece model\. Expected is .*vocab"
     ) as told:
-        compare_bases(text, [read_me])
+        compare_tokenizers(text, [read_me])
     assert "vocab.base" not in str(told.value)
     assert "Wire format" not in str(told.value)
     damaged = tmp_path / "damaged.tokenizer.json"
     damaged.write_text('{"model": {"type": "BPE"}}')
     with pytest.raises(InputError, match=r"damaged\.tokenizer\.json: the library tokenizers cannot read it"):
-        compare_bases(text, [damaged])
+        compare_tokenizers(text, [damaged])
     damaged.unlink()
     (tmp_path / "vocab.txt").write_bytes(b"[UNK]\n[SEP]\n\xff\n")
     with pytest.raises(InputError, match=r"vocab\.txt: looks like BERT's vocab\.txt and is no UTF-8\. Expected is"):
-        compare_bases(text, [tmp_path / "vocab.txt"])
+        compare_tokenizers(text, [tmp_path / "vocab.txt"])
     (tmp_path / "vocab.txt").unlink()
     packed = tmp_path / "mine.txt.gz"
     packed.write_bytes(gzip.compress(b"air"))
     for named in ((packed, base), (text, packed)):
         with pytest.raises(InputError, match=r"mine\.txt\.gz is compressed, and gz files are not read"):
-            compare_bases(named[0], [named[1]])
+            compare_tokenizers(named[0], [named[1]])
     with pytest.raises(InputError, match="no SentencePiece model"):
-        compare_bases(text, [text])
+        compare_tokenizers(text, [text])
     other = tmp_path / "tokenizer.json"
     other.write_text('{"kind": "sentencepiece"}')
     with pytest.raises(InputError, match=r"tokenizer\.json: this JSON file is no tokenizer\.json"):
-        compare_bases(text, [other])
-    assert [line["path"] for line in compare_bases(text, [tmp_path])] == [str(base)]
+        compare_tokenizers(text, [other])
+    assert [line["path"] for line in compare_tokenizers(text, [tmp_path])] == [str(base)]
 
 
 def test_the_command_prints_a_table_and_json(tmp_path: Path):

@@ -11,7 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from torch.nn import functional as F
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from flows.models.tokenizers import compare_bases, weights_beside, zero_step
+from flows.models.tokenizers import compare_tokenizers, weights_beside, zero_step
 from model.checkpoint.weights import save_model
 from model.config.network import GPTConfig
 from model.errors import InputError
@@ -123,8 +123,8 @@ def test_bases_are_compared_with_their_weights(tmp_path: Path, vocabulary: Path)
     folder = saved(network, tmp_path / "llama", vocabulary)
     text = tmp_path / "text.txt"
     text.write_text(TEXT)
-    with_weights, without = compare_bases(text, [folder, vocabulary], 200)
+    with_weights, without = compare_tokenizers(text, [folder, vocabulary], 200)
     assert with_weights["bits_per_byte"] == pytest.approx(math.log2(257), rel=1e-6)
     assert with_weights["scored_bytes"] == 200
     assert (without["bits_per_byte"], without["note"]) == (None, "")
-    assert [line["bits_per_byte"] for line in compare_bases(text, [folder], 0)] == [None]
+    assert [line["bits_per_byte"] for line in compare_tokenizers(text, [folder], 0)] == [None]

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flows.recipe.load import load_recipe
-from flows.reports.terminal import tell_life
+from flows.reports.terminal import print_document_history
 from flows.runs.document_history import history_of
 from flows.runs.lineage import find_documents
 from tasks.artifacts.build import RunContext
@@ -47,7 +47,7 @@ def test_why_names_the_old_document_of_a_new_copy(foundry: Path, root: Path, tmp
     stays = life.events[-1]["survivor"]
     assert (stays["path"], stays["source"], stays["earlier"]) == ("note-07.txt", "notes", before.name)
     screen = Console(file=io.StringIO(), width=400, color_system=None)
-    tell_life(life, screen)
+    print_document_history(life, screen)
     told = screen.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     assert f"stays: notes: note-07.txt record 0, in the earlier dedup artifact {before.name}: {old[:40]}" in told
 

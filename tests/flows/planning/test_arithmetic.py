@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.planning.calculator import Asked, calculate
+from flows.planning.calculator import PlanOptions, calculate
 from flows.planning.cost_model import (
     DEFAULT_MFU,
     IMPLIED,
     UNKNOWNS,
     Shape,
     Training,
-    balanced_parameters,
-    count,
     effective_tokens,
     find_accelerator,
     flops_of_token,
-    parameters_fed_by,
+    optimal_parameters_for_flops,
+    optimal_parameters_for_tokens,
+    parse_count,
     solve,
 )
 from model.errors import RecipeError
@@ -77,7 +77,7 @@ def test_without_tokens_and_parameters_both_are_balanced():
 @given(st.floats(1e12, 1e26), st.integers(1, 100), st.integers(64, 16_384), st.integers(64, 8192))
 def test_balanced_parameters_spend_all_flops(flops: float, layers: int, width: int, context: int):
     shape = Shape(layers, width, context)
-    parameters = balanced_parameters(flops, shape)
+    parameters = optimal_parameters_for_flops(flops, shape)
     assert 20 * parameters * flops_of_token(parameters, shape) == pytest.approx(flops, rel=1e-3)
 
 
@@ -99,21 +99,22 @@ def test_too_little_to_go_on_is_a_recipe_error():
 def test_each_addition_that_is_proposed_is_enough(known: Training):
     with pytest.raises(RecipeError) as error:
         solve(known)
-    proposed = [line for line in str(error.value).splitlines() if line.startswith("  to learn")]
+    proposed = [line for line in str(error.value).splitlines() if line.startswith("  for")]
     assert proposed
     for line in proposed:
         words = line.partition(", add ")[2].split()
         added = {
-            name.removeprefix("--"): count(value, name) for name, value in zip(words[::2], words[1::2], strict=True)
+            name.removeprefix("--"): parse_count(value, name)
+            for name, value in zip(words[::2], words[1::2], strict=True)
         }
         solved, _ = solve(replace(known, **added))
         assert solved.missing() == ()
 
 
 def test_too_little_is_told_before_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Asked, "device", lambda self: pytest.fail("the processor was measured"))
-    with pytest.raises(RecipeError, match=r"--parameters, --days are all open\.\n  to learn the parameters, add"):
-        calculate(Asked(tokens=1e9))
+    monkeypatch.setattr(PlanOptions, "device", lambda self: pytest.fail("the processor was measured"))
+    with pytest.raises(RecipeError, match=r"--parameters, --days are all unknown\.\n  for the parameters, add"):
+        calculate(PlanOptions(tokens=1e9))
 
 
 def test_attention_that_eats_everything_is_told():
@@ -125,7 +126,7 @@ def test_attention_that_eats_everything_is_told():
 def test_unknown_hardware_names_what_is_known():
     with pytest.raises(RecipeError, match="did you mean `h100`"):
         find_accelerator("h10")
-    with pytest.raises(RecipeError, match=r"--hardware foo: unknown\. Known are v100, "):
+    with pytest.raises(RecipeError, match=r"--hardware foo: unknown\. Known: v100, "):
         find_accelerator("foo")
 
 
@@ -135,7 +136,7 @@ def test_four_epochs_are_worth_nearly_four_and_forty_are_not():
     assert effective_tokens(1.0, 1) == 1.0
     assert effective_tokens(1.0, 4) == pytest.approx(3.726, abs=0.001)
     assert effective_tokens(1.0, math.inf) == pytest.approx(16.39, abs=0.01)
-    assert parameters_fed_by(2e9) == 1e8
+    assert optimal_parameters_for_tokens(2e9) == 1e8
 
 
 @given(st.floats(0.01, 100), st.floats(0.01, 10))

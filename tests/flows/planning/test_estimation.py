@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 
 from flows.planning.estimate import (
     Interval,
-    SeenCopies,
+    ObservedCopies,
     drawn_share,
+    estimate_removal,
     group_sizes,
     ratio_total,
-    removal_of_whole,
     total,
     wilson,
 )
 
 
-def pilot_of(groups: list[int], share: float, seed: int = 0) -> SeenCopies:
+def pilot_of(groups: list[int], share: float, seed: int = 0) -> ObservedCopies:
     """What a pilot of that share sees of a source whose documents stand in groups of copies of these sizes."""
     seen = np.random.default_rng(seed).binomial(groups, share)
     by_group = Counter({int(size): int(size * count) for size, count in Counter(seen.tolist()).items() if size})
-    return SeenCopies(by_group, removed=int(sum(size - 1 for size in seen if size)))
+    return ObservedCopies(by_group, removed=int(sum(size - 1 for size in seen if size)))
 
 
 def removal(groups: list[int]) -> float:
@@ -43,7 +43,7 @@ def test_duplicates_of_the_whole_are_foreseen_from_a_twentieth_of_it(name: str):
     groups = CORPORA[name]
     truth = removal(groups)
     seen = pilot_of(groups, 0.05)
-    found = removal_of_whole(seen, 0.05)
+    found = estimate_removal(seen, 0.05)
     assert found.low <= truth <= found.high
     pilot_alone = seen.removed / seen.documents
     assert pilot_alone <= truth
@@ -51,18 +51,18 @@ def test_duplicates_of_the_whole_are_foreseen_from_a_twentieth_of_it(name: str):
 
 
 def test_a_pilot_of_everything_is_exact():
-    assert removal_of_whole(SeenCopies({1: 90, 2: 10}, removed=5), 1.0) == Interval(0.05, 0.05, 0.05)
+    assert estimate_removal(ObservedCopies({1: 90, 2: 10}, removed=5), 1.0) == Interval(0.05, 0.05, 0.05)
 
 
 def test_a_source_that_always_loses_to_another_loses_all_of_its_pairs():
     """20% of the pilot's documents met a copy at a share of 20%, and each of them went: every document has a copy."""
-    found = removal_of_whole(SeenCopies({1: 8000, 2: 2000}, removed=2000), 0.2)
+    found = estimate_removal(ObservedCopies({1: 8000, 2: 2000}, removed=2000), 0.2)
     assert found.value == pytest.approx(1.0, abs=0.03)
 
 
 def test_no_more_than_all_documents_are_removed():
     """Every document seen twice or more went: by their number in groups more than all of them would go."""
-    found = removal_of_whole(SeenCopies({1: 2000, 2: 3000, 3: 3000, 4: 2000}, removed=8000), 0.2)
+    found = estimate_removal(ObservedCopies({1: 2000, 2: 3000, 3: 3000, 4: 2000}, removed=8000), 0.2)
     assert found.value == found.high == 1.0
 
 
@@ -71,8 +71,8 @@ def test_an_interval_is_scaled_whole():
 
 
 def test_nothing_seen_leaves_doubt_that_shrinks_with_the_pilot():
-    few = removal_of_whole(SeenCopies({1: 100}, removed=0), 0.05)
-    many = removal_of_whole(SeenCopies({1: 100_000}, removed=0), 0.05)
+    few = estimate_removal(ObservedCopies({1: 100}, removed=0), 0.05)
+    many = estimate_removal(ObservedCopies({1: 100_000}, removed=0), 0.05)
     assert few.value == pytest.approx(0.0, abs=0.001)
     assert many.value == pytest.approx(0.0, abs=0.001)
     assert many.high < 0.002 < 0.3 < few.high <= 0.5

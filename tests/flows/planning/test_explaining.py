@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.planning.explain import Forecast, explain
+from flows.planning.explain import Forecast, forecast_stages
 from flows.recipe.load import load_recipe
 from flows.recipe.stages import STAGES
 from flows.runs.pipeline import BUILDERS
@@ -13,7 +13,7 @@ from tasks.artifacts.build import RunContext
 
 
 def forecast(foundry: Path, root: Path, *settings: str) -> dict[str, Forecast]:
-    found = explain(load_recipe(foundry / "foundry.toml", root, settings), root)
+    found = forecast_stages(load_recipe(foundry / "foundry.toml", root, settings), root)
     assert [entry.stage for entry in found] == list(STAGES)
     return {entry.stage: entry for entry in found}
 
@@ -26,7 +26,7 @@ def test_before_the_first_run_all_will_be_built_and_nothing_is_written(foundry: 
     found = forecast(foundry, tmp_path / "root")
     assert verdicts(found) == ["build"] * 8
     assert found["sample"].cause == "no artifact of this stage exists yet"
-    assert found["train"].cause == "nothing of `sample` stands to look ahead from"
+    assert found["train"].cause == "unknown until `sample` is built"
     assert {path.name for path in (tmp_path / "root").iterdir()} == {"inputs.json"}
 
 
@@ -41,7 +41,7 @@ def test_a_changed_setting_is_named_and_stages_behind_it_depend_on_what_it_gives
     assert verdicts(found)[:3] == ["reused", "build", "depends"]
     assert found["clean"].cause == 'params.emoji: "name" -> "drop"'
     assert found["clean"].differences == ('params.emoji: "name" -> "drop"',)
-    assert found["dedup"].cause == "reused if `clean` gives what it gave before, else built"
+    assert found["dedup"].cause == "reused if the output of `clean` does not change, else built"
 
 
 def test_a_stage_behind_a_rebuilt_one_may_have_a_cause_of_its_own(foundry: Path, root: Path) -> None:
@@ -60,7 +60,7 @@ def test_of_an_input_that_is_not_built_yet_no_content_is_told(foundry: Path, roo
     settings = (*other, "clean.emoji=keep")
     found = forecast(foundry, root, *settings)
     assert verdicts(found)[:3] == ["reused", "build", "depends"]
-    assert found["dedup"].cause == "decided when `clean` is built, whose content it takes"
+    assert found["dedup"].cause == "decided when its input `clean` is built"
     assert found["dedup"].identity is None
     found = forecast(foundry, root, *settings, "dedup.threshold=0.9")
     assert found["dedup"].verdict == "build"
@@ -79,7 +79,7 @@ def test_a_recipe_of_other_sources_is_not_compared_with_what_stands(root: Path, 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.txt").write_text("The furnace was lit before dawn.")
     (tmp_path / "mine.toml").write_text(OTHER_SOURCES)
-    found = explain(load_recipe(tmp_path / "mine.toml", root), root)
+    found = forecast_stages(load_recipe(tmp_path / "mine.toml", root), root)
     assert [entry.verdict for entry in found] == ["build"] * 8
     assert found[0].cause == "no artifact of these sources exists yet"
     assert found[0].differences == ()
@@ -91,7 +91,7 @@ def test_a_source_more_is_told_as_such(foundry: Path, root: Path, tmp_path: Path
     one_more = f'[[sources]]\nname = "mine"\npaths = ["{tmp_path}/mine"]\nweight = 0.0001\n\n[sample]\n'
     text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry))
     (tmp_path / "more.toml").write_text(text.replace("[sample]\n", f"{one_more}normalise_weights = true\n"))
-    assert explain(load_recipe(tmp_path / "more.toml", root), root)[0].cause == "parents.source/mine is new"
+    assert forecast_stages(load_recipe(tmp_path / "more.toml", root), root)[0].cause == "parents.source/mine is new"
 
 
 def test_a_source_all_of_whose_files_changed_is_told_as_such(root: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_source_all_of_whose_files_changed_is_told_as_such(root: Path, tmp_pat
     (tmp_path / "mine" / "a.txt").write_text("The furnace was lit before dawn.")
     BUILDERS["sample"](RunContext(root, "run"), recipe.sample)
     (tmp_path / "mine" / "a.txt").write_text("The furnace went out at noon.")
-    assert explain(recipe, root)[0].cause.startswith("the input `source/mine` has other content")
+    assert forecast_stages(recipe, root)[0].cause.startswith("the input `source/mine` has other content")
 
 
 OTHER_SOURCES = """

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import model.train.micro_batch
 from flows.cli import app
-from flows.planning.calculator import Asked, calculate
-from flows.planning.cost_model import layouts, memory_told, network_of, recipe_memory
+from flows.planning.calculator import PlanOptions, calculate
+from flows.planning.cost_model import layouts, memory_by_layout, network_of, recipe_memory
 from flows.planning.preconditions import check_memory, check_prerequisites
 from flows.planning.start_run import start_run
 from flows.recipe.load import find_recipe, load_recipe
@@ -41,7 +41,7 @@ def changed(recipe: Recipe, **settings: object) -> Recipe:
 
 def test_13b_parameters_under_zero_1_take_122_gb_of_each_of_8_devices():
     """4 + 4 + 12 / 8 bytes each: weights and gradients in float32, and an eighth of moments and DeepSpeed's copy."""
-    memory = calculate(Asked(hardware="h100", devices=8, parameters=12.85e9, tokens=300e9))["memory"]
+    memory = calculate(PlanOptions(hardware="h100", devices=8, parameters=12.85e9, tokens=300e9))["memory"]
     assert memory["ZeRO-1"]["at_least"] == pytest.approx(9.5 * 12.85e9, rel=1e-3)
     assert memory["ZeRO-2"]["at_least"] == pytest.approx((4 + 20 / 8) * 12.85e9, rel=1e-3)
     assert memory["native"]["at_least"] == pytest.approx(20 * 12.85e9, rel=1e-3)  # and the vector of gradients
@@ -52,7 +52,7 @@ def test_13b_parameters_under_zero_1_take_122_gb_of_each_of_8_devices():
 
 def test_a_recipe_s_plan_has_its_activations(recipe: Recipe):
     train = recipe.train.trainer_config()
-    told = memory_told(network_of(recipe), train, 1.0, 1)
+    told = memory_by_layout(network_of(recipe), train, 1.0, 1)
     assert list(told) == ["native", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
     assert told["native"]["total"] == rank_memory(network_of(recipe), train).total
     assert told["native"]["activations"] > 0
@@ -65,7 +65,7 @@ def test_layouts_that_the_trainer_has_not_are_not_told(recipe: Recipe):
     assert list(layouts(lamb, 8)) == ["native"]
     cut = TrainConfig(ranks=4, tensor_parallel=2, pipeline_parallel=2)
     (name,) = layouts(cut, 8)
-    told = memory_told(network_of(recipe), cut, 1.0, 8)[name]
+    told = memory_by_layout(network_of(recipe), cut, 1.0, 8)[name]
     assert name == "tensor 2 x pipeline 2"
     assert (told["activations"], told["total"]) == (None, None)
     assert "not modelled" in told["unknown"]
@@ -104,7 +104,7 @@ def test_what_is_unknown_refuses_by_what_is_known(recipe: Recipe, machine_of):
     machine_of(memory.at_least)
     check_memory(compiled)
     machine_of(memory.at_least - 1)
-    with pytest.raises(RecipeError, match="activations come on top"):
+    with pytest.raises(RecipeError, match="activations are added to this"):
         check_memory(compiled)
 
 

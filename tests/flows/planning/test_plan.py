@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from flows.inspection.recipe_writer import write_recipe
-from flows.inspection.scan import survey_folder
-from flows.planning.calculator import Asked
-from flows.planning.estimate import Interval, heldout_share, trained_share
-from flows.planning.plan import plan_by_stated_sizes, plan_recipe
-from flows.planning.terminal import tell_plan
+from flows.inspection.scan import scan_folder
+from flows.planning.calculator import PlanOptions
+from flows.planning.estimate import Interval, heldout_share, kept_share
+from flows.planning.plan import plan_from_declared_sizes, plan_recipe
+from flows.planning.terminal import print_plan
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.runs.pipeline import BUILDERS
@@ -24,7 +24,7 @@ from model.errors import RecipeError
 from tasks.artifacts.build import ProgressListener, RunContext
 from tasks.decontaminate.config import DecontaminateConfig
 
-ASKED = Asked(hardware="h200", devices=8, days=1.0, price=3.5)
+ASKED = PlanOptions(hardware="h200", devices=8, days=1.0, price=3.5)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def told(recipe: Recipe, root: Path) -> dict[str, Any]:
 
 def test_small_sources_are_taken_whole_and_told(told: dict[str, Any]):
     assert {name: source["share"] for name, source in told["pilot"]["sources"].items()} == {"notes": 1.0, "code": 1.0}
-    assert any("took more than was asked of notes, code" in warning for warning in told["warnings"])
+    assert any("the pilot's share of notes, code was raised" in warning for warning in told["warnings"])
 
 
 def test_a_whole_pilot_foresees_what_the_road_gives(told: dict[str, Any], recipe: Recipe, root: Path):
@@ -73,13 +73,13 @@ def test_training_reads_the_budget_and_eight_devices_cost_eight_prices(told: dic
 
 def test_the_lines_for_the_recipe_may_be_pasted_into_one_that_init_wrote(told: dict[str, Any], tmp_path: Path):
     console = Console(file=io.StringIO(), width=80)
-    tell_plan(told, console)
+    print_plan(told, console)
     printed = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     lines = [line for line in printed.splitlines() if line.startswith(("slack = ", "tokens_per_byte = "))]
     for name in ("notes", "code"):
         (tmp_path / "text" / name).mkdir(parents=True)
         (tmp_path / "text" / name / "a.txt").write_text("The furnace was lit before dawn. " * 20)
-    written = write_recipe(survey_folder(tmp_path / "text"), "mine")
+    written = write_recipe(scan_folder(tmp_path / "text"), "mine")
     (tmp_path / "mine.toml").write_text(written.replace("[sample]\n", "\n".join(["[sample]", *lines, ""])))
     measured = load_recipe(tmp_path / "mine.toml", tmp_path).sample
     assert measured.slack == 1.2
@@ -95,7 +95,9 @@ def test_a_second_pilot_is_reused(told: dict[str, Any], recipe: Recipe, root: Pa
 
 def test_the_processor_says_nothing_of_devices(told: dict[str, Any], recipe: Recipe, root: Path):
     train = recipe.train.model_copy(update={"device": "cuda", "ranks": 4, "dtype": "bfloat16"})
-    found = plan_recipe(recipe.model_copy(update={"train": train}), root, 0.01, Asked(days=1.0), ProgressListener())
+    found = plan_recipe(
+        recipe.model_copy(update={"train": train}), root, 0.01, PlanOptions(days=1.0), ProgressListener()
+    )
     training = found["training"]
     assert {name for name, value in training.items() if value is None} == {
         *("peak_flops", "days", "device_hours", "mfu", "sustained_flops", "cost", "memory_bytes", "price", "arithmetic")
@@ -105,9 +107,9 @@ def test_the_processor_says_nothing_of_devices(told: dict[str, Any], recipe: Rec
     zero = training["memory"]["ZeRO-1"]
     assert zero["weights"] + zero["gradients"] + zero["optimizer"] == 11 * training["parameters"]
     assert found["feeding"]["parameters_by_data"] == told["feeding"]["parameters_by_data"]
-    assert any("no figure of such a device exists here" in warning for warning in found["warnings"])
+    assert any("its speed is not known here" in warning for warning in found["warnings"])
     console = Console(file=io.StringIO(), width=80)
-    tell_plan(found, console)
+    print_plan(found, console)
     printed = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     assert "4 x cuda" in printed
     assert "TFLOP/s" not in printed
@@ -115,7 +117,7 @@ def test_the_processor_says_nothing_of_devices(told: dict[str, Any], recipe: Rec
 
 
 def test_this_processor_is_told_by_the_steps_it_makes_and_without_a_share(recipe: Recipe, root: Path):
-    found = plan_recipe(recipe, root, 0.01, Asked(days=1.0), ProgressListener())
+    found = plan_recipe(recipe, root, 0.01, PlanOptions(days=1.0), ProgressListener())
     training = found["training"]
     assert training["mfu"] is training["peak_flops"] is None
     assert training["hardware_source"].startswith("measured: ")
@@ -124,7 +126,7 @@ def test_this_processor_is_told_by_the_steps_it_makes_and_without_a_share(recipe
     assert training["days"] == pytest.approx(training["flops"] / rate / 86_400)
     assert found["feeding"]["bound"] in ("data", "hours")
     console = Console(file=io.StringIO(), width=80)
-    tell_plan(found, console)
+    print_plan(found, console)
     printed = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     assert "MFU" not in printed
     assert "tokens/s" in printed
@@ -174,8 +176,8 @@ def test_the_share_held_out_follows_the_tightest_limit():
     assert heldout_share(5, 1e6, config) == 0.2  # at most a fifth
     assert heldout_share(1_000_000, 1e6, config) == 0.002  # at most 2,000 documents
     assert heldout_share(10_000, 4e9, config) == 0.001  # at most 4 MB
-    assert trained_share(10_000, 1e6, config) == Interval(0.98, 0.98, 0.98)
-    assert trained_share(100, 1e6, config) == Interval(0.8, 0.96, 1.0)  # four documents of any length
+    assert kept_share(10_000, 1e6, config) == Interval(0.98, 0.98, 0.98)
+    assert kept_share(100, 1e6, config) == Interval(0.8, 0.96, 1.0)  # four documents of any length
 
 
 def test_sizes_that_are_stated_are_planned_with_and_others_are_not_known(foundry: Path, tmp_path: Path):
@@ -185,13 +187,13 @@ def test_sizes_that_are_stated_are_planned_with_and_others_are_not_known(foundry
     text = text.replace('weight = 0.5\nlanguage = "en"', 'weight = 0.5\nlanguage = "en"\ntokens = "1K"')
     file = tmp_path / "stated.toml"
     file.write_text(text.replace("{recipe}/cloze.jsonl", str(foundry / "cloze.jsonl")))
-    told = plan_by_stated_sizes(load_recipe(file, tmp_path), Asked())
+    told = plan_from_declared_sizes(load_recipe(file, tmp_path), PlanOptions())
     assert [line["tokens"] for line in told["sources"]] == [1000, None]
     assert [line["epochs"] is None for line in told["sources"]] == [False, True]
     by_size = re.sub(r"(?m)^weight = .*$", "", file.read_text()).replace("seed = 7", "seed = 7\ntemperature = 2")
     file.write_text(by_size)
-    with pytest.raises(RecipeError, match=r"temperature = 2\).* code states no size"):
-        plan_by_stated_sizes(load_recipe(file, tmp_path), Asked())
+    with pytest.raises(RecipeError, match=r"temperature = 2\).* code declares no size"):
+        plan_from_declared_sizes(load_recipe(file, tmp_path), PlanOptions())
 
 
 @pytest.mark.parametrize(
@@ -206,17 +208,17 @@ def test_a_budget_is_a_number_with_its_multiple(foundry: Path, tmp_path: Path, w
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (Asked(tokens=1e9), r"--tokens 1\.0B is for the calculator.*--set budget_tokens="),
-        (Asked(parameters=1e6), r"--parameters 1\.0M is for the calculator.*--set train\.model\.width="),
-        (Asked(layers=4, width=8, context=8), r"--layers 4 is for the calculator.*--set train\.model\.layers="),
+        (PlanOptions(tokens=1e9), r"--tokens 1\.0B is for the calculator.*--set budget_tokens="),
+        (PlanOptions(parameters=1e6), r"--parameters 1\.0M is for the calculator.*--set train\.model\.width="),
+        (PlanOptions(layers=4, width=8, context=8), r"--layers 4 is for the calculator.*--set train\.model\.layers="),
     ],
 )
-def test_sizes_are_the_recipe_s_own(recipe: Recipe, root: Path, asked: Asked, told: str):
+def test_sizes_are_the_recipe_s_own(recipe: Recipe, root: Path, asked: PlanOptions, told: str):
     """Whether its text is here or not."""
     with pytest.raises(RecipeError, match=told):
         plan_recipe(recipe, root, 0.01, asked, ProgressListener())
     with pytest.raises(RecipeError, match=told):
-        plan_by_stated_sizes(recipe, asked)
+        plan_from_declared_sizes(recipe, asked)
 
 
 def test_the_command_calculates_and_refuses():

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.planning.explain import explain
+from flows.planning.explain import forecast_stages
 from flows.planning.preconditions import check_prerequisites
 from flows.planning.start_run import start_run
 from flows.recipe.load import load_recipe
@@ -87,7 +87,7 @@ def test_what_a_stage_cannot_begin_with_is_told_before_all_work(
     with pytest.raises(kind, match=message):
         check_prerequisites(recipe, select_stages(until=stage))
     with pytest.raises(kind, match=message):
-        explain(recipe, folder / "root")
+        forecast_stages(recipe, folder / "root")
     with pytest.raises(kind, match=message):
         start_run(recipe, folder / "root", until=stage)
     assert not (folder / "root").exists()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from flows.planning.calculator import Asked
-from flows.planning.plan import plan_by_stated_sizes, text_is_here
+from flows.planning.calculator import PlanOptions
+from flows.planning.plan import has_local_text, plan_from_declared_sizes
 from flows.recipe.load import find_recipe, load_recipe
 from model.errors import RecipeError
 from tasks.sample.mixture import plan_from_sizes
@@ -72,8 +72,8 @@ def test_a_size_may_be_written_as_a_count(tmp_path):
 
 def test_without_text_the_plan_is_the_table_of_gpt3(tmp_path):
     recipe = shipped("gpt3", tmp_path)
-    assert not text_is_here(recipe.sample)
-    told = plan_by_stated_sizes(recipe, Asked(hardware="this"))
+    assert not has_local_text(recipe.sample)
+    told = plan_from_declared_sizes(recipe, PlanOptions(hardware="this"))
     assert {line["source"]: round(line["epochs"], 2) for line in told["sources"]} == {
         "common_crawl": 0.43,
         "webtext2": 3.44,
@@ -86,7 +86,7 @@ def test_without_text_the_plan_is_the_table_of_gpt3(tmp_path):
 
 
 def test_with_the_hardware_named_the_plan_tells_the_training_of_yalm(tmp_path):
-    told = plan_by_stated_sizes(shipped("yalm_100b", tmp_path), Asked(hardware="a100", devices=800, days=65))
+    told = plan_from_declared_sizes(shipped("yalm_100b", tmp_path), PlanOptions(hardware="a100", devices=800, days=65))
     assert told["training"]["parameters"] == pytest.approx(102e9, rel=0.01)
     assert told["training"]["mfu"] == pytest.approx(0.13, abs=0.01)
     assert all(line["tokens"] is None for line in told["sources"])
@@ -95,9 +95,9 @@ def test_with_the_hardware_named_the_plan_tells_the_training_of_yalm(tmp_path):
 def test_shares_by_size_need_sizes(tmp_path):
     path = tmp_path / "r.toml"
     path.write_text('name = "r"\nbudget_tokens = "1K"\ntemperature = 1\n[[sources]]\nname = "s"\npaths = ["x"]\n')
-    with pytest.raises(RecipeError, match="s states no size"):
-        plan_by_stated_sizes(load_recipe(path, tmp_path), Asked(hardware="this"))
+    with pytest.raises(RecipeError, match="s declares no size"):
+        plan_from_declared_sizes(load_recipe(path, tmp_path), PlanOptions(hardware="this"))
 
 
 def test_a_recipe_with_text_takes_its_pilot(foundry):
-    assert text_is_here(load_recipe(foundry / "foundry.toml", foundry).sample)
+    assert has_local_text(load_recipe(foundry / "foundry.toml", foundry).sample)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.planning.explain import explain
+from flows.planning.explain import forecast_stages
 from flows.planning.preconditions import check_prerequisites
 from flows.recipe.errors import line_of
 from flows.recipe.load import find_recipe, load_recipe
@@ -65,7 +65,7 @@ def recipe(folder: Path, source: str = "", benchmark: str = "", settings: tuple[
 
 def refused(recipe: Recipe, folder: Path, kind: type[BessemerError], message: str) -> None:
     with pytest.raises(kind, match=message):
-        explain(recipe, folder / "root")
+        forecast_stages(recipe, folder / "root")
     with pytest.raises(kind, match=message):
         check_prerequisites(recipe, STAGES)
 
@@ -98,7 +98,7 @@ def test_a_field_that_no_record_has_is_said_with_its_line(
     write(tmp_path)
     place = rf"small\.toml, line {line}: sample: source `books`"
     refused(recipe(tmp_path, asked), tmp_path, RecipeError, f"{place}.*{message}")
-    explain(recipe(tmp_path, 'text_field = "body"\nid_field = "title"'), tmp_path / "root")
+    forecast_stages(recipe(tmp_path, 'text_field = "body"\nid_field = "title"'), tmp_path / "root")
 
 
 def test_the_commands_exit_with_two_and_leave_no_run(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_setting_is_named_where_it_was_given(tmp_path: Path) -> None:
 def test_the_fields_of_messages_are_looked_for(tmp_path: Path, field: str) -> None:
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.jsonl").write_text(lines({"text": "one", "id": "1", "thread_id": "1"}))
-    explain(recipe(tmp_path, "[sources.thread]"), tmp_path / "root")
+    forecast_stages(recipe(tmp_path, "[sources.thread]"), tmp_path / "root")
     asked = recipe(tmp_path, f'[sources.thread]\n{field} = "messages"')
     refused(asked, tmp_path, RecipeError, rf"line {OWN_LINE + 1}: .*`messages`.*Correct `thread\.{field}`")
 
@@ -150,7 +150,7 @@ def test_files_of_another_format_are_the_inputs_fault_unless_the_recipe_names_th
 def test_what_one_record_or_too_little_cannot_show_passes(tmp_path: Path, raw: str) -> None:
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.jsonl").write_text(raw)
-    explain(recipe(tmp_path), tmp_path / "root")
+    forecast_stages(recipe(tmp_path), tmp_path / "root")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_field_map_that_cannot_fit_is_said_with_its_line(
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.txt").write_text("Text.\n")
     refused(recipe(tmp_path, benchmark=asked), tmp_path, kind, message)
-    explain(recipe(tmp_path), tmp_path / "root")
+    forecast_stages(recipe(tmp_path), tmp_path / "root")
 
 
 def test_a_benchmark_of_another_format_is_the_inputs_fault(tmp_path: Path) -> None:

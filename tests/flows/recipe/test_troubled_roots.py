@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.planning.explain import explain
+from flows.planning.explain import forecast_stages
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.runs.pipeline import BUILDERS
@@ -38,14 +38,19 @@ def test_an_artifact_of_another_format_is_refused_and_left_alone(recipe: Recipe,
     with pytest.raises(InputError, match=message):
         BUILDERS["clean"](RunContext(root, "run"), only(root, "sample"), recipe.clean)
     with pytest.raises(InputError, match=message):
-        explain(recipe, root)
+        forecast_stages(recipe, root)
     assert {key: value for key, value in json.loads(path.read_text()).items() if key != "digest"} == manifest
 
 
 def test_a_deleted_parent_is_rebuilt_and_what_was_made_from_it_is_reused(recipe: Recipe, root: Path) -> None:
     before = only(root, "sample").content
     shutil.rmtree(root / "artifacts" / "sample")
-    assert [forecast.verdict for forecast in explain(recipe, root)[:4]] == ["build", "depends", "depends", "build"]
+    assert [forecast.verdict for forecast in forecast_stages(recipe, root)[:4]] == [
+        "build",
+        "depends",
+        "depends",
+        "build",
+    ]
     context = RunContext(root, "run")
     sample = BUILDERS["sample"](context, recipe.sample)
     assert (sample.outcome, sample.content) == ("built", before)

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.reports.trackers import Happening, Training, training_of, write_tensorboard, write_wandb
+from flows.reports.trackers import Training, TrainingEvent, read_training, write_tensorboard, write_wandb
 from model.data.schema import EVENTS, METRICS, PERF, STEPS, VALIDATION
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
@@ -24,7 +24,7 @@ from tasks.common.config import StrictConfig
 TOLD = Training(
     values={0: {"train/loss": 3.0, "train/learning_rate": 0.5}, 1: {"train/loss": math.inf}, 2: {"train/loss": 1.25}},
     times={0: 1000.0, 1: 1002.0},
-    happenings=[Happening(1, 1001.5, "skipped_step", '{"loss": "inf"}')],
+    events=[TrainingEvent(1, 1001.5, "skipped_step", '{"loss": "inf"}')],
 )
 
 
@@ -78,7 +78,7 @@ def train(tmp_path: Path) -> Artifact:
 
 
 def test_what_was_taken_back_is_left_out_and_each_step_has_its_time(train: Artifact) -> None:
-    told = training_of({"train": train})
+    told = read_training({"train": train})
     assert [values["train/loss"] for _, _, values in told.rows()] == [3.0, 2.0, 1.0]
     began = train.manifest["timings"]["started"]
     assert [time - began for _, time, _ in told.rows()] == pytest.approx([5.0, 6.0, 8.0])
@@ -96,12 +96,12 @@ def test_what_was_taken_back_is_left_out_and_each_step_has_its_time(train: Artif
         "heldout/books/nats_per_token": 4.0,
     }
     assert "speed/model_flops_utilisation" not in told.values[0]
-    assert told.happenings == [Happening(1, 7.5, "rollback", "{}")]
+    assert told.events == [TrainingEvent(1, 7.5, "rollback", "{}")]
 
 
 def test_a_run_that_trained_nothing_says_so() -> None:
-    with pytest.raises(InputError, match="trained no model"):
-        training_of({})
+    with pytest.raises(InputError, match="has no trained model"):
+        read_training({})
 
 
 def test_tensorboard_reads_the_same_numbers(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_tensorboard_reads_the_same_numbers(tmp_path: Path) -> None:
 
 def test_a_second_export_to_the_same_folder_is_refused(tmp_path: Path) -> None:
     write_tensorboard(TOLD, tmp_path / "run")
-    with pytest.raises(InputError, match="holds something already"):
+    with pytest.raises(InputError, match="is not empty"):
         write_tensorboard(TOLD, tmp_path / "run")
 
 

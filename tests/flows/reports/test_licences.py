@@ -63,12 +63,12 @@ def test_the_error_names_source_licence_reason_and_cure() -> None:
     with pytest.raises(RecipeError) as told:
         check_licence("MIT", sources)
     assert str(told.value).splitlines() == [
-        "licence MIT: the model cannot be given this licence beside those of its sources:",
-        "  wiki (CC-BY-SA-4.0): works made from it are to have the same licence",
-        "  web (no licence stated): without a licence nothing is allowed",
-        "  papers (CC-BY-NC-4.0): it forbids commercial use, which MIT allows",
-        "Declare a licence that they allow, leave these sources out and train again, state what is known (`licence` of"
-        " the source in the recipe), or export without --licence, which grants nothing.",
+        "licence MIT: the model cannot have this licence, because it conflicts with those of its sources:",
+        "  wiki (CC-BY-SA-4.0): derived works must have the same licence",
+        "  web (no licence stated): without a licence nothing is permitted",
+        "  papers (CC-BY-NC-4.0): it forbids commercial use, which MIT permits",
+        "Declare a licence that they permit, train again without these sources, state their licences (`licence` of the"
+        " source in the recipe), or export without --licence, which grants nothing.",
     ]
     check_licence("MIT", {"books": "CC0-1.0"})
 

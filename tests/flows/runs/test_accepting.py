@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.planning.explain import explain
+from flows.planning.explain import forecast_stages
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.runs.accept import accept, propose_aliases, undo_accept
@@ -28,7 +28,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, library: str, version: str) -> None
 
 
 def outcomes(recipe: Recipe, root: Path) -> list[tuple[str, str]]:
-    return [(forecast.verdict, forecast.cause) for forecast in explain(recipe, root)[:3]]
+    return [(forecast.verdict, forecast.cause) for forecast in forecast_stages(recipe, root)[:3]]
 
 
 def accept_one(recipe: Recipe, root: Path, stage: str, **options: bool) -> Path:

@@ -47,13 +47,13 @@ def test_stages_differ_by_their_bytes(made_run: Any, other: dict[str, Any]) -> N
     assert set(verdicts.values()) == {"the same bytes"}, "facts of a report are no bytes of a table"
     early = {**other, "stages": other["stages"][:2]}
     verdicts = {line["stage"]: line["verdict"] for line in compare(made_run.record, early)["stages"]}
-    assert (verdicts["clean"], verdicts["dedup"]) == ("the same bytes", "in one run alone")
+    assert (verdicts["clean"], verdicts["dedup"]) == ("the same bytes", "in one run only")
 
 
 def test_numbers_stand_beside_each_other(made_run: Any, other: dict[str, Any]) -> None:
     found = compare(made_run.record, other)
     assert found["mixture"] == [{"name": "books", "values": [0.5, 0.25]}, {"name": "web", "values": [0.5, 0.75]}]
-    assert {"name": "loss at the end", "values": [3.3, 3.0]} in found["training"]
+    assert {"name": "final loss", "values": [3.3, 3.0]} in found["training"]
     assert {"name": "clean: gopher_words_min", "values": [4, 4]} in found["removed"]
     assert found["leaks"] == [{"name": "cloze", "values": [1, None]}, {"name": HOSTILE, "values": [None, 1]}]
     assert found["documents"] == [{"name": "web", "values": [8, 8]}, {"name": "books", "values": [9, 9]}]
@@ -70,7 +70,7 @@ def test_held_out_text_that_differs_is_compared_on_what_both_held_out(
     monkeypatch.setattr(differing, "held_out", lambda artifacts: sets.pop(0))
     (line,) = compare(made_run.record, other)["heldout"] or []
     assert line == {
-        "name": "bits per byte, mean of sources, documents of both: 1",
+        "name": "bits per byte, mean of sources, common documents: 1",
         "documents": 1,
         "values": [2.0, 3.0],
     }
@@ -149,7 +149,7 @@ def test_the_command_tells_and_writes(made_run: Any, other: dict[str, Any], tmp_
     assert told.exit_code == 0, told.output
     page = made_run.root / "runs" / other["run_id"] / "compare-20270115T080000Z-abcdef.html"
     assert page.is_file()
-    for words in ("the same bytes", "sample.sources.web.weight", "loss at the end", "no difference", str(page)):
+    for words in ("the same bytes", "sample.sources.web.weight", "final loss", "no difference", str(page)):
         assert words in told.output
     as_json = CliRunner().invoke(
         app, ["runs", "compare", "20270115", "20270116", "--json", "-o", str(tmp_path / "c.html"), *root]

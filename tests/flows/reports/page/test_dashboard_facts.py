@@ -17,12 +17,12 @@ def pictures(markdown: str) -> dict[str, str]:
 def test_the_summary_tells_mixture_leaks_tokens_gaps_and_cost(made_run: Any) -> None:
     told = run_markdown(made_run.record)
     shown = pictures(told)
-    assert "50.0%, 2.00 times over" in shown["shares of the training tokens by source"]
+    assert "50.0%, 2.00 epochs" in shown["shares of the training tokens by source"]
     assert "1 of 2 leaked" in shown["benchmark items found in the text"]
-    assert "1.778" in shown["tokens a character by language"]
+    assert "1.778" in shown["tokens per character by language"]
     assert "leaked items" in shown["scores with their 95% intervals"]
-    assert "Leaked less clean items, beyond chance: cloze zero-shot +100.0 points." in told
-    assert re.search(r"Building all stages took [\d.]+ s, and about \S+ Wh by estimate: 2 cores of 12 W", told)
+    assert "Contamination gap (leaked minus clean items), significant: cloze zero-shot +100.0 points." in told
+    assert re.search(r"Building all stages took [\d.]+ s and an estimated \S+ Wh, from 2 cores of 12 W", told)
     assert "`bessemer model card 20270115T080000Z-abcdef --root" in told
 
 
@@ -36,6 +36,6 @@ def test_a_stage_tells_what_it_was_made_from(made_run: Any) -> None:
 
 def test_dedup_tells_how_much_of_what_was_planted_it_found(made_run: Any) -> None:
     shown = pictures(stage_markdown(open_artifacts(made_run.record)["dedup"]))
-    svg = shown["dedup: planted copies found by their similarity"]
-    assert "49 of 50 planted copies found" in svg
+    svg = shown["dedup: recall of injected copies by similarity"]
+    assert "49 of 50 injected copies found" in svg
     assert "2 clusters, the largest of 3" in svg

@@ -10,7 +10,7 @@ from flows.metrics.formatting import plot_text
 from flows.metrics.heldout import tokens_per_character
 from flows.metrics.run_metrics import collect_metrics, open_artifacts
 from flows.reports.charts.data import (
-    OF_SOURCE,
+    SOURCE_PREFIX,
     funnel_figure,
     leak_figure,
     lineage_figure,
@@ -19,7 +19,7 @@ from flows.reports.charts.data import (
 )
 from flows.reports.charts.scores import score_tables, scores_figure
 from flows.reports.charts.training import speed_figure, training_figure
-from flows.reports.page.page import view_of
+from flows.reports.page.page import page_view
 from model.data.schema import VALIDATION
 from tasks.artifacts.report import SourceCounts, StageReport
 
@@ -51,7 +51,7 @@ def test_the_funnel_leads_each_document_to_one_fate(made_run: Any) -> None:
         ("sampled", "filtered", "web"): 6,
         ("sampled", "cleaned", "web"): 14,
         ("cleaned", "unique", "books"): 10,
-        ("cleaned", "copies", "web"): 4,
+        ("cleaned", "duplicates", "web"): 4,
         ("cleaned", "unique", "web"): 10,
         ("unique", "held out", "books"): 1,
         ("unique", "packed", "books"): 9,
@@ -69,17 +69,17 @@ def test_the_funnel_leads_each_document_to_one_fate(made_run: Any) -> None:
 
 def test_a_source_that_is_called_as_a_fate_is_another_node() -> None:
     report = StageReport()
-    report.sources = {"copies": SourceCounts(documents_in=4, documents_out=2, rejected=1, not_selected=1)}
-    figure = funnel_figure({"sample": report}, {"copies": 0})
+    report.sources = {"duplicates": SourceCounts(documents_in=4, documents_out=2, rejected=1, not_selected=1)}
+    figure = funnel_figure({"sample": report}, {"duplicates": 0})
     assert figure is not None
-    assert figure["data"][0]["node"]["label"] == ["copies 3", "unreadable 1", "sampled 2"]
-    assert OF_SOURCE.strip() not in json.dumps(figure["data"][0]["node"])
+    assert figure["data"][0]["node"]["label"] == ["duplicates 3", "unreadable 1", "sampled 2"]
+    assert SOURCE_PREFIX.strip() not in json.dumps(figure["data"][0]["node"])
 
 
 def test_the_mixture_says_how_often_text_was_read(made_run: Any) -> None:
     figure = mixture_figure(collect_metrics(made_run.record)["mixture"])
     assert figure is not None
-    assert [trace["name"].partition(",")[0] for trace in figure["data"]] == ["read", "wanted", "planned"]
+    assert [trace["name"].partition(",")[0] for trace in figure["data"]] == ["read", "weight", "planned"]
     assert figure["data"][0]["text"] == ["50.0%, 2.00 ×", "50.0%, 0.67 ×"]
 
 
@@ -90,7 +90,7 @@ def test_leaks_that_remain_are_told_apart() -> None:
     assert {trace["name"]: trace["customdata"] for trace in figure["data"]} == {
         "leaked, still in the text": [1],
         "leaked and removed": [3],
-        "too short to look for": [1],
+        "too short to match": [1],
         "clean": [5],
     }
     assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(1)
@@ -102,7 +102,7 @@ def test_tokens_a_character_are_those_of_the_packed_text(made_run: Any) -> None:
     assert tokens_per_character(open_artifacts(made_run.record)) == {"en": pytest.approx(16 / 9)}
     figure = token_figure({"en": [0.25, 0.25], "zh": [1.5, 0.6]})
     assert figure is not None
-    assert {trace["name"]: trace["x"] for trace in figure["data"]} == {"the base": [1.5, 0.25], "now": [0.6, 0.25]}
+    assert {trace["name"]: trace["x"] for trace in figure["data"]} == {"base": [1.5, 0.25], "now": [0.6, 0.25]}
     assert token_figure({}) is None
 
 
@@ -171,7 +171,7 @@ def test_scores_of_all_benchmarks_are_one_picture(made_run: Any) -> None:
 
 
 def test_figures_are_json_and_name_colours_that_the_page_has(made_run: Any) -> None:
-    view = view_of(made_run.record, made_run.folder, made_run.root, lambda _, make, __: make())
+    view = page_view(made_run.record, made_run.folder, made_run.root, lambda _, make, __: make())
     told = json.dumps(view["figures"], allow_nan=False)
     assert {"funnel", "mixture", "removed", "leaks", "tokens", "training", "speed", "heat", "lineage", "scores"} <= set(
         view["figures"]

@@ -13,8 +13,8 @@ from flows.metrics.formatting import loss_unit
 from flows.metrics.heldout import format_heldout_metric, heldout_metrics, summarize_heldout_metrics
 from flows.metrics.run_metrics import collect_metrics
 from flows.reports.charts.training import training_figure
-from flows.reports.page.page import headlines, write_page
-from flows.reports.prefect.artifacts import bits_picture, run_markdown
+from flows.reports.page.page import key_figures, write_page
+from flows.reports.prefect.artifacts import bits_chart, run_markdown
 from model.checksummed_json import read_sealed
 from model.data.schema import EVENTS, METRICS, STEPS
 from tasks.artifacts.schema import SCORES
@@ -96,8 +96,8 @@ def test_the_page_of_a_bert_shows_its_measures_and_no_bits_of_its_own(bert_run: 
         ("web", None, 2.0),
         ("all", None, 2.0),
     ]
-    names = [line["name"] for line in headlines(record, found)]
-    assert "hidden tokens predicted correctly, held out, mean of the sources" in names
+    names = [line["name"] for line in key_figures(record, found)]
+    assert "hidden tokens told rightly, held out, mean of the sources" in names
     assert not any(name.startswith("bits per byte") for name in names)
     page = write_page(bert_run.folder, bert_run.root).read_text()
     assert 'id="measures"' in page
@@ -106,7 +106,7 @@ def test_the_page_of_a_bert_shows_its_measures_and_no_bits_of_its_own(bert_run: 
         "zero-shot: declined: nothing goes on from a text",
         "25.0% (the most frequent one 5.0%)",
         "pseudo-bits per byte",
-        "in truth: cat &lt;i&gt;",
+        "original: cat &lt;i&gt;",
         "5-gram",
     ):
         assert told in page
@@ -120,7 +120,7 @@ def test_the_summary_for_a_dashboard_tells_them_in_a_sentence(bert_run: Any):
     record = read_sealed(bert_run.folder / "run.json", "")
     told = run_markdown(record)
     assert "Held-out text, mean of the sources: pseudo-bits per byte 1.500" in told
-    assert bits_picture(collect_metrics(record)["bits_per_byte"]) == ""
+    assert bits_chart(collect_metrics(record)["bits_per_byte"]) == ""
 
 
 def test_a_loss_says_what_it_is_counted_in():
@@ -143,10 +143,10 @@ def test_the_terms_of_a_loss_are_curves_where_there_are_some():
     figure = figure_of(masked_loss=4.4, masked_accuracy=0.2, next_loss=0.6, next_accuracy=0.7)
     curves = {trace["name"]: (trace["yaxis"], trace["y"][0]) for trace in figure["data"][3:]}
     assert curves == {
-        "hidden tokens": ("y", 4.4),
-        "sentence pairs": ("y", 0.6),
-        "hidden tokens told": ("y4", 0.2),
-        "pairs told": ("y4", 0.7),
+        "loss, masked tokens": ("y", 4.4),
+        "loss, sentence pairs": ("y", 0.6),
+        "accuracy, masked tokens": ("y4", 0.2),
+        "accuracy, sentence pairs": ("y4", 0.7),
     }
     panels = sorted(axis["domain"] for name, axis in figure["layout"].items() if name.startswith("yaxis"))
     assert all(below[1] < above[0] for below, above in pairwise(panels))

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.reports.model_card import model_card, run_to_tell
-from flows.reports.model_card_facts import run_of_model
+from flows.reports.model_card import find_model_run, model_card
+from flows.reports.model_card_facts import run_that_trained
 from model.checksummed_json import write_sealed
 from model.errors import RecipeError
 
@@ -50,14 +50,14 @@ def test_the_card_tells_data_leaks_scores_energy_and_limits(told: str) -> None:
         "| clean: gopher_words_min | 4 |",
         "49 of 50 at a similarity of 0.8 and above were found (recall 0.980, 95% interval 0.900 to 0.990)",
         "| cloze | 2 | 1 | 0 | 1 | 0 |",
-        "the loss went from 6.000 to 3.300 nats a token. The guard skipped 1 steps.",
+        "the loss went from 6.000 to 3.300 nats a token. The divergence guard skipped 1 steps.",
         "| all (mean) | 2.250 | 2.750 | 4.250 | 3.250 |",
         "| cloze, zero-shot | acc | 50.0 ± 19.6 (2) | 50.0 ± 19.6 (1) | 50.0 ± 19.6 (1) |",
         "an estimate, not a measurement, from 2 cores of 12 W, 8 GB of memory",
-        "It sees 16 tokens at once.",
-        "No licence is declared for this model, so that none is granted.",
-        "For web none is stated.",
-        "with changes that were not committed",
+        "The context is 16 tokens.",
+        "No licence is declared for this model, so none is granted.",
+        "No licence is stated for web.",
+        "with uncommitted changes",
     ):
         # Short cells keep their words on one line.
         assert sentence in told.replace("\N{NO-BREAK SPACE}", " ")
@@ -83,7 +83,7 @@ def test_names_in_the_card_are_never_html(make: Callable[..., Any], tmp_path: Pa
     told = model_card(made.record, made.root)
     assert "<script>" not in told
     assert "&lt;script&gt;" in told
-    assert "1 benchmark items stay in the text" in told
+    assert "1 benchmark items remain in the training text" in told
 
 
 def test_a_declared_licence_is_on_the_card_or_stops_it(made_run: Any) -> None:
@@ -96,7 +96,7 @@ def test_a_declared_licence_is_on_the_card_or_stops_it(made_run: Any) -> None:
     write_sealed(made_run.folder / "recipe.json", whole)
     told = model_card(made_run.record, made_run.root, "CC-BY-SA-4.0", "GPT2LMHeadModel")
     assert told.startswith("---\nlicense: cc-by-sa-4.0\n")
-    assert "This model is given under CC-BY-SA-4.0" in told
+    assert "This model is licensed under CC-BY-SA-4.0" in told
     assert 'GPT2LMHeadModel.from_pretrained(".")' in told
     other = model_card(made_run.record, made_run.root, "CC-BY-SA-3.1")
     assert other.startswith("---\nlicense: other\nlicense_name: CC-BY-SA-3.1\n")
@@ -132,7 +132,7 @@ def test_the_command_refuses_a_run_without_a_model(make: Callable[..., Any], tmp
 
 def test_the_run_of_a_model_is_found_by_its_artifact(made_run: Any, tmp_path: Path) -> None:
     (train,) = [Path(entry["path"]) for entry in made_run.record["stages"] if entry["stage"] == "train"]
-    assert run_of_model(made_run.root, train) == made_run.record
-    assert run_to_tell(made_run.root, str(train), train) == made_run.record
-    assert run_to_tell(made_run.root, "latest", train) == made_run.record
-    assert run_to_tell(made_run.root, str(tmp_path), tmp_path) is None
+    assert run_that_trained(made_run.root, train) == made_run.record
+    assert find_model_run(made_run.root, str(train), train) == made_run.record
+    assert find_model_run(made_run.root, "latest", train) == made_run.record
+    assert find_model_run(made_run.root, str(tmp_path), tmp_path) is None

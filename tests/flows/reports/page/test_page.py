@@ -90,7 +90,7 @@ def page(made_run: Any) -> Path:
 def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
     reader = read(page)
     sections = [
-        "road",
+        "pipeline",
         "funnel",
         "mixture",
         "sampling",
@@ -106,19 +106,19 @@ def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
     assert [name for name in [*sections, "conservation", "provenance"] if name not in reader.ids] == []
     assert {f"figure-{name}" for name in PICTURES} <= set(reader.ids)
     assert "could not be made" not in reader.text
-    assert "47% under the unigram" in reader.text
-    assert (
-        "web 50.0% and not 60.0% (other sources have more); books 50.0% and not 40.0% (it replaces what" in reader.text
-    )
+    assert "47% below the unigram" in reader.text
+    assert "web 50.0% and not 60.0% (others have more); books 50.0% and not 40.0% (what others lack" in reader.text
     assert "At 0.8 and above 49 of 50 were found: recall 0.980 (95% interval 0.900 to 0.990)." in reader.text
-    assert "Together 48 of 50 were found: recall 0.960 (95% interval 0.865 to 0.989)." in reader.text
-    assert "Of 50 reports, 50 near misses included, 49 were right: precision 0.980 (0.895 to 0.996)." in reader.text
+    assert "48 of 50 injected items were found: recall 0.960 (95% interval 0.865 to 0.989)." in reader.text
+    assert (
+        "Of 50 reports, with 50 injected near misses, 49 were correct: precision 0.980 (0.895 to 0.996)." in reader.text
+    )
     assert "all rights <b>reserved</b> · common, 12 documents, 1 items" in reader.text
     assert "32 documents read = 1 rejected" in reader.text
     assert "web: its weight asks for 6.00 epochs and max_epochs = 4 stops it." in reader.text
     assert "causal_lm in 40 rows of 17 tokens, best_fit, 0.25% padding." in reader.text
     assert "1602.252.00" in reader.text, "160 tokens, 2.25 epochs planned, 2.00 realised"
-    assert "Passed over, web: messages without a text: 3." in reader.text
+    assert "Skipped, web: messages without a text: 3." in reader.text
 
 
 def test_the_page_asks_the_network_for_nothing(page: Path):
@@ -213,14 +213,14 @@ def test_what_each_rule_of_clean_removed_per_source_is_a_picture_and_a_table(pag
 
 def test_a_gap_beyond_chance_is_flagged(page: Path):
     reader = read(page)
-    assert "Leaked items of cloze were answered otherwise than clean ones, beyond chance." in reader.text
+    assert "Leaked items of cloze score significantly differently from clean ones." in reader.text
     assert "+100.0 ± 49.0 p = 0.004" in reader.text
 
 
 def test_the_mean_over_sources_is_called_so(page: Path):
     reader = read(page)
     assert "bits per byte, held out, mean of the sources" in reader.text
-    assert "The line all is the plain mean of the sources" in reader.text
+    assert "The line all is the unweighted mean of the sources" in reader.text
     assert "all mean of the sources" in reader.text
 
 
@@ -235,15 +235,15 @@ def test_records_that_could_not_be_read_are_shown_by_reason(page: Path):
 
 def test_an_extended_base_is_told_language_by_language(page: Path):
     reader = read(page)
-    assert "A base of 480 pieces, extended to 512." in reader.text
+    assert "A base vocabulary of 480 tokens, extended to 512." in reader.text
     section = page.read_text().partition('<section id="vocabulary">')[2].partition("</section>")[0]
     cells = re.findall(r'<td class="n" data-name="([^"]*)">(.*?)</td>', section)
     assert [re.sub("<.*?>", "", value) for _, value in cells] == [
         *("0.250 → 0.250", "1.25 → 1.25", "0", "0", "40", "0"),
         *("1.500 → 0.600", "-", "90.0% → 5.0%", "0", "0", "0"),
     ]
-    assert "zh: 32 rows added, all of them reachable, 2 only to build others; 1 never used" in reader.text
-    assert "3 pieces of the base itself can never be emitted." in reader.text
+    assert "zh: 32 tokens added, all reachable, 2 only as intermediate merges; 1 never used" in reader.text
+    assert "3 tokens of the base can never be produced." in reader.text
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_trained_vocabulary_is_told_source_by_source(
     made = make(tmp_path, facts={"vocab": {"vocabulary": told}})
     whole = write_page(made.folder, made.root).read_text()
     section = whole.partition('<section id="vocabulary">')[2].partition("</section>")[0]
-    assert "512 pieces of the kind wordpiece, trained on this run" in section
+    assert "512 tokens (wordpiece), trained on this run" in section
     assert re.findall(r'<td class="n" data-name="[^"]*">(.*?)</td>', section) == cells
     assert "could not be made" not in whole
 
@@ -399,7 +399,7 @@ def test_a_page_is_not_replaced_by_one_that_shows_less(make: Callable[..., Any],
     assert write_page(made.folder, made.root) == page
     assert page.read_bytes() == whole
     assert (made.folder / "findings.json").read_bytes() == findings
-    assert f"{page} stays as the run made it" in caplog.text
+    assert f"{page} is kept" in caplog.text
     aside.rename(str(aside).removesuffix(".damaged-0f"))
     page.write_text("an older page")
     assert write_page(made.folder, made.root).read_bytes() == whole, "it is written again when all artifacts stand"
@@ -412,7 +412,7 @@ def test_a_page_stays_while_an_artifact_is_damaged(make: Callable[..., Any], tmp
     scores = Path(entry["path"]) / "scores.arrow"
     scores.write_bytes(scores.read_bytes()[:-10] + b"0123456789")
     assert write_page(made.folder, made.root).read_bytes() == whole
-    assert "stays as the run made it" in caplog.text
+    assert "is kept" in caplog.text
 
 
 def test_the_report_of_a_copied_root_reads_and_names_that_root_alone(make: Callable[..., Any], tmp_path: Path):
@@ -432,8 +432,8 @@ def test_a_first_page_names_the_artifacts_that_are_gone(make: Callable[..., Any]
     made = make(tmp_path)
     aside = set_aside(made, "evaluate")
     reader = read(write_page(made.folder, made.root))
-    assert "Not all of this run can be shown any more" in reader.text
-    assert f"no longer exists; set aside as {aside.name}" in reader.text
+    assert "Some artifacts of this run are missing or damaged" in reader.text
+    assert f"no longer stands; set aside as {aside.name}" in reader.text
     assert not (made.folder / "findings.json").exists()
 
 

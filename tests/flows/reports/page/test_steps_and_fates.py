@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.metrics.run_metrics import open_artifacts
-from flows.reports.page.examples import fates_of
+from flows.reports.page.examples import document_histories
 from flows.reports.page.page import write_page
 from flows.reports.page.sections import (
     KEPT,
-    LEFT_OUT,
-    MOST_STEPS,
+    MAX_STEPS,
+    OMITTED,
     REMOVED,
     SAME,
     _chosen,
@@ -47,7 +47,7 @@ def test_few_steps_are_chosen_and_the_first_and_last_are_among_them(steps: int, 
 
     chosen = _chosen(np.arange(steps), happened)
     assert chosen == sorted(set(chosen))
-    assert len(chosen) <= MOST_STEPS
+    assert len(chosen) <= MAX_STEPS
     assert {0, steps - 1} <= set(chosen)
     if len(happened & set(range(steps))) <= 12:
         assert happened & set(range(steps)) <= set(chosen)
@@ -68,16 +68,16 @@ def test_the_page_tells_the_fate_of_the_documents_that_it_shows(
     made_run: Any, make: Callable[..., Any], tmp_path: Path
 ) -> None:
     page = write_page(made_run.folder, made_run.root).read_text()
-    assert "what became of it: dropped in clean by rule `gopher_words_min`" in page
+    assert "outcome: dropped in clean by rule `gopher_words_min`" in page
     assert "<b>clean</b> drop by `gopher_words_min`, 12 against 50 (100 -&gt; 0 bytes)" in page
     assert 'data-step="5"' in page
     assert re.search(r'data-command="bessemer data step 20270115T080000Z-abcdef \{step\} --root [^"]+"', page)
     artifacts = open_artifacts(made_run.record)
-    assert fates_of(made_run.record, {}, [b"x"]) == {}
-    assert fates_of(made_run.record, artifacts, []) == {}
+    assert document_histories(made_run.record, {}, [b"x"]) == {}
+    assert document_histories(made_run.record, artifacts, []) == {}
     early = make(tmp_path, until="clean", failed="dedup")
     told = write_page(early.folder, early.root).read_text()
-    assert "what became of it: dropped in clean" in told
+    assert "outcome: dropped in clean" in told
 
 
 def test_pairs_of_the_largest_cluster_come_first(made_run: Any) -> None:
@@ -89,7 +89,7 @@ def test_pairs_of_the_largest_cluster_come_first(made_run: Any) -> None:
     kinds = [kind for kind, _ in pairs[0]["parts"]]
     assert (REMOVED, "10") in pairs[0]["parts"]
     assert (KEPT, "2") in pairs[0]["parts"]
-    assert set(kinds) <= {SAME, LEFT_OUT, REMOVED, KEPT}
+    assert set(kinds) <= {SAME, OMITTED, REMOVED, KEPT}
 
 
 def test_a_difference_is_shown_among_the_words_around_it() -> None:
@@ -101,8 +101,8 @@ def test_a_difference_is_shown_among_the_words_around_it() -> None:
     ]
     long = " ".join(f"w{number}" for number in range(100))
     parts = difference(f"{long} x", f"{long} y")
-    assert [kind for kind, _ in parts] == [LEFT_OUT, SAME, REMOVED, KEPT]
-    assert parts[0][1] == "… 88 words the same …"
+    assert [kind for kind, _ in parts] == [OMITTED, SAME, REMOVED, KEPT]
+    assert parts[0][1] == "… 88 identical words …"
     assert "smith@example.org" not in str(difference("of smith@example.org", "of all"))
 
 

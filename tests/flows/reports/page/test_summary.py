@@ -35,11 +35,11 @@ def test_one_screen_tells_the_run(made_run: Any):
         "books 50.00% 50.00% 480 0.67 (0.67) 2.000 2.500 4.000 3.000 50%",
         "web 50.00% 50.00% 160 2.00 (2.25)",
         "all 2.250 2.750 4.250 3.250 47%",
-        "all: the plain mean of the sources, whatever their sizes; bits a byte of held-out text, fewer are better",
+        "all: unweighted mean of the sources; bits per byte on held-out text, lower is better",
         "cloze zero-shot - 50% ± 20% (2)",
-        "recall 0.980 (0.900 to 0.990) at similarity 0.8 and above; found of planted, by similarity: 0.5-0.6 3/25",
-        "vocabulary 512 pieces on a base of 480; tokens a character: en 0.250 to 0.250, zh 1.500 to 0.600; 0 lines of",
-        "leaked cloze 1 of 2 items; planted items found 48/50, recall 0.960 (0.865 to 0.989)",
+        "recall 0.980 (0.900 to 0.990) at similarity 0.8 and above; found of injected, by similarity: 0.5-0.6 3/25",
+        "vocabulary 512 tokens, extended from 480; tokens per character: en 0.250 to 0.250, zh 1.500 to 0.600; 0 lines",
+        "leaked cloze 1 of 2 items; injected items found 48/50, recall 0.960 (0.865 to 0.989)",
         "warning training read another mixture than the recipe asks for: web 50.0% and not 60.0%",
         "6.000 -> 3.300 nats a token in 10 steps",
         "32 documents read = 1 rejected + 1 not selected",
@@ -75,7 +75,7 @@ def test_artifacts_that_are_gone_are_named(make: Callable[..., Any], tmp_path: P
     artifact = Path(made.record["stages"][-1]["path"])
     aside = artifact.rename(f"{artifact}.damaged-0f")
     text = "".join(" ".join(screen(made, width=1000)).split())
-    told = f"gone evaluate: its artifact {artifact} no longer exists; set aside as {aside.name}"
+    told = f"missing evaluate: its artifact {artifact} no longer stands; set aside as {aside.name}"
     assert told.replace(" ", "") in text
 
 

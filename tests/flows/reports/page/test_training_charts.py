@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.metrics.activation_stats import ActivationMap, activation_map
-from flows.reports.charts.heatmap import TALLEST, heat_figure
+from flows.reports.charts.heatmap import MAX_HEIGHT, heatmap_figure
 from flows.reports.charts.training import training_figure
 from flows.reports.page.page import write_page
-from flows.reports.prefect.artifacts import stage_pictures
+from flows.reports.prefect.artifacts import stage_charts
 from model.config.network import BERTConfig, GPTConfig, T5Config
 from model.data.schema import EVENTS, METRICS, STEPS
 from model.nn.factory import activation_range_names
@@ -24,7 +24,7 @@ INFINITY = float("inf")
 NAMES = ["embedding", "block 0 attention logits", "block 0", "logits"]
 
 
-def rows_of(*steps: tuple[int, int, float]) -> tuple[pa.Table, pa.Table]:
+def slice_batch(*steps: tuple[int, int, float]) -> tuple[pa.Table, pa.Table]:
     """METRICS and STEPS of (step, attempt, loss); each step reads ten tokens."""
     measured = {"grad_norm": 1.0, "lr": 1e-3, "max_norm": 1.0, "scale": 1.0, "thermometers": []}
     read = {"row_pieces": 1, "applied": True}
@@ -56,15 +56,15 @@ def curves(figure: dict[str, Any], axis: str = "y") -> dict[str, tuple[list[floa
 
 
 def test_what_the_guard_went_back_from_is_a_pale_line_beside_the_curve() -> None:
-    table, steps = rows_of((0, 0, 5.0), (1, 0, 4.0), (2, 0, 9.0), (1, 1, 3.5), (2, 1, 3.0))
+    table, steps = slice_batch((0, 0, 5.0), (1, 0, 4.0), (2, 0, 9.0), (1, 1, 3.5), (2, 1, 3.0))
     figure = training_figure(table, steps, EVENTS.empty_table())
-    assert curves(figure) == {"loss, abandoned": ([20, 30], [4.0, 9.0]), "loss": ([10, 20, 30], [5.0, 3.5, 3.0])}
-    assert [trace["meta"]["role"] for trace in figure["data"] if "abandoned" in trace["name"]] == ["muted1"] * 3
+    assert curves(figure) == {"loss, rolled back": ([20, 30], [4.0, 9.0]), "loss": ([10, 20, 30], [5.0, 3.5, 3.0])}
+    assert [trace["meta"]["role"] for trace in figure["data"] if "rolled back" in trace["name"]] == ["muted1"] * 3
     assert not figure["layout"]["showlegend"]
 
 
 def test_events_stand_where_their_step_is_and_tell_what_they_know() -> None:
-    table, steps = rows_of((0, 0, 5.0), (1, 0, 9.0), (2, 0, INFINITY), (1, 1, 4.0), (2, 1, 3.0))
+    table, steps = slice_batch((0, 0, 5.0), (1, 0, 9.0), (2, 0, INFINITY), (1, 1, 4.0), (2, 1, 3.0))
     told = events_of(
         (0, 0, "start", {}),
         (1, 0, "spike", {"loss": "9.0"}),
@@ -78,18 +78,18 @@ def test_events_stand_where_their_step_is_and_tell_what_they_know() -> None:
     places = {name: (trace["x"], trace["y"]) for name, trace in marks.items()}
     # Step 2 of the first attempt has no finite loss, and there is no step 3 yet.
     assert places == {
-        "spike, left out": ([20], [9.0]),
+        "spike, skipped": ([20], [9.0]),
         "non-finite step": ([30], [9.0]),
         "rollback": ([30], [9.0]),
         "resumed": ([30], [3.0]),
     }
-    assert marks["spike, left out"]["text"] == ["step 1<br>positions 7 to 9 of ORDER<br>loss: 9.0"]
+    assert marks["spike, skipped"]["text"] == ["step 1<br>positions 7 to 9 of ORDER<br>loss: 9.0"]
     assert marks["rollback"]["text"][0].endswith("cause: a loss &lt;b&gt;beyond&lt;/b&gt; all")
     assert marks["resumed"]["text"] == ["step 3, attempt 1<br>positions 7 to 9 of ORDER<br>ranks: 1"]
 
 
 def test_thousands_of_overflows_are_as_many_marks_as_can_be_seen() -> None:
-    table, steps = rows_of(*((step, 0, 2.0) for step in range(3000)))
+    table, steps = slice_batch(*((step, 0, 2.0) for step in range(3000)))
     told = events_of(*((step, 0, "overflow", {}) for step in range(3000)))
     (marks,) = (trace for trace in training_figure(table, steps, told)["data"] if trace["mode"] == "markers")
     assert marks["name"] == "overflow (3000)"
@@ -179,7 +179,7 @@ def test_thermometers_of_a_kind_stand_together(config: Any, groups: dict[str, tu
 
 
 def test_what_is_no_number_is_a_gap_with_a_cross() -> None:
-    figure = heat_figure(heat_of([[-1, -1, -1, -1], [-1, -INFINITY, -1, -1]], [[1, 10, 0.1, 0], [1, 10, 0.1, 0]], 5))
+    figure = heatmap_figure(heat_of([[-1, -1, -1, -1], [-1, -INFINITY, -1, -1]], [[1, 10, 0.1, 0], [1, 10, 0.1, 0]], 5))
     scores = [trace for trace in figure["data"] if trace["yaxis"] == "y2"]
     assert scores[0]["z"] == [[1.0, None]]
     assert scores[0]["customdata"] == [[[-1.0, 10.0], [None, 10.0]]]
@@ -202,7 +202,7 @@ def test_trainings_that_kept_magnitudes_alone_have_a_map_and_those_without_readi
     heat = activation_map(pa.table({"tokens": [5], "thermometers": readings}), ["embedding", "logits"], 9)
     assert heat is not None
     assert heat.bounds is None
-    assert "largest magnitude" in heat_figure(heat)["data"][0]["hovertemplate"]
+    assert "largest magnitude" in heatmap_figure(heat)["data"][0]["hovertemplate"]
     nothing = pa.array([[]], pa.list_(pa.float32()))
     assert activation_map(pa.table({"tokens": [5], "thermometers": nothing}), [], 9) is None
 
@@ -210,8 +210,8 @@ def test_trainings_that_kept_magnitudes_alone_have_a_map_and_those_without_readi
 def test_a_deep_network_has_a_map_of_a_page_s_height_and_fewer_labels() -> None:
     names = activation_range_names(GPTConfig(layers=96))
     ones = np.ones((3, len(names)))
-    layout = heat_figure(heat_of(-ones, ones, 9, names))["layout"]
-    assert layout["height"] < TALLEST + 220
+    layout = heatmap_figure(heat_of(-ones, ones, 9, names))["layout"]
+    assert layout["height"] < MAX_HEIGHT + 220
     assert len(layout["yaxis"]["tickvals"]) == 20
     domains = [layout[name]["domain"] for name in ("yaxis", "yaxis2", "yaxis3")]
     assert all(0 <= low < high <= 1 for low, high in domains)
@@ -228,8 +228,8 @@ def test_the_page_shows_the_map_of_the_run(made_run: Any) -> None:
 
 def test_the_dashboard_shows_the_curves_and_the_map(made_run: Any) -> None:
     (entry,) = [entry for entry in made_run.record["stages"] if entry["stage"] == "train"]
-    pictures = dict(stage_pictures(Artifact.open(Path(entry["path"]))))
-    assert list(pictures) == ["loss and learning rate over tokens", "how fast it went", "what the thermometers read"]
-    assert "tokens a second" in pictures["how fast it went"]
-    assert "50.0% → 50.0%" in pictures["how fast it went"], "the share of the peak"
-    assert "1 → 5.1e+02" in pictures["what the thermometers read"], "512 is the ninth doubling"
+    pictures = dict(stage_charts(Artifact.open(Path(entry["path"]))))
+    assert list(pictures) == ["loss and learning rate over tokens", "training speed", "activation heat map"]
+    assert "tokens per second" in pictures["training speed"]
+    assert "50.0% → 50.0%" in pictures["training speed"], "the share of the peak"
+    assert "1 → 5.1e+02" in pictures["activation heat map"], "512 is the ninth doubling"

@@ -8,7 +8,7 @@ import pytest
 
 from flows.metrics.activation_stats import ActivationMap, activation_map
 from flows.reports.charts.svg import LABEL_WIDTH
-from flows.reports.charts.svg_heatmap import COLOURS, STRIP_WIDTH, TALLEST, heat_picture
+from flows.reports.charts.svg_heatmap import COLOURS, MAX_HEIGHT, STRIP_WIDTH, heatmap_chart
 from model.config.network import GPTConfig
 from model.nn.factory import activation_range_names
 
@@ -41,7 +41,7 @@ def strips(svg: str) -> dict[float, list[tuple[str, float, float]]]:
 
 
 def test_a_strip_changes_its_colour_where_the_reading_does() -> None:
-    svg = heat_picture("Thermometers", heat_of([[1, 1, 1, 100], [1, 1, 1, 100], [10, 1, 100, 100], [100, 1, 1, 100]]))
+    svg = heatmap_chart("Thermometers", heat_of([[1, 1, 1, 100], [1, 1, 1, 100], [10, 1, 100, 100], [100, 1, 1, 100]]))
     rows = list(strips(svg).values())
     assert len(rows) == 4
     half, quarter = STRIP_WIDTH / 2, STRIP_WIDTH / 4
@@ -59,16 +59,16 @@ def test_a_strip_changes_its_colour_where_the_reading_does() -> None:
 
 
 def test_what_is_not_finite_is_red_and_said() -> None:
-    svg = heat_picture("Thermometers", heat_of([[1, 1, 1, 1], [1, 1, 1, float("inf")]]))
+    svg = heatmap_chart("Thermometers", heat_of([[1, 1, 1, 1], [1, 1, 1, float("inf")]]))
     assert [role for role, _, _ in list(strips(svg).values())[3]] == ["heat0", "bad"]
     assert {"1 → not finite", "not finite"} <= set(texts(svg))
-    assert "not finite" not in texts(heat_picture("Thermometers", heat_of([[1, 1, 1, 1]])))
+    assert "not finite" not in texts(heatmap_chart("Thermometers", heat_of([[1, 1, 1, 1]])))
 
 
 @pytest.mark.parametrize("layers", [1, 12, 96])
 def test_a_picture_of_a_deep_network_is_no_taller_than_a_page(layers: int) -> None:
     names = activation_range_names(GPTConfig(layers=layers))
-    svg = heat_picture("Thermometers", heat_of([[1.0] * len(names)], names))
+    svg = heatmap_chart("Thermometers", heat_of([[1.0] * len(names)], names))
     assert len(strips(svg)) == len(names)
-    assert float(ElementTree.fromstring(svg).attrib["height"]) < TALLEST + 220
+    assert float(ElementTree.fromstring(svg).attrib["height"]) < MAX_HEIGHT + 220
     assert len(svg) < 60_000

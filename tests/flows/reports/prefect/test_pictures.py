@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from flows.reports.charts.svg import BAR_WIDTH, MOST_POINTS, Bar, Curve, Interval, bars, curves, intervals
+from flows.reports.charts.svg import BAR_WIDTH, MAX_POINTS, Bar, Curve, Interval, bars, curves, intervals
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -43,7 +43,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends():
     count = 10_000
     svg = curves("Training", [Curve("loss", range(count), [1.0 - n / count for n in range(count)], ".4f")], "steps")
     (line,) = parsed(svg).iter(f"{SVG}polyline")
-    assert len(line.attrib["points"].split()) == MOST_POINTS
+    assert len(line.attrib["points"].split()) == MAX_POINTS
     assert "1.0000 → 0.0001" in texts(svg)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.reports.prefect.watcher import pause_after
+from flows.reports.prefect.watcher import update_interval
 from flows.runs.lifecycle import leaks_over_limit
 
 SCRIPT = """
@@ -50,12 +50,12 @@ with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
     @flow
     def road():
         watching.ONLOOKER.set(Onlooker())
-        with watching.dashboard() as shown:
+        with watching.prefect_artifacts() as shown:
             shown.name_run("Küche & Co", "20260101T000000Z-abcdef")
             work(shown, "clean", 3, BUILT)
             work(shown, "sample", None, BUILT)
             work(shown, "dedup", 3, REUSED)
-        with watching.dashboard() as lost:
+        with watching.prefect_artifacts() as lost:
             lost._client._client.base_url = "http://127.0.0.1:9/api"
             lost.name_run("foundry", "lost")
             work(lost, "vocab", 3, BUILT)
@@ -113,8 +113,8 @@ def test_what_was_built_has_its_page_and_what_was_reused_has_none(told: dict[str
 
 def test_a_server_that_is_gone_is_told_once_and_the_run_goes_on(told: dict[str, Any]) -> None:
     assert ["finished", "vocab", "built"] in told["heard"]
-    (warning,) = [message for message in told["warned"] if "the server shows nothing more of this run" in message]
-    assert "which goes on" in warning
+    (warning,) = [message for message in told["warned"] if "Prefect shows no more progress of this run" in message]
+    assert "which continues" in warning
 
 
 def test_what_happens_is_an_event_of_its_flow_run(told: dict[str, Any]) -> None:
@@ -143,10 +143,10 @@ def test_a_long_stage_is_not_told_every_second() -> None:
     for seconds, most in ((20, 21), (3600, 130), (86_400, 200)):
         at, updates = 0.0, 0
         while at < seconds:
-            at += pause_after(at)
+            at += update_interval(at)
             updates += 1
         assert updates <= most
-    assert pause_after(0) == pause_after(20) == 1.0
+    assert update_interval(0) == update_interval(20) == 1.0
 
 
 def test_the_dashboard_is_light() -> None:
