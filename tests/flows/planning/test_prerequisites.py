@@ -75,7 +75,7 @@ REFUSED = [
     ),
     ((MODEL, BASE, "train.model.context=32"), RecipeError, r"Set train\.model\.context = 64,", "train"),
     ((MODEL, BASE, NEW_ROWS), RecipeError, "300 rows, and this run's vocabulary has 300", "train"),
-    ((MODEL, NEW_ROWS), RecipeError, r"is trained anew\. Name the model's vocabulary in vocab\.base", "train"),
+    ((MODEL, NEW_ROWS), RecipeError, r"is trained anew\. Set vocab\.base to the model's vocabulary", "train"),
 ]
 
 
@@ -121,7 +121,7 @@ def test_a_damaged_description_of_a_model_is_named(folder: Path, tmp_path: Path)
     for content in ("[]", "{}", '{"config": {"width": "wide"}}', "{"):
         (tmp_path / "model.json").write_text(content)
         (tmp_path / "model.safetensors").write_bytes(b"")
-        with pytest.raises(InputError, match=r"model\.json .*Take an untouched copy"):
+        with pytest.raises(InputError, match=r"model\.json .*Use an unchanged copy"):
             check_prerequisites(load(folder, f"train.base_model={tmp_path}"), STAGES)
 
 
