@@ -121,7 +121,7 @@ def test_a_damaged_description_of_a_model_is_named(folder: Path, tmp_path: Path)
     for content in ("[]", "{}", '{"config": {"width": "wide"}}', "{"):
         (tmp_path / "model.json").write_text(content)
         (tmp_path / "model.safetensors").write_bytes(b"")
-        with pytest.raises(InputError, match=r"model\.json .*Use an unchanged copy"):
+        with pytest.raises(InputError, match=r"model\.json .*Take an untouched copy"):
             check_prerequisites(load(folder, f"train.base_model={tmp_path}"), STAGES)
 
 
