@@ -110,7 +110,7 @@ def _check_trained_here(folder: Path, config: TrainStageConfig) -> int:
     except (KeyError, TypeError, ValidationError) as error:
         raise InputError(
             f"train.base_model: {folder / DESCRIPTION} does not describe a network that this program can train"
-            f" further ({str(error).splitlines()[0]}). Use an unchanged copy of a model that was trained here."
+            f" further ({str(error).splitlines()[0]}). Take an untouched copy of a model that was trained here."
         ) from error
     check_compatible_architecture(folder, found, config.model)
     return found.vocab_size

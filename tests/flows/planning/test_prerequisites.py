@@ -75,7 +75,7 @@ REFUSED = [
     ),
     ((MODEL, BASE, "train.model.context=32"), RecipeError, r"Set train\.model\.context = 64,", "train"),
     ((MODEL, BASE, NEW_ROWS), RecipeError, "300 rows, and this run's vocabulary has 300", "train"),
-    ((MODEL, NEW_ROWS), RecipeError, r"is trained anew\. Name the model's vocabulary in vocab\.base", "train"),
+    ((MODEL, NEW_ROWS), RecipeError, r"is trained anew\. Set vocab\.base to the model's vocabulary", "train"),
 ]
 
 
