@@ -1,4 +1,4 @@
-"""What the worker compares: a deployment is run as `bessemer up` wrote it, or not at all."""
+"""What the worker compares: a deployment is run as `bessemer serve start` wrote it, or not at all."""
 
 import json
 from dataclasses import replace
