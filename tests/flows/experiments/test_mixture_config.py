@@ -40,7 +40,7 @@ def test_a_recipe_takes_its_weights_from_what_was_found(tmp_path: Path) -> None:
         apply_mixture_weights(SOURCES, "gone.json", tmp_path, "recipe.toml")
     with pytest.raises(RecipeError, match="leave one of them out"):
         apply_mixture_weights([{**SOURCES[0], "weight": 1}, SOURCES[1]], "weights.json", tmp_path, "recipe.toml")
-    with pytest.raises(RecipeError, match="the very sources"):
+    with pytest.raises(RecipeError, match="only for the sources"):
         apply_mixture_weights(SOURCES[:1], "weights.json", tmp_path, "recipe.toml")
 
 

@@ -270,10 +270,10 @@ def test_documents_that_name_no_language_are_called_so(make: Callable[..., Any],
     vocabulary = collect_metrics(made_run.record)["vocabulary"]
     languages = {UNKNOWN_LANGUAGE: vocabulary["languages"]["zh"]}
     made = make(tmp_path, facts={"vocab": {"vocabulary": {**vocabulary, "languages": languages}}})
-    assert '<td class="title">not told</td>' in write_page(made.folder, made.root).read_text()
+    assert '<td class="title">not given</td>' in write_page(made.folder, made.root).read_text()
     console = Console(file=io.StringIO(), width=100, color_system=None)
     print_summary(made.record, made.root, console)
-    assert "not told 1.500 to 0.600" in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    assert "not given 1.500 to 0.600" in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize(

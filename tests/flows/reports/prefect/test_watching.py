@@ -49,7 +49,7 @@ with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
 
     @flow
     def road():
-        watching.ONLOOKER.set(Onlooker())
+        watching.CURRENT_LISTENER.set(Onlooker())
         with watching.prefect_artifacts() as shown:
             shown.name_run("Küche & Co", "20260101T000000Z-abcdef")
             work(shown, "clean", 3, BUILT)
