@@ -112,11 +112,11 @@ def accept(
         root = root.resolve()
         chosen = open_recipe(recipe, root, settings or (), share(limit))
         if undo:
-            path = accepting.take_back(chosen, root, stage)
+            path = accepting.undo_accept(chosen, root, stage)
             typer.echo(f"undone: {path} is deleted, the stage will be built again")
             return
         written: list[dict[str, object]] = []
-        for alias in accepting.proposals(chosen, root, stage, because):
+        for alias in accepting.propose_aliases(chosen, root, stage, because):
             if not as_json:
                 print_proposal(alias, console())
             if not because:

@@ -110,7 +110,7 @@ def add(
 
         found = reopen(root.resolve(), study)
         add_manual_trial(found, dict(map(parse_setting, settings)))
-        command = f"bessemer study search {found.asked.recipe} --root {root}"
+        command = f"bessemer study search {found.request.recipe} --root {root}"
         console().print(f"added; a running search takes it next, otherwise start one: {command}", markup=False)
 
 

@@ -115,8 +115,8 @@ def isolate_edit(clean: Artifact, document: dict[str, Any], cleaned: str, edit: 
     except ValidationError:
         return None  # Paths of a recipe's own files are not part of the identity.
     row = {name: document[name] for name in DOCUMENTS.names}
-    (handful,) = iter_batches(pa.Table.from_pylist([row], schema=DOCUMENTS), config.emoji)
-    about = handful.abouts.about(0)
+    (batch,) = iter_batches(pa.Table.from_pylist([row], schema=DOCUMENTS), config.emoji)
+    about = batch.contexts.at(0)
     chain = Chain.of(config, config.preset_of(about.source, about.kind))
     order = [HTML_TO_TEXT, *(step.name for step in chain.edits)]
     if edit not in order:

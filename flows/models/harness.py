@@ -72,8 +72,8 @@ class HarnessModel(LM):
             if settings.get("do_sample", False) or settings.get("temperature", 0.0):
                 raise InputError("harness: only greedy decoding is supported; set do_sample to false in the task")
             stops = settings.get("until") or []
-            most = min(int(settings.get("max_gen_toks", MAX_TOKENS)), self._choices.longest // 2)
-            seen = self._seen(context, self._choices.room(most))
+            most = min(int(settings.get("max_gen_toks", MAX_TOKENS)), self._scorer.max_choice_tokens // 2)
+            seen = self._seen(context, self._scorer.max_prompt_tokens(most))
             stops = [stops] if isinstance(stops, str) else list(stops)
             found.append(self._scorer.generate(seen, self._tokenizer, most, [stop for stop in stops if stop]))
         return found

@@ -60,7 +60,7 @@ def plan_recipe(
     network = network_of(recipe)
     mixture = estimate_mixture(recipe, sources)
     training, feeding = estimate_recipe_training(recipe, network, mixture, options)
-    warnings = [*recipe.remarks, *_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]
+    warnings = [*recipe.warnings, *_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]
     if is_unmeasured(recipe, options):
         warnings.append(
             f"train.device is {recipe.train.device}, and its speed is not known here: for time and cost name the"
@@ -201,7 +201,7 @@ def plan_from_declared_sizes(recipe: Recipe, options: PlanOptions) -> dict[str, 
         "recipe": recipe.name,
         "sources": lines,
         "training": None,
-        "warnings": [*recipe.remarks, *warnings, *mixture_remarks(config, plans)],
+        "warnings": [*recipe.warnings, *warnings, *mixture_remarks(config, plans)],
     }
     if options.hardware.lower() == THIS:
         plan["warnings"].append("for time, memory and cost name the hardware: --hardware a100 --devices 800 --mfu 40%")

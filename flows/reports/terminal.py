@@ -51,7 +51,7 @@ def print_document_history(life: DocumentHistory, console: Console) -> None:
         console.print(f"  {event['stage']:<15}{escape(describe_event(event))}")
         if "survivor" in event:
             console.print(f"  {'':<15}{escape(_format_survivor(event['survivor']))}")
-    console.print(f"  [bold]outcome:[/] {escape(life.fate)}\n")
+    console.print(f"  [bold]outcome:[/] {escape(life.outcome)}\n")
 
 
 def _format_survivor(survivor: dict[str, Any]) -> str:

@@ -55,7 +55,7 @@ def build_train(
         def listen(message: dict[str, Any]) -> None:
             if message.get("event") in TERMINAL_EVENTS:
                 for sentence in MessageFormatter().format(message):
-                    context.watcher.note("train", sentence)
+                    context.listener.note("train", sentence)
             on_log(message)
 
         log_path = context.root / "runs" / context.run_id / LOG_FILE

@@ -183,7 +183,7 @@ def document_histories(
     return {
         life.doc_id: {
             "events": [(event["stage"], describe_event(event)) for event in life.events],
-            "outcome": life.fate,
+            "outcome": life.outcome,
         }
         for life in histories_of(artifacts, doc_ids, ended=state_of(record) != RUNNING)
     }
