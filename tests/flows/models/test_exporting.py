@@ -185,7 +185,7 @@ def test_an_exported_model_has_no_task_to_answer(trained: Callable[..., Path]) -
     assert open_trained(model.parent, str(out)).description == {FINETUNED: {"mood": {"prefix": "mood text: "}}}
     told = CliRunner().invoke(app, ["predict", str(out), "--field", "text=so so"])
     assert told.exit_code == InputError.exit_code
-    assert "Name the folder that `bessemer finetune` wrote" in told.output
+    assert "Name the folder that `bessemer model finetune` wrote" in told.output
 
 
 def test_a_vocabulary_larger_than_the_table_is_refused(trained: Callable[..., Path]) -> None:
@@ -195,7 +195,7 @@ def test_a_vocabulary_larger_than_the_table_is_refused(trained: Callable[..., Pa
     (model.parent / "out" / "tokenizer.model").write_bytes(pieces(vocab_size=410).model)
     told = CliRunner().invoke(app, ["generate", str(model.parent / "out")])
     assert told.exit_code == InputError.exit_code
-    assert "has 410, and the model has 400 rows for them" in told.output
+    assert "has 410, and the model has 400 embedding rows" in told.output
 
 
 def test_presets_lists_all_and_their_parameters() -> None:
