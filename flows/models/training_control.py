@@ -152,9 +152,8 @@ def wait_for_multi_host_training(root: Path, wait_seconds: float) -> tuple[Path,
             problem = "no training is running" if not found else "no training is for several hosts"
             raise InputError(
                 f"{problem} under {root}, and none began within {wait_seconds:.0f} seconds. Start the run on the"
-                " machine with the address (train.hosts.count, train.hosts.address), and give the same --root here: a"
-                " folder"
-                f" that all machines see under the same name."
+                f" machine with the address (train.hosts.count, train.hosts.address), and give the same --root here: a"
+                f" folder that all machines see under the same name."
             )
         time.sleep(POLL_SECONDS)
 

@@ -124,7 +124,7 @@ def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> N
         (("predict", home / "away", "--field", "sentence=x"), 3, "there is no folder"),
         (("predict", home / "out", "--field", "text=x"), 3, "record 1 has no sentence, only text; the model reads"),
         (("predict", home / "out", "--task", "other", "--field", "sentence=x"), 3, "knows the tasks metals"),
-        (("generate", home / "out", "--prompt", "we ___ tin"), 3, "bessemer predict"),
+        (("generate", home / "out", "--prompt", "we ___ tin"), 3, "bessemer model predict"),
     ]
     for words, code, message in cases:
         told = bessemer(*words)

@@ -59,12 +59,12 @@ def test_what_came_to_its_end_is_not_joined(tmp_path: Path, begun: Callable[...,
     (file.parent / "result").mkdir()
     (file.parent / "result" / "model.json").write_text("{}")
     complete(file.parent / "result")
-    with pytest.raises(InputError, match="no training asks for several hosts under"):
+    with pytest.raises(InputError, match="no training has several hosts under"):
         wait_for_multi_host_training(tmp_path, 0)
 
 
 def test_where_none_is_the_command_says_what_to_do(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["training", "join", "--root", str(tmp_path), "--wait", "0"])
     assert told.exit_code == 3
-    assert "no training is under way under" in told.stderr
+    assert "no training is running under" in told.stderr
     assert "train.hosts.address" in told.stderr

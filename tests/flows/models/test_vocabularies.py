@@ -93,9 +93,9 @@ def test_an_extended_vocabulary_is_shown_beside_its_base(context: RunContext, do
     base = trained(tmp_path / "base.model")
     vocab = build_vocab(context, documents, VocabConfig(base=base, extend={"zh": 20}))
     before, after = pieces_of(vocab, "air 钢")
-    assert before["title"].startswith("the base, 340 pieces: ")
+    assert before["title"].startswith("the base, vocabulary of 340: ")
     assert before["pieces"][-3:] == ["\\xe9", "\\x92", "\\xa2"]
-    assert after["title"].startswith(f"extended, 360 pieces: {len(after['ids'])} tokens")
+    assert after["title"].startswith(f"extended, vocabulary of 360: {len(after['ids'])} tokens")
     assert after["pieces"][-1] == "钢"
     assert "".join(after["pieces"]) == "air 钢"
     assert len(after["ids"]) == len(before["ids"]) - 2
@@ -104,14 +104,14 @@ def test_an_extended_vocabulary_is_shown_beside_its_base(context: RunContext, do
 
 def test_a_trained_vocabulary_stands_alone(context: RunContext, documents: Artifact):
     (view,) = pieces_of(build_vocab(context, documents, VocabConfig(vocab_size=320)), "air air")
-    assert view["title"].startswith("the run's vocabulary, 320 pieces: ")
+    assert view["title"].startswith("the run's vocabulary, vocabulary of 320: ")
     assert "".join(view["pieces"]) == "air air"
 
 
 def test_a_base_that_nothing_was_added_to_is_shown_once(context: RunContext, documents: Artifact, tmp_path: Path):
     base = trained(tmp_path / "base.model")
     (view,) = pieces_of(build_vocab(context, documents, VocabConfig(base=base)), "air")
-    assert view["title"].startswith("the base, 340 pieces: ")
+    assert view["title"].startswith("the base, vocabulary of 340: ")
 
 
 def test_text_that_its_token_loses_stands_behind_the_name_of_that_token(
@@ -120,7 +120,7 @@ def test_text_that_its_token_loses_stands_behind_the_name_of_that_token(
     vocab = build_vocab(context, documents, VocabConfig(base=of_bert(tmp_path)))
     (view,) = pieces_of(vocab, "air naïve air")
     assert view["unknown"] == 1
-    assert view["title"].endswith(" a character, 1 of them unknown")
+    assert view["title"].endswith(" per character, 1 of them unknown")
     shown = [segment for segment in view["segments"] if segment[0] == UNKNOWN_PIECE]
     assert shown == [(UNKNOWN_PIECE, "[UNK] naïve")]
     assert "".join(view["pieces"]) == "air naïve air"
@@ -211,7 +211,7 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path):
     with pytest.raises(InputError, match=r"no UTF-8 text \(byte 0\)"):
         compare_tokenizers(text, [base])
     text.write_text("\n\n")
-    with pytest.raises(InputError, match="holds no text"):
+    with pytest.raises(InputError, match="has no text"):
         compare_tokenizers(text, [base])
     text.write_text("air")
     with pytest.raises(InputError, match=r"gone\.model does not exist"):
@@ -257,7 +257,7 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path):
     text.write_text("The iron")
     asked = [sys.executable, "-m", "flows.cli", "data", "tokenizers", str(text), str(base)]
     told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    assert "lines not given back" in told
+    assert "changed lines" in told
     assert "0 of 1" in told
     (line,) = json.loads(subprocess.run([*asked, "--json"], capture_output=True, text=True, check=True).stdout)
     assert (line["pieces"], line["lost_lines"]) == (340, 0)
