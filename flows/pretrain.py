@@ -56,11 +56,13 @@ def pretrain(
     Artifacts that exist under the same identity are reused. Returns the run's record.
 
     Args:
-        recipe: A recipe file, or the name of one that ships: quickstart, multilingual. from_stage: Start at this stage;
-        artifacts of earlier ones must exist. until: End after this stage. only: Build only this stage; artifacts of
-        earlier ones must exist. force: Rebuild the selected stages and compare with the published artifacts. limit:
-        Share of every source to keep (0 to 1); 0.01 is a quick pass over everything. changes: Values that override the
-        recipe's: the most used as_settings, and the others of each stage under its name.
+        recipe: A recipe file, or the name of one that ships: quickstart, multilingual.
+        from_stage: Start at this stage; artifacts of earlier ones must exist.
+        until: End after this stage.
+        only: Build only this stage; artifacts of earlier ones must exist.
+        force: Rebuild the selected stages and compare with the published artifacts.
+        limit: Share of every source to keep (0 to 1); 0.01 is a quick pass over everything.
+        changes: Values that replace the recipe's: the most used ones, and the others of each stage under its name.
             Fields left empty, or at `as in the recipe`, keep the recipe's value.
         run_id: Name of the run's folder; derived from the time where empty.
         root: Folder of all artifacts and runs, or the address of an object store.

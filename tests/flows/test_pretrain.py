@@ -200,7 +200,7 @@ def test_leaks_names_every_item(artifacts: dict[str, Artifact], root: Path, firs
     assert "cloze" in bessemer("data", "leaks", *at).stdout
     unknown = bessemer("data", "leaks", "mmlu", *at, check=False)
     assert unknown.returncode == 3
-    assert "the run checked no benchmark of this name; it has cloze" in unknown.stderr
+    assert "the run checked no benchmark of this name; it checked cloze" in unknown.stderr
     assert bessemer("data", "leaks", "--state", "dirty", *at, check=False).returncode == 2
 
 

@@ -346,8 +346,8 @@ def test_every_command_that_runs_or_reads_a_recipe_takes_the_option():
     options = {name: {option.name for option in command.params} for name, command in commands(get_command(app))}
     take = {name for name, named in options.items() if "untrusted" in named}
     # The service runs whatever its forms name.
-    assert take == {name for name, named in options.items() if "recipe" in named} - {"up"}
-    assert {"run", "search run", "mix", "ablate", "scale", "nightly"} <= take
+    assert take == {name for name, named in options.items() if "recipe" in named} - {"serve start"}
+    assert {"run", "study search run", "study mix", "study ablate", "study scale", "nightly"} <= take
 
 
 def test_what_the_program_itself_writes_into_a_recipe_is_no_reach_of_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -373,7 +373,7 @@ def test_nobody_is_told_of_nights_by_the_recipe_s_own_words(folder: Path, monkey
     assert read_notify(table, "mine").webhook == "https://example.org/mine"
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "plan", "nightly"])
+@pytest.mark.parametrize("command", ["run", "plan", "estimate", "nightly"])
 def test_commands_that_read_a_recipe_take_the_option(folder: Path, command: str):
     recipe(folder)
     text = (folder / "theirs.toml").read_text()

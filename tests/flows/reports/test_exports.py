@@ -167,4 +167,4 @@ def test_weights_and_biases_reads_the_same_numbers_and_nothing_of_the_machine(
 def test_the_command_says_what_it_lacks(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["runs", "export-metrics", "--root", str(tmp_path)])
     assert told.exit_code == 2
-    assert "say for which program" in told.output
+    assert "name the program" in told.output

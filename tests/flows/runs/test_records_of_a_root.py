@@ -127,7 +127,7 @@ def test_the_record_of_a_run_is_made_again_from_manifests(kept: Path) -> None:
     before = read_record(path)
     flip(path)
     assert list_runs(kept) == []
-    said = CliRunner().invoke(app, ["verify", "--set-aside", "--root", str(kept)])
+    said = CliRunner().invoke(app, ["store", "verify", "--set-aside", "--root", str(kept)])
     assert "rebuilt from manifests (sample, clean, dedup)" in " ".join(said.stdout.split())
     (after,) = list_runs(kept)
     assert (after["run_id"], after["recipe_name"], after["state"]) == (RUN, "foundry", "interrupted")

@@ -91,7 +91,7 @@ def test_the_server_is_reached_from_here_at_an_address_of_its_family(host: str, 
 def test_another_address_needs_tls_or_a_proxy(host: str, tls: tuple[Path, Path]) -> None:
     with pytest.raises(InputError, match=r"go over the network unencrypted.*--tls-certificate.*--behind-proxy"):
         check_open(ServiceOptions(host, 4200, "quickstart"))
-    with pytest.raises(InputError, match="as it is"):
+    with pytest.raises(InputError, match="unencrypted"):
         check_open(ServiceOptions(host, 4200, "quickstart", addresses=("https://bessemer.example.org",)))
     check_open(ServiceOptions(host, 4200, "quickstart", behind_proxy=True))
     check_open(ServiceOptions(host, 4200, "quickstart", tls=tls, addresses=("https://bessemer.example.org",)))
@@ -120,7 +120,7 @@ def test_up_refuses_before_it_starts_anything(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flows.cli.filter_environment", lambda: None)  # It changes this process.
-    monkeypatch.setattr("sys.argv", ["bessemer", "up", "--root", str(tmp_path / "root"), *words])
+    monkeypatch.setattr("sys.argv", ["bessemer", "serve", "start", "--root", str(tmp_path / "root"), *words])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == InputError.exit_code

@@ -75,7 +75,7 @@ def test_artifacts_that_are_gone_are_named(make: Callable[..., Any], tmp_path: P
     artifact = Path(made.record["stages"][-1]["path"])
     aside = artifact.rename(f"{artifact}.damaged-0f")
     text = "".join(" ".join(screen(made, width=1000)).split())
-    told = f"missing evaluate: its artifact {artifact} no longer stands; set aside as {aside.name}"
+    told = f"missing evaluate: its artifact {artifact} no longer exists; set aside as {aside.name}"
     assert told.replace(" ", "") in text
 
 
