@@ -14,7 +14,7 @@ from tasks.artifacts.schema import SPANS
 from tasks.artifacts.tables import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.chunk.packing import PackedRows
-from tasks.tokenizer.pieces import token_dtype
+from tasks.tokenizer.encoded import token_dtype
 
 
 class SequenceWriter:

@@ -23,7 +23,7 @@ from tasks.artifacts.tables import read_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor
 from tasks.tokenizer.base import Tokenizer
-from tasks.tokenizer.pieces import gather, text_by_text, token_dtype
+from tasks.tokenizer.encoded import gather, text_by_text, token_dtype
 
 TABLE = "tokens"
 WINDOW_TOKENS = 1 << 25

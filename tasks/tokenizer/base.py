@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from model.digests import digest_bytes
 from model.errors import InputError
-from tasks.tokenizer.pieces import Encoded, gather, text_by_text, token_dtype
+from tasks.tokenizer.encoded import Encoded, gather, text_by_text, token_dtype
 
 MODEL_FILE = "tokenizer.model"
 

@@ -29,10 +29,10 @@ from tasks.tokenizer.cache import (
     look_up,
     words_at_bytes,
 )
+from tasks.tokenizer.encoded import Encoded, token_dtype
 from tasks.tokenizer.model_file import BLANK
 from tasks.tokenizer.pieces import (
     BLANK_CODE_POINT,
-    Encoded,
     UnsupportedModelError,
     border_bits,
     character,
@@ -40,7 +40,6 @@ from tasks.tokenizer.pieces import (
     joined,
     read_pieces,
     spell,
-    token_dtype,
 )
 from tasks.tokenizer.unigram_kernel import (
     RESET,

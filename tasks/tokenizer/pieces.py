@@ -1,4 +1,4 @@
-"""The pieces of a SentencePiece model as the kernels need them, the cutting of texts into spans, and encoded columns.
+"""The pieces of a SentencePiece model as the kernels need them, and the cutting of texts into spans.
 
 Inside of the kernels a space is a space (0x20), where SentencePiece writes U+2581; that character itself is never part
 of a span. A text may be cut between two neighbouring characters that are adjacent in no piece. The pairs that are
@@ -12,7 +12,6 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from tasks.common.kernels import kernel
@@ -256,35 +255,3 @@ def spell(tables, data, position, target, filled):
     for index in range(size):
         target[filled + index] = tables.byte_ids[data[position + index]]
     return filled + size
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """The concatenated ids of many texts: those of text i are ids[offsets[i] : offsets[i + 1]]."""
-
-    ids: np.ndarray
-    """uint16 or uint32 [tokens]."""
-    offsets: I64
-    """int64 [texts + 1]."""
-
-
-def token_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
-    """Return uint16 if every id fits, else uint32."""
-    return np.uint16 if vocab_size <= 1 << 16 else np.uint32
-
-
-def text_by_text(texts: pa.Array | pa.ChunkedArray) -> Iterator[str]:
-    """Yield the strings of a column, converting a chunk at a time."""
-    for chunk in texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]:
-        yield from chunk.to_pylist()
-
-
-def gather(texts: Iterable[np.ndarray], dtype: type[np.uint16] | type[np.uint32], closing: int | None) -> Encoded:
-    """Concatenate the ids of texts, each followed by `closing` if given."""
-    tail = np.array([] if closing is None else [closing], dtype)
-    arrays = [np.zeros(0, dtype)]
-    lengths = [0]
-    for ids in texts:
-        arrays += [ids.astype(dtype), tail]
-        lengths.append(len(ids) + len(tail))
-    return Encoded(np.concatenate(arrays), np.cumsum(lengths, dtype=np.int64))

@@ -13,8 +13,8 @@ from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
 from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.encoded import Encoded
 from tasks.tokenizer.model_file import BLANK
-from tasks.tokenizer.pieces import Encoded
 
 
 class SentencePieceTokenizer(Tokenizer):

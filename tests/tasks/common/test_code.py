@@ -292,7 +292,7 @@ REMAINING = {
     },
     "model.launch.supervisor": {"DIAGNOSIS_SECONDS", "supervise"},
     "model.launch.watchdog": {"dump_stacks_on_request"},
-    "model.processes": {"die_with_parent", "leave"},
+    "model.processes": {"die_with_parent", "exit_now"},
     "model.train.reproduction": {"LOCK", "REPRODUCTION", "write_reproduction"},
     "tasks.artifacts.build": {"RunContext", "Stage", "build_artifact"},
     "tasks.artifacts.limits": {"DropRateLimits"},

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from tasks.tokenizer import encoder as encoding
+from tasks.tokenizer.encoded import Encoded
 from tasks.tokenizer.encoder import Encoder, open_encoder
 from tasks.tokenizer.open import tokenizer_of
-from tasks.tokenizer.pieces import Encoded, UnsupportedModelError
+from tasks.tokenizer.pieces import UnsupportedModelError
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_byte_level
