@@ -25,7 +25,7 @@ from model.checksummed_json import write_sealed
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.lease import LEASE_SECONDS, is_alive, is_held
 from tasks.artifacts.manifest import MANIFEST, read_manifest
-from tasks.artifacts.published import is_set_aside, upgraded_identity
+from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.leases import held_identities, is_alive_in_store
 from tasks.artifacts.remote.metadata import read_record
@@ -235,10 +235,6 @@ def _stored_artifacts(root: Path) -> list[StoredArtifact]:
             warn_once(f"{error} Until then it is kept.")
             continue
         parents = tuple((parent["stage"], parent["identity"]) for parent in data["parents"].values())
-        if upgraded := upgraded_identity(
-            folder
-        ):  # A run that needs an artifact needs its copy in this version's format.
-            parents += ((data["stage"], upgraded),)
         found.append(StoredArtifact(folder, data["stage"], data["identity"], data["bytes"], parents, data.get("run")))
     return found
 

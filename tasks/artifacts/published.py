@@ -9,20 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.ipc
 
-from model.checksummed_json import read_sealed
 from model.digests import digest_file
 from model.errors import InputError, IntegrityError
 from tasks.artifacts import manifest as manifests
 from tasks.artifacts.manifest import HINT, MANIFEST
 from tasks.artifacts.remote.artifacts import fetch_files, fetch_manifest
 from tasks.artifacts.remote.attach import root_of, store_of
-from tasks.artifacts.schema import FORMAT, OLDEST
+from tasks.artifacts.schema import FORMAT
 from tasks.artifacts.workspace import FileRecord
 
 
 def read_manifest(path: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the folder and manifest of the artifact at `path`, fetched from the root's store if it is only there;
-    those of its upgraded copy if the artifact has another format.
+    """Return the folder and manifest of the artifact at `path`, fetched from the root's store if it is only there.
 
     Raises InputError if the folder is missing or of another format, IntegrityError if its manifest is damaged.
     """
@@ -34,7 +32,7 @@ def read_manifest(path: Path) -> tuple[Path, dict[str, Any]]:
         )
     manifest = manifests.read_manifest(path)
     if manifest["format"] != FORMAT:
-        return read_manifest(_successor(path, manifest))
+        raise of_another_format(path, manifest)
     return path, manifest
 
 
@@ -66,27 +64,9 @@ def is_whole(artifact: Path, record: FileRecord) -> bool:
     return path.exists() and digest_file(path) == record.digest
 
 
-def upgraded_file(path: Path) -> Path:
-    """Return the path of the file that names the copy in this format of an artifact of an earlier one."""
-    return root_of(path) / "aliases" / "upgraded" / path.parent.name / f"{path.name}.json"
-
-
 def is_set_aside(path: Path) -> bool:
     """Return whether a folder holds an artifact that no run may use: it conflicts with another, or is damaged."""
     return ".conflict-" in path.name or ".damaged-" in path.name
-
-
-def upgraded_identity(path: Path) -> str | None:
-    """Return the identity of the copy in this format of an artifact of an earlier one; None if there is none."""
-    file = upgraded_file(path)
-    return read_sealed(file, "Remove it, and run `bessemer upgrade`.")["identity"] if file.exists() else None
-
-
-def _successor(path: Path, manifest: Mapping[str, Any]) -> Path:
-    """Return the copy in this format of an artifact of another. Raises InputError if there is none."""
-    if upgraded := upgraded_identity(path):
-        return path.with_name(upgraded)
-    raise of_another_format(path, manifest)
 
 
 def of_another_format(path: Path, manifest: Mapping[str, Any]) -> InputError:
@@ -94,13 +74,11 @@ def of_another_format(path: Path, manifest: Mapping[str, Any]) -> InputError:
     found, commit = manifest["format"], (manifest.get("git") or {}).get("commit")
     if found > FORMAT:
         hint = "A later version made it: use that one, or another --root."
-    elif found < OLDEST:
+    else:
         hint = (
             f"Format {found} cannot be converted to this one. Give this version a root of its own with --root, or use"
             f" the version that made this one."
         )
-    else:
-        hint = "Run `bessemer upgrade`: it makes a copy in this format and changes no existing artifact."
     made_by = f"commit {commit[:12]}" if commit else "an installed version"
     return InputError(
         f"{path} is an artifact of format {found}, made by {made_by}, and this version of Bessemer reads format"

@@ -22,7 +22,7 @@ from model.files import replace_durably
 from tasks.artifacts.identity import Identity, count_differences, first_difference
 from tasks.artifacts.lease import is_alive
 from tasks.artifacts.manifest import MANIFEST, read_manifest
-from tasks.artifacts.published import is_set_aside, of_another_format, upgraded_file
+from tasks.artifacts.published import is_set_aside, of_another_format
 from tasks.artifacts.schema import FORMAT
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ def _of_other_sources(parts: dict[str, Any], identity: Identity) -> bool:
 
 
 def _readable_parts(manifest: Path) -> dict[str, Any] | None:
-    """Return the identity parts in a manifest; None if it is damaged (`store verify` reports it) or was upgraded.
+    """Return the identity parts in a manifest; None if it is damaged (`store verify` reports it).
 
     Raises InputError if it has another format.
     """
@@ -142,8 +142,6 @@ def _readable_parts(manifest: Path) -> dict[str, Any] | None:
         return None
     if data["format"] == FORMAT:
         return data["identity_parts"]
-    if upgraded_file(manifest.parent).exists():
-        return None
     raise of_another_format(manifest.parent, data)
 
 

@@ -10,9 +10,6 @@ import pyarrow as pa
 FORMAT = 2
 """Format of artifacts; part of every identity and manifest."""
 
-OLDEST = 2
-"""The oldest format that can be upgraded to this one."""
-
 DOC_ID_BYTES = 16
 
 EVIDENCE_BYTES = 200

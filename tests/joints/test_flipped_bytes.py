@@ -49,7 +49,6 @@ from tasks.artifacts import published
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import Identity
 from tasks.artifacts.lease import build_lease, ignore, is_held
-from tasks.artifacts.published import upgraded_file, upgraded_identity
 from tasks.artifacts.remote.metadata import read_record
 from tasks.artifacts.reuse import Alias, other_version, read_alias, write_identity
 from tasks.artifacts.reuse import write_alias as write_accepted
@@ -152,7 +151,6 @@ def write_records(foundry: Path, root: Path) -> None:
     """Write a record of every other kind that this project keeps in a root."""
     words = ("code.x: a -> b",)
     write_accepted(root, Alias("clean", TOKEN, OTHER_TOKEN, OTHER_TOKEN, words, "me", "today", "a comment"))
-    write_sealed(upgraded_file(root / "artifacts" / "clean" / TOKEN), {"identity": OTHER_TOKEN})
     write_sealed(root / "promotions" / "000001" / "promotion.json", asdict(Promotion(1, FIRST, "me", "now", "", None)))
     Night(FIRST, "foundry").save(root)
     write_sealed(root / "measurements" / f"clean-{TOKEN}.json", {"seconds": 1.0, "peak": None})
@@ -256,9 +254,6 @@ class Reading:
     def accepts_alias(self, path: Path) -> bool:
         return read_alias(self.root, path.parent.name, path.stem) is not None
 
-    def accepts_upgraded(self, path: Path) -> bool:
-        return upgraded_identity(self.root / "artifacts" / path.parent.name / path.stem) == OTHER_TOKEN
-
     def accepts_promotion(self, path: Path) -> bool:
         return [one.run_id for one in history(self.root)] == [FIRST]
 
@@ -339,7 +334,6 @@ READERS: tuple[tuple[str, Callable[[Reading, Path], bool]], ...] = (
     ("runs/*/recipe.json", Reading.accepts_recipe),
     ("runs/*/findings.json", Reading.accepts_findings),
     ("inputs.json", Reading.accepts_inputs),
-    ("aliases/upgraded/*/*.json", Reading.accepts_upgraded),
     ("aliases/*/*.json", Reading.accepts_alias),
     ("promotions/*/promotion.json", Reading.accepts_promotion),
     ("nights/*.json", Reading.accepts_night),

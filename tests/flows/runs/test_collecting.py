@@ -68,16 +68,6 @@ def root(tmp_path: Path) -> Root:
     return found
 
 
-def test_the_copy_in_the_next_format_stays_with_what_it_is_a_copy_of(root: Root) -> None:
-    for number in (1, 2):
-        root.artifact("chunk", f"c{number}-upgraded", "vocab/v1")
-        leads = root.path / "aliases" / "upgraded" / "chunk" / f"c{number}.json"
-        leads.parent.mkdir(parents=True, exist_ok=True)
-        write_sealed(leads, {"identity": f"c{number}-upgraded"})
-    asked = plan(root.path, keep_last=1, now=NOW)
-    assert [one.identity for one in asked.artifacts] == ["c1", "c1-upgraded"]
-
-
 def test_a_kept_run_keeps_what_it_was_made_from(root: Root) -> None:
     """The vocabulary was made from the first night's sample, so that stays, too."""
     asked = plan(root.path, keep_last=1, now=NOW)
