@@ -54,11 +54,17 @@ class TrimConfig(StrictConfig):
 
 
 def pour(workspace: Workspace) -> StageReport:
+    report = StageReport()
+    counts = report.source("ore")
     for number in range(PARTS):
-        name = f"{number:05d}"
+        name, text = f"{number:05d}", f"ingot {number}"
         with workspace.unit(name) as unit:
-            write_table(unit, "documents", pa.table({"text": [f"ingot {number}"]}), table_file_name("documents", name))
-    return StageReport()
+            write_table(unit, "documents", pa.table({"text": [text]}), table_file_name("documents", name))
+        counts.documents_in += 1
+        counts.documents_out += 1
+        counts.bytes_in += len(text)
+        counts.bytes_out += len(text)
+    return report
 
 
 def trim(documents: pa.Table, index: int, config: TrimConfig, done: list[int]) -> PartResult:
@@ -73,6 +79,8 @@ def trim(documents: pa.Table, index: int, config: TrimConfig, done: list[int]) -
         texts.append(text[: config.limit])
         counts.documents_in += 1
         counts.documents_out += 1
+        counts.bytes_in += len(text)
+        counts.bytes_out += len(texts[-1])
     result.tables = {"documents": pa.table({"text": texts}), "ledger": ledger.table()}
     return result
 

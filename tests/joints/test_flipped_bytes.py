@@ -160,7 +160,7 @@ def write_records(foundry: Path, root: Path) -> None:
     space = {"train.schedule.peak_lr": {"low": 1e-4, "high": 1e-2, "log": True}}
     search = SearchConfig.model_validate({"name": "foundry", "space": space})
     study = Study(StudyRequest(foundry / "foundry.toml", SMALL), search, root)
-    study.book.begin(study.book.add("recipe", {"train.schedule.peak_lr": 0.001}, FIRST), 0)
+    study.log.begin(study.log.add("recipe", {"train.schedule.peak_lr": 0.001}, FIRST), 0)
     add_manual_trial(study, {"train.schedule.peak_lr": 0.002})
     ServiceFiles(root).remember_address("here", 4200)
     write_sealed(ServiceFiles(root).server.record, {"pid": os.getpid(), "started": started(os.getpid())})
@@ -244,7 +244,7 @@ class Reading:
     def accepts_recipe(self, path: Path) -> bool:
         return bool(recipe_of(path.parent))
 
-    def accepts_findings(self, path: Path) -> bool:
+    def accepts_metrics(self, path: Path) -> bool:
         return read_saved_metrics(read_record(path.with_name("run.json"))) is not None
 
     def accepts_inputs(self, path: Path) -> bool:
@@ -270,7 +270,7 @@ class Reading:
     def accepts_study(self, path: Path) -> bool:
         return bool(reopen(self.root, path.parent.name))
 
-    def accepts_book(self, path: Path) -> bool:
+    def accepts_trial_log(self, path: Path) -> bool:
         return len(TrialLog(path).trials) == 1
 
     def accepts_address(self, path: Path) -> bool:
@@ -332,7 +332,7 @@ READERS: tuple[tuple[str, Callable[[Reading, Path], bool]], ...] = (
     ("artifacts/*/*/*", Reading.accepts_file_of_artifact),
     ("runs/*/run.json", Reading.accepts_run),
     ("runs/*/recipe.json", Reading.accepts_recipe),
-    ("runs/*/findings.json", Reading.accepts_findings),
+    ("runs/*/findings.json", Reading.accepts_metrics),
     ("inputs.json", Reading.accepts_inputs),
     ("aliases/*/*.json", Reading.accepts_alias),
     ("promotions/*/promotion.json", Reading.accepts_promotion),
@@ -341,7 +341,7 @@ READERS: tuple[tuple[str, Callable[[Reading, Path], bool]], ...] = (
     ("mixtures/*/weights.json", Reading.accepts_weights),
     ("*/*/runs.json", Reading.accepts_record),
     ("searches/*/study.json", Reading.accepts_study),
-    ("searches/*/*.jsonl", Reading.accepts_book),
+    ("searches/*/*.jsonl", Reading.accepts_trial_log),
     ("searches/*/*/*.json", Reading.accepts_record),
     ("service/address.json", Reading.accepts_address),
     ("service/server.json", Reading.accepts_process),

@@ -1,6 +1,6 @@
-"""Builds one stage that runs the kernels of a room, and counts how many of them numba compiled and how many it loaded.
+"""Builds one stage that runs the kernels of a package, and counts how many of them numba compiled or loaded.
 
-`count_compilations.py RECIPE ROOT STAGE ROOM [one-folder]` builds the stage from those before it, which stand in the
+`count_compilations.py RECIPE ROOT STAGE PACKAGE [one-folder]` builds the stage from those before it, which stand in the
 root, and prints {"content", "compiled", "loaded"}. With `one-folder` compiled code is kept as numba keeps it by itself:
 by the file that holds a function, whatever else it reaches.
 """
@@ -21,10 +21,10 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 
 
-def main(recipe_path: Path, root: Path, wanted: str, room: str, one_folder: bool) -> None:
+def main(recipe_path: Path, root: Path, wanted: str, package: str, one_folder: bool) -> None:
     """Build one stage from what stands before it."""
     if one_folder:
-        tasks.common.kernel_cache.kept = _kept_by_numba
+        tasks.common.kernel_cache.cached = _cached_by_numba
     recipe = load_recipe(recipe_path, root)
     context = RunContext(root, run_id="20250101T000000Z-abcdef")
     told: dict[str, Any] = {}
@@ -45,7 +45,7 @@ def main(recipe_path: Path, root: Path, wanted: str, room: str, one_folder: bool
         kernels = {
             id(value): value
             for name, module in list(sys.modules.items())
-            if name.startswith(f"tasks.{room}.")
+            if name.startswith(f"tasks.{package}.")
             for value in vars(module).values()
             if isinstance(value, Dispatcher)
         }
@@ -54,7 +54,7 @@ def main(recipe_path: Path, root: Path, wanted: str, room: str, one_folder: bool
         print(json.dumps(told))
 
 
-def _kept_by_numba(dispatcher: Any) -> Any:
+def _cached_by_numba(dispatcher: Any) -> Any:
     dispatcher.enable_caching()
     return dispatcher
 
