@@ -9,14 +9,16 @@ import difflib
 import math
 import re
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.metrics.formatting import format_bytes
 from flows.recipe.schema import Recipe
 from model.config.network import GPTConfig, NetworkConfig
 from model.config.train import TrainConfig
-from model.engines.memory import RankMemory, memory_of_rank, rank_memory, rank_sizes
 from model.errors import RecipeError
+
+if TYPE_CHECKING:
+    from model.engines.memory import RankMemory
 
 SECONDS_PER_DAY = 86_400.0
 
@@ -220,6 +222,9 @@ def memory_by_layout(
 
     Without `network` only the number of parameters is known, and activations are left out.
     """
+    # It loads PyTorch, which takes seconds.
+    from model.engines.memory import memory_of_rank, rank_memory, rank_sizes
+
     found: dict[str, Any] = {}
     for name, layout in layouts(train, max(1, round(devices))).items():
         if network is None:
@@ -232,8 +237,11 @@ def memory_by_layout(
     return found
 
 
-def recipe_memory(recipe: Recipe) -> RankMemory:
+def recipe_memory(recipe: Recipe) -> "RankMemory":
     """Return the memory of a rank in the recipe's training."""
+    # It loads PyTorch, which takes seconds.
+    from model.engines.memory import rank_memory
+
     train = recipe.train.trainer_config()
     if train.micro_batch_rows == "auto":
         # The trainer finds the size before the first step; one row is the minimum.
@@ -250,7 +258,7 @@ def recipe_memory(recipe: Recipe) -> RankMemory:
     return memory
 
 
-def format_memory(memory: RankMemory) -> str:
+def format_memory(memory: "RankMemory") -> str:
     """Return the memory as a sum: `weights 51.4 GB + gradients 51.4 GB + ...`."""
     if memory.start >= memory.at_least:
         return f"{format_bytes(memory.start)} of weights, which each rank initialises whole before they are sharded"
@@ -262,7 +270,7 @@ def format_memory(memory: RankMemory) -> str:
     return text
 
 
-def memory_hint(memory: RankMemory) -> str:
+def memory_hint(memory: "RankMemory") -> str:
     """Return how to reduce the memory of a rank."""
     if memory.activations and memory.at_least - memory.activations < memory.activations:
         return "Lower train.micro_batch_rows or train.model.context, or set train.recompute = true;"
