@@ -266,7 +266,7 @@ def test_the_run_that_answers_is_named_and_where_it_cannot_one_that_can(artifact
         return CliRunner().invoke(app, [*words, "--root", str(tmp_path)])
 
     add(short, stages[:2])
-    assert f"Under {tmp_path} no run got so far" in asked("data", "peek", "chunk").stderr
+    assert f"Under {tmp_path} no run has one" in asked("data", "peek", "chunk").stderr
     assert asked("data", "tokens", "air", "--run", short).exit_code == InputError.exit_code
     add(full, stages)
     failed = asked("data", "peek", "chunk")

@@ -16,7 +16,7 @@ from flows.nightly.night import Between, run_nightly, skip_nightly
 from flows.nightly.recipe import RawRecipe, read_raw
 from flows.nightly.start import exclusive_nightly, find_new_data, start_nightly
 from flows.recipe.schema import Recipe
-from model.checksummed_json import write_sealed
+from model.checksummed_json import seal, unseal, write_sealed
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
 
 
@@ -116,8 +116,8 @@ def test_a_night_that_went_down_with_its_machine_does_not_stop_the_next(root: Pa
         (lease,) = (root / "locks" / "nightly").glob("*.lease")
         left = lease.read_bytes()
     beat, _, record = left.partition(b"\n")
-    holder = {**json.loads(record), "boot": "an earlier start"}
-    lease.write_bytes(beat + b"\n" + json.dumps(holder).encode())
+    holder = {**json.loads(unseal(record)), "boot": "an earlier start"}
+    lease.write_bytes(beat + b"\n" + seal(holder))
     heard: list[str] = []
     with exclusive_nightly(root, heard.append, seconds=0.5):
         assert [sentence.partition(" was started by process ")[0] for sentence in heard] == ["a nightly run"]
@@ -202,8 +202,7 @@ def test_what_comes_behind_a_promotion_takes_nothing_of_it(webhook: Any, folder:
 
     def road_that_promotes(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
         (root / "promotions" / "000001").mkdir(parents=True)
-        told = json.dumps({**made, "run_id": run_id})
-        (root / "promotions" / "000001" / "promotion.json").write_text(told)
+        write_sealed(root / "promotions" / "000001" / "promotion.json", {**made, "run_id": run_id})
         raise ends
 
     with webhook() as (address, heard):

@@ -14,6 +14,7 @@ from flows.nightly.history import (
     new_files,
     taken_files,
 )
+from model.checksummed_json import read_sealed, write_sealed
 
 
 def a_night(run_id: str, state: str, began: float = 0.0, **files: str) -> Night:
@@ -61,5 +62,5 @@ def test_nights_are_kept_in_their_order_under_names_that_later_versions_may_add_
     a_night("z", PROMOTED, began=1.0, a="A").save(tmp_path)
     a_night("a", FAILED, began=2.0).save(tmp_path)
     file = tmp_path / "nights" / "a.json"
-    file.write_text(file.read_text().replace("{", '{"of_a_later_version": 1,', 1))
+    write_sealed(file, {"of_a_later_version": 1, **read_sealed(file, "")})
     assert [(night.run_id, night.state) for night in list_nights(tmp_path)] == [("z", PROMOTED), ("a", FAILED)]

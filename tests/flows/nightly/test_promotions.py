@@ -201,6 +201,6 @@ def test_the_commands_tell_promote_and_undo(root: Path) -> None:
     assert call("model", "promote", "--undo", "--because", "worse")[1] == "the current model is that of run a (worse)\n"
     code, told = call("model", "current")
     assert (code, told.partition(",")[0]) == (0, "a")
-    assert "undoes 2" in call("current", "--history")[1]
-    assert call("promote")[0] == 2
-    assert call("promote", "a", "--undo")[0] == 2
+    assert "undoes 2" in call("model", "current", "--history")[1]
+    assert call("model", "promote")[0] == 2
+    assert call("model", "promote", "a", "--undo")[0] == 2

@@ -49,7 +49,7 @@ def test_why_names_the_old_document_of_a_new_copy(foundry: Path, root: Path, tmp
     screen = Console(file=io.StringIO(), width=400, color_system=None)
     print_document_history(life, screen)
     told = screen.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
-    assert f"stays: notes: note-07.txt record 0, in the earlier dedup artifact {before.name}: {old[:40]}" in told
+    assert f"kept: notes: note-07.txt record 0, in the earlier dedup artifact {before.name}: {old[:40]}" in told
 
     (other,) = find_documents(artifacts, "other.txt")
     assert history_of(artifacts, other).outcome == "in progress"

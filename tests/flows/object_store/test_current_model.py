@@ -13,9 +13,12 @@ from flows.runs.model_registry import current_run, history, needed_runs, promote
 from flows.runs.roots import open_root
 from model.checksummed_json import write_sealed
 from model.errors import InputError
+from tasks.artifacts.identity import identity_key
+from tasks.artifacts.manifest import content_digest
 from tasks.artifacts.remote.artifacts import create_stub, put_artifact
 from tasks.artifacts.remote.attach import attached_root, store_of
 from tasks.artifacts.remote.metadata import create_promotion, put_run
+from tasks.artifacts.schema import FORMAT
 
 
 def a_run(root: Path, name: str) -> str:
@@ -25,8 +28,10 @@ def a_run(root: Path, name: str) -> str:
     assert store is not None
     entries: list[dict[str, str]] = []
     for stage in ("vocab", "train"):
-        identity = f"{stage}{name}".ljust(32, "0").encode().hex()[:32]
-        manifest = {"stage": stage, "identity": identity, "content": "c" * 32, "files": []}
+        parts = {"stage": stage, "run": name}
+        identity = identity_key(parts)
+        manifest = {"format": FORMAT, "stage": stage, "identity": identity, "identity_parts": parts}
+        manifest |= {"content": content_digest([]), "files": [], "rows": {}, "bytes": 0}
         put_artifact(store, manifest, lambda _: root)
         create_stub(root, manifest)
         path = root / "artifacts" / stage / identity
@@ -117,7 +122,7 @@ def test_nights_are_known_on_all_machines_and_one_is_spent_at_a_time(machines: M
     assert list_nights(machines.root("b")) == [night]
     with (
         exclusive_nightly(machines.root("a")),
-        pytest.raises(AnotherNightError, match="another night is under way"),
+        pytest.raises(AnotherNightError, match="another nightly run is under way"),
         exclusive_nightly(machines.root("b")),
     ):
         pass

@@ -1,6 +1,5 @@
 """What a store holds, put right and collected: parts, leftovers, damage."""
 
-import json
 import secrets
 import time
 from pathlib import Path
@@ -16,14 +15,27 @@ from flows.runs.object_store import (
     repair_artifact,
 )
 from model.digests import digest_bytes
+from tasks.artifacts.identity import identity_key
+from tasks.artifacts.manifest import content_digest, read_manifest
 from tasks.artifacts.remote.artifacts import create_stub, fetch_files, put_artifact
 from tasks.artifacts.remote.attach import attached_root, store_of
 from tasks.artifacts.remote.object_store import ObjectStore
+from tasks.artifacts.schema import FORMAT
 from tasks.artifacts.workspace import FileRecord
 
 DATA = b"rows and rows"
 RECORD = FileRecord("part-00000.arrow", "documents", 1, len(DATA), digest_bytes(DATA))
-MANIFEST = {"stage": "clean", "identity": "1" * 32, "content": "c" * 32, "files": [vars(RECORD)]}
+PARTS = {"stage": "clean"}
+MANIFEST = {
+    "format": FORMAT,
+    "stage": "clean",
+    "identity": identity_key(PARTS),
+    "identity_parts": PARTS,
+    "content": content_digest([RECORD]),
+    "files": [vars(RECORD)],
+    "rows": {RECORD.table: RECORD.rows},
+    "bytes": RECORD.bytes,
+}
 
 
 @pytest.fixture
@@ -52,7 +64,7 @@ def test_damage_in_a_store_is_put_right_from_here_or_taken_out_of_use(folder: Pa
     fetch_files(root, store, folder, [vars(RECORD)])
     store.put(part, b"rows and rots")
     assert "its manifest says" in str(file_problem(folder, RECORD))
-    assert "put into" in repair_artifact(folder, [RECORD.name])
+    assert f"uploaded to {store.address} again from {folder}" in repair_artifact(folder, [RECORD.name])
     assert file_problem(folder, RECORD) is None
 
     (folder / RECORD.name).unlink()
@@ -61,12 +73,12 @@ def test_damage_in_a_store_is_put_right_from_here_or_taken_out_of_use(folder: Pa
     assert "taken out of use" in repair_artifact(folder, [RECORD.name])
     assert store.list_objects("manifests") == {}
     (aside,) = store.list_objects("aside")
-    assert store.read(aside) == json.loads((folder / "manifest.json").read_text())
+    assert store.read(aside) == read_manifest(folder)
 
 
 def test_what_builds_left_goes_and_what_stands_stays(folder: Path) -> None:
     store = store_behind(folder.parents[2])
-    known, left = ("clean", "1" * 32), ("train", "2" * 32)
+    known, left = ("clean", MANIFEST["identity"]), ("train", "2" * 32)
     for stage, identity in (known, left):
         store.write(f"unfinished/{stage}/{identity}.json", {})
         store.put(f"checkpoints/{stage}/{identity}/{'d' * 32}", b"weights")
@@ -76,6 +88,6 @@ def test_what_builds_left_goes_and_what_stands_stays(folder: Path) -> None:
     assert places == [known, left]
     remove_leftovers(store, places)
     assert store.list_objects("unfinished") == store.list_objects("checkpoints") == {}
-    assert list(store.list_objects("parts")) == [f"parts/clean/{'1' * 32}/{RECORD.digest}"]
+    assert list(store.list_objects("parts")) == [f"parts/clean/{MANIFEST['identity']}/{RECORD.digest}"]
     remove_stored(store, [known])
     assert store.list_objects("parts") == store.list_objects("manifests") == {}
