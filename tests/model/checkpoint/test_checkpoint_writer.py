@@ -174,7 +174,7 @@ import torch
 from model.checkpoint.writer import CheckpointWriter
 from model.errors import Infra
 from model.checkpoint.metrics import MetricsLog
-from model.distributed.process_group import concatenate_batches
+from model.distributed.process_group import join_process_group
 
 class Halves:
     optimizer_shards = 2

@@ -286,7 +286,7 @@ def test_three_skipped_steps_in_a_row_end_it_as_the_native_engine_does(make_run,
         ({"ranks": 2, "batch_rows": 12, "micro_batch_rows": 4}, "does not divide the 6 rows that each of 2 ranks"),
         ({"engine": "megatron"}, "'native' or 'deepspeed'"),
         (TENSOR | {"restarts": {"fewer_ranks": True}}, "a copy of the model takes 2"),
-        (NATIVE | {"device": "cuda", "restarts": {"fewer_ranks": True}}, "rank k computes on CUDA device k"),
+        (NATIVE | {"device": "cuda", "restarts": {"fewer_ranks": True}}, "rank k uses CUDA device k"),
     ],
 )
 def test_impossible_numbers_of_ranks_are_refused_with_a_message(settings: dict, words: str) -> None:

@@ -95,7 +95,7 @@ def test_an_edit_compiles_those_kernels_that_reach_it(
 
 def test_how_kernels_are_compiled_counts(compiled: tuple[Path, Path], tmp_path: Path) -> None:
     second = copy_of_the_project(tmp_path / "second")
-    kernels = second / "tasks" / "kernels.py"
+    kernels = second / "tasks" / "common" / "kernels.py"
     kernels.write_text(kernels.read_text().replace("nogil=True", "nogil=True, fastmath=True"))
     assert run(second, compiled[1])[1] == {"sign", "mix", "alone"}
 

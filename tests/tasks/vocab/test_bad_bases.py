@@ -99,7 +99,7 @@ def test_garbage_is_refused(tmp_path: Path, seed: int):
         (b'{"model": ', "is not JSON"),
         (b"a page of text\nand another line\n", "no SentencePiece model"),
         (b"[UNK]\n[SEP]\n\xff\n", "not UTF-8"),
-        (b"[UNK]\n[SEP]\na\na\n", "some piece stands twice"),
+        (b"[UNK]\n[SEP]\na\na\n", "a piece occurs twice"),
         (gzip.compress(b"{}", mtime=0), r"compressed \(gzip\)\. Decompress it"),
         (b"PK\x03\x04 and so on", r"compressed \(zip\)"),
     ],
