@@ -10,7 +10,7 @@ from flows.commands import data, models, nightly, plan, run, runs, service, stor
 from flows.commands.common import CommandGroup, handle_errors
 from flows.metrics.escaping import escape_output
 from flows.service.api import reach_this_machine_directly
-from model.config.environment import filter_environment
+from model.environment import filter_environment
 
 app = typer.Typer(
     name="bessemer",

@@ -39,7 +39,17 @@ FLOORS = {
         ("objectives",),
         ("optim", "nn"),
         ("data", "distributed", "config"),
-        ("checksummed_json", "code_digest", "digests", "errors", "file_content", "files", "model_files", "processes"),
+        (
+            "checksummed_json",
+            "code_digest",
+            "digests",
+            "environment",
+            "errors",
+            "file_content",
+            "files",
+            "model_files",
+            "processes",
+        ),
     ),
 }
 """Packages of each root, top floor first."""

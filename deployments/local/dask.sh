@@ -26,7 +26,7 @@ begin() { # NAME COMMAND...
     local name=$1
     shift
     # Workers compute in the environment that the stages of a run have.
-    setsid nohup "$python" -m model.config.environment -m dask "$@" >"$folder/$name.log" 2>&1 </dev/null &
+    setsid nohup "$python" -m model.environment -m dask "$@" >"$folder/$name.log" 2>&1 </dev/null &
     echo $! >"$folder/$name.pid"
 }
 

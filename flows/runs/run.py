@@ -29,7 +29,7 @@ from flows.runs.record import (
     write_recipe,
 )
 from flows.runs.roots import put_record
-from model.config.environment import describe_left_out
+from model.environment import describe_left_out
 from model.errors import Paused
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild

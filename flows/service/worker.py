@@ -31,8 +31,8 @@ from prefect.utilities.processutils import setup_signal_handlers_worker
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
 
 from flows.service.files import POOL, deployments_file
-from model.config.environment import filter_environment
 from model.digests import digest_bytes
+from model.environment import filter_environment
 from model.errors import GuardError
 
 if TYPE_CHECKING:

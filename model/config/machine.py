@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from model.config.environment import FIXED, deciding_variables, trainer_environment
+from model.environment import FIXED, deciding_variables, trainer_environment
 from model.errors import Infra
 from model.files import write_atomically
 

@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from model.config.environment import filter_environment
+from model.environment import filter_environment
 from model.errors import BessemerError, RecipeError
 
 USAGE = "call: python -m model.finetune MODEL TASK.toml VOCABULARY.json OUT"

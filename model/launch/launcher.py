@@ -13,10 +13,10 @@ from pathlib import Path
 from types import FrameType
 
 from model.checkpoint.run_folder import complete_markers, steps_before
-from model.config.environment import trainer_environment
 from model.config.train import TrainConfig
 from model.distributed.heartbeat import Beat, read_beat
 from model.distributed.protocol import STOP_SIGNALS, create_rank_directory, error_file, heartbeat_file
+from model.environment import trainer_environment
 from model.launch.diagnostics import private_memory
 from model.launch.failures import Failure, RankExit, infra_failure, read_error_report, root_cause
 from model.launch.rendezvous import Change, HostLost, HostRanks

@@ -8,8 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-from model.config.environment import filter_environment
 from model.config.train import TrainerRun, read_run
+from model.environment import filter_environment
 from model.errors import BessemerError, Infra
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from model.code_digest import code_digest
-from model.config.environment import FIXED
 from model.config.machine import machine_parts
 from model.config.train import TrainerRun
+from model.environment import FIXED
 from model.files import write_atomically
 from model.guard.decisions import Decision
 

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from model.config.environment import trainer_environment
+from model.environment import trainer_environment
 from model.errors import BessemerError, Infra, InputError, IntegrityError
 from model.files import DISK_FULL, NOT_WRITABLE
 from tasks.artifacts.artifact import ACCEPTED, BUILT, Artifact

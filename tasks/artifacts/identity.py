@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from model.config import machine
-from model.config.environment import deciding_variables
 from model.digests import digest_bytes
+from model.environment import deciding_variables
 from model.errors import Bug
 from tasks.artifacts.schema import FORMAT
 from tasks.common.code_fingerprint import Code

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from model.config.environment import trainer_environment
+from model.environment import trainer_environment
 from model.errors import BessemerError, Bug, GuardError, Infra, InputError, IntegrityError, Numerics, RecipeError
 from tasks.common.code_fingerprint import PROJECT
 

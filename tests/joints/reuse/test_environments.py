@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from model.config.environment import deciding_variables
+from model.environment import deciding_variables
 
 PROJECT = Path(__file__).parents[3]
 AGAIN = Path(__file__).parent / "programs" / "build_again.py"
@@ -105,7 +105,7 @@ elif name:
 WITHOUT_LEAVING_OUT = """
 import json, sys
 if sys.argv[1:]:
-    from model.config.environment import filter_environment
+    from model.environment import filter_environment
     filter_environment()
 from tasks.artifacts.build import stage_identity as identity
 from tasks.dedup.config import DedupConfig

@@ -107,10 +107,8 @@ def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
     assert {f"figure-{name}" for name in PICTURES} <= set(reader.ids)
     assert "could not be made" not in reader.text
     assert "47% below the unigram" in reader.text
-    assert (
-        "web 50.0% and not 60.0% (other sources have more); books 50.0% and not 40.0% (it replaces what other sources lack"
-        in reader.text
-    )
+    shares = "web 50.0% and not 60.0% (other sources have more); books 50.0% and not 40.0%"
+    assert f"{shares} (it replaces what other sources lack" in reader.text
     assert "At 0.8 and above 49 of 50 were found: recall 0.980 (95% interval 0.900 to 0.990)." in reader.text
     assert "48 of 50 injected items were found: recall 0.960 (95% interval 0.865 to 0.989)." in reader.text
     assert (

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from model.config.environment import filter_environment
+from model.environment import filter_environment
 
 if "BESSEMER_MACHINE" not in os.environ:
     filter_environment()

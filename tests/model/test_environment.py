@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from model.config.environment import FIXED, deciding_variables, describe_left_out, run_environment, trainer_environment
 from model.config.train import TrainConfig
+from model.environment import FIXED, deciding_variables, describe_left_out, run_environment, trainer_environment
 from model.launch.launcher import StopRequest, run_ranks
 from model.launch.rendezvous import HostRanks
 
-PROJECT = Path(__file__).parents[3]
+PROJECT = Path(__file__).parents[2]
 PASSING = {
     "PATH": "/bin",
     "HOME": "/home/smith",
@@ -35,7 +35,7 @@ DECIDING = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_THR
 UNKNOWN = {"FORGE": "cold"}
 SHED = """
 import json, os, sys
-from model.config.environment import filter_environment
+from model.environment import filter_environment
 filter_environment()
 import locale
 print(json.dumps([dict(os.environ), os.getpid(), sys.flags.utf8_mode, locale.getencoding(), sys.argv[1:]]))
@@ -44,7 +44,7 @@ print(json.dumps([dict(os.environ), os.getpid(), sys.flags.utf8_mode, locale.get
 LOADED = """
 import os
 import deepspeed, sklearn, torch
-from model.config.environment import deciding_variables
+from model.environment import deciding_variables
 print(sorted(deciding_variables(os.environ)))
 """
 
@@ -114,7 +114,7 @@ def test_a_process_without_one_leaves_the_rest_out_as_it_goes() -> None:
 
 
 def test_a_command_can_be_started_so() -> None:
-    words = [sys.executable, "-m", "model.config.environment", "-c", "import os; print(*sorted(os.environ))"]
+    words = [sys.executable, "-m", "model.environment", "-c", "import os; print(*sorted(os.environ))"]
     known = {**PASSING, **UNKNOWN, **DECIDING, "PYTHONPATH": str(PROJECT)}
     told = subprocess.run(words, env=known, capture_output=True, text=True, check=True).stdout
     assert set(told.split()) == {*PASSING, *FIXED, "PYTHONPATH"}

@@ -4,7 +4,7 @@ Libraries read hundreds of variables, and many decide the last bits of a sum: th
 threads, another memory allocator. Variables that are not named here are removed. A recipe sets what it needs in
 `train.environment`, which is part of the identity.
 
-`python -m model.config.environment ARGUMENTS` runs `python ARGUMENTS` with this environment.
+`python -m model.environment ARGUMENTS` runs `python ARGUMENTS` with this environment.
 """
 
 import os
