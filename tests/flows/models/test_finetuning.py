@@ -93,7 +93,7 @@ def test_a_model_is_taught_and_asked(home: Path, bessemer: Callable[..., Result]
     )
     assert sure.keys() == {"sentence", "label", "label_probabilities"}
     assert sure["label_probabilities"].keys() == {"hard", "soft"}
-    again = bessemer("finetune", home / which, "--task", home / "metals.toml")
+    again = bessemer("model", "finetune", home / which, "--task", home / "metals.toml")
     assert "exists already" in again.stderr
     if which == "t5":
         words = bessemer("model", "generate", folder, "--prompt", "metals sentence: we smelt tin", "--tokens", "9")
@@ -113,18 +113,22 @@ def test_an_exported_model_is_taught_like_its_original(home: Path, bessemer: Cal
 def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> None:
     bessemer("model", "finetune", home / "bert", "--task", home / "metals.toml", "--out", home / "out")
     cases = [
-        (("finetune", home / "bert", "--task", home / "none.toml"), 3, "no task file"),
+        (("model", "finetune", home / "bert", "--task", home / "none.toml"), 3, "no task file"),
         (
-            ("finetune", home / "t5", "--task", home / "metals.toml", "--out", home / "out"),
+            ("model", "finetune", home / "t5", "--task", home / "metals.toml", "--out", home / "out"),
             3,
             "is not the result of this model",
         ),
-        (("predict", home / "bert", "--field", "sentence=x"), 3, "was not fine-tuned"),
-        (("predict", home / "out"), 3, "give a file of records"),
-        (("predict", home / "away", "--field", "sentence=x"), 3, "there is no folder"),
-        (("predict", home / "out", "--field", "text=x"), 3, "record 1 has no sentence, only text; the model reads"),
-        (("predict", home / "out", "--task", "other", "--field", "sentence=x"), 3, "knows the tasks metals"),
-        (("generate", home / "out", "--prompt", "we ___ tin"), 3, "bessemer model predict"),
+        (("model", "predict", home / "bert", "--field", "sentence=x"), 3, "was not fine-tuned"),
+        (("model", "predict", home / "out"), 3, "give a file of records"),
+        (("model", "predict", home / "away", "--field", "sentence=x"), 3, "there is no folder"),
+        (
+            ("model", "predict", home / "out", "--field", "text=x"),
+            3,
+            "record 1 has no sentence, only text; the model reads",
+        ),
+        (("model", "predict", home / "out", "--task", "other", "--field", "sentence=x"), 3, "knows the tasks metals"),
+        (("model", "generate", home / "out", "--prompt", "we ___ tin"), 3, "bessemer model predict"),
     ]
     for words, code, message in cases:
         told = bessemer(*words)

@@ -59,7 +59,7 @@ def test_what_came_to_its_end_is_not_joined(tmp_path: Path, begun: Callable[...,
     (file.parent / "result").mkdir()
     (file.parent / "result" / "model.json").write_text("{}")
     complete(file.parent / "result")
-    with pytest.raises(InputError, match="no training has several hosts under"):
+    with pytest.raises(InputError, match="no training is for several hosts under"):
         wait_for_multi_host_training(tmp_path, 0)
 
 

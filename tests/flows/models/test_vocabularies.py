@@ -235,7 +235,8 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path):
         compare_tokenizers(text, [damaged])
     damaged.unlink()
     (tmp_path / "vocab.txt").write_bytes(b"[UNK]\n[SEP]\n\xff\n")
-    with pytest.raises(InputError, match=r"vocab\.txt: looks like BERT's vocab\.txt and is no UTF-8\. Expected is"):
+    message = r"vocab\.txt: looks like BERT's vocab\.txt, but byte 12 is not UTF-8\. Expected is"
+    with pytest.raises(InputError, match=message):
         compare_tokenizers(text, [tmp_path / "vocab.txt"])
     (tmp_path / "vocab.txt").unlink()
     packed = tmp_path / "mine.txt.gz"
@@ -247,7 +248,7 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path):
         compare_tokenizers(text, [text])
     other = tmp_path / "tokenizer.json"
     other.write_text('{"kind": "sentencepiece"}')
-    with pytest.raises(InputError, match=r"tokenizer\.json: this JSON file is no tokenizer\.json"):
+    with pytest.raises(InputError, match=r"tokenizer\.json: this JSON file is not a tokenizer\.json"):
         compare_tokenizers(text, [other])
     assert [line["path"] for line in compare_tokenizers(text, [tmp_path])] == [str(base)]
 
