@@ -120,7 +120,7 @@ def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
         raise InputError(
             f"{folder}: {files[0].name} with all tokens that exact text needs has {tokenizer.vocab_size}, and the model"
             f" has {rows} embedding rows. Continue its training with train.base_model, which adds rows for new tokens"
-            f" (docs/base_models.md), and name that run."
+            f" (docs/continue_training.md), and name that run."
         )
     return tokenizer
 

@@ -28,7 +28,7 @@ DATA_BYTES = 6.0
 """Bytes on disk that the stages before training take at most for a byte of new text: four copies of the text, tokens,
 spans, and temporary files."""
 STAGE_MEMORY = 1.0e9
-"""Memory of the largest data stage with two workers (docs/log.md, memory over growing input)."""
+"""Memory of the largest data stage with two workers (docs/decisions.md, memory over growing input)."""
 SERVER_SECONDS = 10.0
 DATA_STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk")
 

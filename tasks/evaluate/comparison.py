@@ -6,7 +6,7 @@ the mean difference, not of either score (Miller 2024, Adding Error Bars to Eval
 Whether a later model is worse is tested by turning the signs of paired differences at random, corrected for the number
 of tests (Holm 1979). Such a test assumes nothing about how differences are distributed over documents. Student's t on
 the error of a ratio does: with documents of very unequal lengths it called 9 to 15 of 100 equal models worse, instead
-of 5 (docs/log.md).
+of 5 (docs/decisions.md).
 
 Whether a model scores better on leaked than on clean items is a comparison of two samples, since the groups are
 different items: of all ways to label as many of the items leaked, which share has means that lie as far apart? (A
