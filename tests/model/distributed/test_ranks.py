@@ -298,9 +298,16 @@ def test_a_share_smaller_than_the_micro_batch_passes_at_once() -> None:
     assert TrainConfig(ranks=4).batch_rows == TrainConfig(ranks=4).micro_batch_rows == 16
 
 
-def test_the_native_engine_does_not_load_deepspeed(make_run) -> None:
-    train(make_run())
-    assert "deepspeed" not in sys.modules
+def test_the_native_engine_does_not_load_deepspeed(make_run, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(make_run().model_dump_json())
+    program = (
+        "import sys; from pathlib import Path; from model.config.train import read_run;"
+        " from model.train.trainer import train; train(read_run(Path(sys.argv[1])));"
+        " sys.exit('deepspeed' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(file)], cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_zero_3_starts_within_a_minute_without_a_compiler(make_run, tmp_path: Path) -> None:
