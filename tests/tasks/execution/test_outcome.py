@@ -46,7 +46,7 @@ def test_a_pause_is_no_failure_and_its_state_says_so() -> None:
     def build() -> Artifact:
         raise pause
 
-    message = "paused after step 6 of 12; a checkpoint was written, from which training goes on"
+    message = "paused after step 6 of 12; training continues from the checkpoint that was written"
     assert final_state(1, build) == {"type": "COMPLETED", "name": "Paused", "message": message, "data": pause}
 
 
