@@ -19,7 +19,7 @@ from uuid import UUID
 
 import anyio.abc
 import yaml
-from prefect import PipelineRunner
+from prefect import Flow
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun, WorkPool
 from prefect.client.schemas.responses import DeploymentResponse
@@ -172,9 +172,9 @@ class OwnWorker(ProcessWorker):
         return done
 
 
-async def _without_hooks(flow_run: FlowRun) -> PipelineRunner[..., Any]:
+async def _without_hooks(flow_run: FlowRun) -> Flow[..., Any]:
     del flow_run
-    return PipelineRunner(lambda: None, name="without-hooks")
+    return Flow(lambda: None, name="without-hooks")
 
 
 async def main(name: str | None) -> None:

@@ -253,7 +253,9 @@ def test_what_does_not_fit_is_told_by_name(small_gpt2: Path) -> None:
 
 def test_a_head_that_only_pretends_to_be_tied_is_refused(small_gpt2: Path) -> None:
     rewritten(small_gpt2, **{"lm_head.weight": torch.ones(40, 16)})
-    with pytest.raises(InputError, match=r"lm_head\.weight should repeat transformer\.wte\.weight, and differs from it"):
+    with pytest.raises(
+        InputError, match=r"lm_head\.weight should repeat transformer\.wte\.weight, and differs from it"
+    ):
         read_published(open_published(small_gpt2))
     rewritten(
         small_gpt2, **{"lm_head.weight": load_file(small_gpt2 / "model.safetensors")["transformer.wte.weight"].clone()}
