@@ -227,7 +227,7 @@ class _Reach:
             return _Target(None, f"~{'.'.join(attributes)}")
         module = self._module(name)
         if module is None:
-            return _Target(None, f"@{'.'.join((name, *attributes))}")
+            return self._locate_in_folder(name, attributes)
         if not attributes:
             return _Target(_Key(name, WHOLE), "")
         first, rest = attributes[0], attributes[1:]
@@ -241,11 +241,20 @@ class _Reach:
         for star in module.stars:
             if star.partition(".")[0] in PACKAGES and self._binds(star, first, set()):
                 return self._resolve(Reference(star, attributes))
-        if module.may_hold(first) and self._module(f"{name}.{first}") is not None:
-            return self._resolve(Reference(f"{name}.{first}", rest))
+        inner = f"{name}.{first}"
+        if module.may_hold(first) and (self._module(inner) is not None or self._is_folder(inner)):
+            return self._resolve(Reference(inner, rest))
         if first in BUILTINS:
             return _Target(None, ".".join(attributes))
         return _Target(_Key(name, WHOLE), ".".join(attributes))
+
+    def _locate_in_folder(self, name: str, attributes: tuple[str, ...]) -> _Target:
+        """Return the definition of a reference to a package without `__init__.py`, which holds modules alone."""
+        if not self._is_folder(name):
+            raise Bug(f"code: there is no module `{name}` in the project at {self._project}")
+        if not attributes:
+            return _Target(None, "")
+        return self._resolve(Reference(f"{name}.{attributes[0]}", attributes[1:]))
 
     def _binds(self, name: str, wanted: str, seen: set[str]) -> bool:
         """Return whether a star import of a module binds a name, of its own or through another star."""
@@ -262,7 +271,7 @@ class _Reach:
             if parts[0] not in PACKAGES:
                 continue
             package = self._module(name)
-            inner = [f"{name}.{one}" for one in taken if package is not None and package.may_hold(one)]
+            inner = [f"{name}.{one}" for one in taken if package is None or package.may_hold(one)]
             for module in [*(".".join(parts[:end]) for end in range(1, len(parts) + 1)), *inner]:
                 if module in run or is_operations(module):
                     continue
@@ -357,6 +366,9 @@ class _Reach:
         if name not in self._modules:
             self._modules[name] = self._load(name)
         return self._modules[name]
+
+    def _is_folder(self, name: str) -> bool:
+        return os.path.isdir(self._root + name.replace(".", os.sep))
 
     def _load(self, name: str) -> Module | None:
         base = self._root + name.replace(".", os.sep)

@@ -23,7 +23,7 @@ LISTENERS = {
 }
 """Ran within a stage, and only hear how far it is."""
 LOADERS = {"model.launch.failures", "tasks.execution.plugins"}
-"""Modules of operations that take modules by name, which nobody can follow."""
+"""Modules of operations that take modules by name, which nobody can follow; what they import from ours is served."""
 _BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _KINDS = {
     "<lambda>": ast.Lambda,
@@ -73,9 +73,9 @@ def _stages_by_function(walked: Any) -> dict[str, dict[tuple[str, int], set[str]
         for path in (walked.project / room).rglob("*.py")
     )
     names = sorted(_module(path.as_posix()) for path in modules)
-    serving = code_of(
-        [name for name in names if is_operations(name) and name not in LOADERS], walked.project
-    ).definitions
+    roots = [name for name in names if is_operations(name) and name not in LOADERS]
+    imported = [root for name in LOADERS for root in _imported_from_ours(walked.project, name)]
+    serving = code_of([*roots, *imported], walked.project).definitions
     counted = {name: told["identity_parts"]["code"]["definitions"] for name, told in walked.manifests().items()}
     for stage, functions in walked.functions.items():
         for file, name, line in functions:
@@ -91,6 +91,18 @@ def _stages_by_function(walked: Any) -> dict[str, dict[tuple[str, int], set[str]
             places = found.setdefault(file, {})
             places.setdefault((name, line), set()).add(stage)
     return found
+
+
+def _imported_from_ours(project: Path, module: str) -> list[str]:
+    """Roots `module:name` of what a module imports from counted modules of the project."""
+    tree = ast.parse(project.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+    return [
+        f"{node.module}:{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in ("tasks", "model")
+        for alias in node.names
+        if not is_operations(node.module)
+    ]
 
 
 def _module(file: str) -> str:

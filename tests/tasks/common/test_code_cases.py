@@ -20,6 +20,30 @@ class Case(NamedTuple):
 
 
 CASES = {
+    "a module of a folder without __init__": Case(
+        {
+            "a": "from tasks.inner import far\n\ndef run(x):\n    return far.step(x)\n",
+            "inner/far": "def step(x):\n    return x + 1\n\ndef other(x):\n    return x\n",
+        },
+        [("inner/far", "x + 1", "x + 2")],
+        [("inner/far", "return x\n", "return -x\n")],
+    ),
+    "a folder without __init__, by its whole name": Case(
+        {
+            "a": "import tasks.inner.far\n\ndef run(x):\n    return tasks.inner.far.step(x)\n",
+            "inner/far": "def step(x):\n    return x + 1\n\ndef other(x):\n    return x\n",
+        },
+        [("inner/far", "x + 1", "x + 2")],
+        [("inner/far", "return x\n", "return -x\n")],
+    ),
+    "a module of such a folder that acts when it is imported": Case(
+        {
+            "a": "from tasks.inner import far\n\ndef run(x):\n    return far.STEPS\n",
+            "inner/far": "STEPS = []\nSTEPS.append(1)\n",
+        },
+        [("inner/far", "append(1)", "append(2)")],
+        [],
+    ),
     "getattr on a module": Case(
         {
             "a": "from tasks import b\n\ndef run(x):\n    return getattr(b, 'go_' + x)()\n",

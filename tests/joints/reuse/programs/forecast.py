@@ -14,6 +14,7 @@ from typing import Any
 from flows.recipe.load import load_recipe
 from flows.recipe.stages import STAGES
 from flows.runs.pipeline import BUILDERS, run_stages
+from model.environment import filter_environment
 from model.errors import BessemerError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
@@ -46,6 +47,7 @@ def forecast(recipe_path: Path, root: Path, settings: list[str], stages: list[st
 
 
 if __name__ == "__main__":
+    filter_environment()  # as the command line does
     for line in sys.stdin:
         request = json.loads(line)
         recipe, root = Path(request.get("recipe", sys.argv[1])), Path(request.get("root", sys.argv[2]))
