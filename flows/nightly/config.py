@@ -15,13 +15,13 @@ on = ["failed", "blocked"]
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 
 from flows.recipe.errors import format_config_errors
-from model.config import BaseConfig
+from model.config import EXPERT, BaseConfig
 from model.errors import RecipeError
 from tasks.common.confinement import is_confined
 
@@ -40,18 +40,18 @@ class NightlyConfig(BaseConfig):
 
     later: dict[str, Any] = Field(default_factory=dict)
     """Settings of the nights after the first, as `--set` has them: `budget_tokens` of one night, a lower rate."""
-    least_bytes: int | None = Field(default=None, ge=1)
+    least_bytes: Annotated[int | None, EXPERT] = Field(default=None, ge=1)
     """New text, in bytes after deduplication, below which a night trains nothing and leaves its files for the next;
     four bytes for each token of one batch by default."""
     max_hours: float | None = Field(default=None, gt=0)
     """Hours that a night may take by estimate; one that would take longer does not begin."""
-    spare_gigabytes: float = Field(default=1.0, ge=0)
+    spare_gigabytes: Annotated[float, EXPERT] = Field(default=1.0, ge=0)
     """Disk that must be left beside what the night is expected to take."""
-    level: float = Field(default=0.05, gt=0, lt=1)
+    level: Annotated[float, EXPERT] = Field(default=0.05, gt=0, lt=1)
     """How likely a model that is no worse is to be blocked all the same, over all figures together."""
     max_rise: float = Field(default=0.0, ge=0)
     """Bits per byte by which held-out text of a source may get harder even where that is no chance."""
-    max_fall: float = Field(default=0.0, ge=0)
+    max_fall: Annotated[float, EXPERT] = Field(default=0.0, ge=0)
     """By how much a benchmark's score may fall even where that is no chance (accuracy: 0 to 1)."""
 
     @field_validator("later")
@@ -75,14 +75,12 @@ class NotifyConfig(BaseConfig):
     """Address that is sent a JSON object by POST; BESSEMER_WEBHOOK overrules it, for one that is itself a secret."""
     mail_to: tuple[str, ...] = ()
     """Addresses that get a mail; BESSEMER_MAIL_TO (with commas between) overrules it."""
-    mail_from: str | None = None
+    mail_from: Annotated[str | None, EXPERT] = None
     """Sender of mails; `bessemer@` this machine's name by default."""
-    mail_server: str = "127.0.0.1:25"
+    mail_server: Annotated[str, EXPERT] = "127.0.0.1:25"
     """Host and port that take mails; BESSEMER_MAIL_SERVER overrules it."""
-    mail_starttls: bool = False
+    mail_starttls: Annotated[bool, EXPERT] = False
     """Whether the mail server is spoken to in TLS once it has answered; needed for credentials."""
-    timeout_seconds: float = Field(default=20.0, gt=0, le=600)
-    """Time for each attempt."""
 
     @field_validator("webhook")
     @classmethod
