@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.planning.explain import forecast_stages
-from flows.planning.preconditions import check_prerequisites
-from flows.planning.start_run import start_run
+from flows.planning.preconditions import check_prerequisites, start_run
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
