@@ -13,7 +13,7 @@ import inspect
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import UnionType
 from typing import Annotated, Any, Optional, Self, Union, get_args, get_origin
 
@@ -106,7 +106,7 @@ def section_of(title: str, *configs: type[BaseModel]) -> type[Section]:
     fields: dict[str, Any] = {}
     settings: dict[str, _Setting] = {}
     for config in configs:
-        schema = config.model_json_schema()["properties"]
+        schema = _properties(config)
         for name, field in config.model_fields.items():
             tables = list(tagged_models(field.annotation).values()) or _table(field.annotation)
             if name in SHARED_FIELDS:
@@ -135,7 +135,12 @@ def _table(annotation: Any) -> list[type[BaseModel]]:
 
 def _holds_tables(config: type[BaseModel], name: str) -> bool:
     """Return whether a field is a list of tables (sources, benchmarks), which stay with the recipe."""
-    return "$ref" in json.dumps(config.model_json_schema()["properties"][name])
+    return "$ref" in json.dumps(_properties(config)[name])
+
+
+@cache
+def _properties(config: type[BaseModel]) -> dict[str, Any]:
+    return config.model_json_schema()["properties"]
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Presets have the parameters of the published networks, and their weights the published names and shapes."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -70,6 +72,24 @@ def test_the_largest_have_the_parameters_that_their_papers_name(name: str) -> No
 
 def test_every_preset_is_counted() -> None:
     assert PARAMETERS.keys() | ROUND.keys() == PRESETS.keys()
+
+
+def test_shapes_are_those_of_the_network_and_do_not_load_the_compiler() -> None:
+    program = """
+import sys
+from model.config.network import BERTConfig, GPTConfig, T5Config
+from model.nn.factory import make_network, make_shapes
+
+def named(network):
+    return {name: (one.shape, one.dtype) for name, one in [*network.named_parameters(), *network.named_buffers()]}
+
+configs = GPTConfig(), GPTConfig(positions="learned", norm="rmsnorm"), BERTConfig(), T5Config()
+shapes = [make_shapes(config) for config in configs]
+assert all(one.is_meta for network in shapes for one in [*network.parameters(), *network.buffers()])
+assert [named(one) for one in shapes] == [named(make_network(config)) for config in configs]
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name != "yalm-100b"])
