@@ -12,7 +12,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
 from flows.metrics.formatting import count_outcomes
-from flows.planning.start_run import start_run
+from flows.planning.preconditions import start_run
 from flows.recipe.form import (
     EVERY_STAGE,
     FIRST_STAGE,

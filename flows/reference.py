@@ -5,7 +5,8 @@ import inspect
 import json
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -23,7 +24,8 @@ from flows.recipe.form import SHARED_FIELDS as OF_SEVERAL_STAGES
 from flows.recipe.resolve import MIXTURE_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
-from model.config import Runtime
+from model.config import Runtime, is_expert
+from tasks.execution.machines import Machines
 from tasks.sample.config import SampleConfig, Source
 
 HEAD = """# Reference
@@ -34,13 +36,25 @@ themselves. [recipes.md](recipes.md) shows how a recipe is written.
 ## The recipe
 
 A key that is marked *runtime* cannot change a stage's result: it counts in no identity, and changing it rebuilds
-nothing. All others do. Lengths, shares and limits stand with their units; what is outside of its bounds is refused
-before anything runs.
-"""
-PRIORITY = (
-    "| `priority` | integer | after all that have one | Among copies of a text the one whose source has the smaller"
-    " number stays; of equal numbers the longer text. |"
-)
+nothing. All others do. What is outside of its bounds is refused before anything runs. Of {every} keys the tables show
+{shown}; the other {folded}, which few recipes set, are folded below them."""
+KEYS_OF_RECIPES = {
+    "": (
+        "`weights_from` | path | none | File of weights that `bessemer study mix` wrote, instead of the weights of the"
+        " sources.",
+    ),
+    "sources": (
+        "`priority` | integer | after all that have one | Among copies of a text the one whose source has the smaller"
+        " number stays; of equal numbers the longer text.",
+    ),
+    "decontaminate.benchmarks": (
+        "`task` | text | none | In `[[benchmarks]]`: a task that ships, whose `fields` and scoring are used.",
+    ),
+    "train.model": (
+        "`preset` | text | none | A published network such as `gpt2-small`, whose settings the other keys override.",
+    ),
+}
+"""Keys of a recipe, by table, that no stage has: the stages' own are derived from them."""
 VARIABLES = """
 ### `[variables]`
 
@@ -49,41 +63,72 @@ being written: the recipe's folder, the root of artifacts, and two folders of th
 """
 
 
+@dataclass(frozen=True)
+class _Table:
+    """A table of a recipe: its keys, each with whether it is folded away."""
+
+    path: str
+    heading: str
+    explanation: str
+    keys: tuple[tuple[str, FieldInfo, bool], ...]
+
+
 def reference(app: Typer) -> str:
     """Return the whole page as Markdown, with every command of `app`."""
-    parts = [HEAD, "### Above all tables\n", *_table(list(_above_all_tables()))]
-    sources = _section("sources", Source, set(), "`[[sources]]`")
-    own_keys_end = next(place for place, line in enumerate(sources) if place and line.startswith("\n###"))
-    parts += [*sources[:own_keys_end], PRIORITY, *sources[own_keys_end:], VARIABLES]
-    left_out = {*OF_SEVERAL_STAGES, *MIXTURE_KEYS, "sources"}
-    for stage in STAGES:
-        parts += _section(stage, Recipe.model_fields[stage].annotation, left_out)
-    beside = {"search": SearchConfig, "mix": MixConfig, NIGHTLY: NightlyConfig, NOTIFY: NotifyConfig}
-    for name, config in beside.items():
-        parts += _section(name, config, set())
+    tables = list(_tables_of_a_recipe())
+    shown = {f"{table.path}.{name}" for table in tables for name, _, folded in table.keys if not folded}
+    hidden = {f"{table.path}.{name}" for table in tables for name, *_ in table.keys} - shown
+    often = len(shown) + sum(map(len, KEYS_OF_RECIPES.values()))
+    parts = [HEAD.format(every=often + len(hidden), shown=often, folded=len(hidden))]
+    for table in tables:
+        if table.path == STAGES[0]:
+            parts.append(VARIABLES)
+        parts += _section(table)
     parts += ["\n## The commands\n", "`bessemer COMMAND --help` prints the same.\n", *_commands(app)]
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def _above_all_tables() -> Iterator[tuple[str, FieldInfo]]:
-    for name in ("format", "name", "seed"):
-        yield name, Recipe.model_fields[name]
-    for name in ("budget_tokens", *MIXTURE_KEYS):
-        yield name, SampleConfig.model_fields[name]
+def _tables_of_a_recipe() -> Iterator[_Table]:
+    above = [(name, Recipe.model_fields[name]) for name in ("format", "name", "seed")]
+    above += [(name, SampleConfig.model_fields[name]) for name in ("budget_tokens", *MIXTURE_KEYS)]
+    yield _Table("", "Above all tables", "", tuple((name, field, is_expert(field)) for name, field in above))
+    yield from _tables("sources", Source, "`[[sources]]`")
+    beside = {"search": SearchConfig, "mix": MixConfig, NIGHTLY: NightlyConfig, NOTIFY: NotifyConfig}
+    for place, config in {stage: Recipe.model_fields[stage].annotation for stage in STAGES}.items():
+        yield from _tables(place, config, f"`[{place}]`", left_out={*OF_SEVERAL_STAGES, *MIXTURE_KEYS, "sources"})
+    for place, config in {"machines": Machines, **beside}.items():
+        yield from _tables(place, config, f"`[{place}]`")
 
 
-def _section(place: str, config: Any, left_out: set[str], heading: str = "") -> list[str]:
-    """A table of a model's keys, and a section for each table within."""
-    fields = [(name, field) for name, field in config.model_fields.items() if name not in left_out]
-    told = " ".join((config.__doc__ or "").split())
-    lines = [f"\n### {heading or f'`[{place}]`'}\n", *([f"{told}\n"] if told else [])]
-    lines += _table([(name, field) for name, field in fields if not _within(field.annotation)])
-    for name, field in fields:
+def _tables(
+    path: str, config: Any, heading: str, *, folded: bool = False, left_out: Collection[str] = ()
+) -> Iterator[_Table]:
+    """Yield the table of a model's keys, and those of each table within."""
+    fields = [
+        (name, field, folded or is_expert(field)) for name, field in config.model_fields.items() if name not in left_out
+    ]
+    keys = tuple((name, field, hidden) for name, field, hidden in fields if not _within(field.annotation))
+    yield _Table(path, heading, " ".join((config.__doc__ or "").split()), keys)
+    for name, field, hidden in fields:
         for brackets, inner, note in _within(field.annotation):
-            inside = f"{place}.{name}" + (".NAME" if brackets == "name" else "")
+            inside = f"{path}.{name}" + (".NAME" if brackets == "name" else "")
             shown = f"`[[{inside}]]`" if brackets == "list" else f"`[{inside}]`{note}"
-            lines += _section(inside, inner, set(), shown)
-    return lines
+            yield from _tables(inside, inner, shown, folded=hidden)
+
+
+def _section(table: _Table) -> Iterator[str]:
+    yield f"\n### {table.heading}\n"
+    if table.explanation:
+        yield f"{table.explanation}\n"
+    shown = [(name, field) for name, field, folded in table.keys if not folded]
+    hidden = [(name, field) for name, field, folded in table.keys if folded]
+    if shown:
+        yield from _rows(shown)
+    yield from (f"| {row} |" for row in KEYS_OF_RECIPES.get(table.path, ()))
+    if hidden:
+        yield f"\n<details><summary>{len(hidden)} {'more ' if shown else ''}that few recipes set</summary>\n"
+        yield from _rows(hidden)
+        yield "\n</details>"
 
 
 def _within(annotation: Any) -> list[tuple[str, Any, str]]:
@@ -102,15 +147,13 @@ def _within(annotation: Any) -> list[tuple[str, Any, str]]:
     return [("table", annotation, "")] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
 
-def _table(fields: list[tuple[str, FieldInfo]]) -> list[str]:
-    if not fields:
-        return []
-    rows = ["| key | value | default | what it does |", "|---|---|---|---|"]
+def _rows(fields: list[tuple[str, FieldInfo]]) -> Iterator[str]:
+    yield "| key | value | default | what it does |"
+    yield "|---|---|---|---|"
     for name, field in fields:
         runtime = "*runtime* " if any(isinstance(mark, Runtime) for mark in field.metadata) else ""
-        told = runtime + " ".join((field.description or "").split())
-        rows.append(f"| `{name}` | {_cell(_kind(field))} | {_cell(_default(field))} | {_cell(told)} |")
-    return rows
+        explained = runtime + " ".join((field.description or "").split())
+        yield f"| `{name}` | {_cell(_kind(field))} | {_cell(_default(field))} | {_cell(explained)} |"
 
 
 def _kind(field: FieldInfo) -> str:
@@ -205,12 +248,12 @@ def _option(option: Any) -> str:
     kind = option.metavar or _type(option.type_descriptor.annotation)
     words = ", ".join(option.opts) + ("" if option.is_flag else f" {kind}")
     shown = option.default not in (None, False, True, "", (), []) and not callable(option.default)
-    told = " ".join((option.help or "").split()) + (f" (`{option.default}` by default)" if shown else "")
-    return f"| `{_cell(words)}` | {_cell(told)} |"
+    explained = " ".join((option.help or "").split()) + (f" (`{option.default}` by default)" if shown else "")
+    return f"| `{_cell(words)}` | {_cell(explained)} |"
 
 
 def _paragraphs(text: str) -> str:
-    """The help as Markdown: what stands behind the mark of a block that is not to be filled stays in its lines."""
+    """The help as Markdown: text after the mark of a block that is not to be filled keeps its lines."""
     return "\n\n".join(
         textwrap.indent(textwrap.dedent(part.lstrip("\b\n")), "    ")
         if part.startswith("\b")

@@ -1,4 +1,4 @@
-"""The stages of the road and what they share.
+"""The stages of the pipeline and what they share.
 
 1. sample: files -> DOCUMENTS
 2. clean: DOCUMENTS -> DOCUMENTS

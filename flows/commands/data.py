@@ -48,7 +48,7 @@ def peek(
     with handle_errors():
         from flows.inspection.preview import VIEWS
         from flows.inspection.preview import peek as look
-        from flows.inspection.preview_rows import Chooser
+        from flows.inspection.preview_rows import Selection
         from flows.runs.lineage import artifacts_with_stage, open_run
         from model.errors import RecipeError
 
@@ -61,7 +61,7 @@ def peek(
             )
         record = open_run(root, run_id)
         artifacts = artifacts_with_stage(stage, record, root) if stage in VIEWS else {}
-        views = look(artifacts, stage, Chooser(count, seed, source, rule))
+        views = look(artifacts, stage, Selection(count, seed, source, rule))
         print_run_header(record)
         if as_json:
             print_json(views)
@@ -211,11 +211,11 @@ def tokens(
     Tokens alternate in colour; in a pipe each ends in |. A red `[UNK]` precedes text that the unknown token loses.
     """
     with handle_errors():
-        from flows.models.tokenizers import pieces_of
+        from flows.models.tokenizers import tokens_of_text
         from flows.runs.lineage import artifacts_with_stage, open_run
 
         record = open_run(root, run_id, needs="vocab")
-        views = pieces_of(artifacts_with_stage("vocab", record, root)["vocab"], text)
+        views = tokens_of_text(artifacts_with_stage("vocab", record, root)["vocab"], text)
         print_run_header(record)
         if as_json:
             print_json([{key: view[key] for key in ("title", "pieces", "ids", "unknown")} for view in views])

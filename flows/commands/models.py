@@ -75,21 +75,21 @@ def generate(
     one token, and its most likely fillings are listed. A fine-tuned T5 answers prompts with its task's prefix.
     """
     with handle_errors():
-        from flows.models.generate import goes_on, write_text
+        from flows.models.generate import continues_prompt, write_text
         from flows.models.load import open_trained
         from model.inference.generate import Sampling
 
         sampling = Sampling(temperature, top_p, top_k, seed)
         trained = open_trained(root, model)
-        tell = _say_nothing if as_json else _say
+        write = _say_nothing if as_json else _say
         written = []
         for sample in range(samples):
-            tell(f"[{sample + 1}]\n" if samples > 1 else "")
-            tell(prompt if goes_on(trained, prompt) else "")
-            written.append(write_text(trained, prompt, sampling, tokens=tokens, sample=sample, tell=tell))
-            tell("\n")
+            write(f"[{sample + 1}]\n" if samples > 1 else "")
+            write(prompt if continues_prompt(trained, prompt) else "")
+            written.append(write_text(trained, prompt, sampling, tokens=tokens, sample=sample, write=write))
+            write("\n")
             if not as_json:
-                _tell_holes(written[-1].holes)
+                _print_blanks(written[-1].holes)
         if as_json:
             texts = [{"text": one.text, **({"holes": one.holes} if one.holes else {})} for one in written]
             print_json({"prompt": prompt, **texts[0], **({"samples": texts} if samples > 1 else {})})
@@ -105,7 +105,7 @@ def _say_nothing(_: str) -> None:
     """Write nothing: JSON is printed as a whole."""
 
 
-def _tell_holes(holes: tuple[dict[str, Any], ...]) -> None:
+def _print_blanks(holes: tuple[dict[str, Any], ...]) -> None:
     """Print on stderr what else a BERT would write into each blank."""
     for number, hole in enumerate(holes, 1):
         if "likeliest" in hole:
@@ -212,13 +212,13 @@ def predict(
     `bessemer model predict bessemer-data/finetuned/mood --field sentence="What a fine day"` answers one.
     """
     with handle_errors():
-        from flows.models.finetune import answered, parse_fields, read_records
+        from flows.models.finetune import parse_fields, predict_records, read_records
         from model.errors import InputError
 
         if (records is None) == (not field):
             raise InputError("give a file of records, or the fields of one with --field NAME=TEXT")
         given = read_records(records) if records is not None else [parse_fields(field or [])]
-        found = answered(root, model, task, given, probabilities=probabilities)
+        found = predict_records(root, model, task, given, probabilities=probabilities)
         if as_json:
             print_json(found)
             return

@@ -124,7 +124,7 @@ def estimate(
         from flows.planning.calculator import PlanOptions, calculate
         from flows.planning.cost_model import parse_count
 
-        asked = PlanOptions(
+        options = PlanOptions(
             hardware=hardware,
             devices=devices,
             days=days,
@@ -137,9 +137,9 @@ def estimate(
             context=context,
         )
         if recipe is not None:
-            _estimate_recipe(recipe, root.resolve(), share(pilot, "--pilot"), asked, settings or (), as_json)
+            _estimate_recipe(recipe, root.resolve(), share(pilot, "--pilot"), options, settings or (), as_json)
             return
-        found = calculate(asked)
+        found = calculate(options)
         if as_json:
             print_json(found)
             return
@@ -149,7 +149,7 @@ def estimate(
 
 
 def _estimate_recipe(
-    name: str, root: Path, pilot_share: float, asked: Any, settings: Sequence[str], as_json: bool
+    name: str, root: Path, pilot_share: float, options: Any, settings: Sequence[str], as_json: bool
 ) -> None:
     from flows.planning.pilot import PilotBars
     from flows.planning.plan import has_local_text, plan_from_declared_sizes, plan_recipe, print_declared_sizes
@@ -159,14 +159,14 @@ def _estimate_recipe(
     check_writable(root)
     recipe = open_recipe(name, root, settings)
     if not has_local_text(recipe.sample):
-        found = plan_from_declared_sizes(recipe, asked)
+        found = plan_from_declared_sizes(recipe, options)
         if as_json:
             print_json(found)
         else:
             print_declared_sizes(found, console())
         return
     with PilotBars(console(stderr=True)) as bars:
-        found = plan_recipe(recipe, root, pilot_share, asked, bars)
+        found = plan_recipe(recipe, root, pilot_share, options, bars)
     if as_json:
         print_json(found)
         return

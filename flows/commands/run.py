@@ -67,8 +67,8 @@ def run(
         root = root.resolve()
         select_stages(from_stage, until, only)
         chosen = open_recipe(recipe, root, settings or (), share(limit))
-        asked: StageSelection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-        _run(chosen, root, asked, as_json, verbose)
+        selection: StageSelection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+        _run(chosen, root, selection, as_json, verbose)
 
 
 def demo(
@@ -95,22 +95,22 @@ def run_recipe(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
     _run(recipe, root, {}, as_json, verbose)
 
 
-def _run(chosen: Any, root: Path, asked: StageSelection, as_json: bool, verbose: bool) -> None:
+def _run(chosen: Any, root: Path, selection: StageSelection, as_json: bool, verbose: bool) -> None:
     from flows.planning.preconditions import CHECKED, check_prerequisites
     from flows.recipe.stages import select_stages
     from flows.runs.record import check_writable
     from model.errors import InputError
 
     # Before the run has an id, so that a refused one leaves no record.
-    stages = select_stages(asked.get("from_stage"), asked.get("until"), asked.get("only"))
-    check_prerequisites(chosen, stages, root, force=asked.get("force", False))
+    stages = select_stages(selection.get("from_stage"), selection.get("until"), selection.get("only"))
+    check_prerequisites(chosen, stages, root, force=selection.get("force", False))
     quieten_prefect(verbose)
     try:
         check_writable(root)
     except InputError as unwritable:
         from flows.runs.run import existing_run
 
-        record = existing_run(chosen, root, **asked) if root.is_dir() else None
+        record = existing_run(chosen, root, **selection) if root.is_dir() else None
         if record is None:
             raise
         finish(record, root, as_json)
@@ -124,13 +124,13 @@ def _run(chosen: Any, root: Path, asked: StageSelection, as_json: bool, verbose:
     checked = CHECKED.set(chosen)
     try:
         with prefect_server(root), remember_interrupts():
-            record = _run_flow(chosen, root, asked, as_json)
+            record = _run_flow(chosen, root, selection, as_json)
     finally:
         CHECKED.reset(checked)
     finish(record, root, as_json)
 
 
-def _run_flow(chosen: Any, root: Path, asked: StageSelection, as_json: bool) -> dict[str, Any]:
+def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool) -> dict[str, Any]:
     from rich.markup import escape
 
     from flows.runs.record import new_run_id
@@ -143,7 +143,7 @@ def _run_flow(chosen: Any, root: Path, asked: StageSelection, as_json: bool) -> 
             bars.console.print(f"[yellow]![/] {escape(remark)}")
         from flows.pretrain import pretrain
 
-        return ended(lambda: pretrain(chosen, root=root, run_id=run_id, **asked))
+        return ended(lambda: pretrain(chosen, root=root, run_id=run_id, **selection))
 
 
 def finish(record: dict[str, Any], root: Path, as_json: bool) -> None:

@@ -74,8 +74,8 @@ def start(
             raise InputError("serve start: --tls-certificate and --tls-key belong together; give both or neither")
         tls = (tls_certificate.resolve(), tls_key.resolve()) if tls_certificate and tls_key else None
         password_file = password_file.resolve() if password_file else None
-        asked = ServiceOptions(host, port, recipe, database, password_file, tls, behind_proxy, tuple(address or ()))
-        files = start_service(root, asked, typer.echo)
+        options = ServiceOptions(host, port, recipe, database, password_file, tls, behind_proxy, tuple(address or ()))
+        files = start_service(root, options, typer.echo)
         from flows.service.server import describe_service
 
         typer.echo(describe_service(files))

@@ -162,7 +162,7 @@ def gc(
         from flows.runs.gc import delete, plan
 
         root = root.resolve()
-        asked = plan(
+        removal = plan(
             root,
             keep_last=keep_last,
             keep=keep or (),
@@ -171,37 +171,37 @@ def gc(
             say=lambda sentence: console(stderr=True).print(sentence, markup=False),
         )
         if as_json and (dry_run or not yes):
-            print_json(asked.to_json())
+            print_json(removal.to_json())
             return
         if not as_json:
-            console().print(_describe(asked), markup=False)
-        if dry_run or not (asked.artifacts or asked.works or asked.left):
+            console().print(_describe(removal), markup=False)
+        if dry_run or not (removal.artifacts or removal.works or removal.left):
             return
         if not (yes or typer.confirm("delete them?")):
             raise typer.Exit(1)
-        freed = delete(root, asked)
+        freed = delete(root, removal)
         if as_json:
-            print_json(asked.to_json())
+            print_json(removal.to_json())
         else:
-            console().print(f"deleted {len(asked.artifacts)} artifacts, {freed / 1e6:,.1f} MB", markup=False)
+            console().print(f"deleted {len(removal.artifacts)} artifacts, {freed / 1e6:,.1f} MB", markup=False)
 
 
-def _describe(asked: Any) -> str:
+def _describe(removal: Any) -> str:
     stages: dict[str, list[int]] = {}
-    for one in asked.artifacts:
+    for one in removal.artifacts:
         stages.setdefault(one.stage, []).append(one.bytes)
-    count = len(asked.kept_runs)
-    runs = f"{count}, others: {len(asked.dropped_runs)}"
-    lines = [f"runs that keep what they need: {runs}; artifacts that stay: {asked.kept}"]
-    if asked.fresh:
-        lines.append(f"  {asked.fresh} of them are needed by no such run, and were built within the last hour")
+    count = len(removal.kept_runs)
+    runs = f"{count}, others: {len(removal.dropped_runs)}"
+    lines = [f"runs that keep what they need: {runs}; artifacts that stay: {removal.kept}"]
+    if removal.fresh:
+        lines.append(f"  {removal.fresh} of them are needed by no such run, and were built within the last hour")
     lines += [f"  {stage}: {len(sizes)} artifacts, {sum(sizes) / 1e6:,.1f} MB" for stage, sizes in stages.items()]
-    if asked.kept_models:
-        lines.append(f"  {len(asked.kept_models)} trained models of other runs stay (--models removes them too)")
-    if asked.works:
-        lines.append(f"  {len(asked.works)} unfinished builds that nothing continues")
-    if asked.left:
-        lines.append(f"  {len(asked.left)} unfinished builds left files in the object store")
-    anything = asked.artifacts or asked.works or asked.left
-    lines.append(f"{asked.bytes / 1e6:,.1f} MB can go" if anything else "nothing can go")
+    if removal.kept_models:
+        lines.append(f"  {len(removal.kept_models)} trained models of other runs stay (--models removes them too)")
+    if removal.works:
+        lines.append(f"  {len(removal.works)} unfinished builds that nothing continues")
+    if removal.left:
+        lines.append(f"  {len(removal.left)} unfinished builds left files in the object store")
+    anything = removal.artifacts or removal.works or removal.left
+    lines.append(f"{removal.bytes / 1e6:,.1f} MB can go" if anything else "nothing can go")
     return "\n".join(lines)

@@ -85,7 +85,7 @@ def run(
         words = {"search_file": search_file, "trials": trials, "parallel": parallel, "limit": share(limit)}
         with prefect_server(root), remember_interrupts():
             found = _searched(recipe, root, words, tuple(settings or ()), as_json)
-        _tell(root, found["study"], as_json)
+        _report(root, found["study"], as_json)
 
 
 def _searched(recipe: str, root: Path, words: dict[str, Any], settings: tuple[str, ...], as_json: bool) -> Any:
@@ -118,10 +118,10 @@ def add(
 def show(study: StudyName, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Show the trials of a study, the best settings, and how to run them."""
     with handle_errors():
-        _tell(root.resolve(), study, as_json)
+        _report(root.resolve(), study, as_json)
 
 
-def _tell(root: Path, name: str, as_json: bool) -> None:
+def _report(root: Path, name: str, as_json: bool) -> None:
     from flows.experiments.search_report import lines, write_results
     from flows.experiments.study import reopen
 

@@ -116,14 +116,14 @@ def join(
     ranks.
     """
     with handle_errors():
-        from flows.models.training_control import become, wait_for_multi_host_training
+        from flows.models.training_control import exec_supervisor, wait_for_multi_host_training
 
         path, run = wait_for_multi_host_training(root.resolve(), wait)
         hosts = run.train.hosts
         share = run.train.ranks // hosts.count
         console().print(f"joining {hosts.count} hosts at {hosts.address} with {share} of {run.train.ranks} ranks")
         console().print(f"training {path.parent}", markup=False)
-        become(path, run.train.given)
+        exec_supervisor(path, run.train.given)
 
 
 def _begun_by(other: "OtherVersion") -> str:

@@ -140,9 +140,11 @@ def write_report(name: str, config: AblationConfig, runs: Runs, folder: Path) ->
         _write_page(name, found, folder / PAGE)
     except Exception:
         log.exception("the page of ablation %s could not be drawn", name)
-    told = f"{len(found['lines']) - 1} changes, {found['lines'][0]['seeds']} seeds" if found["lines"] else "nothing ran"
+    outcome = (
+        f"{len(found['lines']) - 1} changes, {found['lines'][0]['seeds']} seeds" if found["lines"] else "nothing ran"
+    )
     paths = {"table": str(folder / TABLE), "markdown": str(folder / MARKDOWN), "page": str(folder / PAGE)}
-    return {**found, **paths, "name": name, "told": told}
+    return {**found, **paths, "name": name, "told": outcome}
 
 
 def as_markdown(name: str, found: dict[str, Any]) -> str:
@@ -185,8 +187,8 @@ def verdict(one: dict[str, Any]) -> str:
     none."""
     if "not_compared" in one:
         return f"not compared: {one['not_compared']}"
-    told = one.get("verdict", "")
-    return f"{told} (on {one['documents']} documents)".lstrip() if "documents" in one else told
+    verdict = one.get("verdict", "")
+    return f"{verdict} (on {one['documents']} documents)".lstrip() if "documents" in one else verdict
 
 
 def number(measure: str, value: float) -> str:
@@ -238,8 +240,8 @@ def figure(measure: str, found: dict[str, Any]) -> dict[str, Any] | None:
 
 def _write_page(name: str, found: dict[str, Any], path: Path) -> None:
     figures = {f"measure{place}": figure(measure, found) for place, measure in enumerate(found["measures"])}
-    told = {"number": number, "signed": signed, "interval": interval, "verdict": verdict, "limits": NOT_COMPARED}
-    write_figures("flows.experiments", "ablation.html", figures, path, name=name, found=found, **told)
+    formats = {"number": number, "signed": signed, "interval": interval, "verdict": verdict, "limits": NOT_COMPARED}
+    write_figures("flows.experiments", "ablation.html", figures, path, name=name, found=found, **formats)
 
 
 # 97.5% quantiles of Student's t for 1 to 30 degrees of freedom.

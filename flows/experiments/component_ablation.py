@@ -77,7 +77,7 @@ def measure_components(
 
     def measured(parts: Sequence[Part]) -> BitsPerByte:
         with ablated(network, parts):
-            nats = text_nats(network, ids, tokenizer.eos, config.stride, config.batch_tokens)
+            nats = text_nats(network, ids, tokenizer.eos, batch_tokens=config.batch_tokens)
         return BitsPerByte(np.array(nats) / math.log(2), sizes)
 
     def line(parts: Sequence[Part], name: str) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from flows.recipe.schema import Recipe
 from flows.runs.guards import raise_if_interrupted
 from flows.runs.record import CURRENT_LISTENER, new_run_id
 from model.checksummed_json import read_sealed, write_sealed
+from model.config import EXPERT
 from model.errors import BessemerError, InputError, RecipeError
 from model.files import write_atomically
 from tasks.artifacts.artifact import Artifact
@@ -110,13 +111,13 @@ class MixConfig(StrictConfig):
 
     proxies: int = Field(default=32, ge=4, le=2048)
     """Small trainings, each on its own mixture; the first on the recipe's."""
-    kept_back: float = Field(default=0.25, gt=0, lt=1)
+    kept_back: Annotated[float, EXPERT] = Field(default=0.25, gt=0, lt=1)
     """Share of the proxies that are kept out of the fit to judge it."""
-    floor: float = Field(default=0.005, ge=0, lt=1)
+    floor: Annotated[float, EXPERT] = Field(default=0.005, ge=0, lt=1)
     """Least share of a source: a large model may need text that proxies can do without."""
-    seed: int = Field(default=1, ge=0, lt=2**63)
+    seed: Annotated[int, EXPERT] = Field(default=1, ge=0, lt=2**63)
     """Seed of the mixtures."""
-    metric: str = "bits_per_byte"
+    metric: Annotated[str, EXPERT] = "bits_per_byte"
     """Metric of SCORES on each source's held-out text whose mean is minimised."""
     settings: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Settings of proxies that differ from the recipe. Of the data stages only `chunk` may differ: the vocabulary must

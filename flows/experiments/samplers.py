@@ -37,8 +37,8 @@ def suggest(config: SearchConfig, trials: Sequence[Trial]) -> dict[str, Value]:
     else:
         sampler = optuna.samplers.RandomSampler(seed=seed)
     study = optuna_study(config, trials, sampler)
-    asked = study.ask({key: distribution(axis) for key, axis in config.space.items()})
-    return {key: _value(config.space[key], asked.params[key]) for key in config.space}
+    suggested = study.ask({key: distribution(axis) for key, axis in config.space.items()})
+    return {key: _value(config.space[key], suggested.params[key]) for key in config.space}
 
 
 def _good_trials(trials: int) -> int:

@@ -21,7 +21,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 from flows.recipe.resolve import SHARED_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
-from model.config import RUNTIME
+from model.config import EXPERT, RUNTIME
 from model.errors import RecipeError
 from tasks.common.config import StrictConfig
 
@@ -112,7 +112,7 @@ class ObjectiveConfig(StrictConfig):
 class SearchConfig(StrictConfig):
     """One search."""
 
-    name: Annotated[str, RUNTIME] = Field(default="", max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$|^$")
+    name: Annotated[str, RUNTIME, EXPERT] = Field(default="", max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$|^$")
     """Name of the study, whose folder is `searches/NAME` under the root; the recipe's name by default."""
     trials: Annotated[int, RUNTIME] = Field(default=20, ge=1, le=10_000)
     """Trials in all, including one with the recipe's own settings, without those added manually. A finished study
@@ -120,18 +120,18 @@ class SearchConfig(StrictConfig):
     parallel: Annotated[int, RUNTIME] = Field(default=1, ge=1, le=64)
     """Trials that train at once, on the same processor or device. With more than one, suggestions depend on which of
     them finishes first."""
-    sampler: Literal["tpe", "random"] = "tpe"
+    sampler: Annotated[Literal["tpe", "random"], EXPERT] = "tpe"
     """How settings are suggested."""
-    startup_trials: int = Field(default=5, ge=1)
+    startup_trials: Annotated[int, EXPERT] = Field(default=5, ge=1)
     """`tpe`: trials before it learns from them, drawn at random."""
-    seed: int = Field(default=1, ge=0, lt=2**63)
+    seed: Annotated[int, EXPERT] = Field(default=1, ge=0, lt=2**63)
     """Seed of the suggestions; the seed of the trainings is the recipe's."""
-    rungs: int | None = Field(default=None, ge=1, le=MAX_RUNGS)
+    rungs: Annotated[int | None, EXPERT] = Field(default=None, ge=1, le=MAX_RUNGS)
     """Points at which trials are compared, the end included: 3 are a ninth, a third and all of the training (with
     eta = 3), 1 trains all to their end. 3 by default where the training loss of trials can be compared, else 1."""
-    eta: int = Field(default=3, ge=2, le=10)
+    eta: Annotated[int, EXPERT] = Field(default=3, ge=2, le=10)
     """One trial in this many continues from a rung to the next."""
-    objective: ObjectiveConfig = ObjectiveConfig()
+    objective: Annotated[ObjectiveConfig, EXPERT] = ObjectiveConfig()
     """What is optimised."""
     space: dict[str, Axis] = Field(min_length=1)
     """Keys of the recipe and the values to try, as `{ low, high, log }` or `{ choices }`."""

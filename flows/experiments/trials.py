@@ -23,7 +23,7 @@ from flows.metrics.formatting import format_shots
 from flows.metrics.heldout import HeldOut, held_out
 from flows.metrics.run_metrics import open_artifacts
 from flows.models.load import find_model
-from flows.planning.start_run import start_run
+from flows.planning.preconditions import start_run
 from flows.recipe.schema import Recipe
 from flows.runs.guards import raise_if_interrupted
 from flows.runs.pipeline import run_stages

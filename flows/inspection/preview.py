@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.inspection.preview_rows import (
-    Chooser,
-    Reading,
+    InputSettings,
     Row,
+    Selection,
     documents,
     isolate_edit,
     ledger_rows,
@@ -45,28 +45,28 @@ CONTEXT_CHARS = 200
 VOCAB_CHARS = 1200
 
 
-def peek(artifacts: Artifacts, stage: str, chooser: Chooser) -> list[View]:
+def peek(artifacts: Artifacts, stage: str, selection: Selection) -> list[View]:
     """Return views of what the stage did to a few documents; raise InputError where no document matches."""
     if stage not in VIEWS:
         raise RecipeError(f"peek {stage}: unknown stage; stages are {', '.join(VIEWS)}")
-    if chooser.rule is not None and stage not in SHOWN:
+    if selection.rule is not None and stage not in SHOWN:
         raise RecipeError(f"peek {stage} --rule: only {', '.join(SHOWN)} have rules")
-    views = VIEWS[stage](artifacts, chooser)
+    views = VIEWS[stage](artifacts, selection)
     if not views:
-        raise _nothing_fits(artifacts, stage, chooser)
+        raise _nothing_fits(artifacts, stage, selection)
     return views
 
 
-def _sample(artifacts: Artifacts, chooser: Chooser) -> list[View]:
+def _sample(artifacts: Artifacts, selection: Selection) -> list[View]:
     sample = need(artifacts, "sample")
-    rows = chooser.choose(_of_source(documents(sample, ["doc_id", "source"]), chooser, lambda row: row["source"]))
+    rows = selection.choose(_of_source(documents(sample, ["doc_id", "source"]), selection, lambda row: row["source"]))
     texts = texts_of(sample, [row["doc_id"] for row in rows])
     return [_view(texts[row["doc_id"]], "as read", [(SAME, texts[row["doc_id"]]["text"])]) for row in rows]
 
 
-def _clean(artifacts: Artifacts, chooser: Chooser) -> list[View]:
+def _clean(artifacts: Artifacts, selection: Selection) -> list[View]:
     sample, clean = need(artifacts, "sample"), need(artifacts, "clean")
-    rows = _chosen(sample, clean, SHOWN["clean"], chooser)
+    rows = _chosen(sample, clean, SHOWN["clean"], selection)
     before = texts_of(sample, [row["doc_id"] for row in rows])
     after = texts_of(clean, [row["doc_id"] for row in rows])
     views: list[View] = []
@@ -76,10 +76,10 @@ def _clean(artifacts: Artifacts, chooser: Chooser) -> list[View]:
             views.append(_view(document, _dropped(row), [(REMOVED, document["text"])], row))
         else:
             cleaned = after[row["doc_id"]]["text"]
-            alone = isolate_edit(clean, document, cleaned, chooser.rule) if chooser.rule is not None else None
+            alone = isolate_edit(clean, document, cleaned, selection.rule) if selection.rule is not None else None
             title = f"edited by {', '.join(rules_of(row))}"
             if alone is not None and len(rules_of(row)) > 1:
-                title += f"; shown is {chooser.rule} alone"
+                title += f"; shown is {selection.rule} alone"
             views.append(_view(document, title, inline_difference(*(alone or (document["text"], cleaned))), row))
     return views
 
@@ -89,9 +89,9 @@ def _dropped(row: Row) -> str:
     return f"dropped by {row['rule']}{measured}"
 
 
-def _dedup(artifacts: Artifacts, chooser: Chooser) -> list[View]:
+def _dedup(artifacts: Artifacts, selection: Selection) -> list[View]:
     clean, dedup = need(artifacts, "clean"), need(artifacts, "dedup")
-    rows = _chosen(clean, dedup, SHOWN["dedup"], chooser)
+    rows = _chosen(clean, dedup, SHOWN["dedup"], selection)
     survivors = {row["doc_id"]: bytes.fromhex(row["evidence"]["survivor"]) for row in rows}
     texts = texts_of(clean, [*survivors, *survivors.values()])
     views: list[View] = []
@@ -107,9 +107,9 @@ def _dedup(artifacts: Artifacts, chooser: Chooser) -> list[View]:
     return views
 
 
-def _decontaminate(artifacts: Artifacts, chooser: Chooser) -> list[View]:
+def _decontaminate(artifacts: Artifacts, selection: Selection) -> list[View]:
     dedup, decontaminate = need(artifacts, "dedup"), need(artifacts, "decontaminate")
-    rows = _chosen(dedup, decontaminate, SHOWN["decontaminate"], chooser)
+    rows = _chosen(dedup, decontaminate, SHOWN["decontaminate"], selection)
     texts = texts_of(dedup, [row["doc_id"] for row in rows])
     items = {(item["benchmark"], item["item_id"]): item for item in decontaminate.table("items").to_pylist()}
     views: list[View] = []
@@ -131,9 +131,9 @@ def _decontaminate(artifacts: Artifacts, chooser: Chooser) -> list[View]:
     return views
 
 
-def _vocab(artifacts: Artifacts, chooser: Chooser) -> list[View]:
+def _vocab(artifacts: Artifacts, selection: Selection) -> list[View]:
     source, tokenizer = need(artifacts, "decontaminate"), open_tokenizer(need(artifacts, "vocab"))
-    rows = chooser.choose(_of_source(documents(source, ["doc_id", "source"]), chooser, lambda row: row["source"]))
+    rows = selection.choose(_of_source(documents(source, ["doc_id", "source"]), selection, lambda row: row["source"]))
     texts = texts_of(source, [row["doc_id"] for row in rows])
     views: list[View] = []
     for document in (texts[row["doc_id"]] for row in rows):
@@ -146,13 +146,13 @@ def _vocab(artifacts: Artifacts, chooser: Chooser) -> list[View]:
     return views
 
 
-def _chunk(artifacts: Artifacts, chooser: Chooser) -> list[View]:
+def _chunk(artifacts: Artifacts, selection: Selection) -> list[View]:
     chunk, tokenizer = need(artifacts, "chunk"), open_tokenizer(need(artifacts, "vocab"))
     layout = chunk.report.facts.get("rows", {})
     columns = ["row", "source"]
     numbered = (row for path in chunk.files("sequences") for row in read_table(path).select(columns).to_pylist())
-    chosen = chooser.choose(
-        _of_source(numbered, chooser, lambda row: row["source"]), key=lambda row: row["row"].to_bytes(8, "big")
+    chosen = selection.choose(
+        _of_source(numbered, selection, lambda row: row["source"]), key=lambda row: row["row"].to_bytes(8, "big")
     )
     wanted = pa.array([row["row"] for row in chosen], pa.int64())
     rows = _where(chunk, "sequences", wanted)
@@ -196,7 +196,7 @@ def _as_read(artifacts: Artifacts, rows: list[Row], tokenizer: Tokenizer) -> lis
     if row_format is None or not rows:
         return [[] for _ in rows]
     tokens_RL, row_R = np.array([row["tokens"] for row in rows]), np.array([row["row"] for row in rows])
-    return model_inputs(tokens_RL, row_R, row_format, tokenizer, Reading.of(artifacts))
+    return model_inputs(tokens_RL, row_R, row_format, tokenizer, InputSettings.of(artifacts))
 
 
 def _text_of_span(tokenizer: Tokenizer, tokens: list[int], span: Row) -> str:
@@ -227,7 +227,7 @@ def _between_specials(segments: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(SAME, "[CLS] "), *(part for segment in segments for part in (segment, (SAME, " [SEP] ")))]
 
 
-VIEWS: dict[str, Callable[[Artifacts, Chooser], list[View]]] = {
+VIEWS: dict[str, Callable[[Artifacts, Selection], list[View]]] = {
     "sample": _sample,
     "clean": _clean,
     "dedup": _dedup,
@@ -237,30 +237,33 @@ VIEWS: dict[str, Callable[[Artifacts, Chooser], list[View]]] = {
 }
 
 
-def _nothing_fits(artifacts: Artifacts, stage: str, chooser: Chooser) -> InputError:
+def _nothing_fits(artifacts: Artifacts, stage: str, selection: Selection) -> InputError:
     """Return the error for a selection that matches no document, with the known rules and sources."""
-    fits = [f"source {chooser.source}" if chooser.source else "", f"rule {chooser.rule}" if chooser.rule else ""]
+    fits = [
+        f"source {selection.source}" if selection.source else "",
+        f"rule {selection.rule}" if selection.rule else "",
+    ]
     choice = f" for {' and '.join(filter(None, fits))}" if any(fits) else ""
     known: list[str] = []
-    if chooser.rule is not None:
+    if selection.rule is not None:
         counts = Counter(name for row in ledger_rows(artifacts[stage], SHOWN[stage], None) for name in rules_of(row))
         listed = ", ".join(f"{name} ({count:,})" for name, count in counts.most_common())
         known.append(f"rules and edits that did something: {listed or 'none'}")
-    if chooser.source is not None:
+    if selection.source is not None:
         known.append(f"sources: {', '.join(sorted(artifacts[stage].report.sources))}")
     return InputError("; ".join([f"peek {stage}: the run's artifact holds nothing of it{choice}", *known]))
 
 
-def _chosen(parent: Artifact, artifact: Artifact, actions: tuple[str, ...], chooser: Chooser) -> list[Row]:
-    rows = ledger_rows(artifact, actions, chooser.rule)
-    if chooser.source is None:
-        return chooser.choose(rows)
+def _chosen(parent: Artifact, artifact: Artifact, actions: tuple[str, ...], selection: Selection) -> list[Row]:
+    rows = ledger_rows(artifact, actions, selection.rule)
+    if selection.source is None:
+        return selection.choose(rows)
     sources = sources_of(parent)
-    return chooser.choose(_of_source(rows, chooser, lambda row: sources[row["doc_id"]]))
+    return selection.choose(_of_source(rows, selection, lambda row: sources[row["doc_id"]]))
 
 
-def _of_source(rows: Any, chooser: Chooser, source: Callable[[Row], str]) -> Any:
-    return rows if chooser.source is None else (row for row in rows if source(row) == chooser.source)
+def _of_source(rows: Any, selection: Selection, source: Callable[[Row], str]) -> Any:
+    return rows if selection.source is None else (row for row in rows if source(row) == selection.source)
 
 
 def _view(document: Row, title: str, segments: list[tuple[str, str]], row: Row | None = None) -> View:

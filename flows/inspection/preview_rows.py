@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Chooser:
+class Selection:
     """Selects the documents to show: `count` of those that match, the same ones for the same seed."""
 
     count: int
@@ -135,7 +135,7 @@ def isolate_edit(clean: Artifact, document: dict[str, Any], cleaned: str, edit: 
 
 
 @dataclass(frozen=True)
-class Reading:
+class InputSettings:
     """Settings of the trainer that determine the model inputs of a row."""
 
     seed: int
@@ -143,16 +143,16 @@ class Reading:
     has_prefix: bool = False
 
     @staticmethod
-    def of(artifacts: dict[str, Artifact]) -> "Reading":
+    def of(artifacts: dict[str, Artifact]) -> "InputSettings":
         """Return the settings of a run's training; without one, the run's seed and the trainer's defaults."""
         if "train" not in artifacts:
-            return Reading(artifacts["chunk"].manifest["identity_parts"]["params"]["seed"])
+            return InputSettings(artifacts["chunk"].manifest["identity_parts"]["params"]["seed"])
         params = artifacts["train"].manifest["identity_parts"]["params"]
-        return Reading(params["seed"], params["masked_share"], params["model"].get("attention") == "prefix")
+        return InputSettings(params["seed"], params["masked_share"], params["model"].get("attention") == "prefix")
 
 
 def model_inputs(
-    tokens_RL: np.ndarray, row_R: np.ndarray, rows: RowFormat, tokenizer: Tokenizer, reading: Reading
+    tokens_RL: np.ndarray, row_R: np.ndarray, rows: RowFormat, tokenizer: Tokenizer, settings: InputSettings
 ) -> list[list[dict[str, Any]]]:
     """Return, for each row, the texts that the network reads and writes, each with a title and segments.
 
@@ -161,11 +161,11 @@ def model_inputs(
     words = _TokenText(tokenizer)
     epoch_R = np.zeros(len(row_R), dtype=np.int64)
     if rows.objective == "masked_lm":
-        return _masked(tokens_RL, row_R, epoch_R, rows, words, reading)
+        return _masked(tokens_RL, row_R, epoch_R, rows, words, settings)
     if rows.objective == "span_corruption":
-        return _denoised(tokens_RL, row_R, epoch_R, rows, words, reading)
-    if reading.has_prefix:
-        return _behind_prefixes(tokens_RL, row_R, epoch_R, rows, words, reading)
+        return _denoised(tokens_RL, row_R, epoch_R, rows, words, settings)
+    if settings.has_prefix:
+        return _behind_prefixes(tokens_RL, row_R, epoch_R, rows, words, settings)
     return [[] for _ in row_R]
 
 
@@ -195,13 +195,13 @@ class _TokenText:
 
 
 def _masked(
-    tokens: np.ndarray, row: np.ndarray, epoch: np.ndarray, rows: RowFormat, words: _TokenText, reading: Reading
+    tokens: np.ndarray, row: np.ndarray, epoch: np.ndarray, rows: RowFormat, words: _TokenText, settings: InputSettings
 ) -> list[list[dict[str, Any]]]:
     from model.data.dataset import text_lengths
     from model.data.masking import Masking
 
-    most = math.ceil(reading.masked_share * tokens.shape[1])
-    masked = Masking(rows, reading.seed, most, reading.masked_share)(tokens, row, epoch)
+    most = math.ceil(settings.masked_share * tokens.shape[1])
+    masked = Masking(rows, settings.seed, most, settings.masked_share)(tokens, row, epoch)
     found: list[list[dict[str, Any]]] = []
     for at, end in enumerate(text_lengths(tokens, rows.pad)):
         hidden = np.zeros(end, dtype=np.bool_)
@@ -216,11 +216,11 @@ def _masked(
 
 
 def _denoised(
-    tokens: np.ndarray, row: np.ndarray, epoch: np.ndarray, rows: RowFormat, words: _TokenText, reading: Reading
+    tokens: np.ndarray, row: np.ndarray, epoch: np.ndarray, rows: RowFormat, words: _TokenText, settings: InputSettings
 ) -> list[list[dict[str, Any]]]:
     from model.data.span_corruption import Denoiser
 
-    made = Denoiser(rows, reading.seed, tokens.shape[1])(tokens, row, epoch)
+    made = Denoiser(rows, settings.seed, tokens.shape[1])(tokens, row, epoch)
     found: list[list[dict[str, Any]]] = []
     for inputs, length, targets in zip(made.inputs_BT, made.input_lengths_B, made.targets_BU, strict=True):
         written = targets[targets != NO_LOSS]
@@ -234,14 +234,14 @@ def _denoised(
 
 
 def _behind_prefixes(
-    tokens: np.ndarray, row: np.ndarray, epoch: np.ndarray, rows: RowFormat, words: _TokenText, reading: Reading
+    tokens: np.ndarray, row: np.ndarray, epoch: np.ndarray, rows: RowFormat, words: _TokenText, settings: InputSettings
 ) -> list[list[dict[str, Any]]]:
     from model.data.dataset import text_lengths
     from model.data.rng import philox_key
     from model.data.span_corruption import prefix_lengths
 
     ends = text_lengths(tokens, rows.pad)
-    names = (philox_key(reading.seed, "prefix"), row.astype(np.uint64), epoch.astype(np.uint64))
+    names = (philox_key(settings.seed, "prefix"), row.astype(np.uint64), epoch.astype(np.uint64))
     return [
         [
             _text(

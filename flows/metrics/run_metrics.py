@@ -201,8 +201,8 @@ def _outcomes_ahead(record: dict[str, Any]) -> dict[str, str]:
     if state_of(record) != RUNNING:
         return {}
     done = {entry["stage"] for entry in record["stages"]}
-    asked = record.get("asked", {})
-    last = asked.get("only") or asked.get("until") or STAGES[-1]
+    selection = record.get("asked", {})
+    last = selection.get("only") or selection.get("until") or STAGES[-1]
     left = [stage for stage in STAGES[: STAGES.index(last) + 1] if stage not in done]
     return {stage: TO_COME if number else UNDER_WAY for number, stage in enumerate(left)}
 

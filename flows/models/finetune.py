@@ -39,7 +39,7 @@ def finetune_model(root: Path, model: str, task_file: Path, out: Path | None) ->
     return folder, found
 
 
-def answered(
+def predict_records(
     root: Path, model: str, task: str | None, records: list[dict[str, Any]], *, probabilities: bool = False
 ) -> list[dict[str, Any]]:
     """Return the records with the model's predictions in the task's answer field.

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 UNFINISHED = "\ufffd"
 """What an incomplete character is decoded to."""
 
-HOLE = re.compile(r"_{3,}|\[MASK\]|<mask>|<extra_id_\d+>")
+BLANK = re.compile(r"_{3,}|\[MASK\]|<mask>|<extra_id_\d+>")
 """A blank in a prompt: three or more underscores, a mask token of BERT, or a sentinel of T5."""
 
 _INSIDE = "##"
 
 
 @dataclass(frozen=True)
-class Written:
+class GeneratedText:
     """The text generated for a prompt."""
 
     text: str
@@ -46,11 +46,11 @@ def write_text(
     *,
     tokens: int,
     sample: int = 0,
-    tell: Callable[[str], None] = lambda part: None,
-) -> Written:
+    write: Callable[[str], None] = lambda part: None,
+) -> GeneratedText:
     """Generate text for `prompt`: at most `tokens` tokens, or as many in each blank for a T5.
 
-    `tell` is called with parts of the text as they are generated. Raises InputError for a BERT without blanks to fill.
+    `write` is called with parts of the text as they are generated. Raises InputError for a BERT without blanks to fill.
     """
     from model.nn.bert import BERT
     from model.nn.gpt import GPT
@@ -58,37 +58,39 @@ def write_text(
 
     network = trained.network
     if isinstance(network, BERT):
-        written = _masks_filled(trained, network, Holes.in_text(prompt), sampling, sample)
-        tell(written.text)
+        written = _masks_filled(trained, network, Blanks.in_text(prompt), sampling, sample)
+        write(written.text)
         return written
     if isinstance(network, T5):
-        holes = Holes.in_text(prompt)
+        holes = Blanks.in_text(prompt)
         if len(holes):
             written = _spans_filled(trained, network, holes, sampling, tokens, sample)
-            tell(written.text)
+            write(written.text)
             return written
         ids = _answer(trained, network, prompt, sampling, tokens, sample)
     else:
         assert isinstance(network, GPT), f"no way to write with a {type(network).__name__}"
         ids = _continuation(trained, network, prompt, sampling, tokens, sample)
-    decode = trained.tokenizer.decode_following if prompt and goes_on(trained, prompt) else trained.tokenizer.decode
+    decode = (
+        trained.tokenizer.decode_following if prompt and continues_prompt(trained, prompt) else trained.tokenizer.decode
+    )
     parts = []
     for part in decoded(ids, decode):
         parts.append(part)
-        tell(part)
-    return Written("".join(parts))
+        write(part)
+    return GeneratedText("".join(parts))
 
 
 @dataclass(frozen=True)
-class Holes:
+class Blanks:
     """A text split at its blanks: one part more than there are blanks."""
 
     parts: tuple[str, ...]
 
     @staticmethod
-    def in_text(text: str) -> "Holes":
+    def in_text(text: str) -> "Blanks":
         """Split a text at the blanks that it marks."""
-        return Holes(tuple(HOLE.split(text)))
+        return Blanks(tuple(BLANK.split(text)))
 
     def __len__(self) -> int:
         return len(self.parts) - 1
@@ -133,24 +135,24 @@ class Holes:
         import torch
 
         begins = torch.zeros(rows, dtype=torch.bool)
-        goes_on = torch.zeros(rows, dtype=torch.bool)
+        continues_prompt = torch.zeros(rows, dtype=torch.bool)
         for number, piece in enumerate(tokenizer.piece_bytes):
             if not piece.strip() or not _is_text(piece):
                 continue
             if tokenizer.exact:
-                (begins if piece.startswith(b" ") else goes_on)[number] = True
+                (begins if piece.startswith(b" ") else continues_prompt)[number] = True
             else:
-                goes_on[number] = True
+                continues_prompt[number] = True
                 begins[number] = not tokenizer.decode_following([number]).startswith(_INSIDE)
         by_hole = []
         for number, part in enumerate(self.parts[:-1]):
             first = not number and not part
             blank = part.endswith(" ") or (first and (tokenizer.leading_space or not tokenizer.exact))
-            by_hole.append(begins if blank and begins.any() else goes_on)
+            by_hole.append(begins if blank and begins.any() else continues_prompt)
         return torch.stack(by_hole)
 
 
-def _masks_filled(trained: Trained, network: "BERT", holes: Holes, sampling: "Sampling", sample: int) -> Written:
+def _masks_filled(trained: Trained, network: "BERT", holes: Blanks, sampling: "Sampling", sample: int) -> GeneratedText:
     from model.inference.fill_mask import fill_masks
 
     tokenizer = trained.tokenizer
@@ -169,7 +171,7 @@ def _masks_filled(trained: Trained, network: "BERT", holes: Holes, sampling: "Sa
     allowed = holes.allowed(tokenizer, network.config.vocab_size)
     found = fill_masks(network, tokens, [place + 1 for place in places], allowed, sampling, sample=sample)
     fillings = [holes.filling(tokenizer, [one.token]) for one in found]
-    told = tuple(
+    blanks = tuple(
         {
             "text": filling.strip(),
             "probability": one.probability,
@@ -180,12 +182,12 @@ def _masks_filled(trained: Trained, network: "BERT", holes: Holes, sampling: "Sa
         }
         for filling, one in zip(fillings, found, strict=True)
     )
-    return Written(holes.filled(tokenizer, fillings), told)
+    return GeneratedText(holes.filled(tokenizer, fillings), blanks)
 
 
 def _spans_filled(
-    trained: Trained, network: "T5", holes: Holes, sampling: "Sampling", tokens: int, sample: int
-) -> Written:
+    trained: Trained, network: "T5", holes: Blanks, sampling: "Sampling", tokens: int, sample: int
+) -> GeneratedText:
     from model.inference.seq2seq import DecoderTokens, stream_target
 
     tokenizer = trained.tokenizer
@@ -201,7 +203,7 @@ def _spans_filled(
         sample=sample,
     )
     fillings = [holes.filling(tokenizer, span) for span in rule.spans(list(written))]
-    return Written(holes.filled(tokenizer, fillings), tuple({"text": filling.strip()} for filling in fillings))
+    return GeneratedText(holes.filled(tokenizer, fillings), tuple({"text": filling.strip()} for filling in fillings))
 
 
 def _span_rule(tokenizer: "Tokenizer", holes: int, tokens: int) -> Any:
@@ -237,11 +239,11 @@ def _continuation(
     return stream_tokens(network, ids, sampling, max_new_tokens=tokens, stop=tokenizer.eos, sample=sample)
 
 
-def goes_on(trained: Trained, prompt: str) -> bool:
+def continues_prompt(trained: Trained, prompt: str) -> bool:
     """Return whether the model continues the prompt, rather than answering it or filling its blanks."""
     architecture = trained.network.config.architecture
     if architecture == "t5":
-        return FINETUNED not in trained.description and not len(Holes.in_text(prompt))
+        return FINETUNED not in trained.description and not len(Blanks.in_text(prompt))
     return architecture == "gpt"
 
 

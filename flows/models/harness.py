@@ -78,9 +78,9 @@ class HarnessModel(LM):
             found.append(self._scorer.generate(seen, self._tokenizer, most, [stop for stop in stops if stop]))
         return found
 
-    def _seen(self, context: str, room: int) -> Sequence[int]:
+    def _seen(self, context: str, most: int) -> Sequence[int]:
         ids = (self._tokenizer.eos, *self._tokenizer.encode(context))
-        return ids[max(0, len(ids) - room) :]
+        return ids[max(0, len(ids) - most) :]
 
 
 def harness_scores(

@@ -57,7 +57,7 @@ CAUSAL = ("ForCausalLM", "LMHeadModel")
 """Suffixes of the names of causal architectures."""
 
 
-def pieces_of(vocab: Artifact, text: str) -> list[dict[str, Any]]:
+def tokens_of_text(vocab: Artifact, text: str) -> list[dict[str, Any]]:
     """Return the text as tokens of a run's vocabulary, after those of its base where it extends one.
 
     `unknown` counts the tokens that lose their text; the text is shown in their place.
@@ -162,7 +162,7 @@ def _models(bases: Sequence[Path]) -> list[tuple[str, Path, Path | None]]:
             found.append(vocabulary_described(base) or base)
         else:
             raise InputError(f"{base} does not exist. Name files of vocabularies ({KNOWN}) or a folder of them.")
-    return [*runs, *((str(path), path, weights_beside(path)) for path in dict.fromkeys(found))]
+    return [*runs, *((str(path), path, weights_next_to(path)) for path in dict.fromkeys(found))]
 
 
 def _zero_step(path: Path, weights: Path | None, text: str, most_bytes: int) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def refuse_compressed(path: Path) -> None:
             raise InputError(f"{path} is compressed, and gz files are not read here. Unpack it: gunzip -k {path}")
 
 
-def weights_beside(vocabulary: Path) -> Path | None:
+def weights_next_to(vocabulary: Path) -> Path | None:
     """Return the folder of a vocabulary's file where it has a model's weights too, or None."""
     folder = vocabulary.parent
     ours = (folder / DESCRIPTION).is_file() and (folder / WEIGHTS).is_file()

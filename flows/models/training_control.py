@@ -158,7 +158,7 @@ def wait_for_multi_host_training(root: Path, wait_seconds: float) -> tuple[Path,
         time.sleep(POLL_SECONDS)
 
 
-def become(run_file: Path, given: Mapping[str, str]) -> NoReturn:
+def exec_supervisor(run_file: Path, given: Mapping[str, str]) -> NoReturn:
     """Replace this process by the supervisor of this machine's ranks, with the environment variables `given`.
 
     The supervisor gets this process's signals, and its exit code is the command's.

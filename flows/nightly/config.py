@@ -1,4 +1,6 @@
-"""How nights go and who is told: the recipe's tables `[nightly]` and `[notify]`; every key has a default.
+"""Settings of nightly runs and of messages about them: the recipe's tables `[nightly]` and `[notify]`.
+
+Every key has a default:
 
 [nightly]
 max_hours = 6
@@ -15,20 +17,20 @@ on = ["failed", "blocked"]
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 
 from flows.recipe.errors import format_config_errors
-from model.config import BaseConfig
+from model.config import EXPERT, BaseConfig
 from model.errors import RecipeError
 from tasks.common.confinement import is_confined
 
 NIGHTLY, NOTIFY = "nightly", "notify"
 
 ENVIRONMENT = {"webhook": "BESSEMER_WEBHOOK", "mail_server": "BESSEMER_MAIL_SERVER", "mail_to": "BESSEMER_MAIL_TO"}
-"""Settings of `[notify]` that the environment may give, and overrules."""
+"""Settings of `[notify]` that the environment may give, instead of the recipe."""
 
 Occasion = Literal["failed", "blocked", "promoted", "nothing"]
 
@@ -36,22 +38,22 @@ _ADDRESS = re.compile(r"[^@\s,<>]+@[^@\s,<>]+")
 
 
 class NightlyConfig(BaseConfig):
-    """What a night may cost, and what keeps its model from being promoted."""
+    """What a nightly run may cost, and what keeps its model from being promoted."""
 
     later: dict[str, Any] = Field(default_factory=dict)
     """Settings of the nights after the first, as `--set` has them: `budget_tokens` of one night, a lower rate."""
-    least_bytes: int | None = Field(default=None, ge=1)
-    """New text, in bytes after deduplication, below which a night trains nothing and leaves its files for the next;
+    least_bytes: Annotated[int | None, EXPERT] = Field(default=None, ge=1)
+    """New text, in bytes after deduplication, below which a run trains nothing and leaves its files for the next;
     four bytes for each token of one batch by default."""
     max_hours: float | None = Field(default=None, gt=0)
-    """Hours that a night may take by estimate; one that would take longer does not begin."""
-    spare_gigabytes: float = Field(default=1.0, ge=0)
+    """Hours that a run may take by estimate; one that would take longer does not begin."""
+    spare_gigabytes: Annotated[float, EXPERT] = Field(default=1.0, ge=0)
     """Disk that must be left beside what the night is expected to take."""
-    level: float = Field(default=0.05, gt=0, lt=1)
+    level: Annotated[float, EXPERT] = Field(default=0.05, gt=0, lt=1)
     """How likely a model that is no worse is to be blocked all the same, over all figures together."""
     max_rise: float = Field(default=0.0, ge=0)
     """Bits per byte by which held-out text of a source may get harder even where that is no chance."""
-    max_fall: float = Field(default=0.0, ge=0)
+    max_fall: Annotated[float, EXPERT] = Field(default=0.0, ge=0)
     """By how much a benchmark's score may fall even where that is no chance (accuracy: 0 to 1)."""
 
     @field_validator("later")
@@ -66,23 +68,22 @@ class NightlyConfig(BaseConfig):
 
 
 class NotifyConfig(BaseConfig):
-    """Who is told of what. Credentials come from the environment alone: BESSEMER_WEBHOOK_TOKEN, BESSEMER_MAIL_USER and
-    BESSEMER_MAIL_PASSWORD."""
+    """Who is notified of what. Credentials come from the environment alone: BESSEMER_WEBHOOK_TOKEN, BESSEMER_MAIL_USER
+    and BESSEMER_MAIL_PASSWORD."""
 
     on: tuple[Occasion, ...] = ("failed", "blocked")
-    """What is told: a night that `failed`, a promotion that was `blocked`, one that was `promoted`, `nothing` new."""
+    """What messages are sent about: a run that `failed`, a promotion that was `blocked`, one that was `promoted`,
+    `nothing` new."""
     webhook: str | None = None
-    """Address that is sent a JSON object by POST; BESSEMER_WEBHOOK overrules it, for one that is itself a secret."""
+    """Address that is sent a JSON object by POST; BESSEMER_WEBHOOK replaces it, for one that is itself a secret."""
     mail_to: tuple[str, ...] = ()
-    """Addresses that get a mail; BESSEMER_MAIL_TO (with commas between) overrules it."""
-    mail_from: str | None = None
+    """Addresses that get a mail; BESSEMER_MAIL_TO (with commas between) replaces it."""
+    mail_from: Annotated[str | None, EXPERT] = None
     """Sender of mails; `bessemer@` this machine's name by default."""
-    mail_server: str = "127.0.0.1:25"
-    """Host and port that take mails; BESSEMER_MAIL_SERVER overrules it."""
-    mail_starttls: bool = False
+    mail_server: Annotated[str, EXPERT] = "127.0.0.1:25"
+    """Host and port that take mails; BESSEMER_MAIL_SERVER replaces it."""
+    mail_starttls: Annotated[bool, EXPERT] = False
     """Whether the mail server is spoken to in TLS once it has answered; needed for credentials."""
-    timeout_seconds: float = Field(default=20.0, gt=0, le=600)
-    """Time for each attempt."""
 
     @field_validator("webhook")
     @classmethod
@@ -90,7 +91,7 @@ class NotifyConfig(BaseConfig):
         if webhook is not None and not re.match(r"https?://[^/\s]", webhook):
             raise ValueError(f"{webhook!r} is no http:// or https:// address")
         if webhook is not None and "@" in urlsplit(webhook).netloc:
-            # Not shown: what stands before the @ is a secret.
+            # Not shown: what precedes the @ is a secret.
             raise ValueError("names and passwords in addresses are not sent; give BESSEMER_WEBHOOK_TOKEN a token")
         return webhook
 
@@ -124,7 +125,7 @@ def read_notify(raw: Mapping[str, Any], origin: str) -> NotifyConfig:
     if table and is_confined():
         raise RecipeError(
             f"{origin}: {NOTIFY} has messages sent from this machine, and --untrusted refuses that. Remove the table,"
-            f" and name whom to tell in the environment: {', '.join(ENVIRONMENT.values())}."
+            f" and name whom to notify in the environment: {', '.join(ENVIRONMENT.values())}."
         )
     secret = {ENVIRONMENT[key]: str(value) for key, value in given.items()} if "webhook" in given else {}
     return _read(NotifyConfig, {**table, **given} if isinstance(table, dict) else table, NOTIFY, origin, secret)
@@ -139,7 +140,7 @@ def _read(kind: type[Table], table: Any, name: str, origin: str, secret: Mapping
     try:
         return kind.model_validate(table)
     except ValidationError as error:
-        told = format_config_errors(error, origin, name)
+        message = format_config_errors(error, origin, name)
         for where, value in (secret or {}).items():
-            told = told.replace(value, f"what {where} holds")
-        raise RecipeError(told) from error
+            message = message.replace(value, f"what {where} holds")
+        raise RecipeError(message) from error

@@ -12,7 +12,7 @@ from prefect.states import Completed, Failed
 
 from flows.nightly.night import Between, PromotionBlocked, run_nightly, skip_nightly
 from flows.nightly.start import start_nightly
-from flows.planning.start_run import start_run
+from flows.planning.preconditions import start_run
 from flows.recipe.schema import Recipe
 from flows.reports.page.page import write_run_page
 from flows.reports.prefect.watcher import prefect_artifacts

@@ -242,7 +242,7 @@ def judge(after: Artifact, before: Artifact | None, config: NightlyConfig) -> Ve
     figures = (*bits, *scores)
     allowed = [config.max_rise] * len(bits) + [config.max_fall] * len(scores)
     beyond = holm_significant([one.chance for one in figures], config.level)
-    worse = [one for one, stands, most in zip(figures, beyond, allowed, strict=True) if stands and one.worse_by > most]
+    worse = [one for one, sure, most in zip(figures, beyond, allowed, strict=True) if sure and one.worse_by > most]
     return Verdict(figures, tuple(sorted(worse, key=lambda one: one.chance)))
 
 

@@ -27,6 +27,9 @@ ATTEMPTS = 3
 
 PAUSE_SECONDS = 2.0
 
+SECONDS = 20.0
+"""Time for each attempt."""
+
 TOKEN, USER, PASSWORD = "BESSEMER_WEBHOOK_TOKEN", "BESSEMER_MAIL_USER", "BESSEMER_MAIL_PASSWORD"
 
 
@@ -80,7 +83,7 @@ def _post(config: NotifyConfig, message: Mapping[str, Any]) -> None:
     if token := os.environ.get(TOKEN):
         headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(config.webhook, json.dumps(message).encode(), headers, method="POST")
-    with _opener.open(request, timeout=config.timeout_seconds) as answer:
+    with _opener.open(request, timeout=SECONDS) as answer:
         answer.read()
 
 
@@ -104,7 +107,7 @@ def _mail(config: NotifyConfig, message: Mapping[str, Any]) -> None:
     user, password = os.environ.get(USER), os.environ.get(PASSWORD)
     if user and not config.mail_starttls:
         raise RecipeError(f"{USER} is set, and a password is sent only in TLS: set notify.mail_starttls = true")
-    with smtplib.SMTP(host, int(port), timeout=config.timeout_seconds) as server:
+    with smtplib.SMTP(host, int(port), timeout=SECONDS) as server:
         if config.mail_starttls:
             server.starttls(context=ssl.create_default_context())
         if user:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flows.metrics.formatting import format_bytes
 from flows.planning.cost_model import format_memory, memory_hint, recipe_memory
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, StageLimitReached
+from flows.recipe.stages import STAGES, StageLimitReached, select_stages
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.verify import artifacts_under
 from model.errors import BessemerError, InputError, RecipeError
@@ -22,6 +22,7 @@ from tasks.sample.discovery import SourceFiles, find_files
 from tasks.tokenizer.open import tokenizer_of
 
 if TYPE_CHECKING:
+    from flows.runs.run import Run
     from tasks.tokenizer.base import Tokenizer
 
 DISTRIBUTED_STAGES = frozenset({"clean", "dedup", "decontaminate", "chunk"})
@@ -172,3 +173,21 @@ def check_memory(recipe: Recipe) -> None:
         f"train: {ranks}at least {format_bytes(needed)}, and {where} has {format_bytes(available)}. Each rank:"
         f" {format_memory(memory)}. {memory_hint(memory)} `bessemer estimate` shows other layouts"
     )
+
+
+def start_run(
+    recipe: Recipe,
+    root: Path,
+    *,
+    from_stage: str | None = None,
+    until: str | None = None,
+    only: str | None = None,
+    force: bool = False,
+    run_id: str | None = None,
+) -> "Run":
+    """Return a run of the selected stages, after `check_prerequisites` passed, here or before the flow began."""
+    from flows.runs.run import Run  # Imports Prefect, and the command line checks a recipe before it does.
+
+    if CHECKED.get() != recipe:
+        check_prerequisites(recipe, select_stages(from_stage, until, only), root, force=force)
+    return Run(recipe, root, from_stage=from_stage, until=until, only=only, force=force, run_id=run_id)

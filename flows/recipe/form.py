@@ -13,7 +13,7 @@ import inspect
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import UnionType
 from typing import Annotated, Any, Optional, Self, Union, get_args, get_origin
 
@@ -30,27 +30,16 @@ from pydantic import (
 )
 
 from flows.recipe.errors import tagged_models
+from flows.recipe.resolve import MIXTURE_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
+from model.config import is_expert
 
 AS_IN_THE_RECIPE = "as in the recipe"
 """The choice that keeps the recipe's value."""
 
 FOLDED = {"type": "object", "title": AS_IN_THE_RECIPE, "properties": {}, "additionalProperties": False}
 """A closed section, for which the form submits nothing; it would submit a null."""
-
-MOST_USED = (
-    "clean.preset",
-    "dedup.threshold",
-    "vocab.vocab_size",
-    "train.model.context",
-    "train.model.layers",
-    "train.model.heads",
-    "train.model.width",
-    "train.batch_rows",
-    "train.schedule.peak_lr",
-)
-"""Settings that the form shows above the sections of the stages, which are folded."""
 
 SHARED_FIELDS = ("seed", "limit", "budget_tokens", "weights", "priorities", "row_length")
 """Fields that a recipe sets once for several stages, so that the section of one stage must not offer them."""
@@ -117,14 +106,14 @@ def section_of(title: str, *configs: type[BaseModel]) -> type[Section]:
     fields: dict[str, Any] = {}
     settings: dict[str, _Setting] = {}
     for config in configs:
-        schema = config.model_json_schema()["properties"]
+        schema = _properties(config)
         for name, field in config.model_fields.items():
             tables = list(tagged_models(field.annotation).values()) or _table(field.annotation)
             if name in SHARED_FIELDS:
                 continue
             if tables:
                 fields[name] = _folded(f"{title}.{name}", *tables)
-            elif "$ref" not in json.dumps(schema[name]):  # Lists of tables (sources, benchmarks) stay with the recipe.
+            elif not _holds_tables(config, name):
                 found = _Setting(field.annotation, tuple(field.metadata), _plain(schema[name]))
                 settings[name] = settings[name].or_else(found) if name in settings else found
                 fields[name] = settings[name].shown(name)
@@ -142,6 +131,16 @@ def _table(annotation: Any) -> list[type[BaseModel]]:
     held = [choice for choice in (get_args(annotation) or (annotation,)) if choice is not type(None)]
     is_table = len(held) == 1 and isinstance(held[0], type) and issubclass(held[0], BaseModel)
     return held if is_table and get_origin(annotation) in (None, Union, UnionType) else []
+
+
+def _holds_tables(config: type[BaseModel], name: str) -> bool:
+    """Return whether a field is a list of tables (sources, benchmarks), which stay with the recipe."""
+    return "$ref" in json.dumps(_properties(config)[name])
+
+
+@cache
+def _properties(config: type[BaseModel]) -> dict[str, Any]:
+    return config.model_json_schema()["properties"]
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
@@ -189,13 +188,35 @@ def _setting(path: str) -> tuple[Any, Any]:
     return Annotated[field.annotation, *field.metadata], shown
 
 
-_SHOWN: dict[str, Any] = {path: _setting(path) for path in MOST_USED} | _STAGES
+def _shown_settings(above: str, *configs: type[BaseModel]) -> Iterator[str]:
+    """Yield the paths of settings that are not marked as set by few recipes (`model.config.EXPERT`)."""
+    for config in configs:
+        for name, field in config.model_fields.items():
+            tables = list(tagged_models(field.annotation).values()) or _table(field.annotation)
+            if is_expert(field) or name in (*SHARED_FIELDS, *MIXTURE_KEYS):
+                continue
+            if tables:
+                yield from _shown_settings(f"{above}.{name}", *tables)
+            elif not _holds_tables(config, name):
+                yield f"{above}.{name}"
 
-_Shown = create_model("_Shown", __base__=Shared, **_SHOWN)
+
+SHOWN = tuple(
+    dict.fromkeys(
+        path
+        for stage in STAGES
+        for path in _shown_settings(stage, Recipe.model_fields[stage].annotation)  # type: ignore[arg-type]
+    )
+)
+"""Settings that the form shows above the sections of the stages, which are folded."""
+
+_FIELDS: dict[str, Any] = {path: _setting(path) for path in SHOWN} | _STAGES
+
+_Shown = create_model("_Shown", __base__=Shared, **_FIELDS)
 
 
 class Changes(_Shown):
-    """Values that override the recipe's: the most used settings by their paths, and all others under their stage."""
+    """Values that override the recipe's: those that recipes often set by their paths, and all under their stage."""
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:

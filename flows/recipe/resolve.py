@@ -237,7 +237,7 @@ def preset_warnings(train: Mapping[str, Any]) -> tuple[str, ...]:
     found = preset_overrides(model)
     if not found:
         return ()
-    changes = ", ".join(f"{key} {asked} instead of {published}" for key, (asked, published) in found.items())
+    changes = ", ".join(f"{key} {requested} instead of {published}" for key, (requested, published) in found.items())
     keys = " and ".join(found) if len(found) < 3 else "these keys"
     return (
         f"the network is no {model[KEY]}, but one with {changes}: settings next to a preset override it. Leave {keys}"
@@ -267,15 +267,15 @@ def _resolve_objective(values: dict[str, Any], origin: str) -> str:
     """Return the training objective; in `values`, set it and the architecture, each from the other where left out."""
     train, chunk = dict(values.get("train", {})), dict(values.get("chunk", {}))
     model = dict(train.get("model", {}))
-    asked, architecture = chunk.get("objective"), model.get("architecture")
+    requested, architecture = chunk.get("objective"), model.get("architecture")
     needed = OBJECTIVE_OF.get(str(architecture))
-    if asked is not None and needed is not None and asked != needed:
-        fitting = next((name for name, of in OBJECTIVE_OF.items() if of == asked), architecture)
+    if requested is not None and needed is not None and requested != needed:
+        fitting = next((name for name, of in OBJECTIVE_OF.items() if of == requested), architecture)
         raise RecipeError(
             f"{origin}: train.model.architecture is {architecture}, which is trained on {needed}, and chunk.objective"
-            f" is {asked}, on which a {fitting} is. Leave one of the two out; it follows from the other."
+            f" is {requested}, on which a {fitting} is. Leave one of the two out; it follows from the other."
         )
-    objective = str(asked or needed or "causal_lm")
+    objective = str(requested or needed or "causal_lm")
     if architecture is None:
         model.update(("architecture", name) for name, of in OBJECTIVE_OF.items() if of == objective)
     values["train"] = {**train, "model": model}

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -14,7 +13,7 @@ from model.digests import digest_file
 from model.errors import InputError, IntegrityError
 from model.files import sync_file, write_atomically
 from model.model_files import check_header, read_json
-from model.nn.factory import Network, make_network
+from model.nn.factory import Network, make_shapes
 from model.nn.gpt import GPT
 
 
@@ -75,8 +74,7 @@ def load_model(folder: Path, tokenizer_digest: str | None = None) -> Network:
 
 def network_of(config: NetworkConfig, weights: dict[str, Tensor]) -> Network:
     """Return a network, in evaluation mode, whose weights are these tensors themselves, not copies."""
-    with torch.device("meta"):
-        network = make_network(config)
+    network = make_shapes(config)
     network.load_state_dict(weights, assign=True)
     if isinstance(network, GPT):
         network.make_tables()

@@ -4,6 +4,7 @@ import enum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
 
 
 class Reach(enum.Enum):
@@ -25,6 +26,21 @@ class Runtime:
 
 
 RUNTIME = Runtime()
+
+
+class Expert:
+    """The mark of a field that few recipes set: `window: Annotated[int, EXPERT] = 128`.
+
+    The reference and the form fold it away, with all fields of its table if it holds one.
+    """
+
+
+EXPERT = Expert()
+
+
+def is_expert(field: FieldInfo) -> bool:
+    """Return whether a field is marked as one that few recipes set."""
+    return any(isinstance(mark, Expert) for mark in field.metadata)
 
 
 def runtime_fields(model: type[BaseModel]) -> dict[str, Any]:

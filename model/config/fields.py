@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from model.config import RUNTIME, BaseConfig, Reach
+from model.config import EXPERT, RUNTIME, BaseConfig, Reach
 from model.config.launch import HostsConfig, RestartsConfig
 from model.config.options import (
     BatchWarmupConfig,
@@ -32,18 +32,18 @@ class TrainFields(BaseConfig):
     """What computes a step. `native` is plain PyTorch with the whole model on every rank. `deepspeed` partitions
     optimizer state, gradients and weights over the ranks (ZeRO), for models that do not fit otherwise; it is slower for
     those that do."""
-    zero_stage: Literal[1, 2, 3] = 1
+    zero_stage: Annotated[Literal[1, 2, 3], EXPERT] = 1
     """`deepspeed`: what is partitioned over the ranks: 1 optimizer state, 2 also gradients, 3 also weights."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where training runs: on the CPU, or on CUDA devices, one for each rank."""
     ranks: int = Field(default=1, ge=1, le=256)
     """Processes of the training: copies of the model, whose number must divide `batch_rows`, times `tensor_parallel`
     times `pipeline_parallel`. The data and their order do not depend on it."""
-    tensor_parallel: int = Field(default=1, ge=1, le=64)
+    tensor_parallel: Annotated[int, EXPERT] = Field(default=1, ge=1, le=64)
     """Processes that share each matrix of a copy of the model (Shoeybi et al. 2019): attention by heads, whose number
     it must divide, the MLP by hidden units, embedding and head by tokens of the vocabulary. They communicate four times
     a block, so it is for models that do not fit otherwise."""
-    pipeline_parallel: int = Field(default=1, ge=1, le=64)
+    pipeline_parallel: Annotated[int, EXPERT] = Field(default=1, ge=1, le=64)
     """Pipeline stages of a copy of the model, each a process with some of its layers (Narayanan et al. 2021). They
     communicate least, but s stages with m micro-batches are idle for (s - 1) / (m + s - 1) of the time: choose a small
     `micro_batch_rows`."""
@@ -54,27 +54,27 @@ class TrainFields(BaseConfig):
     larger. `auto` tries sizes before the first step, reports tokens per second of each, and takes the largest that fits
     into `memory_limit`. Another size sums the same gradients in another order, so the last bits of an `auto` run depend
     on the machine; model.json records the size."""
-    memory_limit: int | None = Field(default=None, ge=1)
+    memory_limit: Annotated[int | None, EXPERT] = Field(default=None, ge=1)
     """`micro_batch_rows = "auto"`: bytes that all ranks together may use; four fifths of the machine's memory by
     default."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer settings."""
-    clip: ClipConfig = ClipConfig()
+    clip: Annotated[ClipConfig, EXPERT] = ClipConfig()
     """Clipping of the gradient norm over the run."""
     schedule: ScheduleConfig = ScheduleConfig()
     """Learning rate over the run."""
-    batch_warmup: BatchWarmupConfig = BatchWarmupConfig()
+    batch_warmup: Annotated[BatchWarmupConfig, EXPERT] = BatchWarmupConfig()
     """Batch size over the run."""
-    length_warmup: LengthWarmupConfig = LengthWarmupConfig()
+    length_warmup: Annotated[LengthWarmupConfig, EXPERT] = LengthWarmupConfig()
     """Sequence length over the run; `gpt` only."""
-    new_rows: NewRows = "mean"
+    new_rows: Annotated[NewRows, EXPERT] = "mean"
     """How rows of new tokens are initialised when a vocabulary was extended: `mean` of the rows with which the model's
     own vocabulary writes the same bytes, `mean_noise` with added Gaussian noise, `random` as in a new network. `mean`
     changes the model's predictions least, `random` takes probability from all old tokens."""
-    trainable: Literal["all", "new_rows"] = "all"
+    trainable: Annotated[Literal["all", "new_rows"], EXPERT] = "all"
     """What is trained: `all` weights, or only the `new_rows` of an extended vocabulary, while all else stays bit for
     bit (BELLE's first phase). A second run from the result then trains all."""
-    masked_share: float = Field(default=0.15, gt=0, lt=1)
+    masked_share: Annotated[float, EXPERT] = Field(default=0.15, gt=0, lt=1)
     """`bert`: share of a sequence's tokens that are masked, different ones in each epoch: 80% of them become [MASK],
     10% another token, 10% stay (Devlin et al. 2019)."""
     dtype: Dtype = "float32"
@@ -82,9 +82,9 @@ class TrainFields(BaseConfig):
     three digits; weights, norms, softmax, the residual stream and gradients stay float32. `float16` has one digit more
     and a smaller range, for devices without bfloat16. `tf32` rounds the factors of float32 products, on CUDA devices
     only."""
-    loss_scale: LossScaleConfig = LossScaleConfig()
+    loss_scale: Annotated[LossScaleConfig, EXPERT] = LossScaleConfig()
     """`float16`: scaling of the loss before the backward pass."""
-    recompute: bool = False
+    recompute: Annotated[bool, EXPERT] = False
     """Whether blocks keep only their input, and are recomputed in the backward pass (activation checkpointing): a third
     more arithmetic, and memory for the activations of one block instead of all. Changes no bit without `compile`."""
     compile: bool = False
@@ -97,33 +97,30 @@ class TrainFields(BaseConfig):
     checkpoint_steps: Annotated[int, RUNTIME] = Field(default=50, ge=1)
     """Optimizer steps between checkpoints. Decides how much work a crash costs, and changes no bit of the result,
     unless the guard rolls back to one of them and changes a setting."""
-    keep_checkpoints: Annotated[int, RUNTIME] = Field(default=2, ge=1)
+    keep_checkpoints: Annotated[int, RUNTIME, EXPERT] = Field(default=2, ge=1)
     """Number of checkpoints kept while training."""
-    pause_share: Annotated[float | None, RUNTIME] = Field(default=None, gt=0, lt=1)
+    pause_share: Annotated[float | None, RUNTIME, EXPERT] = Field(default=None, gt=0, lt=1)
     """Share of all sequences after which training pauses with a checkpoint and the run ends without failure. Running
     again without this key continues to the same bits."""
-    hang_seconds: Annotated[float, RUNTIME] = Field(default=300.0, gt=0)
+    hang_seconds: Annotated[float, RUNTIME, EXPERT] = Field(default=300.0, gt=0)
     """Seconds without a finished step after which a rank counts as hung; all ranks then restart from the last
     checkpoint."""
-    start_seconds: Annotated[float, RUNTIME] = Field(default=900.0, gt=0)
+    start_seconds: Annotated[float, RUNTIME, EXPERT] = Field(default=900.0, gt=0)
     """The same limit outside of steps: before the first one, and while a checkpoint or the result is written."""
-    restarts: Annotated[RestartsConfig, RUNTIME] = RestartsConfig()
+    restarts: Annotated[RestartsConfig, RUNTIME, EXPERT] = RestartsConfig()
     """What happens when ranks fail."""
-    hosts: Annotated[HostsConfig, RUNTIME] = HostsConfig()
+    hosts: Annotated[HostsConfig, RUNTIME, EXPERT] = HostsConfig()
     """Machines over which ranks are spread. The first one has the address; on each other one, with the same files, run
     `bessemer training join`."""
     validation_steps: int | None = Field(default=None, ge=1)
     """Steps between evaluations on held-out sequences, with one more after the last step (table VALIDATION); none
     without it. Changes no weight. Works with every engine, without `compile`, `tensor_parallel` and
     `pipeline_parallel`."""
-    validation_rows: int = Field(default=16, ge=1, le=256)
+    validation_rows: Annotated[int, EXPERT] = Field(default=16, ge=1, le=256)
     """Held-out sequences of each source that are evaluated, always the same."""
-    max_nonfinite_steps: int = Field(default=3, ge=1)
-    """Consecutive steps with a non-finite loss or gradient that count as divergence: the guard rolls back or, if it is
-    disabled, training stops."""
-    guard: GuardConfig = GuardConfig()
+    guard: Annotated[GuardConfig, EXPERT] = GuardConfig()
     """Detection of divergence, and recovery."""
-    environment: Annotated[tuple[Variable, ...], Reach.ENVIRONMENT] = ()
+    environment: Annotated[tuple[Variable, ...], Reach.ENVIRONMENT, EXPERT] = ()
     """Environment variables of the trainer and its ranks, such as `["MKL_CBWR=COMPATIBLE"]`. From the shell they get
     only paths, credentials, certificates, proxies, the choice of devices (`CUDA_VISIBLE_DEVICES`) and how ranks find
     each other (`NCCL_*`, `GLOO_*`, `MASTER_*`, `SLURM_*`), because others may change bits. Those set here are part of

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
 
-from model.config import BaseConfig
+from model.config import EXPERT, BaseConfig
 
 __all__ = [
     "OBJECTIVE_OF",
@@ -63,7 +63,7 @@ class GPTConfig(BaseConfig):
     architecture: Literal["gpt"] = "gpt"
     """The kind of network: `gpt`, a decoder trained on next tokens; `bert`, an encoder trained on masked tokens and
     sentence pairs; `t5`, an encoder and a decoder trained on removed spans. It decides `chunk.objective`."""
-    vocab_size: int = Field(default=4096, ge=2, le=2**22)
+    vocab_size: Annotated[int, EXPERT] = Field(default=4096, ge=2, le=2**22)
     """Rows of the embedding: the tokenizer's vocabulary size."""
     context: int = Field(default=256, ge=8, le=2**17)
     """Longest sequence, tokens."""
@@ -74,79 +74,79 @@ class GPTConfig(BaseConfig):
     pairs."""
     width: int = Field(default=256, ge=8, le=2**16)
     """Size of the residual stream (d_model)."""
-    ffn_width: int | None = Field(default=None, ge=8)
+    ffn_width: Annotated[int | None, EXPERT] = Field(default=None, ge=8)
     """Size of the hidden layer of each MLP; four times `width` by default, and 8/3 of it with a gated activation, whose
     third matrix makes the number of weights the same."""
-    embedding_width: int | None = Field(default=None, ge=8, le=2**16)
+    embedding_width: Annotated[int | None, EXPERT] = Field(default=None, ge=8, le=2**16)
     """Columns of the embedding where fewer than `width` (YaLM-100B: 2048 of 10240), which saves most with a large
     vocabulary; `width` by default."""
-    embedding_projection: Literal["matrix", "padding"] = "matrix"
+    embedding_projection: Annotated[Literal["matrix", "padding"], EXPERT] = "matrix"
     """With `embedding_width`: how embeddings become as wide as the stream, and the reverse before the head. `matrix`:
     a matrix each (OPT-350M). `padding`: zeros are appended, and a matrix, GELU and a norm precede the head
     (YaLM-100B)."""
-    positions: Literal["rotary", "learned", "relative"] = "rotary"
+    positions: Annotated[Literal["rotary", "learned", "relative"], EXPERT] = "rotary"
     """Position encoding: `rotary` rotates queries and keys (GPT-NeoX, LLaMA), `learned` adds a row of a table to the
     embedding (GPT-2, OPT), `relative` adds a learned number for each range of distances to attention scores (T5)."""
-    position_offset: int = Field(default=0, ge=0, le=1024)
+    position_offset: Annotated[int, EXPERT] = Field(default=0, ge=0, le=1024)
     """`learned`: unused rows of the table before that of the first token. OPT has 2."""
-    rotary_share: float = Field(default=1.0, gt=0, le=1)
+    rotary_share: Annotated[float, EXPERT] = Field(default=1.0, gt=0, le=1)
     """`rotary`: share of each head's values that are rotated (rotary_pct); a quarter in GPT-NeoX-20B."""
-    rotary_base: float = Field(default=10_000.0, gt=1, le=1e9)
+    rotary_base: Annotated[float, EXPERT] = Field(default=10_000.0, gt=1, le=1e9)
     """`rotary`: base of the angles (rope_theta); larger for longer contexts."""
-    activation: Activation = "gelu"
+    activation: Annotated[Activation, EXPERT] = "gelu"
     """Non-linearity of the MLP: `relu` (OPT), `gelu`, `gelu_tanh` (its approximation in GPT-2), or a gated one: `geglu`
     (YaLM-100B), `geglu_tanh` (T5 v1.1), `swiglu` (LLaMA, PaLM)."""
-    norm: Norm = "layernorm"
+    norm: Annotated[Norm, EXPERT] = "layernorm"
     """Normalisation of the residual stream: `layernorm`, `rmsnorm`, which subtracts no mean and is cheaper (LLaMA, T5),
     or `none`, which only `init = "t_fixup"` can train. There is no batch norm: the loss of a sequence would depend on
     the others of its batch."""
-    norm_position: Literal["pre", "post"] = "pre"
+    norm_position: Annotated[Literal["pre", "post"], EXPERT] = "pre"
     """Position of norms: before attention and MLP, which leaves the residual stream itself unchanged (`pre`, GPT-2), or
     after the sum of stream and branch (`post`, the first Transformer, BERT), which needs a longer warm-up."""
-    norm_eps: float = Field(default=1e-5, gt=0, le=1e-2)
+    norm_eps: Annotated[float, EXPERT] = Field(default=1e-5, gt=0, le=1e-2)
     """Added to the variance before its root is taken."""
-    parallel_residual: bool = False
+    parallel_residual: Annotated[bool, EXPERT] = False
     """Whether attention and MLP of a block read the same stream (GPT-NeoX, PaLM), instead of the MLP reading the sum of
     stream and attention."""
-    embedding_norm: bool = True
+    embedding_norm: Annotated[bool, EXPERT] = True
     """A norm right after the embedding, the stabilisation of YaLM-100B and BLOOM."""
-    first_input_norm: bool = True
+    first_input_norm: Annotated[bool, EXPERT] = True
     """`pre`: whether the first block normalises its input; YaLM-100B has only the embedding's norm there."""
-    qk_norm: bool = False
+    qk_norm: Annotated[bool, EXPERT] = False
     """RMSNorm of queries and keys of each head, which bounds attention scores (Dehghani et al. 2023) and stabilises
     high learning rates."""
-    biases: bool = True
+    biases: Annotated[bool, EXPERT] = True
     """Whether matrices and LayerNorms have biases; LLaMA and PaLM have none."""
-    tied_head: bool = True
+    tied_head: Annotated[bool, EXPERT] = True
     """Whether the output head is the embedding (Press and Wolf 2017), or a separate matrix."""
-    head_bias: bool = False
+    head_bias: Annotated[bool, EXPERT] = False
     """Whether the output head has a bias (YaLM-100B)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout probability: after the embedding, in attention weights, and after attention and MLP. It helps where the
     same text is read many times, and hurts elsewhere."""
-    z_loss: float = Field(default=0.0, ge=0, le=1)
+    z_loss: Annotated[float, EXPERT] = Field(default=0.0, ge=0, le=1)
     """Weight of the squared logarithm of the softmax's denominator, added to the objective (PaLM: 1e-4), which keeps
     logits from drifting. Reported losses are the cross entropy alone."""
-    attention: Literal["causal", "prefix"] = "causal"
+    attention: Annotated[Literal["causal", "prefix"], EXPERT] = "causal"
     """What a token sees of its sequence: `causal`, itself and earlier tokens; `prefix`, also all of a prefix (Liu et
     al. 2018; Raffel et al. 2020, section 3.2.1). Its length is drawn for each sequence and epoch, from one token to all
     but one; only later tokens carry loss, half of a sequence on average. Where such a model generates or scores text,
     the prompt is the prefix."""
-    attend_within_documents: bool = False
+    attend_within_documents: Annotated[bool, EXPERT] = False
     """Whether a token sees only its own document in a packed sequence, as in a text by itself. Otherwise it sees
     earlier documents too (GPT-3). The mask makes attention slower and takes memory."""
-    init: Literal["gaussian", "t_fixup"] = "gaussian"
+    init: Annotated[Literal["gaussian", "t_fixup"], EXPERT] = "gaussian"
     """Initialisation: `gaussian` with `init_std`, or `t_fixup` (Huang et al. 2020), which needs neither norms nor
     warm-up and excludes both."""
-    init_std: float = Field(default=0.02, gt=0, le=1)
+    init_std: Annotated[float, EXPERT] = Field(default=0.02, gt=0, le=1)
     """`gaussian`: standard deviation of initial weights; for output projections of residual branches it is divided by
     sqrt(2 * layers) (GPT-2, section 2.3)."""
-    mup_base_width: int | None = Field(default=None, ge=8, le=2**16)
+    mup_base_width: Annotated[int | None, EXPERT] = Field(default=None, ge=8, le=2**16)
     """Width at which the learning rate was chosen, to transfer it to this one: the maximal update parametrisation (Yang
     et al. 2022). Initialisation and learning rate of matrices in blocks, and logits, are scaled by the ratio of the
     widths; at that width itself nothing changes. Keep the size of a head, or set the old one as
     `mup_base_head_size`."""
-    mup_base_head_size: int | None = Field(default=None, ge=2, le=2**12)
+    mup_base_head_size: Annotated[int | None, EXPERT] = Field(default=None, ge=2, le=2**12)
     """Size of a head at `mup_base_width`, where it was another: attention scores are then divided by the size of a head
     instead of its root."""
 
@@ -267,7 +267,7 @@ class BERTConfig(BaseConfig):
     architecture: Literal["bert"] = "bert"
     """The kind of network: `gpt`, a decoder trained on next tokens; `bert`, an encoder trained on masked tokens and
     sentence pairs; `t5`, an encoder and a decoder trained on removed spans. It decides `chunk.objective`."""
-    vocab_size: int = Field(default=4096, ge=2, le=2**22)
+    vocab_size: Annotated[int, EXPERT] = Field(default=4096, ge=2, le=2**22)
     """Rows of the embedding: the tokenizer's vocabulary size."""
     context: int = Field(default=256, ge=8, le=2**17)
     """Longest sequence, tokens; as many positions are learned."""
@@ -277,21 +277,21 @@ class BERTConfig(BaseConfig):
     """Attention heads; `width` must be a multiple of them."""
     width: int = Field(default=256, ge=8, le=2**16)
     """Size of the residual stream (hidden_size)."""
-    ffn_width: int | None = Field(default=None, ge=8)
+    ffn_width: Annotated[int | None, EXPERT] = Field(default=None, ge=8)
     """Size of the hidden layer of each MLP; four times `width` by default."""
-    activation: Literal["relu", "gelu", "gelu_tanh"] = "gelu"
+    activation: Annotated[Literal["relu", "gelu", "gelu_tanh"], EXPERT] = "gelu"
     """Non-linearity of the MLP and of the head."""
-    norm_position: Literal["pre", "post"] = "post"
+    norm_position: Annotated[Literal["pre", "post"], EXPERT] = "post"
     """Position of LayerNorms: after the sum of stream and branch (`post`, BERT), or before each branch (`pre`), which
     trains at higher rates and without warm-up (Xiong et al. 2020)."""
-    embedding_norm: bool = True
+    embedding_norm: Annotated[bool, EXPERT] = True
     """A norm right after the embedding (BERT). Without it, and with norms before each branch, this is Megatron-LM's
     BERT (Shoeybi et al. 2019), which `transformers` has too."""
-    norm_eps: float = Field(default=1e-12, gt=0, le=1e-2)
+    norm_eps: Annotated[float, EXPERT] = Field(default=1e-12, gt=0, le=1e-2)
     """Added to the variance before its root is taken."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout probability: after the embedding, in attention weights, and after attention and MLP (BERT: 0.1)."""
-    init_std: float = Field(default=0.02, gt=0, le=1)
+    init_std: Annotated[float, EXPERT] = Field(default=0.02, gt=0, le=1)
     """Standard deviation of the initial weights."""
 
     @model_validator(mode="after")
@@ -336,7 +336,7 @@ class T5Config(BaseConfig):
     architecture: Literal["t5"] = "t5"
     """The kind of network: `gpt`, a decoder trained on next tokens; `bert`, an encoder trained on masked tokens and
     sentence pairs; `t5`, an encoder and a decoder trained on removed spans. It decides `chunk.objective`."""
-    vocab_size: int = Field(default=4096, ge=2, le=2**22)
+    vocab_size: Annotated[int, EXPERT] = Field(default=4096, ge=2, le=2**22)
     """Rows of the embedding, which encoder and decoder share: the tokenizer's vocabulary size."""
     context: int = Field(default=256, ge=8, le=2**17)
     """Longest training input of the encoder, tokens, with end-of-text. The network itself has no limit."""
@@ -344,21 +344,21 @@ class T5Config(BaseConfig):
     """Blocks of the encoder, and of the decoder."""
     heads: int = Field(default=4, ge=1, le=512)
     """Attention heads."""
-    head_size: int | None = Field(default=None, ge=1, le=2**12)
+    head_size: Annotated[int | None, EXPERT] = Field(default=None, ge=1, le=2**12)
     """Size of each head (d_kv); `width` divided by `heads` by default."""
     width: int = Field(default=256, ge=8, le=2**16)
     """Size of the residual stream (d_model)."""
-    ffn_width: int | None = Field(default=None, ge=8)
+    ffn_width: Annotated[int | None, EXPERT] = Field(default=None, ge=8)
     """Size of the hidden layer of each MLP (d_ff); four times `width` by default."""
-    activation: Activation = "relu"
+    activation: Annotated[Activation, EXPERT] = "relu"
     """Non-linearity of the MLP: `relu` (T5), or `geglu_tanh` (T5 v1.1, Flan-T5)."""
-    tied_head: bool = True
+    tied_head: Annotated[bool, EXPERT] = True
     """Whether the output head is the embedding, scaled by 1 / sqrt(width) (T5), or a separate matrix (T5 v1.1)."""
-    norm_eps: float = Field(default=1e-6, gt=0, le=1e-2)
+    norm_eps: Annotated[float, EXPERT] = Field(default=1e-6, gt=0, le=1e-2)
     """Added to the mean square before its root is taken."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout probability: after the embedding, in attention weights, after each branch and after the last norm."""
-    z_loss: float = Field(default=0.0, ge=0, le=1)
+    z_loss: Annotated[float, EXPERT] = Field(default=0.0, ge=0, le=1)
     """Weight of the squared logarithm of the softmax's denominator, added to the objective (T5's program: 1e-4)."""
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from model.config import RUNTIME, BaseConfig
+from model.config import EXPERT, RUNTIME, BaseConfig
 
 
 class OptimizerConfig(BaseConfig):
@@ -17,22 +17,22 @@ class OptimizerConfig(BaseConfig):
     sequences (You et al. 2020); `sgd` with momentum, whose rate is ten to a hundred times AdamW's; `muon` for the
     matrices within blocks, at AdamW's rate, and AdamW for all else (Jordan et al. 2024). `lamb` and `muon` need whole
     matrices, which ZeRO partitions."""
-    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta1: Annotated[float, EXPERT] = Field(default=0.9, ge=0, lt=1)
     """Decay of the first moment; `sgd` has none."""
-    beta2: float = Field(default=0.95, ge=0, lt=1)
+    beta2: Annotated[float, EXPERT] = Field(default=0.95, ge=0, lt=1)
     """Decay of the second moment (0.95: OPT-175B, GPT-3); `sgd` has none."""
-    eps: float = Field(default=1e-8, gt=0)
+    eps: Annotated[float, EXPERT] = Field(default=1e-8, gt=0)
     """Added to the root of the second moment."""
-    momentum: float = Field(default=0.95, ge=0, lt=1)
+    momentum: Annotated[float, EXPERT] = Field(default=0.95, ge=0, lt=1)
     """`sgd`, `muon`: decay of the sum of gradients."""
-    nesterov: bool = True
+    nesterov: Annotated[bool, EXPERT] = True
     """`sgd`, `muon`: Nesterov's momentum."""
-    weight_decay: float = Field(default=0.1, ge=0)
+    weight_decay: Annotated[float, EXPERT] = Field(default=0.1, ge=0)
     """Decay of matrices per unit of learning rate; norms, biases and the embedding are not decayed."""
-    l1: float = Field(default=0.0, ge=0)
+    l1: Annotated[float, EXPERT] = Field(default=0.0, ge=0)
     """Penalty in the objective: this times the sum of absolute values of the decayed matrices. Reported losses leave
     penalties out."""
-    l2: float = Field(default=0.0, ge=0)
+    l2: Annotated[float, EXPERT] = Field(default=0.0, ge=0)
     """Penalty in the objective: half of this times the sum of squares. Unlike `weight_decay` it is part of the
     gradient, is clipped, and passes through Adam's division."""
 
@@ -75,7 +75,7 @@ class ScheduleConfig(BaseConfig):
     """After warm-up: half a `cosine` to the end (GPT-3, OPT), `linear` decay (BERT), a `constant` rate, a `step` down
     at each of `steps`, or a constant rate that decays linearly over the last `decay_share` (`warmup_stable_decay`), for
     which the length of the run need not be known in advance."""
-    start_lr: float = Field(default=0.0, ge=0)
+    start_lr: Annotated[float, EXPERT] = Field(default=0.0, ge=0)
     """Learning rate before the first token."""
     peak_lr: float = Field(default=2e-3, gt=0)
     """Learning rate at the end of warm-up."""
@@ -83,11 +83,11 @@ class ScheduleConfig(BaseConfig):
     """Learning rate after the last token."""
     warmup_share: float = Field(default=0.05, ge=0, lt=1)
     """Share of all tokens over which the rate rises."""
-    steps: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(default=(0.5, 0.75), min_length=1)
+    steps: Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], EXPERT] = Field(default=(0.5, 0.75), min_length=1)
     """`step`: shares of all tokens at which the rate is multiplied by `step_factor`."""
-    step_factor: float = Field(default=0.1, gt=0, lt=1)
+    step_factor: Annotated[float, EXPERT] = Field(default=0.1, gt=0, lt=1)
     """`step`: factor of the rate at each step; the rate is never below `end_lr`."""
-    decay_share: float = Field(default=0.2, gt=0, le=1)
+    decay_share: Annotated[float, EXPERT] = Field(default=0.2, gt=0, le=1)
     """`warmup_stable_decay`: share of all tokens, at the end, over which the rate decays."""
 
     @model_validator(mode="after")
@@ -158,37 +158,21 @@ class GuardConfig(BaseConfig):
 
     enabled: bool = True
     """Whether spikes are skipped and divergence is rolled back. Otherwise only non-finite steps are skipped, and
-    `train.max_nonfinite_steps` of them in a row end the run."""
+    three of them in a row end the run."""
     window: int = Field(default=128, ge=16)
     """Accepted steps with which loss and gradient norm are compared."""
     least_steps: int = Field(default=64, ge=8)
     """Accepted steps before anything but non-finite numbers is detected."""
-    spike_deviations: float = Field(default=6.0, gt=0)
-    """A step is a spike if its loss, or the logarithm of its gradient norm, is more than so many deviations (1.4826
-    times the median absolute deviation) above the window's median. It is skipped, and its values do not enter the
-    window."""
     least_loss_deviation: float = Field(default=0.01, gt=0)
     """Smallest deviation of losses, nats."""
-    least_norm_deviation: float = Field(default=0.4, gt=0)
-    """Smallest deviation of the logarithm of the gradient norm: six of them are eleven times the norm. Healthy runs
-    with small batches reach six times the norm, and steady ones have deviations of 0.06."""
     most_unclean: int = Field(default=8, ge=1)
     """Skipped steps among the last `unclean_window` that count as divergence."""
     unclean_window: int = Field(default=64, ge=1)
     """Steps over which `most_unclean` are counted."""
-    most_halvings: int = Field(default=4, ge=1)
-    """`float16`: halvings of the loss scale within 50 steps that count as divergence."""
     healthy_steps: int = Field(default=64, ge=1)
     """Clean steps after a checkpoint that make it a target of rollbacks."""
     margin_steps: int = Field(default=20, ge=0)
     """Least number of steps from the checkpoint of a rollback to the first sign of trouble."""
-    skip_before: int = Field(default=2, ge=0)
-    """Steps before the first sign of trouble whose data are skipped too."""
-    skip_after: int = Field(default=2, ge=0)
-    """Steps after the divergence whose data are skipped too."""
-    same_trouble_steps: int = Field(default=200, ge=1)
-    """Divergence that begins within so many steps of where the last one began is the same, and takes the next recovery
-    step."""
     most_rollbacks: Annotated[int, RUNTIME] = Field(default=10, ge=1)
     """Rollbacks in all before training stops with a report."""
     most_skipped: float = Field(default=0.1, gt=0, le=1)

@@ -103,5 +103,5 @@ class WordBorders:
         bits = np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8)
         if len(bits) != -(-2 * vocab_size // 8):
             raise ValueError(f"{len(bits)} bytes of word borders are not those of {vocab_size} ids")
-        goes_on, leaves_open = np.unpackbits(bits, count=2 * vocab_size).reshape(2, vocab_size).astype(np.bool_)
-        return WordBorders(goes_on, leaves_open)
+        continues, leaves_open = np.unpackbits(bits, count=2 * vocab_size).reshape(2, vocab_size).astype(np.bool_)
+        return WordBorders(continues, leaves_open)

@@ -142,11 +142,7 @@ def random_spans(
                 at, kept_at = at + 1, kept_at + 1
                 if kept_at >= kept or kept_begins[kept_at]:
                     break
-            while True:
-                noise[b, at] = True
-                at, noise_at = at + 1, noise_at + 1
-                if noise_at >= count or noise_begins[noise_at]:
-                    break
+            at, noise_at = _mark_span(noise[b], at, noise_begins, noise_at, count)
 
 
 @numba.njit(nogil=True)
@@ -177,12 +173,19 @@ def independent_spans(
         at = noise_at = 0
         for gap in range(kept + 1):
             if has_run[gap + 1]:
-                while True:
-                    noise[b, at] = True
-                    at, noise_at = at + 1, noise_at + 1
-                    if noise_at >= count or noise_begins[noise_at]:
-                        break
+                at, noise_at = _mark_span(noise[b], at, noise_begins, noise_at, count)
             at += 1
+
+
+@numba.njit(nogil=True)
+def _mark_span(noise: np.ndarray, at: int, begins: np.ndarray, nth: int, count: int) -> tuple[int, int]:
+    """Mark a span of noise tokens, which are numbered through all spans: from the `nth` of `count` to the next that
+    begins a span. Return the place and the number after it."""
+    while True:
+        noise[at] = True
+        at, nth = at + 1, nth + 1
+        if nth >= count or begins[nth]:
+            return at, nth
 
 
 @numba.njit(nogil=True)

@@ -25,7 +25,7 @@ from model.engines.base import batch_loss
 from model.engines.pipeline_parallel import stages_holding
 from model.engines.runtime import autocast, wrap_blocks
 from model.engines.tensor_parallel import sharding_of
-from model.nn.factory import Network, make_network
+from model.nn.factory import Network, make_shapes, make_uninitialised
 from model.nn.vocab_layers import WholeVocabulary
 from model.objectives.synthetic import random_batch
 from model.optim.optimizers import make_optimizer, optimizer_tensors
@@ -160,8 +160,8 @@ def memory_of_rank(whole: Sizes, own: Sizes, train: TrainConfig) -> RankMemory:
 
 def rank_sizes(model: NetworkConfig, train: TrainConfig, stage: int = 0, tensor: int = 0) -> Sizes:
     """Return the sizes of the part of a rank with this pipeline stage and tensor rank."""
+    network = make_shapes(model)
     with torch.device("meta"):
-        network = make_network(model)
         own = dict(_parts(network, model, train, stage, tensor))
     moments = moments_per_element(network, model, train)
     return Sizes(
@@ -219,7 +219,7 @@ def _traced(model: NetworkConfig, train: TrainConfig) -> int:
     batch = random_batch(model, train.rows_at_once)
     counted = batch.objective.counts(batch.rows)
     with FakeTensorMode(allow_non_fake_inputs=True), Allocations() as allocations:
-        network = make_network(model).train()
+        network = make_uninitialised(model).train()
         if train.engine == "deepspeed":
             network.vocabulary = WholeVocabulary(gradient_at_once=train.zero_stage != 3)
         wrap_blocks(network, compiled=False, recomputed=train.recompute)

@@ -14,8 +14,6 @@ from typing import Any
 
 import blake3
 import torch
-import torch._dynamo
-import torch._inductor.config
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -51,6 +49,10 @@ def wrap_blocks(
     batches with other numbers of rows are not compiled.
     """
     if compiled:
+        # Imported here, since it takes as long as the rest of PyTorch.
+        import torch._dynamo
+        import torch._inductor.config
+
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         torch._dynamo.config.accumulated_recompile_limit = RECOMPILE_LIMIT
         # Compile workers would outlive a trainer that is killed.

@@ -121,8 +121,8 @@ class ChangePoints:
         rows[:half] -= older
         rows[half:] -= newer
         deviations = NORMAL_DEVIATION * np.median(np.abs(rows), axis=0)
-        loss, norm, reading = LEAST_DEVIATIONS
-        least = [loss, norm, *[reading] * (len(newer) - 2)]
+        loss, norm, activation = LEAST_DEVIATIONS
+        least = [loss, norm, *[activation] * (len(newer) - 2)]
         return newer + slopes * half / 2, slopes, np.maximum(deviations, least)
 
     def _logarithms(self, loss: float, grad_norm: float, magnitudes: Sequence[float]) -> np.ndarray:
@@ -134,7 +134,7 @@ class ChangePoints:
     def _name(self, signal: int) -> str:
         if signal < 2:
             return ("the loss", "the gradient norm")[signal]
-        named = self._names[signal - 2] if self._names else f"thermometer {signal - 2}"
+        named = self._names[signal - 2] if self._names else f"activation range {signal - 2}"
         return f"the largest value of {named}"
 
 

@@ -16,8 +16,16 @@ from model.config.options import GuardConfig
 from model.guard.change_points import NORMAL_DEVIATION, RISEN, ChangePoints, logarithm
 
 Level = Literal["clean", "spike", "nonfinite"]
-HALVINGS_WITHIN = 50
-"""Number of steps over which halvings of the loss scale are counted."""
+MOST_NONFINITE = 3
+"""Consecutive steps with a non-finite loss or gradient that count as divergence."""
+SPIKE_DEVIATIONS = 6.0
+"""A step is a spike if its loss, or the logarithm of its gradient norm, is more than so many deviations (1.4826 times
+the median absolute deviation) above the window's median."""
+LEAST_NORM_DEVIATION = 0.4
+"""Smallest deviation of the logarithm of the gradient norm: six of them are eleven times the norm. Healthy runs with
+small batches reach six times the norm, and steady ones have deviations of 0.06."""
+MOST_HALVINGS, HALVINGS_WITHIN = 4, 50
+"""So many halvings of the loss scale of `float16` within so many steps count as divergence."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +47,10 @@ class Detector:
     def __init__(
         self,
         config: GuardConfig,
-        most_nonfinite: int,
         state: dict[str, Any] | None = None,
         names: Sequence[str] = (),
     ) -> None:
         self._config = config
-        self._most_nonfinite = most_nonfinite
         self._losses: deque[float] = deque(maxlen=config.window)
         self._norms: deque[float] = deque(maxlen=config.window)
         """Logarithms of gradient norms."""
@@ -78,8 +84,8 @@ class Detector:
         if not (self._judges and self._config.enabled):
             return "clean"
         far = _deviations(loss, self._losses, self._config.least_loss_deviation)
-        far_norm = _deviations(logarithm(grad_norm), self._norms, self._config.least_norm_deviation)
-        return "spike" if max(far, far_norm) > self._config.spike_deviations else "clean"
+        far_norm = _deviations(logarithm(grad_norm), self._norms, LEAST_NORM_DEVIATION)
+        return "spike" if max(far, far_norm) > SPIKE_DEVIATIONS else "clean"
 
     @property
     def suspects(self) -> bool:
@@ -135,7 +141,7 @@ class Detector:
 
     def _find_nonfinite(self, step: int) -> tuple[str, int] | None:
         """Return the cause and its first step where too many steps in a row were non-finite."""
-        if self._nonfinite < self._most_nonfinite:
+        if self._nonfinite < MOST_NONFINITE:
             return None
         return f"loss or gradient was not finite in {self._nonfinite} steps in a row", step - self._nonfinite + 1
 
@@ -148,7 +154,7 @@ class Detector:
         rise = self._changes.risen(limit)
         if rise is not None:
             return f"{rise.name} has risen from {rise.before:.3g} to {rise.now:.3g} since step {rise.onset}", rise.onset
-        if len(self._halved) >= config.most_halvings and self._halved[-1] == step:
+        if len(self._halved) >= MOST_HALVINGS and self._halved[-1] == step:
             cause = f"the loss scale was halved {len(self._halved)} times within {HALVINGS_WITHIN} steps"
             return cause, self._halved[0]
         return None

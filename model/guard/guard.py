@@ -44,9 +44,7 @@ class Guard:
         self._config = run.train.guard
         self._decisions = decisions
         state = state or {}
-        self._detector = Detector(
-            self._config, run.train.max_nonfinite_steps, state.get("detector"), activation_range_names(run.model)
-        )
+        self._detector = Detector(self._config, state.get("detector"), activation_range_names(run.model))
         self._health = Health(self._config.healthy_steps, state.get("health"))
 
     @property

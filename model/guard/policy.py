@@ -14,6 +14,10 @@ from model.guard.detection import Divergence
 
 KEPT = 3
 """Number of healthy checkpoints that are never deleted."""
+SKIPPED_MARGIN = 2
+"""Steps before the first sign of a divergence, and after its detection, whose data are skipped too."""
+SAME_WITHIN = 200
+"""A divergence that begins within so many steps of where the last one began is the same."""
 
 
 class RecoveryExhausted(Exception):
@@ -80,7 +84,7 @@ def decide(
     """
     guard = run.train.guard
     of_guard = _since_intervention(decisions)
-    same = _for_same_divergence(of_guard, divergence.onset, guard.same_trouble_steps)
+    same = _for_same_divergence(of_guard, divergence.onset, SAME_WITHIN)
     policy = guard.ladder or default_policy(run)
     if len(same) >= len(policy):
         raise RecoveryExhausted(f"the same divergence recurred after each of the {len(policy)} steps of guard.ladder")
@@ -89,10 +93,10 @@ def decide(
             f"the guard has rolled back {guard.most_rollbacks} times, the limit of guard.most_rollbacks"
         )
     before_it = decisions[: len(decisions) - len(same)]
-    begin, rows = positions(max(0, divergence.onset - guard.skip_before))[0], positions(steps - 1)[1]
+    begin, rows = positions(max(0, divergence.onset - SKIPPED_MARGIN))[0], positions(steps - 1)[1]
     before = [decision.skipped for decision in decisions if decision.skipped]
     lasted = divergence.step + 1 - min([divergence.onset, *(decision.onset for decision in same)]) if same else 0
-    for margin in sorted({guard.skip_after, max(guard.skip_after, lasted)}, reverse=True):
+    for margin in sorted({SKIPPED_MARGIN, max(SKIPPED_MARGIN, lasted)}, reverse=True):
         skipped = (begin, positions(min(steps - 1, divergence.step + margin))[1])
         if _covered([*before, skipped]) <= guard.most_skipped * rows:
             break

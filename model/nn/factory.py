@@ -1,6 +1,9 @@
 """Networks by their configuration: construction, parameter count, FLOPs of a training token."""
 
+from typing import Any
+
 import torch
+from torch.overrides import TorchFunctionMode
 
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.data.row_format import RowFormat
@@ -23,6 +26,28 @@ def make_network(config: NetworkConfig, new_rows: int = 0) -> Network:
     return BERT(config, new_rows) if isinstance(config, BERTConfig) else T5(config, new_rows)
 
 
+def make_shapes(config: NetworkConfig) -> Network:
+    """Return a network on the meta device: shapes without memory."""
+    with torch.device("meta"):
+        return make_uninitialised(config)
+
+
+def make_uninitialised(config: NetworkConfig) -> Network:
+    """Return a network whose weights nothing has written, on the device or in the mode of the caller."""
+    with _WithoutInitialisation():
+        return make_network(config)
+
+
+class _WithoutInitialisation(TorchFunctionMode):
+    """Leaves out what `torch.nn.init` draws, which on tensors without memory imports the compiler, for a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == torch.nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
 def activation_range_names(config: NetworkConfig) -> list[str]:
     """Return the names of the values in METRICS' `thermometers` columns, in order."""
     if isinstance(config, GPTConfig):
@@ -32,8 +57,7 @@ def activation_range_names(config: NetworkConfig) -> list[str]:
 
 def parameter_count(config: NetworkConfig) -> int:
     """Return the number of parameters, counted on the meta device without memory."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in make_network(config).parameters())
+    return sum(parameter.numel() for parameter in make_shapes(config).parameters())
 
 
 def flops_per_token(config: NetworkConfig, rows: RowFormat | None = None) -> float:

@@ -72,7 +72,11 @@ class GPT(nn.Module):
     def make_tables(self) -> None:
         """Compute the buffers that are not weights: the tables of rotary positions."""
         if self.config.positions == "rotary":
-            cos_TE, sin_TE = rotary_table(self.config.context, self.config.rotary_size, self.config.rotary_base)
+            if torch.get_default_device().type == "meta":
+                # Here their values would not be kept, and computing them imports the compiler.
+                cos_TE, sin_TE = torch.empty(2, self.config.context, self.config.rotary_size // 2)
+            else:
+                cos_TE, sin_TE = rotary_table(self.config.context, self.config.rotary_size, self.config.rotary_base)
             self.register_buffer("cos_TE", cos_TE, persistent=False)
             self.register_buffer("sin_TE", sin_TE, persistent=False)
 

@@ -18,13 +18,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 BATCH, EMBEDDING, NORMS, ATTENTION, MLP, HEAD = "batch", "embedding", "norms", "attention", "MLP", "head and loss"
 
-THERMOMETERS, CLIPPING, OPTIMIZER = "thermometers", "clipping", "optimizer"
+ACTIVATION_RANGES, CLIPPING, OPTIMIZER = "thermometers", "clipping", "optimizer"
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 
 PHASES = (FORWARD, BACKWARD, UPDATE)
 
-PARTS = (BATCH, EMBEDDING, NORMS, ATTENTION, MLP, HEAD, THERMOMETERS, CLIPPING, OPTIMIZER)
+PARTS = (BATCH, EMBEDDING, NORMS, ATTENTION, MLP, HEAD, ACTIVATION_RANGES, CLIPPING, OPTIMIZER)
 
 _OF_NAMES = (
     (HEAD, re.compile(r"(^|_)head(_|$)|^(lm|mlm|nsp)|pooler")),
@@ -32,7 +32,7 @@ _OF_NAMES = (
     (ATTENTION, re.compile(r"attention|attn")),
     (MLP, re.compile(r"mlp|ffn|feed_forward")),
     (EMBEDDING, re.compile(r"embed|^(wte|wpe)$")),
-    (THERMOMETERS, re.compile(r"score_range")),
+    (ACTIVATION_RANGES, re.compile(r"score_range")),
 )
 
 _CLIPPING = re.compile(r"^_foreach_(norm|mul|div)|^linalg_vector_norm|^_foreach_clamp")
@@ -81,7 +81,7 @@ class PartTracker:
             return OPTIMIZER
         # Of a network's own operations only activation ranges compute smallest and largest in one pass.
         if operation == "aminmax":
-            return THERMOMETERS
+            return ACTIVATION_RANGES
         for module in reversed(self._open):
             if part := self._parts.get(module):
                 return part
@@ -138,14 +138,14 @@ class PartTracker:
             self._before = None
         if not self._backward:
             if module in self._blocks:
-                self._outside = THERMOMETERS
+                self._outside = ACTIVATION_RANGES
             elif self._parts.get(module) == EMBEDDING or (self._outside == BATCH and module is not self._network):
                 self._outside = EMBEDDING
 
     def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
         self._open.pop()
         # An activation range only observes: what follows it belongs to the part before it.
-        if (part := self._parts.get(module)) and part != THERMOMETERS:
+        if (part := self._parts.get(module)) and part != ACTIVATION_RANGES:
             self._before = part
         if module is self._last_block and not self._backward:
             self._outside = HEAD

@@ -43,15 +43,15 @@ class Artifact:
     def open(path: Path, *, outcome: str = REUSED, cause: str = "") -> "Artifact":
         """Return the artifact at `path`. Raises InputError if it is missing, IntegrityError if its manifest is
         damaged."""
-        place, manifest = published.read_manifest(path)
-        opened = Artifact(place, manifest["stage"], manifest["identity"], manifest["content"], outcome, cause)
+        manifest = published.read_manifest(path)
+        opened = Artifact(path, manifest["stage"], manifest["identity"], manifest["content"], outcome, cause)
         vars(opened)["manifest"] = manifest  # The manifest that was checked is the one that is used.
         return opened
 
     @functools.cached_property
     def manifest(self) -> dict[str, Any]:
         """The manifest, checked."""
-        return published.read_manifest(self.path)[1]
+        return published.read_manifest(self.path)
 
     @property
     def report(self) -> StageReport:

@@ -19,8 +19,8 @@ from tasks.artifacts.schema import FORMAT
 from tasks.artifacts.workspace import FileRecord
 
 
-def read_manifest(path: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the folder and manifest of the artifact at `path`, fetched from the root's store if it is only there.
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of the artifact at `path`, fetched from the root's store if it is only there.
 
     Raises InputError if the folder is missing or of another format, IntegrityError if its manifest is damaged.
     """
@@ -33,7 +33,7 @@ def read_manifest(path: Path) -> tuple[Path, dict[str, Any]]:
     manifest = manifests.read_manifest(path)
     if manifest["format"] != FORMAT:
         raise of_another_format(path, manifest)
-    return path, manifest
+    return manifest
 
 
 def fetch(artifact: Path, records: Sequence[FileRecord]) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from model.config import RUNTIME
+from model.config import EXPERT, RUNTIME
 from model.data.row_format import Objective
 from model.data.span_lengths import Denoising, corrupted_lengths, raw_length
 from tasks.common.config import StrictConfig
@@ -34,24 +34,21 @@ class ChunkConfig(StrictConfig):
     input_length: int | None = Field(default=None, ge=8, le=2**19)
     """Tokens that the encoder reads in `span_corruption`; sequences are longer by what corruption removes (512:
     568). With `language_model`, where the encoder reads nothing, the tokens that the decoder generates."""
-    denoising: Denoising = "random_spans"
+    denoising: Annotated[Denoising, EXPERT] = "random_spans"
     """How `span_corruption` makes the encoder's input and the decoder's target of a text (Raffel et al. 2020, table
     3): `random_spans` and `iid_spans` replace each span by a sentinel, and the decoder generates the spans (spans of
     a mean length, or runs of tokens drawn independently); `iid_drop` removes such tokens without a sentinel, and the
     decoder generates them; `bert_style` masks nine of ten and replaces the tenth by a random token, `mass_style`
     masks all, `deshuffling` shuffles the text, and the decoder generates all of it; `prefix_lm` cuts the text at a
     random position, and the decoder continues it; `language_model` lets the decoder generate all of it from nothing."""
-    noise_density: float = Field(default=0.15, gt=0, le=0.5)
+    noise_density: Annotated[float, EXPERT] = Field(default=0.15, gt=0, le=0.5)
     """Share of the tokens that `span_corruption` corrupts; not used by the last three kinds of `denoising`."""
-    mean_noise_span: float = Field(default=3.0, ge=1, le=64)
+    mean_noise_span: Annotated[float, EXPERT] = Field(default=3.0, ge=1, le=64)
     """Mean length of the spans that `random_spans` removes, tokens. A mean of 1 differs from `iid_spans`: no two
     noise tokens are then adjacent, while of independent ones 15% are."""
-    whole_words: bool = False
+    whole_words: Annotated[bool, EXPERT] = False
     """Whether `masked_lm` masks whole words where it masks any of their tokens (BERT's later models): the other
     tokens reveal too much of a word. Sequences are the same; they record which tokens begin a word."""
-    short_row_share: float = Field(default=0.1, ge=0, lt=1)
-    """Share of the sequences of `masked_lm` that aim at a random shorter length, so that the model sees short texts
-    too (BERT: 0.1)."""
     budget_tokens: int = Field(default=10_000_000, ge=1, le=10**15)
     """Tokens that training reads in all, repetitions included and padding not: predicted ones in `causal_lm`, those
     of the text in `masked_lm`, raw ones in `span_corruption`."""
@@ -61,15 +58,15 @@ class ChunkConfig(StrictConfig):
     """Without weights: shares in proportion to tokens ^ (1 / temperature); null and 1 mean by size."""
     max_epochs: float = Field(default=4.0, gt=0, le=1000)
     """Most times that a source may be read; what it cannot give goes to the others by weight."""
-    allow_many_epochs: Annotated[bool, RUNTIME] = False
+    allow_many_epochs: Annotated[bool, RUNTIME, EXPERT] = False
     """Whether `max_epochs` may be above 16, where one more epoch is worth less than two fifths of new text."""
-    part_bytes: int = Field(default=64 * 2**20, ge=2**12, le=2**30)
+    part_bytes: Annotated[int, EXPERT] = Field(default=64 * 2**20, ge=2**12, le=2**30)
     """Size of one file of SEQUENCES, bytes of tokens; so much is held in memory."""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Run seed; decides the order of sequences."""
-    workers: Annotated[int, RUNTIME] = Field(default=2, ge=1, le=1024)
+    workers: Annotated[int, RUNTIME, EXPERT] = Field(default=2, ge=1, le=1024)
     """Parts that are tokenized at the same time."""
-    machines: Annotated[Machines, RUNTIME] = Machines()
+    machines: Annotated[Machines, RUNTIME, EXPERT] = Machines()
     """Where parts are processed: on this machine, or on a cluster."""
 
     @property

@@ -17,7 +17,7 @@ from tasks.artifacts.tables import read_table, table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.packing import PackedRows, concat_rows
-from tasks.chunk.sentence_pairs import PairFormat, PairPacker
+from tasks.chunk.sentence_pairs import SHORT_ROW_SHARE, PairFormat, PairPacker
 from tasks.chunk.sequences import sequences_table
 from tasks.chunk.tokenize import (
     TABLE,
@@ -45,7 +45,7 @@ def write_heldout_pairs(
     if not documents.files("heldout") or workspace.finished(UNIT) is not None:
         return
     files = tokenize_heldout(documents, tokenizer, workspace)
-    pairs = PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad, config.short_row_share)
+    pairs = PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad, SHORT_ROW_SHARE)
     packed: list[tuple[str, PackedRows]] = []
     rows = 0
     for source in sorted({source for file in files for source in file.sources}):

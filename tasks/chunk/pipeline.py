@@ -21,7 +21,7 @@ from tasks.chunk.mixture import Mixture, plan_mixture
 from tasks.chunk.order import SourceReads, order_batches, plan_reads
 from tasks.chunk.packing import PackedRows, best_fit_rows, concat_rows
 from tasks.chunk.row_formats import row_format
-from tasks.chunk.sentence_pairs import PairFormat, PairPacker
+from tasks.chunk.sentence_pairs import SHORT_ROW_SHARE, PairFormat, PairPacker
 from tasks.chunk.sequences import SequenceWriter
 from tasks.chunk.tokenize import (
     TABLE,
@@ -109,7 +109,7 @@ def pack_source(
     """Yield all rows of one source in order, packed as configured; `labels` counts the kinds of pairs."""
     token_bytes = TokenBytes.of(tokenizer)
     if config.objective == "masked_lm":
-        layout = PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad, config.short_row_share)
+        layout = PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad, SHORT_ROW_SHARE)
         packer = PairPacker(layout, token_bytes, first_row, seed64(config.seed, "chunk", "pairs", source))
         yield from packer.rows(group_into_windows(read_blocks(files, source, with_texts=True)))
         labels.update(packer.labels)

@@ -28,6 +28,8 @@ from tasks.common.kernels import kernel
 
 SPECIAL_TOKENS = 3
 """[CLS] and two [SEP]."""
+SHORT_ROW_SHARE = 0.1
+"""Share of rows that aim at a random shorter length, so that the model sees short texts too (BERT: 0.1)."""
 _MAX_UNUSED_TOKENS = 16
 """Tokens of a row that may stay unused before a sentence is cut to fill them."""
 _MAX_TRIED = 64

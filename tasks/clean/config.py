@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from model.config import RUNTIME, Reach
+from model.config import EXPERT, RUNTIME, Reach
 from tasks.clean.presets import EDIT_LIMITS, EDITS, LIMITS
 from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
@@ -97,14 +97,14 @@ class CleanConfig(StrictConfig):
     preset: PresetName = "gopher"
     """Edits and rules for documents that are not code: `gopher`, `c4`, `fineweb`, `minimal` (repair only) or `code`."""
 
-    presets: dict[str, PresetName] = Field(default_factory=dict)
+    presets: Annotated[dict[str, PresetName], EXPERT] = Field(default_factory=dict)
     """Source name -> preset, for sources that need another one; documents of the format code use `code` by default."""
 
-    edits: tuple[str, ...] | None = None
+    edits: Annotated[tuple[str, ...] | None, EXPERT] = None
     """Edits in the order in which they run, instead of those of the presets (`[]` for none); null for the presets'.
     `html_to_text` always runs first where any are listed."""
 
-    rules: tuple[str, ...] | None = None
+    rules: Annotated[tuple[str, ...] | None, EXPERT] = None
     """Rules in the order in which they run, instead of those of the presets (`[]` for none); null for the presets'."""
 
     limits: dict[str, float] = Field(default_factory=dict)
@@ -116,43 +116,43 @@ class CleanConfig(StrictConfig):
     without: tuple[str, ...] = ()
     """Edits and rules of the preset to leave out."""
 
-    extensions: ExtensionsConfig | None = None
+    extensions: Annotated[ExtensionsConfig | None, EXPERT] = None
     """Your own edits and rules."""
 
-    html_extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
+    html_extractor: Annotated[Literal["trafilatura", "resiliparse"], EXPERT] = "trafilatura"
     """Extractor of the main text of web pages: `trafilatura`, which keeps less boilerplate, or `resiliparse`, about
     fifteen times as fast."""
 
-    emoji: Literal["keep", "name", "drop"] = "name"
+    emoji: Annotated[Literal["keep", "name", "drop"], EXPERT] = "name"
     """What becomes of emoji, emoticons and codes for them: kept, replaced by their name in the document's language, or
     removed."""
 
     languages: tuple[str, ...] = ()
     """ISO 639-1 codes of the languages to keep, by identification; empty for all."""
 
-    deny: DenyConfig = DenyConfig()
+    deny: Annotated[DenyConfig, EXPERT] = DenyConfig()
     """Documents that are always dropped."""
 
-    word_lists: tuple[WordListConfig, ...] = ()
+    word_lists: Annotated[tuple[WordListConfig, ...], EXPERT] = ()
     """Lists of words that must not be frequent in a document; none by default."""
 
-    spelling: tuple[SpellingConfig, ...] = ()
+    spelling: Annotated[tuple[SpellingConfig, ...], EXPERT] = ()
     """Lists of misspellings to correct; none by default."""
 
-    quality: QualityConfig | None = None
+    quality: Annotated[QualityConfig | None, EXPERT] = None
     """A quality classifier, trained in this stage; none by default."""
 
-    wipe_out_limit: Annotated[float, RUNTIME] = Field(default=0.9, gt=0, le=1)
+    wipe_out_limit: Annotated[float, RUNTIME, EXPERT] = Field(default=0.9, gt=0, le=1)
     """Largest share of a source's documents that may be dropped (0 to 1) before the stage stops. Sources of fewer than
     100 documents are not guarded; the run's terminal summary and page name a source that ends empty."""
 
-    wipe_out_overrides: Annotated[dict[str, float], RUNTIME] = Field(default_factory=dict)
+    wipe_out_overrides: Annotated[dict[str, float], RUNTIME, EXPERT] = Field(default_factory=dict)
     """Source name -> its own drop-rate limit (0 to 1)."""
 
-    workers: Annotated[int, RUNTIME] = Field(default=1, ge=1, le=1024)
+    workers: Annotated[int, RUNTIME, EXPERT] = Field(default=1, ge=1, le=1024)
     """Processes (or threads) that clean parts at the same time."""
 
-    machines: Annotated[Machines, RUNTIME] = Machines()
+    machines: Annotated[Machines, RUNTIME, EXPERT] = Machines()
     """Where parts are cleaned: this machine, or a cluster."""
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from model.config import RUNTIME, Reach
+from model.config import EXPERT, RUNTIME, Reach
 from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
 
@@ -14,15 +14,15 @@ class DedupConfig(StrictConfig):
 
     threshold: float = Field(default=0.8, gt=0.0, le=1.0)
     """True Jaccard similarity of the shingle sets (0 to 1) from which on the later copy is removed."""
-    shingle_words: int = Field(default=5, ge=1, le=32)
+    shingle_words: Annotated[int, EXPERT] = Field(default=5, ge=1, le=32)
     """Words in a shingle; in scripts without spaces a character is a word."""
-    bands: int = Field(default=16, ge=1, le=256)
+    bands: Annotated[int, EXPERT] = Field(default=16, ge=1, le=256)
     """Bands of the signature; two documents are compared when they agree in at least one whole band."""
-    rows_per_band: int = Field(default=7, ge=1, le=64)
+    rows_per_band: Annotated[int, EXPERT] = Field(default=7, ge=1, le=64)
     """Hash values in a band; bands x rows is the length of a signature."""
-    permutation_seed: int = Field(default=1, ge=0, lt=2**32)
+    permutation_seed: Annotated[int, EXPERT] = Field(default=1, ge=0, lt=2**32)
     """Seed of the hash permutations, as in datasketch's `MinHash(seed=...)`."""
-    survivors_per_bucket: int = Field(default=64, ge=1, le=4096)
+    survivors_per_bucket: Annotated[int, EXPERT] = Field(default=64, ge=1, le=4096)
     """Kept documents of one bucket with which a further one is compared, in order of their rank; bounds the work where
     thousands of different documents share a template."""
     priorities: dict[str, int] = Field(default_factory=dict)
@@ -34,25 +34,25 @@ class DedupConfig(StrictConfig):
     repeated_lines: Literal["keep", "line", "paragraph"] = "keep"
     """`line` or `paragraph`: those that occur in several documents are kept in the first only (CCNet); off by default.
     """
-    repeated_line_words: int = Field(default=8, ge=1, le=10_000)
+    repeated_line_words: Annotated[int, EXPERT] = Field(default=8, ge=1, le=10_000)
     """Words from which on a line or paragraph counts as repeated; shorter ones are kept, however often they occur."""
-    repeated_bytes: int | None = Field(default=None, ge=100)
+    repeated_bytes: Annotated[int | None, EXPERT] = Field(default=None, ge=100)
     """Bytes from which on a passage that occurs again, byte for byte, is kept in the first document only (Lee et al.);
     null keeps all."""
-    planted_pairs: int = Field(default=300, ge=0, le=100_000)
+    planted_pairs: Annotated[int, EXPERT] = Field(default=300, ge=0, le=100_000)
     """Near-copies made from the run's own documents to measure recall; they never compete with documents."""
-    wipe_out_limit: Annotated[float, RUNTIME] = Field(default=0.9, gt=0.0, le=1.0)
+    wipe_out_limit: Annotated[float, RUNTIME, EXPERT] = Field(default=0.9, gt=0.0, le=1.0)
     """Largest share of a source's documents (0 to 1) that may be removed before the stage stops. Sources of fewer than
     100 documents are not guarded; the run's terminal summary and page name a source that ends empty."""
-    wipe_out_overrides: Annotated[dict[str, float], RUNTIME] = Field(default_factory=dict)
+    wipe_out_overrides: Annotated[dict[str, float], RUNTIME, EXPERT] = Field(default_factory=dict)
     """Source name -> its own drop-rate limit (0 to 1)."""
     seed: int = Field(default=0, ge=0)
     """Seed of the run; decides from which documents the near-copies are made."""
-    memory_bytes: Annotated[int, RUNTIME] = Field(default=2 * 1024**3, ge=1024)
+    memory_bytes: Annotated[int, RUNTIME, EXPERT] = Field(default=2 * 1024**3, ge=1024)
     """Memory for sorting the keys of a band, in bytes; with less of it the keys are sorted in more passes."""
-    threads: Annotated[int, RUNTIME] = Field(default=2, ge=1, le=1024)
+    threads: Annotated[int, RUNTIME, EXPERT] = Field(default=2, ge=1, le=1024)
     """Threads (or processes) that work on parts at the same time."""
-    machines: Annotated[Machines, RUNTIME] = Machines()
+    machines: Annotated[Machines, RUNTIME, EXPERT] = Machines()
     """Where parts are processed: this machine, or a cluster."""
 
     @field_validator("against", mode="before")

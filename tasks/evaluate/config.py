@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from model.config import RUNTIME, Reach
+from model.config import EXPERT, RUNTIME, Reach
 from tasks.common.config import StrictConfig
 
 
@@ -21,7 +21,7 @@ class GateConfig(StrictConfig):
     """Sources of text that the base model knew: both models score their held-out text."""
     max_rise: Annotated[float, RUNTIME] = Field(default=0.02, ge=0, allow_inf_nan=False)
     """Share by which the base model's bits per byte may rise on each of these sources."""
-    base_model: Annotated[Path | None, RUNTIME] = None
+    base_model: Annotated[Path | None, RUNTIME, EXPERT] = None
     """Folder of the base model of training; `train.base_model` by default."""
 
 
@@ -86,47 +86,45 @@ class EvaluateConfig(StrictConfig):
     """Numbers of solved examples before each item; every number is a run over all items."""
     max_items: int = Field(default=200, ge=1)
     """Items evaluated of each benchmark; of a larger one, a random choice by seed."""
-    primary: Literal["sum", "chars", "bytes", "unconditional"] = "bytes"
+    primary: Annotated[Literal["sum", "chars", "bytes", "unconditional"], EXPERT] = "bytes"
     """How `acc` compares choices unless their benchmark sets it: by log probability (`sum`), divided by the choice's
     characters or UTF-8 bytes, or less its log probability without the question (`unconditional`)."""
-    benchmarks: dict[str, Scoring] = Field(default_factory=dict)
+    benchmarks: Annotated[dict[str, Scoring], EXPERT] = Field(default_factory=dict)
     """By name: how the items of a benchmark are requested and scored."""
-    instruction: str = ""
+    instruction: Annotated[str, EXPERT] = ""
     """Text before the examples of every prompt."""
     heldout_max_bytes: int = Field(default=200_000, ge=1)
     """Held-out text scored of each source, UTF-8 bytes."""
-    hidden_tokens: int = Field(default=2000, ge=1)
+    hidden_tokens: Annotated[int, EXPERT] = Field(default=2000, ge=1)
     """Tokens of each source that are masked one at a time for the pseudo-bits per byte of a BERT; of more, a random
     choice by seed. Each costs a pass over the context."""
-    ngram_tokens: int = Field(default=50_000_000, ge=1, le=10**9)
+    ngram_tokens: Annotated[int, EXPERT] = Field(default=50_000_000, ge=1, le=10**9)
     """Training tokens on which the 5-gram baseline is counted; of more, those that are read first. 50 million take
     half a minute and 2 GB."""
-    earlier: Annotated[tuple[str, ...], RUNTIME, Reach.EARLIER] = ()
+    earlier: Annotated[tuple[str, ...], RUNTIME, Reach.EARLIER, EXPERT] = ()
     """Earlier runs whose text the model was trained on before: their held-out text is scored too, and an item counts
     as leaked where it leaked in any of them. A run id, the folder of a decontaminate artifact, or its identity;
     their contents decide the result."""
     gate: GateConfig | None = None
     """The forgetting gate of a GPT that continued from `train.base_model`: by how much bits per byte of text that
     the base knew may rise."""
-    stride: int | None = Field(default=None, ge=1)
-    """Tokens by which the window moves within a long text; half the model's context by default."""
-    bootstrap_rounds: int = Field(default=1000, ge=10, le=100_000)
+    bootstrap_rounds: Annotated[int, EXPERT] = Field(default=1000, ge=10, le=100_000)
     """Resamples of the held-out documents from which standard errors are estimated."""
     prompts: tuple[str, ...] = ()
     """Texts that a GPT continues; by default the beginning of one held-out document of each source. BERT and T5 fill
     blanks in these documents instead."""
-    temperatures: tuple[float, ...] = (0.0, 0.8)
+    temperatures: Annotated[tuple[float, ...], EXPERT] = (0.0, 0.8)
     """Each prompt is continued once at each temperature; 0 takes the likeliest token."""
-    top_p: float = Field(default=0.95, gt=0, le=1)
+    top_p: Annotated[float, EXPERT] = Field(default=0.95, gt=0, le=1)
     """Draw from the smallest set of likeliest tokens whose probabilities sum to this."""
-    sample_tokens: int = Field(default=60, ge=1, le=4096)
+    sample_tokens: Annotated[int, EXPERT] = Field(default=60, ge=1, le=4096)
     """Tokens generated after each prompt; tokens of each text whose blanks are filled."""
-    checked_texts: int = Field(default=16, ge=0, le=10_000)
+    checked_texts: Annotated[int, EXPERT] = Field(default=16, ge=0, le=10_000)
     """Beginnings of held-out documents that a GPT continues, to check its text for invalid UTF-8, repetition, and
     memorised training text."""
-    batch_tokens: int = Field(default=8192, ge=1)
+    batch_tokens: Annotated[int, EXPERT] = Field(default=8192, ge=1)
     """Held-out tokens scored at once; part of the identity, since sums of other shapes differ in their last bits."""
-    threads: int = Field(default=2, ge=1, le=1024)
+    threads: Annotated[int, EXPERT] = Field(default=2, ge=1, le=1024)
     """CPU threads of the arithmetic; part of the identity for the same reason."""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Run seed; decides the choice of items, examples and samples."""

@@ -79,7 +79,7 @@ def gate_scores(
         ids = [row.tolist() for row in gated.tokenizer.encode_batch(texts[source])]
         sizes = np.array([len(text.encode()) for text in texts[source]], dtype=np.int64)
         now, before = (
-            np.array(text_nats(network, tokens, gated.tokenizer.eos, config.stride, batch_tokens)) / math.log(2)
+            np.array(text_nats(network, tokens, gated.tokenizer.eos, batch_tokens=batch_tokens)) / math.log(2)
             for network, tokens in ((gated.network, ids), (base, [_to_base_ids(row, gated.base_ids) for row in ids]))
         )
         draw = seed64(config.seed, "evaluate", "gate", source)

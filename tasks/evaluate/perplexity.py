@@ -134,7 +134,6 @@ def heldout_scores(
     languages: dict[str, list[str | None]],
     code_lengths: np.ndarray,
     *,
-    stride: int | None,
     batch_tokens: int,
     rounds: int,
     seed: int,
@@ -159,7 +158,7 @@ def heldout_scores(
         measured: dict[str, Measurement] = {}
         bits = {"unigram_bits_per_byte": code}
         if network is not None:
-            nats = np.array(text_nats(network, [row.tolist() for row in ids], tokenizer.eos, stride, batch_tokens))
+            nats = np.array(text_nats(network, [row.tolist() for row in ids], tokenizer.eos, batch_tokens=batch_tokens))
             bits = {"bits_per_byte": nats / math.log(2)} | bits
             tokens = np.array([len(row) for row in ids], dtype=np.int64)
             measured["perplexity"] = perplexity(ratio(nats, tokens, rounds, draw))

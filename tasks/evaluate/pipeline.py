@@ -152,7 +152,6 @@ def _score_heldout(
         texts,
         languages,
         trained.code_lengths,
-        stride=config.stride,
         batch_tokens=batch_tokens,
         rounds=config.bootstrap_rounds,
         seed=config.seed,

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from model.config import RUNTIME, Reach
+from model.config import EXPERT, RUNTIME, Reach
 from tasks.common.config import StrictConfig
 
 WEIGHT_TOLERANCE = 1e-6
@@ -60,7 +60,7 @@ class Source(StrictConfig):
     """Share of the training tokens that should come from this source (0 to 1; all sources together 1). Null for all
     sources where `temperature` decides."""
 
-    tokens: int | None = Field(default=None, gt=0)
+    tokens: Annotated[int | None, EXPERT] = Field(default=None, gt=0)
     """Tokens in the source, if known; else they are estimated from its bytes."""
 
     language: str | None = Field(default=None, min_length=2, max_length=16)
@@ -77,28 +77,28 @@ class Source(StrictConfig):
     """Field, column or WARC header that identifies a record; without it the path and record number do, and then
     splitting the input into other files changes the ids."""
 
-    url_field: str | None = None
+    url_field: Annotated[str | None, EXPERT] = None
     """Field or column with the address that a record came from, kept in its `meta`; WARC records have their own."""
 
-    thread: Thread | None = None
+    thread: Annotated[Thread | None, EXPERT] = None
     """For jsonl: read the records as messages of threads, one document a thread."""
 
     exclude: Annotated[tuple[str, ...], RUNTIME] = ()
     """Patterns of root-relative paths that are left out; `*` also crosses folders, `**/tests/**` works."""
 
-    only: Annotated[tuple[str, ...], RUNTIME] = ()
+    only: Annotated[tuple[str, ...], RUNTIME, EXPERT] = ()
     """Root-relative paths that are read, of all that `paths` names; empty: all of them. A nightly run names the new
     files, so that documents keep the ids that they have in the whole folder."""
 
-    max_file_bytes: int = Field(default=64 * 1024**2, gt=0)
+    max_file_bytes: Annotated[int, EXPERT] = Field(default=64 * 1024**2, gt=0)
     """Largest file (formats of one document per file), record (jsonl, csv, warc) or value (parquet, arrow) read as
     one document, in bytes after decompression; a larger one is rejected."""
 
-    max_unpacked_bytes: int = Field(default=1024**4, gt=0)
+    max_unpacked_bytes: Annotated[int, EXPERT] = Field(default=1024**4, gt=0)
     """Bytes that a compressed file (or a column of a parquet row group) may unpack to; the rest is not read, and
     rejected as one record (of a row group, each row)."""
 
-    max_unpacked_ratio: float = Field(default=200.0, ge=1, allow_inf_nan=False)
+    max_unpacked_ratio: Annotated[float, EXPERT] = Field(default=200.0, ge=1, allow_inf_nan=False)
     """Bytes that a stored byte of it may unpack to, after the first GiB; text rarely exceeds 20, and a file made to
     fill memory or disk exceeds 1000."""
 
@@ -117,10 +117,10 @@ class SampleConfig(StrictConfig):
     budget_tokens: int = Field(gt=0)
     """Tokens that training will read, over all sources and epochs."""
 
-    bytes_per_token: float = Field(default=3.5, gt=0, le=100)
+    bytes_per_token: Annotated[float, EXPERT] = Field(default=3.5, gt=0, le=100)
     """UTF-8 bytes of text expected per token, until the vocabulary exists."""
 
-    tokens_per_byte: dict[str, float] = Field(default_factory=dict)
+    tokens_per_byte: Annotated[dict[str, float], EXPERT] = Field(default_factory=dict)
     """Source -> tokens that reach training per UTF-8 byte of text read, as measured by a pilot run through the later
     stages; sources without one use `bytes_per_token`."""
 
@@ -135,19 +135,19 @@ class SampleConfig(StrictConfig):
     max_epochs: float = Field(default=GOOD_EPOCHS, gt=0, le=1000)
     """Most times that training may read a source; the tokens it then lacks go to the others by weight (UniMax)."""
 
-    allow_many_epochs: Annotated[bool, RUNTIME] = False
+    allow_many_epochs: Annotated[bool, RUNTIME, EXPERT] = False
     """Whether `max_epochs` may be above 16, where one more epoch is worth less than two fifths of new text."""
 
     limit: float = Field(default=1.0, gt=0, le=1)
     """Largest share of each source's documents that is kept, for small trial runs (0 to 1)."""
 
-    part_bytes: int = Field(default=64 * 1024**2, ge=1024)
+    part_bytes: Annotated[int, EXPERT] = Field(default=64 * 1024**2, ge=1024)
     """Uncompressed text per part, in bytes; the unit of parallel processing and of resuming."""
 
-    max_reject_share: Annotated[float, RUNTIME] = Field(default=0.01, ge=0, le=1)
+    max_reject_share: Annotated[float, RUNTIME, EXPERT] = Field(default=0.01, ge=0, le=1)
     """Share of all records that may be rejected before the stage stops (0 to 1)."""
 
-    normalise_weights: Annotated[bool, RUNTIME] = False
+    normalise_weights: Annotated[bool, RUNTIME, EXPERT] = False
     """Whether weights may sum to something other than 1 and are then divided by their sum."""
 
     seed: int = Field(default=0, ge=0)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from model.config import RUNTIME
+from model.config import EXPERT, RUNTIME
 from model.config.network import GPTConfig, NetworkConfig
 from model.config.rules import check_consistency
 from model.config.train import TrainConfig
@@ -22,9 +22,9 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     and `model.safetensors`, or a published GPT-2, OPT, LLaMA, GPT-NeoX, BERT or T5 (`config.json` and safetensors).
     Its vocabulary must be this run's, or the one that `vocab.base` extends; settings that `train.model` leaves out
     are those of the model. Its content, not its path, is part of the identity."""
-    max_seconds: Annotated[float | None, RUNTIME] = Field(default=None, gt=0)
+    max_seconds: Annotated[float | None, RUNTIME, EXPERT] = Field(default=None, gt=0)
     """Seconds after which training is stopped with a checkpoint; none by default."""
-    stop_seconds: Annotated[float, RUNTIME] = Field(default=120.0, gt=0)
+    stop_seconds: Annotated[float, RUNTIME, EXPERT] = Field(default=120.0, gt=0)
     """Seconds that the trainer gets to write a checkpoint when it is stopped."""
 
     def trainer_config(self) -> TrainConfig:

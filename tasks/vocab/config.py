@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from model.config import RUNTIME
+from model.config import EXPERT, RUNTIME
 from tasks.common.config import StrictConfig
 
 DEFAULT_COVERAGE = 0.9995
@@ -38,12 +38,12 @@ class VocabConfig(StrictConfig):
     model_type: Literal["bpe", "unigram", "byte_level", "wordpiece"] = "bpe"
     """How tokens are found: `bpe` merges the most frequent pair of characters, `unigram` prunes by likelihood
     (slower), `byte_level` merges bytes as GPT-2 does, `wordpiece` splits words as BERT does and loses whitespace."""
-    character_coverage: float = Field(default=DEFAULT_COVERAGE, ge=0.9, le=1.0)
+    character_coverage: Annotated[float, EXPERT] = Field(default=DEFAULT_COVERAGE, ge=0.9, le=1.0)
     """Share of all characters in the sample that must get a token of their own; the rest are spelled in bytes
     (`wordpiece`: words with them become [UNK]). Not used by `byte_level`."""
-    split_digits: bool = True
+    split_digits: Annotated[bool, EXPERT] = True
     """Every digit is a token of its own, so that numbers are spelled the same everywhere."""
-    lowercase: bool = False
+    lowercase: Annotated[bool, EXPERT] = False
     """`wordpiece` only: lowercase text and strip accents, like BERT's uncased vocabularies."""
     base: Annotated[Path | None, RUNTIME] = None
     """A vocabulary to start from instead of training one: SentencePiece's `.model` file of a released model, the
@@ -52,18 +52,18 @@ class VocabConfig(StrictConfig):
     extend: dict[Language, Annotated[int, Field(ge=1, le=1_000_000)]] = Field(default_factory=dict)
     """Language -> tokens added to the base for its script, found in this run's text: Arabic, Greek, Persian, Hebrew,
     Hindi, Japanese, Korean, Russian, Thai, Ukrainian, Chinese. Empty: the base as it is."""
-    normaliser: Literal["keep", "none"] = "keep"
+    normaliser: Annotated[Literal["keep", "none"], EXPERT] = "keep"
     """`none` removes a base's normaliser that loses text (T5's replaces characters, merges spaces and drops line
     ends); text that it would not have changed keeps its ids."""
-    sentinels: int = Field(default=0, ge=0, le=1000)
+    sentinels: Annotated[int, EXPERT] = Field(default=0, ge=0, le=1000)
     """Sentinels `<extra_id_N>` for T5's objective, in descending order (usually 100). A T5 base has them directly
     after its other tokens, and its embedding has rows for them: set `embedding_rows`, too."""
-    special_tokens: tuple[str, ...] = ()
+    special_tokens: Annotated[tuple[str, ...], EXPERT] = ()
     """Further special tokens, which no text encodes to; BERT's objective needs `["[CLS]", "[SEP]", "[MASK]"]`."""
-    embedding_rows: int = Field(default=0, ge=0, le=2_000_000)
+    embedding_rows: Annotated[int, EXPERT] = Field(default=0, ge=0, le=2_000_000)
     """Rows of the base model's embedding where it has more than its vocabulary has tokens (flan-t5: 32128); new
     tokens follow them. 0: as many as the base's file has tokens; any token after them is new to the model."""
-    max_bytes: int = Field(default=200_000_000, ge=10_000, le=10_000_000_000)
+    max_bytes: Annotated[int, EXPERT] = Field(default=200_000_000, ge=10_000, le=10_000_000_000)
     """Text to train on, UTF-8 bytes; more than that is sampled. It is held in memory several times."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Source -> its share of the sampled text, as in the training mixture; empty: in proportion to sizes."""

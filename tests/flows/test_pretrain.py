@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from flows.recipe.stages import STAGES
 from flows.runs.lineage import run_artifacts
+from flows.service.local_server import prefect_server
 from tasks.artifacts.artifact import Artifact
 
 SECONDS = 240.0
@@ -36,16 +38,24 @@ finally:
 """
 
 
-def bessemer(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module", autouse=True)
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One Prefect server for all runs but the first: a server of its own takes a fifth of the time of a whole run."""
+    with prefect_server(tmp_path_factory.mktemp("server")):
+        yield
+
+
+def bessemer(*arguments: str | Path, check: bool = True, own_server: bool = False) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "flows.cli", *map(str, arguments)]
-    environment = {**os.environ, **SECRETS}
+    environment = {key: value for key, value in os.environ.items() if not (own_server and key.startswith("PREFECT_"))}
+    environment |= SECRETS
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment)
     assert not check or done.returncode == 0, done.stderr
     return done
 
 
-def run(recipe: Path, root: Path, *arguments: str) -> dict[str, Any]:
-    return json.loads(bessemer("run", recipe, "--root", root, "--json", *arguments).stdout)
+def run(recipe: Path, root: Path, *arguments: str, own_server: bool = False) -> dict[str, Any]:
+    return json.loads(bessemer("run", recipe, "--root", root, "--json", *arguments, own_server=own_server).stdout)
 
 
 def outcomes(record: dict[str, Any]) -> list[str]:
@@ -64,7 +74,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first(recipe: Path, root: Path) -> dict[str, Any]:
-    return run(recipe, root)
+    return run(recipe, root, own_server=True)
 
 
 @pytest.fixture(scope="module")

@@ -46,3 +46,22 @@ def test_every_command_is_there() -> None:
     assert [name for name in names if f"### `bessemer {name}" not in PAGE] == []
     assert "    bessemer training join" in PAGE
     assert "\b" not in PAGE
+
+
+def test_keys_that_few_recipes_set_are_folded_and_counted() -> None:
+    every, shown, folded = map(int, re.search(r"Of (\d+) keys the tables show\s(\d+); the other (\d+),", PAGE).groups())
+    assert every == shown + folded
+    assert 80 <= shown <= 95, "keys that people set; mark others with EXPERT of model.config"
+    blocks = re.findall(
+        r"<details><summary>(\d+) (?:more )?that few recipes set</summary>\n(.*?)</details>", PAGE, re.S
+    )
+    assert [int(count) for count, _ in blocks] == [len(re.findall(r"^\| `", block, re.M)) for _, block in blocks]
+    assert PAGE.count("<details>") == PAGE.count("</details>") == len(blocks)
+    clip = PAGE.partition("### `[train.clip]`")[2].partition("###")[0]
+    assert "| key |" not in clip.partition("<details>")[0], "`train.clip` is marked, so its table is folded as a whole"
+
+
+def test_keys_that_no_stage_has_are_there() -> None:
+    for key in ("weights_from", "priority", "task", "preset"):
+        assert f"| `{key}` |" in PAGE
+    assert "### `[machines]`" in PAGE

@@ -88,9 +88,9 @@ def environment() -> jinja2.Environment:
         energy=format_energy,
         clock=format_time,
         shots=format_shots,
-        rows_told=describe_rows,
-        base_model_told=describe_base_model,
-        gate_told=describe_gate,
+        describe_rows=describe_rows,
+        describe_base_model=describe_base_model,
+        describe_gate=describe_gate,
         language_word=format_language,
         inline_script=inline_script,
     )

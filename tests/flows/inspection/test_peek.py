@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from flows.cli import app
 from flows.inspection.preview import peek
-from flows.inspection.preview_rows import Chooser, Reading, model_inputs
+from flows.inspection.preview_rows import InputSettings, Selection, model_inputs
 from flows.inspection.terminal import MAX_CHARS, fitted, print_views
 from flows.metrics.text_diff import ADDED, EVEN_PIECE, REMOVED, SAME, SHARED, inline_difference, shared_passages
 from flows.recipe.load import load_recipe
@@ -28,7 +28,7 @@ from tasks.chunk.config import ChunkConfig
 from tasks.tokenizer.open import open_tokenizer
 from tasks.vocab.config import BERT_TOKENS, VocabConfig
 
-ALL = Chooser(count=10_000, seed=1)
+ALL = Selection(count=10_000, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +80,9 @@ def test_a_cut_shows_the_passage_and_its_item(artifacts: dict[str, Artifact]):
 
 def test_pieces_join_to_the_text_and_rows_to_their_documents(artifacts: dict[str, Artifact]):
     read = {view["doc_id"]: view["segments"][0][1] for view in peek(artifacts, "sample", ALL)}
-    for view in peek(artifacts, "vocab", Chooser(3, 1, source="notes")):
+    for view in peek(artifacts, "vocab", Selection(3, 1, source="notes")):
         assert read[view["doc_id"]].startswith("".join(view["pieces"])[:100])
-    (row,) = peek(artifacts, "chunk", Chooser(1, 1))
+    (row,) = peek(artifacts, "chunk", Selection(1, 1))
     assert sum(span["tok_len"] for span in row["spans"]) <= 65
     assert len(row["segments"]) == len(row["spans"])
     rows = peek(artifacts, "chunk", ALL)
@@ -99,7 +99,7 @@ def test_a_row_of_pairs_is_shown_with_its_special_tokens_and_label(artifacts: di
     config = ChunkConfig(objective="masked_lm", row_length=64, budget_tokens=1000)
     chunk = BUILDERS["chunk"](context, decontaminate, vocab, config)
     of_pairs = {**artifacts, "vocab": vocab, "chunk": chunk}
-    for row in peek(of_pairs, "chunk", Chooser(20, 1)):
+    for row in peek(of_pairs, "chunk", Selection(20, 1)):
         length, _, label = row["title"].partition(": ")[2].rpartition(", ")
         special = [text for kind, text in row["segments"] if kind == SAME]
         assert special == ["[CLS] ", *[" [SEP] "] * (1 if label == "A alone" else 2)]
@@ -118,7 +118,7 @@ def test_a_row_of_pairs_shows_what_is_hidden_and_what_stands_in_its_place(artifa
     for whole_words in (False, True):
         config = ChunkConfig(objective="masked_lm", row_length=64, budget_tokens=1000, whole_words=whole_words)
         chunk = BUILDERS["chunk"](context, decontaminate, vocab, config)
-        for row in peek({"decontaminate": decontaminate, "vocab": vocab, "chunk": chunk}, "chunk", Chooser(5, 1)):
+        for row in peek({"decontaminate": decontaminate, "vocab": vocab, "chunk": chunk}, "chunk", Selection(5, 1)):
             (read,) = row["as_read"]
             assert 1 <= int(read["title"].split()[1]) <= 10
             text = "".join(part for kind, part in read["segments"] if kind in (SAME, REMOVED))
@@ -139,7 +139,7 @@ def test_a_row_of_t5_shows_what_the_encoder_reads_and_the_decoder_writes(artifac
     for kind, lengths in expected:
         config = ChunkConfig(objective="span_corruption", denoising=kind, input_length=64, budget_tokens=1000)
         chunk = BUILDERS["chunk"](context, decontaminate, vocab, config)
-        views = peek({"decontaminate": decontaminate, "vocab": vocab, "chunk": chunk}, "chunk", Chooser(8, 1))
+        views = peek({"decontaminate": decontaminate, "vocab": vocab, "chunk": chunk}, "chunk", Selection(8, 1))
         row = next(row for row in views if "padding" not in row["title"])
         encoder, decoder = row["as_read"]
         assert (encoder["title"], decoder["title"]) == (
@@ -159,13 +159,13 @@ def test_a_row_of_t5_shows_what_the_encoder_reads_and_the_decoder_writes(artifac
 
 
 def test_a_row_of_gpt_is_read_as_it_stands_or_its_beginning_both_ways(artifacts: dict[str, Artifact]):
-    assert all(row["as_read"] == [] for row in peek(artifacts, "chunk", Chooser(3, 1)))
+    assert all(row["as_read"] == [] for row in peek(artifacts, "chunk", Selection(3, 1)))
     chunk, tokenizer = artifacts["chunk"], open_tokenizer(artifacts["vocab"])
     table = chunk.table("sequences").slice(0, 2)
     told = RowFormat.of(table.schema)
     assert told is not None
     tokens, rows = np.array(table.column("tokens").to_pylist()), np.arange(2)
-    for (text,) in model_inputs(tokens, rows, told, tokenizer, Reading(1, has_prefix=True)):
+    for (text,) in model_inputs(tokens, rows, told, tokenizer, InputSettings(1, has_prefix=True)):
         assert [kind for kind, _ in text["segments"]] == [SHARED, SAME]
         read, written = (int(word) for word in text["title"].split() if word.isdigit())
         assert read + written == 65
@@ -181,25 +181,25 @@ def test_rows_as_read_are_told_in_the_terminal(artifacts: dict[str, Artifact], t
 
 def test_the_same_seed_shows_the_same_and_more_only_adds(artifacts: dict[str, Artifact]):
     def ids(count: int, seed: int) -> list[str]:
-        return [view["doc_id"] for view in peek(artifacts, "sample", Chooser(count, seed))]
+        return [view["doc_id"] for view in peek(artifacts, "sample", Selection(count, seed))]
 
     assert ids(5, 1) == ids(5, 1) == ids(9, 1)[:5]
     assert ids(5, 1) != ids(5, 2)
 
 
 def test_source_and_rule_narrow_the_choice(artifacts: dict[str, Artifact]):
-    assert {view["source"] for view in peek(artifacts, "sample", Chooser(50, 1, source="code"))} == {"code"}
-    only = peek(artifacts, "dedup", Chooser(50, 1, rule="exact_duplicate"))
+    assert {view["source"] for view in peek(artifacts, "sample", Selection(50, 1, source="code"))} == {"code"}
+    only = peek(artifacts, "dedup", Selection(50, 1, rule="exact_duplicate"))
     assert {view["rule"] for view in only} == {"exact_duplicate"}
     with pytest.raises(InputError, match="source nowhere; sources: code, notes"):
-        peek(artifacts, "sample", Chooser(5, 1, source="nowhere"))
+        peek(artifacts, "sample", Selection(5, 1, source="nowhere"))
     with pytest.raises(RecipeError, match="only clean, dedup, decontaminate have rules"):
-        peek(artifacts, "vocab", Chooser(5, 1, rule="emoji"))
+        peek(artifacts, "vocab", Selection(5, 1, rule="emoji"))
 
 
 def test_a_rule_that_nobody_knows_is_answered_with_those_that_did_something(artifacts: dict[str, Artifact]):
     with pytest.raises(InputError, match=r"for rule emojis; rules and edits .*gopher_words_min \(1\)"):
-        peek(artifacts, "clean", Chooser(5, 1, rule="emojis"))
+        peek(artifacts, "clean", Selection(5, 1, rule="emojis"))
 
 
 MANY_EDITS = "Write to smith@example.org <b>soon</b>. " + "The furnace is lit and the iron runs. " * 40 + "Well done 🎉"
@@ -220,7 +220,7 @@ def cleaned(folder: Path, *settings: str) -> dict[str, Artifact]:
 
 @pytest.mark.parametrize(("edit", "gone"), [("emoji", "🎉"), ("email", "smith@example.org")])
 def test_only_what_one_edit_did_is_shown(tmp_path: Path, edit: str, gone: str):
-    (view,) = peek(cleaned(tmp_path), "clean", Chooser(1, 1, rule=edit))
+    (view,) = peek(cleaned(tmp_path), "clean", Selection(1, 1, rule=edit))
     assert view["title"].endswith(f"; shown is {edit} alone")
     removed = [text for kind, text in view["segments"] if kind == REMOVED]
     assert removed
@@ -233,7 +233,7 @@ def test_only_what_one_edit_did_is_shown(tmp_path: Path, edit: str, gone: str):
 def test_edits_that_cannot_be_run_again_are_shown_together(tmp_path: Path):
     (tmp_path / "words.txt").write_text("furnase\tfurnace\n")
     artifacts = cleaned(tmp_path, f'clean.spelling=[{{path = "{tmp_path}/words.txt"}}]')
-    (view,) = peek(artifacts, "clean", Chooser(1, 1, rule="emoji"))
+    (view,) = peek(artifacts, "clean", Selection(1, 1, rule="emoji"))
     assert "alone" not in view["title"]
     changed = "".join(text for kind, text in view["segments"] if kind == REMOVED)
     assert "🎉" in changed

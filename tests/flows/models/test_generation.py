@@ -10,7 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.models.generate import Holes, decoded
+from flows.models.generate import Blanks, decoded
 from flows.models.load import write_vocabulary
 from model.checkpoint.weights import save_model
 from model.config.network import BERTConfig, GPTConfig, T5Config
@@ -108,7 +108,7 @@ def test_a_folder_with_half_a_vocabulary_is_refused(model: Callable[..., Path]) 
 
 
 def test_a_blank_before_a_hole_belongs_to_its_filling(tokenizer: Tokenizer) -> None:
-    holes = Holes.in_text("the ___ sat un___able")
+    holes = Blanks.in_text("the ___ sat un___able")
     ids, places = holes.encoded(tokenizer, [tokenizer.mask] * 2)
     assert [ids[place] for place in places] == [tokenizer.mask] * 2
     assert tokenizer.decode_bytes(ids[: places[0]]) == b"the"
@@ -120,7 +120,7 @@ def test_a_blank_before_a_hole_belongs_to_its_filling(tokenizer: Tokenizer) -> N
     assert not after_blank[list(tokenizer.special)].any()
     assert not inside[list(tokenizer.special)].any()
     assert holes.filled(tokenizer, [" cat", "ask"]) == "the cat sat unaskable"
-    assert Holes.in_text("___ sat").filled(tokenizer, [" A cat"]) == "A cat sat"
+    assert Blanks.in_text("___ sat").filled(tokenizer, [" A cat"]) == "A cat sat"
 
 
 def test_text_is_told_in_whole_characters() -> None:

@@ -16,7 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from flows.inspection.terminal import print_views
 from flows.metrics.text_diff import UNKNOWN_PIECE
-from flows.models.tokenizers import compare_tokenizers, pieces_of
+from flows.models.tokenizers import compare_tokenizers, tokens_of_text
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
@@ -92,7 +92,7 @@ def documents(context: RunContext) -> Artifact:
 def test_an_extended_vocabulary_is_shown_beside_its_base(context: RunContext, documents: Artifact, tmp_path: Path):
     base = trained(tmp_path / "base.model")
     vocab = build_vocab(context, documents, VocabConfig(base=base, extend={"zh": 20}))
-    before, after = pieces_of(vocab, "air 钢")
+    before, after = tokens_of_text(vocab, "air 钢")
     assert before["title"].startswith("the base, vocabulary of 340: ")
     assert before["pieces"][-3:] == ["\\xe9", "\\x92", "\\xa2"]
     assert after["title"].startswith(f"extended, vocabulary of 360: {len(after['ids'])} tokens")
@@ -103,14 +103,14 @@ def test_an_extended_vocabulary_is_shown_beside_its_base(context: RunContext, do
 
 
 def test_a_trained_vocabulary_stands_alone(context: RunContext, documents: Artifact):
-    (view,) = pieces_of(build_vocab(context, documents, VocabConfig(vocab_size=320)), "air air")
+    (view,) = tokens_of_text(build_vocab(context, documents, VocabConfig(vocab_size=320)), "air air")
     assert view["title"].startswith("the run's vocabulary, vocabulary of 320: ")
     assert "".join(view["pieces"]) == "air air"
 
 
 def test_a_base_that_nothing_was_added_to_is_shown_once(context: RunContext, documents: Artifact, tmp_path: Path):
     base = trained(tmp_path / "base.model")
-    (view,) = pieces_of(build_vocab(context, documents, VocabConfig(base=base)), "air")
+    (view,) = tokens_of_text(build_vocab(context, documents, VocabConfig(base=base)), "air")
     assert view["title"].startswith("the base, vocabulary of 340: ")
 
 
@@ -118,7 +118,7 @@ def test_text_that_its_token_loses_stands_behind_the_name_of_that_token(
     context: RunContext, documents: Artifact, tmp_path: Path
 ):
     vocab = build_vocab(context, documents, VocabConfig(base=of_bert(tmp_path)))
-    (view,) = pieces_of(vocab, "air naïve air")
+    (view,) = tokens_of_text(vocab, "air naïve air")
     assert view["unknown"] == 1
     assert view["title"].endswith(" per character, 1 of them unknown")
     shown = [segment for segment in view["segments"] if segment[0] == UNKNOWN_PIECE]
@@ -127,7 +127,7 @@ def test_text_that_its_token_loses_stands_behind_the_name_of_that_token(
     console = Console(file=io.StringIO(), width=100, color_system=None)
     print_views([view], console, full=True)
     assert "|[UNK] naïve|" in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
-    (known,) = pieces_of(vocab, "air")
+    (known,) = tokens_of_text(vocab, "air")
     assert (known["unknown"], "unknown" in known["title"]) == (0, False)
 
 

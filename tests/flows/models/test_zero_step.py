@@ -11,7 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from torch.nn import functional as F
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from flows.models.tokenizers import compare_tokenizers, weights_beside, zero_step
+from flows.models.tokenizers import compare_tokenizers, weights_next_to, zero_step
 from model.checkpoint.weights import save_model
 from model.config.network import GPTConfig
 from model.errors import InputError
@@ -89,9 +89,9 @@ def test_a_model_of_ours_needs_its_own_vocabulary(tmp_path: Path, vocabulary: Pa
     weights = {name: tensor.detach() for name, tensor in GPT(config).initialise(1).named_parameters()}
     weights["embedding.weight"] = torch.zeros_like(weights["embedding.weight"])
     (tmp_path / "tokenizer.json").write_bytes(vocabulary.read_bytes())
-    assert weights_beside(tmp_path / "tokenizer.json") is None
+    assert weights_next_to(tmp_path / "tokenizer.json") is None
     save_model(tmp_path, config, weights, {"tokenizer_digest": digest})
-    assert weights_beside(tmp_path / "tokenizer.json") == tmp_path
+    assert weights_next_to(tmp_path / "tokenizer.json") == tmp_path
     assert zero_step(tmp_path, tmp_path / "tokenizer.json", TEXT, 100)["bits_per_byte"] == pytest.approx(
         math.log2(258), rel=1e-6
     )

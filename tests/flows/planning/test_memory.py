@@ -12,8 +12,7 @@ import model.train.micro_batch
 from flows.cli import app
 from flows.planning.calculator import PlanOptions, calculate
 from flows.planning.cost_model import layouts, memory_by_layout, network_of, recipe_memory
-from flows.planning.preconditions import check_memory, check_prerequisites
-from flows.planning.start_run import start_run
+from flows.planning.preconditions import check_memory, check_prerequisites, start_run
 from flows.recipe.load import find_recipe, load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.planning.explain import forecast_stages
-from flows.planning.preconditions import check_prerequisites
-from flows.planning.start_run import start_run
+from flows.planning.preconditions import check_prerequisites, start_run
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
@@ -162,6 +161,7 @@ def test_a_run_by_command_is_checked_once(foundry: Path, tmp_path: Path) -> None
 import sys
 from flows.cli import main
 from flows.planning import preconditions
+from model.errors import InputError
 checks = ("check_starting_points", "check_first_records", "_first_to_build", "check_memory")
 called = []
 def counted(check):
@@ -171,10 +171,13 @@ def counted(check):
     return wrapped
 for name in checks:
     setattr(preconditions, name, counted(getattr(preconditions, name)))
+start_run = preconditions.start_run
+def then_end(*words, **options):
+    start_run(*words, **options)
+    raise InputError("the run has begun")
+preconditions.start_run = then_end
 try:
     main()
-except SystemExit as ended:
-    assert not ended.code, ended.code
 finally:
     print(sorted(called), file=sys.stderr)
 """
@@ -182,6 +185,7 @@ finally:
     done = subprocess.run(
         [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=400, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == InputError.exit_code, done.stderr
+    assert "the run has begun" in done.stderr
     once = ["_first_to_build", "check_first_records", "check_memory", "check_starting_points"]
     assert done.stderr.splitlines()[-1] == str(once)

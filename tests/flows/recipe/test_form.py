@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from flows.pretrain import pretrain
 from flows.recipe.errors import model_within, tagged_models
-from flows.recipe.form import AS_IN_THE_RECIPE, EVERY_STAGE, MOST_USED, Changes, as_settings, stage_selection
+from flows.recipe.form import AS_IN_THE_RECIPE, EVERY_STAGE, SHOWN, Changes, as_settings, stage_selection
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
@@ -82,9 +82,12 @@ def test_sections_are_folded_no_other_field_offers_null_and_none_is_required():
     assert SCHEMA["required"] == ["recipe"]
 
 
-def test_the_most_used_settings_come_first_and_are_those_of_the_stages():
-    assert list(SCHEMA["definitions"]["Changes"]["properties"]) == ["budget_tokens", "seed", *MOST_USED, *STAGES]
-    for path in MOST_USED:
+def test_settings_that_recipes_often_set_come_first_and_are_those_of_the_stages():
+    assert list(SCHEMA["definitions"]["Changes"]["properties"]) == ["budget_tokens", "seed", *SHOWN, *STAGES]
+    assert {"clean.preset", "train.model.layers", "train.schedule.peak_lr", "evaluate.gate.max_rise"} < set(SHOWN)
+    assert not {"train.clip.max_norm", "train.guard.enabled", "sample.max_epochs"} & set(SHOWN)
+    assert 40 <= len(SHOWN) <= 60
+    for path in SHOWN:
         *tables, name = path.split(".")
         there = SCHEMA["definitions"][tables[-1]]["properties"][name]
         assert SCHEMA["definitions"]["Changes"]["properties"][path] == {**there, "title": path}

@@ -27,7 +27,7 @@ def told(detector: Detector, step: int, loss: float, norm: float = 1.0, heat: fl
 
 
 def after(steps: int, config: GuardConfig = CONFIG) -> Detector:
-    detector = Detector(config, 3)
+    detector = Detector(config)
     for step in range(steps):
         assert told(detector, step, noisy(step)) is None
     return detector
@@ -72,7 +72,7 @@ def test_what_is_left_out_does_not_widen_the_window() -> None:
 
 
 def test_three_steps_without_numbers_are_divergence_from_the_first_step_on() -> None:
-    detector = Detector(CONFIG, 3)
+    detector = Detector(CONFIG)
     assert steps_until(detector, [math.nan, math.nan], begin=0) is None
     found = told(detector, 2, math.nan)
     assert found is not None
@@ -127,9 +127,9 @@ def test_a_rise_is_dated_where_it_began_however_long_it_takes_to_see() -> None:
 def test_losses_of_small_batches_vary_and_are_no_rise() -> None:
     """Losses around 1.6 with a deviation of .3, a fifth of them: half of them more are a rise, and 5% are not."""
     losses = 1.6 + 0.3 * np.random.default_rng(5).standard_normal(10_000)
-    assert steps_until(Detector(CONFIG, 3), losses.tolist(), begin=0) is None
+    assert steps_until(Detector(CONFIG), losses.tolist(), begin=0) is None
     for rise, seen in ((0.8, True), (0.08, False)):
-        detector = Detector(CONFIG, 3)
+        detector = Detector(CONFIG)
         assert steps_until(detector, losses[:200].tolist(), begin=0) is None
         risen = steps_until(detector, (losses[200:300] + rise).tolist(), begin=200)
         assert (risen is not None) == seen
@@ -137,7 +137,7 @@ def test_losses_of_small_batches_vary_and_are_no_rise() -> None:
 
 
 def test_a_falling_loss_is_none() -> None:
-    detector = Detector(CONFIG, 3)
+    detector = Detector(CONFIG)
     assert steps_until(detector, [10 * 0.99**step + noisy(step) for step in range(600)], begin=0) is None
 
 
@@ -154,7 +154,7 @@ def read(detector: Detector, steps: Iterable[int], *heat: float, loss: float | N
 
 def test_a_reading_that_rises_for_good_is_divergence_though_the_loss_recovers() -> None:
     """16 steps of a rate 50 times too high did this to a network: 7 to 35 behind a block, and a loss as before."""
-    detector = Detector(CONFIG, 3, names=NAMES)
+    detector = Detector(CONFIG, names=NAMES)
     assert read(detector, range(150), 2.0, 1.0, 7.0, 9.0) is None
     assert read(detector, range(150, 154), 2.0, 1.0, 12.0, 9.0, loss=3.15) is None
     found = read(detector, range(154, 300), 2.0, 1.0, 35.0, 9.0)
@@ -166,7 +166,7 @@ def test_a_reading_that_rises_for_good_is_divergence_though_the_loss_recovers() 
 
 def test_an_infinite_reading_is_the_highest_and_what_is_lukewarm_is_none() -> None:
     """Scores of attention may grow to 50, other readings to 8, whatever they were before."""
-    detector = Detector(CONFIG, 3, names=NAMES)
+    detector = Detector(CONFIG, names=NAMES)
     assert read(detector, range(128), 0.5, 0.02, 1.0, 1.0) is None
     assert read(detector, range(128, 400), 8.0, 50.0, 8.0, 8.0) is None
     found = read(detector, range(400, 420), 8.0, 50.0, math.inf, math.nan)
@@ -176,14 +176,14 @@ def test_an_infinite_reading_is_the_highest_and_what_is_lukewarm_is_none() -> No
 
 def test_readings_that_grow_slowly_are_none() -> None:
     """Tenfold in 600 steps."""
-    detector = Detector(CONFIG, 3, names=NAMES)
+    detector = Detector(CONFIG, names=NAMES)
     for step in range(1200):
         grown = 5 * 10 ** (step / 600)
         assert read(detector, [step], grown, grown, grown, grown) is None
 
 
 def test_a_single_reading_far_off_is_none() -> None:
-    detector = Detector(CONFIG, 3, names=NAMES)
+    detector = Detector(CONFIG, names=NAMES)
     assert read(detector, range(128), 2.0, 1.0, 7.0, 9.0) is None
     for begin in range(128, 328, 20):
         assert read(detector, [begin], 2.0, 1.0, 700.0, 9.0) is None
@@ -192,7 +192,7 @@ def test_a_single_reading_far_off_is_none() -> None:
 
 def test_the_earliest_sign_of_any_signal_dates_the_trouble() -> None:
     """Readings begin to rise at step 128, the loss follows ten steps later and is what tells."""
-    detector = Detector(CONFIG, 3, names=NAMES)
+    detector = Detector(CONFIG, names=NAMES)
     assert read(detector, range(128), 2.0, 1.0, 9.0, 9.0) is None
     assert read(detector, range(128, 138), 2.0, 1.0, 30.0, 9.0) is None
     found = read(detector, range(138, 160), 2.0, 1.0, 30.0, 9.0, loss=4.5)
@@ -255,10 +255,10 @@ def test_without_the_guard_only_numbers_that_are_none_count() -> None:
 )
 def test_a_detector_goes_on_from_its_state(losses: list[float], cut: int) -> None:
     config = GuardConfig(window=32, least_steps=8, unclean_window=16, most_unclean=8)
-    whole, first = Detector(config, 3), Detector(config, 3)
+    whole, first = Detector(config), Detector(config)
     found = [told(whole, step, loss) for step, loss in enumerate(losses)]
     again = [told(first, step, loss) for step, loss in enumerate(losses[:cut])]
-    second = Detector(config, 3, json.loads(json.dumps(first.state)))
+    second = Detector(config, json.loads(json.dumps(first.state)))
     again += [told(second, step, loss) for step, loss in enumerate(losses[cut:], len(losses[:cut]))]
     assert again == found
     assert second.state == whole.state

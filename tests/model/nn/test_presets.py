@@ -1,17 +1,19 @@
 """Presets have the parameters of the published networks, and their weights the published names and shapes."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
 
 from flows.planning.machine_speed import preset_config, preset_costs
-from model.config.network import T5Config, read_network_config
+from model.config.network import GPTConfig, T5Config, read_network_config
 from model.config.presets import PRESETS, expand_preset
 from model.errors import RecipeError
+from model.huggingface.base import WeightSource, linear
 from model.huggingface.neox import NEOX
 from model.huggingface.registry import fitting_family, settings_of
-from model.huggingface.yalm import yalm_weight_map
 from model.nn.factory import make_network, parameter_count
 
 PARAMETERS = {
@@ -72,6 +74,24 @@ def test_every_preset_is_counted() -> None:
     assert PARAMETERS.keys() | ROUND.keys() == PRESETS.keys()
 
 
+def test_shapes_are_those_of_the_network_and_do_not_load_the_compiler() -> None:
+    program = """
+import sys
+from model.config.network import BERTConfig, GPTConfig, T5Config
+from model.nn.factory import make_network, make_shapes
+
+def named(network):
+    return {name: (one.shape, one.dtype) for name, one in [*network.named_parameters(), *network.named_buffers()]}
+
+configs = GPTConfig(), GPTConfig(positions="learned", norm="rmsnorm"), BERTConfig(), T5Config()
+shapes = [make_shapes(config) for config in configs]
+assert all(one.is_meta for network in shapes for one in [*network.parameters(), *network.buffers()])
+assert [named(one) for one in shapes] == [named(make_network(config)) for config in configs]
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @pytest.mark.parametrize("name", [name for name in PRESETS if name != "yalm-100b"])
 def test_a_preset_s_weights_have_the_names_and_shapes_of_transformers_class(name: str) -> None:
     transformers = pytest.importorskip("transformers")
@@ -94,6 +114,39 @@ def test_a_preset_s_weights_have_the_names_and_shapes_of_transformers_class(name
     assert family.weight_map(config).keys() == ours.keys()
     assert mapped.items() <= theirs.items()
     assert theirs.keys() - mapped.keys() <= {*family.aliases(config)}
+
+
+FIRST_BLOCK = 3
+"""Number of the file that holds the first block."""
+
+
+def yalm_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
+    """Return the source of each weight of ours in the published files of YaLM-100B (Yandex 2022), as `layer_NN.name`.
+
+    Files are named by layer: 0 is the embedding, 1 the norm after it, 3 to 82 the blocks, 84 the output; the names are
+    those of its published program. They are pickles, which are not read, and `transformers` has no such class.
+    """
+    output = f"layer_{FIRST_BLOCK + config.layers + 1:02}"
+    weight_map = {
+        "embedding.weight": WeightSource(("layer_00.word_embeddings.weight",)),
+        **linear("embedding_norm", "layer_01.input_layernorm", biases=True),
+        **linear("final_norm", f"{output}.input_layer_norm", biases=True),
+        **linear("head_projection", f"{output}.dense", biases=True),
+        **linear("head_norm", f"{output}.output_layer_norm", biases=True),
+        "head_bias": WeightSource((f"{output}.output_bias",)),
+    }
+    for layer in range(config.layers):
+        ours, theirs = f"blocks.{layer}", f"layer_{FIRST_BLOCK + layer:02}"
+        gate_and_value = [f"{theirs}.mlp.dense_ffn_{part}" for part in ("hidden", "gate")]
+        fused = f"{theirs}.attention.query_key_value"
+        if layer:
+            weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.input_layernorm", biases=True)
+        weight_map |= linear(f"{ours}.attention_in", fused, biases=True, fused_heads=config.heads)
+        weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attention.dense", biases=True)
+        weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", biases=True)
+        weight_map |= linear(f"{ours}.mlp_in", *gate_and_value, biases=True)
+        weight_map |= linear(f"{ours}.mlp_out", f"{theirs}.mlp.dense_ffn_output", biases=True)
+    return weight_map
 
 
 def test_yalm_s_weights_have_the_names_and_shapes_of_its_program() -> None:

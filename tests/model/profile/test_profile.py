@@ -22,7 +22,7 @@ from model.nn.bert import BERT
 from model.nn.t5 import T5
 from model.profile.collect import profile_step
 from model.profile.cost_model import PartCost, Recorder, Shape, StepProfile, bytes_of, size_of
-from model.profile.modules import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, THERMOMETERS, part_of_module
+from model.profile.modules import ACTIVATION_RANGES, ATTENTION, EMBEDDING, HEAD, MLP, NORMS, part_of_module
 from model.profile.report import as_json, chart, findings_of, table
 from model.profile.roofline import Machine, clock_for
 
@@ -296,7 +296,7 @@ def test_the_parts_of_an_encoder_and_a_decoder() -> None:
         ("blocks.0.attention_in", ATTENTION),
         ("blocks.11.attention_norm", NORMS),
         ("blocks.3.mlp_out", MLP),
-        ("blocks.3.score_range", THERMOMETERS),
+        ("blocks.3.score_range", ACTIVATION_RANGES),
         ("embedding", EMBEDDING),
         ("embedding_norm", NORMS),
         ("final_norm", NORMS),
