@@ -1,0 +1,578 @@
+"""One pass over the UTF-8 bytes of documents that counts what their lines are: text, code, tables, headings, lists.
+
+A line gets one of the line kinds below, by its first characters, the fence around it and the signs in it. Characters
+are counted without whitespace. The kernel looks at bytes instead of code points, which is enough to distinguish letters
+from signs in most scripts, since punctuation, symbols and ideographs have lead bytes of their own.
+
+Lines of text, dialogue and labels also leave their hash and length, from which `repetition.repeated_blocks` finds
+lines that repeat. Code, tables, headings and lists repeat lines without being repetitive.
+"""
+
+import numpy as np
+
+from tasks.clean.kernels.line_signs import (
+    CAPITAL,
+    CLASSES,
+    DIGIT,
+    LEAD,
+    LETTER,
+    POINT,
+    SPACE,
+    TAIL,
+    end_of_address,
+    end_of_tag,
+    end_of_target,
+    ends_heading_mark,
+    ends_statement,
+    ends_with_punctuation,
+    ends_with_wide_question,
+    is_address,
+    is_brace,
+    is_capital,
+    ASKING,
+    ASKING_BOUNDS,
+    TITLES,
+    TITLE_BOUNDS,
+    REFERENCES,
+    REFERENCE_BOUNDS,
+    begins_statement,
+    begins_with_word,
+    end_of_entity,
+    is_chat,
+    is_checkbox,
+    is_contraction,
+    is_dialogue,
+    is_item,
+    end_of_front_matter,
+    end_of_template,
+    is_numbered_title,
+    is_open_end,
+    is_speaker,
+    opens_literal,
+    starts,
+    starts_with_markup,
+)
+from tasks.common.kernels import kernel
+
+BLANK, TEXT, DIALOGUE, LIST, HEADING, TABLE, CODE, LABEL, RULE = range(9)
+"""Line kinds. LABEL is a line of tags, a directive or a field; RULE has neither letters nor digits, or is front
+matter."""
+
+LINE_KINDS = 9
+
+HASHED_LINES = (TEXT, DIALOGUE, LABEL)
+"""Lines that leave a hash."""
+
+LINES = 0
+"""Lines of a kind: `LINES + TEXT` and so on; those from TEXT on are not blank."""
+
+CHARACTERS = LINE_KINDS
+"""Characters in lines of a kind: `CHARACTERS + TEXT` and so on."""
+
+_REST = 2 * LINE_KINDS
+
+LETTERS = _REST
+"""Letters outside addresses and tags, ideographs among them."""
+
+IDEOGRAPHS = _REST + 1
+"""Chinese and Japanese characters."""
+
+WORDS = _REST + 2
+"""Runs of other letters, outside code and front matter."""
+
+DIGITS = _REST + 3
+
+SIGNS = _REST + 4
+"""ASCII that is no letter, digit or punctuation of sentences, outside addresses and tags."""
+
+LINK_CHARACTERS = _REST + 5
+"""Characters of addresses, and of the text in brackets before them."""
+
+TAG_CHARACTERS = _REST + 6
+"""Characters of tags in angle brackets."""
+
+RUN_CHARACTERS = _REST + 7
+"""Characters in unbroken runs of LONG_RUN and more characters of ASCII outside addresses: data and minified code."""
+
+SENTENCES = _REST + 8
+"""Runs of at least SENTENCE_WORDS words that end with a full stop, a question mark or an exclamation mark."""
+
+SENTENCE_CHARACTERS = _REST + 9
+
+FINISHED_LINES = _REST + 10
+"""Lines of text that end with any punctuation."""
+
+SHORT_LINES = _REST + 11
+"""Lines of text of at most SHORT_LINE columns; an ideograph takes two."""
+
+CAPITAL_LINES = _REST + 12
+"""Lines of text that begin with a capital letter or an ideograph."""
+
+MATH_SIGNS = _REST + 13
+"""Commands with a backslash, dollar signs around formulas, and mathematical operators beyond ASCII, outside code."""
+
+WIKI_SIGNS = _REST + 14
+"""`[[`, `{{` and `'''` of MediaWiki, outside code."""
+
+CHAT_LINES = _REST + 15
+"""Lines that begin with a time or a name in angle brackets, as logs of conversations do."""
+
+SPEAKER_LINES = _REST + 16
+"""Lines that begin with a short name and a colon, and go on."""
+
+QUESTION_LINES = _REST + 17
+"""Lines outside code that end with a question mark."""
+
+ASKING_LINES = _REST + 18
+"""Lines that begin with `Q:`, `A:` or words for question and answer."""
+
+CHAT_SIGNS = _REST + 19
+"""Signs of talk: emoji, `@name` and `#name`, exclamation and question marks, contractions such as `don't`."""
+
+PARAGRAPHS = _REST + 20
+LINK_LINES = _REST + 21
+"""Lines at least half of whose characters are links."""
+
+CODE_SIGNS = _REST + 22
+"""Lines outside fences that begin or end as statements of programming languages do."""
+
+MARKUP_START = _REST + 23
+"""1 where the text begins with a tag, a template or a redirect."""
+
+FIRST_QUESTION = _REST + 24
+"""1 where the first line is a question."""
+
+ASKING_TITLES = _REST + 25
+"""Titles such as `FAQ`, on the first line or in headings."""
+
+ENTITIES = _REST + 26
+"""Names between `&` and `;`."""
+
+PLACEHOLDERS = _REST + 27
+"""Signs of what was lost: `<unk>`, the replacement character, empty boxes."""
+
+CONTENT_CHARACTERS = _REST + 28
+"""Characters in sentences, and in lines of text and lists that are longer than CONTENT_LINE without links and tags; not
+below headings such as `References`."""
+
+CHECKBOXES = _REST + 29
+"""List items that begin with `[ ]` or `[x]`."""
+
+EMPTY_HEADINGS = _REST + 30
+"""Headings with marks (`#`, `=`) that have nothing between them and the next heading or the end."""
+
+HANDLES = _REST + 31
+"""Words that begin with `@` or `#`."""
+
+OPEN_END = _REST + 32
+"""1 where the last line ends with a question mark or a colon."""
+
+COUNTS = _REST + 33
+
+LONG_RUN = 60
+SHORT_LINE = 60
+
+CONTENT_LINE = 45
+"""Columns above which a line is no title."""
+
+SENTENCE_WORDS = 4
+
+MIN_WRAPPED = 40
+"""Columns from which a line may be one of a paragraph that is wrapped, so that its sentence goes on in the next."""
+_HASH_BASIS = np.uint64(0xCBF29CE484222325)
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(32)
+
+
+@kernel
+def scan_structure(data, begins, ends, wanted, counts, hashes, lengths, firsts, place):
+    """Fill a row of `counts` (zeros before) for each wanted text.
+
+    The hashes and lengths of lines of TEXT, DIALOGUE and LABEL are written from `place` on, those of a text from
+    `firsts[text]` on; returns the place after the last one.
+    """
+    for text in range(len(begins)):
+        if wanted[text]:
+            firsts[text] = place
+            place = _scan_text(data, begins[text], ends[text], counts[text], hashes, lengths, place)
+    return place
+
+
+@kernel
+def _scan_text(data, begin, end, counts, hashes, lengths, place):
+    position = begin
+    fence = np.uint8(0)
+    literal = -1
+    in_doctest = in_paragraph = has_begun = after_heading = in_references = False
+    end_of_front = end_of_front_matter(data, begin, end)
+    before = BLANK
+    words_before = characters_before = 0
+    counts[MARKUP_START] = starts_with_markup(data, begin, end)
+    while position < end:
+        # The beginning of the line
+        indent = 0
+        while position < end and (data[position] == 32 or data[position] == 9):
+            indent += 4 if data[position] == 9 else 1
+            position += 1
+        first = position
+        # Its characters
+        characters = letters = ideographs = words = digits = signs = links = tags = long_runs = 0
+        columns = run = pipes = gaps = tight_commas = parentheses = calls = equals = questions = entities = (
+            placeholders
+        ) = handles = math = wiki = chat = 0
+        sentences = in_sentences = 0
+        since_words, since_characters = words_before, characters_before
+        dollars = 0
+        bracket = -1
+        is_in_word = False
+        skip = line_end = position
+        last = last_byte = np.uint8(0)
+        last_class = SPACE
+        state = _HASH_BASIS
+        spaces = 0
+        while position < end and data[position] != 10:
+            byte = data[position]
+            kind = CLASSES[byte]
+            if kind == SPACE:
+                spaces += 1
+                if byte == 9 and characters:
+                    gaps += 1
+                is_in_word = False
+                if run >= LONG_RUN:
+                    long_runs += run
+                run = 0
+                last_class = SPACE
+                position += 1
+                continue
+            if spaces > 2 and characters:
+                gaps += 1
+            spaces = 0
+            state = (state ^ np.uint64(byte)) * _MULTIPLIER
+            if kind == TAIL:
+                position += 1
+                line_end = position
+                last_byte = byte
+                continue
+            characters += 1
+            since_characters += 1
+            columns += 1
+            if position < skip:
+                last, last_class, last_byte = byte, kind, byte
+                position += 1
+                line_end = position
+                continue
+            if kind == LETTER or kind == CAPITAL:
+                letters += 1
+                run += 1
+                if is_in_word:
+                    # Most of a text is here: letters that only make the word longer.
+                    following = position + 1
+                    while following < end and CLASSES[data[following]] == LETTER:
+                        state = (state ^ np.uint64(data[following])) * _MULTIPLIER
+                        following += 1
+                    added = following - position - 1
+                    letters += added
+                    run += added
+                    characters += added
+                    since_characters += added
+                    columns += added
+                    position = following - 1
+                    byte = data[position]
+                else:
+                    words += 1
+                    since_words += 2
+                    is_in_word = True
+                    if byte == 104 and is_address(data, position, end):
+                        skip = end_of_address(data, position, end)
+                        links += skip - position
+                        run = 0
+                        letters -= 1
+                        words -= 1
+                        since_words -= 2
+            elif kind == LEAD:
+                if run >= LONG_RUN:
+                    long_runs += run
+                run = 0
+                second = data[position + 1]
+                if byte < 0xE2:
+                    if byte == 0xC2:
+                        signs += second == 0xA7 or second == 0xAC
+                        is_in_word = False
+                    else:
+                        letters += 1
+                        if not is_in_word:
+                            words += 1
+                            since_words += 2
+                            is_in_word = True
+                        position += 1
+                        state = (state ^ np.uint64(data[position])) * _MULTIPLIER
+                        while position + 2 < end and 0xC3 <= data[position + 1] < 0xE0:
+                            state = (state ^ np.uint64(data[position + 1])) * _MULTIPLIER
+                            state = (state ^ np.uint64(data[position + 2])) * _MULTIPLIER
+                            position += 2
+                            letters += 1
+                            characters += 1
+                            since_characters += 1
+                            columns += 1
+                        byte = data[position]
+                elif byte == 0xE2:
+                    is_in_word = False
+                    if second >= 0x88 and second <= 0x8B:
+                        math += 1
+                    elif second == 0x96 and data[position + 2] == 0xA1:
+                        placeholders += 1
+                    elif second >= 0x98 and second <= 0x9E:
+                        chat += 1
+                    elif second == 0x80 and data[position + 2] == 0xA6:
+                        if since_words >= 2 * SENTENCE_WORDS:
+                            sentences += 1
+                            in_sentences += since_characters
+                        since_words = since_characters = 0
+                elif byte == 0xEF or (byte == 0xE3 and second == 0x80):
+                    is_in_word = False
+                    columns += 1
+                    third = data[position + 2]
+                    questions += byte == 0xEF and third == 0x9F
+                    placeholders += byte == 0xEF and second == 0xBF and third == 0xBD
+                    if (byte == 0xE3 and third == 0x82) or (byte == 0xEF and (third == 0x81 or third == 0x9F)):
+                        if since_words >= 2 * SENTENCE_WORDS:
+                            sentences += 1
+                            in_sentences += since_characters
+                        since_words = since_characters = 0
+                elif byte >= 0xEA and byte <= 0xED:
+                    letters += 1
+                    columns += 1
+                    if not is_in_word:
+                        words += 1
+                        since_words += 2
+                        is_in_word = True
+                elif byte < 0xEA or (byte == 0xF0 and second >= 0xA0):
+                    letters += 1
+                    ideographs += 1
+                    columns += 1
+                    since_words += 1
+                    is_in_word = False
+                elif byte == 0xF0:
+                    chat += 1
+                    is_in_word = False
+            elif kind == DIGIT:
+                digits += 1
+                run += 1
+            elif kind == POINT:
+                run += 1
+                if byte == 39:
+                    chat += is_in_word and is_contraction(data, position, end)
+                else:
+                    is_in_word = False
+                following = data[position + 1] if position + 1 < end else np.uint8(10)
+                if byte == 46 or byte == 33 or byte == 63:
+                    if following <= 32 or following == 34 or following == 41 or following >= 0x80:
+                        if since_words >= 2 * SENTENCE_WORDS:
+                            sentences += 1
+                            in_sentences += since_characters
+                        since_words = since_characters = 0
+                    chat += byte != 46
+                    questions += byte == 63
+                elif byte == 40:
+                    parentheses += 1
+                    calls += last_class == LETTER or last_class == DIGIT or last == 95
+                elif byte == 44:
+                    tight_commas += following > 32 and following < 0x80 and last_class != SPACE
+            else:
+                signs += 1
+                run += 1
+                following = data[position + 1] if position + 1 < end else np.uint8(10)
+                if byte == 95:
+                    signs -= is_in_word
+                else:
+                    is_in_word = False
+                if byte == 91:
+                    wiki += following == 91
+                    bracket = characters
+                elif byte == 93:
+                    if following == 40 and bracket >= 0:
+                        skip = end_of_target(data, position, end)
+                        links += characters - bracket + skip - position
+                        run = 0
+                elif byte == 123:
+                    wiki += following == 123
+                    if following == 37:
+                        skip = end_of_template(data, position, end)
+                        tags += skip - position
+                elif byte == 124:
+                    pipes += 1
+                elif byte == 61:
+                    equals += 1
+                elif byte == 38:
+                    skip = end_of_entity(data, position, end)
+                    entities += skip > position
+                    tags += skip - position
+                elif byte == 36:
+                    dollars += 1
+                elif byte == 92:
+                    math += (
+                        CLASSES[following] == LETTER and position + 2 < end and CLASSES[data[position + 2]] == LETTER
+                    )
+                elif byte == 60:
+                    skip = end_of_tag(data, position, end)
+                    if skip - position == 5 and starts(data, position + 1, end, 117, 110, 107):
+                        placeholders += 1
+                        skip = position
+                    if starts(data, position + 1, end, 109, 97, 116):
+                        math += 2
+                    tags += skip - position
+                    if skip > position:
+                        run = 0
+                        signs -= 1
+                elif byte == 64 or byte == 35:
+                    handles += following > 57 and following != 64 and (byte == 35 or last_class == SPACE)
+            last, last_class, last_byte = byte, kind, byte
+            position += 1
+            line_end = position
+        if run >= LONG_RUN:
+            long_runs += run
+        position += 1
+        # What it is
+        if characters == 0:
+            counts[LINES + BLANK] += 1
+            in_doctest = in_paragraph = False
+            words_before = characters_before = 0
+            before = BLANK
+            continue
+        byte = data[first]
+        has_text = letters + digits > 0
+        is_fence = (
+            (byte == 96 or byte == 126) and first + 2 < end and data[first + 1] == byte and data[first + 2] == byte
+        )
+        if literal >= 0 and indent <= literal:
+            literal = -1
+        kind_of_line = TEXT
+        if first < end_of_front:
+            kind_of_line = RULE
+        elif is_fence and (fence == 0 or fence == byte):
+            fence = byte if fence == 0 else np.uint8(0)
+            kind_of_line = CODE
+        elif fence != 0 or literal >= 0 or starts(data, first, end, 62, 62, 62):
+            in_doctest |= fence == 0 and literal < 0
+            kind_of_line = CODE
+        elif in_doctest:
+            kind_of_line = CODE
+        elif not has_text:
+            if links or tags:
+                kind_of_line = LABEL
+            elif pipes:
+                kind_of_line = TABLE
+            elif is_brace(byte) and characters <= 4:
+                kind_of_line = CODE
+                counts[CODE_SIGNS] += 1
+            else:
+                kind_of_line = RULE
+        elif letters == 0:
+            kind_of_line = TABLE
+        elif byte == 96 and last == 96:
+            kind_of_line = CODE
+        elif tags * 10 >= characters * 8:
+            kind_of_line = LABEL
+        elif (
+            (byte == 35 and ends_heading_mark(data, first, end, 35))
+            or (byte == 61 and last == 61)
+            or (sentences == 0 and CLASSES[byte] == DIGIT and is_numbered_title(data, first, end))
+        ):
+            kind_of_line = HEADING
+        elif is_dialogue(data, first, end):
+            kind_of_line = DIALOGUE
+        elif byte == 124 or (pipes >= 2 and wiki == 0 and math == 0) or (byte == 43 and last == 43) or gaps >= 2:
+            kind_of_line = TABLE
+        elif is_item(data, first, end):
+            kind_of_line = LIST
+        elif (byte == 46 and starts(data, first, end, 46, 46, 32)) or (byte == 58 and letters > 1):
+            kind_of_line = LABEL
+        elif wiki == 0 and math == 0 and sentences == 0 and entities == 0:
+            if tight_commas >= 3 and words <= 3 * (tight_commas + 1):
+                kind_of_line = TABLE
+            elif (
+                ends_statement(last, last_byte, signs + parentheses)
+                or begins_statement(data, first, end)
+                or 5 * (signs - pipes - dollars) >= characters
+                or (calls and is_open_end(last))
+                or (equals and last != 61 and (calls or equals + 1 >= words))
+            ):
+                kind_of_line = CODE
+                counts[CODE_SIGNS] += 1
+            elif indent >= 4 and before != LIST and (before == CODE or 12 * signs >= characters):
+                kind_of_line = CODE
+        if last == 58 and fence == 0 and literal < 0 and opens_literal(data, first, line_end):
+            literal = indent
+        counts[LINES + kind_of_line] += 1
+        counts[CHARACTERS + kind_of_line] += characters
+        counts[LETTERS] += letters
+        counts[IDEOGRAPHS] += ideographs
+        counts[DIGITS] += digits
+        counts[SIGNS] += signs
+        counts[LINK_CHARACTERS] += links
+        counts[LINK_LINES] += 2 * links >= characters
+        counts[TAG_CHARACTERS] += tags
+        counts[ENTITIES] += entities
+        counts[PLACEHOLDERS] += placeholders
+        if kind_of_line != RULE and kind_of_line != TABLE:
+            counts[RUN_CHARACTERS] += long_runs
+        if kind_of_line == CODE:
+            words_before = characters_before = 0
+            after_heading = False
+            in_paragraph = False
+            counts[OPEN_END] = 0
+            before = CODE
+            continue
+        counts[WORDS] += 0 if first < end_of_front else words
+        counts[WIKI_SIGNS] += wiki
+        counts[MATH_SIGNS] += math + dollars // 2
+        counts[CHAT_SIGNS] += chat + handles
+        counts[HANDLES] += handles
+        if kind_of_line != DIALOGUE and words + ideographs > 2:
+            is_question = last == 63 or questions and kind_of_line == HEADING
+            counts[QUESTION_LINES] += is_question or ends_with_wide_question(data, first, line_end)
+            if not has_begun:
+                counts[FIRST_QUESTION] = counts[QUESTION_LINES]
+        counts[ASKING_LINES] += begins_with_word(data, first, end, ASKING, ASKING_BOUNDS)
+        if kind_of_line == HEADING or not has_begun:
+            in_references = begins_with_word(data, first, end, REFERENCES, REFERENCE_BOUNDS)
+            counts[ASKING_TITLES] += begins_with_word(data, first, end, TITLES, TITLE_BOUNDS)
+        has_begun = True
+        if not in_paragraph:
+            counts[PARAGRAPHS] += 1
+            in_paragraph = True
+        if kind_of_line == TEXT or kind_of_line == LIST or kind_of_line == DIALOGUE:
+            counts[SENTENCES] += sentences
+            counts[SENTENCE_CHARACTERS] += in_sentences
+            is_long = columns + words - links - tags > CONTENT_LINE
+            if not in_references:
+                counts[CONTENT_CHARACTERS] += (
+                    max(characters - links - tags, 0) if is_long else min(in_sentences, characters)
+                )
+            if columns + words > MIN_WRAPPED:
+                words_before, characters_before = since_words, since_characters
+            else:
+                words_before = characters_before = 0
+        else:
+            words_before = characters_before = 0
+        if kind_of_line == TEXT or kind_of_line == DIALOGUE or kind_of_line == LABEL:
+            hashes[place] = state ^ (state >> _SHIFT)
+            lengths[place] = characters
+            place += 1
+        if kind_of_line == TEXT or kind_of_line == DIALOGUE:
+            counts[SHORT_LINES] += columns + words <= SHORT_LINE
+            counts[FINISHED_LINES] += ends_with_punctuation(data, first, line_end)
+            counts[CAPITAL_LINES] += is_capital(data, first)
+            counts[CHAT_LINES] += is_chat(data, first, line_end)
+            counts[SPEAKER_LINES] += is_speaker(data, first, line_end)
+        if kind_of_line == LIST:
+            counts[CHECKBOXES] += is_checkbox(data, first, line_end)
+        if kind_of_line == HEADING and CLASSES[byte] != DIGIT:
+            counts[EMPTY_HEADINGS] += after_heading
+            after_heading = True
+        elif kind_of_line != RULE:
+            after_heading = False
+        counts[OPEN_END] = last == 58 or last == 63 or ends_with_wide_question(data, first, line_end)
+        before = kind_of_line
+    counts[EMPTY_HEADINGS] += after_heading
+    return place
