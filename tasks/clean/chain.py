@@ -203,8 +203,13 @@ def clean_batch(
     """Recognise the kinds of the documents of `rows`, and clean each by the chain of its preset."""
     structure = recognise_batch(batch, rows, config)
     rows_of_preset: dict[str, list[int]] = {}
+    presets: dict[tuple[str, str, int], str] = {}
+    kinds = batch.contexts.text_kinds.tolist()
     for row in rows.tolist():
-        rows_of_preset.setdefault(preset_of(batch, row, config), []).append(row)
+        known = batch.sources[row], batch.formats[row], kinds[row]
+        if known not in presets:
+            presets[known] = preset_of(batch, row, config)
+        rows_of_preset.setdefault(presets[known], []).append(row)
     for preset, chosen in rows_of_preset.items():
         chains[preset].clean_many(batch.texts, batch.contexts, np.array(chosen, np.int64), verdicts, structure)
 
@@ -212,10 +217,11 @@ def clean_batch(
 def recognise_batch(batch: DocumentBatch, rows: np.ndarray, config: CleanConfig) -> Structure:
     """Fill in the kinds of the documents of `rows`, as their sources set them or as their structure shows."""
     kinds = batch.contexts.text_kinds
-    for row in rows.tolist():
-        given = config.kind_of(batch.sources[row], batch.formats[row])
-        if given is not None:
-            kinds[row] = KINDS.index(given)
+    given = {pair: config.kind_of(*pair) for pair in set(zip(batch.sources, batch.formats, strict=True))}
+    if any(given.values()):
+        for row in rows.tolist():
+            kind = given[batch.sources[row], batch.formats[row]]
+            kinds[row] = -1 if kind is None else KINDS.index(kind)
     wanted = np.zeros(len(batch), np.bool_)
     wanted[rows[kinds[rows] < 0]] = True
     structure = Structure(batch.texts).scan(wanted)

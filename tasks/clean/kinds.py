@@ -1,8 +1,8 @@
 """What kind of text a document is, recognised from its structure.
 
-One function of the text's counts (`kernels/structure.py`) and its format decides; a source may set its kind instead
-(`clean.kinds`). A kind chooses edits and rules of the preset `auto`, so kinds that are hard to distinguish have rules
-that are alike: a short message may be chat or prose, a manual with few examples prose or documentation.
+One function of the text's counts (`kernels/structure_counts.py`) and its format decides; a source may set its kind
+instead (`clean.kinds`). A kind chooses edits and rules of the preset `auto`, so kinds that are hard to distinguish have
+rules that are alike: a short message may be chat or prose, a manual with few examples prose or documentation.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tasks.clean.document import CODE as CODE_FORMAT
-from tasks.clean.kernels import structure as st
+from tasks.clean.kernels import structure_counts as st
 from tasks.clean.presets import KINDS
 from tasks.clean.structure import Structure
 
@@ -20,9 +20,9 @@ _INDEX = {kind: index for index, kind in enumerate(KINDS)}
 def recognise_kinds(structure: Structure, formats: Sequence[str]) -> np.ndarray:
     """Return the kind of each text as an index into `presets.KINDS` (int8).
 
-    The first of these that holds decides: the format html or code; most lines are code; formulas; tags and templates;
-    questions with their answers; tables and lists; times, names and signs of conversations; short lines as in verse;
-    headings, code, links and unfinished lines of documentation. All other text is prose.
+    The first of these that holds decides: the format html or code; formulas; tags and templates; most lines are code;
+    a log of messages; short lines as in verse; questions with their answers; tables and lists; names and signs of
+    conversations; headings, code, links and unfinished lines of documentation. All other text is prose.
     """
     count_of = structure.count_of
     characters = np.maximum(structure.characters(), 1)
@@ -56,9 +56,8 @@ def recognise_kinds(structure: Structure, formats: Sequence[str]) -> np.ndarray:
     is_asking |= count_of(st.ASKING_TITLES) > 0
     is_table = structure.characters(st.TABLE) + structure.characters(st.LIST) > 0.6 * characters
     is_table |= (structure.lines(st.LIST) >= 0.24 * lines) & (structure.lines(st.CODE) >= 0.24 * lines) & (lines < 40)
-    is_talk = (text_lines >= 3) & (
-        (count_of(st.CHAT_LINES) >= 0.5 * text_lines) | (count_of(st.SPEAKER_LINES) >= 0.6 * text_lines)
-    )
+    is_log = (text_lines >= 3) & (count_of(st.CHAT_LINES) >= 0.5 * text_lines)
+    is_talk = (text_lines >= 3) & (count_of(st.SPEAKER_LINES) >= 0.6 * text_lines)
     is_message = is_plain & (lines <= 2) & (characters <= 300) & ~is_markdown & ~is_wide
     is_message &= (count_of(st.CHAT_SIGNS) > 0) | (capital < 1) | (finished < 1)
     is_verse = is_plain & (count_of(st.SHORT_LINES) >= 0.9 * text_lines)
@@ -69,16 +68,17 @@ def recognise_kinds(structure: Structure, formats: Sequence[str]) -> np.ndarray:
     ).astype(np.bool_)
     is_documentation = (structured > 0.1) | (is_markdown & ((structured > 0.02) | (count_of(st.LINK_CHARACTERS) > 0)))
     is_documentation |= (lines >= 3) & (finished < 0.7)
-    conditions = {
-        "web_page": is_page,
-        "maths": is_maths,
-        "markup": is_markup & ~is_code_format,
-        "code": is_code,
-        "verse": is_verse,
-        "question_answer": is_asking,
-        "table": is_table,
-        "chat": is_talk | is_message,
-        "documentation": is_documentation,
-    }
-    chosen = [_INDEX[kind] for kind in conditions]
-    return np.select(list(conditions.values()), chosen, _INDEX["prose"]).astype(np.int8)
+    conditions = (
+        ("web_page", is_page),
+        ("maths", is_maths),
+        ("markup", is_markup & ~is_code_format),
+        ("code", is_code),
+        ("chat", is_log),
+        ("verse", is_verse),
+        ("question_answer", is_asking),
+        ("table", is_table),
+        ("chat", is_talk | is_message),
+        ("documentation", is_documentation),
+    )
+    chosen = [_INDEX[kind] for kind, _ in conditions]
+    return np.select([condition for _, condition in conditions], chosen, _INDEX["prose"]).astype(np.int8)

@@ -177,7 +177,7 @@ PRESETS = {
     ),
     "minimal": Preset(_REPAIR, frozenset()),
     # The preset `auto` has one for each kind; `code` is above.
-    "prose": Preset(_PROSE, _MESSAGES | {"kind_unfinished_words", "kind_repeated_words", "kind_boilerplate"}),
+    "prose": Preset(_PROSE, _MESSAGES | {"kind_unfinished_words", "kind_repeated_words"}),
     "chat": Preset(_PROSE, _MESSAGES - {"kind_content"} | {"kind_unfinished_words"}),
     "question_answer": Preset(_STRUCTURED, _MESSAGES | {"kind_boilerplate"}),
     "documentation": Preset(_STRUCTURED, _PAGES),

@@ -3,13 +3,14 @@
 import numpy as np
 
 from tasks.clean.batch import Texts
-from tasks.clean.kernels import structure as st
+from tasks.clean.kernels import structure_counts as st
+from tasks.clean.kernels.structure import scan_structure
 
 _NEVER = -1
 
 
 class Structure:
-    """Counts of the structure of texts, as `kernels.structure` names them; a row for each count, a column a text.
+    """Counts of the structure of texts, as `kernels.structure_counts` names them.
 
     `scan` counts texts that are new or have changed since they were counted.
     """
@@ -30,7 +31,7 @@ class Structure:
         if changed.any():
             self._reserve(int(texts.sizes[changed].sum()) // 2 + int(changed.sum()))
             self._counts[changed] = 0
-            self._used = st.scan_structure(
+            self._used = scan_structure(
                 texts.data, texts.begins, texts.ends, changed, self._counts, self.hashes, self.lengths, self.firsts,
                 self._used,
             )  # fmt: skip
@@ -45,7 +46,7 @@ class Structure:
             self.hashes, self.lengths = hashes, lengths
 
     def count_of(self, what: int) -> np.ndarray:
-        """Return one of the counts that `kernels.structure` names (int64, a value for each text)."""
+        """Return one of the counts that `kernels.structure_counts` names (int64, a value for each text)."""
         return self._counts[:, what]
 
     def lines(self, *kinds: int) -> np.ndarray:
@@ -57,4 +58,4 @@ class Structure:
         return self._sum(st.CHARACTERS, kinds)
 
     def _sum(self, first: int, kinds: tuple[int, ...]) -> np.ndarray:
-        return self._counts[:, [first + kind for kind in kinds or range(st.TEXT, st.LINE_KINDS)]].sum(axis=1)
+        return self._counts[:, [first + kind for kind in kinds or range(st.BLANK + 1, st.LINE_KINDS)]].sum(axis=1)

@@ -160,7 +160,7 @@ def test_a_run_stands_among_the_bases(recipe: Path, root: Path, first: dict[str,
 def test_why_tells_a_dropped_a_duplicate_a_cut_and_a_trained_document(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
-    assert why(artifacts, root, first, "short.txt")["fate"] == "dropped in clean by rule `gopher_words_min`"
+    assert why(artifacts, root, first, "short.txt")["fate"] == "dropped in clean by rule `kind_words`"
 
     twins = [why(artifacts, root, first, "original.txt"), why(artifacts, root, first, "twin.txt")]
     (dropped,) = [life for life in twins if life["fate"] == "dropped in dedup by rule `exact_duplicate`"]

@@ -1,7 +1,7 @@
 """Rules of the presets by kind: what is left of a text that a person would read, and what repeats.
 
-They measure the structure of a text (`kernels/structure.py`), so code blocks, tables, headings, lists and dialogue
-dashes are neither repetition nor bullets. There is no largest length: chunk packs documents of any length.
+They measure the structure of a text (`kernels/structure_counts.py`), so code blocks, tables, headings, lists and dashes
+of dialogue are neither repetition nor bullets. There is no largest length: chunk packs documents of any length.
 
 Each measure is one function that returns a value for every document of a batch, NaN where the rule does not apply.
 `presets.LIMITS` has the limits and says how they were chosen, `presets.PRESETS` which kinds use a rule.
@@ -12,19 +12,34 @@ import re
 import numpy as np
 
 from tasks.clean.filters.rule import CountedRule
-from tasks.clean.kernels import structure as st
+from tasks.clean.kernels import structure_counts as st
 from tasks.clean.kernels.characters import words_of_units
 from tasks.clean.kernels.measurements import Measurements, share
 
-_BOILERPLATE = re.compile(
-    r"""lorem ipsum|^(?:title|name): .*(?:template|шаблон|模板|bug report|feature request)|a clear and concise description|redistribution and use in source and binary|
-    permission is hereby granted|for the use of anyone anywhere|page not found|enable (?:javascript|cookies)|
-    been written yet|under construction|may (?:also )?refer to|is an alias of|è un alias|псевдоним для|的(?:一[个個])?别名|的別名""".replace(
-        "\n    ", ""
-    ),
-    re.IGNORECASE | re.MULTILINE,
+_BOILERPLATE = (
+    "lorem ipsum",
+    "a clear and concise description",
+    "redistribution and use in source and binary",
+    "permission is hereby granted",
+    "for the use of anyone anywhere",
+    "page not found",
+    "enable javascript",
+    "enable cookies",
+    "been written yet",
+    "under construction",
+    "may refer to",
+    "may also refer to",
+    "is an alias of",
+    "è un alias",
+    "псевдоним для",
+    "的别名",
+    "的別名",
+    "的一个别名",
 )
-"""Templates of issues, licences, error pages, and pages that only point to another."""
+"""Phrases of templates, licences, error pages, and pages that only point to another, in lower case."""
+
+_TEMPLATE = re.compile(r"^(?:title|name): .*(?:template|шаблон|模板|bug report|feature request)", re.I | re.M)
+"""The title of a template in front matter."""
 
 
 def words(measurements: Measurements, _limit: float) -> np.ndarray:
@@ -125,7 +140,8 @@ def boilerplate(measurements: Measurements, limit: float) -> np.ndarray:
     counted = words(measurements, limit)
     found = np.full(len(counted), np.nan)
     for row in np.flatnonzero(measurements.wanted & (counted < limit)).tolist():
-        if _BOILERPLATE.search(measurements.texts.text(row)):
+        text = measurements.texts.text(row).lower()
+        if any(phrase in text for phrase in _BOILERPLATE) or (text.startswith("---") and _TEMPLATE.search(text)):
             found[row] = counted[row]
     return found
 

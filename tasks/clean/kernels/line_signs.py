@@ -283,7 +283,7 @@ def is_capital(data, position):
         return CLASSES[byte] == CAPITAL
     if byte == 0xD0:
         return data[position + 1] < 0xB0
-    return byte == 0xC3 and data[position + 1] < 0xA0 or 0xE3 < byte < 0xEA
+    return (byte == 0xC3 and data[position + 1] < 0xA0) or 0xE3 < byte < 0xEA
 
 
 @kernel
@@ -366,4 +366,4 @@ def starts_with_markup(data, begin, end):
         return 0
     if data[begin] == 60:
         return int(end_of_tag(data, begin, end) > begin)
-    return int(data[begin] == 123 and data[begin + 1] == 123 or data[begin] == 35 and data[begin + 1] == 82)
+    return int((data[begin] == 123 and data[begin + 1] == 123) or (data[begin] == 35 and data[begin + 1] == 82))

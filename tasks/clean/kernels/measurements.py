@@ -15,7 +15,7 @@ from tasks.clean.kernels import counting, repetition
 from tasks.clean.kernels.characters import character_flags, words_of_units
 from tasks.clean.kernels.counting import stop_words
 from tasks.clean.kernels.repetition import Slots
-from tasks.clean.kernels.structure import HASHED_LINES
+from tasks.clean.kernels.structure_counts import HASHED_LINES
 from tasks.clean.structure import Structure
 
 _PAIR, _FIVE = 2, 5

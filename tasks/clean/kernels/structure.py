@@ -11,17 +11,28 @@ lines that repeat. Code, tables, headings and lists repeat lines without being r
 import numpy as np
 
 from tasks.clean.kernels.line_signs import (
+    ASKING,
+    ASKING_BOUNDS,
     CAPITAL,
     CLASSES,
     DIGIT,
     LEAD,
     LETTER,
     POINT,
+    REFERENCE_BOUNDS,
+    REFERENCES,
     SPACE,
     TAIL,
+    TITLE_BOUNDS,
+    TITLES,
+    begins_statement,
+    begins_with_word,
     end_of_address,
+    end_of_entity,
+    end_of_front_matter,
     end_of_tag,
     end_of_target,
+    end_of_template,
     ends_heading_mark,
     ends_statement,
     ends_with_punctuation,
@@ -29,22 +40,11 @@ from tasks.clean.kernels.line_signs import (
     is_address,
     is_brace,
     is_capital,
-    ASKING,
-    ASKING_BOUNDS,
-    TITLES,
-    TITLE_BOUNDS,
-    REFERENCES,
-    REFERENCE_BOUNDS,
-    begins_statement,
-    begins_with_word,
-    end_of_entity,
     is_chat,
     is_checkbox,
     is_contraction,
     is_dialogue,
     is_item,
-    end_of_front_matter,
-    end_of_template,
     is_numbered_title,
     is_open_end,
     is_speaker,
@@ -52,133 +52,59 @@ from tasks.clean.kernels.line_signs import (
     starts,
     starts_with_markup,
 )
+from tasks.clean.kernels.structure_counts import (
+    ASKING_LINES,
+    ASKING_TITLES,
+    BLANK,
+    CAPITAL_LINES,
+    CHARACTERS,
+    CHAT_LINES,
+    CHAT_SIGNS,
+    CHECKBOXES,
+    CODE,
+    CODE_SIGNS,
+    CONTENT_CHARACTERS,
+    CONTENT_LINE,
+    DIALOGUE,
+    DIGITS,
+    EMPTY_HEADINGS,
+    ENTITIES,
+    FINISHED_LINES,
+    FIRST_QUESTION,
+    HANDLES,
+    HEADING,
+    IDEOGRAPHS,
+    LABEL,
+    LETTERS,
+    LINES,
+    LINK_CHARACTERS,
+    LINK_LINES,
+    LIST,
+    LONG_RUN,
+    MARKUP_START,
+    MATH_SIGNS,
+    MIN_WRAPPED,
+    OPEN_END,
+    PARAGRAPHS,
+    PLACEHOLDERS,
+    QUESTION_LINES,
+    RULE,
+    RUN_CHARACTERS,
+    SENTENCE_CHARACTERS,
+    SENTENCE_WORDS,
+    SENTENCES,
+    SHORT_LINE,
+    SHORT_LINES,
+    SIGNS,
+    SPEAKER_LINES,
+    TABLE,
+    TAG_CHARACTERS,
+    TEXT,
+    WIKI_SIGNS,
+    WORDS,
+)
 from tasks.common.kernels import kernel
 
-BLANK, TEXT, DIALOGUE, LIST, HEADING, TABLE, CODE, LABEL, RULE = range(9)
-"""Line kinds. LABEL is a line of tags, a directive or a field; RULE has neither letters nor digits, or is front
-matter."""
-
-LINE_KINDS = 9
-
-HASHED_LINES = (TEXT, DIALOGUE, LABEL)
-"""Lines that leave a hash."""
-
-LINES = 0
-"""Lines of a kind: `LINES + TEXT` and so on; those from TEXT on are not blank."""
-
-CHARACTERS = LINE_KINDS
-"""Characters in lines of a kind: `CHARACTERS + TEXT` and so on."""
-
-_REST = 2 * LINE_KINDS
-
-LETTERS = _REST
-"""Letters outside addresses and tags, ideographs among them."""
-
-IDEOGRAPHS = _REST + 1
-"""Chinese and Japanese characters."""
-
-WORDS = _REST + 2
-"""Runs of other letters, outside code and front matter."""
-
-DIGITS = _REST + 3
-
-SIGNS = _REST + 4
-"""ASCII that is no letter, digit or punctuation of sentences, outside addresses and tags."""
-
-LINK_CHARACTERS = _REST + 5
-"""Characters of addresses, and of the text in brackets before them."""
-
-TAG_CHARACTERS = _REST + 6
-"""Characters of tags in angle brackets."""
-
-RUN_CHARACTERS = _REST + 7
-"""Characters in unbroken runs of LONG_RUN and more characters of ASCII outside addresses: data and minified code."""
-
-SENTENCES = _REST + 8
-"""Runs of at least SENTENCE_WORDS words that end with a full stop, a question mark or an exclamation mark."""
-
-SENTENCE_CHARACTERS = _REST + 9
-
-FINISHED_LINES = _REST + 10
-"""Lines of text that end with any punctuation."""
-
-SHORT_LINES = _REST + 11
-"""Lines of text of at most SHORT_LINE columns; an ideograph takes two."""
-
-CAPITAL_LINES = _REST + 12
-"""Lines of text that begin with a capital letter or an ideograph."""
-
-MATH_SIGNS = _REST + 13
-"""Commands with a backslash, dollar signs around formulas, and mathematical operators beyond ASCII, outside code."""
-
-WIKI_SIGNS = _REST + 14
-"""`[[`, `{{` and `'''` of MediaWiki, outside code."""
-
-CHAT_LINES = _REST + 15
-"""Lines that begin with a time or a name in angle brackets, as logs of conversations do."""
-
-SPEAKER_LINES = _REST + 16
-"""Lines that begin with a short name and a colon, and go on."""
-
-QUESTION_LINES = _REST + 17
-"""Lines outside code that end with a question mark."""
-
-ASKING_LINES = _REST + 18
-"""Lines that begin with `Q:`, `A:` or words for question and answer."""
-
-CHAT_SIGNS = _REST + 19
-"""Signs of talk: emoji, `@name` and `#name`, exclamation and question marks, contractions such as `don't`."""
-
-PARAGRAPHS = _REST + 20
-LINK_LINES = _REST + 21
-"""Lines at least half of whose characters are links."""
-
-CODE_SIGNS = _REST + 22
-"""Lines outside fences that begin or end as statements of programming languages do."""
-
-MARKUP_START = _REST + 23
-"""1 where the text begins with a tag, a template or a redirect."""
-
-FIRST_QUESTION = _REST + 24
-"""1 where the first line is a question."""
-
-ASKING_TITLES = _REST + 25
-"""Titles such as `FAQ`, on the first line or in headings."""
-
-ENTITIES = _REST + 26
-"""Names between `&` and `;`."""
-
-PLACEHOLDERS = _REST + 27
-"""Signs of what was lost: `<unk>`, the replacement character, empty boxes."""
-
-CONTENT_CHARACTERS = _REST + 28
-"""Characters in sentences, and in lines of text and lists that are longer than CONTENT_LINE without links and tags; not
-below headings such as `References`."""
-
-CHECKBOXES = _REST + 29
-"""List items that begin with `[ ]` or `[x]`."""
-
-EMPTY_HEADINGS = _REST + 30
-"""Headings with marks (`#`, `=`) that have nothing between them and the next heading or the end."""
-
-HANDLES = _REST + 31
-"""Words that begin with `@` or `#`."""
-
-OPEN_END = _REST + 32
-"""1 where the last line ends with a question mark or a colon."""
-
-COUNTS = _REST + 33
-
-LONG_RUN = 60
-SHORT_LINE = 60
-
-CONTENT_LINE = 45
-"""Columns above which a line is no title."""
-
-SENTENCE_WORDS = 4
-
-MIN_WRAPPED = 40
-"""Columns from which a line may be one of a paragraph that is wrapped, so that its sentence goes on in the next."""
 _HASH_BASIS = np.uint64(0xCBF29CE484222325)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(32)
@@ -261,7 +187,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                 position += 1
                 line_end = position
                 continue
-            if kind == LETTER or kind == CAPITAL:
+            if LETTER <= kind <= CAPITAL:
                 letters += 1
                 run += 1
                 if is_in_word:
@@ -375,7 +301,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                     questions += byte == 63
                 elif byte == 40:
                     parentheses += 1
-                    calls += last_class == LETTER or last_class == DIGIT or last == 95
+                    calls += LETTER <= last_class <= DIGIT or last == 95
                 elif byte == 44:
                     tight_commas += following > 32 and following < 0x80 and last_class != SPACE
             else:
@@ -529,7 +455,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
         counts[CHAT_SIGNS] += chat + handles
         counts[HANDLES] += handles
         if kind_of_line != DIALOGUE and words + ideographs > 2:
-            is_question = last == 63 or questions and kind_of_line == HEADING
+            is_question = last == 63 or (questions > 0 and kind_of_line == HEADING)
             counts[QUESTION_LINES] += is_question or ends_with_wide_question(data, first, line_end)
             if not has_begun:
                 counts[FIRST_QUESTION] = counts[QUESTION_LINES]
@@ -541,7 +467,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
         if not in_paragraph:
             counts[PARAGRAPHS] += 1
             in_paragraph = True
-        if kind_of_line == TEXT or kind_of_line == LIST or kind_of_line == DIALOGUE:
+        if TEXT <= kind_of_line <= LIST:
             counts[SENTENCES] += sentences
             counts[SENTENCE_CHARACTERS] += in_sentences
             is_long = columns + words - links - tags > CONTENT_LINE
@@ -555,11 +481,11 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                 words_before = characters_before = 0
         else:
             words_before = characters_before = 0
-        if kind_of_line == TEXT or kind_of_line == DIALOGUE or kind_of_line == LABEL:
+        if LABEL <= kind_of_line <= DIALOGUE:
             hashes[place] = state ^ (state >> _SHIFT)
             lengths[place] = characters
             place += 1
-        if kind_of_line == TEXT or kind_of_line == DIALOGUE:
+        if TEXT <= kind_of_line <= DIALOGUE:
             counts[SHORT_LINES] += columns + words <= SHORT_LINE
             counts[FINISHED_LINES] += ends_with_punctuation(data, first, line_end)
             counts[CAPITAL_LINES] += is_capital(data, first)
