@@ -314,7 +314,7 @@ def test_text_of_which_nothing_is_left_is_told_by_the_stage_that_dropped_it(tmp_
     )
     done = bessemer("run", recipe, "--root", tmp_path / "root", check=False)
     assert done.returncode == 4, done.stderr
-    assert "clean: all 5 documents would be dropped, most by `gopher_words_min` (5)" in done.stderr
+    assert "clean: all 5 documents would be dropped, most by `kind_words` (5)" in done.stderr
 
 
 def test_an_interrupted_run_says_so_and_the_next_one_goes_on(foundry: Path, tmp_path: Path) -> None:

@@ -190,7 +190,18 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
             if LETTER <= kind <= CAPITAL:
                 letters += 1
                 run += 1
-                if is_in_word:
+                if not is_in_word:
+                    words += 1
+                    since_words += 2
+                    is_in_word = True
+                    if byte == 104 and is_address(data, position, end):
+                        skip = end_of_address(data, position, end)
+                        links += skip - position
+                        run = 0
+                        letters -= 1
+                        words -= 1
+                        since_words -= 2
+                if position >= skip:
                     # Most of a text is here: letters that only make the word longer.
                     following = position + 1
                     while following < end and CLASSES[data[following]] == LETTER:
@@ -204,17 +215,6 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                     columns += added
                     position = following - 1
                     byte = data[position]
-                else:
-                    words += 1
-                    since_words += 2
-                    is_in_word = True
-                    if byte == 104 and is_address(data, position, end):
-                        skip = end_of_address(data, position, end)
-                        links += skip - position
-                        run = 0
-                        letters -= 1
-                        words -= 1
-                        since_words -= 2
             elif kind == LEAD:
                 if run >= LONG_RUN:
                     long_runs += run
