@@ -21,7 +21,7 @@ from tasks.clean.presets import KINDS, LIMITS, PRESETS
 from tasks.clean.structure import Structure
 
 PROSE = (
-    "The old mill lay beside the river, and every spring the children of the village came to watch how its great wheel"
+    "The old mill lay beside the river, and each spring the children of the village ran to see how its great wheel"
     " began to turn again.\n\nNobody could say who had built it. Some believed that a monk had drawn the plans; others"
     " held that the stones were older than the church."
 )
