@@ -11,7 +11,7 @@ TORCH ?= cpu
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 LOCKED := install --require-hashes --no-deps
 
-.PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-vocab prove-resume prove-divergence prove-chaos prove-operations prove-architectures prove-search bench-train bench-data bench-tokens bench-memory lock clean
+.PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-labels prove-vocab prove-resume prove-divergence prove-chaos prove-operations prove-architectures prove-search bench-train bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -65,6 +65,9 @@ prove-joints: $(READY) ## the joints: identity, leases, commit, resume, each cou
 
 prove-data: $(READY) ## the data stages on real text: recall, precision, conservation, equal bytes
 	$(BIN)/python -m pytest tests/prove_data -m prove_data $(PYTEST_FLAGS)
+
+prove-labels: $(READY) ## cleaning by default on hand-labelled documents: good bytes dropped, bad documents kept, by kind
+	$(BIN)/python -m pytest tests/prove_labels -m prove_labels -s $(PYTEST_FLAGS)
 
 prove-vocab: $(READY) ## a released vocabulary extended on real text, beside Chinese-LLaMA's recipe, in one table
 	$(BIN)/python -m pytest tests/prove_data -k vocab -m prove_data $(PYTEST_FLAGS)

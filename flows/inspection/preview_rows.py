@@ -24,7 +24,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.schema import DOCUMENTS
 from tasks.artifacts.tables import read_table
 from tasks.clean.batch import iter_batches
-from tasks.clean.chain import Chain
+from tasks.clean.chain import Chain, preset_of, recognise_batch
 from tasks.clean.config import CleanConfig
 from tasks.clean.edits.registry import HTML_TO_TEXT
 from tasks.common.numeric import seed64, unit_interval
@@ -116,8 +116,9 @@ def isolate_edit(clean: Artifact, document: dict[str, Any], cleaned: str, edit: 
         return None  # Paths of a recipe's own files are not part of the identity.
     row = {name: document[name] for name in DOCUMENTS.names}
     (batch,) = iter_batches(pa.Table.from_pylist([row], schema=DOCUMENTS), config.emoji)
+    recognise_batch(batch, np.zeros(1, np.int64), config)
     about = batch.contexts.at(0)
-    chain = Chain.of(config, config.preset_of(about.source, about.kind))
+    chain = Chain.of(config, preset_of(batch, 0, config))
     order = [HTML_TO_TEXT, *(step.name for step in chain.edits)]
     if edit not in order:
         return None

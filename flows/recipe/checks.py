@@ -30,7 +30,7 @@ def row_length_settings(context: int, objective: str) -> dict[str, int]:
 def _check_source_names(recipe: Recipe, origin: str) -> None:
     """Raise where a table keyed by source names no source: a typing error would otherwise have no effect."""
     names = {source.name for source in recipe.sample.sources}
-    keyed = ("weights", "priorities", "presets", "wipe_out_overrides", "heldout_shares")
+    keyed = ("weights", "priorities", "presets", "kinds", "wipe_out_overrides", "heldout_shares")
     named = {f"{stage}.{key}": getattr(getattr(recipe, stage), key, None) or {} for stage in STAGES for key in keyed}
     if recipe.clean.quality is not None:
         named["clean.quality.good"] = recipe.clean.quality.good

@@ -38,8 +38,11 @@ DOCUMENTS = pa.schema(
         pa.field("text_digest", pa.binary(16), nullable=False),
         pa.field("origin", _origin, nullable=False),
         pa.field("meta", pa.string()),
+        pa.field("text_kind", pa.dictionary(pa.int32(), pa.string())),
     ]
 )
+"""`meta` is JSON with the format and the URL where they are known; `text_kind` is one of `tasks.clean.presets.KINDS`,
+null before clean."""
 
 LEDGER = pa.schema(
     [

@@ -2,7 +2,7 @@
 
 A chain of small named edits (mojibake, NFC, control characters, HTML and leftover markup to text, emoji to words,
 personal data, repeated lines) and of small named rules with the limits of their papers. A preset names those that a
-source goes through. Part i of the input becomes part i of the output.
+document goes through; by default its kind of text does (`kinds.py`). Part i of the input becomes part i of the output.
 
 To add a rule:
 1. Write its measure in `filters/heuristics.py` (batch -> a value for each document) and add it to `RULES` there.

@@ -19,6 +19,7 @@ from tasks.clean.edits.emoji import ANYWHERE, ISOLATED_EMOTICONS, STICKERS
 from tasks.clean.filters.language import identify_languages, language_model
 from tasks.clean.kernels.emoticons import emoticon_tables, skippable_characters
 from tasks.clean.kernels.prefilter import ALL_FEATURES, LINE_FEATURES, scan_features, scan_line_features
+from tasks.clean.presets import KINDS
 
 _UNKNOWN = -1
 
@@ -146,11 +147,14 @@ class Texts:
 
 
 class BatchContext:
-    """Kinds, languages (ISO 639 codes or None), sources and domains of documents, and what emoji become."""
+    """Formats, languages (ISO 639 codes or None), sources and domains of documents, and what emoji become.
+
+    `text_kinds` are filled in where kinds are recognised: indices into `presets.KINDS` (int8), -1 before.
+    """
 
     def __init__(
         self,
-        kinds: Sequence[str],
+        formats: Sequence[str],
         languages: Sequence[str | None],
         sources: Sequence[str],
         domains: Sequence[str],
@@ -158,33 +162,45 @@ class BatchContext:
         *,
         identify_unknown: bool = True,
     ) -> None:
-        self.kinds = kinds
+        self.formats = formats
+        self.text_kinds = np.full(len(formats), _UNKNOWN, np.int8)
         self.given = languages
         self._sources = sources
         self._domains = domains
         self._emoji = emoji
         self._may_identify = identify_unknown
         self._is_unknown = np.array([language is None for language in languages], np.bool_)
-        self._is_code = np.array([kind == CODE for kind in kinds], np.bool_)
-        self._found = np.full(len(kinds), _UNKNOWN, np.int64)
-        self._confidences = np.full(len(kinds), np.nan)
-        self._identified_bounds = np.full((2, len(kinds)), _UNKNOWN, np.int64)
+        self._is_code = np.array([format == CODE for format in formats], np.bool_)
+        self._found = np.full(len(formats), _UNKNOWN, np.int64)
+        self._confidences = np.full(len(formats), np.nan)
+        self._identified_bounds = np.full((2, len(formats)), _UNKNOWN, np.int64)
 
     @staticmethod
     def of(context: DocumentContext, *, identify_unknown: bool = False) -> "BatchContext":
         """Return the context of one document."""
-        return BatchContext(
-            [context.kind],
+        contexts = BatchContext(
+            [context.format],
             [context.language],
             [context.source],
             [context.domain],
             context.emoji,
             identify_unknown=identify_unknown,
         )
+        if context.text_kind:
+            contexts.text_kinds[0] = KINDS.index(context.text_kind)
+        return contexts
 
     def at(self, row: int) -> DocumentContext:
         """Return the context of a document, with its language where it was given or is identified by now."""
-        return DocumentContext(self.kinds[row], self.language(row), self._emoji, self._sources[row], self._domains[row])
+        kind = int(self.text_kinds[row])
+        return DocumentContext(
+            self.formats[row],
+            self.language(row),
+            self._emoji,
+            self._sources[row],
+            self._domains[row],
+            "" if kind == _UNKNOWN else KINDS[kind],
+        )
 
     def language(self, row: int) -> str | None:
         """Return the language of a document, where it was given or is identified by now."""
@@ -220,14 +236,14 @@ class BatchContext:
 
 @dataclass(frozen=True)
 class DocumentBatch:
-    """Documents from row `first` of the part on, with source, kind, domain and size in bytes of each."""
+    """Documents from row `first` of the part on, with source, format, domain and size in bytes of each."""
 
     first: int
     rows: pa.RecordBatch
     texts: Texts
     contexts: BatchContext
     sources: list[str]
-    kinds: list[str]
+    formats: list[str]
     domains: list[str]
     sizes: np.ndarray
 
@@ -251,19 +267,19 @@ def iter_batches(documents: pa.Table, emoji: str) -> Iterator[DocumentBatch]:
             else [_format_and_domain(None)] * len(metas)
         )
         weights = np.diff(bounds)
-        weights[[kind == "html" for kind, _ in known]] //= HTML_BYTES_PER_TEXT_BYTE
+        weights[[format == "html" for format, _ in known]] //= HTML_BYTES_PER_TEXT_BYTE
         ends = np.cumsum(weights)
         begin = 0
         while begin < len(record_batch):
             limit = ends[begin] - weights[begin] + BATCH_BYTES
             end = max(begin + 1, int(np.searchsorted(ends, limit, "right")))
             rows = record_batch.slice(begin, end - begin)
-            kinds, domains = map(list, zip(*known[begin:end], strict=True))
+            formats, domains = map(list, zip(*known[begin:end], strict=True))
             sources = _values(rows.column("source"))
-            contexts = BatchContext(kinds, _values(rows.column("lang")), sources, domains, emoji)
+            contexts = BatchContext(formats, _values(rows.column("lang")), sources, domains, emoji)
             text_bounds = bounds[begin : end + 1]
             texts = Texts(data, text_bounds)
-            yield DocumentBatch(first, rows, texts, contexts, sources, kinds, domains, np.diff(text_bounds))
+            yield DocumentBatch(first, rows, texts, contexts, sources, formats, domains, np.diff(text_bounds))
             first += len(rows)
             begin = end
 

@@ -26,7 +26,20 @@ from tasks.clean.filters.word_lists import WordList, word_list_rule
 from tasks.clean.kernels.measurements import Measurements
 from tasks.clean.kernels.prefilter import ALL_FEATURES, BLANK_TEXT
 from tasks.clean.kernels.repetition import Slots
-from tasks.clean.presets import EDIT_LIMITS, EDITS, EMPTY, HTML_NO_TEXT, LANGUAGE, LIMITS, PICTURES, PRESETS, SPELLING
+from tasks.clean.kinds import recognise_kinds
+from tasks.clean.presets import (
+    EDIT_LIMITS,
+    EDITS,
+    EMPTY,
+    HTML_NO_TEXT,
+    KINDS,
+    LANGUAGE,
+    LIMITS,
+    PICTURES,
+    PRESETS,
+    SPELLING,
+)
+from tasks.clean.structure import Structure
 
 
 class UserFunction(Protocol):
@@ -99,10 +112,17 @@ class Chain:
             texts.raw(0), tuple(verdicts.edits.get(0, ())), verdicts.dropped(0), contexts.identified_language(0)
         )
 
-    def clean_many(self, texts: Texts, contexts: BatchContext, rows: np.ndarray, verdicts: Verdicts) -> None:
+    def clean_many(
+        self,
+        texts: Texts,
+        contexts: BatchContext,
+        rows: np.ndarray,
+        verdicts: Verdicts,
+        structure: Structure | None = None,
+    ) -> None:
         """Apply all edits to the documents of `rows`, then all rules until one fails.
 
-        Changes `texts`, `contexts` and `verdicts` in place.
+        Changes `texts`, `contexts` and `verdicts` in place. `structure` spares counting texts that edits leave alone.
         """
         texts.wanted_features = ALL_FEATURES
         if self.reads_html:
@@ -125,7 +145,7 @@ class Chain:
             rows = self._filter_languages(texts, contexts, rows, verdicts)
         wanted = np.zeros(len(texts), np.bool_)
         wanted[rows] = True
-        measurements = Measurements(texts, contexts, wanted, self.slots)
+        measurements = Measurements(texts, contexts, wanted, self.slots, structure)
         for rule, limit in self.rules:
             failures = rule.failures(measurements, limit)
             if len(failures.rows):
@@ -146,7 +166,7 @@ class Chain:
 
     def _extract_pages(self, texts: Texts, contexts: BatchContext, rows: np.ndarray, verdicts: Verdicts) -> np.ndarray:
         """Extract the text of HTML pages, or drop them; returns the rows that are left."""
-        pages = [row for row in rows.tolist() if contexts.kinds[row] == "html"]
+        pages = [row for row in rows.tolist() if contexts.formats[row] == "html"]
         if not pages:
             return rows
         alt_texts = next((edit for edit in self.edits if edit.name == "alt_texts"), None)
@@ -180,12 +200,44 @@ class Chain:
 def clean_batch(
     batch: DocumentBatch, rows: np.ndarray, config: CleanConfig, chains: Mapping[str, Chain], verdicts: Verdicts
 ) -> None:
-    """Clean the documents of `rows`, each by the chain of its preset."""
+    """Recognise the kinds of the documents of `rows`, and clean each by the chain of its preset."""
+    structure = recognise_batch(batch, rows, config)
     rows_of_preset: dict[str, list[int]] = {}
+    presets: dict[tuple[str, str, int], str] = {}
+    kinds = batch.contexts.text_kinds.tolist()
     for row in rows.tolist():
-        rows_of_preset.setdefault(config.preset_of(batch.sources[row], batch.kinds[row]), []).append(row)
+        known = batch.sources[row], batch.formats[row], kinds[row]
+        if known not in presets:
+            presets[known] = preset_of(batch, row, config)
+        rows_of_preset.setdefault(presets[known], []).append(row)
     for preset, chosen in rows_of_preset.items():
-        chains[preset].clean_many(batch.texts, batch.contexts, np.array(chosen, np.int64), verdicts)
+        chains[preset].clean_many(batch.texts, batch.contexts, np.array(chosen, np.int64), verdicts, structure)
+
+
+def recognise_batch(batch: DocumentBatch, rows: np.ndarray, config: CleanConfig) -> Structure:
+    """Fill in the kinds of the documents of `rows`, as their sources set them or as their structure shows."""
+    kinds = batch.contexts.text_kinds
+    given = {pair: config.kind_of(*pair) for pair in set(zip(batch.sources, batch.formats, strict=True))}
+    if any(given.values()):
+        for row in rows.tolist():
+            kind = given[batch.sources[row], batch.formats[row]]
+            kinds[row] = -1 if kind is None else KINDS.index(kind)
+    wanted = np.zeros(len(batch), np.bool_)
+    wanted[rows[kinds[rows] < 0]] = True
+    structure = Structure(batch.texts).scan(wanted)
+    if wanted.any():
+        kinds[wanted] = recognise_kinds(structure, batch.formats)[wanted]
+    return structure
+
+
+def preset_of(batch: DocumentBatch, row: int, config: CleanConfig) -> str:
+    """Return the name of the preset of a document whose kind is known."""
+    return config.preset_of(batch.sources[row], batch.formats[row], KINDS[batch.contexts.text_kinds[row]])
+
+
+def make_chains(config: CleanConfig, resources: UserResources | None = None) -> dict[str, Chain]:
+    """Return the chain of each preset."""
+    return {name: Chain.of(config, name, resources) for name in PRESETS}
 
 
 def _edit(name: str, limits: Mapping[str, float], resources: UserResources) -> Edit:

@@ -6,11 +6,24 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from model.config import EXPERT, RUNTIME, Reach
+from tasks.clean.document import CODE
 from tasks.clean.presets import EDIT_LIMITS, EDITS, LIMITS
 from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
 
-PresetName = Literal["gopher", "c4", "fineweb", "code", "minimal"]
+PresetName = Literal["auto", "gopher", "c4", "fineweb", "code", "minimal"]
+KindName = Literal[
+    "prose",
+    "documentation",
+    "code",
+    "chat",
+    "question_answer",
+    "verse",
+    "table",
+    "maths",
+    "web_page",
+    "markup",
+]
 
 
 class DenyConfig(StrictConfig):
@@ -94,11 +107,16 @@ class QualityConfig(StrictConfig):
 class CleanConfig(StrictConfig):
     """Presets, limits and switches of the chain."""
 
-    preset: PresetName = "gopher"
-    """Edits and rules for documents that are not code: `gopher`, `c4`, `fineweb`, `minimal` (repair only) or `code`."""
+    preset: PresetName = "auto"
+    """Edits and rules: `auto` for those of each document's kind, or one of `gopher`, `c4`, `fineweb`, `minimal` (repair
+    only) and `code` for all documents that are not of the format code."""
 
     presets: Annotated[dict[str, PresetName], EXPERT] = Field(default_factory=dict)
     """Source name -> preset, for sources that need another one; documents of the format code use `code` by default."""
+
+    kinds: dict[str, KindName] = Field(default_factory=dict)
+    """Source name -> kind of its texts, where it should not be recognised: `prose`, `documentation`, `code`, `chat`,
+    `question_answer`, `verse`, `table`, `maths`, `web_page` or `markup`."""
 
     edits: Annotated[tuple[str, ...] | None, EXPERT] = None
     """Edits in the order in which they run, instead of those of the presets (`[]` for none); null for the presets'.
@@ -179,9 +197,15 @@ class CleanConfig(StrictConfig):
             raise ValueError("two word lists have the same name; every list needs its own")
         return self
 
-    def preset_of(self, source: str, kind: str) -> PresetName:
-        """Return the preset for a document of `source` whose format is `kind` (text, markdown, html, code)."""
-        return self.presets.get(source) or ("code" if kind == "code" else self.preset)
+    def kind_of(self, source: str, format: str) -> KindName | None:
+        """Return the kind of a document's text where its source or its format decides it."""
+        return self.kinds.get(source) or ("code" if format == CODE else "web_page" if format == "html" else None)
+
+    def preset_of(self, source: str, format: str, kind: str) -> str:
+        """Return the preset for a document of a source, format (text, markdown, html, code) and kind; a kind has its
+        own."""
+        chosen = self.presets.get(source) or ("code" if format == CODE else self.preset)
+        return kind if chosen == "auto" else chosen
 
 
 def _check_name(what: str, name: str, known: Iterable[str]) -> None:

@@ -13,15 +13,17 @@ _STAYS = -1
 class DocumentContext:
     """What is known of a document besides its text.
 
-    `kind` is text, markdown, html or code; `language` an ISO 639 code or None; `emoji` is `name` or `drop`; `source`
-    the name of the source; `domain` the host of the document's URL, "" where it has none.
+    `format` is text, markdown, html or code; `language` an ISO 639 code or None; `emoji` is `name` or `drop`; `source`
+    the name of the source; `domain` the host of the document's URL, "" where it has none; `text_kind` is one of
+    `presets.KINDS`, "" where no kind was recognised.
     """
 
-    kind: str = "text"
+    format: str = "text"
     language: str | None = None
     emoji: str = "name"
     source: str = ""
     domain: str = ""
+    text_kind: str = ""
 
 
 @dataclass(frozen=True)

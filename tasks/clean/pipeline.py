@@ -11,11 +11,11 @@ from tasks.artifacts.map_parts import PartResult, map_parts
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.clean.batch import DocumentBatch, iter_batches
-from tasks.clean.chain import Chain, UserResources, clean_batch
+from tasks.clean.chain import UserResources, clean_batch, make_chains
 from tasks.clean.config import CleanConfig
 from tasks.clean.document import Verdicts
 from tasks.clean.filters.quality import QualityModel, train_quality
-from tasks.clean.presets import PRESETS, QUALITY
+from tasks.clean.presets import QUALITY
 from tasks.clean.results import PartTables
 from tasks.common.work import Executor
 
@@ -50,7 +50,7 @@ def clean_part(
     """Return the documents of one part (DOCUMENTS schema) that no rule drops, edited, with their ledger rows."""
     del index
     resources = resources or UserResources()
-    chains = {name: Chain.of(config, name, resources) for name in PRESETS}
+    chains = make_chains(config, resources)
     tables = PartTables(documents)
     for batch in iter_batches(documents, config.emoji):
         verdicts = Verdicts(len(batch))

@@ -19,6 +19,20 @@ DENIED = ("deny_id", "deny_hash", "deny_domain")
 LANGUAGE = "language"
 """Dropped: in none of the languages that the recipe lists. Without such a list nothing is dropped."""
 
+KINDS = (
+    "prose",
+    "documentation",
+    "code",
+    "chat",
+    "question_answer",
+    "verse",
+    "table",
+    "maths",
+    "web_page",
+    "markup",
+)
+"""Kinds of text, each with edits and rules of its own in the preset `auto`."""
+
 QUALITY = "quality"
 """Dropped: too unlike the good sources of the recipe, by the classifier and GPT-3's rule, which are applied last."""
 
@@ -102,6 +116,27 @@ LIMITS: dict[str, float] = {
     "code_mean_line": 100,
     "code_longest_line": 1000,
     "code_alphanumeric": 0.25,
+    # Presets by kind. A limit lies where labelled documents (benchmarks/labels) beyond it are bad and hardly one is
+    # good; comments name what is close to it.
+    "kind_words": 7,  # a message or a verse of two clauses
+    "kind_table_words": 22,  # a command sheet with two entries
+    "kind_page_words": 30,  # the entry of one function in a reference has 32
+    "kind_web_words": 50,  # as Gopher's
+    "kind_open_end": 4,  # lines; a title and a sentence or two that announce what is missing
+    "kind_unfinished_words": 12,  # titles and reactions have fewer, and no full stop
+    "kind_letters": 0.5,  # prose has 0.75 and more, a page full of links 0.6
+    "kind_digits": 0.35,  # a table of dates has 0.25
+    "kind_links": 0.5,  # a page of references with a sentence each has 0.4
+    "kind_table_links": 0.78,  # a table of functions that are links has 0.77
+    "kind_data": 0.3,  # logs and signatures of functions have a tenth
+    "kind_content": 0.25,  # a reference of short lines has 0.25, menus and titles have 0
+    "kind_placeholders": 0.1,  # articles with a rare word replaced now and then have 0.05
+    "kind_checkboxes": 0.2,
+    "kind_empty_headings": 0.2,  # titles of parts above titles of chapters are 0.1
+    "kind_handles": 0.25,  # a message to one or two persons
+    "kind_boilerplate": 600,  # words; longer texts quote a licence or a notice
+    "kind_repeated_lines": 0.5,  # refrains and forms repeat a third
+    "kind_repeated_words": 0.3,  # twice Gopher's 0.15: terms and phrases of a manual repeat
 }
 
 
@@ -116,6 +151,11 @@ class Preset:
 _REPAIR = frozenset({"html_to_text", "mojibake", "entities", "nfc", "control_characters"})
 _PERSONAL = frozenset({"email", "ip_address", "phone", "payment_card"})
 _PROSE = _REPAIR | _PERSONAL | PICTURES | {"alt_texts", "markup", "repeated_lines"}
+_STRUCTURED = _PROSE - {"repeated_lines"}
+_COMMON = frozenset({"kind_data", "kind_placeholders", "kind_checkboxes", "kind_empty_headings", "kind_repeated_lines"})
+_TEXT = _COMMON | {"kind_letters", "kind_digits", "kind_links", "kind_content", "kind_open_end"}
+_MESSAGES = _TEXT | {"kind_words", "kind_handles"}
+_PAGES = _TEXT | {"kind_page_words", "kind_boilerplate"}
 _GOPHER = frozenset(name for name in LIMITS if name.startswith("gopher_"))
 _C4_EDITS = frozenset(name for name in EDITS if name.startswith("c4_"))
 _C4_RULES = frozenset({"c4_sentences", "c4_lorem_ipsum"})
@@ -133,7 +173,26 @@ PRESETS = {
     ),
     "code": Preset(
         frozenset({"html_to_text", "control_characters", "email"}),
-        frozenset(name for name in LIMITS if name.startswith("code_")),
+        frozenset(name for name in LIMITS if name.startswith("code_")) | {"kind_digits", "kind_data"},
     ),
     "minimal": Preset(_REPAIR, frozenset()),
+    # The preset `auto` has one for each kind; `code` is above.
+    "prose": Preset(_PROSE, _MESSAGES | {"kind_unfinished_words", "kind_repeated_words"}),
+    "chat": Preset(_PROSE, _MESSAGES - {"kind_content"} | {"kind_unfinished_words"}),
+    "question_answer": Preset(_STRUCTURED, _MESSAGES | {"kind_boilerplate"}),
+    "documentation": Preset(_STRUCTURED, _PAGES),
+    "web_page": Preset(_PROSE, _PAGES | {"kind_repeated_words", "kind_web_words"}),
+    "markup": Preset(_STRUCTURED, _PAGES | {"kind_repeated_words"}),
+    "table": Preset(
+        _REPAIR | _PERSONAL,
+        _COMMON - {"kind_data"} | {"kind_table_words", "kind_digits", "kind_table_links", "kind_boilerplate"},
+    ),
+    "maths": Preset(
+        _REPAIR | _PERSONAL | {"alt_texts", "markup"},
+        _COMMON | {"kind_words", "kind_links", "kind_digits", "kind_content"},
+    ),
+    "verse": Preset(
+        _STRUCTURED,
+        frozenset({"kind_words", "kind_letters", "kind_links", "kind_data", "kind_placeholders"}),
+    ),
 }

@@ -12,9 +12,12 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.schema import DOCUMENTS, LEDGER
 from tasks.clean.batch import DocumentBatch, Texts
 from tasks.clean.document import Verdicts
-from tasks.clean.presets import LIMITS
+from tasks.clean.presets import KINDS, LIMITS
 
 LANGUAGES = "languages"
+BYTES_READ, BYTES_KEPT, BYTES_DROPPED = "kind_bytes_read", "kind_bytes_kept", "kind_bytes_dropped"
+"""Facts of the report, each kind -> bytes: of all documents, of kept ones after edits, of dropped ones as read."""
+
 
 MIN_LANGUAGE_CONFIDENCE = LIMITS["language_confidence"]
 """Confidence from which an identified language is written into the document's `lang`."""
@@ -31,6 +34,7 @@ class PartTables:
         self._text_size = 0
         self._sizes: list[np.ndarray] = []
         self._languages: list[str | None] = []
+        self._kinds: list[np.ndarray] = []
         self._digests: dict[int, bytes] = {}
         self._ledger: list[pa.RecordBatch] = []
 
@@ -43,8 +47,10 @@ class PartTables:
         self._keep_texts(texts, kept)
         self._sizes.append(sizes[kept])
         self._languages += [_known_language(batch, row) for row in kept.tolist()]
+        self._kinds.append(batch.contexts.text_kinds[kept])
         self._digests.update((batch.first + row, digest) for row, digest in digests.items())
         self._count(batch, verdicts, sizes)
+        self._count_kinds(batch, verdicts, sizes)
         self._write_ledger(batch, verdicts, sizes)
 
     def result(self) -> PartResult:
@@ -84,6 +90,19 @@ class PartTables:
                 if kept[row]:
                     counts.edited.update(edits)
 
+    def _count_kinds(self, batch: DocumentBatch, verdicts: Verdicts, sizes: np.ndarray) -> None:
+        """Add the bytes of each kind to the facts; documents that a deny-list drops have none."""
+        kinds, is_kept = batch.contexts.text_kinds, verdicts.is_kept
+        for fact, chosen, size in (
+            (BYTES_READ, kinds >= 0, batch.sizes),
+            (BYTES_KEPT, is_kept, sizes),
+            (BYTES_DROPPED, ~is_kept & (kinds >= 0), batch.sizes),
+        ):
+            counted = self._report.facts.setdefault(fact, {})
+            for kind in np.unique(kinds[chosen]).tolist():
+                name = KINDS[kind]
+                counted[name] = counted.get(name, 0) + int(size[chosen & (kinds == kind)].sum())
+
     def _write_ledger(self, batch: DocumentBatch, verdicts: Verdicts, sizes: np.ndarray) -> None:
         is_drop = ~verdicts.is_kept
         is_row = is_drop.copy()
@@ -114,7 +133,7 @@ class PartTables:
 
     def _kept_documents(self) -> pa.Table:
         kept = pa.array(np.concatenate([np.zeros(0, np.int64), *self._kept]))
-        others = self._documents.drop_columns(["text", "lang"]).take(kept)
+        others = self._documents.drop_columns(["text", "lang", "text_kind"]).take(kept)
         digests = others.column("text_digest")
         if self._digests:
             digests = pa.array(
@@ -124,10 +143,12 @@ class PartTables:
                 ],
                 DOCUMENTS.field("text_digest").type,
             )
+        kinds = np.concatenate([np.zeros(0, np.int32), *self._kinds])
         columns = {
             **{name: others.column(name) for name in others.column_names},
             "text": self._text_column(),
             "text_digest": digests,
+            "text_kind": pa.DictionaryArray.from_arrays(pa.array(kinds, pa.int32(), mask=kinds < 0), list(KINDS)),
             "lang": pa.array(self._languages, pa.string()).dictionary_encode().cast(DOCUMENTS.field("lang").type),
         }
         return pa.Table.from_arrays([columns[name] for name in DOCUMENTS.names], schema=DOCUMENTS)

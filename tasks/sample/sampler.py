@@ -139,6 +139,7 @@ class _Documents:
             pa.array(self.digests, pa.binary(16)),
             origin,
             pa.array(self.metas, pa.string()),
+            pa.nulls(len(self.doc_ids), DOCUMENTS.field("text_kind").type),
         ]
         return pa.Table.from_arrays(columns, schema=DOCUMENTS)
 

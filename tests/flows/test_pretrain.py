@@ -170,7 +170,7 @@ def test_a_run_stands_among_the_bases(recipe: Path, root: Path, first: dict[str,
 def test_why_tells_a_dropped_a_duplicate_a_cut_and_a_trained_document(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
-    assert why(artifacts, root, first, "short.txt")["fate"] == "dropped in clean by rule `gopher_words_min`"
+    assert why(artifacts, root, first, "short.txt")["fate"] == "dropped in clean by rule `kind_words`"
 
     twins = [why(artifacts, root, first, "original.txt"), why(artifacts, root, first, "twin.txt")]
     (dropped,) = [life for life in twins if life["fate"] == "dropped in dedup by rule `exact_duplicate`"]
@@ -324,7 +324,7 @@ def test_text_of_which_nothing_is_left_is_told_by_the_stage_that_dropped_it(tmp_
     )
     done = bessemer("run", recipe, "--root", tmp_path / "root", check=False)
     assert done.returncode == 4, done.stderr
-    assert "clean: all 5 documents would be dropped, most by `gopher_words_min` (5)" in done.stderr
+    assert "clean: all 5 documents would be dropped, most by `kind_words` (5)" in done.stderr
 
 
 def test_an_interrupted_run_says_so_and_the_next_one_goes_on(foundry: Path, tmp_path: Path) -> None:

@@ -103,9 +103,9 @@ _EXTRACTORS: dict[str, Callable[[str], str | None]] = {
 
 def images_to_alt_texts(text: str, context: DocumentContext) -> str:
     """Replace images of Markdown, and pictograms of HTML, by their alternative text."""
-    if context.kind == "markdown":
+    if context.format == "markdown":
         return replace_matches(_IMAGE, _IMAGE_BEGINNINGS, _markdown_image, text)
-    return replace_matches(_IMG_ELEMENT, _IMG_BEGINNINGS, _html_pictogram, text) if context.kind == "html" else text
+    return replace_matches(_IMG_ELEMENT, _IMG_BEGINNINGS, _html_pictogram, text) if context.format == "html" else text
 
 
 def _markdown_image(match: re.Match[str]) -> str:
@@ -130,7 +130,7 @@ def _alternative(element: str) -> str:
 
 def remove_markup(text: str, context: DocumentContext) -> str:
     """Remove badges, HTML comments and tags from Markdown, and decode entities."""
-    if context.kind != "markdown" or not _MAY_BE_MARKUP.search(text):
+    if context.format != "markdown" or not _MAY_BE_MARKUP.search(text):
         return text
     without = replace_matches(_MARKUP, _MARKUP_BEGINNINGS, _replacement, text)
     return text if without == text else _BLANK_LINES.sub("\n\n", without)

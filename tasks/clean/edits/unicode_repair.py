@@ -109,7 +109,7 @@ def _broken_lines(raw: np.ndarray) -> list[int]:
 
 def undo_entities(text: str, context: DocumentContext) -> str:
     """Decode entities (`caf&eacute;` becomes `café`) in plain text that has no sign of being markup (no `<`)."""
-    if "&" not in text or "<" in text or context.kind == "markdown":
+    if "&" not in text or "<" in text or context.format == "markdown":
         return text
     return ftfy.fixes.unescape_html(text)
 

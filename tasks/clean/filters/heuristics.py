@@ -19,6 +19,7 @@ import re
 import numpy as np
 import regex
 
+from tasks.clean.filters.kind_rules import KIND_RULES
 from tasks.clean.filters.rule import CountedRule, Rule, TextStatistics
 from tasks.clean.kernels import counting
 from tasks.clean.kernels.measurements import Measurements, share
@@ -211,6 +212,7 @@ RULES: dict[str, Rule | CountedRule] = {
         Rule("code_mean_line", mean_line),
         Rule("code_longest_line", longest_line),
         Rule("code_alphanumeric", alphanumeric_share, at_least=True),
+        *KIND_RULES,
     )
 }
 """Name -> rule; `presets.LIMITS` holds their limits and the order in which they run."""

@@ -23,7 +23,7 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables import read_table, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.clean.batch import iter_batches
-from tasks.clean.chain import Chain, UserResources, clean_batch
+from tasks.clean.chain import UserResources, clean_batch, make_chains
 from tasks.clean.config import CleanConfig, QualityConfig
 from tasks.clean.document import Dropped, Verdicts
 from tasks.clean.filters.quality_features import (
@@ -35,7 +35,7 @@ from tasks.clean.filters.quality_features import (
     train_weights,
 )
 from tasks.clean.kernels.characters import character_flags
-from tasks.clean.presets import PRESETS, QUALITY
+from tasks.clean.presets import QUALITY
 from tasks.common.numeric import seed64, unit_interval
 
 BIAS = -1
@@ -146,7 +146,7 @@ def training_texts(
     """
     limits = _draw_limits(documents, chosen)
     seed = seed64(chosen.seed, "clean", "quality sample")
-    chains = {name: Chain.of(config, name, resources) for name in PRESETS}
+    chains = make_chains(config, resources)
     sources: list[str] = []
     texts: list[np.ndarray] = []
     files = documents.files("documents")

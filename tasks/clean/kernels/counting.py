@@ -83,7 +83,7 @@ def count_texts(data, begins, ends, wanted, table, stop_keys, stop_words, longes
 
     The rows of `hashes` and `lengths` hold the units, lines and paragraphs of all texts, those of a text from
     `firsts[row, text]` on. A line counts without the whitespace around it, a blank one not at all; paragraphs are
-    separated by blank lines.
+    separated by blank lines. Dashes of dialogue (`—`, `–`, `--`) are no bullets.
     """
     units = lines = paragraphs = 0
     for text in range(len(begins)):
@@ -117,7 +117,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
     first_flags = last_flags = np.int64(0)
     dots = last_dots = 0
     last_codepoint = np.int64(0)
-    may_end_sentence = False
+    may_end_sentence = is_dash = False
     position = begin
     while position <= end:
         if position < end:
@@ -180,6 +180,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
             if not is_whitespace and not in_line:
                 in_line = True
                 first_flags = flags
+                is_dash = False
         else:
             # Sentences
             if flags & FULL_STOP:
@@ -212,7 +213,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
                     line += 1
                     line_characters += line_length_saved
                     short_lines += line_width_saved <= SHORT_LINE
-                    bullet_lines += first_flags & BULLET != 0
+                    bullet_lines += first_flags & BULLET != 0 and not is_dash
                     finished_lines += last_flags & LINE_END != 0
                     ellipsis_lines += last_dots >= 3 or last_codepoint == _HORIZONTAL_ELLIPSIS
                 if paragraph_length_saved and (not line_length_saved or position == end):
@@ -228,6 +229,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
             elif not is_whitespace and not in_line:
                 in_line = True
                 first_flags = flags
+                is_dash = codepoint == 45 and following < end and data[following] == 45
         if is_whitespace or is_outside:
             if codepoint != 10 and in_line:
                 line_state = (line_state ^ np.uint64(codepoint)) * HASH_MULTIPLIER

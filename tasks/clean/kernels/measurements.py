@@ -15,6 +15,8 @@ from tasks.clean.kernels import counting, repetition
 from tasks.clean.kernels.characters import character_flags, words_of_units
 from tasks.clean.kernels.counting import stop_words
 from tasks.clean.kernels.repetition import Slots
+from tasks.clean.kernels.structure_counts import HASHED_LINES
+from tasks.clean.structure import Structure
 
 _PAIR, _FIVE = 2, 5
 _UNITS_PER_WORD_OF_A_GRAM = 2
@@ -31,11 +33,19 @@ class Measurements:
     Rules take documents that they drop out of `wanted`, so that nothing more is measured of them.
     """
 
-    def __init__(self, texts: Texts, contexts: BatchContext, wanted: np.ndarray, slots: Slots | None = None) -> None:
+    def __init__(
+        self,
+        texts: Texts,
+        contexts: BatchContext,
+        wanted: np.ndarray,
+        slots: Slots | None = None,
+        structure: Structure | None = None,
+    ) -> None:
         self.texts = texts
         self.contexts = contexts
         self.wanted = wanted
         self._slots = slots or Slots()
+        self._structure = structure
         self._fives = np.full(len(texts), np.nan)
 
     @functools.cached_property
@@ -107,6 +117,24 @@ class Measurements:
     def max_stop_words_seen(self) -> np.ndarray:
         """Return the largest `stop_words_seen` over all languages."""
         return stop_words().max_seen(self._counted[1])
+
+    @functools.cached_property
+    def structure(self) -> Structure:
+        """Return the counts of what the lines are."""
+        return (self._structure or Structure(self.texts)).scan(self.wanted)
+
+    @functools.cached_property
+    def repeated_text_lines(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (lines, characters) of text that repeat an earlier line, outside code, tables, headings and lists."""
+        structure = self.structure
+        repeated, characters = self._zeros(), self._zeros()
+        count = structure.lines(*HASHED_LINES)
+        self._slots.ensure_capacity(int(count.max(initial=0)))
+        self._slots.stamp = repetition.repeated_blocks(
+            structure.hashes, structure.lengths, structure.firsts, count, self.wanted, self._slots.table,
+            self._slots.stamp, repeated, characters,
+        )  # fmt: skip
+        return repeated, characters
 
     @functools.cached_property
     def repeated_lines(self) -> tuple[np.ndarray, np.ndarray]:

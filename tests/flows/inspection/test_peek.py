@@ -54,7 +54,7 @@ def artifacts(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 def test_a_dropped_document_comes_with_rule_value_and_limit(artifacts: dict[str, Artifact]):
     (view,) = [view for view in peek(artifacts, "clean", ALL) if view["path"] == "short.txt"]
-    assert view["title"].startswith("dropped by gopher_words_min, 2 against 50")
+    assert view["title"].startswith("dropped by kind_words, 2 against 7")
     assert view["segments"] == [(REMOVED, "Too short.\n")]
 
 
@@ -198,7 +198,7 @@ def test_source_and_rule_narrow_the_choice(artifacts: dict[str, Artifact]):
 
 
 def test_a_rule_that_nobody_knows_is_answered_with_those_that_did_something(artifacts: dict[str, Artifact]):
-    with pytest.raises(InputError, match=r"for rule emojis; rules and edits .*gopher_words_min \(1\)"):
+    with pytest.raises(InputError, match=r"for rule emojis; rules and edits .*kind_words \(1\)"):
         peek(artifacts, "clean", Selection(5, 1, rule="emojis"))
 
 
@@ -242,9 +242,7 @@ def test_edits_that_cannot_be_run_again_are_shown_together(tmp_path: Path):
 
 def test_the_command_works_in_a_pipe(artifacts: dict[str, Artifact]):
     root = artifacts["sample"].path.parents[2]
-    shown = CliRunner().invoke(
-        app, ["data", "peek", "clean", "--root", str(root), "-n", "99", "--rule", "gopher_words_min"]
-    )
+    shown = CliRunner().invoke(app, ["data", "peek", "clean", "--root", str(root), "-n", "99", "--rule", "kind_words"])
     assert shown.exit_code == 0, shown.output
     assert "[-Too short.\n-]" in shown.output
     assert "\x1b" not in shown.output

@@ -86,7 +86,7 @@ def test_kept_edited_and_dropped_documents_have_their_ledger_rows():
         ("s", "text", PROSE + " Write to jo@mill.org\u200b!"),
         ("s", "text", "x"),
     )
-    result = clean_part(CleanConfig(), documents(untouched, edited, short), 0)
+    result = clean_part(CleanConfig(preset="gopher"), documents(untouched, edited, short), 0)
     out = result.tables["documents"]
     assert out.schema.equals(DOCUMENTS)
     assert out.column("text").to_pylist() == [PROSE, PROSE + " Write to <email>!"]
@@ -170,8 +170,8 @@ def test_a_wiped_out_source_stops_the_stage(tmp_path):
     artifact = parent(tmp_path / "root", documents(*(("tweets", "text", "short") for _ in range(120))))
     context = RunContext(tmp_path / "root", "r")
     with pytest.raises(GuardError, match=r"tweets.*gopher_words_min"):
-        build_clean(context, artifact, CleanConfig())
-    allowed = CleanConfig(wipe_out_overrides={"tweets": 1.0})
+        build_clean(context, artifact, CleanConfig(preset="gopher"))
+    allowed = CleanConfig(preset="gopher", wipe_out_overrides={"tweets": 1.0})
     assert build_clean(context, artifact, allowed).report.source("tweets").dropped == {"gopher_words_min": 120}
 
 

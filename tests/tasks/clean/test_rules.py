@@ -136,7 +136,7 @@ def test_limits_are_those_of_the_papers():
     assert LIMITS["gopher_words_min"] == 50
     assert LIMITS["gopher_top_4_gram"] == 0.16
     assert [LIMITS[f"gopher_duplicate_{n}_grams"] for n in range(5, 11)] == [0.15, 0.14, 0.13, 0.12, 0.11, 0.1]
-    assert all(re.fullmatch(r"(gopher|c4|fineweb|code|language)_[a-z0-9_]+", name) for name in LIMITS)
+    assert all(re.fullmatch(r"(gopher|c4|fineweb|code|language|kind)_[a-z0-9_]+", name) for name in LIMITS)
 
 
 def failing(name, text, limit):

@@ -67,6 +67,7 @@ def test_documents_carry_id_text_digest_origin_and_kind(tmp_path):
         "text_digest": blake3.blake3(b"<p>Hallo</p>").digest(length=16),
         "origin": {"path": "page.html", "record": 0, "byte": 0},
         "meta": '{"format":"html"}',
+        "text_kind": None,
     }
     assert plain["meta"] is None
     assert table(workspace, "documents").schema.equals(DOCUMENTS)

@@ -1,0 +1,369 @@
+"""What the bytes at the beginning and the end of a line, or at a position, are signs of: list items, addresses, tags.
+
+Kernels of `structure.scan_structure`.
+"""
+
+import numpy as np
+
+from tasks.common.kernels import kernel
+
+MAX_TAG_BYTES = 300
+MAX_SPEAKER_BYTES = 24
+MAX_ENTITY_BYTES = 64
+MAX_FRONT_BYTES = 4096
+
+SPACE, LETTER, CAPITAL, DIGIT, POINT, SIGN, TAIL, LEAD = range(8)
+_ASKING_WORDS = (
+    "q:", "q.", "q)", "q1", "q2", "a1", "a2", "a:", "question", "answer", "вопрос", "ответ", "domanda", "risposta",
+    "问", "答", "問",
+)  # fmt: skip
+
+
+def _byte_classes() -> np.ndarray:
+    """Return the class of each byte (uint8)."""
+    classes = np.full(256, SIGN, np.uint8)
+    classes[[9, 10, 11, 12, 13, 32]] = SPACE
+    classes[ord("a") : ord("z") + 1] = LETTER
+    classes[ord("A") : ord("Z") + 1] = CAPITAL
+    classes[ord("0") : ord("9") + 1] = DIGIT
+    classes[[ord(point) for point in ".,:;!?'\"()-"]] = POINT
+    classes[0x80:0xC0] = TAIL
+    classes[0xC0:] = LEAD
+    return classes
+
+
+CLASSES = _byte_classes()
+_TITLES = (
+    "faq", "frequently asked", "questions and answers", "section quiz", "quiz", "domande", "常见问题", "常見問題",
+    "问题与", "часто задаваем", "вопросы и",
+)  # fmt: skip
+_REFERENCES = (
+    "references", "see also", "external links", "further reading", "bibliography", "works cited", "bibliografia",
+    "collegamenti esterni", "voci correlate", "примечания", "литература", "ссылки", "см. также", "参考文献", "参考资料",
+    "外部链接", "参见", "notes =", "footnotes =", "contributors", "acknowledg",
+)  # fmt: skip
+_STATEMENT_WORDS = (
+    "def ", "class ", "import ", "from ", "return ", "if (", "for (", "while (", "} ", "pub ", "fn ", "let ", "const ",
+    "var ", "function ", "use ", "#include", "#define", "$ ", "// ", "/// ", "/*", "* @", "<?php", "async ", "impl ",
+    "struct ", "public ", "private ", "SELECT ", "INSERT ", "CREATE ", "echo ", "else", "try:", "export ", "#!",
+)  # fmt: skip
+
+
+def _joined(words: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bytes of all words in a row, and the bounds of the words in them."""
+    return (
+        np.frombuffer("".join(words).encode(), np.uint8).copy(),
+        np.cumsum([0, *(len(word.encode()) for word in words)]),
+    )
+
+
+_STATEMENTS, _STATEMENT_BOUNDS = _joined(_STATEMENT_WORDS)
+REFERENCES, REFERENCE_BOUNDS = _joined(_REFERENCES)
+ASKING, ASKING_BOUNDS = _joined(_ASKING_WORDS)
+TITLES, TITLE_BOUNDS = _joined(_TITLES)
+
+
+@kernel
+def starts(data, position, end, first, second, third):
+    return (
+        position + 2 < end and data[position] == first and data[position + 1] == second and data[position + 2] == third
+    )
+
+
+@kernel
+def is_address(data, position, end):
+    """Return whether `http://` or `https://` begins at a position."""
+    if position + 8 > end or data[position + 1] != 116 or data[position + 2] != 116 or data[position + 3] != 112:
+        return False
+    colon = position + 4 + (data[position + 4] == 115)
+    return data[colon] == 58 and data[colon + 1] == 47 and data[colon + 2] == 47
+
+
+@kernel
+def end_of_address(data, position, end):
+    while position < end and 32 < data[position] < 0x80:
+        byte = data[position]
+        if byte == 34 or byte == 41 or byte == 60 or byte == 62 or byte == 93 or byte == 96 or byte == 124:
+            break
+        position += 1
+    return position
+
+
+@kernel
+def end_of_target(data, position, end):
+    """Return where the target in parentheses ends that follows `]`, on the same line; the position where none does."""
+    begin = position
+    while position < end and data[position] != 10:
+        if data[position] == 41:
+            return position + 1
+        position += 1
+    return begin
+
+
+@kernel
+def end_of_tag(data, position, end):
+    """Return where a tag ends that begins with `<`, on the same line; the position where none does."""
+    begin = position
+    if position + 2 >= end:
+        return begin
+    following = data[position + 1]
+    if CLASSES[following] != LETTER and CLASSES[following] != CAPITAL and following != 47 and following != 33:
+        return begin
+    end = min(end, position + MAX_TAG_BYTES)
+    position += 1
+    while position < end and data[position] != 10 and data[position] != 60:
+        if data[position] == 62:
+            return position + 1
+        position += 1
+    return begin
+
+
+@kernel
+def end_of_template(data, position, end):
+    """Return where a template tag ends that begins with `{%`, on the same line; the position where none does."""
+    begin = position
+    while position + 1 < end and data[position] != 10:
+        if data[position] == 37 and data[position + 1] == 125:
+            return position + 2
+        position += 1
+    return begin
+
+
+@kernel
+def end_of_front_matter(data, begin, end):
+    """Return where front matter ends that begins with a line `---`; the beginning where there is none."""
+    if not _is_dashed(data, begin, end):
+        return begin
+    for position in range(begin + 4, min(end, begin + MAX_FRONT_BYTES)):
+        if data[position - 1] == 10 and _is_dashed(data, position, end):
+            return position + 3
+    return begin
+
+
+@kernel
+def _is_dashed(data, position, end):
+    return starts(data, position, end, 45, 45, 45) and (position + 3 == end or data[position + 3] <= 32)
+
+
+@kernel
+def ends_heading_mark(data, position, end, mark):
+    """Return whether one to six marks and a space begin at a position."""
+    begin = position
+    while position < end and data[position] == mark:
+        position += 1
+    return position - begin <= 6 and position < end and data[position] == 32
+
+
+@kernel
+def is_brace(byte):
+    return byte == 123 or byte == 125 or byte == 40 or byte == 41 or byte == 91 or byte == 93
+
+
+@kernel
+def is_dialogue(data, position, end):
+    """Return whether a line begins with an en dash, an em dash or two hyphens."""
+    if position + 3 >= end:
+        return False
+    if data[position] == 45:
+        return data[position + 1] == 45 and (data[position + 2] == 32 or data[position + 2] >= 0x80)
+    return data[position] == 0xE2 and data[position + 1] == 0x80 and 0x93 <= data[position + 2] <= 0x95
+
+
+@kernel
+def is_item(data, position, end):
+    """Return whether a bullet or a number, and a space, begin at a position."""
+    if position + 2 >= end:
+        return False
+    byte = data[position]
+    if byte == 45 or byte == 42 or byte == 43:
+        return data[position + 1] == 32
+    if byte == 0xE2:
+        return data[position + 1] == 0x80 and (data[position + 2] == 0xA2 or data[position + 2] == 0xA3)
+    if byte == 35:
+        return data[position + 1] == 46 and data[position + 2] == 32
+    begin = position
+    while position < end and CLASSES[data[position]] == DIGIT:
+        position += 1
+    if position == begin or position - begin > 3 or position + 1 >= end:
+        return False
+    return (data[position] == 46 or data[position] == 41) and data[position + 1] == 32
+
+
+@kernel
+def ends_statement(last, last_byte, signs):
+    return last == last_byte and (last == 123 or last == 125 or (last == 59 and signs > 0))
+
+
+@kernel
+def begins_statement(data, position, end):
+    """Return whether a line begins as statements and comments of programming languages do."""
+    for word in range(len(_STATEMENT_BOUNDS) - 1):
+        begin, size = _STATEMENT_BOUNDS[word], _STATEMENT_BOUNDS[word + 1] - _STATEMENT_BOUNDS[word]
+        if position + size > end:
+            continue
+        offset = 0
+        while offset < size and data[position + offset] == _STATEMENTS[begin + offset]:
+            offset += 1
+        if offset == size:
+            return True
+    return False
+
+
+@kernel
+def is_open_end(last):
+    """Return whether a line of code goes on after, or closes, a bracket: `(`, `)`, `,`, `:`, `[` or a backslash."""
+    return last == 40 or last == 41 or last == 44 or last == 58 or last == 91 or last == 92
+
+
+@kernel
+def is_checkbox(data, position, end):
+    """Return whether a list item begins with `[ ]` or `[x]`."""
+    while position < end and data[position] != 91 and _is_item_mark(data[position]):
+        position += 1
+    return position + 2 < end and data[position] == 91 and data[position + 2] == 93
+
+
+@kernel
+def _is_item_mark(byte):
+    return byte == 32 or byte == 42 or byte == 43 or byte == 45
+
+
+@kernel
+def is_contraction(data, position, end):
+    """Return whether an apostrophe and one of `t`, `m`, `re`, `ve`, `ll` are at a position."""
+    if position + 2 >= end:
+        return False
+    byte, after = data[position + 1], data[position + 2]
+    if byte == 116 or byte == 109:
+        return after <= 32 or CLASSES[after] == POINT
+    return (byte == 108 and after == 108) or ((byte == 114 or byte == 118) and after == 101)
+
+
+@kernel
+def opens_literal(data, position, line_end):
+    """Return whether a line opens a literal block of reStructuredText: ends with `::` and is no note or the like."""
+    if line_end - position < 2 or data[line_end - 2] != 58:
+        return False
+    if not starts(data, position, line_end, 46, 46, 32):
+        return True
+    return position + 3 < line_end and (data[position + 3] == 99 or data[position + 3] == 112)
+
+
+@kernel
+def ends_with_wide_question(data, first, end):
+    return end - first >= 3 and data[end - 3] == 0xEF and data[end - 2] == 0xBC and data[end - 1] == 0x9F
+
+
+@kernel
+def is_numbered_title(data, position, end):
+    """Return whether a line begins with the number of a section, such as `6.1` or `6.1.2.`, and a space."""
+    begin = position
+    dots = 0
+    while position < end and (CLASSES[data[position]] == DIGIT or data[position] == 46):
+        dots += data[position] == 46
+        position += 1
+    return dots > 0 and position - begin >= 3 and position < end and (data[position] == 32 or data[position] == 0xC2)
+
+
+@kernel
+def ends_with_punctuation(data, first, end):
+    """Return whether a line ends with punctuation of any script."""
+    if CLASSES[data[end - 1]] == POINT:
+        return True
+    if data[end - 1] < 0x80 or end - first < 3:
+        return False
+    lead, second = data[end - 3], data[end - 2]
+    return (lead == 0xE2 and second == 0x80) or (lead == 0xE3 and second == 0x80) or (lead == 0xEF and second >= 0xBC)
+
+
+@kernel
+def is_capital(data, position):
+    byte = data[position]
+    if byte < 0x80:
+        return CLASSES[byte] == CAPITAL
+    if byte == 0xD0:
+        return data[position + 1] < 0xB0
+    return (byte == 0xC3 and data[position + 1] < 0xA0) or 0xE3 < byte < 0xEA
+
+
+@kernel
+def is_chat(data, position, end):
+    """Return whether a line begins with a time, as `12:34` or `[12:34]`, or a name in angle brackets."""
+    if data[position] == 60:
+        name = position + 1
+        while name < end and name < position + MAX_SPEAKER_BYTES and 32 < data[name] != 62:
+            name += 1
+        return name + 2 < end and name > position + 1 and data[name] == 62 and data[name + 1] == 32
+    position += data[position] == 91
+    digits = 0
+    while position < end and CLASSES[data[position]] == DIGIT:
+        position += 1
+        digits += 1
+    return 1 <= digits <= 2 and position + 2 < end and data[position] == 58 and CLASSES[data[position + 1]] == DIGIT
+
+
+@kernel
+def is_speaker(data, position, end):
+    """Return whether a line begins with a name of at most three words and a colon, and goes on."""
+    begin = position
+    words = 1
+    while position < end and position - begin <= MAX_SPEAKER_BYTES:
+        byte = data[position]
+        if byte == 58:
+            return position > begin + 1 and position + 4 < end and data[position + 1] == 32 and words <= 3
+        if byte == 0xEF and position + 6 < end and data[position + 1] == 0xBC and data[position + 2] == 0x9A:
+            return position > begin + 1
+        words += byte == 32
+        if byte == 0x2E or byte == 0x2C:
+            return False
+        position += 1
+    return False
+
+
+@kernel
+def end_of_entity(data, position, end):
+    """Return where an entity ends that begins with `&`; the position where none does."""
+    begin = position
+    position += 1
+    while position < end and position < begin + MAX_ENTITY_BYTES:
+        byte = data[position]
+        if byte == 59:
+            return position + 1 if position > begin + 1 else begin
+        if byte <= 32 or byte >= 0x80 or byte == 38:
+            break
+        position += 1
+    return begin
+
+
+@kernel
+def begins_with_word(data, position, end, words, bounds):
+    """Return whether a line begins with one of the words (lower case) in any case, after marks of headings and
+    lists."""
+    while position < end and (
+        data[position] == 35 or data[position] == 42 or data[position] == 61 or data[position] == 32
+    ):
+        position += 1
+    for word in range(len(bounds) - 1):
+        size = bounds[word + 1] - bounds[word]
+        if position + size > end:
+            continue
+        offset = 0
+        while offset < size:
+            byte, wanted = data[position + offset], words[bounds[word] + offset]
+            if byte != wanted and not (97 <= wanted <= 122 and byte | 32 == wanted):
+                break
+            offset += 1
+        if offset == size:
+            return True
+    return False
+
+
+@kernel
+def starts_with_markup(data, begin, end):
+    while begin < end and data[begin] <= 32:
+        begin += 1
+    if begin + 2 >= end:
+        return 0
+    if data[begin] == 60:
+        return int(end_of_tag(data, begin, end) > begin)
+    return int((data[begin] == 123 and data[begin + 1] == 123) or (data[begin] == 35 and data[begin + 1] == 82))
