@@ -38,7 +38,7 @@ _TERMINAL_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _MACINTOSH_U_GRAVE = re.compile(r"(?<=[a-z])√π\b")
 
 # A title in capital letters whose only strange letter is Â before a no-break space is a name as likely.
-_NOT_CAPITAL_A = re.compile("[^\x00-\x7fÂ\u00a0]|Â(?!\u00a0)|(?<!Â)\u00a0")
+_NAME_IN_CAPITALS = re.compile("[ -`{-~]*[A-Z]Â\u00a0[A-Z][ -`{-~]*")
 
 # `hĂ i` for `hài`: these letters end a syllable after à, and are no word by themselves.
 _VIETNAMESE = re.compile("á[º»ş]")
@@ -101,7 +101,7 @@ def _undo_utf8(text: str) -> str:
     """Decode the lines again that are UTF-8 decoded with another encoding, where ftfy is sure of it."""
     broken_lines = _broken_lines(np.frombuffer(bytearray(text.encode()), np.uint8))
     lines = text.split("\n")
-    if not broken_lines or (len(lines) == 1 and text.isupper() and not _NOT_CAPITAL_A.search(text)):
+    if not broken_lines or _NAME_IN_CAPITALS.fullmatch(text):
         return text
     was_macintosh = False
     for number in broken_lines:
