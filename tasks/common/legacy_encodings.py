@@ -35,7 +35,8 @@ _UNDEFINED = 1e6
 _INSIDE_WORD_COST = 15.0
 _INSIDE_WORD = re.compile(r"(?<=[A-Za-z])[^\x00-\x7f]{1,2}(?=[A-Za-z])")
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
-_ASCII = 3.0
+ASCII_COST = 3.0
+"""Nats of a character in ASCII, in every language: it is the same in all encodings."""
 COMMON_MARKS = "«»—–„“”‘’…№·°§\u00a0"
 _QUOTES_AND_DASHES = "’‘“”–—…"
 
@@ -162,7 +163,7 @@ def _scripted(codec: str, letters: str) -> tuple[F64, F64]:
     frequencies = _frequencies(letters)
     characters = _characters_of(codec)
     costs = np.full(256, _IMPOSSIBLE)
-    costs[:0x80] = _ASCII
+    costs[:0x80] = ASCII_COST
     for byte in range(0x80, 0x100):
         character = characters[byte]
         if character.lower() in frequencies:
@@ -190,7 +191,7 @@ def _latin(codec: str, share: float, letters: str) -> tuple[F64, F64]:
     frequencies = _frequencies(letters)
     characters = _characters_of(codec)
     costs = np.full(256, _IMPOSSIBLE)
-    costs[:0x80] = _ASCII
+    costs[:0x80] = ASCII_COST
     for byte in range(0x80, 0x100):
         character = characters[byte]
         if character in frequencies:
@@ -245,7 +246,7 @@ def _cost_of_multibyte(codec: str, language: str, data: U8) -> float:
 @functools.cache
 def _costs_of_characters(language: str) -> dict[str, float]:
     """Return the cost of every character that text of the language may hold."""
-    costs = {chr(codepoint): _ASCII for codepoint in (9, *range(0x20, 0x7F))}
+    costs = {chr(codepoint): ASCII_COST for codepoint in (9, 10, 13, *range(0x20, 0x7F))}
     marks = "，。、；：？！（）《》“”‘’…—·「」『』【】〔〕〈〉\u3000"
 
     def spread(characters: str, share: float) -> None:
