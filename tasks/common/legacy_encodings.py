@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tasks.common.kernels import kernel
 from tasks.common.letter_frequencies import (
     CENTRAL_EUROPEAN,
     CYRILLIC,
@@ -123,8 +124,16 @@ def letter_costs() -> tuple[F64, F64]:
     return np.stack([costs for costs, _ in western_models()]), np.stack(others)
 
 
-def _cost_of_bytes(costs: F64, pairs: F64, data: U8) -> float:
-    return float(costs[data].sum() + pairs[data[:-1], data[1:]].sum())
+@kernel
+def _cost_of_bytes(costs, pairs, data):
+    total = 0.0
+    before = 0
+    for index in range(len(data)):
+        total += costs[data[index]]
+        if index:
+            total += pairs[before, data[index]]
+        before = data[index]
+    return total
 
 
 def _frequencies(letters: str) -> dict[str, float]:

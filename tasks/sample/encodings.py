@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tasks.common.legacy_encodings import ASCII_COST, readings, western_cost
 from tasks.sample.byte_stream import Gap, Line, LostLine
 from tasks.sample.records import BadRecord, Record, excerpt_of
 
@@ -72,6 +71,9 @@ def _by_text(sample: bytes) -> str | None:
     invalid = len(sample) - len(sample.decode(errors="ignore").encode())
     if invalid <= (1 - _UTF8_SHARE) * high or high < _FEWEST_HIGH:
         return None
+    # Loads numba, which few runs need here.
+    from tasks.common.legacy_encodings import ASCII_COST, readings, western_cost
+
     lines = [line for line in np.split(data, np.flatnonzero(data == _LINE_FEED) + 1) if line.size]
     costs = {"cp1252": _cost_of_lines(western_cost, lines)}
     for reading in readings():
