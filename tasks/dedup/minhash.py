@@ -3,6 +3,7 @@
 A word is a run of letters, digits, marks and underscores, lower-cased (`\\w+`, and marks that `\\w` leaves out); in
 scripts without spaces each character is a word. A shingle is `width` consecutive words; a text with fewer words has one
 shingle of all of them, and a text without any word has one of its raw bytes, so that every document can be compared.
+A licence header at the beginning of source code is left out (`licence_headers`).
 Shingles are 64-bit hashes, computed from UTF-8 bytes. All 64 bits represent the shingle where true Jaccard similarity
 is computed; the upper 32 bits go into MinHash.
 
@@ -23,6 +24,7 @@ import pyarrow as pa
 from model.errors import Bug
 from tasks.common.kernels import kernel
 from tasks.common.text import is_unspaced
+from tasks.dedup.licence_headers import body_start
 
 if TYPE_CHECKING:
     from datasketch import MinHash
@@ -150,9 +152,11 @@ def _sets_of(data, offsets, rows, fold, width, words, shingles, flat, lengths):
 def hash_shingles(data, start, end, fold, width, words, shingles):
     """Write the hash of each shingle of data[start:end] into `shingles`; returns how many there are (at least one).
 
+    A licence header at the beginning of source code is left out.
     `words` and `shingles` are buffers of at least (end - start) // 2 + 2 values; a shingle that occurs twice is written
     twice. Polynomial rolling hash over the words' hashes modulo 2^64, then a mixer.
     """
+    start = body_start(data, start, end)
     count = hash_words(data, start, end, fold, words)
     if count == 0:
         state = _NO_WORDS

@@ -56,6 +56,11 @@ class Source(StrictConfig):
     content: Content = "text"
     """What the text field of a record (jsonl, csv, parquet, arrow) contains; decides how clean treats it."""
 
+    encoding: str = "auto"
+    """Encoding of the files, by a name that Python knows (`cp1251`, `gbk`, `utf-16`), for formats text, markdown, code,
+    jsonl and csv; html where a page is not UTF-8. `auto`: UTF-8, or by a byte order mark, or where most of a file is
+    not UTF-8 the encoding in which its text is most probable; files that are clear in none are rejected."""
+
     weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Share of the training tokens that should come from this source (0 to 1; all sources together 1). Null for all
     sources where `temperature` decides."""
@@ -101,6 +106,17 @@ class Source(StrictConfig):
     max_unpacked_ratio: Annotated[float, EXPERT] = Field(default=200.0, ge=1, allow_inf_nan=False)
     """Bytes that a stored byte of it may unpack to, after the first GiB; text rarely exceeds 20, and a file made to
     fill memory or disk exceeds 1000."""
+
+    @field_validator("encoding")
+    @classmethod
+    def _encoding_is_known(cls, value: str) -> str:
+        try:
+            is_text = value == "auto" or "a".encode(value).decode(value) == "a"
+        except (LookupError, UnicodeError):
+            is_text = False
+        if not is_text:
+            raise ValueError(f"`{value}` is no encoding of text that Python knows; use auto, utf-8, cp1251, gbk, ...")
+        return value
 
     @field_validator("paths", "exclude", mode="before")
     @classmethod

@@ -5,13 +5,24 @@ begin at a later record, so that an interrupted build resumes.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from model.file_content import ContentStream
-from tasks.sample.byte_stream import Gap, blocks_and_gaps, decode_page, lines_of, within_limits
+from tasks.sample.byte_stream import Gap, Line, LostLine, blocks_and_gaps, decode_page, lines_of, within_limits
 from tasks.sample.config import Source
 from tasks.sample.conversations import thread_records
 from tasks.sample.csv_reader import csv_records
 from tasks.sample.discovery import InputFile, is_fault_of_machine, why_unreadable
+from tasks.sample.encodings import (
+    AUTO,
+    SAMPLE_BYTES,
+    decode_file,
+    encoding_of,
+    is_wide,
+    sampled,
+    utf8_blocks,
+    utf8_lines,
+)
 from tasks.sample.jsonl_reader import json_records
 from tasks.sample.parquet_reader import arrow_records, parquet_records
 from tasks.sample.records import BadRecord, Record, Skipped, decode_text, excerpt_of
@@ -72,22 +83,32 @@ def _records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes) -> 
 
 
 def _streamed(file: InputFile, blocks: Iterator[bytes | Gap], source: Source, begin: int) -> Found:
-    if file.format == "jsonl":
-        lines = lines_of(blocks, source.max_file_bytes)
-        if source.thread is None:
-            yield from json_records(lines, source, begin)
-        else:
-            yield from thread_records(lines, source, source.thread, file.size)
-    elif file.format == "csv":
-        lines = lines_of(blocks, source.max_file_bytes)
-        yield from csv_records(lines, source, begin, "\t" if ".tsv" in file.name.lower() else ",")
+    if file.format in ("jsonl", "csv"):
+        sample, blocks = sampled(blocks)
+        encoding = encoding_of(sample, source.encoding)
+        wide = encoding is not None and is_wide(encoding)
+        lines = lines_of(utf8_blocks(blocks, encoding) if encoding and wide else blocks, source.max_file_bytes)
+        if encoding is not None and not wide:
+            lines = utf8_lines(lines, encoding)
+        for found in _records_of_lines(file, lines, source, begin):
+            yield replace(found, encoding=encoding) if encoding and isinstance(found, Record) else found
     elif file.format == "warc":
         yield from warc_records(blocks, source)
     elif begin == 0:
-        yield _whole_file(file, blocks, source.max_file_bytes)
+        yield _whole_file(file, blocks, source)
 
 
-def _whole_file(file: InputFile, blocks: Iterator[bytes | Gap], limit: int) -> Record | BadRecord:
+def _records_of_lines(file: InputFile, lines: Iterator[Line | LostLine], source: Source, begin: int) -> Found:
+    if file.format == "csv":
+        yield from csv_records(lines, source, begin, "\t" if ".tsv" in file.name.lower() else ",")
+    elif source.thread is None:
+        yield from json_records(lines, source, begin)
+    else:
+        yield from thread_records(lines, source, source.thread, file.size)
+
+
+def _whole_file(file: InputFile, blocks: Iterator[bytes | Gap], source: Source) -> Record | BadRecord:
+    limit = source.max_file_bytes
     raw = bytearray()
     for block in blocks:
         if isinstance(block, Gap):
@@ -95,4 +116,14 @@ def _whole_file(file: InputFile, blocks: Iterator[bytes | Gap], limit: int) -> R
         raw += block
         if len(raw) > limit:
             return BadRecord(0, 0, f"larger than max_file_bytes ({limit})", excerpt_of(bytes(raw[:400])))
-    return decode_page(0, 0, bytes(raw)) if file.format == "html" else decode_text(0, 0, bytes(raw))
+    if file.format == "html":
+        return decode_page(0, 0, bytes(raw), None if source.encoding == AUTO else source.encoding)
+    found = decode_text(0, 0, bytes(raw))
+    is_utf8 = isinstance(found, Record) or not found.reason.startswith("invalid UTF-8")
+    if is_utf8 and source.encoding == AUTO:
+        return found
+    encoding = encoding_of(bytes(raw[:SAMPLE_BYTES]), source.encoding)
+    if encoding is None:
+        return found
+    found = decode_file(bytes(raw), encoding)
+    return replace(found, encoding=encoding) if isinstance(found, Record) else found

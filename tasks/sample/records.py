@@ -20,6 +20,8 @@ class Record:
     url: str | None = None
     step: int | None = None
     """Position in the reader's output, for readers that do not yield records in the order of their numbers."""
+    encoding: str | None = None
+    """The encoding that the file was decoded from; None for UTF-8."""
 
     @property
     def place(self) -> int:

@@ -34,6 +34,8 @@ from tasks.sample.rejects import REJECTED, SOURCES_READ, UNREADABLE, RejectedFil
 CURSOR = "cursor"
 
 SKIPPED_RECORDS = "records_passed_over"
+DECODED = "decoded_records"
+"""Fact: `SOURCE: ENCODING` -> number of documents whose file was not UTF-8; the `meta` of each names the encoding."""
 
 REJECTS_PER_PART = 65536
 
@@ -52,7 +54,8 @@ def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspac
     """Read every file of `listings` and write DOCUMENTS, REJECTS and an empty LEDGER part by part.
 
     Facts: `mixture_plan` and `files` by source, `mixture_remarks` (sentences), `records_passed_over` by source and
-    kind, `unreadable_records` by source, `rejected_files` by source: path, number of rejects and first reason of some.
+    kind, `unreadable_records` by source, `decoded_records` by source and encoding, `rejected_files` by source: path,
+    number of rejects and first reason of some.
     """
     plans = plan_mixture(config, listings)
     files = [(listing.source, file) for listing in listings for file in listing.files]
@@ -74,6 +77,7 @@ def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspac
         "mixture_remarks": mixture_remarks(config, plans),
         SKIPPED_RECORDS: report.facts.get(SKIPPED_RECORDS, {}),
         UNREADABLE: report.facts.get(UNREADABLE, {}),
+        DECODED: report.facts.get(DECODED, {}),
         REJECTED: progress.rejected.named(),
         "files": {
             listing.source.name: {"read": len(listing.files), **dict(sorted(listing.skipped.items()))}
@@ -153,12 +157,14 @@ class _Part:
     text_bytes: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     unreadable: Counter[str] = field(default_factory=Counter)
+    decoded: Counter[str] = field(default_factory=Counter)
     report: StageReport = field(default_factory=StageReport)
 
     def close(self, cursor: _Cursor) -> "_Part":
         self.report.facts[CURSOR] = {"file": cursor.file, "record": cursor.record}
         self.report.facts[SKIPPED_RECORDS] = dict(sorted(self.skipped.items()))
         self.report.facts[UNREADABLE] = dict(sorted(self.unreadable.items()))
+        self.report.facts[DECODED] = dict(sorted(self.decoded.items()))
         return self
 
 
@@ -263,6 +269,8 @@ class _Reader:
         counts.documents_out += 1
         counts.bytes_out += len(text)
         part.text_bytes += len(text)
+        if record.encoding is not None:
+            part.decoded[f"{source.name}: {record.encoding}"] += 1
         part.documents.add(doc_id, source, file, record, text)
 
 
@@ -292,9 +300,13 @@ def _reject(part: _Part, counts: SourceCounts, file: InputFile, bad: BadRecord) 
 
 def _meta(source: Source, file: InputFile, record: Record) -> str | None:
     kind = record.kind or (file.format if file.format in _ONE_DOCUMENT_A_FILE else source.content)
-    if record.url is None:
+    if record.url is None and record.encoding is None:
         return _META[kind]
-    facts = {"url": record.url} if kind == "text" else {"format": kind, "url": record.url}
+    facts = {} if kind == "text" else {"format": kind}
+    if record.url is not None:
+        facts["url"] = record.url
+    if record.encoding is not None:
+        facts["encoding"] = record.encoding
     return json.dumps(facts, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -26,7 +26,9 @@ from tasks.sample.limits import RejectLimits
 from tasks.sample.remote import RemoteFile
 
 SAMPLE = Stage(
-    "sample", roots=("tasks.sample.stage:build_sample",), libraries=("pyarrow", "zstandard", "orjson", "numpy", PYTHON)
+    "sample",
+    roots=("tasks.sample.stage:build_sample",),
+    libraries=("pyarrow", "zstandard", "orjson", "numpy", "numba", "llvmlite", PYTHON),
 )
 
 UNREADABLE = "unreadable"

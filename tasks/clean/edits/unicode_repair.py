@@ -1,10 +1,11 @@
 """Repair of damaged text: mojibake, entities, composed forms, invisible characters, look-alike letters.
 
-Mojibake is found and undone by ftfy (Speer 2019). Only its decoding and its entities are used: straightening quotes,
-folding wide characters or splitting ligatures would change text that is not broken. ftfy is slow, so it gets a line
-only when a compiled search finds what ftfy's test for badness needs: two neighbouring characters outside ASCII of which
-one is more unusual than the plain letters and punctuation of Cyrillic, Chinese, Japanese and Korean text, or one of the
-few letters whose partner may have become a space.
+Mojibake of UTF-8 is found and undone by ftfy (Speer 2019), that of legacy encodings by `wrong_encoding`. Of ftfy only
+the decoding and the entities are used: straightening quotes, folding wide characters or splitting ligatures would
+change text that is not broken. ftfy is slow, so it gets a line only when a compiled search finds what ftfy's test for
+badness needs: two neighbouring characters outside ASCII of which one is more unusual than the plain letters and
+punctuation of Cyrillic, Chinese, Japanese and Korean text, or one of the few letters whose partner may have become a
+space.
 
 Invisible characters are removed by a kernel, except where a decision needs their neighbours.
 
@@ -24,6 +25,7 @@ from ftfy.badness import is_bad
 
 from tasks.clean.batch import NEEDS_PYTHON, REWRITTEN, UNCHANGED, Texts
 from tasks.clean.document import DocumentContext
+from tasks.clean.edits.wrong_encoding import suspect, undo_wrong_encoding
 from tasks.clean.kernels.characters import INVISIBLE, character_flags, decode, flags_of, mojibake_in_lines
 from tasks.common.kernels import kernel
 
@@ -32,6 +34,17 @@ _NEIGHBOUR_BYTES = 32
 
 _LINE_BREAKS = re.compile("[\r\x0b\x0c\x85\u2028\u2029]\n?")
 _TERMINAL_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+_MACINTOSH_U_GRAVE = re.compile(r"(?<=[a-z])√π\b")
+
+# A title in capital letters whose only strange letter is Â before a no-break space is a name as likely.
+_NAME_IN_CAPITALS = re.compile("[ -`{-~]*[A-Z]Â\u00a0[A-Z][ -`{-~]*")
+
+# `hĂ i` for `hài`: these letters end a syllable after à, and are no word by themselves.
+_VIETNAMESE = re.compile("á[º»ş]")
+_VIETNAMESE_A_GRAVE = re.compile(r"(?<=[A-Za-z])([ÃĂ]) (?=(?:ng?|nh|[imouy])\b)")
+_ARABIC = re.compile("[\u0621-\u064a]")
+_ARABIC_DIGITS = re.compile("(?:Ù[ \u00a0-©])+")
 
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f"
@@ -76,21 +89,43 @@ _MIXED = re.compile(r"[A-Za-z][^\W\d_]*[\u0370-\u052f]|[\u0370-\u052f][^\W\d_]*[
 
 
 def undo_mojibake(text: str, _context: DocumentContext) -> str:
-    """Decode again the lines that were decoded with the wrong encoding, where ftfy is sure of it."""
+    """Decode again what was decoded with the wrong encoding, once or twice, where that is sure."""
     if text.isascii():
         return text
+    text = undo_wrong_encoding(text)
+    repaired = _undo_utf8(text)
+    return text if repaired is text else undo_wrong_encoding(repaired)
+
+
+def _undo_utf8(text: str) -> str:
+    """Decode the lines again that are UTF-8 decoded with another encoding, where ftfy is sure of it."""
     broken_lines = _broken_lines(np.frombuffer(bytearray(text.encode()), np.uint8))
-    if not broken_lines:
-        return text
     lines = text.split("\n")
-    for line in broken_lines:
-        lines[line] = ftfy.fix_encoding(lines[line])
-    return "\n".join(lines)
+    if not broken_lines or _NAME_IN_CAPITALS.fullmatch(text):
+        return text
+    was_macintosh = False
+    for number in broken_lines:
+        line = lines[number]
+        lines[number] = _undo_utf8_in_line(line)
+        was_macintosh |= "√" in line and lines[number] != line
+    repaired = "\n".join(lines)
+    # By itself `√π` is good mathematics, so that ftfy leaves it.
+    return _MACINTOSH_U_GRAVE.sub("ù", repaired) if was_macintosh else repaired
+
+
+def _undo_utf8_in_line(line: str) -> str:
+    """Decode a line with ftfy, and what it leaves where byte A0, a no-break space, has become a space."""
+    if _VIETNAMESE.search(line):
+        line = _VIETNAMESE_A_GRAVE.sub("\\1\u00a0", line)
+    decoded = ftfy.fix_encoding(line)
+    if decoded != line and _ARABIC.search(decoded):
+        decoded = _ARABIC_DIGITS.sub(lambda match: match[0].replace(" ", "\u00a0").encode("latin-1").decode(), decoded)
+    return decoded
 
 
 def select_broken_texts(texts: Texts, rows: np.ndarray, _limit: float | None) -> tuple[np.ndarray, np.ndarray]:
     """Return no rewritten rows, and the few rows that `undo_mojibake` must look at, as `Texts.rewrite` would."""
-    is_broken = [bool(_broken_lines(texts.raw(row))) for row in rows.tolist()]
+    is_broken = [suspect(raw) is not None or bool(_broken_lines(raw)) for raw in map(texts.raw, rows.tolist())]
     return rows[:0], rows[np.array(is_broken, np.bool_)]
 
 

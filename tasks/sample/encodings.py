@@ -1,0 +1,178 @@
+"""The encoding of a file whose text is not UTF-8: by the source's `encoding`, by a byte order mark, or by its text.
+
+With `encoding = "auto"` the first bytes of a file decide. Valid UTF-8 is read as it is, and so is a file most of whose
+bytes outside ASCII are valid UTF-8: then the others are damage, and their records are rejected. Of the rest, the
+encoding is taken in which the text is most probable (`tasks.common.legacy_encodings`), where it is probable text at
+all and no other encoding makes other text as probable; else nothing is guessed, and the records are rejected.
+
+Lines are decoded one by one, so that a line that does not decode is rejected alone. In UTF-16 and UTF-32 lines are not
+bytes between line feeds: there the stream is decoded first, and places of records count bytes of its UTF-8.
+"""
+
+import codecs
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.sample.byte_stream import Gap, Line, LostLine
+from tasks.sample.records import BadRecord, Record, excerpt_of
+
+AUTO = "auto"
+SAMPLE_BYTES = 1 << 16
+"""Bytes at the beginning of a file in which its encoding is searched for."""
+
+LARGEST_COST = 6.5
+"""Nats per byte outside ASCII up to which text is probable; text in the right encoding and language takes 3 to 5."""
+
+LEAST_MARGIN = 6.0
+"""Nats by which the best encoding must be more probable than one that makes other text of the same bytes."""
+
+MARGIN_PER_BYTE = 0.05
+"""The same, per byte outside ASCII."""
+
+_FEWEST_HIGH = 8
+_DAMAGED = 10.0
+_RARE_LATIN = 8.0
+_LOST_SHARE = 0.02
+_LINE_FEED = 10
+_UTF8_SHARE = 0.5
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+
+def encoding_of(sample: bytes, wanted: str) -> str | None:
+    """Return the encoding of a file that begins with `sample`, of SAMPLE_BYTES at most; None for UTF-8 or unknown.
+
+    `wanted` is the source's `encoding`.
+    """
+    if wanted != AUTO:
+        name = codecs.lookup(wanted).name
+        return None if name == "utf-8" else _by_mark(sample) or name
+    return _by_mark(sample) or _by_text(sample)
+
+
+def _by_mark(sample: bytes) -> str | None:
+    return next((encoding for mark, encoding in _MARKS if sample.startswith(mark)), None)
+
+
+def _by_text(sample: bytes) -> str | None:
+    if sample.isascii() or b"\0" in sample:
+        return None
+    if len(sample) == SAMPLE_BYTES:
+        sample = sample[: sample.rfind(b"\n") + 1 or None]
+    data = np.frombuffer(sample, np.uint8)
+    high = int((data >= 0x80).sum())
+    invalid = len(sample) - len(sample.decode(errors="ignore").encode())
+    if invalid <= (1 - _UTF8_SHARE) * high or high < _FEWEST_HIGH:
+        return None
+    # Loads numba, which few runs need here.
+    from tasks.common.legacy_encodings import ASCII_COST, readings, western_cost
+
+    lines = [line for line in np.split(data, np.flatnonzero(data == _LINE_FEED) + 1) if line.size]
+    costs = {"cp1252": _cost_of_lines(western_cost, lines)}
+    for reading in readings():
+        rarity = _RARE_LATIN if reading.is_latin else reading.rarity
+        cost = _cost_of_lines(reading.cost, lines) + rarity
+        costs[reading.codec] = min(costs.get(reading.codec, cost), cost)
+    best = min(costs, key=lambda codec: costs[codec])
+    text = sample.decode(best, errors="replace")
+    cost = costs[best] - ASCII_COST * (len(data) - high)
+    if cost > LARGEST_COST * high or text.count("\ufffd") > _LOST_SHARE * high:
+        return None
+    least = costs[best] + LEAST_MARGIN + MARGIN_PER_BYTE * high
+    rivals = [codec for codec, cost in costs.items() if codec != best and cost < least]
+    return best if all(sample.decode(codec, errors="replace") == text for codec in rivals) else None
+
+
+def _cost_of_lines(cost: Callable[[npt.NDArray[np.uint8]], float], lines: list[npt.NDArray[np.uint8]]) -> float:
+    """Return what lines cost in all; one that is damaged, or is none of the encoding, costs _DAMAGED nats a byte."""
+    return sum(min(cost(line), _DAMAGED * line.size) for line in lines)
+
+
+def sampled(blocks: Iterable[bytes | Gap]) -> tuple[bytes, Iterator[bytes | Gap]]:
+    """Return the first SAMPLE_BYTES of a stream, fewer where it ends or is damaged before, and the whole stream."""
+    rest = iter(blocks)
+    taken: list[bytes | Gap] = []
+    size = 0
+    for block in rest:
+        taken.append(block)
+        if isinstance(block, Gap):
+            break
+        size += len(block)
+        if size >= SAMPLE_BYTES:
+            break
+    sample = b"".join(block for block in taken if isinstance(block, bytes))[:SAMPLE_BYTES]
+    return sample, itertools.chain(taken, rest)
+
+
+def is_wide(encoding: str) -> bool:
+    """Return whether a line feed of the encoding is more than the byte 0A."""
+    return encoding.startswith(("utf-16", "utf-32"))
+
+
+def utf8_blocks(blocks: Iterable[bytes | Gap], encoding: str) -> Iterator[bytes | Gap]:
+    """Yield a stream in UTF-16 or UTF-32 as UTF-8, without its byte order mark, and a Gap for what does not decode."""
+    waiting = b""
+    place = 0
+    width = 4 if encoding.startswith("utf-32") else 2
+    is_first = True
+    for block in itertools.chain(blocks, (None,)):
+        if isinstance(block, Gap):
+            yield block
+            continue
+        waiting += block or b""
+        while waiting:
+            try:
+                text, used = _decode_wide(waiting, encoding, is_last=block is None)
+            except UnicodeDecodeError as error:
+                # What is before it decodes.
+                text = waiting[: error.start].decode(encoding)
+                yield text.removeprefix("\ufeff").encode() if is_first else text.encode()
+                yield Gap(f"not {encoding} at byte {place + error.start}")
+                used = max(error.end, error.start + width)
+            else:
+                yield text.removeprefix("\ufeff").encode() if is_first else text.encode()
+                if not used:
+                    break
+            is_first = False
+            place += used
+            waiting = waiting[used:]
+
+
+def _decode_wide(raw: bytes, encoding: str, *, is_last: bool) -> tuple[str, int]:
+    """Return the text of what decodes of `raw`, and its bytes; the beginning of a character may remain."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    text = decoder.decode(raw, final=is_last)
+    return text, len(raw) - len(decoder.getstate()[0])
+
+
+def utf8_lines(lines: Iterable[Line | LostLine], encoding: str) -> Iterator[Line | LostLine]:
+    """Yield lines with their bytes as UTF-8; a line that does not decode is lost, with line, byte and reason."""
+    for line in lines:
+        if isinstance(line, LostLine) or line.raw is None:
+            yield line
+            continue
+        try:
+            yield Line(line.number, line.byte, line.raw.decode(encoding).encode(), line.torn)
+        except UnicodeDecodeError as error:
+            reason = f"not {encoding} at byte {line.byte + error.start}, line {line.number + 1}"
+            yield LostLine(line.number, line.byte + error.start, reason, line.raw[max(0, error.start - 60) :])
+
+
+def decode_file(raw: bytes, encoding: str) -> Record | BadRecord:
+    """Decode a whole file as one record, without its byte order mark."""
+    try:
+        text = raw.decode(encoding).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        excerpt = excerpt_of(raw[max(0, error.start - 60) :])
+        return BadRecord(0, error.start, f"not {encoding} at byte {error.start}, line {line}", excerpt)
+    if not text or text.isspace():
+        return BadRecord(0, 0, "empty text")
+    return Record(0, 0, text)
