@@ -35,10 +35,13 @@ EDITS = (
     "emoticons",
     "shortcodes",
     "stickers",
+    "secret",
     "email",
+    "iban",
+    "payment_card",
+    "national_id",
     "ip_address",
     "phone",
-    "payment_card",
     "c4_citations",
     "c4_javascript_lines",
     "c4_policy_lines",
@@ -114,7 +117,7 @@ class Preset:
 
 
 _REPAIR = frozenset({"html_to_text", "mojibake", "entities", "nfc", "control_characters"})
-_PERSONAL = frozenset({"email", "ip_address", "phone", "payment_card"})
+_PERSONAL = frozenset({"secret", "email", "iban", "payment_card", "national_id", "ip_address", "phone"})
 _PROSE = _REPAIR | _PERSONAL | PICTURES | {"alt_texts", "markup", "repeated_lines"}
 _GOPHER = frozenset(name for name in LIMITS if name.startswith("gopher_"))
 _C4_EDITS = frozenset(name for name in EDITS if name.startswith("c4_"))
@@ -132,7 +135,7 @@ PRESETS = {
         | {name for name in LIMITS if name.startswith("fineweb_")},
     ),
     "code": Preset(
-        frozenset({"html_to_text", "control_characters", "email"}),
+        _PERSONAL | {"html_to_text", "control_characters"},
         frozenset(name for name in LIMITS if name.startswith("code_")),
     ),
     "minimal": Preset(_REPAIR, frozenset()),
