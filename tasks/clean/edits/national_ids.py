@@ -36,7 +36,10 @@ from stdnum.za import idnr as african_idnr
 
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.pii import is_isolated
+from tasks.clean.kernels.candidates import accounts_in, numbers_in
 
+_LEAST_DIGITS = 8
+_GROUP = re.compile(r"[0-9]+")
 _REACH = 48
 """Characters before a number in which its word must be."""
 
@@ -64,7 +67,9 @@ def passes_taiwan(number: str) -> bool:
     """Return whether the check digit of a Taiwanese id (a letter and nine digits) is right."""
     area = _TAIWAN_LETTERS.index(number[0]) + 10
     digits = [area // 10, area % 10, *map(int, number[1:])]
-    return sum(digit * weight for digit, weight in zip(digits, (1, 9, 8, 7, 6, 5, 4, 3, 2, 1, 1), strict=True)) % 10 == 0
+    return (
+        sum(digit * weight for digit, weight in zip(digits, (1, 9, 8, 7, 6, 5, 4, 3, 2, 1, 1), strict=True)) % 10 == 0
+    )
 
 
 def _is_nino(number: str) -> bool:
@@ -81,7 +86,10 @@ def _of(pattern: str, check: Callable[[str], bool], words: str = "") -> National
 
 _IDS = (
     _of(r"[1-9]\d{5}[ ]?(?:19|20)\d{6}[ ]?\d{3}[\dXx]", ric.is_valid),
-    _of(r"[A-Z]{6}[0-9LMNPQRSTUV]{2}[ABCDEHLMPRST][0-9LMNPQRSTUV]{2}[A-Z][0-9LMNPQRSTUV]{3}[A-Z]", codicefiscale.is_valid),
+    _of(
+        r"[A-Z]{6}[0-9LMNPQRSTUV]{2}[ABCDEHLMPRST][0-9LMNPQRSTUV]{2}[A-Z][0-9LMNPQRSTUV]{3}[A-Z]",
+        codicefiscale.is_valid,
+    ),
     _of(r"[A-Z]{4}\d{6}[HMX][A-Z]{5}[A-Z0-9]\d", curp.is_valid),
     _of(r"[1278][ ]?\d{2}[ ]?(?:0[1-9]|1[0-2]|[2-9]\d)[ ]?(?:\d{2}|2[AB])[ ]?\d{3}[ ]?\d{3}[ ]?\d{2}", nir.is_valid),
     _of(r"\d{3}-\d{3}-\d{3}[ -]\d{2}", passes_snils),
@@ -119,29 +127,38 @@ Netherlands, Sweden, Finland, Denmark, Norway, Belgium (2), Portugal, Turkey, In
 Czechia and Slovakia, Romania, Canada."""
 
 _ALONE = tuple(known for known in _IDS if known.words is None)
+_ANY = re.compile(
+    "|".join(
+        f"(?:{known.pattern.pattern})(?![A-Za-z0-9])" for known in sorted(_IDS, key=lambda known: known.words is None)
+    ),
+    re.ASCII,
+)
 _WITH_WORDS = tuple(known for known in _IDS if known.words is not None)
-_CANDIDATE = re.compile(r"(?<![A-Za-z0-9_])(?:\d{6}|[A-Z]{1,6}-?\d{2}|[A-Z]{2} \d{2}|\d{1,4}[ ./-]\d{2})", re.ASCII)
-_REST = re.compile(r"[0-9A-Za-z ./-]{9,24}")
 
 
 def mask_national_ids(text: str, _context: DocumentContext) -> str:
     """Replace national identity, tax and insurance numbers of persons by `<national_id>`."""
     pieces: list[str] = []
-    done = position = 0
-    while (found := _CANDIDATE.search(text, position)) is not None:
-        start = found.start()
-        end = _end_of_id(text, start)
+    done = 0
+    for start in _beginnings(text):
+        end = _end_of_id(text, start) if start >= done else 0
         if end:
             pieces += (text[done:start], "<national_id>")
-            done = position = end
-        else:
-            position = start + 1
+            done = end
     return "".join((*pieces, text[done:])) if done else text
+
+
+def _beginnings(text: str) -> list[int]:
+    """Return where groups of digits, or capitals before them, begin that may be the beginning of an id."""
+    places = {begin for begin, _ in accounts_in(text)}
+    for begin, end in numbers_in(text, _LEAST_DIGITS):
+        places.update(group.start() for group in _GROUP.finditer(text, begin, end))
+    return sorted(places)
 
 
 def _end_of_id(text: str, start: int) -> int:
     """Return where an id that begins at `start` ends, 0 where there is none."""
-    if not _REST.match(text, start):
+    if _ANY.match(text, start) is None:
         return 0
     words = ""
     for known in _ALONE:

@@ -14,35 +14,123 @@ from phonenumbers import NumberParseException, PhoneNumber, PhoneNumberFormat, P
 
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.pii import is_isolated
+from tasks.clean.kernels.candidates import numbers_in
 
-_GAP = "[ .\\-/()\u00a0\u202f\u2010\u2011\u2013\uff08\uff09]{1,3}"
-_RUN = re.compile(rf"(?:[+\uff0b(\uff08]{{1,2}})?[0-9]+(?:{_GAP}[0-9]+)*")
+_CLOSED = re.compile(r"[(（]\+?[0-9 -]{1,7}[)）]")
 _GROUP = re.compile(r"[0-9]+")
 _LEAST_DIGITS, _MOST_DIGITS = 8, 15
 _MOST_GROUPS = 8
-_ENOUGH_DIGITS = re.compile(r"[0-9][^0-9]{0,3}" * (_LEAST_DIGITS - 1) + r"[0-9]")
-
 _AMERICAN = re.compile(r"(?:1[-. ])?(?:\([0-9]{3}\)[ ]?[0-9]{3}[-. ][0-9]{4}|[0-9]{3}([-.])[0-9]{3}\1[0-9]{4})")
 
 _BEGIN, _END = r"(?<![^\W_\u3400-\u9fff])", r"(?![^\W_0-9\u3400-\u9fff])"
 """Where a word begins and ends; Chinese characters may be next to it."""
 
-_WORD = re.compile(
-    rf"{_BEGIN}(?:tel|telephone|phone|ph|cell|cellphone|mobile|mob|fax|call|calls|dial|text|sms|ring|hotline|whatsapp|viber|"
-    r"telegram|signal|contact|contacts|reach(?: \w+)? (?:at|on)|helpline|tél|téléphone|telefon|telefono|telefonnummer|"
-    r"rufnummer|handy|mobil|mobilnummer|anruf\w*|rufen?|ruf|durchwahl|hotline|portable|appele[rz]|joindre|numéro|"
-    r"cellulare|cell|chiam\w+|recapito|contatt\w+|numero|número|teléfono|telefone|móvil|celular|llam\w+|contacto|ligue|"
-    r"telemóvel|contato|telefoon\w*|bellen|bel|mobiel|komórk\w+|zadzwo\w+|numer|nr|телефон\w*|тел|моб|мобильн\w+|"
-    r"факс|звон\w+|позвон\w+|набер\w+|набрать|номер\w*|сотов\w+|вайбер|ватсап|связ\w+|телефонувати|puhelin\w*|telefonnr|"
-    r"mobilnr|ring|ringa|telefonszám|điện thoại|sđt|liên hệ|telepon|hubungi|τηλ|τηλέφωνο|हेल्पलाइन|फ़ोन|फोन|मोबाइल)"
-    rf"{_END}"
-    r"|电话|電話|手机|手機|联系|聯繫|聯絡|热线|熱線|传真|傳真|致电|致電|拨打|撥打|微信|短信|座机|号码|號碼|携帯|連絡|お問い合わせ|"
-    r"전화|연락|휴대폰|핸드폰|팩스|هاتف|جوال|اتصل|تلفن|موبایل|טלפון|נייד|โทร|เบอร์|☎|📞|📱|☏",
-    re.IGNORECASE,
+_WORDS = frozenset(
+    [
+        "tel",
+        "telephone",
+        "phone",
+        "ph",
+        "cell",
+        "cellphone",
+        "mobile",
+        "mob",
+        "fax",
+        "call",
+        "dial",
+        "sms",
+        "hotline",
+        "whatsapp",
+        "viber",
+        "telegram",
+        "reach",
+        "helpline",
+        "tél",
+        "téléphone",
+        "telefon",
+        "telefono",
+        "telefonnummer",
+        "rufnummer",
+        "handy",
+        "mobil",
+        "mobilnummer",
+        "durchwahl",
+        "portable",
+        "appeler",
+        "appelez",
+        "joindre",
+        "cellulare",
+        "recapito",
+        "teléfono",
+        "telefone",
+        "móvil",
+        "celular",
+        "ligue",
+        "telemóvel",
+        "mobiel",
+        "тел",
+        "моб",
+        "факс",
+        "набрать",
+        "вайбер",
+        "ватсап",
+        "телефонувати",
+        "telefonnr",
+        "mobilnr",
+        "telefonszám",
+        "thoại",
+        "sđt",
+        "telepon",
+        "hubungi",
+        "τηλ",
+        "τηλέφωνο",
+        "हेल्पलाइन",
+        "फ़ोन",
+        "फोन",
+        "मोबाइल",
+        "هاتف",
+        "جوال",
+        "اتصل",
+        "تلفن",
+        "موبایل",
+        "טלפון",
+        "נייד",
+    ]
 )
+_STEMS = (
+    "anruf", "chiam", "contatt", "llam", "telefoon", "komórk", "zadzwo", "телефон", "мобильн", "звон", "позвон",
+    "набер", "сотов", "связ", "puhelin",
+)  # fmt: skip
+_OWNERS = frozenset(
+    [
+        "my",
+        "her",
+        "his",
+        "mio",
+        "suo",
+        "mon",
+        "son",
+        "mi",
+        "su",
+        "meine",
+        "ihre",
+        "seine",
+        "мой",
+        "его",
+        "её",
+        "ее",
+        "наш",
+    ]
+)
+_NUMBERS = frozenset(["number", "numero", "numéro", "número", "nummer", "номер"])
+_SIGNS = re.compile(
+    "电话|電話|手机|手機|联系|聯繫|聯絡|热线|熱線|传真|傳真|致电|致電|拨打|撥打|微信|短信|座机|号码|號碼|携帯|連絡|合わせ|"
+    "전화|연락|휴대폰|핸드폰|팩스|โทร|เบอร์|☎|📞|📱|☏"
+)
+_LETTERS = re.compile(r"[^\W\d_]+")
 _OTHER = re.compile(
     rf"(?:{_BEGIN}(?:order|orders|invoice|isbn|issn|id|ids|no|ref|reference|ticket|case|version|build|serial|sku|ean|upc|imei|"
-    r"article|item|model|part|doi|pmid|arxiv|rfc|zip|postcode|account|tracking|patent|license|lot|batch|bug|issue|commit|"
+    r"article|item|model|part|doi|pmid|arxiv|rfc|pp?|pages?|vol|zip|postcode|account|tracking|patent|license|lot|batch|bug|issue|commit|"
     r"заказ\w*|артикул|инн|кпп|огрн|бик|снилс|сч[её]т\w*|код|индекс|накладн\w+|серийн\w+|bestell\w*|rechnung\w*|"
     r"kundennummer|artikel\w*|az|ordine|fattura|articolo|codice|commande|facture|référence|siret|siren|pedido|factura|"
     rf"referencia|qq|uid|pid|timestamp|unix){_END}|订单号?|單號|单号|编号|編號|编码|邮编|版本|型号|发票|账号|学号|工号|条码|注文|№|[#$€£¥₽₹])"
@@ -65,7 +153,7 @@ _HAN = re.compile("[\u3400-\u9fff]")
 _MOBILE = frozenset({PhoneNumberType.MOBILE})
 
 _REGIONS = {
-    "zh": "CN TW HK SG", "en": "US GB CA AU IN IE NZ ZA", "ru": "RU KZ BY UA", "de": "DE AT CH", "it": "IT CH",
+    "zh": "CN TW", "en": "US GB CA AU IN IE NZ ZA", "ru": "RU KZ BY UA", "de": "DE AT CH", "it": "IT CH",
     "fr": "FR BE CH CA", "es": "ES MX AR CO CL PE", "pt": "PT BR", "ja": "JP", "ko": "KR", "nl": "NL BE", "pl": "PL",
     "uk": "UA", "tr": "TR", "ar": "EG SA AE MA", "hi": "IN", "vi": "VN", "th": "TH", "id": "ID", "sv": "SE FI",
     "no": "NO", "nb": "NO", "nn": "NO", "da": "DK", "fi": "FI", "cs": "CZ", "sk": "SK", "el": "GR", "he": "IL",
@@ -91,17 +179,13 @@ _HEXADECIMAL = re.compile(r"(?<![^\W_])(?:[0-9][a-f]|[a-f][0-9])(?![^\W_])", re.
 
 def mask_phones(text: str, context: DocumentContext) -> str:
     """Replace phone numbers by `<phone>`; see the head of this file for what counts as one."""
-    if not _ENOUGH_DIGITS.search(text):
-        return text
     pieces: list[str] = []
     done = 0
     regions = _regions(context)
-    for run in _RUN.finditer(text):
-        if run.end() - run.start() < _LEAST_DIGITS:
-            continue
-        for start, end in _phones_in(text, run, regions):
+    for begin, end in numbers_in(text, _LEAST_DIGITS):
+        for start, stop in _phones_in(text, begin, end, regions):
             pieces += (text[done:start], "<phone>")
-            done = end
+            done = stop
     return "".join((*pieces, text[done:])) if done else text
 
 
@@ -113,9 +197,9 @@ def _regions(context: DocumentContext) -> tuple[str, ...]:
     return (suffix, *regions) if suffix in phonenumbers.SUPPORTED_REGIONS and suffix not in regions else regions
 
 
-def _phones_in(text: str, run: re.Match[str], regions: tuple[str, ...]) -> list[tuple[int, int]]:
+def _phones_in(text: str, begin: int, end: int, regions: tuple[str, ...]) -> list[tuple[int, int]]:
     """Return the places of phone numbers among groups of digits that follow one another."""
-    groups = [group.span() for group in _GROUP.finditer(text, run.start(), run.end())]
+    groups = [group.span() for group in _GROUP.finditer(text, begin, end)]
     found: list[tuple[int, int]] = []
     place = 0
     has_word: bool | None = None
@@ -130,10 +214,12 @@ def _phones_in(text: str, run: re.Match[str], regions: tuple[str, ...]) -> list[
             if digits >= _LEAST_DIGITS:
                 ends.append(last)
             last += 1
-        opened = _opening(text, start, run.start())
+        opened = _opening(text, start)
+        if text[opened] in "(（" and not _CLOSED.match(text, opened):
+            opened += 1
         is_international = text[opened : opened + 2].lstrip("(（")[:1] in ("+", "＋") or text.startswith("00", start)
         if has_word is None and ends:
-            has_word = bool(_WORD.search(text, max(0, run.start() - _WORD_REACH), run.start()))
+            has_word = _has_word(text[max(0, begin - _WORD_REACH) : begin])
         # Long runs of numbers are tables, unless a word says otherwise.
         if is_international or has_word or len(groups) <= _MOST_GROUPS or place == 0:
             for last in reversed(ends):
@@ -145,10 +231,21 @@ def _phones_in(text: str, run: re.Match[str], regions: tuple[str, ...]) -> list[
     return found
 
 
-def _opening(text: str, start: int, first: int) -> int:
+def _has_word(before: str) -> bool:
+    """Return whether a word for a phone number or a call is in the text before a number."""
+    words = _LETTERS.findall(before.lower())
+    if not _WORDS.isdisjoint(words) or any(word.startswith(_STEMS) for word in words):
+        return True
+    if not _OWNERS.isdisjoint(words) and not _NUMBERS.isdisjoint(words):
+        return True
+    return not before.isascii() and _SIGNS.search(before) is not None
+
+
+def _opening(text: str, start: int) -> int:
     """Return where a number begins that may have `+`, `(` or both before its first digit."""
-    while start > first and text[start - 1] in "+＋(（":
-        start -= 1
+    for _ in range(2):
+        if start and text[start - 1] in "+＋(（":
+            start -= 1
     return start
 
 
@@ -159,31 +256,43 @@ def _is_phone(
         return False
     written = text[start:end]
     if written.count("(") + written.count("（") != written.count(")") + written.count("）"):
-        if written[0] not in "(（" or text[end : end + 1] not in (")", "）"):
-            return False
+        return False
     groups = _GROUP.findall(written)
     digits = "".join(groups)
     if len(set(digits)) == 1 or not _LEAST_DIGITS <= len(digits) <= _MOST_DIGITS + 2:
         return False
     if is_international:
         return _is_international(written, digits, groups, has_word)
-    if _OTHER.search(text, max(0, start - 30), start) or _DATE.match(written):
+    if _DATE.search(written) or _is_arithmetic(written):
         return False
+    return _is_national(text, start, end, groups, regions, has_word) and not _OTHER.search(
+        text, max(0, start - 30), start
+    )
+
+
+def _is_national(text: str, start: int, end: int, groups: list[str], regions: tuple[str, ...], has_word: bool) -> bool:
+    """Return whether a number without a country code is written like one of a country."""
+    written, digits = text[start:end], "".join(groups)
     if _AMERICAN.fullmatch(written):
         return True
     if len(digits) > _MOST_DIGITS - 2 or (len(groups) == 2 and len(digits) == 8 and _looks_like_years(groups)):
         return False
     if _HAN.search(text, max(0, start - 8), end + 8) and "CN" not in regions:
         regions = (*regions, "CN")
+    if _DECIMAL.fullmatch(written) and not _PAIRS.fullmatch(written):
+        return False
     if has_word:
         return any(_valid(digits, region) for region in (*regions, *_WIDELY)) or any(
             _is_possible(digits, region) for region in regions[:3]
         )
-    if (_DECIMAL.fullmatch(written) and not _PAIRS.fullmatch(written)) or _UNIT.match(text, end):
-        return False
-    if not _is_whole(text, start, end):
+    if _UNIT.match(text, end) or not _is_whole(text, start, end):
         return False
     return any(_is_written_as_in(region, groups, written) for region in regions)
+
+
+def _is_arithmetic(written: str) -> bool:
+    """Return whether a decimal point and a minus or slash between spaces are in it."""
+    return (" - " in written or " / " in written) and "." in written
 
 
 def _is_whole(text: str, start: int, end: int) -> bool:
@@ -238,7 +347,9 @@ def _is_written_as_in(region: str, groups: list[str], written: str) -> bool:
     """Return whether a valid number is written so that it is no other number: see the head of this file."""
     digits = "".join(groups)
     sizes = [len(group) for group in groups]
-    is_trunk = digits[0] == "0" or (region in ("RU", "KZ", "BY") and digits[0] == "8" and len(digits) == 11)
+    is_trunk = (digits[0] == "0" and sizes[0] > 1) or (
+        region in ("RU", "KZ", "BY") and digits[0] == "8" and len(digits) == 11
+    )
     is_chinese_mobile = region == "CN" and len(digits) == 11 and digits[0] == "1"
     is_usual = tuple(sizes) in _USUAL_GROUPS.get(region, ())
     if is_chinese_mobile and not is_usual:
@@ -253,6 +364,8 @@ def _is_written_as_in(region: str, groups: list[str], written: str) -> bool:
         return False
     if len(groups) == 1:
         return phonenumbers.number_type(number) in _MOBILE
+    if not is_trunk and ("/" in written or (sizes == [5, 5] and " " not in written)):
+        return False
     if is_trunk or is_usual or "(" in written or "（" in written:
         return True
     national = phonenumbers.format_number(number, PhoneNumberFormat.NATIONAL)

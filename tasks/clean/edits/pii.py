@@ -7,15 +7,20 @@ in files of their own.
 
 import ipaddress
 import re
+from collections.abc import Callable
 
 from stdnum import iban
 
 from tasks.clean.document import DocumentContext
+from tasks.clean.kernels.candidates import accounts_in, numbers_in
 
 _WORDS = r"a-zA-Z0-9\u00c0-\u024f\u0370-\u058f\u05d0-\u05ea\u0620-\u064a\u0900-\u0dff\u10a0-\u10ff\u1e00-\u1fff"
 _UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
 _LOCAL = re.compile(rf"(?:[{_WORDS}][{_WORDS}._%+-]{{0,63}}|[{_UNSPACED}0-9._-]{{1,32}})$")
-_CHINESE_DOMAINS = "中国|中國|公司|网络|網絡|广告|在线|商城|网址|我爱你|香港|台灣|台湾|机构|组织机构|集团|网店|手机|닷컴|한국|みんな|コム"
+_CHINESE_DOMAINS = (
+    "中国|中國|公司|网络|網絡|广告|在线|商城|网址|我爱你|香港|台灣|台湾|机构|"
+    "组织机构|集团|网店|手机|닷컴|한국|みんな|コム"
+)
 _LABEL = rf"[{_WORDS}{_UNSPACED}](?:[{_WORDS}{_UNSPACED}-]{{0,61}}[{_WORDS}{_UNSPACED}])?"
 _LETTERS = _WORDS.replace("0-9", "")
 _DOMAIN = re.compile(
@@ -49,7 +54,8 @@ _ISSUERS = re.compile(
     r"|(?:60|81|508)\d{13,14}|(?:5018|5020|5038|6304|6759|676[1-3])\d{8,15}"
 )
 _CARD_WORD = re.compile(
-    r"card|visa|amex|credit|debit|carta|cart[eã]o|carte|tarjeta|karte|карт|卡|カード|카드|pay|master|mir|мир", re.IGNORECASE
+    r"card|visa|amex|credit|debit|carta|cart[eã]o|carte|tarjeta|karte|карт|卡|カード|카드|pay|master|mir|мир",
+    re.IGNORECASE,
 )
 _OTHER_NUMBER = re.compile(
     r"order|invoice|isbn|issn|ean|upc|gtin|barcode|tracking|serial|imei|article|sku|заказ|артикул|штрих|накладн|订单|单号|"
@@ -57,6 +63,9 @@ _OTHER_NUMBER = re.compile(
     re.IGNORECASE,
 )
 _SHORT_CARD = 14
+_LEAST_DIGITS = 13
+_LONGEST = 70
+"""Characters of the longest IBAN, with a space between any two."""
 
 _IBAN = re.compile(rf"(?<![A-Za-z0-9_])[A-Z]{{2}}\d{{2}}(?:{_SPACE}?[A-Za-z0-9]){{11,30}}", re.ASCII)
 _SEPARATORS = re.compile(_SPACE)
@@ -123,7 +132,22 @@ def mask_payment_cards(text: str, _context: DocumentContext) -> str:
     One number of ten has a right check digit by chance: digits without spaces need a word such as `card` nearby where
     they are as short as article numbers, and none such as `order`.
     """
-    return _CARD.sub(_card, text)
+    return _at_places(text, numbers_in(text, _LEAST_DIGITS), _CARD, _card)
+
+
+def _at_places(
+    text: str, places: list[tuple[int, int]], pattern: re.Pattern[str], replacement: Callable[[re.Match[str]], str]
+) -> str:
+    """Return what `pattern.sub(replacement, text)` does, where all matches begin in `places`."""
+    pieces: list[str] = []
+    done = 0
+    for begin, end in places:
+        match = pattern.search(text, max(done, begin), max(end, begin + _LONGEST)) if end > done else None
+        while match is not None and match.start() < end:
+            pieces += (text[done : match.start()], replacement(match))
+            done = match.end()
+            match = pattern.search(text, done, end) if done < end else None
+    return "".join((*pieces, text[done:])) if done else text
 
 
 def _card(match: re.Match[str]) -> str:
@@ -151,7 +175,7 @@ def passes_luhn(digits: str) -> bool:
 
 def mask_ibans(text: str, _context: DocumentContext) -> str:
     """Replace bank account numbers (IBAN) with the length and letters of their country and right check digits."""
-    return _IBAN.sub(_iban, text)
+    return _at_places(text, accounts_in(text), _IBAN, _iban)
 
 
 def _iban(match: re.Match[str]) -> str:
@@ -169,7 +193,8 @@ def _iban(match: re.Match[str]) -> str:
 def is_isolated(text: str, start: int, end: int, joining: str) -> bool:
     """Return whether text[start:end] is next to no letter, digit or `joining` character.
 
-    A full stop or comma may end a sentence or clause. Letters count where they are ASCII: Chinese has no spaces around numbers.
+    A full stop or comma may end a sentence or clause. Letters count where they are ASCII:
+    Chinese has no spaces around numbers.
     """
     before, after, next_after = text[start - 1 : start], text[end : end + 1], text[end + 1 : end + 2]
     if before and ((before.isascii() and (before.isalnum() or before == "_")) or before in joining):

@@ -7,6 +7,14 @@ fast as reading. A flag may be set where the edit then changes nothing, never th
 import numpy as np
 import numpy.typing as npt
 
+from tasks.clean.kernels.candidates import (
+    account_before,
+    assigns_secret,
+    ends_key,
+    ends_password,
+    number_at,
+    token_around,
+)
 from tasks.clean.kernels.characters import (
     INVISIBLE,
     MAY_BE_EMOJI,
@@ -60,14 +68,11 @@ CITATION = 1 << 21
 WIKITEXT = 1 << 22
 """Two square brackets before a letter: a link of MediaWiki."""
 
-TOKEN = 1 << 23
-"""A run of at least 16 letters, digits, `_` and `-` with a digit and a capital, or with the prefix of a service."""
+ACCOUNT = 1 << 23
+"""Capitals before digits, as in an IBAN (`account_before`)."""
 
-ACCOUNT = 1 << 24
-"""Two capitals before two digits, as in an IBAN, or X, Y or Z before seven."""
-
-SECRET = 1 << 25
-"""The end of a word such as `password`, a colon or equals sign, and a value with a digit; or the end of `AKIA`."""
+SECRET = 1 << 24
+"""A place where `secrets_in` looks for a key or password."""
 
 ALWAYS = 1 << 30
 """Set for every document: the trigger of edits that no scan can rule out."""
@@ -78,18 +83,9 @@ LINE_FEATURES = ALWAYS | REPEATED_LINE | BLANK_TEXT
 ALL_FEATURES = (1 << 31) - 1
 _SHORT_DIGITS = 3
 _DOTS_OF_IPV4 = 3
-_DIGITS_OF_PHONES, _DIGITS_OF_CARDS = 8, 13
+_DIGITS_OF_CARDS = 13
 _HEXADECIMAL_GROUP = 4
-_LONGEST_GAP = 3
-_LEAST_TOKEN = 16
-_LEAST_SECRET, _MOST_SECRET = 8, 256
 _FULLWIDTH_COLON = 0xFF1A
-_PRIVATE_KEY = np.frombuffer(b"key-----", np.uint8).copy()
-_ENDS_OF_NAMES = np.array(
-    [256 * ord(end[0]) + ord(end[1]) for end in "rd wd se rt ss ds et ts ey ys en ns al ls ve ha ne".split()], np.int64
-)
-"""The last two letters of words for passwords and keys (`tasks.clean.edits.secrets`), and of their plurals."""
-
 _JAVASCRIPT = np.frombuffer(b"javascript", np.uint8).copy()
 _IMAGE_TAG = np.frombuffer(b"<img", np.uint8).copy()
 _COOKIE = np.frombuffer(b"cookie", np.uint8).copy()
@@ -130,8 +126,8 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
     position = begin
     before = np.int64(10)
     before_flags = np.int64(WHITESPACE)
-    digits = digit_groups = digits_together = gap = 0
-    token_end = begin
+    digits = digit_groups = 0
+    number_end = token_end = begin
     shortcode = -1
     colons = group = 0
     line = line_before = begin
@@ -156,34 +152,28 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
                 features |= np.uint32(UNSEGMENTED_SCRIPT)
         if flags & INVISIBLE:
             features |= np.uint32(INVISIBLE_CHARACTER)
-        # Digits, and how many of them follow one another with few separators between
+        # Numbers, accounts and tokens are scanned to their ends where they begin
         if 48 <= byte <= 57:
             digits += 1
-            digits_together += 1
-            gap = 0
+            if position >= number_end:
+                number, number_end = number_at(data, begin, position, end)
+                if number:
+                    features |= np.uint32(DIGIT_RUN)
+                    if number >= _DIGITS_OF_CARDS:
+                        features |= np.uint32(LONG_DIGIT_RUN)
             if digits == 1 and position >= token_end:
-                token_end, is_token = _scan_token(data, begin, position, end)
-                if is_token:
-                    features |= np.uint32(TOKEN)
-            elif (digits == 2 and _is_account(data, begin, position - 2)) or (
-                digits == 7 and position - 7 >= begin and 88 <= data[position - 7] <= 90
-            ):
+                token, token_end = token_around(data, begin, position, end)
+                if token >= 0:
+                    features |= np.uint32(SECRET)
+            if (digits == 2 or digits == 7) and account_before(data, begin, position, end, digits) >= 0:
                 features |= np.uint32(ACCOUNT)
             if digit_groups >= _DOTS_OF_IPV4:
                 features |= np.uint32(DOTTED_DIGITS)
-            if digits_together >= _DIGITS_OF_PHONES:
-                features |= np.uint32(DIGIT_RUN)
-                if digits_together >= _DIGITS_OF_CARDS:
-                    features |= np.uint32(LONG_DIGIT_RUN)
         else:
             if byte == 46 and 0 < digits <= _SHORT_DIGITS:
                 digit_groups += 1
             else:
                 digit_groups = 0
-            if digits_together:
-                gap += 1
-                if gap > _LONGEST_GAP or not _separates_digits(codepoint):
-                    digits_together = gap = 0
             digits = 0
         if byte < 0x80:
             if byte == 10:
@@ -213,11 +203,13 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
                     features |= np.uint32(WIKITEXT)
             elif byte == 64:
                 features |= np.uint32(AT)
+                if ends_password(data, begin, position):
+                    features |= np.uint32(SECRET)
             elif byte == 61:
-                if _assigns_secret(data, begin, position, following, end):
+                if assigns_secret(data, begin, position, following, end):
                     features |= np.uint32(SECRET)
             elif byte == 58:
-                if _assigns_secret(data, begin, position, following, end):
+                if assigns_secret(data, begin, position, following, end):
                     features |= np.uint32(SECRET)
                 if shortcode >= 1:
                     features |= np.uint32(SHORTCODE)
@@ -231,9 +223,7 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
             elif byte == 107 or byte == 75:
                 if _matches_at(data, begin, position - 3, end, _COOKIE):
                     features |= np.uint32(POLICY)
-                if (before == 65 and following < end and data[following] == 73) or _matches_at(
-                    data, begin, position, end, _PRIVATE_KEY
-                ):
+                if byte == 75 and ends_key(data, begin, position, end):
                     features |= np.uint32(SECRET)
             elif (byte == 109 or byte == 77) and _matches_at(data, begin, position - 3, end, _TERMS):
                 features |= np.uint32(POLICY)
@@ -259,7 +249,7 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
         else:
             shortcode = -1
             colons = group = 0
-            if codepoint == _FULLWIDTH_COLON and _assigns_secret(data, begin, position, following, end):
+            if codepoint == _FULLWIDTH_COLON and assigns_secret(data, begin, position, following, end):
                 features |= np.uint32(SECRET)
         if position + 1 < end:
             third = data[position + 2] if position + 2 < end else np.uint8(0)
@@ -278,7 +268,7 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
         has_text |= flags & WHITESPACE == 0
         before, before_flags = codepoint, flags
         position = following
-        if digits_together == 0 and shortcode < 0 and colons == 0 and before_flags & UNDAMAGED:
+        if digits == 0 and digit_groups == 0 and shortcode < 0 and colons == 0 and before_flags & UNDAMAGED:
             # Most of a text is skipped here: characters at which no feature can begin.
             skip_state = AFTER_WHITESPACE if before_flags & WHITESPACE else INSIDE
             skipped = 0
@@ -312,89 +302,6 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
     if not has_text:
         features |= np.uint32(BLANK_TEXT)
     return features
-
-
-@kernel
-def _separates_digits(codepoint):
-    """Return whether a character may separate the digits of one number: as `_GAP` in `tasks.clean.edits.phones`."""
-    is_ascii = codepoint == 32 or 45 <= codepoint <= 47 or codepoint == 40 or codepoint == 41
-    is_blank = codepoint == 0xA0 or codepoint == 0x202F
-    is_dash = codepoint == 0x2010 or codepoint == 0x2011 or codepoint == 0x2013
-    return is_ascii or is_blank or is_dash or codepoint == 0xFF08 or codepoint == 0xFF09
-
-
-@kernel
-def _is_account(data, begin, position):
-    """Return whether two capitals, which no letter or digit is before, end at a position."""
-    if position - 1 < begin or not (65 <= data[position] <= 90 and 65 <= data[position - 1] <= 90):
-        return False
-    return position - 2 < begin or not _joins_token(data[position - 2]) or data[position - 2] == 45
-
-
-@kernel
-def _joins_token(byte):
-    return 48 <= byte <= 57 or 97 <= byte | 32 <= 122 or byte == 95 or byte == 45
-
-
-@kernel
-def _scan_token(data, begin, position, end):
-    """Return (its end, whether it may be a key) of the run of letters and digits around a digit."""
-    start = position
-    while start > begin and _joins_token(data[start - 1]):
-        start -= 1
-    after = position
-    while after < end and _joins_token(data[after]):
-        after += 1
-    if after - start < _LEAST_TOKEN:
-        return after, False
-    if data[start] == 115 and data[start + 1] == 107 and data[start + 2] == 45:  # sk-
-        return after, True
-    if data[start] == 100 and data[start + 1] == 111 and data[start + 2] == 112:  # dop_v1_
-        return after, True
-    for place in range(start, after):
-        if 65 <= data[place] <= 90:
-            return after, True
-    return after, False
-
-
-@kernel
-def _assigns_secret(data, begin, position, following, end):
-    """Return whether a colon or equals sign follows the end of a name of `_ENDS_OF_NAMES` (or of any word that is not
-    ASCII), and a value of some length with a digit follows it."""
-    last = position - 1
-    skipped = 0
-    while last >= begin and skipped < 8 and (data[last] <= 32 or _may_quote(data[last]) or data[last] == 58):
-        last -= 1
-        skipped += 1
-    if last - 1 < begin:
-        return False
-    if data[last] < 0x80 and data[last - 1] < 0x80:
-        ending = 256 * (data[last - 1] | np.int64(32)) + (data[last] | np.int64(32))
-        is_name = False
-        for known in _ENDS_OF_NAMES:
-            is_name |= ending == known
-        if not is_name:
-            return False
-    place = following
-    skipped = 0
-    while place < end and skipped < 12 and (
-        data[place] <= 32 or _may_quote(data[place]) or 60 <= data[place] <= 62 or data[place] == 58
-    ):
-        place += 1
-        skipped += 1
-    value = place
-    has_digit = False
-    while place < end and place - value < _MOST_SECRET and data[place] > 32:
-        if has_digit and place - value >= _LEAST_SECRET:
-            return True
-        has_digit |= 48 <= data[place] <= 57
-        place += 1
-    return has_digit and place - value >= _LEAST_SECRET
-
-
-@kernel
-def _may_quote(byte):
-    return byte == 34 or byte == 39 or byte == 96 or byte == 42 or byte == 93
 
 
 @kernel
