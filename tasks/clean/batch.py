@@ -182,6 +182,10 @@ class BatchContext:
             identify_unknown=identify_unknown,
         )
 
+    def are_of(self, kind: str) -> np.ndarray:
+        """Return which documents are of a kind (bool)."""
+        return np.array([found == kind for found in self.kinds], np.bool_)
+
     def at(self, row: int) -> DocumentContext:
         """Return the context of a document, with its language where it was given or is identified by now."""
         return DocumentContext(self.kinds[row], self.language(row), self._emoji, self._sources[row], self._domains[row])

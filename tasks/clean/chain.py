@@ -111,7 +111,8 @@ class Chain:
         for edit, later_features in zip(self.edits, self._later_features, strict=True):
             if edit.needs_language and bounds_before_names is None:
                 bounds_before_names = texts.bounds
-            chosen = rows[texts.features[rows] & edit.trigger != 0]
+            is_chosen = texts.features[rows] & edit.trigger != 0
+            chosen = rows[is_chosen | contexts.are_of(edit.kind)[rows] if edit.kind else is_chosen]
             texts.wanted_features = later_features
             if len(chosen):
                 if edit.needs_language:

@@ -180,7 +180,7 @@ class CleanConfig(StrictConfig):
         return self
 
     def preset_of(self, source: str, kind: str) -> PresetName:
-        """Return the preset for a document of `source` whose format is `kind` (text, markdown, html, code)."""
+        """Return the preset for a document of `source` whose format is `kind` (text, markdown, wikitext, html, code)."""
         return self.presets.get(source) or ("code" if kind == "code" else self.preset)
 
 

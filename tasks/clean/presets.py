@@ -25,6 +25,7 @@ QUALITY = "quality"
 EDITS = (
     "html_to_text",
     "mojibake",
+    "wikitext",
     "entities",
     "nfc",
     "control_characters",
@@ -52,6 +53,9 @@ EDITS = (
     "source_tag",
     "domain_tag",
 )
+
+PERSONAL = ("secret", "email", "iban", "payment_card", "national_id", "ip_address", "phone")
+"""Edits that replace personal data."""
 
 PICTURES = frozenset({"emoji", "emoticons", "shortcodes", "stickers"})
 """Edits of characters and codes that are shown as pictures; `clean.emoji` governs them."""
@@ -116,9 +120,8 @@ class Preset:
     rules: frozenset[str]
 
 
-_REPAIR = frozenset({"html_to_text", "mojibake", "entities", "nfc", "control_characters"})
-_PERSONAL = frozenset({"secret", "email", "iban", "payment_card", "national_id", "ip_address", "phone"})
-_PROSE = _REPAIR | _PERSONAL | PICTURES | {"alt_texts", "markup", "repeated_lines"}
+_REPAIR = frozenset({"html_to_text", "wikitext", "mojibake", "entities", "nfc", "control_characters"})
+_PROSE = _REPAIR.union(PERSONAL) | PICTURES | {"alt_texts", "markup", "repeated_lines"}
 _GOPHER = frozenset(name for name in LIMITS if name.startswith("gopher_"))
 _C4_EDITS = frozenset(name for name in EDITS if name.startswith("c4_"))
 _C4_RULES = frozenset({"c4_sentences", "c4_lorem_ipsum"})
@@ -135,7 +138,7 @@ PRESETS = {
         | {name for name in LIMITS if name.startswith("fineweb_")},
     ),
     "code": Preset(
-        _PERSONAL | {"html_to_text", "control_characters"},
+        frozenset({"html_to_text", "control_characters", *PERSONAL}),
         frozenset(name for name in LIMITS if name.startswith("code_")),
     ),
     "minimal": Preset(_REPAIR, frozenset()),

@@ -1,6 +1,6 @@
 """Read the records of a file in bounded memory; damaged ones become BadRecords and reading continues.
 
-jsonl, csv, parquet, arrow and WARC files have many records, files of every other format are one document. A reader can
+jsonl, csv, parquet, arrow, WARC and MediaWiki files have many records, files of every other format are one document. A reader can
 begin at a later record, so that an interrupted build resumes.
 """
 
@@ -13,6 +13,7 @@ from tasks.sample.conversations import thread_records
 from tasks.sample.csv_reader import csv_records
 from tasks.sample.discovery import InputFile, is_fault_of_machine, why_unreadable
 from tasks.sample.jsonl_reader import json_records
+from tasks.sample.mediawiki_reader import mediawiki_records
 from tasks.sample.parquet_reader import arrow_records, parquet_records
 from tasks.sample.records import BadRecord, Record, Skipped, decode_text, excerpt_of
 from tasks.sample.warc_reader import warc_records
@@ -83,6 +84,8 @@ def _streamed(file: InputFile, blocks: Iterator[bytes | Gap], source: Source, be
         yield from csv_records(lines, source, begin, "\t" if ".tsv" in file.name.lower() else ",")
     elif file.format == "warc":
         yield from warc_records(blocks, source)
+    elif file.format == "mediawiki":
+        yield from mediawiki_records(blocks, source)
     elif begin == 0:
         yield _whole_file(file, blocks, source.max_file_bytes)
 

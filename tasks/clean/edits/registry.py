@@ -39,6 +39,7 @@ from tasks.clean.edits.unicode_repair import (
     undo_entities,
     undo_mojibake,
 )
+from tasks.clean.edits.wikitext import WIKITEXT, wikitext_to_text
 from tasks.clean.kernels import prefilter
 from tasks.clean.presets import PICTURES, SPELLING
 
@@ -61,6 +62,8 @@ class Edit:
     trigger: int = prefilter.ALWAYS
     limit: float | None = None
     rewrite: Rewrite | None = None
+    kind: str = ""
+    """Documents of this kind are edited whatever their flags."""
 
     def apply_to_many(self, texts: Texts, contexts: BatchContext, rows: np.ndarray) -> np.ndarray:
         """Edit the texts of `rows`; returns the rows whose text changed."""
@@ -106,6 +109,7 @@ EDIT_REGISTRY: dict[str, Edit] = {
     edit.name: edit
     for edit in (
         Edit("mojibake", undo_mojibake, prefilter.MOJIBAKE, rewrite=select_broken_texts),
+        Edit("wikitext", wikitext_to_text, prefilter.WIKITEXT, kind=WIKITEXT),
         Edit("entities", undo_entities, prefilter.AMPERSAND),
         Edit("nfc", compose, prefilter.COMPOSITION),
         Edit("control_characters", remove_invisible, prefilter.INVISIBLE_CHARACTER, rewrite=rewrite_invisible),
