@@ -13,7 +13,7 @@ import numpy as np
 
 from model.errors import RecipeError
 from tasks.clean.batch import BatchContext, DocumentBatch, Texts
-from tasks.clean.config import CleanConfig
+from tasks.clean.config import ClassifierConfig, CleanConfig
 from tasks.clean.document import DocumentContext, Outcome, Verdicts
 from tasks.clean.edits.html import html_to_text
 from tasks.clean.edits.registry import HTML_TO_TEXT, Edit, edit_of
@@ -29,6 +29,23 @@ from tasks.clean.kernels.repetition import Slots
 from tasks.clean.presets import EDIT_LIMITS, EDITS, EMPTY, HTML_NO_TEXT, LANGUAGE, LIMITS, PICTURES, PRESETS, SPELLING
 
 
+class Scorer(Protocol):
+    """A classifier (`tasks.clean.filters.classifier`)."""
+
+    def score(self, raw: np.ndarray) -> float | None:
+        """Return the probability of its label (0 to 1) for UTF-8 bytes (uint8); None where nothing can be said."""
+        ...
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Texts (UTF-8), whether each has the label that a classifier is to learn, and the digest of their file."""
+
+    texts: tuple[bytes, ...]
+    has_label: tuple[bool, ...]
+    digest: str
+
+
 class UserFunction(Protocol):
     """A function of the user that a worker process can load again (`tasks.execution.plugins.Extension`)."""
 
@@ -40,12 +57,17 @@ class UserFunction(Protocol):
 
 @dataclass(frozen=True)
 class UserResources:
-    """Deny-list, word lists by name, spelling lists, and functions by `module:function`, which a recipe brings."""
+    """Deny-list, word lists and classifiers by name, spelling lists, and functions by `module:function`, which a recipe
+    brings."""
 
     deny: DenyList = field(default_factory=DenyList)
     word_lists: Mapping[str, WordList] = field(default_factory=dict)
     spellings: tuple[SpellingList, ...] = ()
     functions: Mapping[str, UserFunction] = field(default_factory=dict)
+    classifiers: Mapping[str, Scorer] = field(default_factory=dict)
+    """Those that are loaded or trained by now."""
+    labelled: Mapping[str, Labelled] = field(default_factory=dict)
+    """Examples of those that are to be trained, by name."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +105,11 @@ class Chain:
             (
                 *(_rule(name, config.limits, resources) for name in rules if name not in without),
                 *(word_list_rule(words, resources.word_lists[words.name]) for words in config.word_lists),
+                *(
+                    _classifier_rule(chosen, resources.classifiers[chosen.name])
+                    for chosen in config.classifiers
+                    if chosen.name in resources.classifiers
+                ),
             ),
             HTML_TO_TEXT in edits,
             frozenset(config.languages),
@@ -206,6 +233,15 @@ def _rule(name: str, limits: Mapping[str, float], resources: UserResources) -> t
     if name not in limits:
         raise RecipeError(f'clean: the rule `{name}` has no limit; set [clean.limits] "{name}" = ...')
     return replace(function, name=name), limits[name]
+
+
+def _classifier_rule(config: ClassifierConfig, scorer: Scorer) -> tuple[Rule, float]:
+    measure = functools.partial(_score, scorer)
+    return Rule(f"classifier_{config.name}", measure, at_least=config.keep == "above"), config.limit
+
+
+def _score(scorer: Scorer, statistics: TextStatistics, _limit: float) -> float | None:
+    return scorer.score(statistics.raw)
 
 
 def _reason(function, statistics: TextStatistics, _limit: float) -> str | None:

@@ -47,6 +47,55 @@ class WordListConfig(StrictConfig):
     """Largest share of the document's words that may be on the list (0 to 1)."""
 
 
+class ClassifierConfig(StrictConfig):
+    """A classifier of texts, such as for toxicity; a document on the wrong side of the limit is dropped under the rule
+    `classifier_NAME`. It comes from a file, or is trained on texts with labels, or on sources of the recipe."""
+
+    name: str = Field(pattern=r"^[a-z0-9_]{1,40}$")
+    """Name of the classifier."""
+
+    path: Annotated[str | None, RUNTIME, Reach.FILE] = None
+    """Model file: a supervised model of fastText (`.bin`, not quantised) or a linear model (`.safetensors`: `weight`
+    over this program's hashed features, `bias`). Its contents decide the result, not its path."""
+
+    labels: Annotated[str | None, RUNTIME, Reach.FILE] = None
+    """Instead of a model: a file of JSON lines with `text` and `label`, on which one is trained."""
+
+    good: tuple[str, ...] = ()
+    """Instead of a file: sources whose documents the model learns to score high."""
+
+    bad: tuple[str, ...] = ()
+    """Sources whose documents it learns to score low."""
+
+    label: str | None = Field(default=None, min_length=1, max_length=200)
+    """The label whose probability is the score, as the file names it (`__label__` may be left out)."""
+
+    limit: float = Field(ge=0, le=1)
+    """Limit of the score (0 to 1)."""
+
+    keep: Literal["above", "below"] = "below"
+    """Which side of the limit is kept: `below` for toxicity, `above` for quality."""
+
+    documents: int = Field(default=20_000, ge=100, le=10_000_000)
+    """Documents of `good` and of `bad` sources to learn from, at most."""
+
+    seed: int = Field(default=0, ge=0)
+    """Decides which documents it learns from, and in which order."""
+
+    @model_validator(mode="after")
+    def _has_one_origin(self) -> "ClassifierConfig":
+        origins = [bool(self.path), bool(self.labels), bool(self.good or self.bad)]
+        if sum(origins) != 1 or bool(self.good) != bool(self.bad):
+            raise ValueError(
+                f"classifier `{self.name}` needs one of `path` (a model), `labels` (texts with labels), or `good` and"
+                " `bad` (sources)"
+            )
+        if bool(self.label) == origins[2]:
+            wanted = "takes no label: the score is that of `good`" if origins[2] else "needs the `label` that it scores"
+            raise ValueError(f"classifier `{self.name}` {wanted}")
+        return self
+
+
 class SpellingConfig(StrictConfig):
     """A list of misspellings and their corrections."""
 
@@ -136,6 +185,9 @@ class CleanConfig(StrictConfig):
     word_lists: tuple[WordListConfig, ...] = ()
     """Lists of words that must not be frequent in a document; none by default."""
 
+    classifiers: tuple[ClassifierConfig, ...] = ()
+    """Classifiers of texts, such as for toxicity or quality; none by default."""
+
     spelling: tuple[SpellingConfig, ...] = ()
     """Lists of misspellings to correct; none by default."""
 
@@ -177,10 +229,13 @@ class CleanConfig(StrictConfig):
         names = [words.name for words in self.word_lists]
         if len(set(names)) < len(names):
             raise ValueError("two word lists have the same name; every list needs its own")
+        names = [classifier.name for classifier in self.classifiers]
+        if len(set(names)) < len(names):
+            raise ValueError("two classifiers have the same name; each needs its own")
         return self
 
     def preset_of(self, source: str, kind: str) -> PresetName:
-        """Return the preset for a document of `source` whose format is `kind` (text, markdown, wikitext, html, code)."""
+        """Return the preset for a document of `source` whose format is `kind`."""
         return self.presets.get(source) or ("code" if kind == "code" else self.preset)
 
 

@@ -22,6 +22,9 @@ LANGUAGE = "language"
 QUALITY = "quality"
 """Dropped: too unlike the good sources of the recipe, by the classifier and GPT-3's rule, which are applied last."""
 
+CLASSIFIERS = "classifiers"
+"""Facts of the classifiers that a recipe has trained; documents are dropped under `classifier_NAME`."""
+
 EDITS = (
     "html_to_text",
     "mojibake",

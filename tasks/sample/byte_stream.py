@@ -96,7 +96,8 @@ def within_limits(blocks: Iterable[bytes | Gap], source: Source, stored: Callabl
 
 
 def byte_blocks(stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
-    """Yield blocks of `stream` after decompression (`gzip`, `zstd`, `bzip2` or None); `on_bytes` gets the stored bytes consumed.
+    """Yield blocks of `stream` after decompression (`gzip`, `zstd`, `bzip2` or None); `on_bytes` gets the stored bytes
+    consumed.
 
     Raises DamagedStream if a compressed stream is damaged.
     """

@@ -294,7 +294,8 @@ def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size:
     if format is None and kind == "file":
         raise InputError(
             f"sample: source `{source.name}` names {path}, and its suffix does not show its format."
-            f' Add format = "text" (or jsonl, csv, parquet, arrow, warc, mediawiki, markdown, wikitext, html, code) to the source.'
+            f' Add format = "text" (or jsonl, csv, parquet, arrow, warc, mediawiki, markdown, wikitext, html, code) to'
+            f" the source."
         )
     if format is None or (source.format != "auto" and format != source.format):
         # A stat takes 2 us; a name does not show a pipe.

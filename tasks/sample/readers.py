@@ -1,7 +1,7 @@
 """Read the records of a file in bounded memory; damaged ones become BadRecords and reading continues.
 
-jsonl, csv, parquet, arrow, WARC and MediaWiki files have many records, files of every other format are one document. A reader can
-begin at a later record, so that an interrupted build resumes.
+jsonl, csv, parquet, arrow, WARC and MediaWiki files have many records, files of every other format are one document. A
+reader can begin at a later record, so that an interrupted build resumes.
 """
 
 from collections.abc import Callable, Iterator

@@ -11,6 +11,7 @@ import html
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from tasks.clean.document import DocumentContext
 
@@ -60,7 +61,8 @@ _TOKEN = re.compile(
     r"(?P<open>\{{2,})|(?P<close>\}{2,})|(?P<link>\[\[)|(?P<end>\]\])|(?P<bar>\|\|?)|(?P<comment><!--)"
     r"|(?P<tag></?(?P<name>[A-Za-z][A-Za-z0-9]{0,15})(?P<attributes>(?:\s[^<>]{0,2000})?)/?>)"
     r"|(?P<address>\[(?:(?:https?|ftps?|irc|git)://|//|mailto:)[^\s\[\]<>\"]*[ \t]*)|(?P<bracket>\])"
-    r"|(?P<table>(?:(?<=\n)|\A)[:*# \t]*\{\|[^\n]*)|(?P<row>\n[ \t]*\|(?:-+[^\n]*|\}|\+))|(?P<cell>\n[ \t]*[|!])|(?P<headers>!!)"
+    r"|(?P<table>(?:(?<=\n)|\A)[:*# \t]*\{\|[^\n]*)|(?P<row>\n[ \t]*\|(?:-+[^\n]*|\}|\+))"
+    r"|(?P<cell>\n[ \t]*[|!])|(?P<headers>!!)"
 )
 
 _FILES = frozenset(
@@ -207,9 +209,11 @@ _SIGNS = {
     "bullet": " • ", "•": " • ", "pound": "£", "euro": "€", "times": "×", "shy": "", "clear": "", "-": "", "(": "{",
     ")": "}", "hash": "#", "sharp": "♯", "flat": "♭", "okina": "ʻ", "increase": "▲", "decrease": "▼",
 }  # fmt: skip
-_PREFIXED = {"circa": "c. ", "c.": "c. ", "ca.": "c. ", "as_of": "As of ", "us$": "US$", "usd": "US$", "£": "£", "gbp": "£",
-             "€": "€", "eur": "€", "inr": "₹", "uss": "USS ", "hms": "HMS ", "ss": "SS ", "rms": "RMS ", "floruit": "fl. ",
-             "ad": "AD "}  # fmt: skip
+_PREFIXED = {
+    "circa": "c. ", "c.": "c. ", "ca.": "c. ", "as_of": "As of ", "us$": "US$", "usd": "US$", "£": "£", "gbp": "£",
+    "€": "€", "eur": "€", "inr": "₹", "uss": "USS ", "hms": "HMS ", "ss": "SS ", "rms": "RMS ", "floruit": "fl. ",
+    "ad": "AD ",
+}  # fmt: skip
 _SUFFIXED = {"bc": " BC", "bce": " BCE", "ce": " CE"}
 
 _REDIRECT = re.compile(
@@ -230,7 +234,8 @@ _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){2,}")
 _LOOKED_AT = 50_000
 _LINKS = re.compile(r"\[\[[^\[\]|\n]{1,120}(?:\|[^\[\]\n]{0,200})?\]\]")
 _SURE_SIGNS = re.compile(
-    r"'''[^'\n]{1,120}'''|^==+[^=\n]{1,100}==+[ \t]*$|\{\{(?:[Ii]nfobox|[Cc]ite|[Mm]ain|[Rr]eflist|[Dd]efaultsort|DEFAULTSORT)"
+    r"'''[^'\n]{1,120}'''|^==+[^=\n]{1,100}==+[ \t]*$|\{\{(?:[Ii]nfobox|[Cc]ite|[Mm]ain|[Rr]eflist|"
+    r"[Dd]efaultsort|DEFAULTSORT)"
     r"|\[\[(?:Category|File|Image|Datei|Fichier|Файл|Категория|Kategorie|Catégorie|Categoria|Categoría|分类|文件):"
     r"|^\{\|[ \t]*class=",
     re.MULTILINE,
@@ -450,7 +455,7 @@ class _Reader:
             self._ends[mark] = known
         return known
 
-    _HANDLERS: dict[str, Callable[["_Reader", re.Match[str]], None]] = {
+    _HANDLERS: ClassVar[dict[str, Callable[["_Reader", re.Match[str]], None]]] = {
         "open": _on_open,
         "close": _on_close,
         "link": _on_link,
@@ -519,12 +524,8 @@ def _of_template(parts: list[str]) -> str:
     if name in _LAST or name.startswith("lang-"):
         return shown[-1] if name in _LAST else shown[0]
     if name in ("convert", "cvt"):
-        joined = (
-            f"{shown[0]}{shown[1]}{shown[2]} {shown[3]}"
-            if len(shown) > 3 and shown[1] in "-–x"
-            else " ".join(shown[:2])
-        )
-        return joined
+        is_range = len(shown) > 3 and shown[1] in "-–x"
+        return f"{shown[0]}{shown[1]}{shown[2]} {shown[3]}" if is_range else " ".join(shown[:2])
     if name in ("frac", "fraction", "sfrac"):
         return "/".join(shown[-2:]) if len(shown) < 3 else f"{shown[0]} {shown[1]}/{shown[2]}"
     if name == "val":
