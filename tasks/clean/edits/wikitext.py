@@ -148,7 +148,8 @@ _LANGUAGE = re.compile(r"(?:[a-z]{2,3}|simple)(?:-[a-z]{2,12}){0,2}")
 _NO_TEXT_TABLES = re.compile(
     r"infobox|navbox|metadata|ambox|mbox|vertical-navbox|noprint|toccolours|sistersitebox", re.IGNORECASE
 )
-_CELL_ATTRIBUTES = re.compile(r"\s*(?:[A-Za-z][\w-]*\s*=\s*(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'|]+)\s*|nowrap\s*)+")
+_CELL_ATTRIBUTES = re.compile(r"\s*(?:(?:[A-Za-z][\w-]*\s*=\s*(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'|]+)|nowrap)(?:\s+|$))+")
+_MOST_ATTRIBUTES, _MOST_PIECES = 2000, 4
 
 _FIRST = frozenset(
     [
@@ -224,6 +225,7 @@ _REDIRECT = re.compile(
 _HEADING = re.compile(r"[ \t]*(={1,6})[ \t]*(.+?)[ \t]*\1[ \t]*")
 _ITEM = re.compile(r"([*#:;]+)[ \t]*")
 _QUOTES = re.compile("'{5,}|'{2,3}")
+_ENTITIES = {ord(character): f"&#{ord(character)};" for character in "&'=*#:;_"}
 _MAGIC_WORDS = re.compile("__[A-Z]{3,30}__")
 _EMPTY_BRACKETS = re.compile(r" ?[(（](?:\s|[,;:，；：]|&nbsp;)*[)）]")
 _GAP_IN_BRACKET = re.compile(r"(?<=[(（])(?:\s|&nbsp;)*[,;](?:\s|[,;])*")
@@ -370,7 +372,7 @@ class _Reader:
             frame.parts += [[] for _ in token[0]]
         elif frame.kind == "table" and len(token[0]) == 2:
             frame.parts.append([])
-        elif frame.kind == "table" and _CELL_ATTRIBUTES.fullmatch("".join(frame.parts[-1])):
+        elif frame.kind == "table" and _are_attributes(frame.parts[-1]):
             frame.parts[-1] = []
         else:
             self._write(token[0])
@@ -398,6 +400,8 @@ class _Reader:
             self._write(_of_table(frame))
             return
         frame = self._stack[-1]
+        if mark != "|+" and frame.parts[-2:] == [[_ROW], []]:
+            return
         frame.parts += [[_CAPTION if mark == "|+" else _ROW], []]
 
     def _on_cell(self, token: re.Match[str]) -> None:
@@ -482,10 +486,14 @@ def _has_opening_ref(markup: str, begin: int, end: int) -> bool:
 
 def _protected(content: str) -> str:
     """Return text in which nothing is markup any more: marks are written as entities, which are decoded at the end."""
-    text = html.unescape(content)
-    for character in "&'=*#:;_":
-        text = text.replace(character, f"&#{ord(character)};") if character in text else text
-    return text
+    return html.unescape(content).translate(_ENTITIES)
+
+
+def _are_attributes(pieces: list[str]) -> bool:
+    """Return whether the beginning of a cell is no text but says how it looks."""
+    if len(pieces) > _MOST_PIECES or sum(map(len, pieces)) > _MOST_ATTRIBUTES:
+        return False
+    return _CELL_ATTRIBUTES.fullmatch("".join(pieces)) is not None
 
 
 def _unclosed(frame: _Frame) -> str:

@@ -20,9 +20,11 @@ from stdnum.ru import inn
 from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.chain import Chain
 from tasks.clean.config import CleanConfig
-from tasks.clean.document import Verdicts
-from tasks.clean.edits.national_ids import passes_snils
-from tasks.clean.edits.pii import passes_luhn
+from tasks.clean.document import DocumentContext, Verdicts
+from tasks.clean.edits.national_ids import mask_national_ids, passes_snils, passes_taiwan
+from tasks.clean.edits.phones import mask_phones
+from tasks.clean.edits.pii import mask_emails, mask_ibans, passes_luhn
+from tasks.clean.edits.secrets import entropy, is_secret, mask_secrets
 
 PERSONAL = ("secret", "email", "iban", "payment_card", "national_id", "ip_address", "phone")
 CHAIN = Chain.of(CleanConfig(edits=PERSONAL, rules=()), "gopher")
@@ -431,3 +433,94 @@ def test_planted_data_is_found_and_other_numbers_are_kept(each, others):
     for name, share in found.items():
         assert share >= LEAST_FOUND, missed[name][:20]
     assert false_alarms <= MOST_FALSE_ALARMS, wrong[:40]
+
+
+def text_in(language):
+    return DocumentContext("text", language)
+
+
+@pytest.mark.parametrize(
+    ("language", "before", "after"),
+    [
+        ("zh", "我的手机号是13812345678，请回电", "我的手机号是<phone>，请回电"),
+        ("zh", "联系 138 1234 5678 或 010-12345678", "联系 <phone> 或 <phone>"),
+        (None, "138 1234 5678", "138 1234 5678"),
+        ("zh", "订单 13812345678901，编号13812345678", "订单 13812345678901，编号13812345678"),
+        ("ru", "Тел.: 8 (495) 123-45-67 доб. 12, моб. 89161234567", "Тел.: <phone> доб. 12, моб. <phone>"),
+        ("fr", "au 01.23.45.67.89", "au <phone>"),
+        ("de", "Telefon (0 30) 1234567", "Telefon <phone>"),
+        ("it", "chiamami al 3471234567", "chiamami al <phone>"),
+        ("en", "pp. 13522-13537, 1999-2003, ISSN 1234-5678", "pp. 13522-13537, 1999-2003, ISSN 1234-5678"),
+        ("en", "(3.28 - 3.27851533) and 0 2021-08-09 02:11", "(3.28 - 3.27851533) and 0 2021-08-09 02:11"),
+        ("es", "612 345 678", "<phone>"),
+        ("en", "612 345 678", "612 345 678"),
+    ],
+)
+def test_a_number_without_a_country_code_needs_its_language_or_a_word(language, before, after):
+    assert mask_phones(before, text_in(language)) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("联系我zhang@example.com联系我", "联系我<email>联系我"),
+        ("müller@bücher.de, почта@пример.рф; 张三@例子.中国。", "<email>, <email>; <email>。"),
+        ("a @b c@ d@e git@github.com:a/b", "a @b c@ d@e git@github.com:a/b"),
+    ],
+)
+def test_names_and_domains_of_any_script(before, after):
+    assert mask_emails(before, text_in(None)) == after
+
+
+def test_an_iban_ends_before_the_next_word():
+    text = "IBAN: DE89 3704 0044 0532 0130 00 BIC COBADEFF, GB82WEST12345698765432. DE88 3704 0044 0532 0130 00"
+    # 97 divides only numbers with the right check digits: DE88 is wrong.
+    expected = "IBAN: <iban> BIC COBADEFF, <iban>. DE88 3704 0044 0532 0130 00"
+    assert mask_ibans(text, text_in("en")) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"password": "Tr0ub4dor&3x"}', '{"password": "<secret>"}'),
+        ("mysql://root:hunter2!@db.example.org/x", "mysql://<secret>@db.example.org/x"),
+        ("export AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCY0", "export AWS_SECRET_ACCESS_KEY=<secret>"),
+        ("key AKIAIOSFODNN7EXAMPLE.", "key <secret>."),
+        ("password = get_password(1)", "password = get_password(1)"),
+        ("password: your_password1, token=3.42ms/tok", "password: your_password1, token=3.42ms/tok"),
+        ("monkey = 12345678abcD!", "monkey = 12345678abcD!"),
+    ],
+)
+def test_secrets_and_what_only_looks_like_them(before, after):
+    assert mask_secrets(before, text_in("en")) == after
+
+
+def test_entropy_in_bits():
+    assert entropy("aaaa") == 0
+    assert entropy("abab") == 1
+    assert entropy("abcd" * 3) == 2
+    assert not is_secret("abcdefgh")
+    assert is_secret("aB3$eF7hQ")
+
+
+def test_check_digits_of_ids():
+    # SNILS 112-233-445: 1*9 + 1*8 + 2*7 + 2*6 + 3*5 + 3*4 + 4*3 + 4*2 + 5*1 = 95
+    assert passes_snils("112-233-445 95")
+    assert not passes_snils("112-233-445 96")
+    # A is 10: 1*1 + 0*9 + 1*8 + 2*7 + 3*6 + 4*5 + 5*4 + 6*3 + 7*2 + 8*1 = 121, and 9 makes 130
+    assert passes_taiwan("A123456789")
+    assert not passes_taiwan("A123456788")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("SSN 536-90-4399", "SSN <national_id>"),
+        ("part 536-90-4399", "part 536-90-4399"),
+        ("CF RSSMRA85T10A562S!", "CF <national_id>!"),
+        ("身份证11010519491231002X。", "身份证<national_id>。"),
+        ("身份证110105194912310021。", "身份证110105194912310021。"),
+    ],
+)
+def test_ids_need_right_check_digits_or_a_word(before, after):
+    assert mask_national_ids(before, text_in("en")) == after
