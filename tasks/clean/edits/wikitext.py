@@ -9,6 +9,7 @@ end, needs 7 s for 12 kB of `{{a|`, and reads pages at a tenth of this speed; th
 
 import html
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -288,7 +289,7 @@ class _Reader:
     def __init__(self, markup: str) -> None:
         self._markup = markup.replace("\x00", "").replace("\r\n", "\n")
         self._stack = [_Frame("page")]
-        self._open = dict.fromkeys(("template", "link", "address", "table"), 0)
+        self._open: Counter[str] = Counter()
         self._ends: dict[str, int] = {}
         self._position = 0
 
