@@ -8,6 +8,7 @@ import csv
 import io
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,8 +20,12 @@ import pyarrow.parquet as pq
 
 from flows.inspection.fields import Fields, count_languages, judge_fields
 from model.errors import InputError
+from tasks.clean.edits.wikitext import is_wikitext
 from tasks.sample.byte_stream import DamagedStream, byte_blocks
+from tasks.sample.config import Source
 from tasks.sample.discovery import guess_format
+from tasks.sample.mediawiki_reader import OPENING, mediawiki_records
+from tasks.sample.records import Record
 
 SNIFFED_FILES = 40
 """Files of a source that are opened."""
@@ -43,10 +48,13 @@ _BINARY_HINTS = {
     ".zip": "an archive: unpack it",
     ".tar": "an archive: unpack it",
     ".tgz": "an archive: unpack it",
-    ".bz2": "bzip2: compress as .gz or .zst instead",
     ".xz": "xz: compress as .gz or .zst instead",
     ".json": "JSON in one piece: write one object a line, as .jsonl",
 }
+
+_MEDIAWIKI = re.compile(
+    rb"\s*(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]{0,200}\?>)?\s*(?:<!--[^>]{0,1000}-->)?\s*<mediawiki[\s>]"
+)
 
 HEAD_BYTES = 256 * 1024
 """Stored bytes that are read of a file at most."""
@@ -158,8 +166,7 @@ def _consider(scan: FolderScan, found: dict[tuple[str, str], ScannedSource], pat
         )
         # Only files whose name does not determine the format are opened, because a corpus may have millions of files.
         if format is None and hint is None:
-            hint = _not_text(scan, path, compression)
-            format = "text"
+            format, hint = _format_by_content(scan, path, compression)
     except OSError as error:
         hint, format, compression, size = f"cannot be read: {error.strerror}", "text", None, 0
     if hint is not None or format is None:
@@ -172,17 +179,23 @@ def _consider(scan: FolderScan, found: dict[tuple[str, str], ScannedSource], pat
     )
 
 
-def _not_text(scan: FolderScan, path: Path, compression: str | None) -> str | None:
-    head = read_head(path, compression, 4096)
+def _format_by_content(scan: FolderScan, path: Path, compression: str | None) -> tuple[str, str | None]:
+    """Return the format of a file whose name does not show it, and a hint where it cannot be read."""
+    # A block of bzip2 unpacks as a whole, 900 kB at once.
+    head = read_head(path, compression, 1 << 20 if compression == "bzip2" else 4096)
     scan.looked_files += 1
     scan.looked_bytes += head.stored
-    if b"\0" in head.raw or head.damage:
-        return "binary"
+    raw = head.raw[:4096]
+    if b"\0" in raw or head.damage:
+        return "text", "binary"
     try:
-        head.raw.decode("utf-8") if head.whole else head.raw[:-4].decode("utf-8")
+        raw.decode("utf-8") if head.whole and len(raw) == len(head.raw) else raw[:-4].decode("utf-8")
     except UnicodeDecodeError as error:
-        return None if error.start >= len(head.raw) - 8 else "not UTF-8: convert it with iconv"
-    return None
+        if error.start < len(raw) - 8:
+            return "text", "not UTF-8: convert it with iconv"
+    if _MEDIAWIKI.match(raw):
+        return "mediawiki", None
+    return "text", None
 
 
 def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
@@ -214,6 +227,8 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         raw, stored = raw + len(head.raw), stored + head.stored
         if source.format == "jsonl":
             records += _json_records(text, head.whole)
+        elif source.format == "mediawiki":
+            texts += _pages(head.raw)
         elif source.format == "csv":
             reader = csv.DictReader(io.StringIO(text), delimiter="\t" if ".tsv" in file.path.name.lower() else ",")
             records += itertools.islice(reader, SNIFFED_RECORDS)
@@ -238,7 +253,10 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         chosen = [texts[index] for index in even_indices(len(texts), SNIFFED_FILES)]
         source.languages = count_languages(chosen)
         pages = sum(text.lstrip()[:200].lower().startswith(("<!doctype html", "<html")) for text in chosen)
-        source.content = "html" if source.fields and pages * 2 > len(chosen) else "text"
+        if source.fields and pages * 2 > len(chosen):
+            source.content = "html"
+        elif source.fields and sum(map(is_wikitext, chosen)) * 2 > len(chosen):
+            source.content = "wikitext"
     return True
 
 
@@ -260,6 +278,13 @@ def _decoded(raw: bytes, whole: bool) -> tuple[str, str | None]:
         return "", f"not UTF-8 (byte {error.start}): convert it with iconv"
 
 
+def _pages(raw: bytes) -> list[str]:
+    """Return the articles at the beginning of an export of a wiki."""
+    found = mediawiki_records([raw], Source(name="wiki", paths=("wiki.xml",)))
+    records = (record for record in found if isinstance(record, Record))
+    return [record.text for record in itertools.islice(records, SNIFFED_RECORDS)]
+
+
 def _json_records(text: str, whole: bool) -> list[dict[str, Any]]:
     lines = text.split("\n")
     records: list[dict[str, Any]] = []
@@ -274,14 +299,17 @@ def _json_records(text: str, whole: bool) -> list[dict[str, Any]]:
 
 
 def count_records(files: Sequence[StoredFile]) -> RecordCount:
-    """Count records: one per file, rows of Parquet from footers, lines of JSON Lines from the beginnings of files."""
+    """Count records: one per file, rows of Parquet from footers, lines of JSON Lines and pages of wikis (those that are
+    no articles included) from the beginnings of files."""
     lines = [file for file in files if file.format == "jsonl"]
     parquet = [file for file in files if file.format == "parquet"]
-    counts = [_count_lines(lines), _count_rows(parquet), RecordCount(len(files) - len(lines) - len(parquet), True)]
+    wikis = [file for file in files if file.format == "mediawiki"]
+    single = len(files) - len(lines) - len(parquet) - len(wikis)
+    counts = [_count_marks(lines, b"\n"), _count_rows(parquet), _count_marks(wikis, OPENING), RecordCount(single, True)]
     return RecordCount(sum(count.records for count in counts), all(count.exact for count in counts))
 
 
-def _count_lines(files: Sequence[StoredFile]) -> RecordCount:
+def _count_marks(files: Sequence[StoredFile], mark: bytes) -> RecordCount:
     found, stored, exact = 0.0, 0, True
     for index in even_indices(len(files), MAX_COUNTED_FILES):
         file = files[index]
@@ -289,8 +317,9 @@ def _count_lines(files: Sequence[StoredFile]) -> RecordCount:
             head = read_head(file.path, file.compression)
         except OSError:
             continue  # The sample stage reports files that cannot be read.
-        ends = head.raw.count(b"\n")
-        found += max(1, ends + (1 if head.whole and not head.raw.endswith(b"\n") else 0)) if head.raw else 0
+        marks = head.raw.count(mark)
+        unfinished_line = mark == b"\n" and head.whole and not head.raw.endswith(mark)
+        found += max(1, marks + unfinished_line) if head.raw else 0
         stored += head.stored
         exact = exact and head.whole
     everything = sum(max(0, file.size) for file in files)

@@ -190,6 +190,10 @@ class BatchContext:
             contexts.text_kinds[0] = KINDS.index(context.text_kind)
         return contexts
 
+    def are_of(self, format: str) -> np.ndarray:
+        """Return which documents are of a format (bool)."""
+        return np.array([found == format for found in self.formats], np.bool_)
+
     def at(self, row: int) -> DocumentContext:
         """Return the context of a document, with its language where it was given or is identified by now."""
         kind = int(self.text_kinds[row])

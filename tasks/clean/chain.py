@@ -13,7 +13,7 @@ import numpy as np
 
 from model.errors import RecipeError
 from tasks.clean.batch import BatchContext, DocumentBatch, Texts
-from tasks.clean.config import CleanConfig
+from tasks.clean.config import ClassifierConfig, CleanConfig
 from tasks.clean.document import DocumentContext, Outcome, Verdicts
 from tasks.clean.edits.html import html_to_text
 from tasks.clean.edits.registry import HTML_TO_TEXT, Edit, edit_of
@@ -42,6 +42,23 @@ from tasks.clean.presets import (
 from tasks.clean.structure import Structure
 
 
+class Scorer(Protocol):
+    """A classifier (`tasks.clean.filters.classifier`)."""
+
+    def score(self, raw: np.ndarray) -> float | None:
+        """Return the probability of its label (0 to 1) for UTF-8 bytes (uint8); None where nothing can be said."""
+        ...
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Texts (UTF-8), whether each has the label that a classifier is to learn, and the digest of their file."""
+
+    texts: tuple[bytes, ...]
+    has_label: tuple[bool, ...]
+    digest: str
+
+
 class UserFunction(Protocol):
     """A function of the user that a worker process can load again (`tasks.execution.plugins.Extension`)."""
 
@@ -53,12 +70,17 @@ class UserFunction(Protocol):
 
 @dataclass(frozen=True)
 class UserResources:
-    """Deny-list, word lists by name, spelling lists, and functions by `module:function`, which a recipe brings."""
+    """Deny-list, word lists and classifiers by name, spelling lists, and functions by `module:function`, which a recipe
+    brings."""
 
     deny: DenyList = field(default_factory=DenyList)
     word_lists: Mapping[str, WordList] = field(default_factory=dict)
     spellings: tuple[SpellingList, ...] = ()
     functions: Mapping[str, UserFunction] = field(default_factory=dict)
+    classifiers: Mapping[str, Scorer] = field(default_factory=dict)
+    """Those that are loaded or trained by now."""
+    labelled: Mapping[str, Labelled] = field(default_factory=dict)
+    """Examples of those that are to be trained, by name."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +118,11 @@ class Chain:
             (
                 *(_rule(name, config.limits, resources) for name in rules if name not in without),
                 *(word_list_rule(words, resources.word_lists[words.name]) for words in config.word_lists),
+                *(
+                    _classifier_rule(chosen, resources.classifiers[chosen.name])
+                    for chosen in config.classifiers
+                    if chosen.name in resources.classifiers
+                ),
             ),
             HTML_TO_TEXT in edits,
             frozenset(config.languages),
@@ -131,7 +158,8 @@ class Chain:
         for edit, later_features in zip(self.edits, self._later_features, strict=True):
             if edit.needs_language and bounds_before_names is None:
                 bounds_before_names = texts.bounds
-            chosen = rows[texts.features[rows] & edit.trigger != 0]
+            is_chosen = texts.features[rows] & edit.trigger != 0
+            chosen = rows[is_chosen | contexts.are_of(edit.format)[rows] if edit.format else is_chosen]
             texts.wanted_features = later_features
             if len(chosen):
                 if edit.needs_language:
@@ -257,6 +285,15 @@ def _rule(name: str, limits: Mapping[str, float], resources: UserResources) -> t
     if name not in limits:
         raise RecipeError(f'clean: the rule `{name}` has no limit; set [clean.limits] "{name}" = ...')
     return replace(function, name=name), limits[name]
+
+
+def _classifier_rule(config: ClassifierConfig, scorer: Scorer) -> tuple[Rule, float]:
+    measure = functools.partial(_score, scorer)
+    return Rule(f"classifier_{config.name}", measure, at_least=config.keep == "above"), config.limit
+
+
+def _score(scorer: Scorer, statistics: TextStatistics, _limit: float) -> float | None:
+    return scorer.score(statistics.raw)
 
 
 def _reason(function, statistics: TextStatistics, _limit: float) -> str | None:

@@ -26,6 +26,9 @@ KindName = Literal[
 ]
 
 
+_KINDS_OF_FORMATS: dict[str, KindName] = {CODE: "code", "html": "web_page", "wikitext": "markup"}
+
+
 class DenyConfig(StrictConfig):
     """What must not be learned from: documents of these domains, ids or hashes are dropped, whatever else they are."""
 
@@ -58,6 +61,55 @@ class WordListConfig(StrictConfig):
 
     limit: float = Field(default=0.0, ge=0, le=1)
     """Largest share of the document's words that may be on the list (0 to 1)."""
+
+
+class ClassifierConfig(StrictConfig):
+    """A classifier of texts, such as for toxicity; a document on the wrong side of the limit is dropped under the rule
+    `classifier_NAME`. It comes from a file, or is trained on texts with labels, or on sources of the recipe."""
+
+    name: str = Field(pattern=r"^[a-z0-9_]{1,40}$")
+    """Name of the classifier."""
+
+    path: Annotated[str | None, RUNTIME, Reach.FILE] = None
+    """Model file: a supervised model of fastText (`.bin`, not quantised) or a linear model (`.safetensors`: `weight`
+    over this program's hashed features, `bias`). Its contents decide the result, not its path."""
+
+    labels: Annotated[str | None, RUNTIME, Reach.FILE] = None
+    """Instead of a model: a file of JSON lines with `text` and `label`, on which one is trained."""
+
+    good: tuple[str, ...] = ()
+    """Instead of a file: sources whose documents the model learns to score high."""
+
+    bad: tuple[str, ...] = ()
+    """Sources whose documents it learns to score low."""
+
+    label: str | None = Field(default=None, min_length=1, max_length=200)
+    """The label whose probability is the score, as the file names it (`__label__` may be left out)."""
+
+    limit: float = Field(ge=0, le=1)
+    """Limit of the score (0 to 1)."""
+
+    keep: Literal["above", "below"] = "below"
+    """Which side of the limit is kept: `below` for toxicity, `above` for quality."""
+
+    documents: int = Field(default=20_000, ge=100, le=10_000_000)
+    """Documents of `good` and of `bad` sources to learn from, at most."""
+
+    seed: int = Field(default=0, ge=0)
+    """Decides which documents it learns from, and in which order."""
+
+    @model_validator(mode="after")
+    def _has_one_origin(self) -> "ClassifierConfig":
+        origins = [bool(self.path), bool(self.labels), bool(self.good or self.bad)]
+        if sum(origins) != 1 or bool(self.good) != bool(self.bad):
+            raise ValueError(
+                f"classifier `{self.name}` needs one of `path` (a model), `labels` (texts with labels), or `good` and"
+                " `bad` (sources)"
+            )
+        if bool(self.label) == origins[2]:
+            wanted = "takes no label: the score is that of `good`" if origins[2] else "needs the `label` that it scores"
+            raise ValueError(f"classifier `{self.name}` {wanted}")
+        return self
 
 
 class SpellingConfig(StrictConfig):
@@ -154,6 +206,9 @@ class CleanConfig(StrictConfig):
     word_lists: Annotated[tuple[WordListConfig, ...], EXPERT] = ()
     """Lists of words that must not be frequent in a document; none by default."""
 
+    classifiers: Annotated[tuple[ClassifierConfig, ...], EXPERT] = ()
+    """Classifiers of texts, such as for toxicity or quality; none by default."""
+
     spelling: Annotated[tuple[SpellingConfig, ...], EXPERT] = ()
     """Lists of misspellings to correct; none by default."""
 
@@ -195,15 +250,18 @@ class CleanConfig(StrictConfig):
         names = [words.name for words in self.word_lists]
         if len(set(names)) < len(names):
             raise ValueError("two word lists have the same name; every list needs its own")
+        names = [classifier.name for classifier in self.classifiers]
+        if len(set(names)) < len(names):
+            raise ValueError("two classifiers have the same name; each needs its own")
         return self
 
     def kind_of(self, source: str, format: str) -> KindName | None:
         """Return the kind of a document's text where its source or its format decides it."""
-        return self.kinds.get(source) or ("code" if format == CODE else "web_page" if format == "html" else None)
+        return self.kinds.get(source) or _KINDS_OF_FORMATS.get(format)
 
     def preset_of(self, source: str, format: str, kind: str) -> str:
-        """Return the preset for a document of a source, format (text, markdown, html, code) and kind; a kind has its
-        own."""
+        """Return the preset for a document of a source, format (text, markdown, wikitext, html, code) and kind; each
+        kind has its own."""
         chosen = self.presets.get(source) or ("code" if format == CODE else self.preset)
         return kind if chosen == "auto" else chosen
 

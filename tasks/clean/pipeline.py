@@ -1,6 +1,7 @@
 """The clean stage, part by part: every document through the chain of its preset, and a ledger row for each change."""
 
 import functools
+from dataclasses import replace
 
 import blake3
 import numpy as np
@@ -14,8 +15,9 @@ from tasks.clean.batch import DocumentBatch, iter_batches
 from tasks.clean.chain import UserResources, clean_batch, make_chains
 from tasks.clean.config import CleanConfig
 from tasks.clean.document import Verdicts
+from tasks.clean.filters.classifier import train_classifiers
 from tasks.clean.filters.quality import QualityModel, train_quality
-from tasks.clean.presets import QUALITY
+from tasks.clean.presets import CLASSIFIERS, QUALITY
 from tasks.clean.results import PartTables
 from tasks.common.work import Executor
 
@@ -26,16 +28,21 @@ def clean_documents(
     """Clean every part of `documents`; writes DOCUMENTS and LEDGER, and the quality classifier where there is one.
 
     Facts of the report: `languages`, documents that are kept by language; `quality`, the classifier's scores on sources
-    that it has not seen.
+    that it has not seen; `classifiers`, examples and held-out scores of those that were trained.
     """
     resources = resources or UserResources()
+    trained, facts = train_classifiers(documents, config, resources, workspace)
     quality = None
     if config.quality is not None:
         quality = train_quality(documents, config, resources, workspace)
+    # Examples stay here: workers need the models alone.
+    resources = replace(resources, classifiers={**resources.classifiers, **trained}, labelled={})
     clean = functools.partial(clean_part, config, resources=resources, quality=quality)
     report = map_parts(workspace, documents, clean, executor)
     if quality is not None:
         report.facts[QUALITY] = quality.facts
+    if facts:
+        report.facts[CLASSIFIERS] = facts
     return report
 
 

@@ -36,9 +36,13 @@ KINDS = (
 QUALITY = "quality"
 """Dropped: too unlike the good sources of the recipe, by the classifier and GPT-3's rule, which are applied last."""
 
+CLASSIFIERS = "classifiers"
+"""Facts of the classifiers that a recipe has trained; documents are dropped under `classifier_NAME`."""
+
 EDITS = (
     "html_to_text",
     "mojibake",
+    "wikitext",
     "entities",
     "nfc",
     "control_characters",
@@ -49,10 +53,13 @@ EDITS = (
     "emoticons",
     "shortcodes",
     "stickers",
+    "secret",
     "email",
+    "iban",
+    "payment_card",
+    "national_id",
     "ip_address",
     "phone",
-    "payment_card",
     "c4_citations",
     "c4_javascript_lines",
     "c4_policy_lines",
@@ -63,6 +70,9 @@ EDITS = (
     "source_tag",
     "domain_tag",
 )
+
+PERSONAL = ("secret", "email", "iban", "payment_card", "national_id", "ip_address", "phone")
+"""Edits that replace personal data."""
 
 PICTURES = frozenset({"emoji", "emoticons", "shortcodes", "stickers"})
 """Edits of characters and codes that are shown as pictures; `clean.emoji` governs them."""
@@ -148,9 +158,8 @@ class Preset:
     rules: frozenset[str]
 
 
-_REPAIR = frozenset({"html_to_text", "mojibake", "entities", "nfc", "control_characters"})
-_PERSONAL = frozenset({"email", "ip_address", "phone", "payment_card"})
-_PROSE = _REPAIR | _PERSONAL | PICTURES | {"alt_texts", "markup", "repeated_lines"}
+_REPAIR = frozenset({"html_to_text", "wikitext", "mojibake", "entities", "nfc", "control_characters"})
+_PROSE = _REPAIR.union(PERSONAL) | PICTURES | {"alt_texts", "markup", "repeated_lines"}
 _STRUCTURED = _PROSE - {"repeated_lines"}
 _COMMON = frozenset({"kind_data", "kind_placeholders", "kind_checkboxes", "kind_empty_headings", "kind_repeated_lines"})
 _TEXT = _COMMON | {"kind_letters", "kind_digits", "kind_links", "kind_content", "kind_open_end"}
@@ -172,7 +181,7 @@ PRESETS = {
         | {name for name in LIMITS if name.startswith("fineweb_")},
     ),
     "code": Preset(
-        frozenset({"html_to_text", "control_characters", "email"}),
+        frozenset({"html_to_text", "control_characters", *PERSONAL}),
         frozenset(name for name in LIMITS if name.startswith("code_")) | {"kind_digits", "kind_data"},
     ),
     "minimal": Preset(_REPAIR, frozenset()),
@@ -184,11 +193,11 @@ PRESETS = {
     "web_page": Preset(_PROSE, _PAGES | {"kind_repeated_words", "kind_web_words"}),
     "markup": Preset(_STRUCTURED, _PAGES | {"kind_repeated_words"}),
     "table": Preset(
-        _REPAIR | _PERSONAL,
+        _REPAIR.union(PERSONAL),
         _COMMON - {"kind_data"} | {"kind_table_words", "kind_digits", "kind_table_links", "kind_boilerplate"},
     ),
     "maths": Preset(
-        _REPAIR | _PERSONAL | {"alt_texts", "markup"},
+        _REPAIR.union(PERSONAL) | {"alt_texts", "markup"},
         _COMMON | {"kind_words", "kind_links", "kind_digits", "kind_content"},
     ),
     "verse": Preset(

@@ -31,6 +31,8 @@ CLEAN = Stage(
         "resiliparse",
         "lxml",
         "justext",
+        "phonenumbers",
+        "python-stdnum",
         PYTHON,
         "unicode",
     ),
@@ -57,16 +59,19 @@ def build_clean(context: RunContext, documents: Artifact, config: CleanConfig) -
 def read_user_resources(config: CleanConfig) -> "tuple[UserResources | None, dict[str, str]]":
     """Return what the recipe brings (None for nothing), and a digest of each resource by its name in the identity."""
     extensions = config.extensions
-    if not (config.deny.is_used or config.word_lists or config.spelling or extensions):
+    if not (config.deny.is_used or config.word_lists or config.classifiers or config.spelling or extensions):
         return None, {}
     from tasks.clean.chain import UserResources
     from tasks.clean.edits.spelling import read_spelling_list
     from tasks.clean.filters.blocklist import read_deny_list
+    from tasks.clean.filters.classifier import read_labelled_texts, read_model_file
     from tasks.clean.filters.word_lists import read_word_list
     from tasks.execution.plugins import is_extension, load_extension
 
     deny = read_deny_list(config.deny)
     word_lists = {words.name: read_word_list(words) for words in config.word_lists}
+    models = {chosen.name: read_model_file(chosen) for chosen in config.classifiers if chosen.path is not None}
+    labelled = {chosen.name: read_labelled_texts(chosen) for chosen in config.classifiers if chosen.labels is not None}
     spellings = tuple(read_spelling_list(spelling) for spelling in config.spelling)
     loaded = {}
     if extensions is not None:
@@ -77,6 +82,7 @@ def read_user_resources(config: CleanConfig) -> "tuple[UserResources | None, dic
     digests = {f"function {name}": extension.fingerprint for name, extension in loaded.items()}
     digests |= {f"words {name}": words.digest() for name, words in word_lists.items()}
     digests |= {f"spelling {number}": spelling.digest() for number, spelling in enumerate(spellings, start=1)}
+    digests |= {f"classifier {name}": found.digest for name, found in (*models.items(), *labelled.items())}
     if deny:
         digests["deny-list"] = deny.digest()
-    return UserResources(deny, word_lists, spellings, loaded), digests
+    return UserResources(deny, word_lists, spellings, loaded, models, labelled), digests

@@ -6,6 +6,7 @@ damaged spot reading continues at the next gzip member or zstd frame, of which l
 one for each record). Checksums are at the end of a member, so what was unpacked before the damage is yielded as it is.
 """
 
+import bz2
 import codecs
 import re
 import zlib
@@ -31,6 +32,10 @@ _ZSTD_HIGH_RATIO = 64
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+_BZIP2_MAGIC = b"1AY&SY"
+_BZIP2_HEADER = 4
+"""Bytes of a stream before its first block: `BZh` and a digit."""
 
 _TRIAL_BYTES = 4096
 
@@ -91,7 +96,8 @@ def within_limits(blocks: Iterable[bytes | Gap], source: Source, stored: Callabl
 
 
 def byte_blocks(stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
-    """Yield blocks of `stream` after decompression (`gzip`, `zstd` or None); `on_bytes` gets the stored bytes consumed.
+    """Yield blocks of `stream` after decompression (`gzip`, `zstd`, `bzip2` or None); `on_bytes` gets the stored bytes
+    consumed.
 
     Raises DamagedStream if a compressed stream is damaged.
     """
@@ -110,6 +116,8 @@ def blocks_and_gaps(
         return _gzip_blocks(_stored_blocks(stream, _GZIP_INPUT_BYTES, on_bytes))
     if compression == "zstd":
         return _zstd_blocks(_stored_blocks(stream, _ZSTD_INPUT_BYTES, on_bytes))
+    if compression == "bzip2":
+        return _bzip2_blocks(_stored_blocks(stream, _GZIP_INPUT_BYTES, on_bytes))
     return _stored_blocks(stream, BLOCK_BYTES, on_bytes)
 
 
@@ -196,6 +204,31 @@ def _zstd_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
                 frame = None
     if frame is not None:
         yield Gap("zstd stream ends early")
+
+
+def _bzip2_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
+    stream = None
+    search = _Search(b"BZh", lambda stored: stored[_BZIP2_HEADER:].startswith(_BZIP2_MAGIC))
+    for stored in stored_blocks:
+        waiting = search.feed(stored)
+        while waiting:
+            begun_here = stream is None
+            stream = stream or bz2.BZ2Decompressor()
+            try:
+                block = stream.decompress(waiting, BLOCK_BYTES)
+                while block:
+                    yield block
+                    block = b"" if stream.eof or stream.needs_input else stream.decompress(b"", BLOCK_BYTES)
+            except OSError as error:
+                yield Gap(f"damaged bzip2 data: {error}")
+                stream = None
+                waiting = search.start(waiting[1:] if begun_here else waiting)
+                continue
+            waiting = stream.unused_data if stream.eof else b""
+            if stream.eof:
+                stream = None
+    if stream is not None:
+        yield Gap("bzip2 stream ends early")
 
 
 class _Search:

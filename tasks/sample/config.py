@@ -14,8 +14,10 @@ GOOD_EPOCHS = 4.0
 MOST_EPOCHS = 16.0
 """Here one more epoch adds less than two fifths of what new text would: exp(-15 / 15.39), same source."""
 
-Format = Literal["auto", "jsonl", "csv", "parquet", "arrow", "warc", "text", "markdown", "html", "code"]
-Content = Literal["text", "markdown", "html", "code"]
+Format = Literal[
+    "auto", "jsonl", "csv", "parquet", "arrow", "warc", "mediawiki", "text", "markdown", "wikitext", "html", "code"
+]
+Content = Literal["text", "markdown", "wikitext", "html", "code"]
 
 
 class Thread(StrictConfig):
@@ -51,7 +53,8 @@ class Source(StrictConfig):
     line that is still being written is read as it is, and whole by the next run."""
 
     format: Format = "auto"
-    """How the files are read; `auto` decides by each file's suffix and skips unknown suffixes."""
+    """How the files are read; `auto` decides by each file's suffix and skips unknown suffixes. `mediawiki` is the XML
+    export of a wiki (`pages-articles.xml.bz2`), of which each article is a document."""
 
     content: Content = "text"
     """What the text field of a record (jsonl, csv, parquet, arrow) contains; decides how clean treats it."""

@@ -37,6 +37,7 @@ _FORMAT_OF_SUFFIX = {
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
     **dict.fromkeys((".warc", ".wet"), "warc"),
+    **dict.fromkeys((".wikitext", ".mediawiki", ".wiki"), "wikitext"),
     **dict.fromkeys((".txt", ".text", ".rst", ".tex"), "text"),
     **dict.fromkeys((".md", ".markdown", ".mdx"), "markdown"),
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
@@ -49,7 +50,7 @@ _CODE_NAMES = frozenset({"Makefile", "Dockerfile"})
 _MACHINE_FAULTS = frozenset(
     {errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT, *DISK_FULL}
 )
-_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2"}
 
 
 @dataclass(frozen=True)
@@ -293,7 +294,8 @@ def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size:
     if format is None and kind == "file":
         raise InputError(
             f"sample: source `{source.name}` names {path}, and its suffix does not show its format."
-            f' Add format = "text" (or jsonl, csv, parquet, arrow, warc, markdown, html, code) to the source.'
+            f' Add format = "text" (or jsonl, csv, parquet, arrow, warc, mediawiki, markdown, wikitext, html, code) to'
+            f" the source."
         )
     if format is None or (source.format != "auto" and format != source.format):
         # A stat takes 2 us; a name does not show a pipe.

@@ -31,7 +31,7 @@ SAMPLE_BYTES = 256 * 1024
 MAX_LOOK_BYTES = 256 * 1024**2
 """Stored bytes without a record, and unpacked bytes, after which measuring a file ends."""
 
-_AS_STORED = frozenset({"text", "markdown", "html", "code"})
+_AS_STORED = frozenset({"text", "markdown", "wikitext", "html", "code"})
 
 
 @dataclass(frozen=True)

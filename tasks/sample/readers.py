@@ -1,7 +1,7 @@
 """Read the records of a file in bounded memory; damaged ones become BadRecords and reading continues.
 
-jsonl, csv, parquet, arrow and WARC files have many records, files of every other format are one document. A reader can
-begin at a later record, so that an interrupted build resumes.
+jsonl, csv, parquet, arrow, WARC and MediaWiki files have many records, files of every other format are one document. A
+reader can begin at a later record, so that an interrupted build resumes.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,6 +24,7 @@ from tasks.sample.encodings import (
     utf8_lines,
 )
 from tasks.sample.jsonl_reader import json_records
+from tasks.sample.mediawiki_reader import mediawiki_records
 from tasks.sample.parquet_reader import arrow_records, parquet_records
 from tasks.sample.records import BadRecord, Record, Skipped, decode_text, excerpt_of
 from tasks.sample.warc_reader import warc_records
@@ -94,6 +95,8 @@ def _streamed(file: InputFile, blocks: Iterator[bytes | Gap], source: Source, be
             yield replace(found, encoding=encoding) if encoding and isinstance(found, Record) else found
     elif file.format == "warc":
         yield from warc_records(blocks, source)
+    elif file.format == "mediawiki":
+        yield from mediawiki_records(blocks, source)
     elif begin == 0:
         yield _whole_file(file, blocks, source)
 

@@ -45,9 +45,9 @@ IDS_IN_A_RUN = 1 << 16
 
 _KIND = f"S{DOC_ID_BYTES}"
 
-_ONE_DOCUMENT_A_FILE = frozenset({"text", "markdown", "html", "code"})
+_ONE_DOCUMENT_A_FILE = frozenset({"text", "markdown", "wikitext", "html", "code"})
 
-_META = {kind: f'{{"format":"{kind}"}}' if kind != "text" else None for kind in ("text", "markdown", "html", "code")}
+_META = {kind: f'{{"format":"{kind}"}}' if kind != "text" else None for kind in _ONE_DOCUMENT_A_FILE}
 
 
 def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspace: Workspace) -> StageReport:

@@ -19,7 +19,7 @@ from flows.runs.record import RUNNING, state_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
 from tasks.clean.document import DocumentContext
-from tasks.clean.edits.pii import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones
+from tasks.clean.presets import PERSONAL
 
 PARENT = {"clean": "sample", "dedup": "clean", "decontaminate": "dedup"}
 
@@ -162,9 +162,12 @@ def clip(text: str, characters: int) -> str:
 
 
 def masked(text: str) -> str:
-    """Mask e-mail and IP addresses, phone and card numbers."""
-    for mask in (mask_emails, mask_ip_addresses, mask_phones, mask_payment_cards):
-        text = mask(text, DocumentContext())
+    """Mask personal data, as the edits of clean do."""
+    # Kernels are loaded where a page is made, not where a run begins.
+    from tasks.clean.edits.registry import EDIT_REGISTRY
+
+    for name in PERSONAL:
+        text = EDIT_REGISTRY[name].function(text, DocumentContext())
     return text
 
 

@@ -26,7 +26,10 @@ from tasks.clean.edits.lines import (
     remove_unfinished_lines,
     rewrite_short_lines,
 )
-from tasks.clean.edits.pii import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones
+from tasks.clean.edits.national_ids import mask_national_ids
+from tasks.clean.edits.phones import mask_phones
+from tasks.clean.edits.pii import mask_emails, mask_ibans, mask_ip_addresses, mask_payment_cards
+from tasks.clean.edits.secrets import mask_secrets
 from tasks.clean.edits.unicode_repair import (
     compose,
     fold_homoglyphs,
@@ -36,6 +39,7 @@ from tasks.clean.edits.unicode_repair import (
     undo_entities,
     undo_mojibake,
 )
+from tasks.clean.edits.wikitext import WIKITEXT, wikitext_to_text
 from tasks.clean.kernels import prefilter
 from tasks.clean.presets import PICTURES, SPELLING
 
@@ -58,6 +62,8 @@ class Edit:
     trigger: int = prefilter.ALWAYS
     limit: float | None = None
     rewrite: Rewrite | None = None
+    format: str = ""
+    """Documents of this format are edited whatever their flags."""
 
     def apply_to_many(self, texts: Texts, contexts: BatchContext, rows: np.ndarray) -> np.ndarray:
         """Edit the texts of `rows`; returns the rows whose text changed."""
@@ -77,7 +83,7 @@ class Edit:
     @property
     def needs_language(self) -> bool:
         """Return whether the edit depends on the document's language; those of the user may."""
-        return self.name in PICTURES or self.name == SPELLING or ":" in self.name
+        return self.name in PICTURES or self.name in (SPELLING, "phone") or ":" in self.name
 
     def apply(self, text: str, context: DocumentContext) -> str:
         """Return the text after the edit."""
@@ -103,6 +109,7 @@ EDIT_REGISTRY: dict[str, Edit] = {
     edit.name: edit
     for edit in (
         Edit("mojibake", undo_mojibake, prefilter.MOJIBAKE, rewrite=select_broken_texts),
+        Edit("wikitext", wikitext_to_text, prefilter.WIKITEXT, format=WIKITEXT),
         Edit("entities", undo_entities, prefilter.AMPERSAND),
         Edit("nfc", compose, prefilter.COMPOSITION),
         Edit("control_characters", remove_invisible, prefilter.INVISIBLE_CHARACTER, rewrite=rewrite_invisible),
@@ -113,10 +120,13 @@ EDIT_REGISTRY: dict[str, Edit] = {
         Edit("emoticons", emoticons_to_words, prefilter.EMOTICON),
         Edit("shortcodes", shortcodes_to_words, prefilter.SHORTCODE),
         Edit("stickers", stickers_to_words, prefilter.STICKER),
+        Edit("secret", mask_secrets, prefilter.SECRET),
         Edit("email", mask_emails, prefilter.AT),
+        Edit("iban", mask_ibans, prefilter.ACCOUNT),
+        Edit("payment_card", mask_payment_cards, prefilter.LONG_DIGIT_RUN),
+        Edit("national_id", mask_national_ids, prefilter.DIGIT_RUN | prefilter.ACCOUNT),
         Edit("ip_address", mask_ip_addresses, prefilter.DOTTED_DIGITS | prefilter.COLON_GROUP),
         Edit("phone", mask_phones, prefilter.DIGIT_RUN),
-        Edit("payment_card", mask_payment_cards, prefilter.LONG_DIGIT_RUN),
         Edit("c4_citations", remove_citations, prefilter.CITATION),
         Edit("c4_javascript_lines", remove_javascript_lines, prefilter.JAVASCRIPT),
         Edit("c4_policy_lines", remove_policy_lines, prefilter.POLICY),

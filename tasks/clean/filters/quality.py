@@ -10,7 +10,7 @@ of the rest is kept when a Pareto draw, a function of its id, is above 1 - score
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ from tasks.clean.filters.quality_features import (
     DIMENSIONS,
     MAX_FEATURES,
     SAMPLE_BYTES,
+    WORD_WEIGHT,
     count_features,
     score_rows,
     train_weights,
@@ -137,14 +138,19 @@ def _train(
 
 
 def training_texts(
-    documents: Artifact, config: CleanConfig, chosen: QualityConfig, resources: UserResources, workspace: Workspace
+    documents: Artifact,
+    config: CleanConfig,
+    chosen: QualityConfig,
+    resources: UserResources,
+    workspace: Workspace,
+    only: Collection[str] | None = None,
 ) -> tuple[list[str], list[np.ndarray]]:
-    """Return (sources, texts after edits) of documents that pass the rules, in order.
+    """Return (sources, texts after edits) of documents that pass the rules, in order; of `only` these sources.
 
     At most `chosen.documents` of each class, the same number of each source as far as it has them. Of a long text only
     the middle is returned.
     """
-    limits = _draw_limits(documents, chosen)
+    limits = _draw_limits(documents, chosen, only)
     seed = seed64(chosen.seed, "clean", "quality sample")
     chains = make_chains(config, resources)
     sources: list[str] = []
@@ -155,7 +161,7 @@ def training_texts(
             rows = [
                 row
                 for row, doc_id in enumerate(batch.column("doc_id"))
-                if unit_interval(doc_id, seed) <= limits[batch.sources[row]]
+                if unit_interval(doc_id, seed) <= limits.get(batch.sources[row], -1)
             ]
             verdicts = Verdicts(len(batch))
             clean_batch(batch, np.array(rows, np.int64), config, chains, verdicts)
@@ -167,11 +173,11 @@ def training_texts(
     return sources, texts
 
 
-def _draw_limits(documents: Artifact, chosen: QualityConfig) -> dict[str, float]:
+def _draw_limits(documents: Artifact, chosen: QualityConfig, only: Collection[str] | None = None) -> dict[str, float]:
     """Return for each source the largest draw in [0, 1) whose document is taken."""
     seed = seed64(chosen.seed, "clean", "quality sample")
     lowest: dict[str, list[float]] = {}
-    sources_in = documents.report.sources
+    sources_in = [source for source in documents.report.sources if only is None or source in only]
     good = [source for source in sources_in if source in chosen.good]
     quotas = {
         source: -(-chosen.documents // max(1, len(good) if source in good else len(sources_in) - len(good)))
@@ -180,6 +186,8 @@ def _draw_limits(documents: Artifact, chosen: QualityConfig) -> dict[str, float]
     for path in documents.files("documents"):
         table = read_table(path).select(["doc_id", "source"])
         for doc_id, source in zip(table.column("doc_id").to_pylist(), table.column("source").to_pylist(), strict=True):
+            if only is not None and source not in only:
+                continue
             quota = quotas.get(source, chosen.documents)
             heap = lowest.setdefault(source, [])
             # A heap of negated numbers has the largest of the lowest ones on top.
@@ -214,6 +222,14 @@ class Examples:
         rows = [_hash_features(raw) for raw in texts]
         bounds = np.concatenate(([0], np.cumsum([len(features) for features, _ in rows]))).astype(np.int64)
         return Examples(bounds, np.concatenate([row[0] for row in rows]), np.concatenate([row[1] for row in rows]))
+
+    def with_full_words(self) -> "Examples":
+        """Return the examples with words and pairs at the weight of shapes, each row of length 1 again."""
+        values = np.where(self.features < DIMENSIONS // 2, self.values / WORD_WEIGHT, self.values)
+        sums = np.concatenate(([0.0], np.cumsum(values.astype(np.float64) ** 2)))
+        lengths = np.sqrt(np.maximum(sums[self.bounds[1:]] - sums[self.bounds[:-1]], 1e-12))
+        values = values / np.repeat(lengths, np.diff(self.bounds))
+        return Examples(self.bounds, self.features, values.astype(np.float32))
 
     def train(self, good: np.ndarray, rows: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
         """Train on `rows`, in a seeded order; returns (weights, bias)."""

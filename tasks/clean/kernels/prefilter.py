@@ -7,6 +7,14 @@ fast as reading. A flag may be set where the edit then changes nothing, never th
 import numpy as np
 import numpy.typing as npt
 
+from tasks.clean.kernels.candidates import (
+    account_before,
+    assigns_secret,
+    ends_key,
+    ends_password,
+    number_at,
+    token_around,
+)
 from tasks.clean.kernels.characters import (
     INVISIBLE,
     MAY_BE_EMOJI,
@@ -57,6 +65,14 @@ BLANK_TEXT = 1 << 18
 UNSEGMENTED_SCRIPT = 1 << 19
 LONG_DIGIT_RUN = 1 << 20
 CITATION = 1 << 21
+WIKITEXT = 1 << 22
+"""Two square brackets before a letter: a link of MediaWiki."""
+
+ACCOUNT = 1 << 23
+"""Capitals before digits, as in an IBAN (`account_before`)."""
+
+SECRET = 1 << 24
+"""A place where `secrets_in` looks for a key or password."""
 
 ALWAYS = 1 << 30
 """Set for every document: the trigger of edits that no scan can rule out."""
@@ -67,8 +83,9 @@ LINE_FEATURES = ALWAYS | REPEATED_LINE | BLANK_TEXT
 ALL_FEATURES = (1 << 31) - 1
 _SHORT_DIGITS = 3
 _DOTS_OF_IPV4 = 3
-_DIGITS_OF_PHONES, _DIGITS_OF_CARDS = 8, 13
+_DIGITS_OF_CARDS = 13
 _HEXADECIMAL_GROUP = 4
+_FULLWIDTH_COLON = 0xFF1A
 _JAVASCRIPT = np.frombuffer(b"javascript", np.uint8).copy()
 _IMAGE_TAG = np.frombuffer(b"<img", np.uint8).copy()
 _COOKIE = np.frombuffer(b"cookie", np.uint8).copy()
@@ -109,7 +126,8 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
     position = begin
     before = np.int64(10)
     before_flags = np.int64(WHITESPACE)
-    digits = digit_groups = digits_together = 0
+    digits = digit_groups = 0
+    number_end = token_end = begin
     shortcode = -1
     colons = group = 0
     line = line_before = begin
@@ -134,25 +152,28 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
                 features |= np.uint32(UNSEGMENTED_SCRIPT)
         if flags & INVISIBLE:
             features |= np.uint32(INVISIBLE_CHARACTER)
-        # Digits, and how many of them follow one another with separators of one character between
+        # Numbers, accounts and tokens are scanned to their ends where they begin
         if 48 <= byte <= 57:
             digits += 1
-            digits_together += 1
+            if position >= number_end:
+                number, number_end = number_at(data, begin, position, end)
+                if number:
+                    features |= np.uint32(DIGIT_RUN)
+                    if number >= _DIGITS_OF_CARDS:
+                        features |= np.uint32(LONG_DIGIT_RUN)
+            if digits == 1 and position >= token_end:
+                token, token_end = token_around(data, begin, position, end)
+                if token >= 0:
+                    features |= np.uint32(SECRET)
+            if (digits == 2 or digits == 7) and account_before(data, begin, position, end, digits) >= 0:
+                features |= np.uint32(ACCOUNT)
             if digit_groups >= _DOTS_OF_IPV4:
                 features |= np.uint32(DOTTED_DIGITS)
-            if digits_together >= _DIGITS_OF_PHONES:
-                features |= np.uint32(DIGIT_RUN)
-                if digits_together >= _DIGITS_OF_CARDS:
-                    features |= np.uint32(LONG_DIGIT_RUN)
         else:
             if byte == 46 and 0 < digits <= _SHORT_DIGITS:
                 digit_groups += 1
             else:
                 digit_groups = 0
-            is_bracket = byte == 40 or byte == 41
-            is_separator = byte == 32 or byte == 45 or byte == 46 or is_bracket
-            if not is_separator or (digits == 0 and not is_bracket and before != 41):
-                digits_together = 0
             digits = 0
         if byte < 0x80:
             if byte == 10:
@@ -177,9 +198,19 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
                     features |= np.uint32(CITATION)
                 if before == 33:
                     features |= np.uint32(MARKUP | IMAGE)
+                is_letter = 97 <= following_byte | 32 <= 122 or following_byte >= 0x80 or following_byte == 58
+                if before == 91 and is_letter:
+                    features |= np.uint32(WIKITEXT)
             elif byte == 64:
                 features |= np.uint32(AT)
+                if ends_password(data, begin, position):
+                    features |= np.uint32(SECRET)
+            elif byte == 61:
+                if assigns_secret(data, begin, position, following, end):
+                    features |= np.uint32(SECRET)
             elif byte == 58:
+                if assigns_secret(data, begin, position, following, end):
+                    features |= np.uint32(SECRET)
                 if shortcode >= 1:
                     features |= np.uint32(SHORTCODE)
                 is_joined = _is_hexadecimal(before) or 103 <= before <= 122 or 71 <= before <= 90
@@ -192,6 +223,8 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
             elif byte == 107 or byte == 75:
                 if _matches_at(data, begin, position - 3, end, _COOKIE):
                     features |= np.uint32(POLICY)
+                if byte == 75 and ends_key(data, begin, position, end):
+                    features |= np.uint32(SECRET)
             elif (byte == 109 or byte == 77) and _matches_at(data, begin, position - 3, end, _TERMS):
                 features |= np.uint32(POLICY)
             if shortcode >= 0 and byte != 58:
@@ -216,6 +249,8 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
         else:
             shortcode = -1
             colons = group = 0
+            if codepoint == _FULLWIDTH_COLON and assigns_secret(data, begin, position, following, end):
+                features |= np.uint32(SECRET)
         if position + 1 < end:
             third = data[position + 2] if position + 2 < end else np.uint8(0)
             entry = beginnings[slot_of(np.int64(byte), np.int64(data[position + 1]), np.int64(third))]
@@ -233,7 +268,7 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
         has_text |= flags & WHITESPACE == 0
         before, before_flags = codepoint, flags
         position = following
-        if digits_together == 0 and shortcode < 0 and colons == 0 and before_flags & UNDAMAGED:
+        if digits == 0 and digit_groups == 0 and shortcode < 0 and colons == 0 and before_flags & UNDAMAGED:
             # Most of a text is skipped here: characters at which no feature can begin.
             skip_state = AFTER_WHITESPACE if before_flags & WHITESPACE else INSIDE
             skipped = 0

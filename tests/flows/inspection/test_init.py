@@ -1,5 +1,6 @@
 """Folders of somebody's own text: what is found in them, and that the recipe for them runs."""
 
+import bz2
 import gzip
 import json
 from collections.abc import Callable
@@ -206,3 +207,24 @@ def test_sizes_follow_the_text():
     assert choose_sizes(1e5, 4000).vocab_size >= 4300
     for sizes in (little, much):
         assert sizes.budget_tokens <= 4 * sizes.tokens
+
+
+def test_exports_of_a_wiki_and_records_of_wikitext_are_recognised(tmp_path: Path):
+    markup = f"'''Iron''' is a [[metal]] of the [[forge]].\n== Use ==\n{ENGLISH}"
+    pages = "".join(
+        f"<page><title>{n}</title><ns>0</ns><id>{n}</id><revision><text>{markup}</text></revision></page>\n"
+        for n in range(9)
+    )
+    (tmp_path / "wiki").mkdir()
+    packed = bz2.compress(f'<mediawiki xml:lang="en">\n{pages}</mediawiki>'.encode())
+    (tmp_path / "wiki" / "articles.xml.bz2").write_bytes(packed)
+    (tmp_path / "lines").mkdir()
+    lines = "".join(json.dumps({"text": f"{markup} {n}"}) + "\n" for n in range(9))
+    (tmp_path / "lines" / "pages.jsonl").write_text(lines)
+    sources = found(tmp_path)
+    assert set(sources) == {("wiki", "mediawiki"), ("lines", "jsonl")}
+    assert sources["wiki", "mediawiki"].records.records == 9
+    assert sources["lines", "jsonl"].content == "wikitext"
+    recipe = write_recipe(scan_folder(tmp_path), "wiki")
+    assert 'format = "mediawiki"' in recipe
+    assert 'content = "wikitext"' in recipe

@@ -31,7 +31,8 @@ WORDS = frozenset(
     sample.sources.thread.id_field sample.sources.thread.reply_field sample.sources.thread.author_field
     sample.sources.exclude sample.sources.only sample.tokens_per_byte clean.presets clean.kinds clean.edits clean.rules
     clean.limits clean.add clean.without clean.extensions.edits clean.extensions.rules clean.languages
-    clean.deny.domains clean.deny.ids clean.deny.hashes clean.word_lists.name clean.spelling.language
+    clean.deny.domains clean.deny.ids clean.deny.hashes clean.word_lists.name clean.classifiers.name
+    clean.classifiers.good clean.classifiers.bad clean.classifiers.label clean.spelling.language
     clean.quality.good clean.wipe_out_overrides dedup.priorities dedup.wipe_out_overrides
     decontaminate.benchmarks.name decontaminate.benchmarks.adapter decontaminate.benchmarks.fields.id
     decontaminate.benchmarks.fields.context decontaminate.benchmarks.fields.choices
@@ -53,6 +54,8 @@ OUTSIDE = {
     "clean.extensions.path": '[clean.extensions]\npath = "{recipe}"\nedits = ["own:edit"]',
     "clean.deny.path": '[clean.deny]\npath = "{outside}"',
     "clean.word_lists.path": '[[clean.word_lists]]\nname = "x"\npath = "{outside}"',
+    "clean.classifiers.path": '[[clean.classifiers]]\nname = "x"\nlabel = "l"\nlimit = 0.5\npath = "{outside}"',
+    "clean.classifiers.labels": '[[clean.classifiers]]\nname = "x"\nlabel = "l"\nlimit = 0.5\nlabels = "{outside}"',
     "clean.spelling.path": '[[clean.spelling]]\npath = "{outside}"',
     "clean.machines.address": '[clean.machines]\naddress = "tcp://192.0.2.1:8786"',
     "dedup.against": '[dedup]\nagainst = ["20260101T000000Z-abcdef"]',

@@ -56,6 +56,8 @@ ONE_VALUE = {
 RUNTIME_FIELDS = {
     "chunk.allow_many_epochs": "decides whether `max_epochs`, which counts, may be so high",
     "chunk.workers": "test_same_bytes.py",
+    "clean.classifiers.labels": "its bytes are an input",
+    "clean.classifiers.path": "its bytes are an input",
     "clean.deny.path": "its entries are an input",
     "clean.extensions.path": "its functions are inputs",
     "clean.spelling.path": "its pairs are an input",

@@ -22,7 +22,8 @@ from tasks.clean.edits.lines import (
     remove_short_lines,
     remove_unfinished_lines,
 )
-from tasks.clean.edits.pii import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones, passes_luhn
+from tasks.clean.edits.phones import mask_phones
+from tasks.clean.edits.pii import mask_emails, mask_ip_addresses, mask_payment_cards, passes_luhn
 from tasks.clean.edits.registry import tag_domain, tag_source
 from tasks.clean.edits.unicode_repair import fold_homoglyphs
 
