@@ -27,9 +27,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "clipping": {**BARE, "train.clip.max_norm": 1.0},
     "guard": {**BARE, "train.guard.enabled": True},
     "norm behind the embedding": {**BARE, "model.embedding_norm": True},
-    "norms of queries and keys": {**BARE, "model.qk_norm": True},
+    "norms of queries and keys": {**BARE, "model.qk_norm": "head"},
     "z-loss": {**BARE, "model.z_loss": 1e-4},
-    "all": {"model.embedding_norm": True, "model.qk_norm": True, "model.z_loss": 1e-4},
+    "all": {"model.embedding_norm": True, "model.qk_norm": "head", "model.z_loss": 1e-4},
 }
 STOOD = 1.1
 LINES = "runs.jsonl"

@@ -4,12 +4,13 @@ Imports no PyTorch, since checking a recipe imports it.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from model.config import BaseConfig
+from model.config.rotary import RotaryScaling
 
 __all__ = [
     "OBJECTIVE_OF",
@@ -22,6 +23,10 @@ __all__ = [
 ]
 
 Norm = Literal["layernorm", "rmsnorm", "none"]
+
+NormPosition = Literal["pre", "post", "branch"]
+
+QKNorm = Literal["none", "head", "all"]
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "geglu", "geglu_tanh", "swiglu"]
 
@@ -43,18 +48,34 @@ class BlockConfig:
     activation: Activation
     norm: Norm
     norm_eps: float
-    post_norm: bool = False
+    kv_heads: int | None = None
+    """Heads of keys and values, each read by heads / kv_heads queries; None for one per query."""
+    norm_position: NormPosition = "pre"
     input_norm: bool = True
     """Whether the input of attention is normalised; False in YaLM-100B's first block, whose input already is."""
     parallel_residual: bool = False
     """Whether attention and MLP read the same stream, instead of one after the other."""
-    qk_norm: bool = False
+    qk_norm: QKNorm = "none"
     biases: bool = True
+    qkv_biases: bool | None = None
+    """Whether queries, keys and values have biases; None: as `biases`."""
+    window: int | None = None
+    """Tokens that a query sees, itself included; None for all before it."""
     dropout: float = 0.0
     score_scale: float | None = None
     """Factor of attention scores; 1 / sqrt(E) by default, 1 in T5."""
     cross_attention: bool = False
     """Whether the block also attends to an encoder."""
+
+    @property
+    def inner(self) -> int:
+        """Values of all heads of queries."""
+        return self.heads * self.head_size
+
+    @property
+    def kv_inner(self) -> int:
+        """Values of all heads of keys, and of values."""
+        return (self.kv_heads or self.heads) * self.head_size
 
 
 class GPTConfig(BaseConfig):
@@ -70,8 +91,13 @@ class GPTConfig(BaseConfig):
     layers: int = Field(default=4, ge=1, le=512)
     """Transformer blocks."""
     heads: int = Field(default=4, ge=1, le=512)
-    """Attention heads; `width` must be a multiple of them, and of twice as many with rotary positions, which rotate
-    pairs."""
+    """Attention heads; without `head_size`, `width` must be a multiple of them, and of twice as many with rotary
+    positions, which rotate pairs."""
+    kv_heads: int | None = Field(default=None, ge=1, le=512)
+    """Heads of keys and values, a divisor of `heads`: grouped-query attention (Ainslie et al. 2023), whose cache of
+    keys and values is smaller. By default as many as `heads`."""
+    head_size: int | None = Field(default=None, ge=2, le=2**12)
+    """Size of each head; `width` divided by `heads` by default."""
     width: int = Field(default=256, ge=8, le=2**16)
     """Size of the residual stream (d_model)."""
     ffn_width: int | None = Field(default=None, ge=8)
@@ -93,6 +119,12 @@ class GPTConfig(BaseConfig):
     """`rotary`: share of each head's values that are rotated (rotary_pct); a quarter in GPT-NeoX-20B."""
     rotary_base: float = Field(default=10_000.0, gt=1, le=1e9)
     """`rotary`: base of the angles (rope_theta); larger for longer contexts."""
+    rotary_scaling: RotaryScaling | None = None
+    """`rotary`: slower rotations for texts longer than those of a first training; none by default."""
+    window: int | None = Field(default=None, ge=1, le=2**20)
+    """Tokens that a token sees, itself included (sliding window, Mistral 7B); by default all before it."""
+    window_from_layer: int = Field(default=0, ge=0, le=512)
+    """`window`: the first block that has it, counted from 0 (Qwen 2); blocks before it see all."""
     activation: Activation = "gelu"
     """Non-linearity of the MLP: `relu` (OPT), `gelu`, `gelu_tanh` (its approximation in GPT-2), or a gated one: `geglu`
     (YaLM-100B), `geglu_tanh` (T5 v1.1), `swiglu` (LLaMA, PaLM)."""
@@ -100,9 +132,10 @@ class GPTConfig(BaseConfig):
     """Normalisation of the residual stream: `layernorm`, `rmsnorm`, which subtracts no mean and is cheaper (LLaMA, T5),
     or `none`, which only `init = "t_fixup"` can train. There is no batch norm: the loss of a sequence would depend on
     the others of its batch."""
-    norm_position: Literal["pre", "post"] = "pre"
-    """Position of norms: before attention and MLP, which leaves the residual stream itself unchanged (`pre`, GPT-2), or
-    after the sum of stream and branch (`post`, the first Transformer, BERT), which needs a longer warm-up."""
+    norm_position: NormPosition = "pre"
+    """Position of norms: before attention and MLP, which leaves the residual stream itself unchanged (`pre`, GPT-2);
+    after the sum of stream and branch (`post`, the first Transformer, BERT), which needs a longer warm-up; or after
+    attention and MLP, before their sum with the stream (`branch`, OLMo 2)."""
     norm_eps: float = Field(default=1e-5, gt=0, le=1e-2)
     """Added to the variance before its root is taken."""
     parallel_residual: bool = False
@@ -112,11 +145,13 @@ class GPTConfig(BaseConfig):
     """A norm right after the embedding, the stabilisation of YaLM-100B and BLOOM."""
     first_input_norm: bool = True
     """`pre`: whether the first block normalises its input; YaLM-100B has only the embedding's norm there."""
-    qk_norm: bool = False
-    """RMSNorm of queries and keys of each head, which bounds attention scores (Dehghani et al. 2023) and stabilises
-    high learning rates."""
+    qk_norm: QKNorm = "none"
+    """RMSNorm of queries and keys, which bounds attention scores (Dehghani et al. 2023) and stabilises high learning
+    rates: over each `head` (Qwen 3), or over `all` heads together (OLMo 2)."""
     biases: bool = True
     """Whether matrices and LayerNorms have biases; LLaMA and PaLM have none."""
+    qkv_biases: bool | None = None
+    """Whether queries, keys and values have biases, where it differs from `biases` (Qwen 2)."""
     tied_head: bool = True
     """Whether the output head is the embedding (Press and Wolf 2017), or a separate matrix."""
     head_bias: bool = False
@@ -152,16 +187,24 @@ class GPTConfig(BaseConfig):
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "GPTConfig":
-        if self.positions == "rotary" and self.rotary_share == 1 and self.width % (2 * self.heads):
-            raise ValueError(
-                f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}; rotary positions rotate"
-                f" pairs within each head. Choose width {2 * self.heads * max(1, round(self.width / (2 * self.heads)))}"
-            )
-        check_heads_divide_width(self.width, self.heads)
+        if self.head_size is None:
+            if self.positions == "rotary" and self.rotary_share == 1 and self.width % (2 * self.heads):
+                raise ValueError(
+                    f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}; rotary positions rotate"
+                    f" pairs within each head. Choose width"
+                    f" {2 * self.heads * max(1, round(self.width / (2 * self.heads)))}, or set head_size"
+                )
+            check_heads_divide_width(self.width, self.heads)
         if self.positions == "rotary" and (self.rotary_size < 2 or self.rotary_size % 2):
             raise ValueError(
-                f"rotary_share {self.rotary_share:g} of the {self.width // self.heads} values of a head are"
+                f"rotary_share {self.rotary_share:g} of the {self.size_of_head} values of a head are"
                 f" {self.rotary_size}, and rotary positions rotate pairs. Choose a share that gives an even number"
+            )
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            fitting = max(n for n in range(1, self.kv_heads + 1) if self.heads % n == 0)
+            raise ValueError(
+                f"kv_heads {self.kv_heads} does not divide heads {self.heads}, and each head of keys is read by the"
+                f" same number of queries. Choose kv_heads {fitting}"
             )
         return self
 
@@ -176,7 +219,11 @@ class GPTConfig(BaseConfig):
                 f"embedding_width {self.embedding_width} is not below width {self.width}; leave it out for an embedding"
                 f" as wide as the network"
             )
-        if self.norm_position == "post" and (self.parallel_residual or not self.first_input_norm):
+        if self.rotary_scaling is not None and self.positions != "rotary":
+            raise ValueError('rotary_scaling needs rotary positions; set positions = "rotary", or leave it out')
+        if self.window_from_layer and self.window is None:
+            raise ValueError("window_from_layer needs window, the number of tokens that a token sees; set both")
+        if self.norm_position != "pre" and (self.parallel_residual or not self.first_input_norm):
             raise ValueError(
                 "parallel_residual and first_input_norm = false need norms before the branches; set"
                 ' norm_position = "pre", or leave them out'
@@ -190,7 +237,7 @@ class GPTConfig(BaseConfig):
             for name, value, without, fits in (
                 ("norm", f'"{self.norm}"', '"none"', self.norm == "none"),
                 ("embedding_norm", "true", "false", not self.embedding_norm),
-                ("qk_norm", "true", "false", not self.qk_norm),
+                ("qk_norm", f'"{self.qk_norm}"', '"none"', self.qk_norm == "none"),
             )
             if not fits
         }
@@ -237,27 +284,43 @@ class GPTConfig(BaseConfig):
     @property
     def rotary_size(self) -> int:
         """Values of each head that are rotated."""
-        return int(self.width // self.heads * self.rotary_share)
+        return int(self.size_of_head * self.rotary_share)
+
+    @property
+    def size_of_head(self) -> int:
+        """Values of each head."""
+        return self.head_size or self.width // self.heads
+
+    def block_of(self, layer: int) -> BlockConfig:
+        """Return the configuration of one block."""
+        has_window = self.window is not None and layer >= self.window_from_layer
+        return replace(
+            self.block,
+            input_norm=self.first_input_norm or layer > 0,
+            window=self.window if has_window else None,
+        )
 
     @property
     def block(self) -> BlockConfig:
-        """The configuration of each block."""
+        """What the configurations of all blocks have in common."""
         return BlockConfig(
             width=self.width,
             heads=self.heads,
-            head_size=self.width // self.heads,
+            kv_heads=self.kv_heads,
+            head_size=self.size_of_head,
             hidden=self.hidden,
             activation=self.activation,
             norm=self.norm,
             parallel_residual=self.parallel_residual,
             norm_eps=self.norm_eps,
-            post_norm=self.norm_position == "post",
+            norm_position=self.norm_position,
             qk_norm=self.qk_norm,
             biases=self.biases,
+            qkv_biases=self.qkv_biases,
             dropout=self.dropout,
             score_scale=None
             if self.mup_base_head_size is None
-            else math.sqrt(self.mup_base_head_size) / (self.width // self.heads),
+            else math.sqrt(self.mup_base_head_size) / self.size_of_head,
         )
 
 
@@ -324,7 +387,7 @@ class BERTConfig(BaseConfig):
             activation=self.activation,
             norm="layernorm",
             norm_eps=self.norm_eps,
-            post_norm=self.norm_position == "post",
+            norm_position=self.norm_position,
             dropout=self.dropout,
         )
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import GPTConfig
-from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear
+from model.huggingface.base import NO_ALIASES, Family, WeightSource, fused, linear
 from model.huggingface.settings import Settings
 
 GPT2_ALIASES = {"lm_head.weight": "transformer.wte.weight"}
@@ -30,16 +30,17 @@ def gpt2_config(*, vocab_size: int, context: int, layers: int, heads: int, width
 def gpt2_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
     """Return the source of each weight of ours."""
     weight_map = {
-        "embedding.weight": WeightSource(("transformer.wte.weight",)),
-        "embedding_positions.weight": WeightSource(("transformer.wpe.weight",), leading_rows=-config.position_offset),
+        "embedding.weight": WeightSource("transformer.wte.weight"),
+        "embedding_positions.weight": WeightSource("transformer.wpe.weight", leading_rows=-config.position_offset),
         **linear("final_norm", "transformer.ln_f", biases=True),
     }
     if not config.tied_head:
-        weight_map["head.weight"] = WeightSource(("lm_head.weight",))
+        weight_map["head.weight"] = WeightSource("lm_head.weight")
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"transformer.h.{layer}"
         weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.ln_1", biases=True)
-        weight_map |= linear(f"{ours}.attention_in", f"{theirs}.attn.c_attn", biases=True, transposed=True)
+        projections = [f"{ours}.attention_{part}" for part in ("query", "key", "value")]
+        weight_map |= fused(projections, f"{theirs}.attn.c_attn", biases=True, transposed=True)
         weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attn.c_proj", biases=True, transposed=True)
         weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.ln_2", biases=True)
         weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.mlp.c_fc", biases=True, transposed=True)

@@ -5,7 +5,7 @@ which are not read here, and `transformers` has no class for the network; the na
 """
 
 from model.config.network import GPTConfig
-from model.huggingface.base import WeightSource, linear
+from model.huggingface.base import WeightSource, fused, linear
 
 FIRST_BLOCK = 3
 """Number of the file that holds the first block."""
@@ -15,22 +15,22 @@ def yalm_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
     """Return the source of each weight of ours, as `layer_NN.name`."""
     output = f"layer_{FIRST_BLOCK + config.layers + 1:02}"
     weight_map = {
-        "embedding.weight": WeightSource(("layer_00.word_embeddings.weight",)),
+        "embedding.weight": WeightSource("layer_00.word_embeddings.weight"),
         **linear("embedding_norm", "layer_01.input_layernorm", biases=True),
         **linear("final_norm", f"{output}.input_layer_norm", biases=True),
         **linear("head_projection", f"{output}.dense", biases=True),
         **linear("head_norm", f"{output}.output_layer_norm", biases=True),
-        "head_bias": WeightSource((f"{output}.output_bias",)),
+        "head_bias": WeightSource(f"{output}.output_bias"),
     }
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"layer_{FIRST_BLOCK + layer:02}"
-        gate_and_value = [f"{theirs}.mlp.dense_ffn_{part}" for part in ("hidden", "gate")]
-        fused = f"{theirs}.attention.query_key_value"
+        projections = [f"{ours}.attention_{part}" for part in ("query", "key", "value")]
         if layer:
             weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.input_layernorm", biases=True)
-        weight_map |= linear(f"{ours}.attention_in", fused, biases=True, fused_heads=config.heads)
+        weight_map |= fused(projections, f"{theirs}.attention.query_key_value", biases=True, heads=config.heads)
         weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attention.dense", biases=True)
         weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", biases=True)
-        weight_map |= linear(f"{ours}.mlp_in", *gate_and_value, biases=True)
+        weight_map |= linear(f"{ours}.mlp_gate", f"{theirs}.mlp.dense_ffn_hidden", biases=True)
+        weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.mlp.dense_ffn_gate", biases=True)
         weight_map |= linear(f"{ours}.mlp_out", f"{theirs}.mlp.dense_ffn_output", biases=True)
     return weight_map

@@ -27,10 +27,10 @@ from model.nn.block import (
     block_range_names,
     distance_bias,
     make_norm,
-    rotary_table,
     run_blocks,
 )
 from model.nn.init import initialise_gaussian, initialise_t_fixup
+from model.nn.rotary import rotary_table
 from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
 
@@ -56,8 +56,7 @@ class GPT(nn.Module):
         self.embedding_norm = make_norm(normed) if config.embedding_norm else nn.Identity()
         if config.embedding_width is not None and not self.pads:
             self.from_embedding = nn.Linear(config.embedding_width, config.width, bias=False)
-        first = replace(config.block, input_norm=config.first_input_norm)
-        self.blocks = nn.ModuleList(Block(config.block if layer else first, layer) for layer in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config.block_of(layer), layer) for layer in range(config.layers))
         # Post-norm blocks already end with a norm.
         self.final_norm = nn.Identity() if config.norm_position == "post" else make_norm(config.block)
         if config.embedding_width is not None:
@@ -72,7 +71,7 @@ class GPT(nn.Module):
     def make_tables(self) -> None:
         """Compute the buffers that are not weights: the tables of rotary positions."""
         if self.config.positions == "rotary":
-            cos_TE, sin_TE = rotary_table(self.config.context, self.config.rotary_size, self.config.rotary_base)
+            cos_TE, sin_TE = self._rotary_table(self.config.context)
             self.register_buffer("cos_TE", cos_TE, persistent=False)
             self.register_buffer("sin_TE", sin_TE, persistent=False)
 
@@ -159,17 +158,31 @@ class GPT(nn.Module):
     ) -> AttentionContext:
         """Return mask and positions of tokens `begin` to `end`; `visible` as in `hidden`."""
         rotary = None
-        if self.config.positions == "rotary":
+        scaling = self.config.rotary_scaling
+        if scaling is not None and scaling.kind == "dynamic":
+            # Rotations depend on the number of tokens so far, and keys in a cache keep those that they had.
+            cos_TE, sin_TE = self._rotary_table(end)
+            rotary = (cos_TE[begin:].to(device), sin_TE[begin:].to(device))
+        elif self.config.positions == "rotary":
             rotary = (self.get_buffer("cos_TE")[begin:end], self.get_buffer("sin_TE")[begin:end])
-        relative = self.config.positions == "relative"
+        relative, window = self.config.positions == "relative", self.config.window
         if visible is None and (cached or relative):
             visible = torch.ones(end - begin, end, dtype=torch.bool, device=device)
             is_prefix = self.config.attention == "prefix" and cached and begin == 0
             visible = visible if is_prefix else visible.tril(begin)
-        if visible is None or not relative:
-            return AttentionContext(visible, causal=True, rotary=rotary)
-        bias = distance_bias(self.embedding_distances, range(begin, end), end, bidirectional=False)
-        return AttentionContext(bias.masked_fill(~visible, -torch.inf))
+        near = None
+        if window is not None and end > window:
+            near = torch.ones(end - begin, end, dtype=torch.bool, device=device).triu(begin - window + 1)
+            near = near.tril(begin) if visible is None else near & visible
+        near = visible if near is None else near
+        if relative:
+            bias = distance_bias(self.embedding_distances, range(begin, end), end, bidirectional=False)
+            visible, near = (bias.masked_fill(~mask, -torch.inf) for mask in (visible, near))
+        return AttentionContext(visible, causal=not relative, rotary=rotary, window_mask=near)
+
+    def _rotary_table(self, length: int) -> tuple[Tensor, Tensor]:
+        config = self.config
+        return rotary_table(length, config.rotary_size, config.rotary_base, config.rotary_scaling)
 
     def forward(
         self, tokens_BT: Tensor, cache: KeyValueCache | None = None, ranges: list[Tensor] | None = None

@@ -47,11 +47,8 @@ def initialise_t_fixup(network: nn.Module, config: GPTConfig, generator: torch.G
             parameter.zero_()
         elif name.startswith(("embedding", "new_rows")):
             parameter.normal_(0.0, config.width**-0.5 * table_scale, generator=generator)
-        elif name.endswith("attention_in.weight"):
-            query, key, value = parameter.chunk(3)
-            _xavier(query, math.sqrt(0.5), generator)
-            _xavier(key, math.sqrt(0.5), generator)
-            _xavier(value, branch_scale, generator)
+        elif name.endswith(("attention_query.weight", "attention_key.weight")):
+            _xavier(parameter, math.sqrt(0.5), generator)
         elif name.startswith("blocks"):
             _xavier(parameter, branch_scale, generator)
         else:
@@ -74,9 +71,8 @@ def initialise_t5(network: nn.Module, config: BlockConfig, generator: torch.Gene
             parameter.normal_(0.0, config.width**-0.5, generator=generator)
         else:
             parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=generator)
-            queries = config.heads * config.head_size
-            if name.endswith(("attention_in.weight", "attention_query.weight")):
-                parameter[:queries] *= config.head_size**-0.5
+            if name.endswith("attention_query.weight"):
+                parameter *= config.head_size**-0.5
 
 
 def _xavier(matrix: torch.Tensor, gain: float, generator: torch.Generator) -> None:

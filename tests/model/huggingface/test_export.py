@@ -153,7 +153,7 @@ def test_our_default_network_has_no_class_and_the_error_says_what_to_train() -> 
 @pytest.mark.parametrize(
     ("choices", "name"),
     [
-        ({"qk_norm": True}, "qk_norm"),
+        ({"qk_norm": "head"}, "qk_norm"),
         ({"positions": "relative"}, "positions"),
         ({"biases": False}, "biases"),
         ({"head_bias": True}, "head_bias"),

@@ -8,9 +8,10 @@ import torch
 from model.config.network import GPTConfig
 from model.data.row_format import NO_LOSS
 from model.inference.scoring import text_nats
-from model.nn.block import KeyValueCache, apply_rotary, rotary_table
+from model.nn.block import KeyValueCache
 from model.nn.factory import flops_per_token, parameter_count
 from model.nn.gpt import GPT, activation_range_names
+from model.nn.rotary import apply_rotary, rotary_table
 from model.objectives.causal import loss_targets, next_token_nats
 
 CONFIG = GPTConfig(vocab_size=40, context=16, layers=2, heads=2, width=16)

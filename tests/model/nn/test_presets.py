@@ -1,5 +1,6 @@
 """Presets have the parameters of the published networks, and their weights the published names and shapes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from flows.planning.machine_speed import preset_config, preset_costs
 from model.config.network import T5Config, read_network_config
 from model.config.presets import PRESETS, expand_preset
 from model.errors import RecipeError
+from model.huggingface.base import export_weights
 from model.huggingface.neox import NEOX
 from model.huggingface.registry import fitting_family, settings_of
 from model.huggingface.yalm import yalm_weight_map
@@ -55,7 +57,11 @@ FAMILIES = {
 
 
 def shapes(network: Any) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    return shapes_of(network.state_dict())
+
+
+def shapes_of(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -86,11 +92,7 @@ def test_a_preset_s_weights_have_the_names_and_shapes_of_transformers_class(name
     # The class names this one otherwise than its published file.
     if family is NEOX:
         theirs["embed_out.weight"] = theirs.pop("lm_head.weight")
-    mapped = {
-        published: shape
-        for weight, source in family.weight_map(config).items()
-        for published, shape in zip(source.names, source.published_shapes(ours[weight]), strict=True)
-    }
+    mapped = shapes_of(export_weights(ours, family.weight_map(config)))
     assert family.weight_map(config).keys() == ours.keys()
     assert mapped.items() <= theirs.items()
     assert theirs.keys() - mapped.keys() <= {*family.aliases(config)}
@@ -102,11 +104,7 @@ def test_yalm_s_weights_have_the_names_and_shapes_of_its_program() -> None:
         ours = make_network(config).state_dict()
     weight_map = yalm_weight_map(config)
     assert weight_map.keys() == ours.keys()
-    mapped = {
-        published: shape
-        for weight, source in weight_map.items()
-        for published, shape in zip(source.names, source.published_shapes(ours[weight]), strict=True)
-    }
+    mapped = shapes_of(export_weights(ours, weight_map))
     # What its program makes of 80 layers, width 10240, an embedding of 2048 and 128,000 pieces.
     assert mapped["layer_00.word_embeddings.weight"] == (128_000, 2048)
     assert mapped["layer_01.input_layernorm.weight"] == (2048,)

@@ -24,7 +24,7 @@ def made(**choices: object) -> GPT:
     return network
 
 
-@pytest.fixture(params=[{}, {"norm_position": "post"}, {"parallel_residual": True}, {"qk_norm": True}])
+@pytest.fixture(params=[{}, {"norm_position": "post"}, {"parallel_residual": True}, {"qk_norm": "head"}])
 def network(request: pytest.FixtureRequest) -> Iterator[GPT]:
     with torch.inference_mode(False):
         yield made(**request.param)
