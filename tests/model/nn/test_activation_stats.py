@@ -157,9 +157,9 @@ def scores_of(
     dropout_p: float,
     enable_gqa: bool,
 ) -> list[float]:
+    """Extremes of the scores of the sampled queries, a number at a time."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    """Extremes of the scores of the sampled queries, a number at a time."""
     del dropout_p
     found = []
     _, _, queries, size = query.shape
