@@ -21,7 +21,7 @@ from typing import Any
 from text import BATCH_ROWS, byte_level_run, write_rows
 
 RATES = tuple(round(0.001 * 2**doubling, 3) for doubling in range(10))
-BARE = {"train.clip.max_norm": 1e9, "train.guard.enabled": False, "model.embedding_norm": False}
+BARE = {"train.clip.max_norm": 1e9, "train.guard.enabled": False, "model.qk_norm": "none"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "bare": BARE,
     "clipping": {**BARE, "train.clip.max_norm": 1.0},

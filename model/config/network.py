@@ -30,6 +30,9 @@ QKNorm = Literal["none", "head", "all"]
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "geglu", "geglu_tanh", "swiglu"]
 
+DEFAULT_STD = 0.02
+"""Standard deviation of initial weights of GPT-2 and BERT."""
+
 GATED_MULTIPLE = 8
 """The default hidden size of a gated MLP is rounded up to a multiple of this, which makes products faster."""
 
@@ -79,7 +82,8 @@ class BlockConfig:
 
 
 class GPTConfig(BaseConfig):
-    """A decoder that predicts the next token: by default pre-LayerNorm blocks, GELU, rotary positions, tied head."""
+    """A decoder that predicts the next token, by default of Qwen 3's shape: RMSNorm before each branch, SwiGLU, rotary
+    positions, norms of queries and keys, no biases, tied head. `transformers` has it as `Qwen3ForCausalLM`."""
 
     architecture: Literal["gpt"] = "gpt"
     """The kind of network: `gpt`, a decoder trained on next tokens; `bert`, an encoder trained on masked tokens and
@@ -125,10 +129,10 @@ class GPTConfig(BaseConfig):
     """Tokens that a token sees, itself included (sliding window, Mistral 7B); by default all before it."""
     window_from_layer: int = Field(default=0, ge=0, le=512)
     """`window`: the first block that has it, counted from 0 (Qwen 2); blocks before it see all."""
-    activation: Activation = "gelu"
+    activation: Activation = "swiglu"
     """Non-linearity of the MLP: `relu` (OPT), `gelu`, `gelu_tanh` (its approximation in GPT-2), or a gated one: `geglu`
     (YaLM-100B), `geglu_tanh` (T5 v1.1), `swiglu` (LLaMA, PaLM)."""
-    norm: Norm = "layernorm"
+    norm: Norm = "rmsnorm"
     """Normalisation of the residual stream: `layernorm`, `rmsnorm`, which subtracts no mean and is cheaper (LLaMA, T5),
     or `none`, which only `init = "t_fixup"` can train. There is no batch norm: the loss of a sequence would depend on
     the others of its batch."""
@@ -141,14 +145,15 @@ class GPTConfig(BaseConfig):
     parallel_residual: bool = False
     """Whether attention and MLP of a block read the same stream (GPT-NeoX, PaLM), instead of the MLP reading the sum of
     stream and attention."""
-    embedding_norm: bool = True
-    """A norm right after the embedding, the stabilisation of YaLM-100B and BLOOM."""
+    embedding_norm: bool = False
+    """A norm right after the embedding, the stabilisation of YaLM-100B and BLOOM; no class of `transformers` with
+    rotary positions has it."""
     first_input_norm: bool = True
     """`pre`: whether the first block normalises its input; YaLM-100B has only the embedding's norm there."""
-    qk_norm: QKNorm = "none"
+    qk_norm: QKNorm = "head"
     """RMSNorm of queries and keys, which bounds attention scores (Dehghani et al. 2023) and stabilises high learning
     rates: over each `head` (Qwen 3), or over `all` heads together (OLMo 2)."""
-    biases: bool = True
+    biases: bool = False
     """Whether matrices and LayerNorms have biases; LLaMA and PaLM have none."""
     qkv_biases: bool | None = None
     """Whether queries, keys and values have biases, where it differs from `biases` (Qwen 2)."""
@@ -171,11 +176,13 @@ class GPTConfig(BaseConfig):
     """Whether a token sees only its own document in a packed sequence, as in a text by itself. Otherwise it sees
     earlier documents too (GPT-3). The mask makes attention slower and takes memory."""
     init: Literal["gaussian", "t_fixup"] = "gaussian"
-    """Initialisation: `gaussian` with `init_std`, or `t_fixup` (Huang et al. 2020), which needs neither norms nor
+    """Initialisation: `gaussian`, or `t_fixup` (Huang et al. 2020), which needs neither norms nor
     warm-up and excludes both."""
-    init_std: float = Field(default=0.02, gt=0, le=1)
-    """`gaussian`: standard deviation of initial weights; for output projections of residual branches it is divided by
-    sqrt(2 * layers) (GPT-2, section 2.3)."""
+    init_std: float | None = Field(default=None, gt=0, le=1)
+    """`gaussian`: standard deviation of initial weights (GPT-2: 0.02). By default 1 / sqrt(width) for matrices in blocks
+    and 0.02 for tables: with 0.02 for all, blocks of small networks add next to nothing at first, and long training
+    only learns how frequent tokens are. For output projections of residual branches it is divided by sqrt(2 * layers)
+    (GPT-2, section 2.3)."""
     mup_base_width: int | None = Field(default=None, ge=8, le=2**16)
     """Width at which the learning rate was chosen, to transfer it to this one: the maximal update parametrisation (Yang
     et al. 2022). Initialisation and learning rate of matrices in blocks, and logits, are scaled by the ratio of the
@@ -261,6 +268,16 @@ class GPTConfig(BaseConfig):
                 " and leave embedding_width out"
             )
         return self
+
+    @property
+    def table_std(self) -> float:
+        """Standard deviation of initial tables and heads."""
+        return self.init_std or DEFAULT_STD
+
+    @property
+    def matrix_std(self) -> float:
+        """Standard deviation of initial matrices in blocks, at the width that the learning rate was chosen for."""
+        return self.init_std or (self.mup_base_width or self.width) ** -0.5
 
     @property
     def width_multiplier(self) -> float:
@@ -354,7 +371,7 @@ class BERTConfig(BaseConfig):
     """Added to the variance before its root is taken."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout probability: after the embedding, in attention weights, and after attention and MLP (BERT: 0.1)."""
-    init_std: float = Field(default=0.02, gt=0, le=1)
+    init_std: float = Field(default=DEFAULT_STD, gt=0, le=1)
     """Standard deviation of the initial weights."""
 
     @model_validator(mode="after")

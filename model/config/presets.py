@@ -31,28 +31,34 @@ def _t5(choices: Values, layers: int, heads: int, head_size: int, width: int, ff
     return {"architecture": "t5", **choices, **sizes}
 
 
-_GPT2: Values = {"context": 1024, "positions": "learned", "activation": "gelu_tanh", "embedding_norm": False}
+_LAYERNORM: Values = {"norm": "layernorm", "qk_norm": "none", "biases": True, "init_std": 0.02}
+"""What decoders before LLaMA have in common."""
+
+_GPT2: Values = {**_LAYERNORM, "context": 1024, "positions": "learned", "activation": "gelu_tanh"}
 
 _OPT: Values = {
+    **_LAYERNORM,
     "context": 2048,
     "positions": "learned",
     "position_offset": 2,
     "activation": "relu",
-    "embedding_norm": False,
     "init_std": 0.006,
 }
 
 _OPT_350M: Values = {**_OPT, "embedding_width": 512, "norm_position": "post"}
 
 _NEOX: Values = {
+    **_LAYERNORM,
     "context": 2048,
+    "activation": "gelu",
     "rotary_share": 0.25,
     "parallel_residual": True,
-    "embedding_norm": False,
     "tied_head": False,
 }
 
 _YALM: Values = {
+    **_LAYERNORM,
+    "embedding_norm": True,
     "context": 1024,
     "activation": "geglu",
     "embedding_width": 2048,

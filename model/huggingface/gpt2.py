@@ -21,9 +21,11 @@ def gpt2_config(*, vocab_size: int, context: int, layers: int, heads: int, width
         layers=layers,
         heads=heads,
         width=width,
+        norm="layernorm",
+        qk_norm="none",
+        biases=True,
         positions="learned",
         activation="gelu_tanh",
-        embedding_norm=False,
     )
 
 
@@ -64,10 +66,12 @@ def _read(settings: Settings) -> GPTConfig:
         heads=settings.get("n_head", 12),
         width=width,
         ffn_width=settings.get("n_inner", 4 * width),
+        norm="layernorm",
+        qk_norm="none",
+        biases=True,
         positions="learned",
         activation=settings.lookup("activation_function", _ACTIVATIONS, "gelu_new"),
         norm_eps=settings.get("layer_norm_epsilon", 1e-5),
-        embedding_norm=False,
         tied_head=settings.get("tie_word_embeddings", True),
     )
 
@@ -87,7 +91,7 @@ def _write(config: GPTConfig) -> dict[str, Any]:
         "embd_pdrop": config.dropout,
         "attn_pdrop": config.dropout,
         "resid_pdrop": config.dropout,
-        "initializer_range": config.init_std,
+        "initializer_range": config.table_std,
     }
 
 

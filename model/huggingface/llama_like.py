@@ -132,7 +132,6 @@ def _read(shape: _Shape, settings: Settings) -> GPTConfig:
         norm_position=shape.norm_position,
         norm_eps=settings.get("rms_norm_eps", shape.norm_eps),
         qk_norm=shape.qk_norm,
-        embedding_norm=False,
         biases=biases,
         qkv_biases=None if qkv_biases == biases else qkv_biases,
         tied_head=settings.get("tie_word_embeddings", False),
@@ -185,7 +184,7 @@ def _write(shape: _Shape, config: GPTConfig) -> dict[str, Any]:
         "rms_norm_eps": config.norm_eps,
         "tie_word_embeddings": config.tied_head,
         "attention_dropout": config.dropout,
-        "initializer_range": config.init_std,
+        "initializer_range": config.table_std,
         **_write_rope(config),
     }
     if shape.model_type != "olmo2" or config.size_of_head * config.heads != config.width:

@@ -49,8 +49,10 @@ def _read(settings: Settings) -> GPTConfig:
         ffn_width=settings.get("intermediate_size", 24_576),
         activation=settings.lookup("hidden_act", _ACTIVATIONS, "gelu"),
         norm_eps=settings.get("layer_norm_eps", 1e-5),
+        norm="layernorm",
+        qk_norm="none",
+        biases=True,
         parallel_residual=settings.get("use_parallel_residual", True),
-        embedding_norm=False,
         tied_head=settings.get("tie_word_embeddings", False),
         rotary_base=base,
         rotary_share=settings.rotary_share(0.25),
@@ -74,7 +76,7 @@ def _write(config: GPTConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tied_head,
         "attention_dropout": config.dropout,
         "hidden_dropout": config.dropout,
-        "initializer_range": config.init_std,
+        "initializer_range": config.table_std,
     }
 
 

@@ -59,11 +59,13 @@ def _read(settings: Settings) -> GPTConfig:
         width=width,
         ffn_width=settings.get("ffn_dim", 3072),
         embedding_width=None if narrow == width else narrow,
+        norm="layernorm",
+        qk_norm="none",
+        biases=True,
         positions="learned",
         position_offset=POSITION_OFFSET,
         activation=settings.lookup("activation_function", _ACTIVATIONS, "relu"),
         norm_position="pre" if settings.get("do_layer_norm_before", True) else "post",
-        embedding_norm=False,
         tied_head=settings.get("tie_word_embeddings", True),
     )
 
@@ -83,7 +85,7 @@ def _write(config: GPTConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tied_head,
         "dropout": config.dropout,
         "attention_dropout": config.dropout,
-        "init_std": config.init_std,
+        "init_std": config.table_std,
     }
 
 

@@ -1,8 +1,7 @@
 """The GPT network: a decoder that predicts the next token, and attention masks for packed rows.
 
-By default pre-LayerNorm blocks (GPT-2), rotary positions (Su et al. 2021) on halves of each head, GELU MLP, embedding
-LayerNorm (YaLM-100B, BLOOM) and tied output head. Without dropout a forward pass is a pure function of weights and
-tokens.
+By default RMSNorm before each branch, rotary positions (Su et al. 2021) on halves of each head, RMSNorm of queries and
+keys, SwiGLU and a tied output head. Without dropout a forward pass is a pure function of weights and tokens.
 
 Documents of a packed row are found by the end-of-text tokens that close them. As an input, such a token belongs to the
 document after it: the first token of a document is predicted from it, in a row as in a text that is scored alone.
@@ -10,7 +9,6 @@ document after it: the first token of a document is predicted from it, in a row 
 Shapes: B rows, T tokens, D width, V vocabulary.
 """
 
-import math
 from dataclasses import replace
 
 import torch
@@ -29,7 +27,7 @@ from model.nn.block import (
     make_norm,
     run_blocks,
 )
-from model.nn.init import initialise_gaussian, initialise_t_fixup
+from model.nn.init import initialise_gpt, initialise_t_fixup
 from model.nn.rotary import rotary_table
 from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
@@ -81,8 +79,7 @@ class GPT(nn.Module):
         if self.config.init == "t_fixup":
             initialise_t_fixup(self, self.config, generator)
         else:
-            residual_std = self.config.init_std / math.sqrt(2 * self.config.layers)
-            initialise_gaussian(self, self.config.init_std, residual_std, generator, self.config.width_multiplier)
+            initialise_gpt(self, self.config, generator)
         return self
 
     def embed(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
@@ -172,7 +169,7 @@ class GPT(nn.Module):
             visible = visible if is_prefix else visible.tril(begin)
         near = None
         if window is not None and end > window:
-            near = torch.ones(end - begin, end, dtype=torch.bool, device=device).triu(begin - window + 1)
+            near = torch.ones(end - begin, end, dtype=torch.bool, device=device).triu(begin - window + 1)[None, None]
             near = near.tril(begin) if visible is None else near & visible
         near = visible if near is None else near
         if relative:

@@ -22,8 +22,10 @@ from model.nn.gpt import GPT, prefix_mask
 from model.objectives.causal import next_token_nats
 from model.train.trainer import train
 
+BEFORE_LLAMA: dict[str, Any] = {"norm": "layernorm", "activation": "gelu", "qk_norm": "none", "biases": True}
 SIZES: dict[str, Any] = {"vocab_size": 40, "context": 16, "layers": 2, "heads": 2, "width": 16, "init_std": 0.3}
-T_FIXUP: dict[str, Any] = {"init": "t_fixup", "norm": "none", "embedding_norm": False}
+SIZES |= BEFORE_LLAMA
+T_FIXUP: dict[str, Any] = {"init": "t_fixup", "norm": "none", "qk_norm": "none"}
 TOKENS = torch.randint(0, 40, (3, 16), generator=torch.Generator().manual_seed(2))
 
 CHOICES = st.fixed_dictionaries(
@@ -31,9 +33,12 @@ CHOICES = st.fixed_dictionaries(
         "positions": st.sampled_from(["rotary", "learned", "relative"]),
         "activation": st.sampled_from(["relu", "gelu", "gelu_tanh", "geglu", "geglu_tanh", "swiglu"]),
         "norm": st.sampled_from(["layernorm", "rmsnorm"]),
-        "norm_position": st.sampled_from(["pre", "post"]),
+        "norm_position": st.sampled_from(["pre", "post", "branch"]),
         "embedding_norm": st.booleans(),
         "qk_norm": st.sampled_from(["none", "head", "all"]),
+        "kv_heads": st.sampled_from([None, 1]),
+        "head_size": st.sampled_from([None, 6]),
+        "window": st.sampled_from([None, 12]),
         "biases": st.booleans(),
         "tied_head": st.booleans(),
     }
@@ -208,7 +213,7 @@ def test_t_fixup_starts_from_the_deviations_of_its_paper() -> None:
     [
         (
             {"init": "t_fixup"},
-            'norm = "layernorm" and embedding_norm = true. Set norm = "none", embedding_norm = false and',
+            'norm = "layernorm". Set norm = "none" and',
         ),
         (T_FIXUP | {"qk_norm": "head"}, 'has qk_norm = "head". Set qk_norm = "none" and, since'),
         ({"norm": "none"}, 'set init = "t_fixup"'),

@@ -16,6 +16,7 @@ from model.nn.gpt import GPT
 from model.nn.rotary import apply_rotary, rotary_table
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "context": 16, "layers": 2, "heads": 2, "width": 16, "init_std": 0.3}
+SIZES |= {"norm": "layernorm", "activation": "gelu", "qk_norm": "none", "biases": True, "embedding_norm": True}
 TOKENS = torch.randint(0, 40, (3, 16), generator=torch.Generator().manual_seed(2))
 YALM: dict[str, Any] = {"embedding_width": 8, "embedding_projection": "padding", "first_input_norm": False}
 CHOICES = st.fixed_dictionaries(
