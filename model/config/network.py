@@ -179,10 +179,10 @@ class GPTConfig(BaseConfig):
     """Initialisation: `gaussian`, or `t_fixup` (Huang et al. 2020), which needs neither norms nor
     warm-up and excludes both."""
     init_std: float | None = Field(default=None, gt=0, le=1)
-    """`gaussian`: standard deviation of initial weights (GPT-2: 0.02). By default 1 / sqrt(width) for matrices in blocks
-    and 0.02 for tables: with 0.02 for all, blocks of small networks add next to nothing at first, and long training
-    only learns how frequent tokens are. For output projections of residual branches it is divided by sqrt(2 * layers)
-    (GPT-2, section 2.3)."""
+    """`gaussian`: standard deviation of initial weights (GPT-2: 0.02). By default 1 / sqrt(width) for matrices in
+    blocks and 0.02 for tables: with 0.02 for all, blocks of small networks add next to nothing at first, and training
+    learns for long only how frequent tokens are. For output projections of residual branches it is divided by
+    sqrt(2 * layers) (GPT-2, section 2.3)."""
     mup_base_width: int | None = Field(default=None, ge=8, le=2**16)
     """Width at which the learning rate was chosen, to transfer it to this one: the maximal update parametrisation (Yang
     et al. 2022). Initialisation and learning rate of matrices in blocks, and logits, are scaled by the ratio of the
