@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from model.config.fields import NewRows
-from model.config.rules import check_compatible_architecture
 from model.config.network import BERTConfig, GPTConfig
+from model.config.rules import check_compatible_architecture
 from model.config.train import StartingModel, TrainerRun
 from model.data.dataset import open_table
 from model.errors import InputError, RecipeError
