@@ -21,15 +21,15 @@ from typing import Any
 from text import BATCH_ROWS, byte_level_run, write_rows
 
 RATES = tuple(round(0.001 * 2**doubling, 3) for doubling in range(10))
-BARE = {"train.clip.max_norm": 1e9, "train.guard.enabled": False, "model.embedding_norm": False}
+BARE = {"train.clip.max_norm": 1e9, "train.guard.enabled": False, "model.qk_norm": "none"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "bare": BARE,
     "clipping": {**BARE, "train.clip.max_norm": 1.0},
     "guard": {**BARE, "train.guard.enabled": True},
     "norm behind the embedding": {**BARE, "model.embedding_norm": True},
-    "norms of queries and keys": {**BARE, "model.qk_norm": True},
+    "norms of queries and keys": {**BARE, "model.qk_norm": "head"},
     "z-loss": {**BARE, "model.z_loss": 1e-4},
-    "all": {"model.embedding_norm": True, "model.qk_norm": True, "model.z_loss": 1e-4},
+    "all": {"model.embedding_norm": True, "model.qk_norm": "head", "model.z_loss": 1e-4},
 }
 STOOD = 1.1
 LINES = "runs.jsonl"

@@ -40,8 +40,8 @@ class Plain(nn.Module):
         batch, length, width = x.shape
         heads = self.config["heads"]
         q, k, v = (
-            part.view(batch, length, heads, width // heads).transpose(1, 2)
-            for part in self._linear(f"{block}/attention_in", x).split(width, dim=2)
+            self._linear(f"{block}/attention_{part}", x).view(batch, length, heads, width // heads).transpose(1, 2)
+            for part in ("query", "key", "value")
         )
         if self.fused_attention:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.dropout)

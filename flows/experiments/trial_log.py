@@ -17,7 +17,7 @@ from tasks.execution.outcome import one_line
 
 LOG_LOST = "Restore it from a copy, or give the study another name: finished runs are reused."
 
-WeightSource = Literal["recipe", "tpe", "random", "hand"]
+Sampler = Literal["recipe", "tpe", "random", "hand"]
 
 State = Literal["waiting", "running", "paused", "complete", "diverged", "failed"]
 
@@ -44,7 +44,7 @@ class Trial:
     """Settings, and how far the training with them has come."""
 
     number: int
-    origin: WeightSource
+    origin: Sampler
     settings: dict[str, Value]
     run_id: str
     state: State = "waiting"
@@ -85,7 +85,7 @@ class TrialLog:
         for event in read_sealed_lines(path, LOG_LOST):
             self._apply(event)
 
-    def add(self, origin: WeightSource, settings: dict[str, Value], run_id: str, waited_as: str = "") -> Trial:
+    def add(self, origin: Sampler, settings: dict[str, Value], run_id: str, waited_as: str = "") -> Trial:
         """Add a waiting trial and return it; `waited_as` names the file of a manually added one."""
         number = len(self.trials)
         self._write(event="added", number=number, origin=origin, settings=settings, run_id=run_id, waited_as=waited_as)

@@ -2,7 +2,7 @@
 
 Anyone who may send commands to the server can run code as its owner, so it never starts without a password. A foreign
 web page can reach a server on this machine too, under a domain that resolves to it (DNS rebinding): the `Host` of every
-request, and the `WeightSource` that a browser adds, must therefore be an address of this server.
+request, and the `Origin` that a browser adds, must therefore be an address of this server.
 """
 
 import ipaddress
@@ -119,7 +119,7 @@ class CheckedApp:
         if len(hosts) != 1 or hosts[0] not in {address.partition("://")[2] for address in allowed}:
             return "its Host is no address of this server"
         if len(origins) > 1 or not allowed.issuperset(origins):
-            return "its WeightSource is no address of this server"
+            return "its Origin is no address of this server"
         return None
 
 

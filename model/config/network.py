@@ -4,12 +4,13 @@ Imports no PyTorch, since checking a recipe imports it.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from model.config import EXPERT, BaseConfig
+from model.config.rotary import RotaryScaling
 
 __all__ = [
     "OBJECTIVE_OF",
@@ -23,7 +24,14 @@ __all__ = [
 
 Norm = Literal["layernorm", "rmsnorm", "none"]
 
+NormPosition = Literal["pre", "post", "branch"]
+
+QKNorm = Literal["none", "head", "all"]
+
 Activation = Literal["relu", "gelu", "gelu_tanh", "geglu", "geglu_tanh", "swiglu"]
+
+DEFAULT_STD = 0.02
+"""Standard deviation of initial weights of GPT-2 and BERT."""
 
 GATED_MULTIPLE = 8
 """The default hidden size of a gated MLP is rounded up to a multiple of this, which makes products faster."""
@@ -43,22 +51,39 @@ class BlockConfig:
     activation: Activation
     norm: Norm
     norm_eps: float
-    post_norm: bool = False
+    kv_heads: int | None = None
+    """Heads of keys and values, each read by heads / kv_heads queries; None for one per query."""
+    norm_position: NormPosition = "pre"
     input_norm: bool = True
     """Whether the input of attention is normalised; False in YaLM-100B's first block, whose input already is."""
     parallel_residual: bool = False
     """Whether attention and MLP read the same stream, instead of one after the other."""
-    qk_norm: bool = False
+    qk_norm: QKNorm = "none"
     biases: bool = True
+    qkv_biases: bool | None = None
+    """Whether queries, keys and values have biases; None: as `biases`."""
+    window: int | None = None
+    """Tokens that a query sees, itself included; None for all before it."""
     dropout: float = 0.0
     score_scale: float | None = None
     """Factor of attention scores; 1 / sqrt(E) by default, 1 in T5."""
     cross_attention: bool = False
     """Whether the block also attends to an encoder."""
 
+    @property
+    def inner(self) -> int:
+        """Values of all heads of queries."""
+        return self.heads * self.head_size
+
+    @property
+    def kv_inner(self) -> int:
+        """Values of all heads of keys, and of values."""
+        return (self.kv_heads or self.heads) * self.head_size
+
 
 class GPTConfig(BaseConfig):
-    """A decoder that predicts the next token: by default pre-LayerNorm blocks, GELU, rotary positions, tied head."""
+    """A decoder that predicts the next token, by default of Qwen 3's shape: RMSNorm before each branch, SwiGLU, rotary
+    positions, norms of queries and keys, no biases, tied head. `transformers` has it as `Qwen3ForCausalLM`."""
 
     architecture: Literal["gpt"] = "gpt"
     """The kind of network: `gpt`, a decoder trained on next tokens; `bert`, an encoder trained on masked tokens and
@@ -70,8 +95,13 @@ class GPTConfig(BaseConfig):
     layers: int = Field(default=4, ge=1, le=512)
     """Transformer blocks."""
     heads: int = Field(default=4, ge=1, le=512)
-    """Attention heads; `width` must be a multiple of them, and of twice as many with rotary positions, which rotate
-    pairs."""
+    """Attention heads; without `head_size`, `width` must be a multiple of them, and of twice as many with rotary
+    positions, which rotate pairs."""
+    kv_heads: Annotated[int | None, EXPERT] = Field(default=None, ge=1, le=512)
+    """Heads of keys and values, a divisor of `heads`: grouped-query attention (Ainslie et al. 2023), whose cache of
+    keys and values is smaller. By default as many as `heads`."""
+    head_size: Annotated[int | None, EXPERT] = Field(default=None, ge=2, le=2**12)
+    """Size of each head; `width` divided by `heads` by default."""
     width: int = Field(default=256, ge=8, le=2**16)
     """Size of the residual stream (d_model)."""
     ffn_width: Annotated[int | None, EXPERT] = Field(default=None, ge=8)
@@ -93,30 +123,40 @@ class GPTConfig(BaseConfig):
     """`rotary`: share of each head's values that are rotated (rotary_pct); a quarter in GPT-NeoX-20B."""
     rotary_base: Annotated[float, EXPERT] = Field(default=10_000.0, gt=1, le=1e9)
     """`rotary`: base of the angles (rope_theta); larger for longer contexts."""
-    activation: Annotated[Activation, EXPERT] = "gelu"
+    rotary_scaling: Annotated[RotaryScaling | None, EXPERT] = None
+    """`rotary`: slower rotations for texts longer than those of a first training; none by default."""
+    window: Annotated[int | None, EXPERT] = Field(default=None, ge=1, le=2**20)
+    """Tokens that a token sees, itself included (sliding window, Mistral 7B); by default all before it."""
+    window_from_layer: Annotated[int, EXPERT] = Field(default=0, ge=0, le=512)
+    """`window`: the first block that has it, counted from 0 (Qwen 2); blocks before it see all."""
+    activation: Annotated[Activation, EXPERT] = "swiglu"
     """Non-linearity of the MLP: `relu` (OPT), `gelu`, `gelu_tanh` (its approximation in GPT-2), or a gated one: `geglu`
     (YaLM-100B), `geglu_tanh` (T5 v1.1), `swiglu` (LLaMA, PaLM)."""
-    norm: Annotated[Norm, EXPERT] = "layernorm"
+    norm: Annotated[Norm, EXPERT] = "rmsnorm"
     """Normalisation of the residual stream: `layernorm`, `rmsnorm`, which subtracts no mean and is cheaper (LLaMA, T5),
     or `none`, which only `init = "t_fixup"` can train. There is no batch norm: the loss of a sequence would depend on
     the others of its batch."""
-    norm_position: Annotated[Literal["pre", "post"], EXPERT] = "pre"
-    """Position of norms: before attention and MLP, which leaves the residual stream itself unchanged (`pre`, GPT-2), or
-    after the sum of stream and branch (`post`, the first Transformer, BERT), which needs a longer warm-up."""
+    norm_position: Annotated[NormPosition, EXPERT] = "pre"
+    """Position of norms: before attention and MLP, which leaves the residual stream itself unchanged (`pre`, GPT-2);
+    after the sum of stream and branch (`post`, the first Transformer, BERT), which needs a longer warm-up; or after
+    attention and MLP, before their sum with the stream (`branch`, OLMo 2)."""
     norm_eps: Annotated[float, EXPERT] = Field(default=1e-5, gt=0, le=1e-2)
     """Added to the variance before its root is taken."""
     parallel_residual: Annotated[bool, EXPERT] = False
     """Whether attention and MLP of a block read the same stream (GPT-NeoX, PaLM), instead of the MLP reading the sum of
     stream and attention."""
-    embedding_norm: Annotated[bool, EXPERT] = True
-    """A norm right after the embedding, the stabilisation of YaLM-100B and BLOOM."""
+    embedding_norm: Annotated[bool, EXPERT] = False
+    """A norm right after the embedding, the stabilisation of YaLM-100B and BLOOM; no class of `transformers` with
+    rotary positions has it."""
     first_input_norm: Annotated[bool, EXPERT] = True
     """`pre`: whether the first block normalises its input; YaLM-100B has only the embedding's norm there."""
-    qk_norm: Annotated[bool, EXPERT] = False
-    """RMSNorm of queries and keys of each head, which bounds attention scores (Dehghani et al. 2023) and stabilises
-    high learning rates."""
-    biases: Annotated[bool, EXPERT] = True
+    qk_norm: Annotated[QKNorm, EXPERT] = "head"
+    """RMSNorm of queries and keys, which bounds attention scores (Dehghani et al. 2023) and stabilises high learning
+    rates: over each `head` (Qwen 3), or over `all` heads together (OLMo 2)."""
+    biases: Annotated[bool, EXPERT] = False
     """Whether matrices and LayerNorms have biases; LLaMA and PaLM have none."""
+    qkv_biases: Annotated[bool | None, EXPERT] = None
+    """Whether queries, keys and values have biases, where it differs from `biases` (Qwen 2)."""
     tied_head: Annotated[bool, EXPERT] = True
     """Whether the output head is the embedding (Press and Wolf 2017), or a separate matrix."""
     head_bias: Annotated[bool, EXPERT] = False
@@ -136,10 +176,12 @@ class GPTConfig(BaseConfig):
     """Whether a token sees only its own document in a packed sequence, as in a text by itself. Otherwise it sees
     earlier documents too (GPT-3). The mask makes attention slower and takes memory."""
     init: Annotated[Literal["gaussian", "t_fixup"], EXPERT] = "gaussian"
-    """Initialisation: `gaussian` with `init_std`, or `t_fixup` (Huang et al. 2020), which needs neither norms nor
+    """Initialisation: `gaussian`, or `t_fixup` (Huang et al. 2020), which needs neither norms nor
     warm-up and excludes both."""
-    init_std: Annotated[float, EXPERT] = Field(default=0.02, gt=0, le=1)
-    """`gaussian`: standard deviation of initial weights; for output projections of residual branches it is divided by
+    init_std: Annotated[float | None, EXPERT] = Field(default=None, gt=0, le=1)
+    """`gaussian`: standard deviation of initial weights (GPT-2: 0.02). By default 1 / sqrt(width) for matrices in
+    blocks and 0.02 for tables: with 0.02 for all, blocks of small networks add next to nothing at first, and training
+    learns for long only how frequent tokens are. For output projections of residual branches it is divided by
     sqrt(2 * layers) (GPT-2, section 2.3)."""
     mup_base_width: Annotated[int | None, EXPERT] = Field(default=None, ge=8, le=2**16)
     """Width at which the learning rate was chosen, to transfer it to this one: the maximal update parametrisation (Yang
@@ -152,16 +194,24 @@ class GPTConfig(BaseConfig):
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "GPTConfig":
-        if self.positions == "rotary" and self.rotary_share == 1 and self.width % (2 * self.heads):
-            raise ValueError(
-                f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}; rotary positions rotate"
-                f" pairs within each head. Choose width {2 * self.heads * max(1, round(self.width / (2 * self.heads)))}"
-            )
-        check_heads_divide_width(self.width, self.heads)
+        if self.head_size is None:
+            if self.positions == "rotary" and self.rotary_share == 1 and self.width % (2 * self.heads):
+                raise ValueError(
+                    f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}; rotary positions rotate"
+                    f" pairs within each head. Choose width"
+                    f" {2 * self.heads * max(1, round(self.width / (2 * self.heads)))}, or set head_size"
+                )
+            check_heads_divide_width(self.width, self.heads)
         if self.positions == "rotary" and (self.rotary_size < 2 or self.rotary_size % 2):
             raise ValueError(
-                f"rotary_share {self.rotary_share:g} of the {self.width // self.heads} values of a head are"
+                f"rotary_share {self.rotary_share:g} of the {self.size_of_head} values of a head are"
                 f" {self.rotary_size}, and rotary positions rotate pairs. Choose a share that gives an even number"
+            )
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            fitting = max(n for n in range(1, self.kv_heads + 1) if self.heads % n == 0)
+            raise ValueError(
+                f"kv_heads {self.kv_heads} does not divide heads {self.heads}, and each head of keys is read by the"
+                f" same number of queries. Choose kv_heads {fitting}"
             )
         return self
 
@@ -176,7 +226,11 @@ class GPTConfig(BaseConfig):
                 f"embedding_width {self.embedding_width} is not below width {self.width}; leave it out for an embedding"
                 f" as wide as the network"
             )
-        if self.norm_position == "post" and (self.parallel_residual or not self.first_input_norm):
+        if self.rotary_scaling is not None and self.positions != "rotary":
+            raise ValueError('rotary_scaling needs rotary positions; set positions = "rotary", or leave it out')
+        if self.window_from_layer and self.window is None:
+            raise ValueError("window_from_layer needs window, the number of tokens that a token sees; set both")
+        if self.norm_position != "pre" and (self.parallel_residual or not self.first_input_norm):
             raise ValueError(
                 "parallel_residual and first_input_norm = false need norms before the branches; set"
                 ' norm_position = "pre", or leave them out'
@@ -190,7 +244,7 @@ class GPTConfig(BaseConfig):
             for name, value, without, fits in (
                 ("norm", f'"{self.norm}"', '"none"', self.norm == "none"),
                 ("embedding_norm", "true", "false", not self.embedding_norm),
-                ("qk_norm", "true", "false", not self.qk_norm),
+                ("qk_norm", f'"{self.qk_norm}"', '"none"', self.qk_norm == "none"),
             )
             if not fits
         }
@@ -216,6 +270,16 @@ class GPTConfig(BaseConfig):
         return self
 
     @property
+    def table_std(self) -> float:
+        """Standard deviation of initial tables and heads."""
+        return self.init_std or DEFAULT_STD
+
+    @property
+    def matrix_std(self) -> float:
+        """Standard deviation of initial matrices in blocks, at the width that the learning rate was chosen for."""
+        return self.init_std or (self.mup_base_width or self.width) ** -0.5
+
+    @property
     def width_multiplier(self) -> float:
         """The width as a multiple of `mup_base_width`; 1 without it."""
         return self.width / (self.mup_base_width or self.width)
@@ -237,27 +301,43 @@ class GPTConfig(BaseConfig):
     @property
     def rotary_size(self) -> int:
         """Values of each head that are rotated."""
-        return int(self.width // self.heads * self.rotary_share)
+        return int(self.size_of_head * self.rotary_share)
+
+    @property
+    def size_of_head(self) -> int:
+        """Values of each head."""
+        return self.head_size or self.width // self.heads
+
+    def block_of(self, layer: int) -> BlockConfig:
+        """Return the configuration of one block."""
+        has_window = self.window is not None and layer >= self.window_from_layer
+        return replace(
+            self.block,
+            input_norm=self.first_input_norm or layer > 0,
+            window=self.window if has_window else None,
+        )
 
     @property
     def block(self) -> BlockConfig:
-        """The configuration of each block."""
+        """What the configurations of all blocks have in common."""
         return BlockConfig(
             width=self.width,
             heads=self.heads,
-            head_size=self.width // self.heads,
+            kv_heads=self.kv_heads,
+            head_size=self.size_of_head,
             hidden=self.hidden,
             activation=self.activation,
             norm=self.norm,
             parallel_residual=self.parallel_residual,
             norm_eps=self.norm_eps,
-            post_norm=self.norm_position == "post",
+            norm_position=self.norm_position,
             qk_norm=self.qk_norm,
             biases=self.biases,
+            qkv_biases=self.qkv_biases,
             dropout=self.dropout,
             score_scale=None
             if self.mup_base_head_size is None
-            else math.sqrt(self.mup_base_head_size) / (self.width // self.heads),
+            else math.sqrt(self.mup_base_head_size) / self.size_of_head,
         )
 
 
@@ -291,7 +371,7 @@ class BERTConfig(BaseConfig):
     """Added to the variance before its root is taken."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout probability: after the embedding, in attention weights, and after attention and MLP (BERT: 0.1)."""
-    init_std: Annotated[float, EXPERT] = Field(default=0.02, gt=0, le=1)
+    init_std: Annotated[float, EXPERT] = Field(default=DEFAULT_STD, gt=0, le=1)
     """Standard deviation of the initial weights."""
 
     @model_validator(mode="after")
@@ -324,7 +404,7 @@ class BERTConfig(BaseConfig):
             activation=self.activation,
             norm="layernorm",
             norm_eps=self.norm_eps,
-            post_norm=self.norm_position == "post",
+            norm_position=self.norm_position,
             dropout=self.dropout,
         )
 

@@ -1,7 +1,9 @@
 """Published networks by name: `train.model.preset = "gpt2-small"` sets all sizes and choices of one.
 
-Radford et al. 2019 (GPT-2), Zhang et al. 2022 (OPT), Yandex 2022 (YaLM-100B), Black et al. 2022 (GPT-NeoX-20B), Devlin
-et al. 2019 (BERT), Raffel et al. 2020 (T5), Chung et al. 2022 (Flan-T5, of the shapes of T5 v1.1).
+Radford et al. 2019 (GPT-2), Zhang et al. 2022 (OPT), Yandex 2022 (YaLM-100B), Black et al. 2022 (GPT-NeoX-20B),
+Touvron et al. 2023 (LLaMA 2), Grattafiori et al. 2024 (Llama 3), Zhang et al. 2024 (TinyLlama), Allal et al. 2025
+(SmolLM2), Jiang et al. 2023 (Mistral 7B), Qwen Team 2024 and 2025 (Qwen 2.5 and 3), OLMo Team 2024 (OLMo 2), Devlin et
+al. 2019 (BERT), Raffel et al. 2020 (T5), Chung et al. 2022 (Flan-T5, of the shapes of T5 v1.1).
 """
 
 import difflib
@@ -31,34 +33,80 @@ def _t5(choices: Values, layers: int, heads: int, head_size: int, width: int, ff
     return {"architecture": "t5", **choices, **sizes}
 
 
-_GPT2: Values = {"context": 1024, "positions": "learned", "activation": "gelu_tanh", "embedding_norm": False}
+_LAYERNORM: Values = {"norm": "layernorm", "qk_norm": "none", "biases": True, "init_std": 0.02}
+"""What decoders before LLaMA have in common."""
+
+_GPT2: Values = {**_LAYERNORM, "context": 1024, "positions": "learned", "activation": "gelu_tanh"}
 
 _OPT: Values = {
+    **_LAYERNORM,
     "context": 2048,
     "positions": "learned",
     "position_offset": 2,
     "activation": "relu",
-    "embedding_norm": False,
     "init_std": 0.006,
 }
 
 _OPT_350M: Values = {**_OPT, "embedding_width": 512, "norm_position": "post"}
 
 _NEOX: Values = {
+    **_LAYERNORM,
     "context": 2048,
+    "activation": "gelu",
     "rotary_share": 0.25,
     "parallel_residual": True,
-    "embedding_norm": False,
     "tied_head": False,
 }
 
 _YALM: Values = {
+    **_LAYERNORM,
+    "embedding_norm": True,
     "context": 1024,
     "activation": "geglu",
     "embedding_width": 2048,
     "embedding_projection": "padding",
     "first_input_norm": False,
     "head_bias": True,
+}
+
+_LLAMA: Values = {"context": 2048, "qk_norm": "none", "norm_eps": 1e-5, "tied_head": False, "init_std": 0.02}
+
+_LLAMA3: Values = {**_LLAMA, "context": 8192, "rotary_base": 500_000.0}
+
+_LLAMA3_2: Values = {
+    **_LLAMA3,
+    "context": 131_072,
+    "tied_head": True,
+    "rotary_scaling": {"kind": "llama3", "factor": 32.0, "original_context": 8192},
+}
+
+_MISTRAL: Values = {**_LLAMA, "context": 32_768, "rotary_base": 1_000_000.0}
+
+_QWEN2: Values = {
+    **_LLAMA,
+    "context": 32_768,
+    "norm_eps": 1e-6,
+    "qkv_biases": True,
+    "tied_head": True,
+    "rotary_base": 1_000_000.0,
+}
+
+_QWEN3: Values = {
+    "context": 40_960,
+    "head_size": 128,
+    "norm_eps": 1e-6,
+    "rotary_base": 1_000_000.0,
+    "init_std": 0.02,
+}
+
+_OLMO2: Values = {
+    "context": 4096,
+    "qk_norm": "all",
+    "norm_position": "branch",
+    "norm_eps": 1e-6,
+    "tied_head": False,
+    "rotary_base": 500_000.0,
+    "init_std": 0.02,
 }
 
 _BERT: Values = {"architecture": "bert", "context": 512}
@@ -86,6 +134,18 @@ PRESETS: dict[str, Preset] = {
     "opt-175b": Preset(_decoder(_OPT, 96, 96, 12_288), _OPT_ROWS),
     "gpt-neox-20b": Preset(_decoder(_NEOX, 44, 64, 6144), 50_432),
     "yalm-100b": Preset(_decoder(_YALM, 80, 128, 10_240, ffn_width=27_308), 128_000),
+    "llama-2-7b": Preset(_decoder(_LLAMA, 32, 32, 4096, ffn_width=11_008, context=4096), 32_000),
+    "tinyllama-1.1b": Preset(_decoder(_LLAMA, 22, 32, 2048, kv_heads=4, ffn_width=5632), 32_000),
+    "smollm2-135m": Preset(
+        _decoder(_LLAMA3, 30, 9, 576, kv_heads=3, ffn_width=1536, rotary_base=100_000.0, tied_head=True), 49_152
+    ),
+    "llama-3-8b": Preset(_decoder(_LLAMA3, 32, 32, 4096, kv_heads=8, ffn_width=14_336), 128_256),
+    "llama-3.2-1b": Preset(_decoder(_LLAMA3_2, 16, 32, 2048, kv_heads=8, ffn_width=8192), 128_256),
+    "mistral-7b-0.3": Preset(_decoder(_MISTRAL, 32, 32, 4096, kv_heads=8, ffn_width=14_336), 32_768),
+    "qwen2.5-0.5b": Preset(_decoder(_QWEN2, 24, 14, 896, kv_heads=2, ffn_width=4864), 151_936),
+    "qwen3-0.6b": Preset(_decoder(_QWEN3, 28, 16, 1024, kv_heads=8, ffn_width=3072), 151_936),
+    "qwen3-8b": Preset(_decoder(_QWEN3, 36, 32, 4096, kv_heads=8, ffn_width=12_288, tied_head=False), 151_936),
+    "olmo2-1b": Preset(_decoder(_OLMO2, 16, 16, 2048, ffn_width=8192), 100_352),
     "bert-base": Preset({**_BERT, "layers": 12, "heads": 12, "width": 768}, _BERT_ROWS),
     "bert-large": Preset({**_BERT, "layers": 24, "heads": 16, "width": 1024}, _BERT_ROWS),
     "t5-small": Preset(_t5(_T5, 6, 8, 64, 512, 2048), _T5_ROWS),

@@ -90,6 +90,18 @@ def check_layout(model: NetworkConfig, train: TrainFields) -> None:
             f"tensor_parallel {tensor} does not divide model.heads {model.heads}, and a head cannot be split. Set"
             f" tensor_parallel = {fitting}, or model.heads to a multiple of {tensor}"
         )
+    kv_heads = model.kv_heads if isinstance(model, GPTConfig) else None
+    if kv_heads is not None and kv_heads % tensor:
+        fitting = max(n for n in range(1, tensor + 1) if kv_heads % n == 0 and model.heads % n == 0)
+        raise ValueError(
+            f"tensor_parallel {tensor} does not divide model.kv_heads {kv_heads}, and a head cannot be split. Set"
+            f" tensor_parallel = {fitting}"
+        )
+    if tensor > 1 and isinstance(model, GPTConfig) and model.qk_norm == "all":
+        raise ValueError(
+            f'model.qk_norm = "all" normalises all heads together, and with tensor_parallel {tensor} a rank has some of'
+            f' them. Set tensor_parallel = 1, or qk_norm = "head"'
+        )
     if tensor > 1 and model.dropout:
         raise ValueError(
             f"model.dropout is {model.dropout:g}, and with tensor_parallel {tensor} ranks would need the same mask for"

@@ -2,8 +2,7 @@
 
 Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053, section 3: queries, keys and values are sharded by heads, the
 MLP's first matrix by hidden units, the output projections by the same units, and the tables of the vocabulary by
-tokens; every rank holds all else whole. PyTorch's `torch.distributed.tensor.parallel` splits a matrix once, and
-matrices here hold queries, keys and values, or gate and value, in one.
+tokens; every rank holds all else whole.
 """
 
 from dataclasses import dataclass, replace
@@ -14,13 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.config.network import NetworkConfig, is_gated
+from model.config.network import NetworkConfig
 from model.data.row_format import NO_LOSS
 from model.distributed.process_group import Ranks
 from model.nn.block import Block
 from model.nn.factory import Network
 
-COLUMN_PARALLEL = ("attention_in", "cross_attention_query", "cross_attention_memory", "mlp_in")
+COLUMN_PARALLEL = (
+    *(f"{kind}attention_{part}" for kind in ("", "cross_") for part in ("query", "key", "value")),
+    "mlp_gate",
+    "mlp_in",
+)
 
 ROW_PARALLEL = ("attention_out", "cross_attention_out", "mlp_out")
 
@@ -40,7 +43,12 @@ def shard_network(network: Network, ranks: Ranks) -> None:
 
 
 def _shard_block(block: Block, ranks: Ranks) -> None:
-    block.config = replace(block.config, heads=block.config.heads // ranks.size)
+    kv_heads = block.config.kv_heads
+    block.config = replace(
+        block.config,
+        heads=block.config.heads // ranks.size,
+        kv_heads=None if kv_heads is None else kv_heads // ranks.size,
+    )
     for name, module in block.named_children():
         if name in COLUMN_PARALLEL:
             module.register_forward_pre_hook(partial(_copy_input, ranks))
@@ -73,8 +81,6 @@ class WeightSharding:
 
     dimension: int | None = None
     """Dimension that is split; None where ranks hold it whole, or only the first does."""
-    stacked: int = 1
-    """Number of matrices stacked in it, each of which is split: queries, keys and values, or gate and value."""
     first_alone: bool = False
     """Whether only the first rank holds it: a bias that is added once to a sum over the ranks."""
     partial_gradient: bool = False
@@ -91,15 +97,12 @@ class WeightSharding:
             return None
         if self.dimension is None:
             return whole
-        own = [_shard(matrix, self.dimension, rank, size) for matrix in whole.chunk(self.stacked, self.dimension)]
-        return torch.cat(own, self.dimension)
+        begin, end = shard_bounds(whole.shape[self.dimension], rank, size)
+        return whole.narrow(self.dimension, begin, end - begin)
 
     def join(self, parts: list[Tensor]) -> Tensor:
         """Return the whole weight, given the parts of the ranks that hold any, in rank order."""
-        if self.dimension is None:
-            return parts[0]
-        matrices = [part.chunk(self.stacked, self.dimension) for part in parts]
-        return torch.cat([own[index] for index in range(self.stacked) for own in matrices], self.dimension)
+        return parts[0] if self.dimension is None else torch.cat(parts, self.dimension)
 
 
 def shard_bounds(length: int, rank: int, size: int) -> tuple[int, int]:
@@ -107,18 +110,12 @@ def shard_bounds(length: int, rank: int, size: int) -> tuple[int, int]:
     return length * rank // size, length * (rank + 1) // size
 
 
-def _shard(matrix: Tensor, dimension: int, rank: int, size: int) -> Tensor:
-    begin, end = shard_bounds(matrix.shape[dimension], rank, size)
-    return matrix.narrow(dimension, begin, end - begin)
-
-
 def sharding_of(name: str, config: NetworkConfig) -> WeightSharding:
     """Return how the weight of this name is divided among tensor ranks."""
     module, _, kind = name.rpartition(".")
     layer = module.rpartition(".")[2] or name
     if layer in COLUMN_PARALLEL:
-        gated = layer == "mlp_in" and is_gated(config.activation)
-        return WeightSharding(0, {"attention_in": 3, "cross_attention_memory": 2}.get(layer, 2 if gated else 1))
+        return WeightSharding(0)
     if layer in ROW_PARALLEL:
         return WeightSharding(1) if kind == "weight" else WeightSharding(first_alone=True)
     if layer in ("embedding", "head", "head_bias", "masked_head_bias"):

@@ -1,6 +1,7 @@
 """The building blocks of a conversion: where each of our weights comes from, and a class of `transformers` as a whole.
 
-A weight map has, for each weight of ours, the published tensors that it is made of. It is applied in both directions.
+A weight map has, for each weight of ours, the published tensor that it is, or is a part of. It is applied in both
+directions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,38 +19,34 @@ NO_ALIASES: Mapping[str, str] = {}
 
 @dataclass(frozen=True)
 class WeightSource:
-    """The published tensors that one weight of ours is made of: equal parts, concatenated along the first dimension."""
+    """The published tensor, or the part of one, that a weight of ours is."""
 
-    names: tuple[str, ...]
+    name: str
     transposed: bool = False
-    """Whether they are stored with inputs before outputs (GPT-2's Conv1D)."""
-    fused_heads: int = 0
-    """Number of heads where the published tensor interleaves query, key and value by head (GPT-NeoX); ours has all
-    queries first."""
+    """Whether it is stored with inputs before outputs (GPT-2's Conv1D)."""
+    part: int = 0
+    """Which of `parts` equal parts of the published outputs ours is: 0 for queries, 1 for keys, 2 for values."""
+    parts: int = 1
+    heads: int = 0
+    """Number of heads where the parts alternate by head (GPT-NeoX), instead of following each other."""
     leading_rows: int = 0
     """Rows that the published table has before ours (OPT's positions); negative where ours has more."""
     reversed_rows: bool = False
     """Whether the published rows are in reverse order (BERT's next-sentence head)."""
 
-    def to_native(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return our weight, given the published tensors in the order of `names`."""
-        ours = torch.cat([tensor.T if self.transposed else tensor for tensor in tensors])
-        if self.fused_heads:
-            ours = ours.unflatten(0, (self.fused_heads, 3, -1)).transpose(0, 1).flatten(0, 2)
+    def to_native(self, published: Tensor) -> Tensor:
+        """Return our weight."""
+        ours = published.T if self.transposed else published
+        if self.parts > 1:
+            ours = ours.unflatten(0, (self.heads or 1, self.parts, -1))[:, self.part].flatten(0, 1)
         ours = _shifted(ours, -self.leading_rows)
         return ours.flip(0) if self.reversed_rows else ours
 
-    def to_published(self, ours: Tensor) -> list[Tensor]:
-        """Return the published tensors, given our weight; rows that ours does not have are zeros."""
-        theirs = _shifted(ours.flip(0) if self.reversed_rows else ours, self.leading_rows)
-        if self.fused_heads:
-            theirs = theirs.unflatten(0, (3, self.fused_heads, -1)).transpose(0, 1).flatten(0, 2)
-        parts = theirs.chunk(len(self.names))
-        return [(part.T if self.transposed else part).contiguous() for part in parts]
-
-    def published_shapes(self, ours: Tensor) -> list[tuple[int, ...]]:
-        """Return the shapes of the published tensors, given our weight, of which only the shape is used."""
-        return [tuple(tensor.shape) for tensor in self.to_published(ours.to("meta"))]
+    def to_published(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the published tensor, given all weights of ours that are parts of it; missing rows are zeros."""
+        theirs = [_shifted(ours.flip(0) if self.reversed_rows else ours, self.leading_rows) for ours in parts]
+        joined = torch.stack([part.unflatten(0, (self.heads or 1, -1)) for part in theirs], dim=1).flatten(0, 2)
+        return (joined.T if self.transposed else joined).contiguous()
 
 
 WeightMap = Mapping[str, WeightSource]
@@ -80,14 +77,29 @@ class Family:
     """Regular expression of published tensors that are computed, or never used."""
 
 
-def linear(
-    ours: str, *theirs: str, biases: bool, transposed: bool = False, fused_heads: int = 0
-) -> dict[str, WeightSource]:
+def linear(ours: str, theirs: str, *, biases: bool, transposed: bool = False) -> dict[str, WeightSource]:
     """Return the sources of a linear layer's weight, and of its bias."""
-    weight_map = {f"{ours}.weight": WeightSource(tuple(f"{name}.weight" for name in theirs), transposed, fused_heads)}
+    weight_map = {f"{ours}.weight": WeightSource(f"{theirs}.weight", transposed)}
     if biases:
-        weight_map[f"{ours}.bias"] = WeightSource(tuple(f"{name}.bias" for name in theirs), fused_heads=fused_heads)
+        weight_map[f"{ours}.bias"] = WeightSource(f"{theirs}.bias")
     return weight_map
+
+
+def fused(
+    ours: Sequence[str], theirs: str, *, biases: bool, transposed: bool = False, heads: int = 0
+) -> dict[str, WeightSource]:
+    """Return the sources of several linear layers of ours that the published network has in one."""
+    weight_map: dict[str, WeightSource] = {}
+    for part, name in enumerate(ours):
+        weight_map[f"{name}.weight"] = WeightSource(f"{theirs}.weight", transposed, part, len(ours), heads)
+        if biases:
+            weight_map[f"{name}.bias"] = WeightSource(f"{theirs}.bias", False, part, len(ours), heads)
+    return weight_map
+
+
+def published_names(weight_map: WeightMap) -> set[str]:
+    """Return the names of all published tensors that weights of ours come from."""
+    return {source.name for source in weight_map.values()}
 
 
 def import_weights(
@@ -98,23 +110,27 @@ def import_weights(
     `aliases` are published names that repeat another tensor, such as a tied head, and may be missing. Raises InputError
     for a tensor that is missing or unexpected: a network with another part would compute something else.
     """
-    needed = {name for source in weight_map.values() for name in source.names}
+    needed = published_names(weight_map)
     missing, left_over = sorted(needed - published.keys()), sorted(published.keys() - needed - (aliases or {}).keys())
     if missing or left_over:
         raise InputError(
             f"these weights are not of the requested network: {some(missing)} missing, {some(left_over)} unexpected."
             f" Compare the two configurations: number of layers, biases, tied head."
         )
-    return {ours: source.to_native([published[name] for name in source.names]) for ours, source in weight_map.items()}
+    return {ours: source.to_native(published[source.name]) for ours, source in weight_map.items()}
 
 
 def export_weights(weights: Mapping[str, Tensor], weight_map: WeightMap) -> dict[str, Tensor]:
-    """Convert our weights to published ones, by name: the inverse of `import_weights`, without aliases."""
-    return {
-        name: part
-        for ours, source in weight_map.items()
-        for name, part in zip(source.names, source.to_published(weights[ours]), strict=True)
-    }
+    """Convert our weights to published ones, by name: the inverse of `import_weights`, without aliases.
+
+    Shapes are those of the result also where `weights` are on the meta device.
+    """
+    parts: dict[str, list[Tensor]] = {}
+    sources: dict[str, WeightSource] = {}
+    for ours, source in weight_map.items():  # in the order of the parts
+        parts.setdefault(source.name, []).append(weights[ours])
+        sources[source.name] = source
+    return {name: source.to_published(parts[name]) for name, source in sources.items()}
 
 
 def _shifted(table: Tensor, rows: int) -> Tensor:

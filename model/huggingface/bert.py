@@ -24,15 +24,15 @@ _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu"}
 def bert_weight_map(config: BERTConfig) -> dict[str, WeightSource]:
     """Return the source of each weight of ours."""
     weight_map = {
-        "embedding.weight": WeightSource(("bert.embeddings.word_embeddings.weight",)),
-        "embedding_positions.weight": WeightSource(("bert.embeddings.position_embeddings.weight",)),
-        "embedding_types.weight": WeightSource(("bert.embeddings.token_type_embeddings.weight",)),
-        "masked_head_bias": WeightSource(("cls.predictions.bias",)),
+        "embedding.weight": WeightSource("bert.embeddings.word_embeddings.weight"),
+        "embedding_positions.weight": WeightSource("bert.embeddings.position_embeddings.weight"),
+        "embedding_types.weight": WeightSource("bert.embeddings.token_type_embeddings.weight"),
+        "masked_head_bias": WeightSource("cls.predictions.bias"),
         **linear("masked_head_in", "cls.predictions.transform.dense", biases=True),
         **linear("masked_head_norm", "cls.predictions.transform.LayerNorm", biases=True),
         **linear("next_head_in", "bert.pooler.dense", biases=True),
-        "next_head_answer.weight": WeightSource(("cls.seq_relationship.weight",), reversed_rows=True),
-        "next_head_answer.bias": WeightSource(("cls.seq_relationship.bias",), reversed_rows=True),
+        "next_head_answer.weight": WeightSource("cls.seq_relationship.weight", reversed_rows=True),
+        "next_head_answer.bias": WeightSource("cls.seq_relationship.bias", reversed_rows=True),
     }
     if config.norm_position == "post":
         attention_norm, mlp_norm = "attention.output.LayerNorm", "output.LayerNorm"
@@ -42,8 +42,8 @@ def bert_weight_map(config: BERTConfig) -> dict[str, WeightSource]:
         weight_map |= linear("final_norm", "bert.encoder.ln", biases=True)
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"bert.encoder.layer.{layer}"
-        projections = [f"{theirs}.attention.self.{part}" for part in ("query", "key", "value")]
-        weight_map |= linear(f"{ours}.attention_in", *projections, biases=True)
+        for part in ("query", "key", "value"):
+            weight_map |= linear(f"{ours}.attention_{part}", f"{theirs}.attention.self.{part}", biases=True)
         weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attention.output.dense", biases=True)
         weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.{attention_norm}", biases=True)
         weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.intermediate.dense", biases=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import GPTConfig
-from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear
+from model.huggingface.base import NO_ALIASES, Family, WeightSource, fused, linear
 from model.huggingface.settings import Settings
 
 GPT2_ALIASES = {"lm_head.weight": "transformer.wte.weight"}
@@ -21,25 +21,28 @@ def gpt2_config(*, vocab_size: int, context: int, layers: int, heads: int, width
         layers=layers,
         heads=heads,
         width=width,
+        norm="layernorm",
+        qk_norm="none",
+        biases=True,
         positions="learned",
         activation="gelu_tanh",
-        embedding_norm=False,
     )
 
 
 def gpt2_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
     """Return the source of each weight of ours."""
     weight_map = {
-        "embedding.weight": WeightSource(("transformer.wte.weight",)),
-        "embedding_positions.weight": WeightSource(("transformer.wpe.weight",), leading_rows=-config.position_offset),
+        "embedding.weight": WeightSource("transformer.wte.weight"),
+        "embedding_positions.weight": WeightSource("transformer.wpe.weight", leading_rows=-config.position_offset),
         **linear("final_norm", "transformer.ln_f", biases=True),
     }
     if not config.tied_head:
-        weight_map["head.weight"] = WeightSource(("lm_head.weight",))
+        weight_map["head.weight"] = WeightSource("lm_head.weight")
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"transformer.h.{layer}"
         weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.ln_1", biases=True)
-        weight_map |= linear(f"{ours}.attention_in", f"{theirs}.attn.c_attn", biases=True, transposed=True)
+        projections = [f"{ours}.attention_{part}" for part in ("query", "key", "value")]
+        weight_map |= fused(projections, f"{theirs}.attn.c_attn", biases=True, transposed=True)
         weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attn.c_proj", biases=True, transposed=True)
         weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.ln_2", biases=True)
         weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.mlp.c_fc", biases=True, transposed=True)
@@ -63,10 +66,12 @@ def _read(settings: Settings) -> GPTConfig:
         heads=settings.get("n_head", 12),
         width=width,
         ffn_width=settings.get("n_inner", 4 * width),
+        norm="layernorm",
+        qk_norm="none",
+        biases=True,
         positions="learned",
         activation=settings.lookup("activation_function", _ACTIVATIONS, "gelu_new"),
         norm_eps=settings.get("layer_norm_epsilon", 1e-5),
-        embedding_norm=False,
         tied_head=settings.get("tie_word_embeddings", True),
     )
 
@@ -86,7 +91,7 @@ def _write(config: GPTConfig) -> dict[str, Any]:
         "embd_pdrop": config.dropout,
         "attn_pdrop": config.dropout,
         "resid_pdrop": config.dropout,
-        "initializer_range": config.init_std,
+        "initializer_range": config.table_std,
     }
 
 

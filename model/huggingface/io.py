@@ -23,7 +23,7 @@ from model.config.train import StartingModel
 from model.errors import InputError
 from model.file_content import ChangedInput, require_unchanged
 from model.files import sync_file, write_atomically
-from model.huggingface.base import Family, export_weights, import_weights, some
+from model.huggingface.base import Family, WeightMap, export_weights, published_names, some
 from model.huggingface.registry import family_of, fitting_family, settings_of
 from model.huggingface.settings import Settings
 from model.model_files import ONE_FILE, SETTINGS, is_published, published_digest, read_json, weight_files
@@ -94,9 +94,9 @@ def _stored(folder: Path) -> dict[str, Stored]:
     return found
 
 
-def _named_as(family: Family, stored: Mapping[str, Stored], weight_map: Mapping[str, Any]) -> dict[str, Stored]:
+def _named_as(family: Family, stored: Mapping[str, Stored], weight_map: WeightMap) -> dict[str, Stored]:
     """Return the tensors by the names of the class with all heads; files saved from the body alone lack a prefix."""
-    needed = {name for source in weight_map.values() for name in source.names}
+    needed = published_names(weight_map)
     named: dict[str, Stored] = {}
     for name, tensor in stored.items():
         for before, now in OF_TENSORFLOW:
@@ -112,7 +112,7 @@ def _check_names(published: PublishedNetwork) -> None:
     """Check that the tensors are complete; where only the alias of a name was saved, use it for both."""
     family, config = published.family, published.config
     aliases = family.aliases(config)
-    needed = {name for source in family.weight_map(config).values() for name in source.names}
+    needed = published_names(family.weight_map(config))
     found = published.tensors
     assert isinstance(found, dict), "the names are ours to complete"
     for alias, original in aliases.items():
@@ -131,30 +131,33 @@ def _check_shapes(published: PublishedNetwork) -> None:
     ours = make_shapes(published.config).state_dict()
     weight_map = published.family.weight_map(published.config)
     assert weight_map.keys() == ours.keys(), "every weight of ours has a source"
-    for name, source in weight_map.items():
-        for theirs, expected in zip(source.names, source.published_shapes(ours[name]), strict=True):
-            found = published.tensors[theirs].shape
-            if found == expected:
-                continue
-            hint = ""
-            if name == "embedding.weight" and found[1:] == expected[1:]:
-                hint = f" The table has {found[0]} rows, and vocab_size there is {expected[0]}."
-            raise InputError(
-                f"{published.folder}: {theirs} has the shape {list(found)}, and by {SETTINGS} it is {list(expected)}."
-                f"{hint} Use {SETTINGS} and weights from the same source."
-            )
+    embedding = weight_map["embedding.weight"].name
+    for theirs, tensor in export_weights(ours, weight_map).items():
+        expected, found = tuple(tensor.shape), published.tensors[theirs].shape
+        if found == expected:
+            continue
+        hint = ""
+        if theirs == embedding and found[1:] == expected[1:]:
+            hint = f" The table has {found[0]} rows, and vocab_size there is {expected[0]}."
+        raise InputError(
+            f"{published.folder}: {theirs} has the shape {list(found)}, and by {SETTINGS} it is {list(expected)}."
+            f"{hint} Use {SETTINGS} and weights from the same source."
+        )
 
 
 def read_published(published: PublishedNetwork) -> dict[str, Tensor]:
     """Return our weights by name, in float32; InputError where a tensor that should repeat another differs from it."""
     weight_map, aliases = published.family.weight_map(published.config), published.family.aliases(published.config)
     weights: dict[str, Tensor] = {}
-    for ours, source in weight_map.items():
-        parts = {name: _read(published.tensors[name]) for name in source.names}
-        weights |= import_weights(parts, {ours: source})
+    # One published tensor at a time: the largest may be a good part of the memory.
+    for name in dict.fromkeys(source.name for source in weight_map.values()):
+        tensor = _read(published.tensors[name])
+        for ours, source in weight_map.items():
+            if source.name == name:
+                weights[ours] = source.to_native(tensor).contiguous()
         for alias, original in aliases.items():
-            if original in parts and alias in published.tensors:
-                _check_alias(published, alias, original, parts[original])
+            if original == name and alias in published.tensors:
+                _check_alias(published, alias, original, tensor)
     return weights
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import GPTConfig
-from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear
+from model.huggingface.base import NO_ALIASES, Family, WeightSource, fused, linear
 from model.huggingface.settings import Settings
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "relu": "relu"}
@@ -13,16 +13,16 @@ _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh
 def neox_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
     """Return the source of each weight of ours."""
     weight_map = {
-        "embedding.weight": WeightSource(("gpt_neox.embed_in.weight",)),
+        "embedding.weight": WeightSource("gpt_neox.embed_in.weight"),
         **linear("final_norm", "gpt_neox.final_layer_norm", biases=True),
     }
     if not config.tied_head:
-        weight_map["head.weight"] = WeightSource(("embed_out.weight",))
+        weight_map["head.weight"] = WeightSource("embed_out.weight")
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"gpt_neox.layers.{layer}"
-        fused = f"{theirs}.attention.query_key_value"
+        projections = [f"{ours}.attention_{part}" for part in ("query", "key", "value")]
         weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.input_layernorm", biases=True)
-        weight_map |= linear(f"{ours}.attention_in", fused, biases=True, fused_heads=config.heads)
+        weight_map |= fused(projections, f"{theirs}.attention.query_key_value", biases=True, heads=config.heads)
         weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attention.dense", biases=True)
         weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", biases=True)
         weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.mlp.dense_h_to_4h", biases=True)
@@ -36,6 +36,9 @@ def _aliases(config: GPTConfig) -> Mapping[str, str]:
 
 def _read(settings: Settings) -> GPTConfig:
     settings.expect("attention_bias", True)
+    base, scaling = settings.rope()
+    if scaling is not None:
+        raise settings.unsupported("rope_scaling", scaling.kind, "none with GPTNeoXForCausalLM")
     return settings.build(
         GPTConfig,
         vocab_size=settings.get("vocab_size", 50_432),
@@ -46,10 +49,13 @@ def _read(settings: Settings) -> GPTConfig:
         ffn_width=settings.get("intermediate_size", 24_576),
         activation=settings.lookup("hidden_act", _ACTIVATIONS, "gelu"),
         norm_eps=settings.get("layer_norm_eps", 1e-5),
+        norm="layernorm",
+        qk_norm="none",
+        biases=True,
         parallel_residual=settings.get("use_parallel_residual", True),
-        embedding_norm=False,
         tied_head=settings.get("tie_word_embeddings", False),
-        **settings.rope(default_share=0.25),
+        rotary_base=base,
+        rotary_share=settings.rotary_share(0.25),
     )
 
 
@@ -70,7 +76,7 @@ def _write(config: GPTConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tied_head,
         "attention_dropout": config.dropout,
         "hidden_dropout": config.dropout,
-        "initializer_range": config.init_std,
+        "initializer_range": config.table_std,
     }
 
 

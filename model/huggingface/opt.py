@@ -16,9 +16,9 @@ _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh"}
 def opt_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
     """Return the source of each weight of ours."""
     body, biases = "model.decoder", config.biases
-    positions = WeightSource((f"{body}.embed_positions.weight",), leading_rows=POSITION_OFFSET - config.position_offset)
+    positions = WeightSource(f"{body}.embed_positions.weight", leading_rows=POSITION_OFFSET - config.position_offset)
     weight_map = {
-        "embedding.weight": WeightSource((f"{body}.embed_tokens.weight",)),
+        "embedding.weight": WeightSource(f"{body}.embed_tokens.weight"),
         "embedding_positions.weight": positions,
     }
     if config.embedding_width is not None:
@@ -27,12 +27,12 @@ def opt_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
     if config.norm_position == "pre":
         weight_map |= linear("final_norm", f"{body}.final_layer_norm", biases=biases)
     if not config.tied_head:
-        weight_map["head.weight"] = WeightSource(("lm_head.weight",))
+        weight_map["head.weight"] = WeightSource("lm_head.weight")
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"{body}.layers.{layer}"
-        projections = [f"{theirs}.self_attn.{part}_proj" for part in "qkv"]
         weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm", biases=biases)
-        weight_map |= linear(f"{ours}.attention_in", *projections, biases=biases)
+        for part in ("query", "key", "value"):
+            weight_map |= linear(f"{ours}.attention_{part}", f"{theirs}.self_attn.{part[0]}_proj", biases=biases)
         weight_map |= linear(f"{ours}.attention_out", f"{theirs}.self_attn.out_proj", biases=biases)
         weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.final_layer_norm", biases=biases)
         weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.fc1", biases=biases)
@@ -59,11 +59,13 @@ def _read(settings: Settings) -> GPTConfig:
         width=width,
         ffn_width=settings.get("ffn_dim", 3072),
         embedding_width=None if narrow == width else narrow,
+        norm="layernorm",
+        qk_norm="none",
+        biases=True,
         positions="learned",
         position_offset=POSITION_OFFSET,
         activation=settings.lookup("activation_function", _ACTIVATIONS, "relu"),
         norm_position="pre" if settings.get("do_layer_norm_before", True) else "post",
-        embedding_norm=False,
         tied_head=settings.get("tie_word_embeddings", True),
     )
 
@@ -83,7 +85,7 @@ def _write(config: GPTConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tied_head,
         "dropout": config.dropout,
         "attention_dropout": config.dropout,
-        "init_std": config.init_std,
+        "init_std": config.table_std,
     }
 
 

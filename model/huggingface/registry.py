@@ -8,15 +8,20 @@ from model.errors import RecipeError
 from model.huggingface.base import Family
 from model.huggingface.bert import BERT_FAMILY, MEGATRON_BERT
 from model.huggingface.gpt2 import GPT2
-from model.huggingface.llama import LLAMA
+from model.huggingface.llama_like import LLAMA, MISTRAL, OLMO2, QWEN2, QWEN3
 from model.huggingface.neox import NEOX
 from model.huggingface.opt import OPT
 from model.huggingface.settings import Settings
 from model.huggingface.t5 import T5_FAMILY
 
-FAMILIES = {family.model_type: family for family in (GPT2, OPT, LLAMA, NEOX, BERT_FAMILY, MEGATRON_BERT, T5_FAMILY)}
+OF_ARCHITECTURE = {
+    "gpt": (GPT2, NEOX, LLAMA, QWEN3, QWEN2, MISTRAL, OLMO2, OPT),
+    "bert": (BERT_FAMILY, MEGATRON_BERT),
+    "t5": (T5_FAMILY,),
+}
+"""Architecture -> classes that may compute its networks; of several that do, the first is exported."""
 
-OF_ARCHITECTURE = {"gpt": (GPT2, NEOX, LLAMA, OPT), "bert": (BERT_FAMILY, MEGATRON_BERT), "t5": (T5_FAMILY,)}
+FAMILIES = {family.model_type: family for families in OF_ARCHITECTURE.values() for family in families}
 
 OF_TRAINING = {"vocab_size", "dropout", "z_loss", "init", "init_std", "attend_within_documents"}
 """Settings that do not change what a trained network computes from a text."""
@@ -66,9 +71,12 @@ def fitting_family(config: GPTConfig | BERTConfig | T5Config) -> Family:
 
 def _settled(config: Any) -> Any:
     """Return the configuration with derived sizes filled in."""
-    sizes = {"ffn_width": config.hidden}
+    sizes: dict[str, Any] = {"ffn_width": config.hidden}
     if isinstance(config, T5Config):
         sizes["head_size"] = config.block(decoder=False).head_size
+    if isinstance(config, GPTConfig):
+        sizes |= {"head_size": config.size_of_head, "kv_heads": config.kv_heads or config.heads}
+        sizes["qkv_biases"] = config.biases if config.qkv_biases is None else config.qkv_biases
     return config.model_copy(update=sizes)
 
 
@@ -78,7 +86,7 @@ def _unread(config: Any) -> set[str]:
         return set()
     unread = {"position_offset"}
     if config.positions != "rotary":
-        unread |= {"rotary_share", "rotary_base"}
+        unread |= {"rotary_share", "rotary_base", "rotary_scaling"}
     return unread
 
 

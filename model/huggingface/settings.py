@@ -9,9 +9,23 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from model.config.rotary import RotaryScaling
 from model.errors import InputError
 
 Config = TypeVar("Config", bound=BaseModel)
+
+_SCALINGS = ("linear", "dynamic", "llama3", "yarn")
+
+_SCALING_KEYS = {
+    "factor": "factor",
+    "original_max_position_embeddings": "original_context",
+    "low_freq_factor": "low_frequency_factor",
+    "high_freq_factor": "high_frequency_factor",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+    "attention_factor": "attention_factor",
+}
+"""Keys of `rope_scaling`, and ours."""
 
 
 class Settings:
@@ -39,18 +53,34 @@ class Settings:
             raise self.unsupported(name, found, ", ".join(meanings))
         return meanings[found]
 
-    def rope(self, default_share: float = 1.0) -> dict[str, float]:
-        """Return base and share of rotary positions, which older files spread over several keys.
+    def rope(self) -> tuple[float, RotaryScaling | None]:
+        """Return base and scaling of rotary positions, which older files spread over several keys.
 
-        Raises InputError for a scaling of positions.
+        Raises InputError for a scaling that the networks here do not have.
         """
-        rope = self.get("rope_parameters", None) or self.get("rope_scaling", None) or {}
+        rope = {**(self.get("rope_parameters", None) or {}), **(self.get("rope_scaling", None) or {})}
+        base = float(rope.get("rope_theta", self.get("rope_theta", self.get("rotary_emb_base", 10_000.0))))
         kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind != "default":
-            raise self.unsupported("rope_scaling", kind, "none")
-        base = rope.get("rope_theta", self.get("rope_theta", self.get("rotary_emb_base", 10_000.0)))
-        share = rope.get("partial_rotary_factor", self.get("rotary_pct", default_share))
-        return {"rotary_base": float(base), "rotary_share": float(share)}
+        if kind == "default":
+            return base, None
+        if kind not in _SCALINGS:
+            raise self.unsupported("rope_scaling", kind, ", ".join(_SCALINGS))
+        known = {*_SCALING_KEYS, "rope_type", "type", "rope_theta", "partial_rotary_factor", "truncate"}
+        for name in sorted(rope.keys() - known):
+            raise self.unsupported(f"rope_scaling.{name}", rope[name], "no such key")
+        if not rope.get("truncate", True):
+            raise self.unsupported("rope_scaling.truncate", False, "true")
+        values = {ours: rope[theirs] for theirs, ours in _SCALING_KEYS.items() if rope.get(theirs) is not None}
+        if kind == "linear":
+            values.pop("original_context", None)
+        elif kind == "dynamic" or "original_context" not in values:
+            values["original_context"] = self.get("max_position_embeddings", None)
+        return base, self.build(RotaryScaling, kind=kind, **values)
+
+    def rotary_share(self, default: float) -> float:
+        """Return the share of each head's values that are rotated."""
+        rope = self.get("rope_parameters", None) or self.get("rope_scaling", None) or {}
+        return float(rope.get("partial_rotary_factor", self.get("rotary_pct", default)))
 
     def unsupported(self, name: str, found: Any, known: str) -> InputError:
         """Return the error for a value that no network here supports."""
@@ -59,7 +89,7 @@ class Settings:
             f" something else here; choose a model without it."
         )
 
-    def build(self, kind: type[Config], **values: Any) -> Config:
+    def build(self, kind: type[Config], /, **values: Any) -> Config:
         """Return our configuration with these values; InputError where they contradict each other."""
         try:
             return kind.model_validate(values)

@@ -22,12 +22,12 @@ _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gated-gelu": "geglu_tanh", "gat
 
 def t5_weight_map(config: T5Config) -> dict[str, WeightSource]:
     """Return the source of each weight of ours."""
-    weight_map = {"embedding.weight": WeightSource(("shared.weight",))}
+    weight_map = {"embedding.weight": WeightSource("shared.weight")}
     if not config.tied_head:
-        weight_map["head.weight"] = WeightSource(("lm_head.weight",))
+        weight_map["head.weight"] = WeightSource("lm_head.weight")
     for stack in ("encoder", "decoder"):
         distances = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        weight_map[f"embedding_{stack}_distances.weight"] = WeightSource((distances,))
+        weight_map[f"embedding_{stack}_distances.weight"] = WeightSource(distances)
         weight_map |= linear(f"{stack}_norm", f"{stack}.final_layer_norm", biases=False)
         for layer in range(config.layers):
             weight_map |= _block_weight_map(
@@ -37,24 +37,26 @@ def t5_weight_map(config: T5Config) -> dict[str, WeightSource]:
 
 
 def _block_weight_map(ours: str, theirs: str, is_decoder: bool, config: T5Config) -> dict[str, WeightSource]:
-    attention = f"{theirs}.0.SelfAttention"
     weight_map = {
         **linear(f"{ours}.attention_norm", f"{theirs}.0.layer_norm", biases=False),
-        **linear(f"{ours}.attention_in", *(f"{attention}.{part}" for part in "qkv"), biases=False),
-        **linear(f"{ours}.attention_out", f"{attention}.o", biases=False),
+        **_attention_weight_map(f"{ours}.attention", f"{theirs}.0.SelfAttention"),
     }
     if is_decoder:
-        cross = f"{theirs}.1.EncDecAttention"
         weight_map |= linear(f"{ours}.cross_attention_norm", f"{theirs}.1.layer_norm", biases=False)
-        weight_map |= linear(f"{ours}.cross_attention_query", f"{cross}.q", biases=False)
-        weight_map |= linear(f"{ours}.cross_attention_memory", f"{cross}.k", f"{cross}.v", biases=False)
-        weight_map |= linear(f"{ours}.cross_attention_out", f"{cross}.o", biases=False)
+        weight_map |= _attention_weight_map(f"{ours}.cross_attention", f"{theirs}.1.EncDecAttention")
     place = 2 if is_decoder else 1
     mlp = f"{theirs}.{place}.DenseReluDense"
-    ins = [f"{mlp}.wi_0", f"{mlp}.wi_1"] if is_gated(config.activation) else [f"{mlp}.wi"]
+    ins = {"gate": "wi_0", "in": "wi_1"} if is_gated(config.activation) else {"in": "wi"}
     weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.{place}.layer_norm", biases=False)
-    weight_map |= linear(f"{ours}.mlp_in", *ins, biases=False)
-    weight_map |= linear(f"{ours}.mlp_out", f"{mlp}.wo", biases=False)
+    for part, name in {**ins, "out": "wo"}.items():
+        weight_map |= linear(f"{ours}.mlp_{part}", f"{mlp}.{name}", biases=False)
+    return weight_map
+
+
+def _attention_weight_map(ours: str, theirs: str) -> dict[str, WeightSource]:
+    weight_map: dict[str, WeightSource] = {}
+    for part, name in {"query": "q", "key": "k", "value": "v", "out": "o"}.items():
+        weight_map |= linear(f"{ours}_{part}", f"{theirs}.{name}", biases=False)
     return weight_map
 
 

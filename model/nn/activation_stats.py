@@ -55,7 +55,11 @@ class ScoreRange(nn.Module):
 
 
 def _scores(query_BHSE: Tensor, key_BHKE: Tensor) -> Tensor:
-    """Return the products of queries and keys, BHSK."""
+    """Return the products of queries and keys, BHSK; groups of queries may share a head of keys."""
+    heads, kv_heads = query_BHSE.shape[1], key_BHKE.shape[1]
+    if heads != kv_heads:
+        grouped = query_BHSE.unflatten(1, (kv_heads, heads // kv_heads)).flatten(2, 3)
+        return _scores(grouped, key_BHKE).unflatten(2, (heads // kv_heads, -1)).flatten(1, 2)
     if key_BHKE.is_contiguous():
         return query_BHSE @ key_BHKE.transpose(2, 3)
     # A product for each head would copy keys whose heads are interleaved, which takes two to three times as long as

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from model.config.network import BERTConfig
 from model.nn.activation_stats import activation_range
 from model.nn.block import AttentionContext, Block, apply_activation, block_range_names, make_norm, run_blocks
-from model.nn.init import initialise_gaussian
+from model.nn.init import initialise_bert
 from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
 
@@ -42,7 +42,7 @@ class BERT(nn.Module):
     def initialise(self, seed: int) -> "BERT":
         """Initialise the weights with a private generator: the same seed gives the same bits on every machine."""
         generator = torch.Generator().manual_seed(seed)
-        initialise_gaussian(self, self.config.init_std, self.config.init_std, generator)
+        initialise_bert(self, self.config.init_std, generator)
         return self
 
     def hidden(

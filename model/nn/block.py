@@ -1,12 +1,13 @@
 """The block of all networks: attention and MLP on a residual stream, with an option for each choice.
 
-Also what tells attention where a token is: rotary embeddings (Su et al. 2021) and T5's relative position buckets.
+Also T5's relative position buckets. Rotary positions are in `rotary.py`.
 
-Shapes: B rows, T tokens, S encoder tokens, D width, H heads, E head size, F hidden size of the MLP, Q queries, K keys.
+Shapes: B rows, T tokens, S encoder tokens, D width, H heads, E head size, I values of all heads, F hidden size of the
+MLP, Q queries, K keys. Keys and values may have fewer heads than queries.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 
 from model.config.network import Activation, BlockConfig, is_gated
 from model.nn.activation_stats import ScoreRange, activation_range
+from model.nn.rotary import apply_rotary
 
 DISTANCE_BUCKETS, FARTHEST_DISTANCE = 32, 128
 """T5's buckets for each head; the last one holds all distances from 128 tokens on."""
@@ -58,6 +60,8 @@ class AttentionContext:
     """bool, True where a query sees a key, or f32 that is added to the scores; broadcastable to [B, H, T, K]."""
     causal: bool = False
     """Without a mask: whether a token sees only itself and earlier tokens."""
+    window_mask: Tensor | None = None
+    """The mask, as `mask`, of blocks with a window."""
     rotary: tuple[Tensor, Tensor] | None = None
     """Cosines and sines f32[T, E / 2] of rotary positions."""
 
@@ -69,21 +73,26 @@ class Block(nn.Module):
         super().__init__()
         self.layer = layer
         self.config = config
-        inner = config.heads * config.head_size
+        qkv_biases = config.biases if config.qkv_biases is None else config.qkv_biases
         self.attention_norm = make_norm(config) if config.input_norm else nn.Identity()
-        self.attention_in = nn.Linear(config.width, 3 * inner, bias=config.biases)
-        self.attention_out = nn.Linear(inner, config.width, bias=config.biases)
-        if config.qk_norm:
-            self.query_norm = nn.RMSNorm(config.head_size, config.norm_eps)
-            self.key_norm = nn.RMSNorm(config.head_size, config.norm_eps)
+        self.attention_query = nn.Linear(config.width, config.inner, bias=qkv_biases)
+        self.attention_key = nn.Linear(config.width, config.kv_inner, bias=qkv_biases)
+        self.attention_value = nn.Linear(config.width, config.kv_inner, bias=qkv_biases)
+        self.attention_out = nn.Linear(config.inner, config.width, bias=config.biases)
+        if config.qk_norm != "none":
+            of_all = config.qk_norm == "all"
+            self.query_norm = nn.RMSNorm(config.inner if of_all else config.head_size, config.norm_eps)
+            self.key_norm = nn.RMSNorm(config.kv_inner if of_all else config.head_size, config.norm_eps)
         if config.cross_attention:
             self.cross_attention_norm = make_norm(config)
-            self.cross_attention_query = nn.Linear(config.width, inner, bias=config.biases)
-            self.cross_attention_memory = nn.Linear(config.width, 2 * inner, bias=config.biases)
-            self.cross_attention_out = nn.Linear(inner, config.width, bias=config.biases)
+            self.cross_attention_query = nn.Linear(config.width, config.inner, bias=config.biases)
+            self.cross_attention_key = nn.Linear(config.width, config.inner, bias=config.biases)
+            self.cross_attention_value = nn.Linear(config.width, config.inner, bias=config.biases)
+            self.cross_attention_out = nn.Linear(config.inner, config.width, bias=config.biases)
         self.mlp_norm = make_norm(config)
-        hidden = 2 * config.hidden if is_gated(config.activation) else config.hidden
-        self.mlp_in = nn.Linear(config.width, hidden, bias=config.biases)
+        if is_gated(config.activation):
+            self.mlp_gate = nn.Linear(config.width, config.hidden, bias=config.biases)
+        self.mlp_in = nn.Linear(config.width, config.hidden, bias=config.biases)
         self.mlp_out = nn.Linear(config.hidden, config.width, bias=config.biases)
         self.score_range = ScoreRange()
 
@@ -118,33 +127,46 @@ class Block(nn.Module):
         if self.config.parallel_residual:
             attended_BTD = self._dropout(self._attention(self.attention_norm(x_BTD), context, cache, scores))
             return x_BTD + attended_BTD + self._dropout(self._mlp(self.mlp_norm(x_BTD)))
-        if self.config.post_norm:
-            x_BTD = self.attention_norm(x_BTD + self._dropout(self._attention(x_BTD, context, cache, scores)))
-        else:
-            x_BTD = x_BTD + self._dropout(self._attention(self.attention_norm(x_BTD), context, cache, scores))
+
+        def attention(x_BTD: Tensor) -> Tensor:
+            return self._attention(x_BTD, context, cache, scores)
+
+        x_BTD = self._add_branch(x_BTD, self.attention_norm, attention)
         if self.config.cross_attention:
             assert encoded_BSD is not None, "a block with cross attention needs what it attends to"
-            assert not self.config.post_norm, "no network here has cross attention and post-norm"
-            normed_BTD = self.cross_attention_norm(x_BTD)
-            branch_BTD = self._cross_attention(normed_BTD, encoded_BSD, encoded_mask, cache, scores)
-            x_BTD = x_BTD + self._dropout(branch_BTD)
-        if self.config.post_norm:
-            return self.mlp_norm(x_BTD + self._dropout(self._mlp(x_BTD)))
-        return x_BTD + self._dropout(self._mlp(self.mlp_norm(x_BTD)))
+
+            def cross_attention(x_BTD: Tensor) -> Tensor:
+                return self._cross_attention(x_BTD, encoded_BSD, encoded_mask, cache, scores)
+
+            x_BTD = self._add_branch(x_BTD, self.cross_attention_norm, cross_attention)
+        return self._add_branch(x_BTD, self.mlp_norm, self._mlp)
+
+    def _add_branch(self, x_BTD: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the stream plus what a branch adds to it; the norm's place is `norm_position`."""
+        if self.config.norm_position == "pre":
+            return x_BTD + self._dropout(branch(norm(x_BTD)))
+        if self.config.norm_position == "branch":
+            return x_BTD + self._dropout(norm(branch(x_BTD)))
+        return norm(x_BTD + self._dropout(branch(x_BTD)))
 
     def _attention(
         self, x_BTD: Tensor, context: AttentionContext, cache: KeyValueCache | None, scores: list[Tensor] | None
     ) -> Tensor:
-        inner = self.config.heads * self.config.head_size
-        query, key, value = (self._heads(part) for part in self.attention_in(x_BTD).split(inner, dim=2))
-        if self.config.qk_norm:
+        query_BTI, key_BTI = self.attention_query(x_BTD), self.attention_key(x_BTD)
+        if self.config.qk_norm == "all":
+            query_BTI, key_BTI = self.query_norm(query_BTI.float()), self.key_norm(key_BTI.float())
+        query, key, value = self._heads(query_BTI), self._heads(key_BTI), self._heads(self.attention_value(x_BTD))
+        if self.config.qk_norm == "head":
             query, key = self.query_norm(query.float()), self.key_norm(key.float())
         if context.rotary is not None:
             query, key = apply_rotary(query, *context.rotary), apply_rotary(key, *context.rotary)
+        # Scores have the type of the values: under bfloat16 fused attention takes no mixture.
+        query, key = query.to(value.dtype), key.to(value.dtype)
         if cache is not None:
             key, value = cache.extend(self.layer, key, value)
-        causal = context.causal and context.mask is None
-        return self.attention_out(self._attend(query, key, value, context.mask, scores, causal=causal))
+        mask = context.mask if self.config.window is None else context.window_mask
+        causal = context.causal and mask is None
+        return self.attention_out(self._attend(query, key, value, mask, scores, causal=causal))
 
     def _cross_attention(
         self,
@@ -158,14 +180,15 @@ class Block(nn.Module):
         if cache is not None and self.layer < len(cache.memory):
             key, value = cache.memory[self.layer]
         else:
-            key, value = (self._heads(part) for part in self.cross_attention_memory(encoded_BSD).chunk(2, dim=2))
+            key = self._heads(self.cross_attention_key(encoded_BSD))
+            value = self._heads(self.cross_attention_value(encoded_BSD))
             if cache is not None:
                 cache.memory.append((key, value))
         return self.cross_attention_out(self._attend(query, key, value, encoded_mask, scores, causal=False))
 
     def _heads(self, x_BTI: Tensor) -> Tensor:
         batch, length, _ = x_BTI.shape
-        return x_BTI.view(batch, length, self.config.heads, self.config.head_size).transpose(1, 2)
+        return x_BTI.view(batch, length, -1, self.config.head_size).transpose(1, 2)
 
     def _attend(
         self,
@@ -179,19 +202,24 @@ class Block(nn.Module):
     ) -> Tensor:
         dropout = self.config.dropout if self.training else 0.0
         attended_BHTE = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=self.config.score_scale
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=dropout,
+            is_causal=causal,
+            scale=self.config.score_scale,
+            enable_gqa=query.shape[1] != key.shape[1],
         )
         if scores is not None:
             scores.append(self.score_range(query, key, mask, causal=causal, scale=self.config.score_scale))
         return attended_BHTE.transpose(1, 2).flatten(2)
 
     def _mlp(self, x_BTD: Tensor) -> Tensor:
-        hidden_BTF = self.mlp_in(x_BTD)
         activation = self.config.activation
         if not is_gated(activation):
-            return self.mlp_out(apply_activation(hidden_BTF, activation))
-        gate_BTF, value_BTF = hidden_BTF.chunk(2, dim=-1)
-        return self.mlp_out(apply_activation(gate_BTF, activation) * value_BTF)
+            return self.mlp_out(apply_activation(self.mlp_in(x_BTD), activation))
+        return self.mlp_out(apply_activation(self.mlp_gate(x_BTD), activation) * self.mlp_in(x_BTD))
 
     def _dropout(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training) if self.config.dropout else x
@@ -232,29 +260,6 @@ def apply_activation(x: Tensor, activation: Activation) -> Tensor:
     if activation == "swiglu":
         return F.silu(x)
     return F.gelu(x, approximate="tanh" if activation.endswith("tanh") else "none")
-
-
-def rotary_table(length: int, size: int, base: float = 10_000.0) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of each position's rotation, f32[length, size / 2] each (Su et al. 2021).
-
-    `size` is the number of values of a head that are rotated. Pairs rotate ever slower, the slowest about once in
-    2 pi `base` tokens.
-    """
-    frequency = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
-    angle = torch.outer(torch.arange(length, dtype=torch.float64), frequency)
-    return angle.cos().float(), angle.sin().float()
-
-
-def apply_rotary(x_BHTE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
-    """Rotate the pairs (first half, second half) of each head by the angle of their position.
-
-    Where the tables cover fewer values than a head has, the remaining ones stay as they are.
-    """
-    size = 2 * cos_TE.shape[-1]
-    if size < x_BHTE.shape[-1]:
-        return torch.cat((apply_rotary(x_BHTE[..., :size], cos_TE, sin_TE), x_BHTE[..., size:]), dim=-1)
-    first, second = x_BHTE.chunk(2, dim=-1)
-    return torch.cat((first * cos_TE - second * sin_TE, second * cos_TE + first * sin_TE), dim=-1)
 
 
 def distance_bucket(distance: Tensor, *, bidirectional: bool) -> Tensor:

@@ -76,7 +76,8 @@ def _flops_of_gpt(config: GPTConfig) -> float:
     table_weights = 0 if config.tied_head else config.vocab_size * config.table_width
     if config.positions == "learned":
         table_weights += (config.position_offset + config.context) * config.width
-    return 6.0 * (parameter_count(config) - table_weights) + 12.0 * config.layers * config.width * config.context
+    seen = sum(min(config.block_of(layer).window or config.context, config.context) for layer in range(config.layers))
+    return 6.0 * (parameter_count(config) - table_weights) + 12.0 * config.heads * config.size_of_head * seen
 
 
 def _flops_of_bert(config: BERTConfig) -> float:

@@ -1,8 +1,7 @@
 """The GPT network: a decoder that predicts the next token, and attention masks for packed rows.
 
-By default pre-LayerNorm blocks (GPT-2), rotary positions (Su et al. 2021) on halves of each head, GELU MLP, embedding
-LayerNorm (YaLM-100B, BLOOM) and tied output head. Without dropout a forward pass is a pure function of weights and
-tokens.
+By default RMSNorm before each branch, rotary positions (Su et al. 2021) on halves of each head, RMSNorm of queries and
+keys, SwiGLU and a tied output head. Without dropout a forward pass is a pure function of weights and tokens.
 
 Documents of a packed row are found by the end-of-text tokens that close them. As an input, such a token belongs to the
 document after it: the first token of a document is predicted from it, in a row as in a text that is scored alone.
@@ -10,7 +9,6 @@ document after it: the first token of a document is predicted from it, in a row 
 Shapes: B rows, T tokens, D width, V vocabulary.
 """
 
-import math
 from dataclasses import replace
 
 import torch
@@ -27,10 +25,10 @@ from model.nn.block import (
     block_range_names,
     distance_bias,
     make_norm,
-    rotary_table,
     run_blocks,
 )
-from model.nn.init import initialise_gaussian, initialise_t_fixup
+from model.nn.init import initialise_gpt, initialise_t_fixup
+from model.nn.rotary import rotary_table
 from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
 
@@ -56,8 +54,7 @@ class GPT(nn.Module):
         self.embedding_norm = make_norm(normed) if config.embedding_norm else nn.Identity()
         if config.embedding_width is not None and not self.pads:
             self.from_embedding = nn.Linear(config.embedding_width, config.width, bias=False)
-        first = replace(config.block, input_norm=config.first_input_norm)
-        self.blocks = nn.ModuleList(Block(config.block if layer else first, layer) for layer in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config.block_of(layer), layer) for layer in range(config.layers))
         # Post-norm blocks already end with a norm.
         self.final_norm = nn.Identity() if config.norm_position == "post" else make_norm(config.block)
         if config.embedding_width is not None:
@@ -76,7 +73,7 @@ class GPT(nn.Module):
                 # Here their values would not be kept, and computing them imports the compiler.
                 cos_TE, sin_TE = torch.empty(2, self.config.context, self.config.rotary_size // 2)
             else:
-                cos_TE, sin_TE = rotary_table(self.config.context, self.config.rotary_size, self.config.rotary_base)
+                cos_TE, sin_TE = self._rotary_table(self.config.context)
             self.register_buffer("cos_TE", cos_TE, persistent=False)
             self.register_buffer("sin_TE", sin_TE, persistent=False)
 
@@ -86,8 +83,7 @@ class GPT(nn.Module):
         if self.config.init == "t_fixup":
             initialise_t_fixup(self, self.config, generator)
         else:
-            residual_std = self.config.init_std / math.sqrt(2 * self.config.layers)
-            initialise_gaussian(self, self.config.init_std, residual_std, generator, self.config.width_multiplier)
+            initialise_gpt(self, self.config, generator)
         return self
 
     def embed(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
@@ -163,17 +159,31 @@ class GPT(nn.Module):
     ) -> AttentionContext:
         """Return mask and positions of tokens `begin` to `end`; `visible` as in `hidden`."""
         rotary = None
-        if self.config.positions == "rotary":
+        scaling = self.config.rotary_scaling
+        if scaling is not None and scaling.kind == "dynamic":
+            # Rotations depend on the number of tokens so far, and keys in a cache keep those that they had.
+            cos_TE, sin_TE = self._rotary_table(end)
+            rotary = (cos_TE[begin:].to(device), sin_TE[begin:].to(device))
+        elif self.config.positions == "rotary":
             rotary = (self.get_buffer("cos_TE")[begin:end], self.get_buffer("sin_TE")[begin:end])
-        relative = self.config.positions == "relative"
+        relative, window = self.config.positions == "relative", self.config.window
         if visible is None and (cached or relative):
             visible = torch.ones(end - begin, end, dtype=torch.bool, device=device)
             is_prefix = self.config.attention == "prefix" and cached and begin == 0
             visible = visible if is_prefix else visible.tril(begin)
-        if visible is None or not relative:
-            return AttentionContext(visible, causal=True, rotary=rotary)
-        bias = distance_bias(self.embedding_distances, range(begin, end), end, bidirectional=False)
-        return AttentionContext(bias.masked_fill(~visible, -torch.inf))
+        near = None
+        if window is not None and end > window:
+            near = torch.ones(end - begin, end, dtype=torch.bool, device=device).triu(begin - window + 1)[None, None]
+            near = near.tril(begin) if visible is None else near & visible
+        near = visible if near is None else near
+        if relative:
+            bias = distance_bias(self.embedding_distances, range(begin, end), end, bidirectional=False)
+            visible, near = (bias.masked_fill(~mask, -torch.inf) for mask in (visible, near))
+        return AttentionContext(visible, causal=not relative, rotary=rotary, window_mask=near)
+
+    def _rotary_table(self, length: int) -> tuple[Tensor, Tensor]:
+        config = self.config
+        return rotary_table(length, config.rotary_size, config.rotary_base, config.rotary_scaling)
 
     def forward(
         self, tokens_BT: Tensor, cache: KeyValueCache | None = None, ranges: list[Tensor] | None = None

@@ -12,24 +12,42 @@ EMBEDDING_STD = 1.0
 
 
 @torch.no_grad()
-def initialise_gaussian(
-    network: nn.Module, std: float, residual_std: float, generator: torch.Generator, width_multiplier: float = 1.0
-) -> None:
-    """Draw matrices and tables from N(0, std), those that end a residual branch from N(0, residual_std); zero the
-    biases.
+def initialise_gpt(network: nn.Module, config: GPTConfig, generator: torch.Generator) -> None:
+    """Draw tables and heads from N(0, `table_std`), matrices in blocks from N(0, `matrix_std`); zero the biases.
 
-    In a network `width_multiplier` as the one that these were chosen for, the variance of matrices in blocks is divided
-    by that factor, so that their outputs keep their variance (Yang et al. 2022, table 8).
+    Matrices that end a residual branch have that over sqrt(2 layers), so that the stream's variance does not grow with
+    depth (GPT-2, section 2.3). In a network `width_multiplier` times as wide as the one that the learning rate was
+    chosen for, the variance of matrices in blocks is divided by that factor, so that their outputs keep theirs (Yang et
+    al. 2022, table 8).
     """
     for name, parameter in network.named_parameters():
-        if "norm" in name:
-            parameter.fill_(1.0 if name.endswith("weight") else 0.0)
-        elif name.endswith("bias"):
-            parameter.zero_()
-        else:
-            parameter.normal_(0.0, residual_std if name.endswith("_out.weight") else std, generator=generator)
-            if width_multiplier != 1.0 and name.startswith("blocks"):
-                parameter.mul_(width_multiplier**-0.5)
+        if _is_norm_or_bias(name, parameter):
+            continue
+        std = config.matrix_std if name.startswith("blocks") else config.table_std
+        if name.endswith("_out.weight"):
+            std /= math.sqrt(2 * config.layers)
+        parameter.normal_(0.0, std, generator=generator)
+        if config.width_multiplier != 1.0 and name.startswith("blocks"):
+            parameter.mul_(config.width_multiplier**-0.5)
+
+
+@torch.no_grad()
+def initialise_bert(network: nn.Module, std: float, generator: torch.Generator) -> None:
+    """Draw matrices and tables from N(0, std); zero the biases (Devlin et al. 2019)."""
+    for name, parameter in network.named_parameters():
+        if not _is_norm_or_bias(name, parameter):
+            parameter.normal_(0.0, std, generator=generator)
+
+
+def _is_norm_or_bias(name: str, parameter: torch.Tensor) -> bool:
+    """Return whether a parameter is a norm's or a bias, after setting it: norms to 1, biases to 0."""
+    if "norm" in name:
+        parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+        return True
+    if name.endswith("bias"):
+        parameter.zero_()
+        return True
+    return False
 
 
 @torch.no_grad()
@@ -47,11 +65,8 @@ def initialise_t_fixup(network: nn.Module, config: GPTConfig, generator: torch.G
             parameter.zero_()
         elif name.startswith(("embedding", "new_rows")):
             parameter.normal_(0.0, config.width**-0.5 * table_scale, generator=generator)
-        elif name.endswith("attention_in.weight"):
-            query, key, value = parameter.chunk(3)
-            _xavier(query, math.sqrt(0.5), generator)
-            _xavier(key, math.sqrt(0.5), generator)
-            _xavier(value, branch_scale, generator)
+        elif name.endswith(("attention_query.weight", "attention_key.weight")):
+            _xavier(parameter, math.sqrt(0.5), generator)
         elif name.startswith("blocks"):
             _xavier(parameter, branch_scale, generator)
         else:
@@ -74,9 +89,8 @@ def initialise_t5(network: nn.Module, config: BlockConfig, generator: torch.Gene
             parameter.normal_(0.0, config.width**-0.5, generator=generator)
         else:
             parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=generator)
-            queries = config.heads * config.head_size
-            if name.endswith(("attention_in.weight", "attention_query.weight")):
-                parameter[:queries] *= config.head_size**-0.5
+            if name.endswith("attention_query.weight"):
+                parameter *= config.head_size**-0.5
 
 
 def _xavier(matrix: torch.Tensor, gain: float, generator: torch.Generator) -> None:

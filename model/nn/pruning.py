@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from model.config.network import is_gated
 from model.nn.block import Block
 from model.nn.gpt import GPT
 
@@ -101,18 +102,26 @@ def _block(network: GPT, layer: int) -> Block:
 
 
 def _attention(block: Block) -> tuple[nn.Module, ...]:
-    norms = (block.query_norm, block.key_norm) if block.config.qk_norm else ()
-    return (block.attention_norm, block.attention_in, block.attention_out, *norms)
+    norms = (block.query_norm, block.key_norm) if block.config.qk_norm != "none" else ()
+    projections = (block.attention_query, block.attention_key, block.attention_value, block.attention_out)
+    return (block.attention_norm, *projections, *norms)
 
 
 def _mlp(block: Block) -> tuple[nn.Module, ...]:
-    return (block.mlp_norm, block.mlp_in, block.mlp_out)
+    gates = (block.mlp_gate,) if is_gated(block.config.activation) else ()
+    return (block.mlp_norm, *gates, block.mlp_in, block.mlp_out)
 
 
 def _head_parameters(block: Block) -> int:
-    """Return its rows of queries, keys and values and its columns of the output projection; shared parameters stay."""
-    biases = 3 if block.config.biases else 0
-    return block.config.head_size * (4 * block.config.width + biases)
+    """Return its rows of queries, keys and values and its columns of the output projection; shared parameters stay.
+
+    Keys and values that several heads share are nobody's own.
+    """
+    own = [block.attention_query]
+    if block.config.kv_inner == block.config.inner:
+        own += [block.attention_key, block.attention_value]
+    rows = _count(*own) // block.config.heads
+    return rows + block.config.head_size * block.config.width
 
 
 def _count(*modules: nn.Module) -> int:

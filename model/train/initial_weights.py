@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from model.config.fields import NewRows
-from model.config.network import T5Config
+from model.config.network import BERTConfig, GPTConfig
 from model.config.rules import check_compatible_architecture
 from model.config.train import StartingModel, TrainerRun
 from model.data.dataset import open_table
@@ -111,7 +111,9 @@ def _load_base(network: Network, base: StartingModel, run: TrainerRun, old_rows:
 
 def _initial_std(name: str, run: TrainerRun) -> float:
     """Return the standard deviation of a table's rows in an untrained network."""
-    if not isinstance(run.model, T5Config):
+    if isinstance(run.model, GPTConfig):
+        return run.model.table_std
+    if isinstance(run.model, BERTConfig):
         return run.model.init_std
     return EMBEDDING_STD if name == "embedding.weight" else run.model.width**-0.5
 

@@ -14,8 +14,8 @@ class DocumentContext:
     """What is known of a document besides its text.
 
     `format` is text, markdown, wikitext, html or code; `language` an ISO 639 code or None; `emoji` is `name` or `drop`;
-    `source` the name of the source; `domain` the host of the document's URL, "" where it has none; `text_kind` is one of
-    `presets.KINDS`, "" where no kind was recognised.
+    `source` the name of the source; `domain` the host of the document's URL, "" where it has none; `text_kind` is one
+    of `presets.KINDS`, "" where no kind was recognised.
     """
 
     format: str = "text"

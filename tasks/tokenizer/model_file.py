@@ -13,8 +13,8 @@ BLANK = "\u2581"
 UNIGRAM, BPE = 1, 2
 """SentencePiece's numbers of model types."""
 
-NORMAL, USER_DEFINED, UNUSED, BYTE = 1, 4, 5, 6
-"""SentencePiece's numbers of piece types; 2 is unknown and 3 control."""
+NORMAL, UNKNOWN_TYPE, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""SentencePiece's numbers of piece types: user-defined tokens are recognised in any text, control tokens never."""
 
 
 def read_model(model: bytes, place: str = "vocab.base") -> Any:

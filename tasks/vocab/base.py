@@ -19,6 +19,7 @@ from model.model_files import MAX_VOCABULARY_BYTES, read_bounded
 from tasks.tokenizer.base import is_json, json_model, json_model_type
 from tasks.tokenizer.model_file import BPE, BYTE, UNIGRAM, read_model, write_model
 from tasks.vocab.config import VocabConfig, sentinel_names
+from tasks.vocab.from_json import is_sentencepiece_bpe, sentencepiece_from_json
 from tasks.vocab.special_tokens import add_controls
 
 MODEL_TYPES = {UNIGRAM: "unigram", BPE: "bpe"}
@@ -40,7 +41,8 @@ NORMALISER_ADVICE = 'Choose a base that does not change text, or set vocab.norma
 
 
 def read_base(path: Path, content: Content | None = None) -> bytes:
-    """Return the base's file, BERT's `vocab.txt` converted to the equivalent `tokenizer.json`.
+    """Return the base's file: BERT's `vocab.txt` converted to the equivalent `tokenizer.json`, and a SentencePiece BPE
+    in a `tokenizer.json` to SentencePiece's own format.
 
     Raises ChangedInput where the file is not `content` any more, InputError for a compressed file or one that is not
     UTF-8.
@@ -51,6 +53,8 @@ def read_base(path: Path, content: Content | None = None) -> bytes:
         raise InputError(
             f"vocab.base: {path} is compressed ({packed}). Decompress it, and set vocab.base to the result."
         )
+    if is_json(data) and is_sentencepiece_bpe(json_model(data)):
+        return sentencepiece_from_json(data, path)
     if is_json(data) or not {b"[UNK]", b"[SEP]"} <= {line.rstrip(b"\r") for line in data.split(b"\n")}:
         return data
     from tasks.tokenizer.wordpiece import from_vocab_txt
@@ -104,7 +108,7 @@ def _refuse_sentencepiece(data: bytes, path: Path) -> None:
     """Raise InputError for a `tokenizer.json` converted from SentencePiece's file, which lacks what an extension
     needs."""
     model = json_model(data)
-    if model.get("type") != "Unigram" and not model.get("byte_fallback"):
+    if model.get("type") != "Unigram":
         return
     sibling = next((path.parent / name for name in SENTENCEPIECE_FILES if (path.parent / name).is_file()), None)
     advice = (

@@ -32,18 +32,16 @@ from tasks.artifacts.tables import write_table
 from tasks.artifacts.workspace import Unit
 from tasks.tokenizer.base import ADDED_PIECES, BASE, DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json, json_model_type
 from tasks.tokenizer.json_format import read_tokenizer_json
-from tasks.tokenizer.model_file import BPE, BYTE, NORMAL, read_model
+from tasks.tokenizer.model_file import BPE, BYTE, CONTROL, NORMAL, UNKNOWN_TYPE, USER_DEFINED, read_model
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import BLANK, SentencePieceTokenizer
 from tasks.vocab.bpe import bare_processor, merge_pairs, parse_merges
-from tasks.vocab.special_tokens import CONTROL, SPECIAL_TOKEN_FLAGS, USER_DEFINED
+from tasks.vocab.special_tokens import SPECIAL_TOKEN_FLAGS
 from tasks.vocab.unigram import MARGIN, UNKNOWN_PENALTY, best_alternative
 from tasks.vocab.wordpiece import wordpiece_base_ids
 
 UNIT = "tokenizer"
 FAST_FILE = "fast_tokenizer.json"
-UNKNOWN_TYPE = 2
-"""SentencePiece's type of the unknown token."""
 ADDED_TOKENS_SCHEMA = pa.schema([("id", pa.int32()), ("base_ids", pa.list_(pa.int32()))])
 
 

@@ -9,9 +9,7 @@ from typing import Any
 
 from model.errors import InputError
 from tasks.tokenizer.base import Tokenizer
-
-USER_DEFINED, CONTROL = 4, 3
-"""SentencePiece's types of tokens: user-defined ones are recognised in any text, control tokens never."""
+from tasks.tokenizer.model_file import CONTROL, USER_DEFINED
 
 SPECIAL_TOKEN_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 """Flags of a special token in a `tokenizer.json`."""

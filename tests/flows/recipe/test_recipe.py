@@ -127,7 +127,7 @@ def test_a_key_of_another_network_is_unknown_to_this_one(tmp_path: Path) -> None
     with pytest.raises(
         RecipeError, match=r"train\.model\.qk_norm: unknown key; a gpt has it, and the architecture is bert; known"
     ):
-        load(tmp_path, MINIMAL, "train.model.architecture=bert", "train.model.qk_norm=true")
+        load(tmp_path, MINIMAL, "train.model.architecture=bert", "train.model.qk_norm=head")
     with pytest.raises(RecipeError, match=r"train\.model\.head_sice: unknown key; did you mean `head_size`"):
         load(tmp_path, MINIMAL, "train.model.architecture=t5", "train.model.head_sice=32")
 

@@ -12,7 +12,6 @@ from model.errors import InputError
 from model.huggingface.base import export_weights, import_weights
 from model.huggingface.bert import BERT_ALIASES, bert_weight_map
 from model.huggingface.gpt2 import GPT2_ALIASES, gpt2_config, gpt2_weight_map
-from model.huggingface.llama import llama_config, llama_weight_map
 from model.huggingface.t5 import T5_ALIASES, T5_TIED_ALIASES, t5_weight_map
 from model.nn.bert import BERT
 from model.nn.gpt import GPT
@@ -56,16 +55,6 @@ def test_gpt2() -> None:
     ours.load_state_dict(import_weights(theirs.state_dict(), gpt2_weight_map(config), GPT2_ALIASES))
     torch.testing.assert_close(ours(TOKENS), theirs(TOKENS).logits, **CLOSE)
     assert_same(export_weights(ours.state_dict(), gpt2_weight_map(config)), without(theirs.state_dict(), GPT2_ALIASES))
-
-
-def test_llama() -> None:
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
-    theirs = shaken(transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=40, **sizes)))
-    config = llama_config(context=16, ffn_width=24, **SIZES)
-    ours = GPT(config).eval()
-    ours.load_state_dict(import_weights(theirs.state_dict(), llama_weight_map(config)))
-    torch.testing.assert_close(ours(TOKENS), theirs(TOKENS).logits, **CLOSE)
-    assert_same(export_weights(ours.state_dict(), llama_weight_map(config)), theirs.state_dict())
 
 
 def test_bert() -> None:

@@ -130,7 +130,7 @@ def test_two_ranks_attend_within_documents_as_one_does(make_run, launch, setting
 
 CHOICES = [
     {"positions": "learned", "activation": "swiglu", "norm": "rmsnorm", "tied_head": False, "z_loss": 0.01},
-    {"positions": "relative", "norm_position": "post", "qk_norm": True, "biases": False},
+    {"positions": "relative", "norm_position": "post", "qk_norm": "head", "biases": False},
 ]
 """Two networks that have between them a matrix of every kind."""
 

@@ -77,7 +77,9 @@ def test_decay_touches_matrices_and_neither_norms_nor_biases_nor_the_embedding(m
     assert decayed["weight_decay"] > 0 == kept["weight_decay"]
     names = {id(parameter): name for name, parameter in engine.network.named_parameters()}
     assert {names[id(p)].rpartition(".")[0].rpartition(".")[2] for p in decayed["params"]} == {
-        "attention_in",
+        "attention_query",
+        "attention_key",
+        "attention_value",
         "attention_out",
         "mlp_in",
         "mlp_out",

@@ -106,7 +106,7 @@ def test_a_copy_over_several_ranks_computes_what_one_does(alone: TrainerRun, lau
 
 CHOICES: dict[str, dict[str, Any]] = {
     "learned": {"positions": "learned", "activation": "swiglu", "ffn_width": 37, "tied_head": False, "z_loss": 0.01},
-    "relative": {"positions": "relative", "norm_position": "post", "qk_norm": True, "biases": False},
+    "relative": {"positions": "relative", "norm_position": "post", "qk_norm": "head", "biases": False},
     "narrow": {"embedding_width": 8, "embedding_projection": "padding", "head_bias": True, "first_input_norm": False},
     "parallel": {"parallel_residual": True, "norm": "rmsnorm", "attend_within_documents": True, "layers": 3},
 }

@@ -17,7 +17,7 @@ from model.objectives.synthetic import random_batch
 SIZES: dict[str, Any] = {"vocab_size": 300, "context": 32, "layers": 2, "heads": 2, "width": 32}
 CONFIGS: list[NetworkConfig] = [
     GPTConfig(**SIZES),
-    GPTConfig(**SIZES, qk_norm=True, norm="rmsnorm", activation="swiglu", z_loss=1e-4),
+    GPTConfig(**SIZES, qk_norm="head", norm="rmsnorm", activation="swiglu", z_loss=1e-4),
     BERTConfig(**SIZES),
     T5Config(**SIZES),
 ]

@@ -13,6 +13,7 @@ from model.nn.factory import make_network
 NETWORKS: list[NetworkConfig] = [
     GPTConfig(layers=3),
     GPTConfig(layers=3, tied_head=False, positions="relative", activation="swiglu"),
+    GPTConfig(layers=3, kv_heads=2, qk_norm="head", activation="swiglu", biases=False),
     BERTConfig(layers=3),
     T5Config(layers=2, activation="geglu_tanh"),
 ]
@@ -21,26 +22,22 @@ NETWORKS: list[NetworkConfig] = [
 @given(
     length=st.integers(1, 20),
     width=st.integers(1, 20),
-    stacked=st.integers(1, 3),
     size=st.integers(1, 5),
     d=st.sampled_from([0, 1]),
 )
-def test_parts_joined_are_the_whole_and_each_number_has_one_home(
-    length: int, width: int, stacked: int, size: int, d: int
-) -> None:
-    shape = (length * stacked, width) if d == 0 else (length, width * stacked)
-    whole = torch.arange(shape[0] * shape[1]).reshape(shape)
-    cut = WeightSharding(d, stacked)
+def test_parts_joined_are_the_whole_and_each_number_has_one_home(length: int, width: int, size: int, d: int) -> None:
+    whole = torch.arange(length * width).reshape(length, width)
+    cut = WeightSharding(d)
     parts = [cut.part(whole, rank, size) for rank in range(size)]
     assert sum(part.numel() for part in parts if part is not None) == whole.numel()
     assert torch.equal(cut.join([part for part in parts if part is not None]), whole)
 
 
-def test_the_second_of_two_ranks_has_the_second_heads_of_queries_keys_and_values() -> None:
-    rows = torch.arange(12)[:, None]
-    part = sharding_of("blocks.0.attention_in.weight", GPTConfig()).part(rows, 1, 2)
+@pytest.mark.parametrize("projection", ["query", "key", "value"])
+def test_the_second_of_two_ranks_has_the_second_heads(projection: str) -> None:
+    part = sharding_of(f"blocks.0.attention_{projection}.weight", GPTConfig()).part(torch.arange(4)[:, None], 1, 2)
     assert part is not None
-    assert part.flatten().tolist() == [2, 3, 6, 7, 10, 11]
+    assert part.flatten().tolist() == [2, 3]
 
 
 def test_seven_columns_are_shared_by_two() -> None:

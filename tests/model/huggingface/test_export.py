@@ -25,15 +25,16 @@ from model.nn.t5 import T5
 transformers = pytest.importorskip("transformers")
 TOKENS = torch.randint(3, 40, (3, 12), generator=torch.Generator().manual_seed(2))
 SIZES: dict[str, Any] = {"vocab_size": 40, "context": 16, "layers": 2, "heads": 2, "width": 16}
+BEFORE_LLAMA: dict[str, Any] = {"norm": "layernorm", "activation": "gelu", "qk_norm": "none", "biases": True}
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
-LLAMA: dict[str, Any] = {"norm": "rmsnorm", "biases": False, "activation": "swiglu", "embedding_norm": False}
+LLAMA: dict[str, Any] = {"norm": "rmsnorm", "biases": False, "activation": "swiglu"}
 GPTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", {"positions": "learned", "activation": "gelu_tanh"}),
     "gpt2 with its own head": ("GPT2LMHeadModel", {"positions": "learned", "tied_head": False}),
     "less offset than opt": ("OPTForCausalLM", {"positions": "learned", "position_offset": 1}),
     "more offset than opt": ("OPTForCausalLM", {"positions": "learned", "position_offset": 3, "tied_head": False}),
     "neox": ("GPTNeoXForCausalLM", {"parallel_residual": True, "rotary_share": 0.25, "tied_head": False}),
-    "ours without its embedding norm": ("GPTNeoXForCausalLM", {}),
+    "neox, tied": ("GPTNeoXForCausalLM", {}),
     "llama": ("LlamaForCausalLM", {**LLAMA, "tied_head": False, "rotary_base": 500.0}),
     "llama, tied and with biases": ("LlamaForCausalLM", {**LLAMA, "activation": "geglu", "biases": True}),
     "relu in gpt2": ("GPT2LMHeadModel", {"positions": "learned", "activation": "relu"}),
@@ -78,7 +79,7 @@ def assert_same_weights(one: nn.Module, other: nn.Module) -> None:
 @pytest.mark.parametrize("name", GPTS)
 def test_a_gpt_goes_to_transformers_and_comes_back(name: str, tmp_path: Path) -> None:
     class_name, choices = GPTS[name]
-    ours = shaken(GPT(GPTConfig.model_validate(SIZES | {"embedding_norm": False} | choices)))
+    ours = shaken(GPT(GPTConfig.model_validate(SIZES | BEFORE_LLAMA | choices)))
     assert export_network(tmp_path, ours.config, ours.state_dict(), {"eos_token_id": 2}) == class_name
     theirs = loaded(class_name, tmp_path)
     assert theirs.config.eos_token_id == 2
@@ -142,10 +143,13 @@ def test_a_t5_goes_to_transformers_and_comes_back(choices: dict[str, Any], tmp_p
     assert_same_weights(taken_over(tmp_path), ours)
 
 
-def test_our_default_network_has_no_class_and_the_error_says_what_to_train() -> None:
-    with pytest.raises(RecipeError, match=r"has embedding_norm = true\. The nearest one is GPTNeoXForCausalLM\. Train"):
-        fitting_family(GPTConfig())
-    assert [(one.name, one.needed) for one in obstacles(GPTConfig(), NEOX)] == [("embedding_norm", False)]
+def test_our_default_network_is_a_qwen3_and_what_has_no_class_says_what_to_train() -> None:
+    assert fitting_family(GPTConfig()).class_name == "Qwen3ForCausalLM"
+    normed = GPTConfig(embedding_norm=True)
+    with pytest.raises(RecipeError, match=r"has embedding_norm = true\. The nearest one is Qwen3ForCausalLM\. Train"):
+        fitting_family(normed)
+    neox = normed.model_copy(update=BEFORE_LLAMA)
+    assert [(one.name, one.needed) for one in obstacles(neox, NEOX)] == [("embedding_norm", False)]
     with pytest.raises(RecipeError, match=r'norm_position = "pre".*BertForPreTraining.*norm_position = "post"'):
         fitting_family(BERTConfig(norm_position="pre"))
 
@@ -153,7 +157,7 @@ def test_our_default_network_has_no_class_and_the_error_says_what_to_train() -> 
 @pytest.mark.parametrize(
     ("choices", "name"),
     [
-        ({"qk_norm": True}, "qk_norm"),
+        ({"qk_norm": "head"}, "qk_norm"),
         ({"positions": "relative"}, "positions"),
         ({"biases": False}, "biases"),
         ({"head_bias": True}, "head_bias"),
@@ -164,12 +168,12 @@ def test_our_default_network_has_no_class_and_the_error_says_what_to_train() -> 
 )
 def test_every_choice_that_no_class_has_is_named(choices: dict[str, Any], name: str) -> None:
     with pytest.raises(RecipeError, match=rf"it has .*{name} = "):
-        fitting_family(GPTConfig.model_validate(SIZES | {"embedding_norm": False} | choices))
+        fitting_family(GPTConfig.model_validate(SIZES | BEFORE_LLAMA | choices))
 
 
 def test_what_only_training_looks_at_is_no_obstacle() -> None:
     trained = {"dropout": 0.1, "z_loss": 1e-4, "attend_within_documents": True, "init_std": 0.006}
-    config = GPTConfig.model_validate(SIZES | {"embedding_norm": False} | trained)
+    config = GPTConfig.model_validate(SIZES | BEFORE_LLAMA | trained)
     assert fitting_family(config) is NEOX
 
 
@@ -247,7 +251,9 @@ def test_what_does_not_fit_is_told_by_name(small_gpt2: Path) -> None:
     ):
         open_published(small_gpt2)
     resettled(small_gpt2, model_type="mamba")
-    with pytest.raises(InputError, match=r"model_type = mamba, and the networks here support gpt2, opt, llama"):
+    with pytest.raises(
+        InputError, match=r"model_type = mamba, and the networks here support gpt2, gpt_neox, llama, qwen3"
+    ):
         open_published(small_gpt2)
 
 
@@ -261,17 +267,6 @@ def test_a_head_that_only_pretends_to_be_tied_is_refused(small_gpt2: Path) -> No
         small_gpt2, **{"lm_head.weight": load_file(small_gpt2 / "model.safetensors")["transformer.wte.weight"].clone()}
     )
     read_published(open_published(small_gpt2))
-
-
-def test_grouped_queries_and_scaled_positions_are_refused(tmp_path: Path) -> None:
-    ours = shaken(GPT(GPTConfig.model_validate(SIZES | LLAMA)))
-    export_network(tmp_path, ours.config, ours.state_dict(), {})
-    resettled(tmp_path, num_key_value_heads=1)
-    with pytest.raises(InputError, match="num_key_value_heads = 1, and the networks here support 2"):
-        open_published(tmp_path)
-    resettled(tmp_path, num_key_value_heads=2, rope_scaling={"rope_type": "llama3", "factor": 8.0})
-    with pytest.raises(InputError, match="rope_scaling = llama3"):
-        open_published(tmp_path)
 
 
 def test_pickles_and_torn_files_are_refused_with_the_cure(small_gpt2: Path) -> None:

@@ -28,7 +28,8 @@ numbers = st.floats(-100, 100, width=32)
 SIZES: dict[str, Any] = {"vocab_size": 60, "context": 18, "layers": 2, "heads": 2, "width": 16}
 CONFIGS: dict[str, NetworkConfig] = {
     "gpt": GPTConfig(**SIZES),
-    "gpt with normed queries, in parallel": GPTConfig(**SIZES, qk_norm=True, parallel_residual=True),
+    "gpt with grouped queries": GPTConfig(**SIZES, kv_heads=1),
+    "gpt with normed queries, in parallel": GPTConfig(**SIZES, qk_norm="head", parallel_residual=True),
     "gpt with distances": GPTConfig(**SIZES, positions="relative"),
     "gpt of a prefix": GPTConfig(**SIZES, attention="prefix"),
     "gpt within documents": GPTConfig(**SIZES, attend_within_documents=True),
@@ -147,9 +148,18 @@ def test_each_network_reports_its_attention_scores(name: str, monkeypatch: pytes
 
 
 def scores_of(
-    query: torch.Tensor, key: torch.Tensor, *, attn_mask: Any, is_causal: bool, scale: float | None, dropout_p: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    *,
+    attn_mask: Any,
+    is_causal: bool,
+    scale: float | None,
+    dropout_p: float,
+    enable_gqa: bool,
 ) -> list[float]:
     """Extremes of the scores of the sampled queries, a number at a time."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     del dropout_p
     found = []
     _, _, queries, size = query.shape

@@ -76,7 +76,8 @@ def test_t5_starts_with_the_deviations_of_its_program_and_learns_everywhere(choi
         assert float(nats.detach()) == pytest.approx(math.log(40) + 0.5, abs=0.4)
     nats.backward()
     assert [name for name, p in network.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
-    query, key, _ = network.decoder_blocks[1].attention_in.weight.detach().chunk(3)
+    block = network.decoder_blocks[1]
+    query, key = block.attention_query.weight.detach(), block.attention_key.weight.detach()
     assert float(key.std()) == pytest.approx(64**-0.5, rel=0.1)
     assert float(query.std() / key.std()) == pytest.approx((network.config.head_size or 32) ** -0.5, rel=0.1)
 

@@ -8,9 +8,10 @@ import torch
 from model.config.network import GPTConfig
 from model.data.row_format import NO_LOSS
 from model.inference.scoring import text_nats
-from model.nn.block import KeyValueCache, apply_rotary, rotary_table
+from model.nn.block import KeyValueCache
 from model.nn.factory import flops_per_token, parameter_count
 from model.nn.gpt import GPT, activation_range_names
+from model.nn.rotary import apply_rotary, rotary_table
 from model.objectives.causal import loss_targets, next_token_nats
 
 CONFIG = GPTConfig(vocab_size=40, context=16, layers=2, heads=2, width=16)
@@ -74,14 +75,28 @@ def test_weights_are_a_function_of_the_seed() -> None:
 def test_residual_branches_start_smaller_by_the_root_of_their_number() -> None:
     config = GPTConfig(vocab_size=8, context=8, layers=8, heads=2, width=128)
     block = GPT(config).initialise(1).blocks[0]
+    assert float(block.mlp_in.weight.detach().std()) == pytest.approx(128**-0.5, rel=0.02)
+    assert float(block.mlp_out.weight.detach().std()) == pytest.approx(128**-0.5 / 4, rel=0.02)
+    block = GPT(config.model_copy(update={"init_std": 0.02})).initialise(1).blocks[0]
     assert float(block.mlp_in.weight.detach().std()) == pytest.approx(0.02, rel=0.02)
     assert float(block.mlp_out.weight.detach().std()) == pytest.approx(0.02 / 4, rel=0.02)
 
 
+@pytest.mark.parametrize("width", [64, 128, 256, 512])
+def test_initial_matrices_are_those_of_the_maximal_update_parametrisation(width: int) -> None:
+    def deviation(**choices: int) -> float:
+        config = GPTConfig(vocab_size=8, context=8, layers=1, heads=2, width=width, **choices)
+        return float(GPT(config).initialise(1).blocks[0].mlp_in.weight.detach().std())
+
+    assert deviation() == pytest.approx(width**-0.5, rel=0.03)
+    assert deviation() == pytest.approx(deviation(mup_base_width=128), rel=1e-5)
+
+
 def test_parameters_are_counted_as_on_paper() -> None:
     width, vocabulary = 16, 40
-    block = 12 * width**2 + 9 * width + 2 * 2 * width
-    expected = vocabulary * width + 2 * width + 2 * block + 2 * width
+    # Four projections of attention, three of an MLP of hidden size 48; norms of the stream twice, of queries, of keys.
+    block = 4 * width**2 + 3 * 48 * width + 2 * width + 2 * 8
+    expected = vocabulary * width + 2 * block + width
     assert parameter_count(CONFIG) == expected
     assert flops_per_token(CONFIG) == 6 * expected + 12 * 2 * 16 * 16
 

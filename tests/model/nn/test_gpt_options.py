@@ -22,8 +22,10 @@ from model.nn.gpt import GPT, prefix_mask
 from model.objectives.causal import next_token_nats
 from model.train.trainer import train
 
+BEFORE_LLAMA: dict[str, Any] = {"norm": "layernorm", "activation": "gelu", "qk_norm": "none", "biases": True}
 SIZES: dict[str, Any] = {"vocab_size": 40, "context": 16, "layers": 2, "heads": 2, "width": 16, "init_std": 0.3}
-T_FIXUP: dict[str, Any] = {"init": "t_fixup", "norm": "none", "embedding_norm": False}
+SIZES |= BEFORE_LLAMA
+T_FIXUP: dict[str, Any] = {"init": "t_fixup", "norm": "none", "qk_norm": "none"}
 TOKENS = torch.randint(0, 40, (3, 16), generator=torch.Generator().manual_seed(2))
 
 CHOICES = st.fixed_dictionaries(
@@ -31,9 +33,12 @@ CHOICES = st.fixed_dictionaries(
         "positions": st.sampled_from(["rotary", "learned", "relative"]),
         "activation": st.sampled_from(["relu", "gelu", "gelu_tanh", "geglu", "geglu_tanh", "swiglu"]),
         "norm": st.sampled_from(["layernorm", "rmsnorm"]),
-        "norm_position": st.sampled_from(["pre", "post"]),
+        "norm_position": st.sampled_from(["pre", "post", "branch"]),
         "embedding_norm": st.booleans(),
-        "qk_norm": st.booleans(),
+        "qk_norm": st.sampled_from(["none", "head", "all"]),
+        "kv_heads": st.sampled_from([None, 1]),
+        "head_size": st.sampled_from([None, 6]),
+        "window": st.sampled_from([None, 12]),
         "biases": st.booleans(),
         "tied_head": st.booleans(),
     }
@@ -93,13 +98,13 @@ def test_post_norm_leaves_a_normalised_stream() -> None:
     torch.testing.assert_close(stream.var(-1, correction=0), torch.ones(3, 16), rtol=1e-3, atol=0)
 
 
-def test_a_gated_mlp_has_about_as_many_weights_and_multiplies_its_halves() -> None:
+def test_a_gated_mlp_has_about_as_many_weights_and_multiplies_by_its_gate() -> None:
     plain, gated = (GPTConfig.model_validate(SIZES | {"width": 96, "activation": a}) for a in ("gelu", "swiglu"))
     assert (plain.hidden, gated.hidden) == (384, 256)
     assert parameter_count(gated) == pytest.approx(parameter_count(plain), rel=0.01)
     block = gpt(activation="swiglu", biases=False).blocks[0]
     x = torch.randn(1, 1, 16, generator=torch.Generator().manual_seed(1))
-    gate, value = (block.mlp_in.weight @ x[0, 0]).chunk(2)
+    gate, value = block.mlp_gate.weight @ x[0, 0], block.mlp_in.weight @ x[0, 0]
     torch.testing.assert_close(block._mlp(x)[0, 0], block.mlp_out.weight @ (F.silu(gate) * value))
 
 
@@ -113,12 +118,13 @@ def test_a_head_of_its_own_costs_a_table_and_no_arithmetic() -> None:
 
 
 def test_qk_norm_bounds_the_scores_whatever_the_weights() -> None:
-    network = gpt(qk_norm=True)
+    network = gpt(qk_norm="head")
     before = network(TOKENS)
     with torch.no_grad():
         for block in network.blocks:
-            block.attention_in.weight[:32] *= 100
-            block.attention_in.bias[:32] *= 100
+            for projection in (block.attention_query, block.attention_key):
+                projection.weight *= 100
+                projection.bias *= 100
     torch.testing.assert_close(network(TOKENS), before, rtol=1e-3, atol=1e-3)
 
 
@@ -190,7 +196,9 @@ def test_t_fixup_starts_from_the_deviations_of_its_paper() -> None:
     config = GPTConfig.model_validate(SIZES | T_FIXUP | {"vocab_size": 2000, "width": 64, "layers": 4})
     network = GPT(config).initialise(1)
     xavier = math.sqrt(2 / (64 + 64))
-    query, key, value = network.blocks[1].attention_in.weight.detach().chunk(3)
+    block = network.blocks[1]
+    projections = (block.attention_query, block.attention_key, block.attention_value)
+    query, key, value = (projection.weight.detach() for projection in projections)
     branch = 0.67 * 4**-0.25
     assert float(network.embedding.weight.detach().std()) == pytest.approx(64**-0.5 * 36**-0.25, rel=0.02)
     assert float(query.std()) == pytest.approx(xavier / math.sqrt(2), rel=0.05)
@@ -205,9 +213,9 @@ def test_t_fixup_starts_from_the_deviations_of_its_paper() -> None:
     [
         (
             {"init": "t_fixup"},
-            'norm = "layernorm" and embedding_norm = true. Set norm = "none", embedding_norm = false and',
+            'norm = "layernorm". Set norm = "none" and',
         ),
-        (T_FIXUP | {"qk_norm": True}, "has qk_norm = true. Set qk_norm = false and, since"),
+        (T_FIXUP | {"qk_norm": "head"}, 'has qk_norm = "head". Set qk_norm = "none" and, since'),
         ({"norm": "none"}, 'set init = "t_fixup"'),
         ({"width": 18, "heads": 4, "positions": "learned"}, "Choose width 16"),
         ({"width": 18, "heads": 2}, "rotary positions rotate pairs"),

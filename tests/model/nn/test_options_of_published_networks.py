@@ -10,11 +10,13 @@ from pydantic import ValidationError
 from torch.nn import functional as F
 
 from model.config.network import GPTConfig
-from model.nn.block import AttentionContext, KeyValueCache, apply_rotary, rotary_table
+from model.nn.block import AttentionContext, KeyValueCache
 from model.nn.factory import flops_per_token, parameter_count
 from model.nn.gpt import GPT
+from model.nn.rotary import apply_rotary, rotary_table
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "context": 16, "layers": 2, "heads": 2, "width": 16, "init_std": 0.3}
+SIZES |= {"norm": "layernorm", "activation": "gelu", "qk_norm": "none", "biases": True, "embedding_norm": True}
 TOKENS = torch.randint(0, 40, (3, 16), generator=torch.Generator().manual_seed(2))
 YALM: dict[str, Any] = {"embedding_width": 8, "embedding_projection": "padding", "first_input_norm": False}
 CHOICES = st.fixed_dictionaries(
@@ -85,7 +87,7 @@ def test_parallel_branches_read_the_same_stream() -> None:
     stream = torch.randn(1, 1, 16, generator=torch.Generator().manual_seed(1))
     read = block.attention_norm(stream)
     # One token attends to itself alone, so what attention mixes is its value.
-    value = (block.attention_in.weight @ read[0, 0] + block.attention_in.bias)[32:]
+    value = block.attention_value.weight @ read[0, 0] + block.attention_value.bias
     attended = block.attention_out.weight @ value + block.attention_out.bias
     expected = stream[0, 0] + attended + block._mlp(block.mlp_norm(stream))[0, 0]
     torch.testing.assert_close(block(stream, AttentionContext(causal=True))[0][0, 0], expected, rtol=1e-4, atol=1e-5)

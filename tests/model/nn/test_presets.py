@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from flows.planning.machine_speed import preset_config, preset_costs
 from model.config.network import GPTConfig, T5Config, read_network_config
 from model.config.presets import PRESETS, expand_preset
 from model.errors import RecipeError
-from model.huggingface.base import WeightSource, linear
+from model.huggingface.base import WeightSource, export_weights, fused, linear
 from model.huggingface.neox import NEOX
 from model.huggingface.registry import fitting_family, settings_of
 from model.nn.factory import make_network, parameter_count
@@ -30,6 +31,16 @@ PARAMETERS = {
     "opt-30b": 29_974_540_288,
     "opt-66b": 65_719_701_504,
     "gpt-neox-20b": 20_554_567_680,
+    "llama-2-7b": 6_738_415_616,
+    "tinyllama-1.1b": 1_100_048_384,
+    "smollm2-135m": 134_515_008,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3.2-1b": 1_235_814_400,
+    "mistral-7b-0.3": 7_248_023_552,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-8b": 8_190_735_360,
+    "olmo2-1b": 1_484_916_736,
     "bert-base": 110_106_428,
     "bert-large": 336_226_108,
     "t5-small": 60_506_624,
@@ -50,6 +61,13 @@ FAMILIES = {
     "gpt2": "GPT2LMHeadModel",
     "opt": "OPTForCausalLM",
     "gpt-neox": "GPTNeoXForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "tinyllama": "LlamaForCausalLM",
+    "smollm2": "LlamaForCausalLM",
+    "mistral": "LlamaForCausalLM",  # without a window it computes what a Llama does
+    "qwen2.5": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
     "bert": "BertForPreTraining",
     "t5": "T5ForConditionalGeneration",
     "flan-t5": "T5ForConditionalGeneration",
@@ -57,7 +75,11 @@ FAMILIES = {
 
 
 def shapes(network: Any) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    return shapes_of(network.state_dict())
+
+
+def shapes_of(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -106,11 +128,7 @@ def test_a_preset_s_weights_have_the_names_and_shapes_of_transformers_class(name
     # The class names this one otherwise than its published file.
     if family is NEOX:
         theirs["embed_out.weight"] = theirs.pop("lm_head.weight")
-    mapped = {
-        published: shape
-        for weight, source in family.weight_map(config).items()
-        for published, shape in zip(source.names, source.published_shapes(ours[weight]), strict=True)
-    }
+    mapped = shapes_of(export_weights(ours, family.weight_map(config)))
     assert family.weight_map(config).keys() == ours.keys()
     assert mapped.items() <= theirs.items()
     assert theirs.keys() - mapped.keys() <= {*family.aliases(config)}
@@ -128,23 +146,23 @@ def yalm_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
     """
     output = f"layer_{FIRST_BLOCK + config.layers + 1:02}"
     weight_map = {
-        "embedding.weight": WeightSource(("layer_00.word_embeddings.weight",)),
+        "embedding.weight": WeightSource("layer_00.word_embeddings.weight"),
         **linear("embedding_norm", "layer_01.input_layernorm", biases=True),
         **linear("final_norm", f"{output}.input_layer_norm", biases=True),
         **linear("head_projection", f"{output}.dense", biases=True),
         **linear("head_norm", f"{output}.output_layer_norm", biases=True),
-        "head_bias": WeightSource((f"{output}.output_bias",)),
+        "head_bias": WeightSource(f"{output}.output_bias"),
     }
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"layer_{FIRST_BLOCK + layer:02}"
-        gate_and_value = [f"{theirs}.mlp.dense_ffn_{part}" for part in ("hidden", "gate")]
-        fused = f"{theirs}.attention.query_key_value"
+        projections = [f"{ours}.attention_{part}" for part in ("query", "key", "value")]
         if layer:
             weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.input_layernorm", biases=True)
-        weight_map |= linear(f"{ours}.attention_in", fused, biases=True, fused_heads=config.heads)
+        weight_map |= fused(projections, f"{theirs}.attention.query_key_value", biases=True, heads=config.heads)
         weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attention.dense", biases=True)
         weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", biases=True)
-        weight_map |= linear(f"{ours}.mlp_in", *gate_and_value, biases=True)
+        weight_map |= linear(f"{ours}.mlp_gate", f"{theirs}.mlp.dense_ffn_hidden", biases=True)
+        weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.mlp.dense_ffn_gate", biases=True)
         weight_map |= linear(f"{ours}.mlp_out", f"{theirs}.mlp.dense_ffn_output", biases=True)
     return weight_map
 
@@ -155,11 +173,7 @@ def test_yalm_s_weights_have_the_names_and_shapes_of_its_program() -> None:
         ours = make_network(config).state_dict()
     weight_map = yalm_weight_map(config)
     assert weight_map.keys() == ours.keys()
-    mapped = {
-        published: shape
-        for weight, source in weight_map.items()
-        for published, shape in zip(source.names, source.published_shapes(ours[weight]), strict=True)
-    }
+    mapped = shapes_of(export_weights(ours, weight_map))
     # What its program makes of 80 layers, width 10240, an embedding of 2048 and 128,000 pieces.
     assert mapped["layer_00.word_embeddings.weight"] == (128_000, 2048)
     assert mapped["layer_01.input_layernorm.weight"] == (2048,)

@@ -1,6 +1,7 @@
 """Ablated parts: the network computes as without them, and is restored bit for bit."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,12 @@ from model.nn.pruning import Part, ablated, parts_of, removed_parameters
 TOKENS = torch.arange(20).reshape(2, 10) % 16
 
 
+SIZES: dict[str, Any] = {"vocab_size": 16, "context": 10, "layers": 3, "heads": 2, "width": 8}
+SIZES |= {"norm": "layernorm", "activation": "gelu", "qk_norm": "none", "biases": True}
+
+
 def made(**choices: object) -> GPT:
-    config = GPTConfig.model_validate({"vocab_size": 16, "context": 10, "layers": 3, "heads": 2, "width": 8} | choices)
+    config = GPTConfig.model_validate(SIZES | choices)
     network = GPT(config).initialise(3).eval()
     with torch.no_grad():
         for weight in network.parameters():
@@ -24,7 +29,7 @@ def made(**choices: object) -> GPT:
     return network
 
 
-@pytest.fixture(params=[{}, {"norm_position": "post"}, {"parallel_residual": True}, {"qk_norm": True}])
+@pytest.fixture(params=[{}, {"norm_position": "post"}, {"parallel_residual": True}, {"qk_norm": "head"}])
 def network(request: pytest.FixtureRequest) -> Iterator[GPT]:
     with torch.inference_mode(False):
         yield made(**request.param)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+import tokenizers
 
 from model.errors import InputError
 from tasks.tokenizer.base import Tokenizer
@@ -70,9 +71,8 @@ def test_a_model_cut_between_two_pieces_is_refused(tmp_path: Path):
         opened(tmp_path / "base.model", model[: sum(lengths[:300])])
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_a_repetition_of_sentencepieces_file_names_that_file(tmp_path: Path, kind: str):
-    model = sentencepiece_model(model_type=kind, vocab_size=300)
+def test_a_unigram_model_in_json_names_sentencepieces_file(tmp_path: Path):
+    model = sentencepiece_model(model_type="unigram", vocab_size=300)
     with pytest.raises(InputError, match=r"a SentencePiece vocabulary .* Take its tokenizer\.model or spiece\.model"):
         opened(tmp_path / "tokenizer.json", fast_tokenizer(model))
     (tmp_path / "spiece.model").write_bytes(model)
@@ -111,16 +111,26 @@ def test_what_is_no_vocabulary_is_named(context, make_documents, tmp_path: Path,
         build_vocab(context, make_documents([[("en", "text")]]), VocabConfig(base=path))
 
 
-def test_a_normaliser_of_a_byte_level_base_is_told_with_the_cure(tmp_path: Path):
-    """OLMo's and GPT-NeoX's files compose characters (NFC)."""
+def test_composition_of_a_byte_level_base_is_left_to_cleaning_and_kept_in_its_file(tmp_path: Path):
+    """Qwen's and GPT-NeoX's files compose characters (NFC)."""
     parsed, path = json.loads(byte_level()), tmp_path / "base.json"
     parsed["normalizer"] = {"type": "NFC"}
-    told = rf'^vocab\.base: {re.escape(str(path))}: the normaliser NFC .* or set vocab\.normaliser = "none"\.$'
-    with pytest.raises(InputError, match=told):
+    composed = opened(path, json.dumps(parsed).encode())
+    assert composed.decode(composed.encode("e\u0301")) == "e\u0301"
+    assert json.loads(composed.model)["normalizer"] == {"type": "NFC"}
+    theirs = tokenizers.Tokenizer.from_buffer(composed.model)
+    assert theirs.encode("e\u0301").ids == theirs.encode("\u00e9").ids == composed.encode("\u00e9")
+
+
+def test_a_normaliser_of_a_byte_level_base_that_loses_text_is_named_with_the_cure(tmp_path: Path):
+    parsed, path = json.loads(byte_level()), tmp_path / "base.json"
+    parsed["normalizer"] = {"type": "Lowercase"}
+    problem = rf'^vocab\.base: {re.escape(str(path))}: the normaliser Lowercase .* or set vocab\.normaliser = "none"\.$'
+    with pytest.raises(InputError, match=problem):
         opened(path, json.dumps(parsed).encode())
     bare = tokenizer_of(prepare_base(VocabConfig(base=path, normaliser="none")))
-    assert bare.decode(bare.encode("e\u0301")) == "e\u0301"
-    # Taking the normaliser away does not mend what the splitter loses.
+    assert bare.decode(bare.encode("E")) == "E"
+    # Without the normaliser, the splitter still loses text.
     parsed["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     with pytest.raises(InputError, match=r"Use a base that keeps text unchanged\.$"):
         opened(path, json.dumps(parsed).encode())

@@ -11,14 +11,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.tokenizer.base import Tokenizer
-from tasks.tokenizer.model_file import NORMAL, read_model, write_model
+from tasks.tokenizer.model_file import NORMAL, USER_DEFINED, read_model, write_model
 from tasks.tokenizer.open import open_tokenizer
 from tasks.tokenizer.sentencepiece import BLANK, SentencePieceTokenizer
 from tasks.vocab.bpe import extend_bpe
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.output import FAST_FILE, fast_tokenizer
 from tasks.vocab.scripts import CHINESE
-from tasks.vocab.special_tokens import USER_DEFINED
 from tasks.vocab.stage import build_vocab
 from tasks.vocab.train import train_sentencepiece
 

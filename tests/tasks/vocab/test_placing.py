@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import InputError
-from tasks.tokenizer.model_file import BYTE, NORMAL, read_model
+from tasks.tokenizer.model_file import BYTE, CONTROL, NORMAL, read_model
 from tasks.tokenizer.open import open_tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.base import prepare_base
@@ -22,7 +22,6 @@ from tasks.vocab.candidates import CandidateVocabulary, train_candidates
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.extend import check_extension
 from tasks.vocab.scripts import CHINESE, RUSSIAN, Script
-from tasks.vocab.special_tokens import CONTROL
 from tasks.vocab.stage import build_vocab
 from tasks.vocab.unigram import MARGIN, SPREAD, best_alternative, extend_unigram
 

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from model.errors import InputError
 from tasks.tokenizer.base import Tokenizer
-from tasks.tokenizer.model_file import read_model
+from tasks.tokenizer.model_file import USER_DEFINED, read_model
 from tasks.tokenizer.open import open_tokenizer, tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.base import prepare_base
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.special_tokens import USER_DEFINED, break_special_names, check_special
+from tasks.vocab.special_tokens import break_special_names, check_special
 from tasks.vocab.stage import build_vocab
 from tasks.vocab.train import train_byte_level, train_sentencepiece
 

@@ -1,0 +1,242 @@
+"""Decoders of LLaMA's shape: Llama, Mistral, Qwen 2 and 3, OLMo 2, and all of their classes (TinyLlama, SmolLM2).
+
+RMSNorm, gated MLP and rotary positions are common to them (Touvron et al. 2023). They differ in heads of keys and
+values, biases, norms of queries and keys, the place of norms, and windows.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from model.config.network import GPTConfig, NormPosition, QKNorm
+from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear
+from model.huggingface.settings import Settings
+
+_ACTIVATIONS = {"silu": "swiglu", "gelu": "geglu", "gelu_new": "geglu_tanh", "gelu_pytorch_tanh": "geglu_tanh"}
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What is particular to one class, and its defaults for settings that a file may lack."""
+
+    model_type: str
+    class_name: str
+    sizes: Mapping[str, int]
+    """Defaults: vocab_size, hidden_size, intermediate_size, max_position_embeddings, and where the class has one that
+    is not derived, num_key_value_heads or head_dim."""
+    norm_eps: float = 1e-6
+    qk_norm: QKNorm = "none"
+    norm_position: NormPosition = "pre"
+    qkv_biases: bool | None = None
+    """Whether queries, keys and values have biases and nothing else has; None where `attention_bias` decides."""
+    has_mlp_bias: bool = False
+    """Whether the class has `mlp_bias`."""
+    window: str = ""
+    """`all`: `sliding_window` holds for every block (Mistral); `later`: from `max_window_layers` on, where
+    `use_sliding_window` is set (Qwen)."""
+
+
+_LLAMA = _Shape(
+    "llama",
+    "LlamaForCausalLM",
+    {"vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 11_008, "max_position_embeddings": 2048},
+    has_mlp_bias=True,
+)
+_MISTRAL = _Shape(
+    "mistral",
+    "MistralForCausalLM",
+    {"vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 14_336, "max_position_embeddings": 131_072,
+     "num_key_value_heads": 8},
+    qkv_biases=False,
+    window="all",
+)  # fmt: skip
+_QWEN2 = _Shape(
+    "qwen2",
+    "Qwen2ForCausalLM",
+    {"vocab_size": 151_936, "hidden_size": 4096, "intermediate_size": 22_016, "max_position_embeddings": 32_768,
+     "num_key_value_heads": 32},
+    qkv_biases=True,
+    window="later",
+)  # fmt: skip
+_QWEN3 = _Shape(
+    "qwen3",
+    "Qwen3ForCausalLM",
+    {"vocab_size": 151_936, "hidden_size": 4096, "intermediate_size": 22_016, "max_position_embeddings": 32_768,
+     "num_key_value_heads": 32, "head_dim": 128},
+    qk_norm="head",
+    window="later",
+)  # fmt: skip
+_OLMO2 = _Shape(
+    "olmo2",
+    "Olmo2ForCausalLM",
+    {"vocab_size": 50_304, "hidden_size": 4096, "intermediate_size": 11_008, "max_position_embeddings": 2048},
+    norm_eps=1e-5,
+    qk_norm="all",
+    norm_position="branch",
+)
+
+
+def _weight_map(shape: _Shape, config: GPTConfig) -> dict[str, WeightSource]:
+    """Return the source of each weight of ours."""
+    weight_map = {
+        "embedding.weight": WeightSource("model.embed_tokens.weight"),
+        "final_norm.weight": WeightSource("model.norm.weight"),
+    }
+    if not config.tied_head:
+        weight_map["head.weight"] = WeightSource("lm_head.weight")
+    qkv_biases = config.biases if config.qkv_biases is None else config.qkv_biases
+    norms = ("input_layernorm", "post_attention_layernorm")
+    if shape.norm_position == "branch":
+        norms = ("post_attention_layernorm", "post_feedforward_layernorm")
+    for layer in range(config.layers):
+        ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
+        weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.{norms[0]}", biases=False)
+        for part in ("query", "key", "value"):
+            weight_map |= linear(f"{ours}.attention_{part}", f"{theirs}.self_attn.{part[0]}_proj", biases=qkv_biases)
+        if config.qk_norm != "none":
+            for part in ("query", "key"):
+                weight_map |= linear(f"{ours}.{part}_norm", f"{theirs}.self_attn.{part[0]}_norm", biases=False)
+        weight_map |= linear(f"{ours}.attention_out", f"{theirs}.self_attn.o_proj", biases=config.biases)
+        weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.{norms[1]}", biases=False)
+        for part, name in (("gate", "gate"), ("in", "up"), ("out", "down")):
+            weight_map |= linear(f"{ours}.mlp_{part}", f"{theirs}.mlp.{name}_proj", biases=config.biases)
+    return weight_map
+
+
+def _aliases(config: GPTConfig) -> Mapping[str, str]:
+    return {"lm_head.weight": "model.embed_tokens.weight"} if config.tied_head else NO_ALIASES
+
+
+def _read(shape: _Shape, settings: Settings) -> GPTConfig:
+    heads = settings.get("num_attention_heads", 32)
+    width = settings.get("hidden_size", shape.sizes["hidden_size"])
+    biases, qkv_biases = _read_biases(shape, settings)
+    base, scaling = settings.rope()
+    context = settings.get("max_position_embeddings", shape.sizes["max_position_embeddings"])
+    if scaling is not None and scaling.original_context is not None:
+        # Some files say how long the texts were before scaling.
+        context = max(context, int(scaling.factor * scaling.original_context))
+    return settings.build(
+        GPTConfig,
+        vocab_size=settings.get("vocab_size", shape.sizes["vocab_size"]),
+        context=context,
+        layers=settings.get("num_hidden_layers", 32),
+        heads=heads,
+        kv_heads=settings.get("num_key_value_heads", shape.sizes.get("num_key_value_heads", heads)),
+        head_size=settings.get("head_dim", shape.sizes.get("head_dim", width // heads)),
+        width=width,
+        ffn_width=settings.get("intermediate_size", shape.sizes["intermediate_size"]),
+        activation=settings.lookup("hidden_act", _ACTIVATIONS, "silu"),
+        norm="rmsnorm",
+        norm_position=shape.norm_position,
+        norm_eps=settings.get("rms_norm_eps", shape.norm_eps),
+        qk_norm=shape.qk_norm,
+        biases=biases,
+        qkv_biases=None if qkv_biases == biases else qkv_biases,
+        tied_head=settings.get("tie_word_embeddings", False),
+        rotary_base=base,
+        rotary_scaling=scaling,
+        **_read_window(shape, settings),
+    )
+
+
+def _read_biases(shape: _Shape, settings: Settings) -> tuple[bool, bool]:
+    """Return whether matrices have biases, and whether queries, keys and values have."""
+    if shape.qkv_biases is not None:
+        return False, shape.qkv_biases
+    attention = bool(settings.get("attention_bias", False))
+    mlp = bool(settings.get("mlp_bias", False)) if shape.has_mlp_bias else False
+    if mlp != attention:
+        raise settings.unsupported("attention_bias", attention, f"the value of mlp_bias, which is {mlp}")
+    return mlp, attention
+
+
+def _read_window(shape: _Shape, settings: Settings) -> dict[str, Any]:
+    """Return `window` and the first block that has it."""
+    window = settings.get("sliding_window", None)
+    begin = settings.get("max_window_layers", 28) if shape.window == "later" else 0
+    kinds = settings.get("layer_types", None)
+    if kinds is not None and "sliding_attention" in kinds:
+        begin = kinds.index("sliding_attention")
+        if "full_attention" in kinds[begin:]:
+            raise settings.unsupported("layer_types", kinds, "windows from one block on to the last")
+    elif kinds is not None or shape.window == "":
+        window = None
+    if shape.window == "later" and not settings.get("use_sliding_window", False):
+        window = None
+    if window is None or begin >= settings.get("num_hidden_layers", 32):
+        return {}
+    return {"window": window, "window_from_layer": begin}
+
+
+def _write(shape: _Shape, config: GPTConfig) -> dict[str, Any]:
+    theirs = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
+    settings: dict[str, Any] = {
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.context,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads or config.heads,
+        "hidden_size": config.width,
+        "intermediate_size": config.hidden,
+        "hidden_act": theirs.get(config.activation, "silu"),
+        "rms_norm_eps": config.norm_eps,
+        "tie_word_embeddings": config.tied_head,
+        "attention_dropout": config.dropout,
+        "initializer_range": config.table_std,
+        **_write_rope(config),
+    }
+    if shape.model_type != "olmo2" or config.size_of_head * config.heads != config.width:
+        settings["head_dim"] = config.size_of_head
+    if shape.qkv_biases is None:
+        settings["attention_bias"] = config.biases and shape.has_mlp_bias
+    if shape.has_mlp_bias:
+        settings["mlp_bias"] = config.biases
+    if shape.window:
+        settings["sliding_window"] = config.window
+    if shape.window == "later":
+        settings["use_sliding_window"] = config.window is not None
+        settings["max_window_layers"] = config.layers if config.window is None else config.window_from_layer
+    if config.rotary_scaling is not None and config.rotary_scaling.kind == "dynamic":
+        settings["max_position_embeddings"] = config.rotary_scaling.original_context
+    return settings
+
+
+def _write_rope(config: GPTConfig) -> dict[str, Any]:
+    """Return base and scaling under the names of today's `transformers`, and under those of version 4."""
+    scaling = config.rotary_scaling
+    if scaling is None:
+        default = {"rope_type": "default", "rope_theta": config.rotary_base}
+        return {"rope_theta": config.rotary_base, "rope_parameters": default}
+    parameters: dict[str, Any] = {"rope_type": scaling.kind, "factor": scaling.factor}
+    if scaling.kind in ("llama3", "yarn"):
+        parameters["original_max_position_embeddings"] = scaling.original_context
+    if scaling.kind == "llama3":
+        parameters["low_freq_factor"] = scaling.low_frequency_factor
+        parameters["high_freq_factor"] = scaling.high_frequency_factor
+    if scaling.kind == "yarn":
+        parameters |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
+        if scaling.attention_factor is not None:
+            parameters["attention_factor"] = scaling.attention_factor
+    return {
+        "rope_theta": config.rotary_base,
+        "rope_scaling": parameters,
+        "rope_parameters": {**parameters, "rope_theta": config.rotary_base},
+    }
+
+
+def _family(shape: _Shape) -> Family:
+    return Family(
+        shape.model_type,
+        shape.class_name,
+        functools.partial(_read, shape),
+        functools.partial(_write, shape),
+        functools.partial(_weight_map, shape),
+        _aliases,
+        body="model.",
+        no_weights=r"\.rotary_emb\.inv_freq$",
+    )
+
+
+LLAMA, MISTRAL, QWEN2, QWEN3, OLMO2 = (_family(shape) for shape in (_LLAMA, _MISTRAL, _QWEN2, _QWEN3, _OLMO2))
