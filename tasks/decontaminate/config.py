@@ -16,7 +16,7 @@ class BenchmarkFields(StrictConfig):
     id: str | tuple[str, ...] = "id"
     """Key of the item's name, unique within the benchmark, or several keys that name it together; empty where records
     are named by their number."""
-    context: tuple[str, ...] = ("passage", "question", "prompt")
+    context: tuple[str, ...] = ("context", "passage", "question", "prompt")
     """Keys whose texts, where present, make up the context, joined by line breaks in this order."""
     choices: str | tuple[str, ...] = "choices"
     """Key of the list of choices, or the keys of one choice each; absent or null where the answer is free text."""
@@ -84,9 +84,6 @@ class DecontaminateConfig(StrictConfig):
     short_words: int = Field(default=7, ge=1, le=64)
     """Words from which on a text shorter than an n-gram is matched as a whole. Of 19,000 short texts of 26 benchmarks,
     none of 7 words or more occurred by chance in 117 MB of prose, documentation and chat."""
-    short_chars: int = Field(default=25, ge=1, le=1000)
-    """Characters from which on a text of fewer than `short_words` words is matched as a whole; two of those texts
-    occurred by chance."""
     common_documents: int = Field(default=10, ge=1)
     """An n-gram in more documents than this, and in more than `common_share` of them, is common: not evidence by
     itself."""
@@ -94,8 +91,8 @@ class DecontaminateConfig(StrictConfig):
     """Share of the run's documents (0 to 1) above which an n-gram is common."""
     template_items: int = Field(default=20, ge=1)
     """An n-gram in more items of a benchmark than this is its template, not one item's text."""
-    contained_share: float = Field(default=0.8, gt=0.0, le=1.0)
-    """Share of a text's n-grams in one document from which on common and template n-grams are evidence too."""
+    similar_share: float = Field(default=0.75, gt=0.5, le=1.0)
+    """Share of a text's words, in order and apart from numbers, from which on a text with other changes is the same."""
     planted_per_form: int = Field(default=50, ge=0, le=10_000)
     """Items injected into the run's own documents in each of six forms, to measure recall and precision of the search;
     injected text never reaches the output."""
