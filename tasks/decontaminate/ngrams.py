@@ -36,9 +36,10 @@ _LONG_CHARACTERS, _SHORT_CHARACTERS = 9, 6
 _DENSE_WORDS, _LONG_WORDS = 20, 40
 """In parts of more words every second place has a seed, or every third; any 13 words contain several of them."""
 
-SMALL_PART = 16
+SMALL_PART = 12
 _ITEMS_AT_ONCE = 20_000
-_BITMAP_BITS_PER_SEED = 8
+_BITMAP_BITS_PER_SEED = 12
+_BLOCK, _SIX_BITS = 6, np.uint64(63)
 _SEEDS_PER_BUCKET = 2
 _TINY = np.uint64(0x9FB21C651E98DF25)
 _LOW_BITS = np.uint64(3)
@@ -62,8 +63,11 @@ class ItemIndex:
     """Whether the part is a choice or an answer; else it is of the context, or all that the item has."""
     part_own: npt.NDArray[np.bool_]
     """Whether a seed of the part leads to it; others are templates, or too short for any."""
+    part_item: npt.NDArray[np.int32]
     item_first: I64
     """Items + 1 places in the list of parts."""
+    block_part: npt.NDArray[np.int32]
+    """The part of the first of every 64 words."""
     seeds: U64
     """Hashes of the seeds, ascending, one for each place that has it."""
     places: npt.NDArray[np.int32]
@@ -72,7 +76,7 @@ class ItemIndex:
     directory: npt.NDArray[np.int32]
     """Where in `seeds` each value of a hash's first bits begins, and the end."""
     bitmaps: U64
-    """One of long seeds, one of short ones, with a bit for each seed."""
+    """One of long seeds, one of short ones, with two bits of a word for each seed."""
     bitmap_first: I64
     """Where each begins, and the end."""
 
@@ -88,7 +92,9 @@ class ItemIndex:
             self.part_characters,
             self.part_choice,
             self.part_own,
+            self.part_item,
             self.item_first,
+            self.block_part,
             self.seeds,
             self.places,
             self.directory,
@@ -145,7 +151,9 @@ def build_index(items: Iterable[Item], config: DecontaminateConfig) -> ItemIndex
         np.concatenate(characters),
         part_choice,
         part_own,
+        np.repeat(np.arange(item_first.size - 1, dtype=np.int32), np.diff(item_first)),
         item_first,
+        (np.searchsorted(part_first, np.arange(0, all_words.size + 1, 1 << _BLOCK), side="right") - 1).astype(np.int32),
         seeds,
         places,
         np.append(directory, seeds.size).astype(np.int32),
@@ -395,7 +403,22 @@ def _bitmap(seeds: U64) -> U64:
 
 @kernel
 def _fill_bitmap(seeds, bitmap):
-    mask = np.uint64(bitmap.size * 64 - 1)
+    mask = np.uint64(bitmap.size - 1)
     for seed in seeds:
-        bit = (seed >> np.uint64(8)) & mask
-        bitmap[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+        bitmap[(seed >> np.uint64(8)) & mask] |= seed_bits(seed)
+
+
+@kernel
+def seed_bits(seed):
+    """Return the two bits that a seed sets in its word of the bitmap."""
+    low = np.uint64(1) << ((seed >> np.uint64(34)) & _SIX_BITS)
+    return low | np.uint64(1) << ((seed >> np.uint64(40)) & _SIX_BITS)
+
+
+@kernel
+def part_at(place, part_first, block_part):
+    """Return the part that has the word at `place`."""
+    part = np.int64(block_part[place >> _BLOCK])
+    while part_first[part + 1] <= place:
+        part += 1
+    return part

@@ -24,7 +24,9 @@ from tasks.decontaminate.ngrams import (
     long_seed,
     narrow,
     odd_letters,
+    part_at,
     same_word,
+    seed_bits,
     seed_value,
     short_seed,
     spaced_long_seed,
@@ -33,9 +35,9 @@ from tasks.decontaminate.ngrams import (
 )
 from tasks.decontaminate.normalize import CHARACTER, GOLDEN, NUMBER, fold_table, hash_words, max_words
 
-RUN, WHOLE, SIMILAR, HALF, SHORT, TOGETHER = range(1, 7)
-"""How an item is shared: a run of `ngram` words; a whole part; one with changed words; half of the context's words; a
-whole part of the context of few but long words; several parts near each other that are short by themselves."""
+WHOLE, RUN, SIMILAR, HALF, SHORT, TOGETHER = range(1, 7)
+"""How an item is shared, best first: a whole part; a run of `ngram` words; a part with changed words; half of the words
+of a context; a context of few but long words; several parts near each other that are short by themselves."""
 
 NEAR_WORDS = 60
 """Words of a document between two shared stretches of an item from which on they are matches by themselves."""
@@ -52,6 +54,7 @@ SHORT_CHARACTERS, SHORT_WORDS, SHORT_UNSPACED = 25, 3, 7
 """Characters and words from which on a context of fewer words than `short_words` is evidence by itself if rare: the
 questions of XCOPA and PARus have four to six words."""
 
+_EQUAL_WORDS, _AROUND = 7, 16
 _TYPO_BITS, _TYPO_BYTES = 2, 4
 _SHORT_PART, _KEPT_WORDS, _KEPT_SHARE = 12, 6, 0.6
 _FIRST_HITS, _FIRST_FOUND, _MOST_STRETCHES = 1 << 14, 1 << 14, 256
@@ -143,7 +146,8 @@ def _scan_rows(
 
     `seen` gets each seed of a row once. Stops before a row that does not fit.
     """
-    _, _, part_first, _, _, _, item_first, seeds, places, directory, bitmaps, bit_first = index
+    item_words, _, part_first, _, _, _, part_item, item_first, block_part = index[:9]
+    seeds, places, directory, bitmaps, bit_first = index[9:]
     shift = np.uint64(64)
     size = directory.size - 1
     while size > 1:
@@ -183,8 +187,7 @@ def _scan_rows(
         posts[:posted].sort()
         begin = 0
         while begin < posted:
-            part = np.searchsorted(part_first, posts[begin] >> 33, side="right") - 1
-            item = np.searchsorted(item_first, part, side="right") - 1
+            item = np.int64(part_item[part_at(posts[begin] >> 33, part_first, block_part)])
             bound = part_first[item_first[item + 1]] << 33
             end, small = begin, np.int64(0)
             while end < posted and posts[end] < bound:
@@ -202,7 +205,9 @@ def _scan_rows(
                 while last < end and (posts[last] >> 32) - (posts[last - 1] >> 32) <= NEAR_WORDS:
                     small |= posts[last] & 1
                     last += 1
-                if last - first > 1 or small:
+                if (last - first > 1 or small) and _promising(
+                    words, count, item_words, posts[first:last], part_first, block_part
+                ):
                     match += 1
                     more = _align(
                         row, item, match, data, offsets[row], words, count, starts, ends, index, limits, similar_share,
@@ -238,27 +243,45 @@ def _probe(words, pairs, count, tiny, unspaced, bits, probed):
 
     Without a branch for each word, so that the memory of several is read at a time.
     """
-    mask = np.uint64(bits.size * 64 - 1)
+    mask = np.uint64(bits.size - 1)
     found = 0
     if bits.size == 0:
         return 0
     if unspaced:
         for word in range(count - 2):
             seed = short_seed(words, pairs, word, count) if tiny else long_seed(words, pairs, word, count)
-            bit = (seed >> np.uint64(8)) & mask
+            wanted = seed_bits(seed)
             probed[found] = word
-            found += np.int64((bits[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1))
+            found += bits[(seed >> np.uint64(8)) & mask] & wanted == wanted
     elif tiny:
         for word in range(count - SHORT_SPAN + 1):
-            bit = (spaced_short_seed(words, pairs, word) >> np.uint64(8)) & mask
+            seed = spaced_short_seed(words, pairs, word)
+            wanted = seed_bits(seed)
             probed[found] = word
-            found += np.int64((bits[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1))
+            found += bits[(seed >> np.uint64(8)) & mask] & wanted == wanted
     else:
         for word in range(count - LONG_SPAN + 1):
-            bit = (spaced_long_seed(pairs, word) >> np.uint64(8)) & mask
+            seed = spaced_long_seed(pairs, word)
+            wanted = seed_bits(seed)
             probed[found] = word
-            found += np.int64((bits[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1))
+            found += bits[(seed >> np.uint64(8)) & mask] & wanted == wanted
     return found
+
+
+@kernel
+def _promising(words, count, item_words, posts, part_first, block_part):
+    """Return whether one of the seeds has more equal words around it than chance phrases have: seven, or half a part."""
+    for post in posts:
+        word, place = post >> 32, (post & _LOW_HALF) >> 1
+        part = part_at(place, part_first, block_part)
+        low, high = part_first[part], part_first[part + 1]
+        enough = min(_EQUAL_WORDS, (high - low + 1) // 2)
+        equal = 0
+        for at in range(max(low, place - word, place - _AROUND), min(high, place + count - word, place + _AROUND)):
+            equal += same_word(words[word + at - place], item_words[at])
+        if equal >= enough:
+            return True
+    return False
 
 
 @kernel
@@ -283,10 +306,11 @@ def _align(
     Returns how many; -1 where they do not fit. stamps[i] = 2 * match + 1 marks the item's word i as shared,
     2 * match as a number that is another number.
     """
-    item_words, letters, part_first, _, _, _, item_first, _, _, _, _, _ = index
+    item_words, letters, part_first, _, _, _, _, item_first, block_part, _, _, _, _, _ = index
     document = (data, origin_byte, words, starts, ends)
     origin = part_first[item_first[item]]
-    found = 0
+    found = total = 0
+    large = False
     # Columns as in `_COLUMNS`, with words of the document in place of bytes until the end.
     for post in posts:
         word, place = post >> 32, (post & _LOW_HALF) >> 1
@@ -297,7 +321,7 @@ def _align(
             )  # a seed within a stretch
         if known:
             continue
-        part = np.searchsorted(part_first, place, side="right") - 1
+        part = part_at(place, part_first, block_part)
         low, high = part_first[part], part_first[part + 1]
         last_word, last, run_after, longest = _extend(document, count, word, item_words, letters, high, place, 1)
         first_word, first, run_before, longest_before = _extend(
@@ -313,7 +337,9 @@ def _align(
         table[found, 7], table[found, 8] = first_word + 1, last_word
         table[found, 9], table[found, 10] = run, units
         found += 1
-    if found == 0:
+        total += units
+        large |= length >= _KEPT_SHARE * unit * (high - low)
+    if not large and total < HALF_WORDS * WORD_UNITS:
         return 0
     form, found = _form_of(document, count, item, index, limits, similar_share, origin, match, stamps, table, found)
     if form == 0:
@@ -348,7 +374,7 @@ def _extend(document, count, word, item_words, letters, bound, place, step):
         else:
             first_run = run if first_run < 0 else first_run
             run = 0
-        if _alike(document, word, item_words, letters, place):
+        if same_word(words[word], item_words[place]) or _alike(document, word, item_words, letters, place):
             equal += 1
             word += step
             place += step
@@ -414,7 +440,7 @@ def _mark(document, item_words, letters, word, last_word, place, last, origin, m
     words = document[2]
     units = 0
     while word < last_word and place < last:
-        if _alike(document, word, item_words, letters, place):
+        if same_word(words[word], item_words[place]) or _alike(document, word, item_words, letters, place):
             equal = words[word] == item_words[place]
             if stamps[place - origin] < 2 * match:
                 stamps[place - origin] = 2 * match + equal
@@ -433,16 +459,20 @@ def _mark(document, item_words, letters, word, last_word, place, last, origin, m
 @kernel
 def _form_of(document, count, item, index, limits, similar_share, origin, match, stamps, table, found):
     """Return (how the stretches share the item, or 0; stretches, with those of short parts that are near)."""
-    item_words, letters, part_first, part_characters, part_choice, part_own, item_first, _, _, _, _, _ = index
+    item_words, letters, part_first, part_characters, part_choice, part_own, _, item_first, _, _, _, _, _, _ = index
     words = document[2]
     run_units, unspaced_units, enough = limits
     contexts = 0
+    near = False
     for part in range(item_first[item], item_first[item + 1]):
         contexts += not part_choice[part]
+    for at in range(found):
+        size = part_first[table[at, 4] + 1] - part_first[table[at, 4]]
+        near |= 4 * (table[at, 6] - table[at, 5]) >= 3 * size
     low_word, high_word = table[0, 7], table[0, 8]
     for at in range(found):
         low_word, high_word = min(low_word, table[at, 7]), max(high_word, table[at, 8])
-    form = short = 0
+    form = 0
     seen_parts = seen_contexts = seen_units = 0
     for part in range(item_first[item], item_first[item + 1]):
         first, last = part_first[part], part_first[part + 1]
@@ -450,7 +480,7 @@ def _form_of(document, count, item, index, limits, similar_share, origin, match,
         whole, held, exact, units, characters = _part_counts(item_words, first, last, origin, match, stamps)
         unspaced = 2 * characters > last - first
         share = UNSPACED_SHARE if unspaced else WHOLE_SHARE if whole < run_units else similar_share
-        if held < share * whole and last - first <= _SHORT_PART and found < _MOST_STRETCHES:
+        if near and held < share * whole and last - first <= _SHORT_PART and found < _MOST_STRETCHES:
             at = _find_near(words, count, item_words, first, last, low_word, high_word)
             if at >= 0:
                 table[found, 4], table[found, 5], table[found, 6] = part, first, last
@@ -469,25 +499,28 @@ def _form_of(document, count, item, index, limits, similar_share, origin, match,
             seen_parts += 1
             seen_contexts += not choice
             seen_units += units
-        if form == RUN or not part_own[part]:
+        if not part_own[part]:
             continue
+        here = 0
+        if held >= share * whole and units >= (CHOICE_WORDS * WORD_UNITS if choice else enough):
+            here = WHOLE if held >= WHOLE_SHARE * whole else SIMILAR
         if (run * CHARACTER_UNITS >= unspaced_units) if unspaced else (run * WORD_UNITS >= run_units):
-            form = RUN
-        elif held >= share * whole and units >= (CHOICE_WORDS * WORD_UNITS if choice else enough):
-            form = WHOLE if held >= WHOLE_SHARE * whole else SIMILAR
-        elif form == 0 and not choice and exact == whole and (unspaced or whole >= SHORT_WORDS * WORD_UNITS):
-            if part_characters[part] >= (SHORT_UNSPACED if unspaced else SHORT_CHARACTERS):
-                short = SHORT
-        elif form == 0 and not choice:
+            here = RUN if here != WHOLE else WHOLE
+        if here == 0 and not choice:
             if unspaced:
                 half = contexts == 1 and held >= UNSPACED_HALF * whole
                 half &= units >= UNSPACED_HALF_CHARS * CHARACTER_UNITS
             else:
                 half = held >= HALF_SHARE * whole and units >= HALF_WORDS * WORD_UNITS
-            form = HALF if half else 0
-    if form == 0:
+            if half:
+                here = HALF
+            elif exact == whole and (unspaced or whole >= SHORT_WORDS * WORD_UNITS):
+                here = SHORT if part_characters[part] >= (SHORT_UNSPACED if unspaced else SHORT_CHARACTERS) else 0
+        if here and (form == 0 or here < form):
+            form = here
+    if form == 0 or form == SHORT:
         together = seen_parts > 1 and seen_units >= enough and (seen_contexts > 0 or contexts == 0)
-        form = TOGETHER if together else short
+        form = TOGETHER if together else form
     return form, found
 
 

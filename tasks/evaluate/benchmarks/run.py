@@ -183,7 +183,10 @@ class TaskResponses:
                 f" encoded apart"
             )
         if unmatchable := Counter(map(self.state, self.answered))["unmatchable"]:
-            notes.append(f"{unmatchable} unmatchable items count in `all` only")
+            notes.append(
+                f"{unmatchable} unmatchable items count in `all` only; a leak of the other {1 - unmatchable / count:.1%}"
+                f" can be seen, unless it is rephrased or translated"
+            )
         return notes
 
 
