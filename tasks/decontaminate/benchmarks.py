@@ -165,8 +165,8 @@ def check_first_items(benchmark: Benchmark) -> None:
 
 def items_table(items: list[Item]) -> pa.Table:
     """Return the items in the ITEMS schema."""
-    rows = [{name: getattr(item, name) for name in ITEMS.names} for item in items]
-    return pa.Table.from_pylist(rows, schema=ITEMS)
+    columns = {name: [getattr(item, name) for item in items] for name in ITEMS.names}
+    return pa.table(columns, schema=ITEMS)
 
 
 def _fields_of(benchmark: Benchmark) -> BenchmarkFields:

@@ -361,7 +361,7 @@ def renumbered(text: str, generator: np.random.Generator) -> str:
     def other(match: re.Match[str]) -> str:
         return str(int(match[0]) + int(generator.integers(1, 9 * 10 ** (len(match[0]) - 1) + 1)))[-len(match[0]) :]
 
-    return re.sub(r"(?<![^\W\d])[0-9]{1,9}(?![^\W\d])", other, text)
+    return re.sub(r"(?<!\w)[0-9]{1,9}(?!\w)", other, text)
 
 
 def near_miss(text: str, host: str, generator: np.random.Generator) -> str | None:
@@ -372,6 +372,6 @@ def near_miss(text: str, host: str, generator: np.random.Generator) -> str | Non
         return None
     position, pieces = 0, []
     for word in words[1::2]:
-        pieces += [text[position : word.start()], others[int(generator.integers(len(others)))]]
+        pieces += [text[position : word.start()], f" {others[int(generator.integers(len(others)))]} "]
         position = word.end()
     return "".join([*pieces, text[position:]])

@@ -270,7 +270,7 @@ def _probe(words, pairs, count, tiny, unspaced, bits, probed):
 
 @kernel
 def _promising(words, count, item_words, posts, part_first, block_part):
-    """Return whether one of the seeds has more equal words around it than chance phrases have: seven, or half a part."""
+    """Return whether a seed has more equal words around it than chance phrases have: seven, or half a part."""
     for post in posts:
         word, place = post >> 32, (post & _LOW_HALF) >> 1
         part = part_at(place, part_first, block_part)

@@ -184,8 +184,8 @@ class TaskResponses:
             )
         if unmatchable := Counter(map(self.state, self.answered))["unmatchable"]:
             notes.append(
-                f"{unmatchable} unmatchable items count in `all` only; a leak of the other {1 - unmatchable / count:.1%}"
-                f" can be seen, unless it is rephrased or translated"
+                f"{unmatchable} unmatchable items count in `all` only; leaks of the other"
+                f" {1 - unmatchable / count:.1%} can be seen, unless rephrased or translated"
             )
         return notes
 

@@ -167,7 +167,9 @@ def test_short_items_match_as_a_whole_at_word_borders(
 ) -> None:
     whole = "What is the largest lake in southern Finland?"
     documents = make_documents([[("web", f"{prose(1)} what IS the -- largest\nlake in southern finland {prose(2)}")]])
-    result = build_decontaminate(context, documents, config_for(quiz(tmp_path, whole, whole.replace("Finland", "Finlanders"))))
+    result = build_decontaminate(
+        context, documents, config_for(quiz(tmp_path, whole, whole.replace("Finland", "Finlanders")))
+    )
     (leak,) = leaks_of(result)["q0"]
     assert (leak["form"], leak["matched"], leak["total"]) == ("verbatim", 8, 8)
     assert states(result)["q1"] == "clean"
