@@ -91,7 +91,7 @@ class DecontaminateConfig(StrictConfig):
     """Share of the run's documents (0 to 1) above which an n-gram is common."""
     template_items: int = Field(default=20, ge=1)
     """An n-gram in more items of a benchmark than this is its template, not one item's text."""
-    similar_share: float = Field(default=0.75, gt=0.5, le=1.0)
+    similar_share: float = Field(default=0.8, gt=0.5, le=1.0)
     """Share of a text's words, in order and apart from numbers, from which on a text with other changes is the same."""
     planted_per_form: int = Field(default=50, ge=0, le=10_000)
     """Items injected into the run's own documents in each of six forms, to measure recall and precision of the search;

@@ -47,6 +47,9 @@ HALF_SHARE, HALF_WORDS = 0.42, 9
 CHOICE_WORDS = 10
 """Words from which on a choice is evidence without its question."""
 
+LONGER_WORDS = 3
+"""Words more than an n-gram's from which on a stretch of a long text is evidence though some words are changed."""
+
 UNSPACED_SHARE, UNSPACED_HALF, UNSPACED_HALF_CHARS = 0.8, 0.5, 16
 """Shares of a part in a script without spaces: all but some of it, or half of the only context."""
 
@@ -506,6 +509,10 @@ def _form_of(document, count, item, index, limits, similar_share, origin, match,
             here = WHOLE if held >= WHOLE_SHARE * whole else SIMILAR
         if (run * CHARACTER_UNITS >= unspaced_units) if unspaced else (run * WORD_UNITS >= run_units):
             here = RUN if here != WHOLE else WHOLE
+        if here == 0 and not unspaced:
+            for at in range(found):
+                if table[at, 4] == part and table[at, 10] >= run_units + LONGER_WORDS * WORD_UNITS:
+                    here = SIMILAR
         if here == 0 and not choice:
             if unspaced:
                 half = contexts == 1 and held >= UNSPACED_HALF * whole
