@@ -77,25 +77,26 @@ class DecontaminateConfig(StrictConfig):
     benchmarks: tuple[Benchmark, ...] = ()
     """Benchmarks that the model will be evaluated on."""
     ngram: int = Field(default=13, ge=5, le=64)
-    """Words of an n-gram; one shared n-gram is a leak. In scripts without spaces a character is a word."""
+    """Words in a row that a document must share with an item to be a leak; shorter texts count as a whole."""
     unspaced_chars: int = Field(default=40, ge=1, le=1000)
-    """Characters in a row that a document must share with an item in a script without spaces to be a leak; half of the
-    item is enough too."""
+    """Characters in a row that a document must share with an item in a script without spaces to be a leak; half of its
+    only context is enough too."""
     short_words: int = Field(default=7, ge=1, le=64)
-    """Words from which on a text shorter than an n-gram is matched as a whole. Of 19,000 short texts of 26 benchmarks,
+    """Words from which on a text of an item's context is evidence as a whole. Of 19,000 short texts of 26 benchmarks,
     none of 7 words or more occurred by chance in 117 MB of prose, documentation and chat."""
     common_documents: int = Field(default=10, ge=1)
-    """An n-gram in more documents than this, and in more than `common_share` of them, is common: not evidence by
-    itself."""
+    """Words in more documents than this, and in more than `common_share` of them, are common: no evidence by themselves.
+    Below, they count less by the logarithm of the documents."""
     common_share: float = Field(default=0.001, ge=0.0, le=1.0)
-    """Share of the run's documents (0 to 1) above which an n-gram is common."""
+    """Share of the run's documents (0 to 1) above which words are common."""
     template_items: int = Field(default=20, ge=1)
-    """An n-gram in more items of a benchmark than this is its template, not one item's text."""
+    """Words in more items than this are their template, not one item's text; a passage of more than 40 words counts
+    once."""
     similar_share: float = Field(default=0.8, gt=0.5, le=1.0)
     """Share of a text's words, in order and apart from numbers, from which on a text with other changes is the same."""
     planted_per_form: int = Field(default=50, ge=0, le=10_000)
-    """Items injected into the run's own documents in each of six forms, to measure recall and precision of the search;
-    injected text never reaches the output."""
+    """Items injected into the run's own documents in each of twelve forms, to measure recall and precision of the
+    search; injected text never reaches the output."""
     mode: Literal["cut", "drop", "flag"] = "cut"
     """cut: leaks and a window around them are cut out; drop: the document is dropped; flag: it is kept and LEAKS names
     it."""
