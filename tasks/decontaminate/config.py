@@ -85,7 +85,7 @@ class DecontaminateConfig(StrictConfig):
     """Words from which on a text of an item's context is evidence as a whole. Of 19,000 short texts of 26 benchmarks,
     none of 7 words or more occurred by chance in 117 MB of prose, documentation and chat."""
     common_documents: int = Field(default=10, ge=1)
-    """Words in more documents than this, and in more than `common_share` of them, are common: no evidence by themselves.
+    """Words in more documents than this, and in more than `common_share` of them, are common: no evidence alone.
     Below, they count less by the logarithm of the documents."""
     common_share: float = Field(default=0.001, ge=0.0, le=1.0)
     """Share of the run's documents (0 to 1) above which words are common."""

@@ -93,8 +93,8 @@ def find_leaks(index: ItemIndex, stretches: Stretches, rarity: Rarity) -> dict[i
         form, item = int(stretches.form[begin]), int(stretches.item[begin])
         spans = zip(stretches.first[begin:end].tolist(), stretches.last[begin:end].tolist(), strict=True)
         seeds = np.unique(np.concatenate([index.seed_places(first, last) for first, last in spans]))
-        seeds = seeds[index.places[seeds] >= 0]
-        if not seeds.size or rarity.weights(seeds).sum() < NEEDED[form]:
+        own = seeds[index.places[seeds] >= 0]
+        if not own.size or rarity.weights(own).sum() < NEEDED[form] or (form == WHOLE and is_stem(index, seeds)):
             continue
         parts = np.unique(stretches.part[begin:end]) + index.item_first[item]
         region = Region(
@@ -109,6 +109,12 @@ def find_leaks(index: ItemIndex, stretches: Stretches, rarity: Rarity) -> dict[i
     for regions in leaks.values():
         regions.sort(key=lambda region: (region.start, region.end, region.item))
     return leaks
+
+
+def is_stem(index: ItemIndex, seeds: I64) -> bool:
+    """Return whether a text with these seeds is the stem of many items: with fewer than three of its own, and half."""
+    own = int((index.places[seeds] >= 0).sum())
+    return own < min(3, seeds.size / 2)
 
 
 def matchable_items(index: ItemIndex, config: DecontaminateConfig) -> npt.NDArray[np.bool_]:

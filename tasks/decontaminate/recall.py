@@ -25,7 +25,7 @@ from tasks.common.numeric import seed64, wilson_interval
 from tasks.common.text import is_unspaced
 from tasks.decontaminate.benchmarks import CONTEXT, Item
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.decontaminate.leaks import Rarity, find_leaks
+from tasks.decontaminate.leaks import Rarity, find_leaks, is_stem
 from tasks.decontaminate.ngrams import CHARACTER_UNITS, I64, WORD_UNITS, ItemIndex
 from tasks.decontaminate.normalize import GOLDEN
 from tasks.decontaminate.scan import HALF_WORDS, UNSPACED_HALF_CHARS, scan_texts, text_buffers
@@ -121,7 +121,8 @@ def _passages(item: Item, index: ItemIndex, number: int, config: DecontaminateCo
         for part, first, last in zip(item.searched, firsts.tolist(), lasts.tolist(), strict=True)
         if part.role == CONTEXT
         and _units(part.text) >= config.short_words * WORD_UNITS
-        and (index.places[index.seed_places(first, last)] >= 0).any()
+        and (seeds := index.seed_places(first, last)).size
+        and not is_stem(index, seeds)
     ]
 
 
