@@ -157,6 +157,7 @@ def _scan_rows(
         size >>= 1
         shift -= np.uint64(1)
     held = np.empty((_MOST_STRETCHES, len(_COLUMNS)), np.int64)
+    long_bits, short_bits = bitmaps[: bit_first[1]], bitmaps[bit_first[1] :]
     filled = hit = 0
     for row in range(first_row, offsets.size - 1):
         filled_before, hit_before, match_before = filled, hit, match
@@ -164,8 +165,7 @@ def _scan_rows(
         unspaced = _narrow_words(hashes, count, words, pairs)
         posted = 0
         for tiny in range(2):
-            bits = bitmaps[bit_first[tiny] : bit_first[tiny + 1]]
-            candidates = _probe(words, pairs, count, tiny, unspaced, bits, probed)
+            candidates = _probe(words, pairs, count, tiny, unspaced, short_bits if tiny else long_bits, probed)
             for number in range(candidates):
                 word = probed[number]
                 seed = short_seed(words, pairs, word, count) if tiny else long_seed(words, pairs, word, count)
@@ -186,6 +186,8 @@ def _scan_rows(
                         posts[posted] = (np.int64(places[at]) << 32) | word
                         posted += 1
                     at += 1
+        if hit == hit_before:
+            continue
         hit = _each_once(seen, hit_before, hit)
         posts[:posted].sort()
         begin = 0

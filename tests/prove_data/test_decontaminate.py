@@ -178,13 +178,17 @@ def test_stems_of_exams_are_no_leaks(tmp_path: Path, data: Path, measured: Measu
 def test_flags_of_real_corpora_are_read_one_by_one(tmp_path: Path, data: Path, measured: Measured) -> None:
     rows = [json.loads(line) for line in LABELS.read_text().splitlines()]
     verdicts = {(row["doc"], row["item"]): row["verdict"] for row in rows}
-    found: set[tuple[str, str]] = set()
-    for name in sorted({row["corpus"] for row in rows}):
-        documents = sampled(tmp_path / name, corpora(data, [name]))
-        result = decontaminated(tmp_path / name, documents, data, mode="flag", planted_per_form=0)
-        texts = records(data / name / "part-000.jsonl.gz")
-        leaked = leaked_items(documents, result)
-        found |= {(texts[number]["id"], item) for number, of in leaked.items() for item in of}
+    names = sorted({row["corpus"] for row in rows})
+    ids = {name: [record["id"] for record in records(path)] for name, path in corpora(data, names).items()}
+    documents = sampled(tmp_path, corpora(data, names))
+    table = documents.table("documents").select(["doc_id", "origin"])
+    named = {
+        row["doc_id"]: ids[Path(row["origin"]["path"]).parent.name][row["origin"]["record"]]
+        for row in table.to_pylist()
+    }
+    result = decontaminated(tmp_path, documents, data, mode="flag", planted_per_form=0)
+    leaked = (leak for leak in result.table("leaks").to_pylist() if leak["state"] == "leaked")
+    found = {(named[leak["doc_id"]], leak["item_id"]) for leak in leaked}
     read = found & verdicts.keys()
     right = sum(verdicts[pair] == "leak" for pair in read)
     low, high = wilson_interval(right, len(read))
