@@ -41,8 +41,8 @@ def words(texts: list[str], items: Path) -> Callable[[], object]:
 
     del items
     data, offsets = buffers_of(texts)
-    room, table = max_words(int(np.diff(offsets).max())), fold_table().arrays()
-    hashes, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    capacity, table = max_words(int(np.diff(offsets).max())), fold_table().arrays()
+    hashes, starts, ends = np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64)
 
     def hash_all() -> None:
         for begin, end in itertools.pairwise(offsets.tolist()):
@@ -59,8 +59,8 @@ def numpy(texts: list[str], items: Path) -> Callable[[], object]:
     from tasks.decontaminate.normalize import fold_table, hash_words, max_words
 
     data, offsets = buffers_of(texts)
-    room, table = max_words(int(np.diff(offsets).max())), fold_table().arrays()
-    hashes, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    capacity, table = max_words(int(np.diff(offsets).max())), fold_table().arrays()
+    hashes, starts, ends = np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64)
 
     def rolled(data: Any, begin: int, end: int) -> Any:
         held = hash_words(data, begin, end, table, hashes, starts, ends)
@@ -70,7 +70,7 @@ def numpy(texts: list[str], items: Path) -> Callable[[], object]:
         return rolling
 
     sought, bounds = buffers_of(item_texts(items))
-    if (longest := max_words(int(np.diff(bounds).max()))) > room:
+    if (longest := max_words(int(np.diff(bounds).max()))) > capacity:
         hashes, starts, ends = np.empty(longest, np.uint64), np.empty(longest, np.int64), np.empty(longest, np.int64)
     wanted = np.sort(np.concatenate([rolled(sought, *span) for span in itertools.pairwise(bounds.tolist())]))
 

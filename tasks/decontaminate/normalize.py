@@ -6,9 +6,9 @@ the original UTF-8 bytes, and the kernel and the plain Python version share one 
 not changed.
 
 A word is a run of letters, digits and marks; in scripts without spaces each character is a word. Zero-width and other
-format characters neither end a word nor count. Escapes count as what they stand for, at their own bytes: HTML entities
-(`&eacute;`, `&#233;`, `&amp;quot;`), JSON's `\\u00e9`, `\\n`, `\\t` and `\\r`, and LaTeX's `\\%` and `\\textbf{`, whose
-command is no word.
+format characters neither end a word nor count. Escapes count as the characters that they mean, at their own bytes: HTML
+entities (`&eacute;`, `&#233;`, `&amp;quot;`), JSON's `\\u00e9`, `\\n`, `\\t` and `\\r`, and LaTeX's `\\%` and
+`\\textbf{`, whose command is no word.
 
 Letters of other scripts that look like Latin ones hide a copied passage; folding both sides to the Latin letter makes
 the copies equal again. No two letters of one script fold to the same letter, so distinct words of a script stay
@@ -130,7 +130,7 @@ def fold_words(text: str) -> list[Word]:
 
 
 def _escape_at(text: str, position: int) -> tuple[int, int] | None:
-    """Return the character that an escape at `position` stands for, and the escape's length; None without one."""
+    """Return the character that an escape at `position` means, and the escape's length; None without one."""
     if text[position] == "&" and (entity := _ENTITY.match(text, position)):
         decimal, hexadecimal, name = entity.groups()
         codepoint = int(decimal) if decimal else int(hexadecimal, 16) if hexadecimal else ENTITIES.get(name, _SPACE)
@@ -301,7 +301,7 @@ def _digit(byte):
 
 @kernel
 def _escape(data, start, end):
-    """Return the character that the backslashes at `start` and what follows stand for, and the byte after it."""
+    """Return the character that the backslashes at `start` and what follows mean, and the byte after it."""
     at = start + 1
     while at < end and data[at] == _BACKSLASH:
         at += 1

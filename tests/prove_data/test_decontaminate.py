@@ -181,11 +181,8 @@ def test_flags_of_real_corpora_are_read_one_by_one(tmp_path: Path, data: Path, m
     names = sorted({row["corpus"] for row in rows})
     ids = {name: [record["id"] for record in records(path)] for name, path in corpora(data, names).items()}
     documents = sampled(tmp_path, corpora(data, names))
-    table = documents.table("documents").select(["doc_id", "origin"])
-    named = {
-        row["doc_id"]: ids[Path(row["origin"]["path"]).parent.name][row["origin"]["record"]]
-        for row in table.to_pylist()
-    }
+    table = documents.table("documents").select(["doc_id", "source", "origin"]).to_pylist()
+    named = {row["doc_id"]: ids[row["source"]][row["origin"]["record"]] for row in table}
     result = decontaminated(tmp_path, documents, data, mode="flag", planted_per_form=0)
     leaked = (leak for leak in result.table("leaks").to_pylist() if leak["state"] == "leaked")
     found = {(named[leak["doc_id"]], leak["item_id"]) for leak in leaked}
