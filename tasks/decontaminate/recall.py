@@ -257,8 +257,10 @@ def inject(text: str, host: str, form: str, generator: np.random.Generator) -> s
         return _replace_border(host, "\n", f"\n{rewrapped(text, generator)}\n", generator)
     if form == INLINE:
         return _replace_border(host, " ", f" {' '.join(text.split())} ", generator)
-    change = {FULL_WIDTH: _full_width}.get(form) or (escaped if form == ESCAPED else varied)
-    written = change(text) if change is _full_width else change(text, generator)
+    if form == FULL_WIDTH:
+        written = _full_width(text)
+    else:
+        written = escaped(text, generator) if form == ESCAPED else varied(text, generator)
     return _replace_border(host, "\n", f"\n{written}\n", generator)
 
 
