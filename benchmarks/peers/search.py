@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING, Any
 from measuring import fastest, read_texts, tell
 
 if TYPE_CHECKING:
-    from tasks.decontaminate.ngrams import Patterns
+    from tasks.decontaminate.ngrams import ItemIndex
 
 WIDTH = 13
 
 
 def bessemer(texts: list[str], items: Path) -> Callable[[], object]:
+    from tasks.decontaminate.config import DecontaminateConfig
     from tasks.decontaminate.scan import scan_texts
 
-    patterns = patterns_of(items)
+    index, config = index_of(items), DecontaminateConfig()
     data, offsets = buffers_of(texts)
-    scan_texts(data, offsets[:2], patterns)
-    return lambda: scan_texts(data, offsets, patterns)
+    scan_texts(data, offsets[:2], index, config)
+    return lambda: scan_texts(data, offsets, index, config)
 
 
 def words(texts: list[str], items: Path) -> Callable[[], object]:
@@ -40,12 +41,12 @@ def words(texts: list[str], items: Path) -> Callable[[], object]:
 
     del items
     data, offsets = buffers_of(texts)
-    room, table = max_words(int(np.diff(offsets).max())), fold_table()
-    hashes, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    capacity, table = max_words(int(np.diff(offsets).max())), fold_table().arrays()
+    hashes, starts, ends = np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64)
 
     def hash_all() -> None:
         for begin, end in itertools.pairwise(offsets.tolist()):
-            hash_words(data, begin, end, table.entries, table.pool, hashes, starts, ends)
+            hash_words(data, begin, end, table, hashes, starts, ends)
 
     hash_all()
     return hash_all
@@ -57,21 +58,26 @@ def numpy(texts: list[str], items: Path) -> Callable[[], object]:
     from tasks.decontaminate.ngrams import BASE
     from tasks.decontaminate.normalize import fold_table, hash_words, max_words
 
-    wanted = np.sort(patterns_of(items).hashes)
     data, offsets = buffers_of(texts)
-    room, table = max_words(int(np.diff(offsets).max())), fold_table()
-    hashes, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    capacity, table = max_words(int(np.diff(offsets).max())), fold_table().arrays()
+    hashes, starts, ends = np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64)
+
+    def rolled(data: Any, begin: int, end: int) -> Any:
+        held = hash_words(data, begin, end, table, hashes, starts, ends)
+        rolling = np.zeros(max(0, held - WIDTH + 1), np.uint64)
+        for shift in range(WIDTH):
+            rolling = rolling * BASE + hashes[shift : shift + rolling.size]
+        return rolling
+
+    sought, bounds = buffers_of(item_texts(items))
+    if (longest := max_words(int(np.diff(bounds).max()))) > capacity:
+        hashes, starts, ends = np.empty(longest, np.uint64), np.empty(longest, np.int64), np.empty(longest, np.int64)
+    wanted = np.sort(np.concatenate([rolled(sought, *span) for span in itertools.pairwise(bounds.tolist())]))
 
     def search() -> int:
         found = 0
         for begin, end in itertools.pairwise(offsets.tolist()):
-            held, _ = hash_words(data, begin, end, table.entries, table.pool, hashes, starts, ends)
-            count = held - WIDTH + 1
-            if count <= 0:
-                continue
-            rolling = np.zeros(count, np.uint64)
-            for shift in range(WIDTH):
-                rolling = rolling * BASE + hashes[shift : shift + count]
+            rolling = rolled(data, begin, end)
             place = np.searchsorted(wanted, rolling)
             found += int((wanted[np.minimum(place, wanted.size - 1)] == rolling).sum())
         return found
@@ -111,18 +117,18 @@ def buffers_of(texts: list[str]) -> Any:
     return text_buffers(pa.array(texts, pa.large_string()))
 
 
-def patterns_of(items: Path) -> "Patterns":
+def index_of(items: Path) -> "ItemIndex":
     from tasks.decontaminate.benchmarks import Item, read_items
     from tasks.decontaminate.config import Benchmark, DecontaminateConfig
-    from tasks.decontaminate.ngrams import build_patterns
+    from tasks.decontaminate.ngrams import build_index
 
     if items.is_dir():
         paths = sorted(items.glob("*.jsonl.gz"))
         found = read_items(tuple(Benchmark(name=path.name.partition(".")[0], path=path) for path in paths))
     else:
         made = enumerate(read_texts(items)[0])
-        found = [Item("made", str(number), None, "", (), "x", text) for number, text in made]
-    return build_patterns(found, DecontaminateConfig())
+        found = [Item("made", str(number), None, text, (), "x", text, (text,)) for number, text in made]
+    return build_index(found, DecontaminateConfig())
 
 
 def item_texts(items: Path) -> list[str]:

@@ -96,7 +96,7 @@ LEAKS = pa.schema(
         pa.field("end", pa.int64()),
         pa.field("matched", pa.int32(), nullable=False),
         pa.field("total", pa.int32(), nullable=False),
-        pa.field("remains", pa.bool_(), nullable=False),
+        pa.field("remains", pa.int32(), nullable=False),
     ]
 )
 

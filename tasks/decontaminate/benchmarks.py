@@ -73,7 +73,18 @@ ADAPTERS: dict[str, BenchmarkFields] = {
 }
 
 
-@dataclass(frozen=True)
+CONTEXT, CHOICE = "context", "choice"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A text of an item, and whether it is of the context or a choice (or a free answer)."""
+
+    text: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """One benchmark item; `answer` is the index of the right choice as text, or free text where there are none."""
 
@@ -92,9 +103,20 @@ class Item:
     """The text that ends every choice; empty where none does."""
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """Return all texts of the item to search for, `match_text` first, each once."""
-        return tuple(dict.fromkeys((self.match_text, *self.parts)))
+    def searched(self) -> tuple[Part, ...]:
+        """Return the parts to search for, each text once: context, choices, answers.
+
+        `match_text` is a part of the context where it is not made of these. An item of choices alone has them for
+        context.
+        """
+        words = self.match_text.split()
+        own = words not in ("\n".join(self.parts).split(), *(choice.split() for choice in self.choices))
+        context = (*self.parts, *((self.match_text,) if own else ()))
+        role = CHOICE if any(text.strip() for text in context) else CONTEXT
+        roles = dict.fromkeys(context, CONTEXT)
+        for text in (*self.choices, *self.answers):
+            roles.setdefault(text, role)
+        return tuple(Part(text, role) for text, role in roles.items())
 
 
 def read_items(
@@ -143,8 +165,8 @@ def check_first_items(benchmark: Benchmark) -> None:
 
 def items_table(items: list[Item]) -> pa.Table:
     """Return the items in the ITEMS schema."""
-    rows = [{name: getattr(item, name) for name in ITEMS.names} for item in items]
-    return pa.Table.from_pylist(rows, schema=ITEMS)
+    columns = {name: [getattr(item, name) for item in items] for name in ITEMS.names}
+    return pa.table(columns, schema=ITEMS)
 
 
 def _fields_of(benchmark: Benchmark) -> BenchmarkFields:

@@ -16,7 +16,7 @@ class BenchmarkFields(StrictConfig):
     id: Annotated[str | tuple[str, ...], EXPERT] = "id"
     """Key of the item's name, unique within the benchmark, or several keys that name it together; empty where records
     are named by their number."""
-    context: tuple[str, ...] = ("passage", "question", "prompt")
+    context: tuple[str, ...] = ("context", "passage", "question", "prompt")
     """Keys whose texts, where present, make up the context, joined by line breaks in this order."""
     choices: str | tuple[str, ...] = "choices"
     """Key of the list of choices, or the keys of one choice each; absent or null where the answer is free text."""
@@ -77,28 +77,26 @@ class DecontaminateConfig(StrictConfig):
     benchmarks: tuple[Benchmark, ...] = ()
     """Benchmarks that the model will be evaluated on."""
     ngram: Annotated[int, EXPERT] = Field(default=13, ge=5, le=64)
-    """Words of an n-gram; one shared n-gram is a leak. In scripts without spaces a character is a word."""
+    """Words in a row that a document must share with an item to be a leak; shorter texts count as a whole."""
     unspaced_chars: Annotated[int, EXPERT] = Field(default=40, ge=1, le=1000)
-    """Characters in a row that a document must share with an item in a script without spaces to be a leak; half of the
-    item is enough too."""
+    """Characters in a row that a document must share with an item in a script without spaces to be a leak; half of its
+    only context is enough too."""
     short_words: Annotated[int, EXPERT] = Field(default=7, ge=1, le=64)
-    """Words from which on a text shorter than an n-gram is matched as a whole. Of 19,000 short texts of 26 benchmarks,
+    """Words from which on a text of an item's context is evidence as a whole. Of 19,000 short texts of 26 benchmarks,
     none of 7 words or more occurred by chance in 117 MB of prose, documentation and chat."""
-    short_chars: Annotated[int, EXPERT] = Field(default=25, ge=1, le=1000)
-    """Characters from which on a text of fewer than `short_words` words is matched as a whole; two of those texts
-    occurred by chance."""
     common_documents: Annotated[int, EXPERT] = Field(default=10, ge=1)
-    """An n-gram in more documents than this, and in more than `common_share` of them, is common: not evidence by
-    itself."""
+    """Words in more documents than this, and in more than `common_share` of them, are common: no evidence alone.
+    Below, they count less by the logarithm of the documents."""
     common_share: Annotated[float, EXPERT] = Field(default=0.001, ge=0.0, le=1.0)
-    """Share of the run's documents (0 to 1) above which an n-gram is common."""
+    """Share of the run's documents (0 to 1) above which words are common."""
     template_items: Annotated[int, EXPERT] = Field(default=20, ge=1)
-    """An n-gram in more items of a benchmark than this is its template, not one item's text."""
-    contained_share: Annotated[float, EXPERT] = Field(default=0.8, gt=0.0, le=1.0)
-    """Share of a text's n-grams in one document from which on common and template n-grams are evidence too."""
+    """Words in more items than this are their template, not one item's text; a passage of more than 40 words counts
+    once."""
+    similar_share: Annotated[float, EXPERT] = Field(default=0.8, gt=0.5, le=1.0)
+    """Share of a text's words, in order and apart from numbers, from which on a text with other changes is the same."""
     planted_per_form: Annotated[int, EXPERT] = Field(default=50, ge=0, le=10_000)
-    """Items injected into the run's own documents in each of six forms, to measure recall and precision of the search;
-    injected text never reaches the output."""
+    """Items injected into the run's own documents in each of twelve forms, to measure recall and precision of the
+    search; injected text never reaches the output."""
     mode: Literal["cut", "drop", "flag"] = "cut"
     """cut: leaks and a window around them are cut out; drop: the document is dropped; flag: it is kept and LEAKS names
     it."""

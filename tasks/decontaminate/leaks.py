@@ -1,11 +1,10 @@
-"""From hits to leaks: what is evidence, which item leaked where, and the rows of LEAKS.
+"""From matches to leaks: how rare the shared words are, which item leaked where, and the rows of LEAKS.
 
-A shared n-gram is evidence unless it is common in the corpus (licence texts, boilerplate) or the template of its
-benchmark. Where a document contains nearly all of a text, common n-grams count as well: an item does not become clean
-by being copied often. Texts in scripts without spaces need 40 characters or half of the text, as 13 are a phrase.
+A match is evidence by its seeds. One in a single document of the run counts fully, one in more documents less, one in
+too many (licence texts, common phrases) or in too many items (stems of exams) not at all. A text that a document
+contains as a whole is a leak even so: an item does not become clean by being copied often.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +14,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.artifacts.schema import LEAKS
+from tasks.common.kernels import kernel
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.decontaminate.ngrams import I64, Patterns
-from tasks.decontaminate.scan import Hits
+from tasks.decontaminate.ngrams import I64, WORD_UNITS, ItemIndex, units_of
+from tasks.decontaminate.scan import CHOICE_WORDS, HALF, RUN, SHORT, SIMILAR, TOGETHER, WHOLE, Stretches
 
 LEAKED, CLEAN, UNMATCHABLE = "leaked", "clean", "unmatchable"
-VERBATIM, NGRAM, SHORT = "verbatim", "ngram", "short"
+FORMS = {RUN: "ngram", WHOLE: "verbatim", SIMILAR: "similar", HALF: "half", SHORT: "short", TOGETHER: "together"}
 COMMON, TEMPLATE = "common", "template"
+
+NEEDED = {RUN: 2.0, WHOLE: 0.0, SIMILAR: 3.0, HALF: 3.0, SHORT: 0.5, TOGETHER: 0.5}
+"""Rare seeds that a match of each form needs; one in a single document counts 1."""
 
 
 @dataclass(frozen=True)
@@ -33,196 +36,169 @@ class Region:
     start: int
     end: int
     matched: int
-    """Distinct patterns of the item's text within the range."""
+    """Words of the item within the range; two characters of scripts without spaces count as 1.3."""
     total: int
-    """Distinct patterns of that text."""
+    """Words of the item's parts that are within the range."""
     form: str
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Which patterns are not evidence by themselves."""
+class Rarity:
+    """In how many documents of the run each seed occurs."""
 
-    common: npt.NDArray[np.bool_]
-    """n-grams in too many documents of the run."""
-    template: npt.NDArray[np.bool_]
-    """Patterns in too many items of one benchmark."""
+    seeds: I64
+    """Where in `ItemIndex.seeds` the seeds are that occur, ascending."""
+    documents: I64
+    limit: float
+    """Seeds in more documents are common."""
 
-    @property
-    def weak(self) -> npt.NDArray[np.bool_]:
-        """Return the patterns of either kind."""
-        return self.common | self.template
+    def weights(self, seeds: I64) -> npt.NDArray[np.float64]:
+        """Return the evidence of seeds: 1 in one document, 0 in `limit` or more, in between by the logarithm."""
+        documents = self.counts(seeds)
+        weights = 1.0 - np.log(np.maximum(documents, 1)) / np.log(self.limit + 1.0)
+        return np.where(documents > 0, np.maximum(weights, 0.0), 0.0)
+
+    def counts(self, seeds: I64) -> I64:
+        """Return the documents that hold each of `seeds`."""
+        if not self.seeds.size:
+            return np.zeros(seeds.size, np.int64)
+        at = np.minimum(np.searchsorted(self.seeds, seeds), self.seeds.size - 1)
+        return np.where(self.seeds[at] == seeds, self.documents[at], 0)
+
+    def with_seen(self, seeds: I64) -> "Rarity":
+        """Return the table with `seeds` in one document where they were in none."""
+        new = np.setdiff1d(seeds, self.seeds)
+        together = np.concatenate([self.seeds, new])
+        order = np.argsort(together)
+        counts = np.concatenate([self.documents, np.ones(new.size, np.int64)])
+        return Rarity(together[order], counts[order], self.limit)
 
 
-def document_frequency(hits: Hits, patterns: Patterns) -> I64:
-    """Return the number of documents of `hits` that contain each pattern."""
-    pairs = np.unique(hits.row * max(1, len(patterns)) + hits.pattern)
-    return np.bincount(pairs % max(1, len(patterns)), minlength=len(patterns)).astype(np.int64)
+def measure_rarity(found: Sequence[tuple[I64, I64]], documents: int, config: DecontaminateConfig) -> Rarity:
+    """Return the table of a run of `documents`, from the (seeds, documents) of its parts."""
+    seeds, places = np.unique(np.concatenate([np.empty(0, np.int64), *(s for s, _ in found)]), return_inverse=True)
+    counts = np.concatenate([np.empty(0, np.int64), *(d for _, d in found)])
+    totals = np.bincount(places, counts, minlength=seeds.size).astype(np.int64)
+    return Rarity(seeds, totals, max(config.common_documents, config.common_share * documents))
 
 
-def weigh_evidence(
-    patterns: Patterns,
-    frequency: I64,
-    documents: int,
-    template: npt.NDArray[np.bool_],
-    config: DecontaminateConfig,
-) -> Evidence:
-    """Find the patterns that are common in the whole run; short texts, matched as a whole, are never common."""
-    common = frequency > max(config.common_documents, config.common_share * documents)
-    return Evidence(common & ~patterns.whole_texts(), template)
-
-
-def find_leaks(
-    patterns: Patterns, hits: Hits, evidence: Evidence, config: DecontaminateConfig
-) -> dict[int, list[Region]]:
-    """Return document (as counted by `hits.row`) -> its leaked regions by (start, end, item).
+def find_leaks(index: ItemIndex, stretches: Stretches, rarity: Rarity) -> dict[int, list[Region]]:
+    """Return document (as counted by `stretches.row`) -> its leaked regions by (start, end, item).
 
     Clean documents are absent.
     """
     leaks: dict[int, list[Region]] = {}
-    weak = evidence.weak
-    documents, firsts = np.unique(hits.row, return_index=True)
-    bounds = [*firsts.tolist(), len(hits)]
-    for number, document in enumerate(documents.tolist()):
-        of_document = slice(bounds[number], bounds[number + 1])
-        regions = _document_leaks(patterns, hits, of_document, weak, config)
-        if regions:
-            leaks[document] = regions
+    bounds = np.flatnonzero(np.append(True, np.diff(stretches.match) != 0)) if len(stretches) else np.empty(0, int)
+    for begin, end in zip(bounds.tolist(), [*bounds[1:].tolist(), len(stretches)], strict=False):
+        form, item = int(stretches.form[begin]), int(stretches.item[begin])
+        spans = zip(stretches.first[begin:end].tolist(), stretches.last[begin:end].tolist(), strict=True)
+        seeds = np.unique(np.concatenate([index.seed_places(first, last) for first, last in spans]))
+        own = seeds[index.places[seeds] >= 0]
+        if not own.size or rarity.weights(own).sum() < NEEDED[form] or (form == WHOLE and is_stem(index, seeds)):
+            continue
+        parts = np.unique(stretches.part[begin:end]) + index.item_first[item]
+        region = Region(
+            item=item,
+            start=int(stretches.start[begin:end].min()),
+            end=int(stretches.end[begin:end].max()),
+            matched=int(stretches.units[begin:end].sum()) // WORD_UNITS,
+            total=int((index.part_first[parts + 1] - index.part_first[parts]).sum()),
+            form=FORMS[form],
+        )
+        leaks.setdefault(int(stretches.row[begin]), []).append(region)
+    for regions in leaks.values():
+        regions.sort(key=lambda region: (region.start, region.end, region.item))
     return leaks
 
 
-def _document_leaks(
-    patterns: Patterns, hits: Hits, of_document: slice, weak: npt.NDArray[np.bool_], config: DecontaminateConfig
-) -> list[Region]:
-    found = hits.pattern[of_document]
-    distinct = np.unique(found)
-    begin = patterns.posting_start[distinct]
-    counts = patterns.posting_start[distinct + 1] - begin
-    postings = np.repeat(begin - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-    owners, held = patterns.posting_text[postings], np.repeat(distinct, counts)
-    texts, matched = np.unique(owners, return_counts=True)
-    contained = (matched >= config.contained_share * patterns.totals[texts]) & ~patterns.short[texts]
-    has_strong = np.isin(texts, owners[~weak[held]])
-    by_item: dict[int, list[Region]] = {}
-    for index in np.flatnonzero(contained | has_strong).tolist():
-        text = int(texts[index])
-        of_text = owners == text
-        match = _TextMatch(patterns, hits, text, held[of_text], patterns.posting_word[postings[of_text]], config)
-        occurrences = np.flatnonzero(np.isin(found, held[of_text])) + of_document.start
-        regions = match.regions(occurrences, weak, contained=bool(contained[index]))
-        by_item.setdefault(int(patterns.text_item[text]), []).extend(regions)
-    together = [region for regions in by_item.values() for region in _outermost(regions)]
-    return sorted(together, key=lambda region: (region.start, region.end, region.item))
+def is_stem(index: ItemIndex, seeds: I64) -> bool:
+    """Return whether a text with these seeds is the stem of many items: with fewer than three of its own, and half."""
+    own = int((index.places[seeds] >= 0).sum())
+    return own < min(3, seeds.size / 2)
 
 
-@dataclass(frozen=True)
-class _TextMatch:
-    """One text of an item in one document: the patterns that both contain, and their positions in the text."""
-
-    patterns: Patterns
-    hits: Hits
-    text: int
-    held: I64
-    words: npt.NDArray[np.int32]
-    config: DecontaminateConfig
-
-    def regions(self, occurrences: I64, weak: npt.NDArray[np.bool_], *, contained: bool) -> list[Region]:
-        """Return the runs of hits at `occurrences`; hits join where at most an n-gram of other words is between."""
-        patterns, hits = self.patterns, self.hits
-        whole = bool(patterns.short[self.text])
-        needed = 0
-        if patterns.unsegmented[self.text] and not whole:
-            # Half of an item is a leak, half of its question alone is not: that may be a name of 13 characters.
-            share = 0.5 if patterns.is_first_text(self.text) else self.config.contained_share
-            enough = self._covered(self.held) >= share * patterns.text_words[self.text]
-            needed = 0 if enough else self.config.unspaced_chars
-        ends = hits.word[occurrences] + patterns.lengths[hits.pattern[occurrences]]
-        gaps = np.arange(1, occurrences.size)
-        if not whole:
-            gaps = np.flatnonzero(hits.word[occurrences][1:] - ends[:-1] > self.config.ngram) + 1
-        total = int(patterns.totals[self.text])
-        found: list[Region] = []
-        for run in np.split(occurrences, gaps):
-            distinct = np.unique(hits.pattern[run])
-            if (weak[distinct].all() and not contained) or (needed and self._covered(distinct) < needed):
-                continue
-            matched = int(distinct.size)
-            found.append(
-                Region(
-                    item=int(patterns.text_item[self.text]),
-                    start=int(hits.start[run].min()),
-                    end=int(hits.end[run].max()),
-                    matched=matched,
-                    total=total,
-                    form=SHORT if whole else VERBATIM if matched == total else NGRAM,
-                )
-            )
-        return found
-
-    def _covered(self, distinct: I64) -> int:
-        """Return how many words of the text some of its patterns cover."""
-        starts = np.sort(self.words[np.searchsorted(self.held, distinct)])
-        return int(np.minimum(np.diff(starts), self.config.ngram).sum()) + self.config.ngram
+def matchable_items(index: ItemIndex, config: DecontaminateConfig) -> npt.NDArray[np.bool_]:
+    """Return which items can be found at all: with enough words in a part, or in several together, and a seed."""
+    found = np.zeros(len(index), np.bool_)
+    _mark_matchable(
+        index.words, index.part_first, index.part_choice, index.item_first, config.short_words * WORD_UNITS, found
+    )
+    led = index.places[index.places >= 0] >> 1
+    seeded = np.zeros(len(index), np.bool_)
+    seeded[np.searchsorted(index.part_first[index.item_first], led, side="right") - 1] = True
+    return found & seeded
 
 
-def _outermost(regions: list[Region]) -> list[Region]:
-    """Return an item's regions without those within another: a question within its passage and question."""
-    kept: list[Region] = []
-    for region in sorted(regions, key=lambda region: (region.start, -region.end, region.total)):
-        if not kept or region.end > kept[-1].end:
-            kept.append(region)
-    return kept
+@kernel
+def _mark_matchable(words, part_first, part_choice, item_first, enough, found):
+    for item in range(found.size):
+        together = parts = 0
+        for part in range(item_first[item], item_first[item + 1]):
+            units = 0
+            for place in range(part_first[part], part_first[part + 1]):
+                units += units_of(words[place])
+            found[item] |= units >= (CHOICE_WORDS * WORD_UNITS if part_choice[part] else enough)
+            together += units
+            parts += units > 0
+        found[item] |= parts > 1 and together >= enough
 
 
 def leaks_table(
     items: Sequence[Item],
-    patterns: Patterns,
+    matchable: npt.NDArray[np.bool_],
     leaks: Mapping[int, Sequence[Region]],
     doc_ids: npt.NDArray[np.uint8],
-    remains: bool,
+    remains: Mapping[tuple[bytes, int], int],
 ) -> pa.Table:
-    """Return LEAKS: a row per leaked region, and one for every clean or unmatchable item, in order of the items."""
-    totals = patterns.item_totals(len(items))
-    found: dict[int, list[tuple[int, Region]]] = {}
-    for document in sorted(leaks):
-        for region in leaks[document]:
-            found.setdefault(region.item, []).append((document, region))
-    rows: list[dict[str, Any]] = []
-    for number, item in enumerate(items):
-        total = int(totals[number])
-        named = {"benchmark": item.benchmark, "item_id": item.item_id}
-        for document, region in found.get(number, ()):
-            rows.append(
-                {
-                    **named,
-                    "total": region.total,
-                    "state": LEAKED,
-                    "form": region.form,
-                    "doc_id": doc_ids[document].tobytes(),
-                    "piece": 0,
-                    "start": region.start,
-                    "end": region.end,
-                    "matched": region.matched,
-                    "remains": remains,
-                }
-            )
-        if number not in found:
-            state = CLEAN if total else UNMATCHABLE
-            rows.append({**named, "total": total, "state": state, "form": "", "matched": 0, "remains": False})
-    return pa.Table.from_pylist(rows, schema=LEAKS)
+    """Return LEAKS: a row per leaked region, and one for every clean or unmatchable item, in order of the items.
+
+    `remains` counts by (document id, item) the item's n-grams that the documents put out still hold.
+    """
+    rows = [(region.item, document, region) for document in sorted(leaks) for region in leaks[document]]
+    rows.sort(key=lambda row: row[0])
+    leaked = np.zeros(len(items), np.bool_)
+    leaked[[item for item, _, _ in rows]] = True
+    others = np.flatnonzero(~leaked)
+    order = np.argsort(np.concatenate([np.array([item for item, _, _ in rows], np.int64), others]), kind="stable")
+    empty = others.size
+    ids = [doc_ids[document].tobytes() for _, document, _ in rows]
+    numbers = [item for item, _, _ in rows] + others.tolist()
+    columns: dict[str, list[Any]] = {
+        "benchmark": [items[number].benchmark for number in numbers],
+        "item_id": [items[number].item_id for number in numbers],
+        "state": [LEAKED] * len(rows) + [CLEAN if able else UNMATCHABLE for able in matchable[others].tolist()],
+        "form": [region.form for _, _, region in rows] + [""] * empty,
+        "doc_id": [*ids, *[None] * empty],
+        "piece": [0] * len(rows) + [None] * empty,
+        "start": [region.start for _, _, region in rows] + [None] * empty,
+        "end": [region.end for _, _, region in rows] + [None] * empty,
+        "matched": [region.matched for _, _, region in rows] + [0] * empty,
+        "total": [region.total for _, _, region in rows] + [0] * empty,
+        "remains": [remains.get((of, item), 0) for of, (item, _, _) in zip(ids, rows, strict=True)] + [0] * empty,
+    }
+    return pa.table(columns, schema=LEAKS).take(pa.array(order))
 
 
 def benchmark_facts(
-    items: Sequence[Item], patterns: Patterns, leaks: Mapping[int, Sequence[Region]], remains: bool
-) -> dict[str, dict[str, int]]:
-    """Count the items of each benchmark by state; an item counts once however many documents contain it."""
+    items: Sequence[Item],
+    matchable: npt.NDArray[np.bool_],
+    leaks: Mapping[int, Sequence[Region]],
+    remaining: frozenset[int],
+) -> dict[str, dict[str, int | float]]:
+    """Count the items of each benchmark by state; an item counts once however many documents contain it.
+
+    `visible` is the share of items that can be found; `remains` counts leaked items of which some document put out
+    holds n-grams.
+    """
     leaked = {region.item for regions in leaks.values() for region in regions}
-    totals = patterns.item_totals(len(items))
-    facts: dict[str, Counter[str]] = {}
+    facts: dict[str, dict[str, int | float]] = {}
     for number, item in enumerate(items):
-        counts = facts.setdefault(item.benchmark, Counter(items=0, leaked=0, clean=0, unmatchable=0, remains=0))
+        counts = facts.setdefault(
+            item.benchmark, {"items": 0, "leaked": 0, "clean": 0, "unmatchable": 0, "remains": 0, "visible": 0.0}
+        )
         counts["items"] += 1
-        state = LEAKED if number in leaked else CLEAN if totals[number] else UNMATCHABLE
-        counts[state] += 1
-        counts["remains"] += state == LEAKED and remains
-    return {name: dict(counts) for name, counts in facts.items()}
+        counts[LEAKED if number in leaked else CLEAN if matchable[number] else UNMATCHABLE] += 1
+        counts["remains"] += number in remaining
+    for counts in facts.values():
+        counts["visible"] = round(1.0 - counts["unmatchable"] / counts["items"], 4)
+    return facts

@@ -1,12 +1,18 @@
-"""What to search for in documents: every n-gram of every item's texts, and short texts as a whole, in one exact table.
+"""What to search for in documents: the words of every item, and an index of the short n-grams that lead to them.
 
-A pattern is a run of words with a 64-bit hash. n-grams are patterns of `ngram` words; a text with fewer words is one
-pattern of its full length, found by an anchor, its first 8 (or 4, or fewer) words, so that the scan makes one probe per
-anchor length and word. A bitmap before each table answers most probes; the tables decide exactly.
+An item is the row of its parts: each field of its context, each choice, each answer. A seed is four words of five in a
+row (the third may differ), so that one changed word within seven leaves a seed on its other side or around it; in
+scripts without spaces, eight characters of nine. Items without a part that is long enough by itself, and contexts too
+short for such a seed, have seeds of three words, or six characters, as well. Numbers are equal in a seed, whatever
+their digits. Spaced seeds: Ma, Tromp and Li 2002, PatternHunter.
+
+The index is a few arrays: hashes in order with the place of each in the words of all items, a directory by their first
+bits, and a bitmap that answers most probes. Nothing in it is a Python object of an n-gram or an item.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,251 +20,405 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.common.kernels import kernel
-from tasks.decontaminate.benchmarks import Item
+from tasks.decontaminate.benchmarks import CHOICE, Item
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.decontaminate.normalize import GOLDEN, fold_table, hash_words, max_words
+from tasks.decontaminate.normalize import CHARACTER, GOLDEN, NUMBER, fold_table, hash_words, max_words
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
+U32 = npt.NDArray[np.uint32]
 BASE = np.uint64(0xA0761D6478BD642F)
-_ANCHORS = (8, 4, 3, 2, 1)
-_BITMAP_BITS_PER_SLOT = 4
+WORD_UNITS, CHARACTER_UNITS = 3, 2
+"""Evidence is counted in thirds of a word, of which a character of a script without spaces has two."""
+
+LONG_SPAN, SHORT_SPAN = 5, 3
+_LONG_CHARACTERS, _SHORT_CHARACTERS = 9, 6
+_DENSE_WORDS, _LONG_WORDS = 20, 40
+"""In parts of more words every second place has a seed, or every third; any 13 words contain several of them."""
+
+SMALL_PART = 12
+_ITEMS_AT_ONCE = 20_000
+_BITMAP_BITS_PER_SEED = 12
+_BLOCK, _SIX_BITS = 6, np.uint64(63)
+_SEEDS_PER_BUCKET = 2
+_TINY = np.uint64(0x9FB21C651E98DF25)
+_LOW_BITS = np.uint64(3)
+_NUMBER_KIND, _CHARACTER_KIND = np.uint32(NUMBER), np.uint32(CHARACTER)
+_KIND = np.uint32(3)
 
 
 @dataclass(frozen=True)
-class Patterns:
-    """All patterns in order of (anchor length, anchor, length, hash), and where they occur in items' texts."""
+class ItemIndex:
+    """The words of all items, their parts, and the seeds that lead to them."""
 
-    texts: tuple[str, ...]
-    """Every text of the items that is searched for, in order of the items."""
-    text_item: I64
-    """The item of each text."""
-    anchors: U64
-    lengths: npt.NDArray[np.int16]
-    """Words of each pattern."""
-    hashes: U64
-    group_lengths: I64
-    """Anchor length of each group, longest first; groups + 1 boundaries in each of the next three."""
-    group_patterns: I64
-    group_slots: I64
-    group_bits: I64
-    slot_shifts: U64
-    """A group's slot of an anchor is (anchor * GOLDEN) >> slot_shift, its bit (anchor * GOLDEN) >> bit_shift."""
-    bit_shifts: U64
-    slots: npt.NDArray[np.int32]
+    words: U32
+    """Hashes of all words of all parts in order; the lowest two bits are the kind of word."""
+    letters: npt.NDArray[np.uint16]
+    """Which letters occur an odd number of times in each word, as bits: a typing error changes at most two."""
+    part_first: I64
+    """Parts + 1 places in `words`."""
+    part_characters: npt.NDArray[np.int32]
+    """Characters of each part's text."""
+    part_choice: npt.NDArray[np.bool_]
+    """Whether the part is a choice or an answer; else it is of the context, or all that the item has."""
+    part_own: npt.NDArray[np.bool_]
+    """Whether a seed of the part leads to it; others are templates, or too short for any."""
+    part_item: npt.NDArray[np.int32]
+    item_first: I64
+    """Items + 1 places in the list of parts."""
+    block_part: npt.NDArray[np.int32]
+    """The part of the first of every 64 words."""
+    seeds: U64
+    """Hashes of the seeds, ascending, one for each place that has it."""
+    places: npt.NDArray[np.int32]
+    """Twice the place in `words` where the seed begins, plus 1 where its part is so small that one seed has to do; the
+    bits inverted where the seed is part of a template, which leads to no item."""
+    directory: npt.NDArray[np.int32]
+    """Where in `seeds` each value of a hash's first bits begins, and the end."""
     bitmaps: U64
-    posting_start: I64
-    """Postings of pattern p are posting_start[p] : posting_start[p + 1], one per text that contains it."""
-    posting_text: npt.NDArray[np.int32]
-    posting_word: npt.NDArray[np.int32]
-    """The first word of the pattern's occurrence in the text."""
-    totals: I64
-    """Distinct patterns of each text; 0 where the text cannot be matched."""
-    text_words: I64
-    """Words of each text."""
-    short: npt.NDArray[np.bool_]
-    """Whether the text is matched as a whole."""
-    unsegmented: npt.NDArray[np.bool_]
-    """Whether most of the text's words are characters of scripts without spaces."""
+    """One of long seeds, one of short ones, with two bits of a word for each seed."""
+    bitmap_first: I64
+    """Where each begins, and the end."""
 
     def __len__(self) -> int:
-        return self.hashes.size
+        return self.item_first.size - 1
 
-    def item_totals(self, items: int) -> I64:
-        """Return the most distinct patterns of a text of each item; 0 where the item cannot be matched."""
-        found = np.zeros(items, np.int64)
-        np.maximum.at(found, self.text_item, self.totals)
-        return found
+    def arrays(self) -> tuple[Any, ...]:
+        """Return the arrays as kernels take them, in order of the fields."""
+        return (
+            self.words,
+            self.letters,
+            self.part_first,
+            self.part_characters,
+            self.part_choice,
+            self.part_own,
+            self.part_item,
+            self.item_first,
+            self.block_part,
+            self.seeds,
+            self.places,
+            self.directory,
+            self.bitmaps,
+            self.bitmap_first,
+        )
 
-    def items_with(self, pattern: int) -> I64:
-        """Return the items that contain a pattern, ascending."""
-        posted = self.posting_text[self.posting_start[pattern] : self.posting_start[pattern + 1]]
-        return np.unique(self.text_item[posted])
+    def words_of(self, item: int) -> tuple[I64, I64]:
+        """Return the first place of each part of an item, and the place after it."""
+        bounds = self.part_first[self.item_first[item] : self.item_first[item + 1] + 1]
+        return bounds[:-1], bounds[1:]
 
-    def is_first_text(self, text: int) -> bool:
-        """Return whether a text is its item's `match_text`, and not a part of the context by itself."""
-        return text == 0 or self.text_item[text] != self.text_item[text - 1]
+    def seed_places(self, first: int, last: int) -> I64:
+        """Return where in `seeds` the seeds within `words[first:last]` are, without those that are not there."""
+        long, tiny = _seeds_at(self.words[first:last])
+        hashes = np.concatenate([long, tiny])
+        found = np.searchsorted(self.seeds, hashes)
+        return found[(found < self.seeds.size) & (self.seeds[np.minimum(found, self.seeds.size - 1)] == hashes)]
 
-    def whole_texts(self) -> npt.NDArray[np.bool_]:
-        """Return which patterns are short texts, matched as a whole."""
-        return self.short[self.posting_text[self.posting_start[:-1]]]
+
+def build_index(items: Iterable[Item], config: DecontaminateConfig) -> ItemIndex:
+    """Build the index of `items`, in batches; about 30 bytes a word."""
+    words, letters, lengths = [np.empty(0, np.uint32)], [np.empty(0, np.uint16)], [np.empty(0, np.int64)]
+    characters, choice, counts = [np.empty(0, np.int32)], [np.empty(0, np.bool_)], [0]
+    remaining = iter(items)
+    while batch := list(islice(remaining, _ITEMS_AT_ONCE)):
+        parts = [part for item in batch for part in item.searched]
+        counts += [len(item.searched) for item in batch]
+        choice.append(np.array([part.role == CHOICE for part in parts], np.bool_))
+        characters.append(np.array([len(part.text.strip()) for part in parts], np.int32))
+        hashed, lettered, sizes = hash_texts([part.text for part in parts])
+        words.append(hashed)
+        letters.append(lettered)
+        lengths.append(sizes)
+    all_words = np.concatenate(words)
+    part_first = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
+    item_first = np.cumsum(counts).astype(np.int64)
+    part_choice = np.concatenate(choice)
+    del words, lengths
+    seeds, places, long = _all_seeds(all_words, part_first, part_choice, item_first, config.short_words * WORD_UNITS)
+    bitmaps = [_bitmap(seeds[:long]), _bitmap(seeds[long:])]
+    order = np.argsort(seeds, kind="stable")
+    seeds, places = seeds[order], places[order]
+    del order
+    seeds, places = _without_templates(seeds, places, all_words, part_first, item_first, config.template_items)
+    part_own = np.zeros(part_choice.size, np.bool_)
+    part_own[np.searchsorted(part_first, places[places >= 0] >> 1, side="right") - 1] = True
+    bits = max(1, (seeds.size // _SEEDS_PER_BUCKET).bit_length())
+    directory = np.searchsorted(seeds, np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits))
+    return ItemIndex(
+        all_words,
+        np.concatenate(letters),
+        part_first,
+        np.concatenate(characters),
+        part_choice,
+        part_own,
+        np.repeat(np.arange(item_first.size - 1, dtype=np.int32), np.diff(item_first)),
+        item_first,
+        (np.searchsorted(part_first, np.arange(0, all_words.size + 1, 1 << _BLOCK), side="right") - 1).astype(np.int32),
+        seeds,
+        places,
+        np.append(directory, seeds.size).astype(np.int32),
+        np.concatenate(bitmaps),
+        np.array([0, bitmaps[0].size, bitmaps[0].size + bitmaps[1].size]),
+    )
 
 
-def build_patterns(items: Sequence[Item], config: DecontaminateConfig) -> Patterns:
-    """Build the patterns of `items`; deterministic, in memory (about 200 bytes per n-gram)."""
-    texts = tuple(text for item in items for text in item.texts)
-    text_item = np.repeat(np.arange(len(items)), [len(item.texts) for item in items]).astype(np.int64)
+def hash_texts(texts: Sequence[str]) -> tuple[U32, npt.NDArray[np.uint16], I64]:
+    """Return words and letters of all texts, as in `ItemIndex`, and how many words each text has."""
     column = pa.array([*texts, ""], pa.large_string())
     data = np.frombuffer(column.buffers()[2] or b" ", np.uint8)
     offsets = np.frombuffer(column.buffers()[1], np.int64)[: len(texts) + 1]
     capacity = max_words(int(np.diff(offsets).max(initial=0)))
     buffers = (np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64))
-    table = fold_table()
-    counts, unsegmented_words = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
-    _count_words(data, offsets, table.entries, table.pool, *buffers, counts, unsegmented_words)
-    short = counts < config.ngram
-    characters = np.array([len(text.strip()) for text in texts], np.int64)
-    matchable = ~short | ((counts > 0) & ((counts >= config.short_words) | (characters >= config.short_chars)))
-    lengths = np.where(short, counts, config.ngram)
-    anchor_lengths = np.where(short, 0, config.ngram)
-    for size in _ANCHORS:
-        anchor_lengths[(anchor_lengths == 0) & (lengths >= size)] = size
-    bounds = np.concatenate([[0], np.cumsum(np.where(matchable, counts - lengths + 1, 0))]).astype(np.int64)
-    anchors, hashes = np.empty(bounds[-1], np.uint64), np.empty(bounds[-1], np.uint64)
-    _write_patterns(
-        data, offsets, table.entries, table.pool, lengths, anchor_lengths, bounds, *buffers, anchors, hashes
-    )
-    owners = np.repeat(np.arange(len(texts), dtype=np.int32), np.diff(bounds))
-    places = (np.arange(bounds[-1]) - bounds[owners]).astype(np.int32)
-    return _assemble(
-        texts,
-        text_item,
-        anchors,
-        hashes,
-        owners,
-        places,
-        lengths,
-        anchor_lengths,
-        counts,
-        short,
-        2 * unsegmented_words > counts,
-    )
+    counts = np.zeros(len(texts), np.int64)
+    found, letters = np.empty(max_words(int(offsets[-1])), np.uint32), np.empty(max_words(int(offsets[-1])), np.uint16)
+    filled = _hash_texts(data, offsets, fold_table().arrays(), *buffers, counts, found, letters)
+    return found[:filled].copy(), letters[:filled].copy(), counts
 
 
 @kernel
-def _count_words(data, offsets, entries, pool, words, starts, ends, counts, unsegmented_counts):
+def _hash_texts(data, offsets, table, words, starts, ends, counts, found, letters):
+    filled = 0
     for text in range(counts.size):
-        counts[text], unsegmented_counts[text] = hash_words(
-            data, offsets[text], offsets[text + 1], entries, pool, words, starts, ends
-        )
+        counts[text] = hash_words(data, offsets[text], offsets[text + 1], table, words, starts, ends)
+        for word in range(counts[text]):
+            found[filled] = narrow(words[word])
+            letters[filled] = odd_letters(data, offsets[text] + starts[word], offsets[text] + ends[word])
+            filled += 1
+    return filled
 
 
 @kernel
-def _write_patterns(
-    data, offsets, entries, pool, lengths, anchor_lengths, bounds, words, starts, ends, anchors, hashes
-):
-    """Write the runs of `lengths[text]` words of each text that has patterns, from bounds[text] on, in order."""
-    for text in range(lengths.size):
-        if bounds[text] == bounds[text + 1]:
-            continue
-        hash_words(data, offsets[text], offsets[text + 1], entries, pool, words, starts, ends)
-        for begin in range(bounds[text + 1] - bounds[text]):
-            rolling = np.uint64(0)
-            for index in range(lengths[text]):
-                rolling = rolling * BASE + words[begin + index]
-                if index == anchor_lengths[text] - 1:
-                    anchors[bounds[text] + begin] = rolling
-            hashes[bounds[text] + begin] = rolling
-
-
-def _assemble(
-    texts: tuple[str, ...],
-    text_item: I64,
-    anchors: U64,
-    hashes: U64,
-    owners: npt.NDArray[np.int32],
-    places: npt.NDArray[np.int32],
-    text_lengths: I64,
-    anchor_lengths: I64,
-    text_words: I64,
-    short: npt.NDArray[np.bool_],
-    unsegmented: npt.NDArray[np.bool_],
-) -> Patterns:
-    """Sort the runs group by group, merge equal ones into patterns, and insert each group into its table."""
-    group_lengths = np.unique(anchor_lengths[owners])[::-1].copy()
-    kept: dict[str, list[Any]] = {name: [] for name in ("anchors", "lengths", "hashes", "sizes", "owners", "places")}
-    slots, bitmaps, slot_shifts, bit_shifts = [], [], [], []
-    pattern_bounds, slot_bounds, bit_bounds = [0], [0], [0]
-    for group in group_lengths.tolist():
-        members = np.flatnonzero(anchor_lengths[owners] == group)
-        # Stable sorts: runs are in order of their texts and places, and remain so within a pattern.
-        if short[owners[members[0]]]:
-            members = members[np.lexsort((hashes[members], text_lengths[owners[members]], anchors[members]))]
-        else:
-            members = members[np.argsort(hashes[members], kind="stable")]
-        text_of = owners[members]
-        is_first = np.ones(members.size, np.bool_)
-        is_first[1:] = hashes[members[1:]] != hashes[members[:-1]]
-        is_first[1:] |= (anchors[members[1:]] != anchors[members[:-1]]) | (np.diff(text_lengths[text_of]) != 0)
-        is_repeat = ~is_first
-        is_repeat[1:] &= text_of[1:] == text_of[:-1]
-        members, text_of, is_first = members[~is_repeat], text_of[~is_repeat], is_first[~is_repeat]
-        firsts = np.flatnonzero(is_first)
-        kept["sizes"].append(np.diff(np.append(firsts, members.size)))
-        kept["owners"].append(text_of)
-        kept["places"].append(places[members])
-        kept["lengths"].append(text_lengths[text_of[firsts]].astype(np.int16))
-        kept["hashes"].append(hashes[members[firsts]])
-        kept["anchors"].append(anchors[members[firsts]])
-        power = max(4, int(2 * firsts.size - 1).bit_length())
-        table = np.full(1 << power, -1, np.int32)
-        bitmap = np.zeros(max(1, table.size * _BITMAP_BITS_PER_SLOT // 64), np.uint64)
-        slot_shifts.append(64 - power)
-        bit_shifts.append(64 - int(bitmap.size * 64 - 1).bit_length())
-        _fill_table(
-            kept["anchors"][-1],
-            pattern_bounds[-1],
-            np.uint64(slot_shifts[-1]),
-            np.uint64(bit_shifts[-1]),
-            table,
-            bitmap,
-        )
-        slots.append(table)
-        bitmaps.append(bitmap)
-        pattern_bounds.append(pattern_bounds[-1] + firsts.size)
-        slot_bounds.append(slot_bounds[-1] + table.size)
-        bit_bounds.append(bit_bounds[-1] + bitmap.size)
-
-    def joined(name: str, kind: Any) -> Any:
-        return np.concatenate([np.empty(0, kind), *kept[name]])
-
-    posting_text = joined("owners", np.int32)
-    return Patterns(
-        texts=texts,
-        text_item=text_item,
-        anchors=joined("anchors", np.uint64),
-        lengths=joined("lengths", np.int16),
-        hashes=joined("hashes", np.uint64),
-        group_lengths=group_lengths,
-        group_patterns=np.array(pattern_bounds),
-        group_slots=np.array(slot_bounds),
-        group_bits=np.array(bit_bounds),
-        slot_shifts=np.array(slot_shifts, np.uint64),
-        bit_shifts=np.array(bit_shifts, np.uint64),
-        slots=np.concatenate([np.empty(0, np.int32), *slots]),
-        bitmaps=np.concatenate([np.empty(0, np.uint64), *bitmaps]),
-        posting_start=np.concatenate([[0], np.cumsum(joined("sizes", np.int64))]).astype(np.int64),
-        posting_text=posting_text,
-        posting_word=joined("places", np.int32),
-        totals=np.bincount(posting_text, minlength=len(texts)).astype(np.int64),
-        text_words=text_words,
-        short=short,
-        unsegmented=unsegmented,
-    )
+def odd_letters(data, start, end):
+    """Return which letters, of sixteen classes, the bytes have an odd number of; of ASCII without case."""
+    odd = np.uint16(0)
+    for at in range(start, end):
+        odd ^= np.uint16(1) << np.uint16(data[at] & 15)
+    return odd
 
 
 @kernel
-def _fill_table(anchors, first, slot_shift, bit_shift, slots, bitmap):
-    """Insert the first pattern of every distinct anchor (they are sorted) by open addressing."""
-    slot_mask = np.uint64(slots.size - 1)
-    for index in range(anchors.size):
-        spread = anchors[index] * GOLDEN
-        bit = spread >> bit_shift
-        bitmap[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
-        if index > 0 and anchors[index] == anchors[index - 1]:
-            continue
-        slot = spread >> slot_shift
-        while slots[slot] >= 0:
-            slot = (slot + np.uint64(1)) & slot_mask
-        slots[slot] = first + index
+def narrow(word):
+    """Return a word's hash in 32 bits, with its kind in the lowest two."""
+    return np.uint32((word >> np.uint64(32)) & ~_LOW_BITS) | np.uint32(word & _LOW_BITS)
 
 
-def template_patterns(patterns: Patterns, items: Sequence[Item], limit: int) -> npt.NDArray[np.bool_]:
-    """Return the patterns in more than `limit` items of one benchmark: its template, not one item's text."""
-    numbers = {name: number for number, name in enumerate(sorted({item.benchmark for item in items}))}
-    benchmark = np.array([numbers[item.benchmark] for item in items], np.int64)
-    sizes = np.diff(patterns.posting_start)
-    found = np.zeros(len(patterns), np.bool_)
-    for pattern in np.flatnonzero(sizes > limit).tolist():
-        found[pattern] = np.bincount(benchmark[patterns.items_with(pattern)]).max() > limit
-    return found
+@kernel
+def same_word(one, other):
+    """Return whether two words are equal, or both numbers."""
+    return one == other or (one & _KIND == _NUMBER_KIND and other & _KIND == _NUMBER_KIND)
+
+
+@kernel
+def seed_value(word):
+    """Return what a word is in a seed: itself, or the same for all numbers."""
+    return np.uint64(NUMBER) if word & _KIND == _NUMBER_KIND else np.uint64(word)
+
+
+@kernel
+def long_seed(words, pairs, at, last):
+    """Return the hash of the long seed at `at` of words that end at `last`; 0 where it would be longer.
+
+    pairs[i] joins the values of the words i and i + 1.
+    """
+    if at + 1 < last and (words[at] & _KIND == _CHARACTER_KIND or words[at + 1] & _KIND == _CHARACTER_KIND):
+        if at + _LONG_CHARACTERS > last:
+            return np.uint64(0)
+        first = (pairs[at] * BASE + pairs[at + 2]) * BASE
+        return mixed((first + pairs[at + 5]) * BASE + pairs[at + 7])
+    if at + LONG_SPAN > last:
+        return np.uint64(0)
+    return spaced_long_seed(pairs, at)
+
+
+@kernel
+def short_seed(words, pairs, at, last):
+    """Return the hash of the short seed at `at`; 0 where it would be longer than the words."""
+    if at + 1 < last and (words[at] & _KIND == _CHARACTER_KIND or words[at + 1] & _KIND == _CHARACTER_KIND):
+        if at + _SHORT_CHARACTERS > last:
+            return np.uint64(0)
+        return mixed(((pairs[at] * BASE + pairs[at + 2]) * BASE + pairs[at + 4]) ^ _TINY)
+    if at + SHORT_SPAN > last:
+        return np.uint64(0)
+    return spaced_short_seed(words, pairs, at)
+
+
+@kernel
+def spaced_long_seed(pairs, at):
+    """Return the hash of a long seed of words with spaces between."""
+    return mixed(pairs[at] * BASE + pairs[at + 3])
+
+
+@kernel
+def spaced_short_seed(words, pairs, at):
+    """Return the hash of a short seed of words with spaces between."""
+    return mixed((pairs[at] * BASE + seed_value(words[at + 2])) ^ _TINY)
+
+
+@kernel
+def mixed(value):
+    """Return a hash whose first bits depend on all of `value`; never 0."""
+    value ^= value >> np.uint64(32)
+    return (value * GOLDEN) | np.uint64(1)
+
+
+@kernel
+def join_pairs(words, count, pairs):
+    """Write the joined values of each two neighbours."""
+    for at in range(count - 1):
+        pairs[at] = seed_value(words[at]) * GOLDEN + seed_value(words[at + 1])
+
+
+@kernel
+def units_of(word):
+    """Return the evidence that a word is, in thirds of a word; a number is none."""
+    kind = word & _KIND
+    if kind == _NUMBER_KIND:
+        return 0
+    return CHARACTER_UNITS if kind == _CHARACTER_KIND else WORD_UNITS
+
+
+def _seeds_at(words: U32) -> tuple[U64, U64]:
+    pairs = np.empty(max(1, words.size), np.uint64)
+    long, tiny = np.zeros(words.size, np.uint64), np.zeros(words.size, np.uint64)
+    _write_seeds(words, pairs, long, tiny)
+    return long[long > 0], tiny[tiny > 0]
+
+
+@kernel
+def _write_seeds(words, pairs, long, tiny):
+    join_pairs(words, words.size, pairs)
+    for at in range(words.size):
+        long[at], tiny[at] = long_seed(words, pairs, at, words.size), short_seed(words, pairs, at, words.size)
+
+
+def _all_seeds(
+    words: U32, part_first: I64, part_choice: npt.NDArray[np.bool_], item_first: I64, enough: int
+) -> tuple[U64, npt.NDArray[np.int32], int]:
+    """Return all seeds in order of the items, long ones before short ones, their places, and how many are long."""
+    pairs = np.empty(int(np.diff(part_first).max(initial=0)) + 1, np.uint64)
+    given = (words, part_first, part_choice, item_first, enough, pairs)
+    long = _collect_seeds(*given, False, np.empty(0, np.uint64), np.empty(0, np.int32))
+    short = _collect_seeds(*given, True, np.empty(0, np.uint64), np.empty(0, np.int32))
+    seeds, places = np.empty(long + short, np.uint64), np.empty(long + short, np.int32)
+    _collect_seeds(*given, False, seeds[:long], places[:long])
+    _collect_seeds(*given, True, seeds[long:], places[long:])
+    return seeds, places, long
+
+
+@kernel
+def _collect_seeds(words, part_first, part_choice, item_first, enough, pairs, short, seeds, places):
+    """Write the long or the short seeds of all items, or count them where the outputs are empty."""
+    filled = 0
+    for item in range(item_first.size - 1):
+        longest = 0
+        for part in range(item_first[item], item_first[item + 1]):
+            units = 0
+            for at in range(part_first[part], part_first[part + 1]):
+                units += units_of(words[at])
+            longest = max(longest, units)
+        for part in range(item_first[item], item_first[item + 1]):
+            first, last = part_first[part], part_first[part + 1]
+            span = _LONG_CHARACTERS if _unspaced(words[first:last]) else LONG_SPAN
+            if short and longest >= enough and (part_choice[part] or last - first >= span):
+                continue
+            here = words[first:last]
+            join_pairs(here, here.size, pairs)
+            step = 1 if here.size <= _DENSE_WORDS else 2 if here.size <= _LONG_WORDS else 3
+            for at in range(0, here.size, step):
+                seed = short_seed(here, pairs, at, here.size) if short else long_seed(here, pairs, at, here.size)
+                if seed and _names_something(here, at):
+                    if seeds.size:
+                        seeds[filled], places[filled] = seed, 2 * (first + at) + (here.size <= SMALL_PART)
+                    filled += 1
+    return filled
+
+
+@kernel
+def _unspaced(words):
+    characters = 0
+    for word in words:
+        characters += word & _KIND == _CHARACTER_KIND
+    return 2 * characters > words.size
+
+
+@kernel
+def _names_something(words, at):
+    """Return whether at most half of the words of a seed are numbers."""
+    numbers = 0
+    for word in words[at : at + LONG_SPAN]:
+        numbers += word & _KIND == _NUMBER_KIND
+    return numbers <= 2
+
+
+def _without_templates(
+    seeds: U64, places: npt.NDArray[np.int32], words: U32, part_first: I64, item_first: I64, limit: int
+) -> tuple[U64, npt.NDArray[np.int32]]:
+    """Return the seeds with one entry, its place inverted, for each that is in more than `limit` items.
+
+    A passage of many questions is one text of more than `_LONG_WORDS` words, and counts once.
+    """
+    begins = np.flatnonzero(np.append(True, seeds[1:] != seeds[:-1])) if seeds.size else np.empty(0, np.int64)
+    sizes = np.diff(np.append(begins, seeds.size))
+    many = sizes > limit
+    if not many.any():
+        return seeds, places
+    inside = np.repeat(many, sizes)
+    group = np.repeat(np.flatnonzero(many), sizes[many])
+    parts = np.searchsorted(part_first, places[inside] >> 1, side="right") - 1
+    items = np.searchsorted(item_first, parts, side="right") - 1
+    long = np.diff(part_first)[parts] > _LONG_WORDS
+    owners = np.where(long, _text_digests(words, part_first)[parts], items.astype(np.uint64))
+    template = np.minimum(_distinct(group, owners, sizes.size), _distinct(group, items, sizes.size)) > limit
+    kept = ~np.repeat(template, sizes)
+    kept[begins[template]] = True
+    places = places.copy()
+    places[begins[template]] = ~places[begins[template]]
+    return seeds[kept], places[kept]
+
+
+def _distinct(group: I64, values: I64 | U64, groups: int) -> I64:
+    """Return how many different values each group has."""
+    order = np.lexsort((values, group))
+    group, values = group[order], values[order]
+    new = np.append(True, (group[1:] != group[:-1]) | (values[1:] != values[:-1]))
+    return np.bincount(group[new], minlength=groups).astype(np.int64)
+
+
+@kernel
+def _text_digests(words, part_first):
+    digests = np.zeros(part_first.size - 1, np.uint64)
+    for part in range(part_first.size - 1):
+        for at in range(part_first[part], part_first[part + 1]):
+            digests[part] = (digests[part] ^ np.uint64(words[at])) * GOLDEN
+            digests[part] ^= digests[part] >> np.uint64(29)
+    return digests
+
+
+def _bitmap(seeds: U64) -> U64:
+    bits = seeds.size * _BITMAP_BITS_PER_SEED
+    bitmap = np.zeros(1 << max(0, (bits - 1).bit_length() - 6) if bits else 0, np.uint64)
+    _fill_bitmap(seeds, bitmap)
+    return bitmap
+
+
+@kernel
+def _fill_bitmap(seeds, bitmap):
+    mask = np.uint64(bitmap.size - 1)
+    for seed in seeds:
+        bitmap[(seed >> np.uint64(8)) & mask] |= seed_bits(seed)
+
+
+@kernel
+def seed_bits(seed):
+    """Return the two bits that a seed sets in its word of the bitmap."""
+    low = np.uint64(1) << ((seed >> np.uint64(34)) & _SIX_BITS)
+    return low | np.uint64(1) << ((seed >> np.uint64(40)) & _SIX_BITS)
+
+
+@kernel
+def part_at(place, part_first, block_part):
+    """Return the part that has the word at `place`."""
+    part = np.int64(block_part[place >> _BLOCK])
+    while part_first[part + 1] <= place:
+        part += 1
+    return part

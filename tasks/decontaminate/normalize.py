@@ -6,7 +6,9 @@ the original UTF-8 bytes, and the kernel and the plain Python version share one 
 not changed.
 
 A word is a run of letters, digits and marks; in scripts without spaces each character is a word. Zero-width and other
-format characters neither end a word nor count. HTML entities such as `&quot;` separate words.
+format characters neither end a word nor count. Escapes count as the characters that they mean, at their own bytes: HTML
+entities (`&eacute;`, `&#233;`, `&amp;quot;`), JSON's `\\u00e9`, `\\n`, `\\t` and `\\r`, and LaTeX's `\\%` and
+`\\textbf{`, whose command is no word.
 
 Letters of other scripts that look like Latin ones hide a copied passage; folding both sides to the Latin letter makes
 the copies equal again. No two letters of one script fold to the same letter, so distinct words of a script stay
@@ -15,8 +17,11 @@ distinct. The table is our own, in the spirit of Unicode UTS #39; its keys are c
 
 import functools
 import re
+import sys
 import unicodedata
 from dataclasses import dataclass
+from html.entities import html5
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +34,20 @@ _KIND_SHIFT = 28
 _VALUE_MASK = (1 << _KIND_SHIFT) - 1
 SEPARATOR, LETTER, CHARACTER_WORD, HIDDEN, SEQUENCE = range(5)
 _LAST_IDEOGRAPH = 0x3FFFD
-_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,7});")
-_AMPERSAND, _SEMICOLON, _HASH = 0x26, 0x3B, 0x23
+_SPACE = 0x20
+_AMPERSAND, _SEMICOLON, _HASH, _BACKSLASH, _BRACE = 0x26, 0x3B, 0x23, 0x5C, 0x7B
 _MAX_ENTITY_BYTES = 10
+_ENTITY = re.compile(r"&(?:amp;)*(?:#([0-9]{1,7})|#[xX]([0-9a-fA-F]{1,6})|([a-zA-Z][a-zA-Z0-9]{1,7}));")
+_ESCAPE = re.compile(
+    r"\\+(?:u([dD][89abAB][0-9a-fA-F]{2})\\+u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|[a-zA-Z]{2,}(?=\{)|[ntr])"
+)
+
+ENTITIES = {
+    name.removesuffix(";"): ord(character)
+    for name, character in html5.items()
+    if name.endswith(";") and 3 <= len(name) <= 9 and len(character) == 1
+}
+"""Named HTML entities of one character, of 2 to 8 letters or digits -> the character."""
 
 _FNV_BASIS = np.uint64(0xCBF29CE484222325)
 """The offset basis of FNV-1a."""
@@ -41,6 +57,9 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 _FINISH = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT32 = np.uint64(32)
+WORD, CHARACTER, NUMBER = range(3)
+_KIND, _CHARACTER_BIT, _NUMBER_BIT = np.uint64(3), np.uint64(CHARACTER), np.uint64(NUMBER)
+_ZERO, _NINE = ord("0") | (1 << _KIND_SHIFT), ord("9") | (1 << _KIND_SHIFT)
 _CYRILLIC = dict(zip("авекмнорстухіјѕԁԛԝѵӏ", "abekmhopctyxijsdqwvl", strict=True))
 _GREEK = dict(zip("αβεζηικμνορτυχ", "abezhikmvoptux", strict=True))
 _ARMENIAN = dict(zip("օսոհցք", "ounhgp", strict=True))
@@ -54,6 +73,13 @@ class FoldTable:
 
     entries: npt.NDArray[np.uint32]
     pool: npt.NDArray[np.uint32]
+    entity_names: npt.NDArray[np.uint64]
+    """The named HTML entities as bytes of a number, the last letter lowest; ascending."""
+    entity_codepoints: npt.NDArray[np.int64]
+
+    def arrays(self) -> tuple[Any, ...]:
+        """Return the arrays as `hash_words` takes them."""
+        return self.entries, self.pool, self.entity_names, self.entity_codepoints
 
 
 @dataclass(frozen=True)
@@ -82,13 +108,14 @@ def fold_words(text: str) -> list[Word]:
     position = 0
     while position < len(text):
         character = text[position]
-        if character == "&" and (entity := _ENTITY.match(text, position)):
-            close()
-            position, offset = entity.end(), offset + entity.end() - entity.start()
-            continue
-        position += 1
-        start, offset = offset, offset + len(character.encode())
-        for entry in _entries(ord(character), table):
+        start = offset
+        if found := _escape_at(text, position):
+            codepoint, length = found
+            position, offset = position + length, offset + length
+        else:
+            codepoint = ord(character)
+            position, offset = position + 1, offset + len(character.encode())
+        for entry in _entries(codepoint, table):
             kind, value = entry >> _KIND_SHIFT, entry & _VALUE_MASK
             if kind == LETTER:
                 begin = begin if run else start
@@ -100,6 +127,21 @@ def fold_words(text: str) -> list[Word]:
                     words.append(Word(chr(value), start, offset, unsegmented=True))
     close()
     return words
+
+
+def _escape_at(text: str, position: int) -> tuple[int, int] | None:
+    """Return the character that an escape at `position` means, and the escape's length; None without one."""
+    if text[position] == "&" and (entity := _ENTITY.match(text, position)):
+        decimal, hexadecimal, name = entity.groups()
+        codepoint = int(decimal) if decimal else int(hexadecimal, 16) if hexadecimal else ENTITIES.get(name, _SPACE)
+        return codepoint if codepoint <= sys.maxunicode else _SPACE, entity.end() - position
+    if text[position] == "\\" and (escape := _ESCAPE.match(text, position)):
+        high, low, single = escape.groups()
+        codepoint = int(single, 16) if single else _SPACE
+        if high:
+            codepoint = 0x10000 + ((int(high, 16) & 0x3FF) << 10) + (int(low, 16) & 0x3FF)
+        return codepoint, escape.end() - position
+    return None
 
 
 def _entries(codepoint: int, table: FoldTable) -> list[int]:
@@ -121,13 +163,16 @@ def _kind_outside_table(codepoint: int) -> int:
 
 
 @kernel
-def hash_words(data, begin, end, entries, pool, hashes, starts, ends):
-    """Write hash and range (bytes from `begin`) of each word of data[begin:end].
+def hash_words(data, begin, end, table, hashes, starts, ends):
+    """Write hash and range (bytes from `begin`) of each word of data[begin:end]; returns how many there are.
 
-    Returns (words, words that are single characters of scripts without spaces). The three outputs need capacity for
+    `table` holds the four arrays of a `FoldTable`. The lowest two bits of a hash are the kind of the word: WORD,
+    CHARACTER for one of a script without spaces, NUMBER for digits alone. The three outputs need capacity for
     `max_words(end - begin)` values.
     """
-    count = unsegmented_words = 0
+    entries, pool, entity_names, entity_codepoints = table
+    count = 0
+    digits = True
     state = _FNV_BASIS
     inside = False
     word_start = word_end = np.int64(0)
@@ -139,9 +184,9 @@ def hash_words(data, begin, end, entries, pool, hashes, starts, ends):
             codepoint = np.int64(byte)
             position += 1
             if byte == _AMPERSAND:
-                length = _entity_length(data, start, end)
-                if length > 0:
-                    position = start + length
+                codepoint, position = _entity(data, start, end, entity_names, entity_codepoints)
+            elif byte == _BACKSLASH:
+                codepoint, position = _escape(data, start, end)
         elif byte < 0xE0:
             codepoint = (np.int64(byte & 0x1F) << 6) | np.int64(data[position + 1] & 0x3F)
             position += 2
@@ -175,6 +220,7 @@ def hash_words(data, begin, end, entries, pool, hashes, starts, ends):
                 inside = True
             word_end = position
             state = (state ^ np.uint64(entry)) * GOLDEN
+            digits &= _ZERO <= entry <= _NINE
             continue
         if kind == HIDDEN:
             continue
@@ -190,32 +236,112 @@ def hash_words(data, begin, end, entries, pool, hashes, starts, ends):
                     inside = True
                 word_end = position
                 state = (state ^ np.uint64(entry)) * GOLDEN
+                digits &= _ZERO <= entry <= _NINE
                 continue
             if inside:
-                hashes[count], starts[count], ends[count] = _finish(state), word_start - begin, word_end - begin
+                hashes[count], starts[count], ends[count] = _finish(state, digits), word_start - begin, word_end - begin
                 count += 1
                 state = _FNV_BASIS
                 inside = False
+                digits = True
             if part_kind == CHARACTER_WORD:
-                hashes[count] = _finish((_FNV_BASIS ^ np.uint64(entry)) * GOLDEN)
+                hashes[count] = (_finish((_FNV_BASIS ^ np.uint64(entry)) * GOLDEN, False) & ~_KIND) | _CHARACTER_BIT
                 starts[count], ends[count] = start - begin, position - begin
                 count += 1
-                unsegmented_words += 1
     if inside:
-        hashes[count], starts[count], ends[count] = _finish(state), word_start - begin, word_end - begin
+        hashes[count], starts[count], ends[count] = _finish(state, digits), word_start - begin, word_end - begin
         count += 1
-    return count, unsegmented_words
+    return count
 
 
 @kernel
-def _finish(state):
+def _finish(state, digits):
     state ^= state >> _SHIFT32
-    return state * _FINISH
+    return ((state * _FINISH) & ~_KIND) | (_NUMBER_BIT if digits else np.uint64(0))
+
+
+@kernel
+def _entity(data, start, end, names, codepoints):
+    """Return the character of the HTML entity at the ampersand at `start`, and the byte after it."""
+    from_byte = start
+    while (
+        from_byte + 4 < end
+        and data[from_byte + 1] == 0x61
+        and data[from_byte + 2] == 0x6D
+        and data[from_byte + 3] == 0x70
+        and data[from_byte + 4] == _SEMICOLON
+    ):
+        from_byte += 4
+    length = _entity_length(data, from_byte, end)
+    while length == 0 and from_byte > start:
+        from_byte -= 4
+        length = _entity_length(data, from_byte, end)
+    if length == 0:
+        return np.int64(_AMPERSAND), start + 1
+    last = from_byte + length - 1
+    if data[from_byte + 1] == _HASH:
+        hexadecimal = (data[from_byte + 2] | 0x20) == 0x78
+        codepoint = np.int64(0)
+        for at in range(from_byte + 2 + hexadecimal, last):
+            codepoint = codepoint * (16 if hexadecimal else 10) + _digit(data[at])
+        return codepoint if codepoint <= 0x10FFFF else np.int64(_SPACE), last + 1
+    name = np.uint64(0)
+    for at in range(from_byte + 1, last):
+        name = (name << np.uint64(8)) | np.uint64(data[at])
+    place = np.searchsorted(names, name)
+    if place < names.size and names[place] == name:
+        return codepoints[place], last + 1
+    return np.int64(_SPACE), last + 1
+
+
+@kernel
+def _digit(byte):
+    return np.int64(byte) - 0x30 if byte < 0x40 else (np.int64(byte) | 0x20) - 0x61 + 10
+
+
+@kernel
+def _escape(data, start, end):
+    """Return the character that the backslashes at `start` and what follows mean, and the byte after it."""
+    at = start + 1
+    while at < end and data[at] == _BACKSLASH:
+        at += 1
+    unit = _hexadecimal_unit(data, at, end)
+    if unit >= 0:
+        if unit & 0xFC00 == 0xD800:
+            second = at + 5
+            while second < end and data[second] == _BACKSLASH:
+                second += 1
+            low = _hexadecimal_unit(data, second, end)
+            if second > at + 5 and low >= 0 and low & 0xFC00 == 0xDC00:
+                return np.int64(0x10000 + ((unit & 0x3FF) << 10) + (low & 0x3FF)), second + 5
+        return unit, at + 5
+    after = at
+    while after < end and 0x61 <= (data[after] | 0x20) <= 0x7A and data[after] < 0x80:
+        after += 1
+    if after >= at + 2 and after < end and data[after] == _BRACE:
+        return np.int64(_SPACE), after
+    if at < end and (data[at] == 0x6E or data[at] == 0x74 or data[at] == 0x72):
+        return np.int64(_SPACE), at + 1
+    return np.int64(_BACKSLASH), start + 1
+
+
+@kernel
+def _hexadecimal_unit(data, at, end):
+    """Return the value of `u` and four hexadecimal digits at `at`; -1 without."""
+    if at + 5 > end or data[at] != 0x75:
+        return np.int64(-1)
+    value = np.int64(0)
+    for place in range(at + 1, at + 5):
+        byte = data[place]
+        if not (0x30 <= byte <= 0x39 or 0x61 <= (byte | 0x20) <= 0x66):
+            return np.int64(-1)
+        value = value * 16 + _digit(byte)
+    return value
 
 
 @kernel
 def _entity_length(data, position, end):
-    """Return the bytes of an HTML entity that begins at the ampersand at `position`; 0 where none does."""
+    """Return the bytes of an HTML entity whose name or number begins after `position`; 0 where none does."""
     last = min(end, position + _MAX_ENTITY_BYTES)
     numeric = position + 1 < last and data[position + 1] == _HASH
     hexadecimal = numeric and position + 2 < last and (data[position + 2] | 0x20) == 0x78
@@ -266,7 +392,13 @@ def fold_table() -> FoldTable:
         else:
             entries[codepoint] = HIDDEN << _KIND_SHIFT
     entries.setflags(write=False)
-    return FoldTable(entries, np.array(pool, np.uint32))
+    names = sorted((int.from_bytes(name.encode()), codepoint) for name, codepoint in ENTITIES.items())
+    return FoldTable(
+        entries,
+        np.array(pool, np.uint32),
+        np.array([name for name, _ in names], np.uint64),
+        np.array([codepoint for _, codepoint in names], np.int64),
+    )
 
 
 def _fold(character: str) -> list[int]:

@@ -7,7 +7,7 @@ again.
 
 import functools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,27 +24,27 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables import read_table, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor, Work
-from tasks.decontaminate.benchmarks import items_table, read_items
+from tasks.decontaminate.benchmarks import Item, items_table, read_items
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.heldout import choose_heldout
 from tasks.decontaminate.leaks import (
     COMMON,
     TEMPLATE,
-    Evidence,
+    Rarity,
     Region,
     benchmark_facts,
-    document_frequency,
     find_leaks,
     leaks_table,
-    weigh_evidence,
+    matchable_items,
+    measure_rarity,
 )
-from tasks.decontaminate.ngrams import I64, Patterns, build_patterns, template_patterns
+from tasks.decontaminate.ngrams import I64, LONG_SPAN, ItemIndex, build_index
+from tasks.decontaminate.normalize import fold_words
 from tasks.decontaminate.recall import choose_hosts, make_controls, measure_search
-from tasks.decontaminate.rewrite import Decisions, rewrite_part
-from tasks.decontaminate.scan import Hits, Verifier, scan_texts, text_buffers
+from tasks.decontaminate.rewrite import Decisions, remaining_ngrams, rewrite_part
+from tasks.decontaminate.scan import Stretches, scan_texts, text_buffers
 
 LISTED_NGRAMS = 50
-FLAG = "flag"
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,8 @@ class _Corpus:
     source_names: list[str]
     sources: npt.NDArray[np.int32]
     """The number of each document's source in `source_names`."""
-    hits_files: list[Path]
-    frequency: I64
-    """Documents that contain each pattern."""
-    unverified: int
-    """Hits by hash whose words differ: chance collisions of 64-bit hashes."""
+    match_files: list[Path]
+    rarity: Rarity
 
     def rows_of_part(self, index: int) -> tuple[int, int]:
         """Return the first row of a part, and the one after its last."""
@@ -81,108 +78,105 @@ def decontaminate(
     InputError for a benchmark that is missing, empty or lacks a field, before any document is read.
     """
     items = read_items(config.benchmarks, contents)
-    patterns = build_patterns(items, config)
-    corpus = _scan_corpus(documents, patterns, workspace, executor)
-    template = template_patterns(patterns, items, config.template_items)
-    evidence = weigh_evidence(patterns, corpus.frequency, corpus.sizes.size, template, config)
-    leaks = _find_corpus_leaks(corpus, patterns, evidence, config)
+    index = build_index(items, config)
+    corpus = _scan_corpus(documents, index, config, workspace, executor)
+    leaks = _find_corpus_leaks(corpus, index)
     decisions = Decisions(dict(enumerate(items)), leaks, _heldout_rows(corpus, leaks, config))
     report = map_parts(
         workspace,
         documents,
         functools.partial(_rewrite_part, config),
         executor,
-        about=lambda index: (decisions.between(*corpus.rows_of_part(index)),),
+        about=lambda part: (decisions.between(*corpus.rows_of_part(part)),),
     )
-    remains = config.mode == FLAG
+    remains = remaining_ngrams(report)
+    matchable = matchable_items(index, config)
     _write_run_table(workspace, "items", items_table(items))
-    _write_run_table(workspace, "leaks", leaks_table(items, patterns, leaks, corpus.doc_ids, remains))
+    _write_run_table(workspace, "leaks", leaks_table(items, matchable, leaks, corpus.doc_ids, remains))
     hosts = _host_texts(documents, corpus, _leak_free(corpus, leaks), config)
-    controls = make_controls(patterns, evidence, hosts, config)
+    controls = make_controls(items, index, matchable, hosts, config)
     report.facts = {
-        "benchmarks": benchmark_facts(items, patterns, leaks, remains),
-        "common_ngrams": _frequent_weak_ngrams(patterns, evidence, corpus.frequency),
-        "hash_collisions": corpus.unverified,
+        "benchmarks": benchmark_facts(items, matchable, leaks, frozenset(item for _, item in remains)),
+        "common_ngrams": _frequent_weak_seeds(items, index, corpus.rarity),
         "forms": dict(sorted(Counter(region.form for regions in leaks.values() for region in regions).items())),
         "leaked_documents": len(leaks),
-        "planted": measure_search(controls, patterns, evidence, config),
+        "planted": measure_search(controls, items, index, corpus.rarity, config),
     }
     return report
 
 
-def _scan_corpus(documents: Artifact, patterns: Patterns, workspace: Workspace, executor: Executor) -> _Corpus:
+def _scan_corpus(
+    documents: Artifact, index: ItemIndex, config: DecontaminateConfig, workspace: Workspace, executor: Executor
+) -> _Corpus:
     names = documents.names("documents")
     scanning = workspace.within("hits")
-    missing = [index for index in range(len(names)) if scanning.finished(unit_name(index)) is None]
+    missing = [part for part in range(len(names)) if scanning.finished(unit_name(part)) is None]
     work = Work(
-        functools.partial(_scan_part, documents.path, patterns, scanning.for_worker()),
+        functools.partial(_scan_part, documents.path, index, config, scanning.for_worker()),
         name=names.__getitem__,
-        arguments=lambda index: (names[index],),
+        arguments=lambda part: (names[part],),
     )
     for done, _ in enumerate(executor.map(work, missing), start=len(names) - len(missing) + 1):
         workspace.advance(done, len(names), "parts scanned")
-    files = [scanning.file(_hits_name(index)) for index in range(len(names))]
-    scanning.await_units([unit_name(index) for index in missing], executor)
+    files = [scanning.file(_matches_name(part)) for part in range(len(names))]
+    scanning.await_units([unit_name(part) for part in missing], executor)
     doc_ids, sizes, sources = [np.empty((0, 16), np.uint8)], [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     numbers: dict[str, int] = {}
-    frequency = np.zeros(len(patterns), np.int64)
-    unverified = 0
+    seen: list[tuple[I64, I64]] = []
     for file in files:
         with np.load(file) as part:
             renumber = [numbers.setdefault(str(name), len(numbers)) for name in part["source_names"]]
             doc_ids.append(part["doc_ids"])
             sizes.append(part["sizes"])
             sources.append(np.array(renumber, np.int32)[part["sources"]])
-            frequency += document_frequency(Hits(*part["hits"]), patterns)
-            unverified += int(part["unverified"])
+            seen.append((part["seeds"], part["documents"]))
+    all_sizes = np.concatenate(sizes)
     return _Corpus(
         first_row=np.cumsum([0, *(part.size for part in sizes[1:])]),
         doc_ids=np.concatenate(doc_ids),
-        sizes=np.concatenate(sizes),
+        sizes=all_sizes,
         source_names=list(numbers),
         sources=np.concatenate(sources),
-        hits_files=files,
-        frequency=frequency,
-        unverified=unverified,
+        match_files=files,
+        rarity=measure_rarity(seen, all_sizes.size, config),
     )
 
 
-def _scan_part(documents: Path, patterns: Patterns, scanning: Workspace, index: int, name: str) -> None:
+def _scan_part(
+    documents: Path, index: ItemIndex, config: DecontaminateConfig, scanning: Workspace, part: int, name: str
+) -> None:
     table = read_table(artifact_at(documents).file(name))
     if any(table.column("piece").to_pylist()):
         raise Bug(f"decontaminate: {documents / name} holds pieces; documents can be cut into pieces only once")
     texts = pa.concat_arrays(table.column("text").chunks) if table.num_rows else pa.array([], pa.large_string())
     data, offsets = text_buffers(texts)
-    found = scan_texts(data, offsets, patterns)
-    # Each thread has its own verifier, since its cache is not thread-safe.
-    hits = Verifier(patterns).verified(data, offsets, found)
+    found = scan_texts(data, offsets, index, config)
     sources = table.column("source").to_pylist()
     names = sorted(set(sources))
-    with scanning.unit(unit_name(index)) as unit:
+    with scanning.unit(unit_name(part)) as unit:
         np.savez(
-            unit.path(_hits_name(index)),
-            hits=np.array([hits.row, hits.pattern, hits.word, hits.start, hits.end], np.int64).reshape(5, -1),
-            unverified=np.array(len(found) - len(hits)),
+            unit.path(_matches_name(part)),
+            stretches=found.stretches.stacked(),
+            seeds=found.seeds,
+            documents=found.documents,
             doc_ids=np.frombuffer(b"".join(table.column("doc_id").to_pylist()), np.uint8).reshape(-1, 16),
             sizes=np.diff(offsets),
             sources=np.array([names.index(source) for source in sources], np.int64),
             source_names=np.array(names, dtype=np.str_),
         )
-        unit.add_file(_hits_name(index))
+        unit.add_file(_matches_name(part))
 
 
-def _hits_name(index: int) -> str:
-    return f"{unit_name(index)}.npz"
+def _matches_name(part: int) -> str:
+    return f"{unit_name(part)}.npz"
 
 
-def _find_corpus_leaks(
-    corpus: _Corpus, patterns: Patterns, evidence: Evidence, config: DecontaminateConfig
-) -> dict[int, list[Region]]:
-    """Return leaks of all parts, documents numbered through the run; one part's hits are in memory at a time."""
+def _find_corpus_leaks(corpus: _Corpus, index: ItemIndex) -> dict[int, list[Region]]:
+    """Return leaks of all parts, documents numbered through the run; one part's matches are in memory at a time."""
     leaks: dict[int, list[Region]] = {}
-    for first, file in zip(corpus.first_row.tolist(), corpus.hits_files, strict=False):
+    for first, file in zip(corpus.first_row.tolist(), corpus.match_files, strict=False):
         with np.load(file) as part:
-            found = find_leaks(patterns, Hits(*part["hits"]), evidence, config)
+            found = find_leaks(index, Stretches(*part["stretches"]), corpus.rarity)
         leaks.update({first + row: regions for row, regions in found.items()})
     return leaks
 
@@ -227,17 +221,27 @@ def _leak_free(corpus: _Corpus, leaks: dict[int, list[Region]]) -> npt.NDArray[n
     return leak_free
 
 
-def _frequent_weak_ngrams(patterns: Patterns, evidence: Evidence, frequency: I64) -> list[dict[str, Any]]:
+def _frequent_weak_seeds(items: Sequence[Item], index: ItemIndex, rarity: Rarity) -> list[dict[str, Any]]:
     """Return the most frequent n-grams of the run that are not evidence by themselves, with words and counts."""
-    verifier = Verifier(patterns)
-    seen = np.flatnonzero(evidence.weak & (frequency > 0))
-    order = np.lexsort((seen, -frequency[seen]))[:LISTED_NGRAMS]
+    template = index.places[rarity.seeds] < 0
+    weak = np.flatnonzero(template | (rarity.documents > rarity.limit))
+    order = np.lexsort((weak, -rarity.documents[weak]))[:LISTED_NGRAMS]
     return [
         {
-            "text": " ".join(verifier.pattern_words(pattern)),
-            "documents": int(frequency[pattern]),
-            "items": patterns.items_with(pattern).size,
-            "why": TEMPLATE if evidence.template[pattern] else COMMON,
+            "text": _seed_text(items, index, int(rarity.seeds[number])),
+            "documents": int(rarity.documents[number]),
+            "why": TEMPLATE if template[number] else COMMON,
         }
-        for pattern in seen[order].tolist()
+        for number in weak[order].tolist()
     ]
+
+
+def _seed_text(items: Sequence[Item], index: ItemIndex, seed: int) -> str:
+    """Return the words of a seed, as they are in the first text that has it."""
+    place = int(index.places[seed])
+    place = (~place if place < 0 else place) >> 1
+    part = int(np.searchsorted(index.part_first, place, side="right")) - 1
+    item = int(np.searchsorted(index.item_first, part, side="right")) - 1
+    words = fold_words(items[item].searched[part - int(index.item_first[item])].text)
+    first = place - int(index.part_first[part])
+    return " ".join(word.text for word in words[first : first + LONG_SPAN])

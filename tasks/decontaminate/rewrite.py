@@ -12,6 +12,7 @@ from typing import Any
 
 import blake3
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,13 +24,25 @@ from tasks.common.text import is_unspaced
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.heldout import draw_number
-from tasks.decontaminate.leaks import SHORT, Region
+from tasks.decontaminate.leaks import FORMS, Region
+from tasks.decontaminate.ngrams import BASE, U64, hash_texts
+from tasks.decontaminate.scan import HALF, RUN, SHORT, SIMILAR, TOGETHER, WHOLE
 
 STAGE = "decontaminate"
 NGRAM_OVERLAP = "ngram_overlap"
 WHOLE_ITEM = "whole_item"
+SIMILAR_ITEM = "similar_item"
 SHORT_PIECE = "short_piece"
 HELD_OUT = "held_out_share"
+_RULES = {
+    FORMS[RUN]: NGRAM_OVERLAP,
+    FORMS[HALF]: NGRAM_OVERLAP,
+    FORMS[WHOLE]: WHOLE_ITEM,
+    FORMS[SHORT]: WHOLE_ITEM,
+    FORMS[TOGETHER]: WHOLE_ITEM,
+    FORMS[SIMILAR]: SIMILAR_ITEM,
+}
+REMAINS = "remains"
 _NAME_BYTES = 60
 
 MAX_WORD_EXTENSION = 40
@@ -83,6 +96,7 @@ def rewrite_part(table: pa.Table, decisions: Decisions, config: DecontaminateCon
     doc_ids, sources = table.column("doc_id").to_pylist(), table.column("source").to_pylist()
     sizes = pc.binary_length(table.column("text")).to_pylist()
     heldout: list[int] = []
+    remains: dict[str, int] = {}
     for row in range(table.num_rows):
         counts = report.source(sources[row])
         counts.documents_in += 1
@@ -103,9 +117,17 @@ def rewrite_part(table: pa.Table, decisions: Decisions, config: DecontaminateCon
             )
         elif regions and config.mode != "flag":
             text = table.column("text")[row].as_py().encode()
+            first = len(kept.rows)
             _cut_document(text, doc_ids[row], row, regions, decisions.items, config, counts, ledger, kept)
+            pieces = [kept.texts[piece].decode() for piece in range(first, len(kept.rows))]
+            remains |= _count_remaining(pieces, doc_ids[row], regions, decisions.items, config)
         else:
             kept.add(row)
+            if regions:
+                text = table.column("text")[row].as_py()
+                counted = _count_remaining([text], doc_ids[row], regions, decisions.items, config)
+                # A text with changed words is still there, though none of its n-grams may be.
+                remains |= {key: max(1, count) for key, count in counted.items()}
             counts.documents_out += 1
             counts.pieces_out += 1
             counts.bytes_out += sizes[row]
@@ -114,7 +136,54 @@ def rewrite_part(table: pa.Table, decisions: Decisions, config: DecontaminateCon
         "heldout": table.take(pa.array(heldout, pa.int64())),
         "ledger": ledger.table(),
     }
+    report.facts[REMAINS] = {key: count for key, count in remains.items() if count}
     return PartResult(tables, report)
+
+
+def remaining_ngrams(report: StageReport) -> dict[tuple[bytes, int], int]:
+    """Return (document id, item) -> how many of a leaked item's n-grams the document still holds as it is put out.
+
+    `report` is that of all parts; documents without any are absent.
+    """
+    keys = ((key.partition("/"), count) for key, count in report.facts.get(REMAINS, {}).items())
+    return {(bytes.fromhex(of), int(item)): count for (of, _, item), count in keys}
+
+
+def _count_remaining(
+    texts: Sequence[str],
+    doc_id: bytes,
+    regions: Sequence[Region],
+    items: Mapping[int, Item],
+    config: DecontaminateConfig,
+) -> dict[str, int]:
+    """Return for each item leaked in a document how many of its n-grams `texts` hold; a shorter part is one n-gram.
+
+    Parts of fewer words than `short_words` do not count.
+    """
+    words, _, counts = hash_texts(texts)
+    pieces = np.split(words, np.cumsum(counts)[:-1])
+    held: dict[int, U64] = {}
+    found: dict[str, int] = {}
+    for number in sorted({region.item for region in regions}):
+        own, _, sizes = hash_texts([part.text for part in items[number].searched])
+        grams: dict[int, list[U64]] = {}
+        for part in np.split(own, np.cumsum(sizes)[:-1]):
+            width = min(config.ngram, part.size)
+            if width >= config.short_words:
+                grams.setdefault(width, []).append(_ngram_hashes(part, width))
+        for width in grams.keys() - held.keys():
+            held[width] = np.concatenate([_ngram_hashes(piece, width) for piece in pieces])
+        key = f"{doc_id.hex()}/{number}"
+        found[key] = sum(np.isin(np.unique(np.concatenate(of)), held[width]).sum() for width, of in grams.items())
+    return {key: int(count) for key, count in found.items()}
+
+
+def _ngram_hashes(words: npt.NDArray[np.uint32], width: int) -> U64:
+    count = max(0, words.size - width + 1)
+    hashes = np.zeros(count, np.uint64)
+    for shift in range(width):
+        hashes = hashes * BASE + words[shift : shift + count]
+    return hashes
 
 
 @dataclass
@@ -183,7 +252,7 @@ def _cited(regions: Sequence[Region]) -> Region:
 
 
 def _rule(regions: Sequence[Region]) -> str:
-    return WHOLE_ITEM if _cited(regions).form == SHORT else NGRAM_OVERLAP
+    return _RULES[_cited(regions).form]
 
 
 def _evidence(items: Mapping[int, Item], regions: Sequence[Region], start: int, end: int, more: dict[str, Any]) -> str:

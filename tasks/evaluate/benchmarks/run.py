@@ -183,7 +183,10 @@ class TaskResponses:
                 f" encoded apart"
             )
         if unmatchable := Counter(map(self.state, self.answered))["unmatchable"]:
-            notes.append(f"{unmatchable} unmatchable items count in `all` only")
+            notes.append(
+                f"{unmatchable} unmatchable items count in `all` only; leaks of the other"
+                f" {1 - unmatchable / count:.1%} can be seen, unless rephrased or translated"
+            )
         return notes
 
 

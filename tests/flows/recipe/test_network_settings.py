@@ -83,7 +83,8 @@ def test_a_preset_of_bert_sets_the_objective(folder: Path) -> None:
 def test_the_same_network_has_the_same_identity_with_and_without_its_preset(folder: Path) -> None:
     named = load(folder, 'preset = "gpt2-small"')
     choices = 'context = 1024\nlayers = 12\nheads = 12\nwidth = 768\npositions = "learned"\nactivation = "gelu_tanh"'
-    assert load(folder, f"{choices}\nembedding_norm = false").train.identity_params() == named.train.identity_params()
+    choices += '\nnorm = "layernorm"\nqk_norm = "none"\nbiases = true\ninit_std = 0.02'
+    assert load(folder, choices).train.identity_params() == named.train.identity_params()
 
 
 def test_an_unknown_preset_names_the_recipe(folder: Path) -> None:

@@ -15,8 +15,8 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import Benchmark, DecontaminateConfig
-from tasks.decontaminate.leaks import Evidence
-from tasks.decontaminate.ngrams import Patterns, build_patterns
+from tasks.decontaminate.leaks import Rarity, matchable_items
+from tasks.decontaminate.ngrams import ItemIndex, build_index
 from tasks.decontaminate.recall import FORMS, Control, choose_hosts, make_controls, measure_search
 from tasks.decontaminate.stage import build_decontaminate
 
@@ -26,47 +26,53 @@ CONFIG = DecontaminateConfig(planted_per_form=20, heldout_share=0.0)
 
 def prose(seed: int, words: int) -> str:
     generator = random.Random(seed)
-    return ". ".join(f"{generator.choice('bcdfg')}{generator.randrange(9000)} or" for _ in range(words // 2))
+    return " ".join("".join(generator.choices("abcdefghijklmnop", k=generator.randrange(4, 9))) for _ in range(words))
 
 
 def benchmark_items() -> list[Item]:
-    texts = [prose(number, 30 if number % 2 else 10) for number in range(40)]
-    return [Item("quiz", str(number), None, text, (), "x", text) for number, text in enumerate(texts)]
+    """Twenty questions of thirty words with two choices, and twenty of four words with choices of five."""
+    items: list[Item] = []
+    for number in range(40):
+        text = f"{prose(number, 26)} 12 of {number + 100} or" if number % 2 else prose(number, 4)
+        choices = (prose(500 + number, 5), prose(600 + number, 5))
+        items.append(Item("quiz", str(number), None, text, choices, "0", text, (text,)))
+    return items
 
 
 HOSTS = [prose(1000 + number, 200) for number in range(10)]
+NOTHING = Rarity(np.empty(0, np.int64), np.empty(0, np.int64), 10.0)
 
 
-def audited(patterns: Patterns, controls: list[Control] | None = None) -> dict[str, Any]:
-    nothing = np.zeros(len(patterns), np.bool_)
-    evidence = Evidence(nothing, nothing)
-    return measure_search(controls or make_controls(patterns, evidence, HOSTS, CONFIG), patterns, evidence, CONFIG)
+def audited(items: list[Item], index: ItemIndex | None = None, controls: list[Control] | None = None) -> dict[str, Any]:
+    whole = build_index(items, CONFIG)
+    made = controls or make_controls(items, whole, matchable_items(whole, CONFIG), HOSTS, CONFIG)
+    return measure_search(made, items, index or whole, NOTHING, CONFIG)
 
 
-def test_all_six_forms_are_injected_and_found() -> None:
-    facts = audited(build_patterns(benchmark_items(), CONFIG))
+def test_all_forms_are_injected_and_found() -> None:
+    facts = audited(benchmark_items())
     assert [(form, line["planted"], line["found"]) for form, line in facts["forms"].items()] == [
         (form, 20, 20) for form in FORMS
     ]
-    assert (facts["planted"], facts["found"], facts["recall"], facts["near_misses"]) == (120, 120, 1.0, 120)
-    assert facts["low"] == pytest.approx(1 / (1 + 1.96**2 / 120), abs=1e-4)
-    assert (facts["precision"]["reported"], facts["precision"]["right"]) == (120, 120)
+    assert (facts["planted"], facts["found"], facts["recall"], facts["near_misses"]) == (240, 240, 1.0, 240)
+    assert facts["low"] == pytest.approx(1 / (1 + 1.96**2 / 240), abs=1e-4)
+    assert (facts["precision"]["reported"], facts["precision"]["right"]) == (240, 240)
 
 
-def test_a_search_that_lost_half_of_its_patterns_has_half_the_recall_on_short_items() -> None:
-    patterns = build_patterns(benchmark_items(), CONFIG)
-    hashes = patterns.hashes.copy()
-    hashes[np.flatnonzero(patterns.whole_texts())[::2]] += np.uint64(1)
-    facts = audited(dataclasses.replace(patterns, hashes=hashes))
+def test_a_search_that_lost_the_seeds_of_half_of_the_items_has_half_the_recall() -> None:
+    items = benchmark_items()
+    index = build_index(items, CONFIG)
+    owner = np.searchsorted(index.part_first[index.item_first], index.places >> 1, side="right") - 1
+    lost = dataclasses.replace(index, places=np.where(owner % 4 < 2, ~index.places, index.places))
+    facts = audited(items, lost)
     assert 0.2 < facts["forms"]["short"]["recall"] < 0.8
-    assert facts["forms"]["inline"]["recall"] == 1.0
+    assert 0.2 < facts["forms"]["inline"]["recall"] < 0.8
 
 
 def test_a_search_that_reports_an_item_that_is_not_there_loses_precision() -> None:
     items = benchmark_items()
-    patterns = build_patterns(items, CONFIG)
     wrong = Control(f"{HOSTS[0]} {items[1].match_text}", None, "a near miss of other words", 1)
-    facts = audited(patterns, [wrong])
+    facts = audited(items, controls=[wrong])
     assert facts["precision"]["reported"] == 1
     assert facts["precision"]["precision"] == 0.0
     assert facts["recall"] is None
@@ -87,12 +93,15 @@ def test_a_run_reports_the_audit_and_puts_out_no_injected_text(
     tmp_path: Path, context: RunContext, make_documents: MakeDocuments
 ) -> None:
     path = tmp_path / "quiz.jsonl"
-    records = [{"id": item.item_id, "question": item.context, "answer": "x"} for item in benchmark_items()]
+    records = [
+        {"id": item.item_id, "question": item.context, "choices": item.choices, "answer": 0}
+        for item in benchmark_items()
+    ]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     documents = make_documents([[("web", host) for host in HOSTS[:5]], [("web", host) for host in HOSTS[5:]]])
     config = CONFIG.model_copy(update={"benchmarks": (Benchmark(name="quiz", path=path),)})
     result = build_decontaminate(context, documents, config)
-    assert result.report.facts["planted"]["found"] == 120
+    assert result.report.facts["planted"]["found"] == 240
     assert result.table("documents").column("text").to_pylist() == HOSTS
     assert result.report.facts["benchmarks"]["quiz"]["leaked"] == 0
     assert not result.report.facts["common_ngrams"]
@@ -102,7 +111,6 @@ def test_a_run_reports_the_audit_and_puts_out_no_injected_text(
 
 
 def test_nothing_is_injected_without_items_or_hosts() -> None:
-    assert audited(build_patterns([], CONFIG))["planted"] == 0
-    patterns = build_patterns(benchmark_items(), CONFIG)
-    nothing = np.zeros(len(patterns), np.bool_)
-    assert make_controls(patterns, Evidence(nothing, nothing), [], CONFIG) == []
+    assert audited([])["planted"] == 0
+    items = benchmark_items()
+    assert make_controls(items, build_index(items, CONFIG), np.ones(40, np.bool_), [], CONFIG) == []

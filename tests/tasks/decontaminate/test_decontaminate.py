@@ -75,7 +75,7 @@ def test_a_leak_is_cut_with_its_window_and_every_byte_is_accounted_for(
     opened, closed = text.rindex(" ", 0, start - 200) + 1, text.index(" ", end + 200)
     (leak,) = leaks_of(result)["q0"]
     assert (leak["state"], leak["form"], leak["start"], leak["end"]) == ("leaked", "verbatim", start, end)
-    assert (leak["matched"], leak["total"], leak["piece"], leak["remains"]) == (18, 18, 0, False)
+    assert (leak["matched"], leak["total"], leak["piece"], leak["remains"]) == (30, 30, 0, 0)
     assert states(result) == {"q0": "leaked", "q1": "clean", "q2": "unmatchable"}
     rows = result.table("documents").to_pylist()
     assert [(row["piece"], row["text"]) for row in rows] == [
@@ -84,7 +84,7 @@ def test_a_leak_is_cut_with_its_window_and_every_byte_is_accounted_for(
     for row in rows:
         assert row["text_digest"] == blake3.blake3(row["text"].encode()).digest(length=16)
     (cut,) = result.table("ledger").to_pylist()
-    assert (cut["action"], cut["rule"], cut["doc_id"]) == ("cut", "ngram_overlap", leak["doc_id"])
+    assert (cut["action"], cut["rule"], cut["doc_id"]) == ("cut", "whole_item", leak["doc_id"])
     assert json.loads(cut["evidence"]) == {
         "benchmark": "quiz", "item_id": "q0", "start": opened, "end": closed
     }  # fmt: skip
@@ -93,7 +93,7 @@ def test_a_leak_is_cut_with_its_window_and_every_byte_is_accounted_for(
     assert (counts.documents_out, counts.pieces_out, counts.edited["cut"]) == (2, 3, 1)
     assert counts.bytes_out == sum(len(row["text"]) for row in rows)
     assert result.report.facts["benchmarks"]["quiz"] == {
-        "items": 3, "leaked": 1, "clean": 1, "unmatchable": 1, "remains": 0
+        "items": 3, "leaked": 1, "clean": 1, "unmatchable": 1, "remains": 0, "visible": 0.6667
     }  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def test_drop_removes_the_document_and_flag_leaves_it(
         assert result.report.facts["benchmarks"]["quiz"]["remains"] == 1
     else:
         assert kept == [prose(4)]
-        assert result.report.source("web").dropped == {"ngram_overlap": 1}
+        assert result.report.source("web").dropped == {"whole_item": 1}
         (row,) = result.table("ledger").to_pylist()
         assert (row["action"], row["bytes_in"], row["bytes_out"]) == ("drop", len(text), 0)
 
@@ -167,9 +167,11 @@ def test_short_items_match_as_a_whole_at_word_borders(
 ) -> None:
     whole = "What is the largest lake in southern Finland?"
     documents = make_documents([[("web", f"{prose(1)} what IS the -- largest\nlake in southern finland {prose(2)}")]])
-    result = build_decontaminate(context, documents, config_for(quiz(tmp_path, whole, whole.replace("land", "lan"))))
+    result = build_decontaminate(
+        context, documents, config_for(quiz(tmp_path, whole, whole.replace("Finland", "Finlanders")))
+    )
     (leak,) = leaks_of(result)["q0"]
-    assert (leak["form"], leak["matched"], leak["total"]) == ("short", 1, 1)
+    assert (leak["form"], leak["matched"], leak["total"]) == ("verbatim", 8, 8)
     assert states(result)["q1"] == "clean"
     assert result.table("ledger").column("rule").to_pylist() == ["whole_item"]
 
@@ -206,10 +208,10 @@ def test_a_question_without_its_passage_is_a_leak_and_so_is_a_passage_without_it
     alone = make_documents([[("web", f"{prose(2)} {question} {prose(3)}"), ("web", f"{prose(4)} {passage}")]])
     leaks = leaks_of(build_decontaminate(context, alone, config_for(benchmark)))["q0"]
     matched = [(leak["form"], leak["matched"], leak["total"]) for leak in leaks]
-    assert matched == [("short", 1, 1), ("verbatim", 18, 18)]
+    assert matched == [("verbatim", 7, 7), ("verbatim", 30, 30)]
     both = make_documents([[("web", f"{prose(2)} {passage} {question} {prose(3)}")]])
     (leak,) = leaks_of(build_decontaminate(context, both, config_for(benchmark)))["q0"]
-    assert (leak["form"], leak["matched"]) == ("verbatim", 25)
+    assert (leak["form"], leak["matched"]) == ("verbatim", 37)
 
 
 def test_half_of_a_chinese_question_alone_is_no_leak_and_most_of_it_is(
@@ -245,12 +247,12 @@ def test_a_short_question_of_many_items_is_the_template_of_its_benchmark(
     documents = make_documents([[("web", f"{prose(1)} {question} {prose(2)}")]])
     result = build_decontaminate(context, documents, config)
     assert set(states(result).values()) == {"clean"}
-    (listed,) = result.report.facts["common_ngrams"]
-    assert (listed["text"], listed["items"], listed["why"]) == (
-        "which of these sentences is well formed",
-        21,
-        "template",
-    )
+    listed = result.report.facts["common_ngrams"]
+    assert {(entry["text"], entry["why"]) for entry in listed} == {
+        ("which of these sentences is", "template"),
+        ("of these sentences is well", "template"),
+        ("these sentences is well formed", "template"),
+    }
 
 
 def test_common_ngrams_are_no_evidence_but_a_full_item_is_however_often_it_was_copied(
@@ -266,7 +268,7 @@ def test_common_ngrams_are_no_evidence_but_a_full_item_is_however_often_it_was_c
     assert states(result) == {"q0": "clean", "q1": "leaked"}
     assert len(leaks_of(result)["q1"]) == 15
     listed = result.report.facts["common_ngrams"]
-    assert {" ".join(licence.split()[:13])} <= {entry["text"] for entry in listed}
+    assert {" ".join(licence.split()[:5])} <= {entry["text"] for entry in listed}
     assert all(entry["documents"] == 15 for entry in listed)
 
 
@@ -285,7 +287,7 @@ def test_a_common_passage_far_from_the_leak_is_left_alone(
     assert leak["form"] == "ngram"
 
 
-def test_a_short_item_in_many_documents_is_a_leak_in_each_and_no_common_ngram(
+def test_a_short_item_in_many_documents_is_a_leak_in_each_though_its_ngrams_are_common(
     tmp_path: Path, context: RunContext, make_documents: MakeDocuments
 ) -> None:
     short = "What is the largest lake in southern Finland?"
@@ -295,7 +297,7 @@ def test_a_short_item_in_many_documents_is_a_leak_in_each_and_no_common_ngram(
     leaks = leaks_of(result)["q0"]
     assert [leak["doc_id"] for leak in leaks] == documents.table("documents").column("doc_id").to_pylist()
     assert [leak["start"] for leak in leaks] == [len(text) - len(short) for part in parts for _, text in part]
-    assert result.report.facts["common_ngrams"] == []
+    assert {entry["documents"] for entry in result.report.facts["common_ngrams"]} == {18}
 
 
 def held_out_texts(artifact: Artifact) -> list[str]:

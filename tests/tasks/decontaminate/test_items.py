@@ -29,7 +29,12 @@ def test_a_multiple_choice_record_with_every_field(tmp_path: Path) -> None:
     record = {"id": "q/1", "question": "2+2?", "choices": ["3", "4"], "answer": 1, "match_text": "two", "lang": "en"}
     item = only(written(tmp_path, [record], "quiz.jsonl.gz"))
     assert item == Item("quiz", "q/1", "en", "2+2?", ("3", "4"), "1", "two", ("2+2?",))
-    assert item.texts == ("two", "2+2?")
+    assert [(part.text, part.role) for part in item.searched] == [
+        ("2+2?", "context"),
+        ("two", "context"),
+        ("3", "choice"),
+        ("4", "choice"),
+    ]
     assert items_table([item]).schema == ITEMS
     assert items_table([item]).to_pylist()[0]["choices"] == ["3", "4"]
 
@@ -38,7 +43,19 @@ def test_passage_and_question_make_the_context_and_the_match_text(tmp_path: Path
     item = only(written(tmp_path, [{"id": 7, "passage": "P.", "question": "Q?", "choices": None, "answer": "A"}]))
     assert (item.item_id, item.context, item.match_text) == ("7", "P.\nQ?", "P.\nQ?")
     assert (item.choices, item.answer, item.lang) == ((), "A", None)
-    assert item.texts == ("P.\nQ?", "P.", "Q?")
+    assert [(part.text, part.role) for part in item.searched] == [
+        ("P.", "context"),
+        ("Q?", "context"),
+        ("A", "choice"),
+    ]
+
+
+def test_an_item_of_ones_own_may_have_a_context(tmp_path: Path) -> None:
+    record = {"id": "1", "context": "Once upon a time", "choices": ["there was", "there is"], "answer": 0}
+    item = only(written(tmp_path, [record]))
+    assert (item.context, item.match_text) == ("Once upon a time", "Once upon a time")
+    both = only(written(tmp_path, [{**record, "question": "What then?"}]))
+    assert both.context == "Once upon a time\nWhat then?"
 
 
 @pytest.mark.parametrize(("answer", "index"), [(1, "1"), ("no", "1"), ("B", "1"), ("b", "1"), ("0", "0")])
@@ -83,6 +100,7 @@ def test_an_adapter_refuses_records_of_another_benchmark(tmp_path: Path) -> None
 def test_a_record_of_choices_alone_is_matched_by_the_right_one(tmp_path: Path) -> None:
     item = only(written(tmp_path, [{"id": "1", "question": None, "choices": ["bad", "good"], "answer": 1}]))
     assert (item.context, item.match_text) == ("", "good")
+    assert [(part.text, part.role) for part in item.searched] == [("bad", "context"), ("good", "context")]
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,31 @@
-"""Injected forms keep the item's words and nothing else of it; near misses keep no run of an n-gram's length."""
+"""Injected forms keep the item's words, near misses every second one; typing errors and numbers change as said."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.decontaminate.benchmarks import Item
+from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.normalize import fold_words
 from tasks.decontaminate.recall import (
+    CHOICES,
+    ESCAPED,
     FORMS,
+    HALF,
     INLINE,
+    NUMBERS,
     PARAGRAPH,
+    SHORT,
+    TYPOS,
     VERBATIM,
+    holds,
     inject,
+    misspelt,
     near_miss,
+    passage_of,
     plain_words,
+    renumbered,
     rewrapped,
     varied,
 )
@@ -42,7 +54,7 @@ def has_run(text: str, sought: list[str]) -> bool:
 def test_every_form_leaves_the_words_of_item_and_host(form: str, item: str, seed: int) -> None:
     injected = inject(item, HOST, form, generator(seed))
     assert has_run(injected, folded(item))
-    assert sorted(folded(injected)) == sorted(folded(item) + folded(HOST))
+    assert len(folded(injected)) == len(folded(item) + folded(HOST))
 
 
 def test_forms_are_what_their_names_say() -> None:
@@ -69,23 +81,53 @@ def test_varying_changes_letters_in_every_script() -> None:
     assert len({varied(ITEM, generator(seed)) for seed in range(40)}) == 6
 
 
-@given(st.text(st.sampled_from("ab .中Я_"), max_size=200), st.integers(5, 9), st.integers(0, 9))
+@given(st.text(st.sampled_from("ab .中Я_"), max_size=200), st.integers(0, 9))
 @settings(deadline=None)
-def test_a_near_miss_shares_no_run_with_its_text(text: str, ngram: int, seed: int) -> None:
-    miss = near_miss(text, HOST, ngram, generator(seed))
+def test_a_near_miss_keeps_every_second_word(text: str, seed: int) -> None:
+    miss = near_miss(text, HOST, generator(seed))
     words = plain_words(text)
-    if not words:
+    if len(words) < 2:
         assert miss is None
         return
     assert miss is not None
-    width = min(ngram, len(words))
-    runs = {tuple(words[begin : begin + width]) for begin in range(len(words) - width + 1)}
     missed = plain_words(miss)
-    assert not runs & {tuple(missed[begin : begin + width]) for begin in range(len(missed) - width + 1)}
+    assert missed[::2] == words[::2]
+    assert not set(missed[1::2]) & set(words)
+    assert near_miss("the furnace", "furnace the", generator()) is None
 
 
-def test_a_near_miss_changes_as_little_as_it_must() -> None:
-    words = [f"w{number}" for number in range(30)]
-    missed = plain_words(str(near_miss(" ".join(words), HOST, 13, generator())))
-    assert [number for number, (a, b) in enumerate(zip(words, missed, strict=True)) if a != b] == [12, 25]
-    assert near_miss("furnace", "furnace", 13, generator()) is None
+LONG = Item("quiz", "1", None, f"{ITEM} {ITEM}", ("Iron", "Lead"), "0", "", (f"{ITEM} {ITEM}",))
+BRIEF = Item("quiz", "2", None, "Who rang?", ("The founder of it", "Jan"), "0", "", ("Who rang?",))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_of_an_item_is_planted(seed: int) -> None:
+    def planted(form: str, item: Item, passages: tuple[str, ...]) -> str | None:
+        return passage_of(form, passages, item, DecontaminateConfig(), generator(seed))
+
+    words = plain_words(LONG.parts[0])
+    assert planted(ESCAPED, LONG, LONG.parts) == LONG.parts[0]
+    assert planted(SHORT, LONG, LONG.parts) is planted(CHOICES, BRIEF, ()) is planted(INLINE, BRIEF, ()) is None
+    assert set(plain_words("Who rang? The founder of it Jan")) <= set(plain_words(str(planted(SHORT, BRIEF, ()))))
+    assert {"iron", "lead", *words} <= set(plain_words(str(planted(CHOICES, LONG, LONG.parts))))
+    half = plain_words(str(planted(HALF, LONG, LONG.parts)))
+    middle = (len(words) + 1) // 2
+    assert half in (words[:middle], words[-middle:])
+    assert planted(HALF, LONG, (ITEM[:60],)) is None
+    typed = plain_words(str(planted(TYPOS, LONG, LONG.parts)))
+    assert sum(a != b for a, b in zip(typed, words, strict=True)) == len(words) // 10
+    numbered = plain_words(str(planted(NUMBERS, LONG, LONG.parts)))
+    assert [a for a, b in zip(words, numbered, strict=True) if a != b] == ["12", "12"]
+    for form in (HALF, TYPOS, NUMBERS, CHOICES):
+        assert holds(str(planted(form, LONG, LONG.parts)), LONG)
+    assert not holds(str(near_miss(LONG.parts[0], HOST, generator(seed))), LONG)
+
+
+def test_typing_errors_and_numbers_by_hand() -> None:
+    assert misspelt("a word", generator()) == "a wrod"
+    assert misspelt("too few", generator()) is None
+    assert misspelt(CHINESE, generator()) != CHINESE
+    changed = renumbered("7 of 12, b12 of 345", generator())
+    assert [len(word) for word in plain_words(changed)] == [1, 2, 2, 3, 2, 3]
+    assert "b12" in changed
+    assert changed != "7 of 12, b12 of 345"

@@ -1,122 +1,191 @@
-"""Scanning: against brute force over plain words, overlapping lengths, verification, more hits than the first
-capacity."""
+"""Scanning: seeds and alignments against brute force, what is a match and what is not, the places in the document."""
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.decontaminate.ngrams import Patterns, build_patterns, template_patterns
+from tasks.decontaminate.leaks import Region, find_leaks, matchable_items, measure_rarity
+from tasks.decontaminate.ngrams import build_index
 from tasks.decontaminate.normalize import fold_words
-from tasks.decontaminate.scan import Hits, Verifier, scan_texts
+from tasks.decontaminate.scan import scan_texts, text_buffers
 
-CONFIG = DecontaminateConfig(ngram=5, short_words=2, short_chars=8)
-
-
-def item(text: str, number: int = 0, benchmark: str = "quiz") -> Item:
-    return Item(benchmark, str(number), None, text, (), "x", text)
-
-
-def buffers(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    _, offsets, data = pa.array(texts, pa.large_string()).buffers()
-    return np.frombuffer(data if data is not None and data.size else b" ", np.uint8), np.frombuffer(offsets, np.int64)[
-        : len(texts) + 1
-    ]
+CONFIG = DecontaminateConfig()
+QUESTION = "Which metal did the workers of Utrecht pour into twelve moulds before the evening bell rang?"
+HOST = "The furnace was lit at dawn, and nobody slept. "
+END = " Then the iron ran until noon."
 
 
-def scan(texts: list[str], items: list[Item], config: DecontaminateConfig = CONFIG) -> tuple[Patterns, Hits, Hits]:
-    patterns = build_patterns(items, config)
-    data, offsets = buffers(texts)
-    found = scan_texts(data, offsets, patterns)
-    return patterns, found, Verifier(patterns).verified(data, offsets, found)
+def item(text: str, number: int = 0, choices: Sequence[str] = (), answers: Sequence[str] = ()) -> Item:
+    return Item("quiz", str(number), None, text, tuple(choices), "0", text, (text,), tuple(answers))
 
 
-def brute_force(texts: list[str], items: list[Item], config: DecontaminateConfig) -> set[tuple[int, int, int, int]]:
-    """(row, word, start, end) of every run of words that is an n-gram of an item, or a whole short item."""
-    wanted: set[tuple[str, ...]] = set()
-    for one in items:
-        words = [word.text for word in fold_words(one.match_text)]
-        if len(words) >= config.ngram:
-            wanted |= {tuple(words[i : i + config.ngram]) for i in range(len(words) - config.ngram + 1)}
-        elif words and (len(words) >= config.short_words or len(one.match_text.strip()) >= config.short_chars):
-            wanted.add(tuple(words))
-    found = set()
-    for row, text in enumerate(texts):
-        words = fold_words(text)
-        for run in wanted:
-            for first in range(len(words) - len(run) + 1):
-                candidate = words[first : first + len(run)]
-                if tuple(word.text for word in candidate) == run:
-                    found.add((row, first, candidate[0].start, candidate[-1].end))
-    return found
+def leaks(texts: Sequence[str], items: Sequence[Item], config: DecontaminateConfig = CONFIG) -> dict[int, list[Region]]:
+    index = build_index(items, config)
+    data, offsets = text_buffers(pa.array(texts, pa.large_string()))
+    found = scan_texts(data, offsets, index, config)
+    rarity = measure_rarity([(found.seeds, found.documents)], len(texts), config)
+    return find_leaks(index, found.stretches, rarity)
 
 
-SMALL = st.text(st.sampled_from("ab 中Я. "), max_size=40)
+def forms(passage: str, *items: Item) -> list[str]:
+    return [region.form for region in leaks([HOST + passage + END], items).get(0, ())]
 
 
-@given(st.lists(SMALL, min_size=1, max_size=6), st.lists(SMALL, min_size=1, max_size=6))
-@settings(deadline=None, max_examples=300)
-def test_finds_exactly_what_brute_force_finds(texts: list[str], match_texts: list[str]) -> None:
-    items = [item(text, number) for number, text in enumerate(match_texts)]
-    _, found, verified = scan(texts, items)
-    assert len(found) == len(verified)
-    hits = set(zip(*(getattr(verified, name).tolist() for name in ("row", "word", "start", "end")), strict=True))
-    assert hits == brute_force(texts, items, CONFIG)
+def prose(generator: random.Random, words: int) -> str:
+    return " ".join(f"w{generator.randrange(2000)}" for _ in range(words))
 
 
-def test_finds_items_inside_long_documents_of_random_words() -> None:
+@given(st.integers(0, 2**32), st.integers(13, 60), st.integers(0, 47))
+@settings(deadline=None, max_examples=60)
+def test_every_run_of_thirteen_words_is_found_at_its_place(seed: int, width: int, begin: int) -> None:
+    generator = random.Random(seed)
+    words = prose(generator, 60).split()
+    passage = " ".join(words[begin : begin + width])
+    host = prose(generator, 40).replace("w", "hostly")
+    found = leaks([f"{host} {passage} {host}"], [item(" ".join(words))]).get(0, [])
+    if len(passage.split()) < 13:
+        return
+    (region,) = found
+    assert (region.start, region.end) == (len(host) + 1, len(host) + 1 + len(passage))
+    assert region.matched == len(passage.split())
+
+
+def test_finds_items_inside_long_documents_of_random_words_and_nothing_else() -> None:
     generator = random.Random(3)
-    vocabulary = [f"w{i}" for i in range(2000)]
-    items = [item(" ".join(generator.choices(vocabulary, k=30)), number) for number in range(300)]
-    config = DecontaminateConfig()
+    items = [item(prose(generator, 30), number) for number in range(300)]
     texts = []
     for number in range(50):
-        words = generator.choices(vocabulary, k=500)
+        words = prose(generator, 500).split()
         if number % 2:
             words[100:100] = items[number].match_text.upper().split()
         texts.append(" ".join(words))
-    patterns, _, hits = scan(texts, items, config)
-    assert set(hits.row.tolist()) == set(range(1, 50, 2))
-    assert len(hits) == 25 * 18
-    assert patterns.totals.tolist() == [18] * 300
+    found = leaks(texts, items)
+    assert {row: [(region.item, region.matched) for region in regions] for row, regions in found.items()} == {
+        row: [(row, 30)] for row in range(1, 50, 2)
+    }
 
 
-def test_more_hits_than_the_first_capacity_are_all_found() -> None:
-    texts = ["a b c d e " * 30_000, "nothing here"]
-    _, found, _ = scan(texts, [item("a b c d e a b c d e")])
-    assert len(found) == 5 * 30_000 - 4
+@pytest.mark.parametrize(
+    ("passage", "form"),
+    [
+        (QUESTION, "verbatim"),
+        (QUESTION.upper().replace(" ", "\n> "), "verbatim"),
+        (QUESTION.replace("metal", "mteal").replace("evening", "evenig"), "verbatim"),
+        (QUESTION.replace("metal", "alloy"), "ngram"),
+        (QUESTION.replace("workers of Utrecht", "workers near old Utrecht").replace("evening", "loud"), "similar"),
+        (QUESTION[: QUESTION.index("twelve")], "half"),
+        (QUESTION.replace(" ", r"\n"), "verbatim"),
+        (QUESTION.replace("evening", r"\textbf{evening}"), "verbatim"),
+    ],
+)
+def test_copies_with_changes_are_found(passage: str, form: str) -> None:
+    assert forms(passage, item(QUESTION)) == [form]
 
 
-def test_no_benchmarks_and_empty_texts_are_no_hits() -> None:
-    assert len(scan(["a b c"], [])[1]) == 0
-    assert len(scan([], [item("a b c d e f")])[1]) == 0
-    assert len(scan(["", ""], [item("a b c d e f")])[1]) == 0
+@pytest.mark.parametrize(
+    "passage",
+    [
+        " ".join(reversed(QUESTION.split())),
+        "Which metal did the workers of Utrecht choose?",
+        "They were asked to stop before the evening bell rang, as always.",
+        "",
+    ],
+)
+def test_the_same_words_in_another_order_and_phrases_are_no_leak(passage: str) -> None:
+    assert forms(passage, item(QUESTION)) == []
 
 
-def test_verification_refuses_a_hit_whose_words_differ() -> None:
-    items = [item("one two three four five six")]
-    patterns = build_patterns(items, CONFIG)
-    data, offsets = buffers(["one two three four nine six"])
-    forged = Hits(*(np.array([value]) for value in (0, 0, 0, 0, 23)))
-    assert len(Verifier(patterns).verified(data, offsets, forged)) == 0
+def test_numbers_may_differ_and_are_no_evidence_by_themselves() -> None:
+    sums = "Ann has 12 pears and gives 5 of them to each of her 2 friends. How many are left?"
+    assert forms(sums.replace("12", "340").replace("5", "71"), item(sums)) == ["verbatim"]
+    assert (
+        forms("Evaluate 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15", item("Compute 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15")) == []
+    )
 
 
-def test_items_below_the_limits_have_no_patterns() -> None:
-    config = DecontaminateConfig()
-    texts = ["too short", "seven words are just enough for this", "incomprehensibly notwithstanding", "!!!"]  # fmt: skip  # noqa: E501
-    patterns = build_patterns([item(text, number) for number, text in enumerate(texts)], config)
-    assert patterns.totals.tolist() == [0, 1, 1, 0]
+def test_short_parts_are_evidence_only_together_in_any_order() -> None:
+    short = item("Who cast the bell?", choices=("Jan the Elder", "Piet the Younger"))
+    assert forms("Who cast the bell?", short) == []
+    assert forms("Jan the Elder", short) == []
+    assert forms("Who cast the bell? A. Piet the Younger B. Jan the Elder", short) == ["together"]
+    assert forms("(1) Jan the Elder (2) Piet the Younger. Who cast the bell?", short) == ["together"]
+    free = item("Who cast the bell?", answers=("Jan the Elder",))
+    assert forms("Who cast the bell? Jan the Elder.", free) == ["together"]
 
 
-def test_what_many_items_of_one_benchmark_share_is_its_template() -> None:
-    words = [f"only{number} thing{number} asked{number} here{number} now{number}" for number in range(30)]
-    items = [item(f"read the text and answer the question {text}", n) for n, text in enumerate(words)]
-    patterns = build_patterns(items, CONFIG)
-    template = template_patterns(patterns, items, 20)
-    verifier = Verifier(patterns)
-    found = {" ".join(verifier.pattern_words(pattern)) for pattern in np.flatnonzero(template).tolist()}
-    assert found == {"read the text and answer", "the text and answer the", "text and answer the question"}
+def test_a_short_question_of_long_words_is_evidence_where_it_is_rare() -> None:
+    rare = item("Metallurgists misunderstood superheated crucibles.")
+    assert forms("Metallurgists misunderstood superheated crucibles.", rare) == ["short"]
+    texts = [f"{number} {HOST} Metallurgists misunderstood superheated crucibles." for number in range(11)]
+    assert leaks(texts, [rare]) == {}
+
+
+def test_a_choice_is_evidence_from_ten_words_on() -> None:
+    long = "because the moulds had cooled overnight and cracked along every seam"
+    assert forms(long, item("Why did it fail?", choices=(long, "no"))) == ["verbatim"]
+    assert forms(long[: long.index(" along")], item("Why did it fail?", choices=(long[: long.index(" along")],))) == []
+
+
+def test_the_stem_of_many_items_is_no_evidence() -> None:
+    stem = "Which of the following best describes the main purpose of the"
+    items = [item(f"{stem} w{number} x{number} y{number}?", number) for number in range(30)]
+    assert leaks([f"{HOST}{stem} essay? {END}"], items) == {}
+    assert [region.item for region in leaks([f"{HOST}{stem} w7 x7 y7? {END}"], items)[0]] == [7]
+
+
+def test_a_passage_of_many_questions_is_one_text() -> None:
+    passage = prose(random.Random(5), 60)
+    items = [
+        Item("quiz", str(n), None, passage, (), "x", f"{passage}\nq{n} r{n}", (passage, f"q{n} r{n}"), ("x",))
+        for n in range(30)
+    ]
+    assert len(leaks([HOST + passage], items)[0]) == 30
+
+
+def test_phrases_in_many_documents_count_less_than_rare_ones() -> None:
+    texts = [f"{number} {HOST}{QUESTION[: QUESTION.index('twelve')]}" for number in range(11)]
+    assert leaks(texts[:1], [item(QUESTION)])[0][0].form == "half"
+    assert leaks(texts, [item(QUESTION)]) == {}
+
+
+def test_places_are_bytes_of_the_document_whatever_the_escapes() -> None:
+    text = f"«о» {QUESTION.replace('Utrecht', 'Utr&#101;cht').replace(' ', chr(92) + 'n')} конец"
+    (region,) = leaks([text], [item(QUESTION)])[0]
+    found = text.encode()[region.start : region.end].decode()
+    assert [word.text for word in fold_words(found)] == [word.text for word in fold_words(QUESTION)]
+
+
+def test_no_benchmarks_and_empty_texts_are_no_matches() -> None:
+    assert leaks(["a b c"], []) == leaks([], [item(QUESTION)]) == leaks(["", ""], [item(QUESTION)]) == {}
+    assert leaks(["a b c"], [item("")]) == {}
+
+
+def test_more_matches_than_the_first_capacity_are_all_found() -> None:
+    text = " ".join(QUESTION if number % 2 else prose(random.Random(number), 70) for number in range(3000))
+    assert len(leaks([text, "nothing here"], [item(QUESTION)])[0]) == 1500
+
+
+def test_which_items_can_be_found_at_all() -> None:
+    items = [
+        item("too short"),
+        item("seven words are just enough for this"),
+        item("Short?", choices=("only", "one", "word", "each", "but", "seven of them")),
+        item("!!!"),
+        item("1 2 3 4 5 6 7 8"),
+    ]
+    assert matchable_items(build_index(items, CONFIG), CONFIG).tolist() == [False, True, True, False, False]
+
+
+def test_rarity_is_the_same_whatever_the_parts() -> None:
+    parts = [(np.array([1, 4]), np.array([2, 1])), (np.array([4, 9]), np.array([3, 20]))]
+    rarity = measure_rarity(parts, 100, CONFIG)
+    assert (rarity.seeds.tolist(), rarity.documents.tolist(), rarity.limit) == ([1, 4, 9], [2, 4, 20], 10)
+    assert rarity.weights(np.array([0, 9])).tolist() == [0.0, 0.0]
+    assert rarity.with_seen(np.array([0, 1])).weights(np.array([0]))[0] == 1.0

@@ -218,7 +218,7 @@ def test_items_are_drawn_by_their_ids_alone():
 def test_one_leak_makes_an_item_leaked():
     states = ["clean", "leaked", "clean"]
     rows = [
-        {"benchmark": "bench", "item_id": "a", "state": state, "form": "", "matched": 0, "total": 1, "remains": False}
+        {"benchmark": "bench", "item_id": "a", "state": state, "form": "", "matched": 0, "total": 1, "remains": 0}
         for state in states
     ]
     rows.append({**rows[0], "benchmark": "other", "item_id": "b", "state": "leaked"})

@@ -37,7 +37,7 @@ def leak(item_id: str, state: str) -> dict[str, object]:
         "form": "ngram",
         "matched": 1,
         "total": 1,
-        "remains": False,
+        "remains": 0,
     }
 
 

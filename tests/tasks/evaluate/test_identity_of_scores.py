@@ -26,7 +26,7 @@ LEAK = {
     "form": "ngram",
     "matched": 0,
     "total": 1,
-    "remains": False,
+    "remains": 0,
 }
 HELDOUT = [("books", "It was the best of times.")]
 

@@ -160,7 +160,7 @@ def write_decontaminate(unit: Unit) -> None:
         "end": start + len(b"The leaked sentence stands here."),
         "matched": 9,
         "total": 9,
-        "remains": False,
+        "remains": 0,
     }
     nowhere = dict.fromkeys(("doc_id", "piece", "start", "end"))
     clean = {**leak, **nowhere, "item_id": "cloze-2", "state": "clean", "form": "none", "matched": 0}
