@@ -75,7 +75,6 @@ KINDS = {
             "train.model.architecture=gpt",
             "train.model.width=192",
             "train.model.heads=3",
-            "train.model.embedding_norm=false",
         ),
         gpt_verdict,
     ),

@@ -239,9 +239,9 @@ def export(
 ) -> None:
     """Export a trained model and its tokenizer for Hugging Face `transformers`, with the same logits.
 
-    A GPT becomes a GPT-2, OPT, LLaMA or GPT-NeoX, whichever has its options; if none has, the error names the options
-    in the way and what to train instead. The default network needs `train.model.embedding_norm = false`. The model card
-    is written as README.md.
+    The default network becomes a Qwen3; another GPT a GPT-2, OPT, GPT-NeoX, Llama, Mistral, Qwen2 or OLMo 2, whichever
+    has its options. If none has, the error names the options in the way and what to train instead. The model card is
+    written as README.md.
     """
     with handle_errors():
         from flows.models.export import export_transformers

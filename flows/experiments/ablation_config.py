@@ -5,8 +5,8 @@ seeds = 3                        # runs of each change; `--seeds` overrides it
 [base]                           # settings of all runs, the base too
 "chunk.budget_tokens" = "2M"
 
-[changes.no-embedding-norm]      # a name, and what differs from the base
-"train.model.embedding_norm" = false
+[changes.embedding-norm]      # a name, and what differs from the base
+"train.model.embedding_norm" = true
 
 [then]                           # for changes whose metrics cannot be compared: a second run for each model,
 tokens_share = 0.25              # which continues from it, reads this share of the tokens, and is what is measured

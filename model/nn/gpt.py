@@ -178,7 +178,9 @@ class GPT(nn.Module):
         near = visible if near is None else near
         if relative:
             bias = distance_bias(self.embedding_distances, range(begin, end), end, bidirectional=False)
-            visible, near = (bias.masked_fill(~mask, -torch.inf) for mask in (visible, near))
+            assert visible is not None, "relative positions have a mask"
+            assert near is not None, "and so have windows"
+            visible, near = bias.masked_fill(~visible, -torch.inf), bias.masked_fill(~near, -torch.inf)
         return AttentionContext(visible, causal=not relative, rotary=rotary, window_mask=near)
 
     def _rotary_table(self, length: int) -> tuple[Tensor, Tensor]:

@@ -28,8 +28,8 @@ threads = 1
 CHANGES = """
 seeds = 1
 
-[changes.no-embedding-norm]
-"train.model.embedding_norm" = false
+[changes.embedding-norm]
+"train.model.embedding_norm" = true
 
 [changes.too-deep]
 "train.model.layers" = 3
@@ -83,7 +83,7 @@ def test_changes_are_laid_beside_the_base_and_parts_beside_the_whole(home: Path)
     (cause,) = stopped["failed"].values()
     assert cause.startswith("GuardError: train: stopped after")
     told = Path(found["markdown"]).read_text()
-    assert "| no-embedding-norm |" in told
+    assert "| embedding-norm |" in told
     assert "too-deep, seed 7, failed: GuardError" in told
     assert "figure-measure0" in Path(found["page"]).read_text()
 

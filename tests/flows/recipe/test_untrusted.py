@@ -27,7 +27,7 @@ from tasks.sample.discovery import find_files
 WORDS = frozenset(
     """
     name sample.sources.name sample.sources.language sample.sources.licence sample.sources.text_field
-    sample.sources.id_field sample.sources.url_field sample.sources.thread.thread_field
+    sample.sources.id_field sample.sources.url_field sample.sources.encoding sample.sources.thread.thread_field
     sample.sources.thread.id_field sample.sources.thread.reply_field sample.sources.thread.author_field
     sample.sources.exclude sample.sources.only sample.tokens_per_byte clean.presets clean.kinds clean.edits clean.rules
     clean.limits clean.add clean.without clean.extensions.edits clean.extensions.rules clean.languages

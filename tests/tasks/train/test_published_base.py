@@ -33,7 +33,8 @@ RUSSIAN = [
 ]
 PROSE = Path(json.decoder.__file__).read_text(encoding="utf-8").splitlines()
 SIZES: dict[str, Any] = {"context": 32, "layers": 1, "heads": 2, "width": 16}
-GPT2 = {**SIZES, "positions": "learned", "activation": "gelu_tanh", "embedding_norm": False}
+GPT2 = {**SIZES, "positions": "learned", "activation": "gelu_tanh"}
+GPT2 |= {"norm": "layernorm", "qk_norm": "none", "biases": True}
 PIECES = 350
 NEW = 40
 
