@@ -1,7 +1,9 @@
 """Rules of the presets by kind: what is left of a text that a person would read, and what repeats.
 
 They measure the structure of a text (`kernels/structure_counts.py`), so code blocks, tables, headings, lists and dashes
-of dialogue are neither repetition nor bullets. There is no largest length: chunk packs documents of any length.
+of dialogue are neither repetition nor bullets. There is no largest length: chunk packs documents of any length. Rules on
+shares do not apply to a text with several paragraphs of sentences, whatever else is in it: long pages of documentation
+hold many links, tables and figures.
 
 Each measure is one function that returns a value for every document of a batch, NaN where the rule does not apply.
 `presets.LIMITS` has the limits and says how they were chosen, `presets.PRESETS` which kinds use a rule.
@@ -15,6 +17,9 @@ from tasks.clean.filters.rule import CountedRule
 from tasks.clean.kernels import structure_counts as st
 from tasks.clean.kernels.characters import words_of_units
 from tasks.clean.kernels.measurements import Measurements, share
+
+PARAGRAPH_CHARACTERS = 3000
+"""Characters of sentences, some five paragraphs, from which on rules on shares do not apply."""
 
 _BOILERPLATE = (
     "lorem ipsum",
@@ -73,7 +78,7 @@ def content(measurements: Measurements, _limit: float) -> np.ndarray:
     characters = structure.characters(st.TEXT, st.DIALOGUE, st.LIST, st.HEADING, st.LABEL)
     other = structure.characters(st.CODE, st.TABLE)
     value = share(structure.count_of(st.CONTENT_CHARACTERS), np.maximum(characters, 1))
-    return np.where(2 * other > structure.characters(), np.nan, value)
+    return np.where((2 * other > structure.characters()) | _has_paragraphs(measurements), np.nan, value)
 
 
 def letters(measurements: Measurements, _limit: float) -> np.ndarray:
@@ -84,7 +89,8 @@ def letters(measurements: Measurements, _limit: float) -> np.ndarray:
 def digits(measurements: Measurements, _limit: float) -> np.ndarray:
     """Return the digits per letter or digit."""
     count_of = measurements.structure.count_of
-    return share(count_of(st.DIGITS), count_of(st.DIGITS) + count_of(st.LETTERS))
+    value = share(count_of(st.DIGITS), count_of(st.DIGITS) + count_of(st.LETTERS))
+    return np.where(_has_paragraphs(measurements), np.nan, value)
 
 
 def links(measurements: Measurements, _limit: float) -> np.ndarray:
@@ -98,7 +104,16 @@ def data(measurements: Measurements, _limit: float) -> np.ndarray:
 
 
 def _share(measurements: Measurements, count: int) -> np.ndarray:
-    return share(measurements.structure.count_of(count), measurements.structure.characters())
+    """Return a count per character; NaN for texts with several paragraphs."""
+    value = share(measurements.structure.count_of(count), measurements.structure.characters())
+    return np.where(_has_paragraphs(measurements), np.nan, value)
+
+
+def _has_paragraphs(measurements: Measurements) -> np.ndarray:
+    """Return which texts have at least PARAGRAPH_CHARACTERS characters of sentences; an ideograph counts as three."""
+    structure = measurements.structure
+    content = structure.count_of(st.CONTENT_CHARACTERS)
+    return content + 2 * np.minimum(content, structure.count_of(st.IDEOGRAPHS)) >= PARAGRAPH_CHARACTERS
 
 
 def repeated_lines(measurements: Measurements, _limit: float) -> np.ndarray:
