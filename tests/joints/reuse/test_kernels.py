@@ -86,10 +86,10 @@ def test_a_changed_neighbour_is_compiled_anew_and_an_unchanged_package_is_loaded
         fresh = build("fresh", "nothing")
         tally.expect(fresh["content"] == edited["content"], f"compiled anew altogether, the same bytes: {fresh}")
         stale = build("stale", "numba", "one-folder")
-        tally.expect(stale["loaded"], f"numba alone loads kernels compiled before the edit: {stale}")
         if package in IN_ONE_FILE:
             tally.expect(stale["content"] == edited["content"], f"numba alone compiles what was edited: {stale}")
         else:
+            tally.expect(stale["loaded"], f"numba alone loads kernels compiled before the edit: {stale}")
             tally.expect(stale["content"] != edited["content"], f"numba alone would publish other bytes: {stale}")
 
         path.write_text(source, encoding="utf-8")
