@@ -22,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (run.demo, plan.init, plan.plan, plan.estimate, run.run, nightly.nightly)
+COMMANDS = (run.demo, plan.init, plan.check, plan.plan, plan.estimate, run.run, nightly.nightly)
 GROUPS = (
     runs.runs,
     data.data,

@@ -1,4 +1,5 @@
-"""`bessemer init`, `plan` and `estimate`: a first recipe, what a run would build, what it would cost."""
+"""`bessemer init`, `check`, `plan` and `estimate`: a first recipe, what its text is like, what a run would build and
+cost."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,6 +55,36 @@ def init(
 
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")]
+
+
+def check(
+    recipe: RecipeName,
+    root: Root = DEFAULT_ROOT,
+    settings: Settings = None,
+    untrusted: Untrusted = None,
+    as_json: Json = False,
+) -> None:
+    """Read a sample of each source of a recipe and show what a run would make of it, before anything is built.
+
+    Shows fields that no record has, encodings, kinds of text, languages, and for each cleaning rule what it would drop,
+    with documents to read. Reads at most 64 MB, however large the sources are. Exit code 3 if a source or benchmark
+    cannot be read.
+    """
+    with handle_errors():
+        from flows.inspection.check import check_recipe
+        from flows.inspection.terminal import print_check
+        from flows.recipe.load import open_recipe
+        from model.errors import InputError
+
+        found = check_recipe(open_recipe(recipe, root.resolve(), settings or ()))
+        if as_json:
+            print_json(
+                {"sources": [source.to_json() for source in found.sources], "benchmarks": found.benchmark_problem}
+            )
+        else:
+            print_check(found, console())
+        if not found.is_well:
+            raise typer.Exit(InputError.exit_code)
 
 
 def plan(

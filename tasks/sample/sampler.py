@@ -100,7 +100,7 @@ class _Cursor:
 
 
 @dataclass
-class _Documents:
+class DocumentColumns:
     """Columns of the documents of one part."""
 
     doc_ids: list[bytes] = field(default_factory=list)
@@ -152,7 +152,7 @@ class _Documents:
 class _Part:
     """The rows of one part."""
 
-    documents: _Documents = field(default_factory=_Documents)
+    documents: DocumentColumns = field(default_factory=DocumentColumns)
     rejects: list[dict[str, Any]] = field(default_factory=list)
     text_bytes: int = 0
     skipped: Counter[str] = field(default_factory=Counter)

@@ -41,7 +41,7 @@ def test_the_commands_are_those_of_the_documentation():
         if len(words) == 2:
             groups[words[0]].add(words[1])
     assert {words[0] for words in ALL if len(words) == 1} - set(groups) == {
-        *("demo", "init", "plan", "estimate", "run", "nightly", "reference")
+        *("demo", "init", "check", "plan", "estimate", "run", "nightly", "reference")
     }
     assert groups == {
         "runs": {"list", "compare", "report", "export-metrics"},

@@ -1,9 +1,9 @@
 """Rules of the presets by kind: what is left of a text that a person would read, and what repeats.
 
 They measure the structure of a text (`kernels/structure_counts.py`), so code blocks, tables, headings, lists and dashes
-of dialogue are neither repetition nor bullets. There is no largest length: chunk packs documents of any length. Rules on
-shares do not apply to a text with several paragraphs of sentences, whatever else is in it: long pages of documentation
-hold many links, tables and figures.
+of dialogue are neither repetition nor bullets. There is no largest length: chunk packs documents of any length. Rules
+on shares leave a text with several paragraphs of sentences alone, whatever else is in it: long pages of documentation
+have many links, tables and figures.
 
 Each measure is one function that returns a value for every document of a batch, NaN where the rule does not apply.
 `presets.LIMITS` has the limits and says how they were chosen, `presets.PRESETS` which kinds use a rule.

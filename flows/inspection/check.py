@@ -1,0 +1,231 @@
+"""Check a recipe's sources on a sample of their text: fields, encodings, kinds, languages, what cleaning would drop.
+
+Reads at most `MOST_BYTES` in all, however large the sources are, from files spread evenly over each source. The sample
+goes through the reader and the clean stage as in a run, so verdicts are theirs. Quality filters and classifiers that a
+run trains itself are not part of it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from flows.planning.preconditions import check_benchmarks
+from flows.recipe.schema import Recipe
+from model.errors import BessemerError
+from tasks.artifacts.ledger import DROP
+from tasks.clean.config import CleanConfig
+from tasks.clean.pipeline import clean_part
+from tasks.clean.results import BYTES_READ, LANGUAGES
+from tasks.clean.stage import read_user_resources
+from tasks.sample.config import Source
+from tasks.sample.discovery import InputFile, SourceFiles, find_files
+from tasks.sample.first_records import find_mismatch
+from tasks.sample.readers import read_records
+from tasks.sample.records import BadRecord, Record
+from tasks.sample.remote import RangedFile, RemoteFile
+from tasks.sample.sampler import DocumentColumns, document_id
+
+MOST_BYTES = 64 * 1024**2
+MOST_FILES = 256
+"""Files of a source that are looked at."""
+MOST_EXAMPLES = 3
+"""Dropped documents that are shown for each rule."""
+EXCERPT_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Example:
+    """A document that would be dropped: its file and record, what the rule measured, and its beginning."""
+
+    path: str
+    record: int
+    value: float | None
+    limit: float | None
+    excerpt: str
+
+
+@dataclass
+class RuleDrops:
+    """What one rule drops of a sample."""
+
+    rule: str
+    documents: int = 0
+    bytes: int = 0
+    examples: list[Example] = field(default_factory=list)
+
+
+@dataclass
+class Unreadable:
+    """Records that cannot be read for one reason, and where the first is."""
+
+    reason: str
+    first: str
+    records: int = 1
+
+
+@dataclass
+class SourceCheck:
+    """A source's sample: sizes in UTF-8 bytes of text, kinds and languages by bytes and documents."""
+
+    source: str
+    place: str
+    """The file of the recipe, and the line where the source begins."""
+    files: int
+    files_read: int = 0
+    documents: int = 0
+    bytes: int = 0
+    problem: str = ""
+    """Why no record can be read, or none has what the recipe names; empty where all is well."""
+    unreadable: list[Unreadable] = field(default_factory=list)
+    encodings: dict[str, int] = field(default_factory=dict)
+    """Encoding -> documents, of files that are not UTF-8."""
+    kinds: dict[str, int] = field(default_factory=dict)
+    """Kind of text -> bytes."""
+    languages: dict[str, int] = field(default_factory=dict)
+    """Language -> documents that are kept."""
+    drops: list[RuleDrops] = field(default_factory=list)
+    """The rule that drops most bytes first."""
+
+    @property
+    def dropped_bytes(self) -> int:
+        """Bytes of text that cleaning would drop."""
+        return sum(rule.bytes for rule in self.drops)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the check as plain values."""
+        return {**asdict(self), "dropped_bytes": self.dropped_bytes}
+
+
+@dataclass(frozen=True)
+class RecipeCheck:
+    """The checks of all sources, and what is wrong with benchmarks."""
+
+    sources: tuple[SourceCheck, ...]
+    benchmark_problem: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether a run could read every source and benchmark."""
+        return not self.benchmark_problem and not any(source.problem for source in self.sources)
+
+
+def check_recipe(recipe: Recipe, most_bytes: int = MOST_BYTES) -> RecipeCheck:
+    """Return what a sample of at most `most_bytes` shows of each source.
+
+    Raises InputError or RecipeError where files of a source, or of the clean stage, cannot be found.
+    """
+    listings = find_files(recipe.sample)
+    share = most_bytes // max(1, len(listings))
+    sources = tuple(_check_source(recipe, listing, share) for listing in listings)
+    try:
+        check_benchmarks(recipe)
+    except BessemerError as error:
+        return RecipeCheck(sources, str(error))
+    return RecipeCheck(sources)
+
+
+def _check_source(recipe: Recipe, listing: SourceFiles, most_bytes: int) -> SourceCheck:
+    name = listing.source.name
+    checked = SourceCheck(name, recipe.place(("sources",), name, "name"), len(listing.files))
+    mismatch = find_mismatch(listing)
+    if mismatch is not None:
+        place = recipe.place(("sources",), name, mismatch.setting)
+        checked.problem = f"{place}: {mismatch.problem}"
+    sample = DocumentColumns()
+    for file, found in _sample_of(listing, most_bytes, checked):
+        if isinstance(found, BadRecord):
+            _add_unreadable(checked, file, found)
+            continue
+        text = found.text.encode()
+        doc_id = document_id(name, file.relative, found.number, found.key)
+        sample.add(doc_id, listing.source, file, found, text)
+        checked.documents += 1
+        checked.bytes += len(text)
+        if found.encoding is not None:
+            checked.encodings[found.encoding] = checked.encodings.get(found.encoding, 0) + 1
+    if checked.documents:
+        _clean(checked, sample, recipe.clean)
+    return checked
+
+
+def _sample_of(
+    listing: SourceFiles, most_bytes: int, checked: SourceCheck
+) -> Iterator[tuple[InputFile, Record | BadRecord]]:
+    """Yield records of files spread evenly over a source, up to `most_bytes` as stored; one file gets an even share of
+    what is left."""
+    count = min(MOST_FILES, len(listing.files))
+    files = [listing.files[number * len(listing.files) // count] for number in range(count)]
+    left = most_bytes
+    for number, file in enumerate(files):
+        share = left // (count - number)
+        if share <= 0:
+            return
+        budget = _Budget(share)
+        checked.files_read += 1
+        for found in _records_within(file, listing.source, budget):
+            if isinstance(found, Record | BadRecord):
+                yield file, found
+        left -= budget.used
+
+
+class _LimitReached(Exception):
+    """Raised when the share of a file is used up."""
+
+
+@dataclass
+class _Budget:
+    """Bytes that may be read of a file, and how many were."""
+
+    most: int
+    used: int = 0
+
+    def take(self, count: int) -> None:
+        """Count bytes that were read; raises _LimitReached after the share is used up."""
+        if self.used >= self.most:
+            raise _LimitReached
+        self.used += count
+
+
+def _records_within(file: InputFile, source: Source, budget: _Budget) -> Iterator[Any]:
+    if isinstance(file.path, RemoteFile):
+        file = replace(file, path=RangedFile(file.path.uri, file.path.mark))
+    try:
+        yield from read_records(file, source, 0, budget.take)
+    except _LimitReached:
+        return
+
+
+def _add_unreadable(checked: SourceCheck, file: InputFile, bad: BadRecord) -> None:
+    for known in checked.unreadable:
+        if known.reason == bad.reason:
+            known.records += 1
+            return
+    checked.unreadable.append(Unreadable(bad.reason, f"{file.relative}, record {bad.number}, byte {bad.byte}"))
+
+
+def _clean(checked: SourceCheck, sample: DocumentColumns, config: CleanConfig) -> None:
+    """Add what the clean stage finds and drops."""
+    documents = sample.table()
+    resources, _ = read_user_resources(config)
+    result = clean_part(config, documents, 0, resources=resources)
+    checked.kinds = _largest_first(result.report.facts.get(BYTES_READ, {}))
+    checked.languages = _largest_first(result.report.facts.get(LANGUAGES, {}))
+    row_of = {doc_id: row for row, doc_id in enumerate(sample.doc_ids)}
+    drops: dict[str, RuleDrops] = {}
+    for line in result.tables["ledger"].to_pylist():
+        if line["action"] != DROP:
+            continue
+        row = row_of[line["doc_id"]]
+        rule = drops.setdefault(line["rule"], RuleDrops(line["rule"]))
+        rule.documents += 1
+        rule.bytes += len(sample.texts[row])
+        if len(rule.examples) < MOST_EXAMPLES:
+            excerpt = sample.texts[row][: 4 * EXCERPT_CHARACTERS].decode(errors="ignore")[:EXCERPT_CHARACTERS]
+            place = sample.paths[row], sample.records[row]
+            rule.examples.append(Example(*place, line["value"], line["limit"], excerpt))
+    checked.drops = sorted(drops.values(), key=lambda rule: (-rule.bytes, rule.rule))
+
+
+def _largest_first(counts: dict[str, int]) -> dict[str, int]:
+    return dict(Counter(counts).most_common())

@@ -1,0 +1,113 @@
+"""`bessemer check`: what a sample of each source shows, and what the rules of a run would drop of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.inspection.check import check_recipe
+from flows.recipe.load import load_recipe
+from model.errors import InputError
+from tasks.clean.config import CleanConfig
+from tasks.clean.pipeline import clean_part
+from tasks.sample.discovery import find_files
+from tasks.sample.readers import read_records
+from tasks.sample.records import Record
+from tasks.sample.sampler import DocumentColumns, document_id
+
+ENGLISH = "The furnace was lit before dawn, and the iron ran white into the sand of the moulds. "
+RUSSIAN = "Печь затопили ещё до рассвета, и железо потекло белым ручьём в песчаные формы на дворе. "
+RECIPE = """
+format = 1
+name = "mine"
+budget_tokens = "10K"
+
+[[sources]]
+name = "letters"
+paths = ["{recipe}/letters"]
+weight = 0.5
+
+[[sources]]
+name = "messages"
+paths = ["{recipe}/messages.jsonl"]
+weight = 0.5
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    (tmp_path / "letters").mkdir()
+    for number in range(4):
+        (tmp_path / "letters" / f"{number}.txt").write_text(ENGLISH * 20 + str(number))
+    (tmp_path / "letters" / "old.txt").write_bytes((RUSSIAN * 20).encode("cp1251"))
+    lines = [json.dumps({"text": RUSSIAN * 4 + str(number)}) for number in range(3)]
+    lines += [json.dumps({"text": "ok"}), "{broken", json.dumps({"body": "no text"})]
+    (tmp_path / "messages.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "mine.toml").write_text(RECIPE)
+    return tmp_path / "mine.toml"
+
+
+def test_a_sample_of_each_source_is_read_and_cleaned(recipe: Path) -> None:
+    letters, messages = check_recipe(load_recipe(recipe, recipe.parent)).sources
+    assert (letters.files, letters.files_read, letters.documents) == (5, 5, 5)
+    assert letters.place.endswith("mine.toml, line 7")
+    assert letters.encodings == {"cp1251": 1}
+    assert letters.languages == {"en": 4, "ru": 1}
+    assert letters.kinds.keys() == {"prose"}
+    assert sum(letters.kinds.values()) == letters.bytes
+    assert letters.drops == []
+    assert messages.documents == 4
+    assert [(bad.records, bad.first) for bad in messages.unreadable] == [
+        (1, "messages.jsonl, record 4, byte 1"),
+        (1, "messages.jsonl, record 5, byte 0"),
+    ] or sum(bad.records for bad in messages.unreadable) == 2
+    (rule,) = messages.drops
+    assert (rule.documents, rule.bytes, rule.examples[0].excerpt) == (1, 2, "ok")
+    assert (rule.examples[0].path, rule.examples[0].record) == ("messages.jsonl", 3)
+
+
+def test_reading_ends_at_its_limit_and_is_spread_over_files(tmp_path: Path, recipe: Path) -> None:
+    big = "\n".join(json.dumps({"text": ENGLISH * 3}) for _ in range(40_000))
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.jsonl").write_text(big)
+    recipe.write_text(RECIPE.replace("{recipe}/messages.jsonl", "{recipe}/*.jsonl"))
+    most = 16_000_000
+    _, messages = check_recipe(load_recipe(recipe, recipe.parent), most).sources
+    assert messages.files_read == 4
+    assert 0.2 * most < messages.bytes < most / 2 + 4 * 2**20
+
+
+def test_a_field_that_no_record_has_is_named_with_its_line(recipe: Path) -> None:
+    recipe.write_text(RECIPE + 'text_field = "content"\n')
+    shown = CliRunner().invoke(app, ["check", str(recipe), "--root", str(recipe.parent / "root")])
+    assert shown.exit_code == InputError.exit_code
+    assert "mine.toml, line 15" in shown.output
+    assert "content" in shown.output
+
+
+def test_the_command_prints_what_it_found_and_json(recipe: Path) -> None:
+    words = ["check", str(recipe), "--root", str(recipe.parent / "root")]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    assert "letters  (" in shown.output
+    assert "documents decoded from cp1251 (1)" in shown.output
+    assert "messages.jsonl record 3" in shown.output
+    found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert [source["documents"] for source in found["sources"]] == [5, 4]
+    assert not (recipe.parent / "root").exists(), "nothing is built"
+
+
+def test_verdicts_are_those_of_the_clean_stage(recipe: Path) -> None:
+    loaded = load_recipe(recipe, recipe.parent)
+    _, listing = find_files(loaded.sample)
+    (file,) = listing.files
+    texts = [found.text for found in read_records(file, listing.source, 0, lambda _: None) if isinstance(found, Record)]
+    columns = DocumentColumns()
+    for number, text in enumerate(texts):
+        record = Record(number, 0, text)
+        columns.add(document_id("messages", file.relative, number, None), listing.source, file, record, text.encode())
+    report = clean_part(CleanConfig(), columns.table(), 0).report.sources["messages"]
+    checked = check_recipe(loaded).sources[1]
+    assert report.documents_in - report.documents_out == sum(rule.documents for rule in checked.drops)
