@@ -24,17 +24,8 @@ from typing import Any, NamedTuple
 
 from model.digests import digest_bytes, digest_file
 from model.errors import Bug
-from tasks.common.definitions import (
-    BUILTINS,
-    LOADED,
-    MUTATING,
-    PACKAGES,
-    SUBCLASSES,
-    WHOLE,
-    Called,
-    Module,
-    Written,
-)
+from tasks.common.definition_text import BUILTINS, LOADED, MUTATING, PACKAGES, SUBCLASSES, Written
+from tasks.common.definitions import WHOLE, Called, Module
 from tasks.common.operations import DECLARED_BY, is_operations
 from tasks.common.scopes import Imported, Reference
 
