@@ -261,14 +261,16 @@ class _Reach:
         self._open.update(target.key for target in map(self._resolve, written.bases) if target.key is not None)
         if key.name in module.methods:
             self._classes.append(key)
-        targets = [*map(self._resolve, references)]
-        if written.computes_names or any(target.rest.startswith(_BY_NAME) for target in targets):
-            self._open_from(key)
-        for target in targets:
-            if target.key is not None or target.rest.startswith("~"):
-                self._names.update(target.rest.removeprefix("~").split("."))
+        computes_names = written.computes_names
+        for target in map(self._resolve, references):
+            if target.key is None:
+                computes_names |= target.rest.startswith(_BY_NAME)
+            elif target.rest:
+                self._names.update(target.rest.split("."))
             counted.append(target.rest if target.key is None else f"{self._number(target.key)}.{target.rest}")
             own.append(target.rest if target.key is None else f"{target.key}.{target.rest}")
+        if computes_names:
+            self._open_from(key)
         if written.names_its_file:
             for path, digest in _data_files(module.path.parent):
                 counted.append(f"{path.relative_to(module.path.parent).as_posix()}={digest}")

@@ -177,7 +177,8 @@ class _Definition(TreeText):
         if self._scopes and self._scopes[-1].of_class:
             self._takes(root.id)
         if variable or not (references or self._builtin(root, attributes)):
-            self._takes(*attributes)
+            if attributes:
+                self._takes(*attributes)
             if attributes[-1:] and attributes[-1] in MUTATING:
                 self._changes(root.id)
             self.write(".".join((root.id, *attributes)))
@@ -232,7 +233,8 @@ class _Definition(TreeText):
         self.write(MARK)
 
     def _takes(self, *names: str) -> None:
-        self._found.names |= dict.fromkeys(names)
+        for name in names:
+            self._found.names[name] = None
 
     def _refuse(self, node: ast.AST, name: str) -> None:
         self._found.refused = self._found.refused or (getattr(node, "lineno", 0), name)

@@ -116,7 +116,12 @@ class Module:
         self, node: ast.ClassDef, within: frozenset[str]
     ) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Yield the methods of a class, `within` whose body names are bound, that only count where they are used."""
-        taken = [name for statement in node.body for name in bound_in([statement], self.package, self.walrus)[0]]
+        taken: list[str] = []
+        for one in node.body:
+            if isinstance(one, NAMED) and not self.walrus:
+                taken.append(one.name)
+            else:
+                taken += bound_in([one], self.package, self.walrus)[0]
         for one in node.body:
             if isinstance(one, FUNCTIONS) and not one.name.startswith("__") and taken.count(one.name) == 1:
                 marks = one.decorator_list
