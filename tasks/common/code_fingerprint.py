@@ -9,10 +9,10 @@ A module whose top level does more than bind names counts whole as soon as impor
 does a module that is used in a way that cannot be followed. Data files count by their bytes if a definition in the same
 folder uses `__file__`. Imports by a computed name are refused, since what they reach cannot be known.
 
-A method counts if its class does and counted code takes an attribute of its name from anything, or names it in a text
-(`getattr(x, "go")`). Code that computes names makes all methods count of the classes that it reaches; which of them it
-takes cannot be known. Methods of classes that libraries made the base of always count, and those with names that
-libraries call (`PROTOCOLS`).
+A method counts if its class does and counted code takes an attribute of its name from anything, or has its name as a
+text (`getattr(x, "go")`). Where code computes names, all methods count of the classes that it reaches and of their
+subclasses; if it reaches none, of those that its callers reach. All methods count of classes that have base classes or
+decorators of libraries, since these call methods by name, and so do methods with names of `PROTOCOLS`.
 """
 
 import functools
@@ -33,19 +33,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 PROTOCOLS = frozenset(
     {
-        *(
-            "read",
-            "readinto",
-            "readline",
-            "readlines",
-            "read1",
-            "readall",
-            "readinto1",
-            "readable",
-            "write",
-            "writelines",
-        ),
-        *("writable", "flush", "close", "closed", "seek", "seekable", "tell", "truncate", "fileno", "isatty", "detach"),
+        *("read", "read1", "readall", "readinto", "readinto1", "readline", "readlines", "readable", "write"),
+        *("writelines", "writable", "flush", "close", "closed", "seek", "seekable", "tell", "truncate", "fileno"),
+        *("isatty", "detach", "mode"),
         *("keys", "values", "items", "get", "pop", "popitem", "setdefault", "update", "clear", "copy"),
         *("append", "extend", "insert", "remove", "reverse", "sort", "index", "count", "add", "discard"),
         *("run", "start", "join", "is_alive", "cancel", "submit", "map", "shutdown", "result", "exception", "done"),
