@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.code_fingerprint import is_operations
+from tasks.common.operations import is_operations
 
 PROJECT = Path(__file__).parents[1]
 ROOTS = ("flows", "tasks", "model")

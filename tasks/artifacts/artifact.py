@@ -45,7 +45,7 @@ class Artifact:
         damaged."""
         manifest = published.read_manifest(path)
         opened = Artifact(path, manifest["stage"], manifest["identity"], manifest["content"], outcome, cause)
-        vars(opened)["manifest"] = manifest  # The manifest that was checked is the one that is used.
+        object.__setattr__(opened, "manifest", manifest)  # The manifest that was checked is the one that is used.
         return opened
 
     @functools.cached_property

@@ -8,6 +8,11 @@ it, and code that nothing reaches do not count; another target of the same name 
 A module whose top level does more than bind names counts whole as soon as importing a reached definition imports it. So
 does a module that is used in a way that cannot be followed. Data files count by their bytes if a definition in the same
 folder uses `__file__`. Imports by a computed name are refused, since what they reach cannot be known.
+
+A method counts if its class does and counted code takes an attribute of its name from anything, or has its name as a
+text (`getattr(x, "go")`). Where code computes names, all methods count of the classes that it reaches and of their
+subclasses; if it reaches none, of those that its callers reach. All methods count of classes that have base classes or
+decorators of libraries, since these call methods by name, and so do methods with names of `PROTOCOLS`.
 """
 
 import functools
@@ -19,69 +24,37 @@ from typing import Any, NamedTuple
 
 from model.digests import digest_bytes, digest_file
 from model.errors import Bug
-from tasks.common.definitions import (
-    BUILTINS,
-    LOADED,
-    MUTATING,
-    PACKAGES,
-    SUBCLASSES,
-    WHOLE,
-    Called,
-    Imported,
-    Module,
-    Reference,
-    Written,
-)
+from tasks.common.definition_text import BUILTINS, LOADED, MUTATING, PACKAGES, SUBCLASSES, Written
+from tasks.common.definitions import WHOLE, Called, Module
+from tasks.common.operations import DECLARED_BY, is_operations
+from tasks.common.scopes import Imported, Reference
 
 PROJECT = Path(__file__).resolve().parents[2]
 
-OPERATIONS = frozenset(
+PROTOCOLS = frozenset(
     {
-        "model.code_digest",
-        "model.config.launch",
-        "model.distributed.heartbeat",
-        "model.distributed.protocol",
-        "model.files",
-        "model.launch.diagnostics",
-        "model.launch.failures",
-        "model.launch.launcher",
-        "model.launch.rendezvous",
-        "model.launch.supervisor",
-        "model.launch.watchdog",
-        "model.processes",
-        "model.train.reproduction",
-        "tasks.artifacts.build",
-        "tasks.artifacts.limits",
-        "tasks.artifacts.identity",
-        "tasks.artifacts.lease",
-        "tasks.artifacts.publish",
-        "tasks.artifacts.published",
-        "tasks.artifacts.remote",
-        "tasks.artifacts.workspace",
-        "tasks.common.code_fingerprint",
-        "tasks.common.confinement",
-        "tasks.common.digests",
-        "tasks.common.kernel_cache",
-        "tasks.common.work",
-        "tasks.execution",
-        "tasks.execution.plugins",
-        "tasks.sample.limits",
-        "tasks.train.launcher",
-        "tasks.train.limits",
+        *("read", "read1", "readall", "readinto", "readinto1", "readline", "readlines", "readable", "write"),
+        *("writelines", "writable", "flush", "close", "closed", "seek", "seekable", "tell", "truncate", "fileno"),
+        *("isatty", "detach", "mode"),
+        *("keys", "values", "items", "get", "pop", "popitem", "setdefault", "update", "clear", "copy"),
+        *("append", "extend", "insert", "remove", "reverse", "sort", "index", "count", "add", "discard"),
+        *("run", "start", "join", "is_alive", "cancel", "submit", "map", "shutdown", "result", "exception", "done"),
+        *("cancelled", "running", "set_result", "set_exception", "add_done_callback", "put", "task_done"),
+        *("acquire", "release", "locked", "wait", "notify", "send", "throw", "aclose", "asend", "athrow"),
+        *("emit", "handle", "format", "filter", "formatTime", "formatException", "formatStack", "createLock"),
+        *("default", "encode", "decode", "isoformat", "utcoffset", "dst", "tzname", "as_integer_ratio", "conjugate"),
+        *("forward", "backward", "step", "zero_grad", "state_dict", "load_state_dict", "fit", "predict", "transform"),
+        *("find_spec", "create_module", "exec_module", "get_data", "pre_tokenize", "normalize"),
     }
 )
-"""Modules and packages that decide whether, where and when a stage runs, but nothing of its result: what processes its
-parts (`tasks.execution`), where an unfinished build keeps them (`tasks.artifacts.workspace`, `model.files`), what ends
-it (`tasks.artifacts.limits`), what finds, fetches and checks files (`tasks.artifacts.published`,
-`tasks.artifacts.remote`, `tasks.common.digests`), what launches, watches and restarts the ranks of a training
-(`model.launch.supervisor`), and their messages (`model.distributed.protocol`). Counted code must import other names
-from the modules that define them, not through these (`tests/test_imports.py`). Functions of the user, which
-`tasks.execution.plugins` loads, count by fingerprints of their own, as inputs do; which files an untrusted recipe may
-read (`tasks.common.confinement`) changes nothing in these files. `tests/joints/reuse/test_operations.py` changes all of
-them at once and checks that identities and bytes stay equal."""
+"""Methods that libraries call on objects that they are given: of files, mappings, lists, threads, futures, queues,
+locks, generators, log handlers, encoders, dates, numbers, networks, optimizers and importers."""
 
-DECLARED_BY = frozenset({Reference("tasks.artifacts.build", ("Stage",))})
-"""Classes of operations whose objects declare the roots of a stage's code and do not belong to it."""
+_PLAIN_BASES = frozenset({"object", "@abc.ABC", "@typing.Protocol", "@typing.Generic"})
+"""Base classes of libraries that call no method of a subclass."""
+
+_BY_NAME = ("@operator.attrgetter", "@operator.methodcaller", "@inspect.", "@builtins.")
+"""Functions of the standard library that take attributes by computed names."""
 
 _WHY_IMPORTED = "imports a module by a computed name; use a static import"
 
@@ -121,13 +94,6 @@ def module_file(module: str, project: Path = PROJECT) -> Path:
     return base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
 
 
-@functools.cache
-def is_operations(module: str) -> bool:
-    """Return whether a module does not count."""
-    parts = module.split(".")
-    return any(".".join(parts[:end]) in OPERATIONS for end in range(1, len(parts) + 1))
-
-
 class _Key(NamedTuple):
     module: str
     name: str
@@ -152,6 +118,15 @@ class _Reach:
         self._modules: dict[str, Module | None] = {}
         self._targets: dict[Reference, _Target] = {}
         self._numbers: dict[_Key, int] = {}
+        self._names = set(PROTOCOLS)
+        self._classes: list[_Key] = []
+        self._next_of: dict[_Key, tuple[_Key, ...]] = {}
+        self._computing: set[_Key] = set()
+        """Code that computes names of attributes, or refers to such code which reaches no class of ours."""
+        self._asking: set[_Key] = set()
+        """Of these, what reaches no class of ours itself: its objects are those of what refers to it."""
+        self._open: set[_Key] = set()
+        """What is reached by code that computes names of attributes, and base classes of classes that count whole."""
         self._harmless: tuple[set[_Key], set[_Key]] = (set(), set())
 
     def code(self, roots: tuple[str, ...]) -> Code:
@@ -172,12 +147,10 @@ class _Reach:
                 definitions[str(key)] = own
                 here = [] if key.module in run else [Imported(key.module, ())]
                 self._imported([*here, *self._written(key).imports], run)
-            active = [
-                key for name in run if (key := _Key(name, WHOLE)) not in self._numbers and self._has_side_effects(name)
-            ]
-            if not active:
+            more = self._used_methods() or self._active_modules(run)
+            if not more:
                 break
-            for key in sorted(active, key=lambda key: digest_bytes(self._written(key).text.encode())):
+            for key in more:
                 self._number(key)
         return Code(digest_bytes("\n".join(lines).encode()), roots, dict(sorted(definitions.items())))
 
@@ -187,6 +160,77 @@ class _Reach:
         while done < len(keys):
             yield from keys[done:]
             done, keys = len(keys), list(self._numbers)
+
+    def _active_modules(self, run: Iterable[str]) -> list[_Key]:
+        """Return the modules among those that were run which do more than bind names, without those that count."""
+        keys = [_Key(name, WHOLE) for name in run]
+        active = [key for key in keys if key not in self._numbers and self._has_side_effects(key.module)]
+        return sorted(active, key=lambda key: digest_bytes(self._written(key).text.encode()))
+
+    def _used_methods(self) -> list[_Key]:
+        """Return the methods of numbered classes that counted code may call, without those that count."""
+        # Where code that computes names is given its objects, the classes are those that its callers reach.
+        while callers := [
+            key
+            for key in self._numbers
+            if self._asking and key not in self._computing and not self._asking.isdisjoint(self._next(key))
+        ]:
+            for key in callers:
+                self._open_from(key)
+        # What calls the methods of a class by name takes those of its base classes too.
+        while more := [
+            base.key
+            for key in self._classes
+            for base in map(self._resolve, self._existing_module(key.module).bases[key.name])
+            if base.key is not None and base.key not in self._open and self._counts_whole(key)
+        ]:
+            self._open.update(more)
+        return [
+            method
+            for key in self._classes
+            for name, method in self._methods(key)
+            if method not in self._numbers and (name in self._names or self._counts_whole(key))
+        ]
+
+    def _open_from(self, key: _Key) -> None:
+        """Let all methods count of the classes that a definition reaches."""
+        met, waiting = {key}, [key]
+        while waiting:
+            new = set(self._next(waiting.pop())) - met
+            met |= new
+            waiting += new
+        self._open |= met
+        self._computing.add(key)
+        if not any(one.name in self._existing_module(one.module).bases for one in met):
+            self._asking.add(key)
+
+    def _methods(self, key: _Key) -> Iterator[tuple[str, _Key]]:
+        """Yield the methods of a class that are definitions of their own."""
+        for name in self._existing_module(key.module).methods.get(key.name, ()):
+            yield name, _Key(key.module, f"{key.name}.{name}")
+
+    def _counts_whole(self, key: _Key) -> bool:
+        """Return whether all methods of a class count: a library calls them, or code that computes names may."""
+        module = self._existing_module(key.module)
+        return key in self._open or key.name not in module.methods or any(map(self._opens, module.bases[key.name]))
+
+    def _opens(self, base: Reference) -> bool:
+        """Return whether all methods of the subclasses of a class count."""
+        key, rest = self._resolve(base)
+        return rest not in _PLAIN_BASES if key is None else bool(rest) or self._counts_whole(key)
+
+    def _next(self, key: _Key) -> tuple[_Key, ...]:
+        """Return the definitions that a definition refers to, the methods of a class, and the class of a method."""
+        found = self._next_of.get(key)
+        if found is None:
+            of, _, method = key.name.partition(".")
+            references = map(self._resolve, self._written(key).references)
+            found = self._next_of[key] = (
+                *(inner for _, inner in self._methods(key)),
+                *([_Key(key.module, of)] if method else ()),
+                *(target.key for target in references if target.key is not None),
+            )
+        return found
 
     def _number(self, key: _Key) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
@@ -200,10 +244,23 @@ class _Reach:
         references = list(written.references)
         if written.names_its_module:
             references.append(Reference(key.module, ()))
-        counted, own = [digest_bytes(written.text.encode())], [written.text]
+        of, _, method = key.name.partition(".")
+        number = f"{self._number(_Key(key.module, of))}:" if method else ""
+        counted, own = [number + digest_bytes(written.text.encode())], [written.text]
+        self._names.update(written.names)
+        self._open.update(target.key for target in map(self._resolve, written.bases) if target.key is not None)
+        if key.name in module.methods:
+            self._classes.append(key)
+        computes_names = written.computes_names
         for target in map(self._resolve, references):
+            if target.key is None:
+                computes_names |= target.rest.startswith(_BY_NAME)
+            elif target.rest:
+                self._names.update(target.rest.split("."))
             counted.append(target.rest if target.key is None else f"{self._number(target.key)}.{target.rest}")
             own.append(target.rest if target.key is None else f"{target.key}.{target.rest}")
+        if computes_names:
+            self._open_from(key)
         if written.names_its_file:
             for path, digest in _data_files(module.path.parent):
                 counted.append(f"{path.relative_to(module.path.parent).as_posix()}={digest}")
@@ -315,7 +372,11 @@ class _Reach:
         """Return whether a constant is one of our objects and has methods that change it."""
         maker = self._existing_module(key.module).maker(key.name)
         made_by = None if maker is None else self._definition(maker)
-        return made_by is not None and self._written(made_by).writes_self
+        if made_by is None:
+            return False
+        return any(
+            self._written(one).writes_self for one in (made_by, *(method for _, method in self._methods(made_by)))
+        )
 
     def _definition(self, reference: Reference) -> _Key | None:
         """Return our definition of a top-level name; None if it has none, such as a loop variable."""
@@ -333,9 +394,8 @@ class _Reach:
             written = self._written(one)
             if written.writes_state or (given and written.writes_given) or self._changes_itself(one):
                 return True
-            for reference in written.references:
-                inner = self._resolve(reference).key
-                if inner is not None and inner not in met and inner not in harmless:
+            for inner in self._next(one):
+                if inner not in met and inner not in harmless:
                     met[inner] = None
                     waiting.append(inner)
         harmless.update(met)

@@ -84,7 +84,7 @@ def deduplicate(
     threads. Raises RecipeError or InputError when an earlier artifact cannot be compared with.
     """
     corpus = read_corpus(documents, earlier, config, workspace, executor)
-    decisions = find_duplicates(corpus, config, workspace.scratch("verify"))
+    decisions = find_duplicates(corpus, config, workspace.scratch("comparison"))
     plan = plan_cuts(corpus, decisions, config)
     report = map_parts(
         workspace,

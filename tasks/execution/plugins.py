@@ -23,7 +23,7 @@ from typing import Any
 from model.code_digest import meaning
 from model.digests import digest_bytes, read_bytes
 from model.errors import RecipeError
-from tasks.common.definitions import PACKAGES
+from tasks.common.definition_text import PACKAGES
 from tasks.common.digests import combined_digest
 
 _DYNAMIC = frozenset({"__import__", "import_module", "exec", "eval"})

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tasks.artifacts.identity import OF_CODE
-from tasks.common.code_fingerprint import code_of, is_operations
+from tasks.common.code_fingerprint import code_of
+from tasks.common.operations import is_operations
 
 pytestmark = pytest.mark.joints
 
@@ -57,10 +58,19 @@ def test_every_function_that_ran_counts(
 def _names(causes: list[str], module: str, function: str) -> bool:
     """Whether causes name the definition that a function belongs to, or its module, and nothing of another module."""
     edited = f"{OF_CODE}{module}."
-    definition = function.partition(".")[0]
-    named = [cause for cause in causes if definition.startswith("<") or cause.split()[1] == f"{module}.{definition}"]
+    named = [
+        cause
+        for cause in causes
+        if function.startswith("<") or any(cause.split()[1] == f"{module}.{one}" for one in _definitions(function))
+    ]
     whole = [cause for cause in causes if cause == f"{edited}* was edited"]
     return bool(named or whole) and all(cause.startswith(edited) for cause in causes)
+
+
+def _definitions(function: str) -> tuple[str, str]:
+    """Return the definitions that a function may belong to: its method, and its function or class."""
+    first, *rest = function.split(".")
+    return ".".join((first, *rest[:1])), first
 
 
 def _stages_by_function(walked: Any) -> dict[str, dict[tuple[str, int], set[str]]]:
@@ -85,7 +95,9 @@ def _stages_by_function(walked: Any) -> dict[str, dict[tuple[str, int], set[str]
             assert file.startswith(("tasks/", "model/")), f"{file} ran within {stage}"
             if is_operations(_module(file)) or name == "<module>":
                 continue
-            definition = f"{_module(file)}:{name.partition('.')[0]}"
+            # A method that neither counts by itself belongs to its class.
+            own, first = (f"{_module(file)}:{one}" for one in _definitions(name))
+            definition = own if own in serving or own in counted[stage] else first
             if definition in serving and definition not in counted[stage]:
                 continue
             places = found.setdefault(file, {})

@@ -16,7 +16,8 @@ import pytest
 
 from flows.recipe.stages import STAGES
 from tasks.artifacts.build import Stage
-from tasks.common.code_fingerprint import code_of, is_operations
+from tasks.common.code_fingerprint import code_of
+from tasks.common.operations import is_operations
 
 LONGER = 1.25
 

@@ -9,8 +9,9 @@ import pytest
 from flows.recipe.stages import STAGES
 from model.errors import Bug
 from tasks.artifacts.build import Stage
-from tasks.common.code_fingerprint import Code, code_of, is_operations, module_file
+from tasks.common.code_fingerprint import Code, code_of, module_file
 from tasks.common.definitions import Module
+from tasks.common.operations import is_operations
 
 ROOT = "tasks.a:run"
 Write = Callable[..., Code]
