@@ -71,8 +71,7 @@ def check(
     cannot be read.
     """
     with handle_errors():
-        from flows.inspection.check import check_recipe
-        from flows.inspection.terminal import print_check
+        from flows.planning.check import check_recipe, print_check
         from flows.recipe.load import open_recipe
         from model.errors import InputError
 

@@ -8,7 +8,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.inspection.check import RecipeCheck, SourceCheck
 from flows.inspection.scan import FolderScan
 from flows.metrics.escaping import escaped
 from flows.metrics.formatting import format_bytes, format_count
@@ -110,47 +109,6 @@ def print_scan(scan: FolderScan, recipe: Path, console: Console) -> None:
     console.print(f"\nwrote {escape(str(recipe))}; next:")
     console.print(f"  bessemer estimate {escape(str(recipe))}", soft_wrap=True)
     console.print(f"  bessemer run {escape(str(recipe))}", soft_wrap=True)
-
-
-def print_check(check: RecipeCheck, console: Console) -> None:
-    """Print for each source what a sample shows, what cleaning would drop, and documents to read."""
-    for source in check.sources:
-        _print_source_check(source, console)
-    if check.benchmark_problem:
-        console.print(f"[red]benchmarks[/] {escape(check.benchmark_problem)}", soft_wrap=True)
-    console.print("\nA run decides about every document: [bold]bessemer data peek clean[/] shows them afterwards.")
-
-
-def _print_source_check(source: SourceCheck, console: Console) -> None:
-    console.print(Text(f"{source.source}  ({source.place})", style="bold"), soft_wrap=True)
-    if source.problem:
-        console.print(f"  [red]cannot be read[/] {escape(source.problem)}", soft_wrap=True)
-    size = format_bytes(source.bytes)
-    console.print(f"  {source.documents:,} documents, {size}, of {source.files_read:,} of {source.files:,} files")
-    for bad in source.unreadable[:MOST_UNREADABLE]:
-        where = escape(escaped(f"{bad.records:,} records: {bad.reason}; the first in {bad.first}"))
-        console.print(f"  [yellow]rejected[/] {where}", soft_wrap=True)
-    if source.encodings:
-        names = ", ".join(f"{name} ({count:,})" for name, count in source.encodings.items())
-        console.print(f"  [yellow]not UTF-8[/] documents decoded from {names}")
-    if not source.documents:
-        return
-    console.print(f"  kinds      {_shares(source.kinds)}", soft_wrap=True)
-    console.print(f"  languages  {_shares(source.languages)}", soft_wrap=True)
-    share = source.dropped_bytes / source.bytes
-    console.print(f"  cleaning would drop {share:.1%} of the text")
-    for rule in source.drops:
-        console.print(f"    {rule.rule}: {rule.documents:,} documents, {rule.bytes / source.bytes:.1%} of the text")
-        for example in rule.examples:
-            measured = "" if example.value is None else f", {example.value:.3g} against {example.limit:.3g}"
-            place = escaped(f"{example.path} record {example.record}{measured}")
-            shown = escaped(" ".join(example.excerpt.split())[:100])
-            console.print(Text(f"      {place}: {shown}", style="dim"), soft_wrap=True)
-
-
-def _shares(counts: dict[str, int]) -> str:
-    total = sum(counts.values()) or 1
-    return ", ".join(f"{escape(name)} {count / total:.0%}" for name, count in list(counts.items())[:6])
 
 
 def print_views(views: list[dict[str, Any]], console: Console, *, full: bool) -> None:

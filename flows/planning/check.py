@@ -10,6 +10,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from flows.metrics.escaping import escaped
+from flows.metrics.formatting import format_bytes
 from flows.planning.preconditions import check_benchmarks
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError
@@ -32,6 +38,8 @@ MOST_FILES = 256
 MOST_EXAMPLES = 3
 """Dropped documents that are shown for each rule."""
 EXCERPT_CHARACTERS = 300
+MOST_REASONS = 10
+"""Reasons of rejection that are printed for each source."""
 
 
 @dataclass(frozen=True)
@@ -229,3 +237,44 @@ def _clean(checked: SourceCheck, sample: DocumentColumns, config: CleanConfig) -
 
 def _largest_first(counts: dict[str, int]) -> dict[str, int]:
     return dict(Counter(counts).most_common())
+
+
+def print_check(check: RecipeCheck, console: Console) -> None:
+    """Print for each source what a sample shows, what cleaning would drop, and documents to read."""
+    for source in check.sources:
+        _print_source_check(source, console)
+    if check.benchmark_problem:
+        console.print(f"[red]benchmarks[/] {escape(check.benchmark_problem)}", soft_wrap=True)
+    console.print("\nA run decides about every document: [bold]bessemer data peek clean[/] shows them afterwards.")
+
+
+def _print_source_check(source: SourceCheck, console: Console) -> None:
+    console.print(Text(f"{source.source}  ({source.place})", style="bold"), soft_wrap=True)
+    if source.problem:
+        console.print(f"  [red]cannot be read[/] {escape(source.problem)}", soft_wrap=True)
+    size = format_bytes(source.bytes)
+    console.print(f"  {source.documents:,} documents, {size}, of {source.files_read:,} of {source.files:,} files")
+    for bad in source.unreadable[:MOST_REASONS]:
+        where = escape(escaped(f"{bad.records:,} records: {bad.reason}; the first in {bad.first}"))
+        console.print(f"  [yellow]rejected[/] {where}", soft_wrap=True)
+    if source.encodings:
+        names = ", ".join(f"{name} ({count:,})" for name, count in source.encodings.items())
+        console.print(f"  [yellow]not UTF-8[/] documents decoded from {names}")
+    if not source.documents:
+        return
+    console.print(f"  kinds      {_shares(source.kinds)}", soft_wrap=True)
+    console.print(f"  languages  {_shares(source.languages)}", soft_wrap=True)
+    share = source.dropped_bytes / source.bytes
+    console.print(f"  cleaning would drop {share:.1%} of the text")
+    for rule in source.drops:
+        console.print(f"    {rule.rule}: {rule.documents:,} documents, {rule.bytes / source.bytes:.1%} of the text")
+        for example in rule.examples:
+            measured = "" if example.value is None else f", {example.value:.3g} against {example.limit:.3g}"
+            place = escaped(f"{example.path} record {example.record}{measured}")
+            shown = escaped(" ".join(example.excerpt.split())[:100])
+            console.print(Text(f"      {place}: {shown}", style="dim"), soft_wrap=True)
+
+
+def _shares(counts: dict[str, int]) -> str:
+    total = sum(counts.values()) or 1
+    return ", ".join(f"{escape(name)} {count / total:.0%}" for name, count in list(counts.items())[:6])
