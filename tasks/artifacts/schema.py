@@ -7,7 +7,7 @@ training writes, or reads by memory map (SEQUENCES, ORDER, STEPS, METRICS, PERF,
 
 import pyarrow as pa
 
-FORMAT = 2
+FORMAT = 3
 """Format of artifacts; part of every identity and manifest."""
 
 DOC_ID_BYTES = 16
