@@ -143,7 +143,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
         first = position
         # Its characters
         characters = letters = ideographs = words = digits = signs = links = tags = long_runs = 0
-        columns = run = pipes = gaps = tight_commas = parentheses = calls = equals = questions = entities = (
+        columns = run = names = pipes = gaps = tight_commas = parentheses = calls = equals = questions = entities = (
             placeholders
         ) = handles = math = wiki = chat = 0
         sentences = in_sentences = 0
@@ -164,7 +164,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                 if byte == 9 and characters:
                     gaps += 1
                 is_in_word = False
-                if run >= LONG_RUN:
+                if run >= LONG_RUN and 20 * names < run:
                     long_runs += run
                 run = 0
                 last_class = SPACE
@@ -190,6 +190,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
             if LETTER <= kind <= CAPITAL:
                 letters += 1
                 run += 1
+                names = names if run > 1 else 0
                 if not is_in_word:
                     words += 1
                     since_words += 2
@@ -216,7 +217,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                     position = following - 1
                     byte = data[position]
             elif kind == LEAD:
-                if run >= LONG_RUN:
+                if run >= LONG_RUN and 20 * names < run:
                     long_runs += run
                 run = 0
                 second = data[position + 1]
@@ -284,8 +285,10 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
             elif kind == DIGIT:
                 digits += 1
                 run += 1
+                names = names if run > 1 else 0
             elif kind == POINT:
                 run += 1
+                names = (names if run > 1 else 0) + (byte == 46)
                 if byte == 39:
                     chat += is_in_word and is_contraction(data, position, end)
                 else:
@@ -307,6 +310,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
             else:
                 signs += 1
                 run += 1
+                names = (names if run > 1 else 0) + (byte == 95 or byte == last_byte)
                 following = data[position + 1] if position + 1 < end else np.uint8(10)
                 if byte == 95:
                     signs -= is_in_word
@@ -355,7 +359,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
             last, last_class, last_byte = byte, kind, byte
             position += 1
             line_end = position
-        if run >= LONG_RUN:
+        if run >= LONG_RUN and 20 * names < run:
             long_runs += run
         position += 1
         # What it is
