@@ -41,7 +41,7 @@ from flows.experiments.mixture_fit import (
     r_squared,
     rank_correlation,
 )
-from flows.experiments.trials import TrialWatcher, as_setting, run_pipeline
+from flows.experiments.trials import TrialWatcher, as_setting, parse_editable, run_pipeline
 from flows.recipe.errors import format_config_errors
 from flows.recipe.load import apply_setting, load_recipe, locate_recipe
 from flows.recipe.schema import Recipe
@@ -296,7 +296,7 @@ def write_mixture(found: dict[str, Any], path: Path, settings: Sequence[str], fo
     write_sealed(folder / WEIGHTS, found)
     write_atomically(folder / MARKDOWN, as_markdown(found).encode())
     text = path.read_text(encoding="utf-8").replace("{recipe}", str(path.resolve().parent))
-    document = tomlkit.parse(text)
+    document = parse_editable(text)
     for table in ("mix", "search", "temperature", "weights_from"):
         document.pop(table, None)
     for setting in settings:

@@ -14,7 +14,7 @@ from flows.experiments.samplers import format_settings, format_value, optuna_stu
 from flows.experiments.search_config import Choices, Range
 from flows.experiments.study import Study
 from flows.experiments.trial_log import Trial
-from flows.experiments.trials import as_setting
+from flows.experiments.trials import as_setting, parse_editable
 from flows.metrics.formatting import format_duration
 from flows.recipe.load import apply_setting
 from flows.reports.page.render import write_figures
@@ -247,7 +247,7 @@ def _write_best(study: Study, best: Trial) -> Path:
     """Write the recipe's text with the best settings, `{recipe}` in paths replaced by its folder; return the file."""
     source = study.request.recipe.resolve()
     text = source.read_text(encoding="utf-8").replace("{recipe}", str(source.parent))
-    document = tomlkit.parse(text)
+    document = parse_editable(text)
     document.pop("search", None)
     for setting in study.request.settings:
         apply_setting(document, setting)

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import tomlkit
 from prefect import task
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
+from tomlkit.container import OutOfOrderTableProxy
 
 from flows.metrics.formatting import format_shots
 from flows.metrics.heldout import HeldOut, held_out
@@ -94,6 +96,18 @@ def built_stages(record: Mapping[str, Any]) -> tuple[str, ...]:
 def as_setting(key: str, value: Any) -> str:
     """Return `key=value`, as `--set` takes it."""
     return f"{key}={json.dumps(value)}"
+
+
+def parse_editable(text: str) -> tomlkit.TOMLDocument:
+    """Return a recipe's text as a document that keeps its comments and to which settings can be added."""
+    document = tomlkit.parse(text)
+    for name, table in list(document.items()):
+        if isinstance(table, OutOfOrderTableProxy):
+            # `[train.model]` before `[train]`: the library loses what is added to such a table, so it is written anew.
+            values = table.unwrap()
+            document.remove(name)
+            document.add(name, tomlkit.item(values))
+    return document
 
 
 RUNS = "runs.json"

@@ -102,10 +102,15 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("train.model", KEY): '"gpt2-small"',
     ("train.model", "embedding_width"): "32",
     ("train.model", "ffn_width"): "256",
+    ("train.model", "kv_heads"): "2",
+    ("train.model", "head_size"): "32",
+    ("train.model", "rotary_scaling"): '{ kind = "linear", factor = 2.0 }',
+    ("train.model", "window"): "64",
+    ("train.model", "qkv_biases"): "true",
+    ("train.model", "init_std"): "0.02",
     ("train.model", "mup_base_width"): "64",
     ("train.model", "mup_base_head_size"): "16, beside mup_base_width",
     ("machines", "address"): '"tcp://10.0.0.1:8786"',
-    ("evaluate", "stride"): "64",
     ("evaluate", "gate"): '{ sources = ["SOURCE"] }, beside base_model',
 }
 """Section and key -> example of a key without a default; SOURCE is replaced by the name of the first source."""

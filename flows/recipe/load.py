@@ -49,7 +49,7 @@ TABLES_OUTSIDE_RUNS = ("variables", "search", "mix", "nightly", "notify")
 """Tables that no run depends on: values for paths, the settings of searches, mixtures and nightly runs, and whom to
 notify."""
 
-PATH_KEYS = ("paths", "path", "answers_path", "exclude", "prompts_file", "base", "base_model", "weights_from")
+PATH_KEYS = ("paths", "path", "answers_path", "exclude", "prompts_file", "base", "base_model", "weights_from", "labels")
 """Keys whose values may hold placeholders."""
 
 

@@ -33,6 +33,7 @@ CLEAN = Stage(
         "justext",
         "phonenumbers",
         "python-stdnum",
+        "safetensors",
         PYTHON,
         "unicode",
     ),

@@ -124,7 +124,20 @@ def build_run(write_sequences, write_order) -> Callable[..., TrainerRun]:
             out=home / name,
             pad=PAD,
             tokenizer_digest="tokenizer",
-            model=GPTConfig(vocab_size=VOCABULARY, context=CONTEXT, layers=2, heads=2, width=16),
+            # LayerNorms, biases and small initial weights: the most kinds of parameters, and the least rounding.
+            model=GPTConfig(
+                vocab_size=VOCABULARY,
+                context=CONTEXT,
+                layers=2,
+                heads=2,
+                width=16,
+                norm="layernorm",
+                activation="gelu",
+                qk_norm="none",
+                biases=True,
+                embedding_norm=True,
+                init_std=0.02,
+            ),
             train=TrainConfig.model_validate(train),
         )
 

@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomlkit
 
 from flows.experiments.trial_log import Trial, TrialLog
-from flows.recipe.load import load_recipe
+from flows.experiments.trials import parse_editable
+from flows.recipe.load import apply_setting, load_recipe
 from flows.runs.record import list_runs
 
 SECONDS = 900.0
@@ -128,3 +131,17 @@ def test_a_search_killed_again_and_again_finds_what_an_undisturbed_one_does(foun
     search(recipe, root)
     assert told(TrialLog(path).trials) == told(whole)
     assert models(root) == models(tmp_path / "whole")
+
+
+def test_settings_reach_tables_that_a_recipe_writes_out_of_order() -> None:
+    text = "# mine\n[train.model]\nwidth = 32\n\n[train]\nbatch_rows = 8\n\n[vocab]\nvocab_size = 512 # small\n"
+    document = parse_editable(text)
+    apply_setting(document, "train.schedule.peak_lr=0.01")
+    apply_setting(document, "vocab.vocab_size=400")
+    written = tomlkit.dumps(document)
+    assert tomllib.loads(written) == {
+        "train": {"model": {"width": 32}, "batch_rows": 8, "schedule": {"peak_lr": 0.01}},
+        "vocab": {"vocab_size": 400},
+    }
+    assert written.startswith("# mine")
+    assert "# small" in written

@@ -158,7 +158,6 @@ def test_bits_per_byte_are_the_same(tmp_path: Path, tokenizer: Tokenizer, networ
         {"all of it": texts},
         {"all of it": [None, None]},
         unigram_code_lengths(pa.table({"token": [0], "count": [0]}), tokenizer.vocab_size),
-        stride=None,
         batch_tokens=256,
         rounds=10,
         seed=1,

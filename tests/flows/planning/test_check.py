@@ -18,9 +18,10 @@ from tasks.sample.records import Record
 from tasks.sample.sampler import DocumentColumns, document_id
 
 ENGLISH = (
-    "The furnace was lit before dawn, and white iron ran into the sand of every mould. Later the master counted what the"
-    " night had given. Two castings were cracked; the others rang clear under his hammer. He wrote their weights into a"
-    " narrow book, signed the page and went home along the canal, where boats with coal were waiting for the lock. "
+    "The furnace was lit before dawn, and white iron ran into the sand of every mould. Later the master counted what"
+    " the night had given. Two castings were cracked; the others rang clear under his hammer. He wrote their weights"
+    " into a narrow book, signed the page and went home along the canal, where boats with coal were waiting for the"
+    " lock. "
 )
 RUSSIAN = (
     "Печь затопили ещё до рассвета, и белое железо потекло в песчаные формы на дворе. Потом мастер пересчитал всё, что"

@@ -53,7 +53,7 @@ def test_a_stage_behind_a_rebuilt_one_may_have_a_cause_of_its_own(foundry: Path,
 
 def test_of_an_input_that_is_not_built_yet_no_content_is_told(foundry: Path, root: Path) -> None:
     """Clean stands twice, dedup once: what stands in for the clean to come is not what dedup was made from."""
-    other = ("clean.limits.gopher_words_max=300", "clean.html_extractor=resiliparse")
+    other = ("clean.preset=gopher", "clean.limits.gopher_words_max=300", "clean.html_extractor=resiliparse")
     recipe = load_recipe(foundry / "foundry.toml", root, other)
     context = RunContext(root, "run")
     BUILDERS["clean"](context, BUILDERS["sample"](context, recipe.sample), recipe.clean)

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
 from pyarrow import feather
+from safetensors.numpy import save
 
 from flows.recipe.load import load_recipe
 from flows.runs.pipeline import BUILDERS, run_stages
@@ -43,6 +45,8 @@ def alloy(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "zipped.jsonl.gz").write_bytes(gzip.compress(items, mtime=0))
     for name, text in _GIVEN.items():
         (folder / name).write_text(text)
+    (folder / "plain.jsonl").write_bytes(_json_lines_of_labels())
+    (folder / "calm.safetensors").write_bytes(save({"weight": np.zeros(1 << 18, np.float32), "bias": np.zeros(1)}))
     shutil.copy(RECIPE, folder)
     return folder
 
@@ -59,6 +63,12 @@ _GIVEN = {
     "deny.txt": f"domain banned.example\nid {'0' * 32}\nhash {'1' * 32}\n",
 }
 """What a recipe may bring to clean: functions of its own and a module that they import, a word list, a deny-list."""
+
+
+def _json_lines_of_labels() -> bytes:
+    """Fifty texts with a label and fifty with another, the fewest that a classifier learns from."""
+    lines = [{"text": f"{label} text {number}", "label": label} for number in range(50) for label in ("plain", "odd")]
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
 def _write_notes(folder: Path, foundry: Path, texts: Sequence[str]) -> None:

@@ -26,6 +26,8 @@ READ_BY = {
     "rude.txt": ("clean", "words rude"),
     "spelling.tsv": ("clean", "spelling 1"),
     "deny.txt": ("clean", "deny-list"),
+    "plain.jsonl": ("clean", "classifier plain"),
+    "calm.safetensors": ("clean", "classifier calm"),
     "cloze.jsonl": ("decontaminate", "benchmark/cloze"),
     "zipped.jsonl.gz": ("decontaminate", "benchmark/zipped"),
 }
@@ -114,5 +116,6 @@ OTHERS: dict[str, Callable[[bytes], bytes]] = {
     "rude.txt": lambda old: old.replace(b"knave", b"knaves"),
     "spelling.tsv": lambda old: old.replace(b"receive", b"obtain"),
     "deny.txt": lambda old: old.replace(b"banned.example", b"other.example"),
+    "calm.safetensors": lambda old: old[:-1] + b"\x01",
 }
 """Lists and functions count by their meaning: a blank line more is the same list."""

@@ -26,6 +26,7 @@ from model.config import Runtime, machine
 from model.config.network import BERTConfig, GPTConfig, T5Config
 from tasks.artifacts.build import Stage, stage_identity
 from tasks.artifacts.identity import Identity, first_difference
+from tasks.artifacts.schema import FORMAT
 from tasks.common.code_fingerprint import Code
 from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
@@ -39,6 +40,7 @@ OTHERS: dict[str, list[Any]] = {
     "clean.edits": [("nfc", "markup"), ("markup", "nfc")],
     "clean.rules": [("gopher_words_min",)],
     **{f"{stage}.machines.address": ["tcp://other:8786"] for stage in SPREAD_STAGES},
+    "sample.sources.encoding": ["cp1251"],
     "train.environment": [("MKL_CBWR=AVX2",)],
     "train.hosts.address": ["other:29400"],
     "train.hosts.count": [4],
@@ -215,7 +217,7 @@ def test_another_format_of_artifacts_counts(
                 patch.setattr(tasks.artifacts.identity, "FORMAT", 99)
                 after = replace(before)
                 told = first_difference(standing, after.parts())
-                tally.expect(after.key != key and told == "format: 2 -> 3", f"{name}: told as {told}")
+                tally.expect(after.key != key and told == f"format: {FORMAT} -> 99", f"{name}: told as {told}")
 
 
 def _identity(name: str, config: StrictConfig) -> Identity:

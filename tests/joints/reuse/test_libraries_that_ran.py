@@ -35,7 +35,6 @@ CANNOT_DECIDE = {
 UNUSED = {
     ("train", "deepspeed"): "counts where the engine is asked for (tests/tasks/train/test_train_stage.py)",
     ("train", "tokenizers"): "comes with the tokenizer, whose pieces are counted and which encodes nothing here",
-    ("vocab", "numba"): "comes with the encoder, which encodes nothing here",
 }
 """What a stage's code imports and no stage of this name runs."""
 COMPUTED_BY = {

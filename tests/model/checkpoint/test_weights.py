@@ -35,7 +35,7 @@ def test_a_model_comes_back_with_the_same_logits(saved: tuple[GPT, Path]) -> Non
     [
         {"positions": "learned", "activation": "swiglu", "norm": "rmsnorm", "tied_head": False, "dropout": 0.2},
         {"positions": "relative", "norm_position": "post", "qk_norm": "head", "biases": False},
-        {"init": "t_fixup", "norm": "none", "embedding_norm": False},
+        {"init": "t_fixup", "norm": "none", "qk_norm": "none"},
     ],
     ids=["learned", "relative", "t-fixup"],
 )

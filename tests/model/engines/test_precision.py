@@ -15,9 +15,10 @@ from model.nn.factory import make_network
 from model.objectives.synthetic import random_batch
 
 SIZES: dict[str, Any] = {"vocab_size": 300, "context": 32, "layers": 2, "heads": 2, "width": 32}
+SMALL_START = {"init_std": 0.02}
 CONFIGS: list[NetworkConfig] = [
-    GPTConfig(**SIZES),
-    GPTConfig(**SIZES, qk_norm="head", norm="rmsnorm", activation="swiglu", z_loss=1e-4),
+    GPTConfig(**SIZES, **SMALL_START, norm="layernorm", activation="gelu", qk_norm="none", biases=True),
+    GPTConfig(**SIZES, **SMALL_START, z_loss=1e-4),
     BERTConfig(**SIZES),
     T5Config(**SIZES),
 ]

@@ -172,7 +172,7 @@ def test_what_no_network_here_computes_is_refused(choices: dict[str, Any], probl
     ],
 )
 def test_each_choice_has_its_class(choices: dict[str, Any], class_name: str) -> None:
-    config = GPTConfig(norm="rmsnorm", activation="swiglu", biases=False, embedding_norm=False, **choices)
+    config = GPTConfig.model_validate({"qk_norm": "none", **choices})
     family = fitting_family(config)
     assert family.class_name == class_name
     assert obstacles(config, family) == []

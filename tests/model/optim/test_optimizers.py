@@ -29,7 +29,19 @@ from model.optim.optimizers import (
 
 KINDS = ("adamw", "lamb", "sgd", "muon")
 RATE = 0.01
-GPT_CONFIG = GPTConfig(vocab_size=48, context=16, layers=2, heads=2, width=16)
+GPT_CONFIG = GPTConfig(
+    vocab_size=48,
+    context=16,
+    layers=2,
+    heads=2,
+    width=16,
+    norm="layernorm",
+    activation="gelu",
+    qk_norm="none",
+    biases=True,
+    embedding_norm=True,
+    init_std=0.02,
+)
 
 
 @pytest.fixture
@@ -130,7 +142,7 @@ def test_muon_is_pytorchs_own_on_matrices_in_blocks_and_adamw_on_the_rest(networ
     assert isinstance(optimizer, MuonWithAdamW)
     references = {"muon": GPT(network.config).initialise(3), "adamw": GPT(network.config).initialise(3)}
     by_muon = {name for name in weights(network) if decayed(name) and name != "head.weight"}
-    assert len(by_muon) == 4 * network.config.layers
+    assert len(by_muon) == 6 * network.config.layers
     muon = torch.optim.Muon(
         [p for name, p in references["muon"].named_parameters() if name in by_muon],
         weight_decay=config.weight_decay,
@@ -237,7 +249,8 @@ def test_what_zero_cannot_do_is_refused_with_the_reason(settings: dict, words: s
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_optimizer_overfits(kind: str) -> None:
     network = GPT(GPT_CONFIG).initialise(1)
-    rate = {"sgd": 0.3, "lamb": 0.02}.get(kind, 0.01)
+    # SGD at 0.3 is at the edge of divergence: roundings of another machine decide.
+    rate = {"sgd": 0.1, "lamb": 0.02}.get(kind, 0.01)
     optimizer = make_optimizer(network, OptimizerConfig.model_validate({"kind": kind}))
     for group in optimizer.param_groups:
         group["lr"] = rate

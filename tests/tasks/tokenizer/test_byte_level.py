@@ -96,7 +96,7 @@ def test_a_description_tells_the_kind_and_belongs_to_one_model(tokenizer: Tokeni
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"normalizer": {"type": "NFC"}}, "the normaliser NFC"),
+        ({"normalizer": {"type": "NFKC"}}, "the normaliser NFKC"),
         ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}, "a space put before texts"),
         ({"pre_tokenizer": {"type": "Whitespace"}}, "holds no byte-level BPE"),
         ({"model": {"type": "WordPiece", "vocab": {}}}, "no byte-level BPE but a model of the type WordPiece"),
