@@ -445,7 +445,8 @@ class _Definition(TreeText):
     def _plain_constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str):
             # `getattr(x, "go")`, `attrgetter("go.on")`, `"{.go}".format(x)`
-            if all(part.isidentifier() for part in node.value.split(".")):
+            # ASCII alone: which other characters identifiers may have depends on the version of Python.
+            if all(part.isascii() and part.isidentifier() for part in node.value.split(".")):
                 self._takes(*node.value.split("."))
             elif "{" in node.value:
                 self._takes(*_TAKEN_BY_FORMAT.findall(node.value))

@@ -40,6 +40,7 @@ _MAX_ENTITY_BYTES = 10
 _ENTITY = re.compile(r"&(?:amp;)*(?:#([0-9]{1,7})|#[xX]([0-9a-fA-F]{1,6})|([a-zA-Z][a-zA-Z0-9]{1,7}));")
 _ESCAPE = re.compile(
     r"\\+(?:u([dD][89abAB][0-9a-fA-F]{2})\\+u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|[a-zA-Z]{2,}(?=\{)|[ntr])"
+    r"(?![\u0300-\u036f])"  # a letter with a mark is no escape, decomposed or not
 )
 
 ENTITIES = {
@@ -312,17 +313,24 @@ def _escape(data, start, end):
             while second < end and data[second] == _BACKSLASH:
                 second += 1
             low = _hexadecimal_unit(data, second, end)
-            if second > at + 5 and low >= 0 and low & 0xFC00 == 0xDC00:
+            if second > at + 5 and low >= 0 and low & 0xFC00 == 0xDC00 and not _is_mark(data, second + 5, end):
                 return np.int64(0x10000 + ((unit & 0x3FF) << 10) + (low & 0x3FF)), second + 5
-        return unit, at + 5
+        if not _is_mark(data, at + 5, end):
+            return unit, at + 5
     after = at
     while after < end and 0x61 <= (data[after] | 0x20) <= 0x7A and data[after] < 0x80:
         after += 1
     if after >= at + 2 and after < end and data[after] == _BRACE:
         return np.int64(_SPACE), after
-    if at < end and (data[at] == 0x6E or data[at] == 0x74 or data[at] == 0x72):
+    if at < end and (data[at] == 0x6E or data[at] == 0x74 or data[at] == 0x72) and not _is_mark(data, at + 1, end):
         return np.int64(_SPACE), at + 1
     return np.int64(_BACKSLASH), start + 1
+
+
+@kernel
+def _is_mark(data, at, end):
+    """Return whether a combining mark (U+0300 to U+036F) is at `at`: the letter before it is another letter."""
+    return at + 1 < end and (data[at] == 0xCC or (data[at] == 0xCD and data[at + 1] <= 0xAF))
 
 
 @kernel

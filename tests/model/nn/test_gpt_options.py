@@ -25,7 +25,7 @@ from model.train.trainer import train
 BEFORE_LLAMA: dict[str, Any] = {"norm": "layernorm", "activation": "gelu", "qk_norm": "none", "biases": True}
 SIZES: dict[str, Any] = {"vocab_size": 40, "context": 16, "layers": 2, "heads": 2, "width": 16, "init_std": 0.3}
 SIZES |= BEFORE_LLAMA
-T_FIXUP: dict[str, Any] = {"init": "t_fixup", "norm": "none", "qk_norm": "none"}
+T_FIXUP: dict[str, Any] = {"init": "t_fixup", "norm": "none", "embedding_norm": False, "qk_norm": "none"}
 TOKENS = torch.randint(0, 40, (3, 16), generator=torch.Generator().manual_seed(2))
 
 CHOICES = st.fixed_dictionaries(

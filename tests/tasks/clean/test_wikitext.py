@@ -89,12 +89,12 @@ def test_no_markup_raises(markup):
     ["{", "{{a|", "[[", "[[a|{{", "{|\n", "\n|", "\n|-", "<ref>", "<ref>x</ref", "<b>", "<!--", "'", "=", "== a",
      "[http://a ", "(", "( ", "* ", "&", "|}", "}}", "<ref a=\"", "__A", "a=b |", "\n", " "],
 )  # fmt: skip
-def test_a_megabyte_of_unclosed_marks_takes_under_a_second(piece):
-    text = "{|\n|" + piece * ((1 << 20) // len(piece))
+def test_a_quarter_of_a_megabyte_of_unclosed_marks_takes_under_a_second(piece):
+    text = "{|\n|" + piece * ((1 << 18) // len(piece))
     begin = time.process_time()
     plain_text(text)
     is_wikitext(text)
-    assert time.process_time() - begin < 2  # twice the aim of a second, for a loaded machine
+    assert time.process_time() - begin < 1
 
 
 PAGE = "'''Bonn''' is a [[city]] on the [[Rhine|river Rhine]].\n\n== History ==\nIt is old.{{citation needed}}\n"

@@ -49,7 +49,7 @@ def test_kernel_and_plain_python_see_the_same_words_at_the_same_places(text: str
     assert len(set(seen.values())) == len(seen)
 
 
-@given(st.text(max_size=60))
+@given(st.text(max_size=60) | st.text(st.sampled_from("\\ntru00e9ñé\u0303\u0301 "), max_size=12))
 @settings(deadline=None, max_examples=400)
 def test_texts_equal_under_nfkc_have_equal_words(text: str) -> None:
     assert forms(unicodedata.normalize("NFKC", text)) == forms(unicodedata.normalize("NFKD", text))
