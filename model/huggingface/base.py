@@ -97,9 +97,12 @@ def fused(
     return weight_map
 
 
-def published_names(weight_map: WeightMap) -> set[str]:
-    """Return the names of all published tensors that weights of ours come from."""
-    return {source.name for source in weight_map.values()}
+def by_published_name(weight_map: WeightMap) -> dict[str, list[str]]:
+    """Return published tensor -> our weights that are it, or its parts in their order."""
+    ours_of: dict[str, list[str]] = {}
+    for ours, source in weight_map.items():
+        ours_of.setdefault(source.name, []).append(ours)
+    return ours_of
 
 
 def import_weights(
@@ -110,7 +113,7 @@ def import_weights(
     `aliases` are published names that repeat another tensor, such as a tied head, and may be missing. Raises InputError
     for a tensor that is missing or unexpected: a network with another part would compute something else.
     """
-    needed = published_names(weight_map)
+    needed = by_published_name(weight_map).keys()
     missing, left_over = sorted(needed - published.keys()), sorted(published.keys() - needed - (aliases or {}).keys())
     if missing or left_over:
         raise InputError(
@@ -125,12 +128,10 @@ def export_weights(weights: Mapping[str, Tensor], weight_map: WeightMap) -> dict
 
     Shapes are those of the result also where `weights` are on the meta device.
     """
-    parts: dict[str, list[Tensor]] = {}
-    sources: dict[str, WeightSource] = {}
-    for ours, source in weight_map.items():  # in the order of the parts
-        parts.setdefault(source.name, []).append(weights[ours])
-        sources[source.name] = source
-    return {name: source.to_published(parts[name]) for name, source in sources.items()}
+    return {
+        name: weight_map[ours[0]].to_published([weights[part] for part in ours])
+        for name, ours in by_published_name(weight_map).items()
+    }
 
 
 def _shifted(table: Tensor, rows: int) -> Tensor:

@@ -23,7 +23,7 @@ from model.config.train import StartingModel
 from model.errors import InputError
 from model.file_content import ChangedInput, require_unchanged
 from model.files import sync_file, write_atomically
-from model.huggingface.base import Family, WeightMap, export_weights, published_names, some
+from model.huggingface.base import Family, WeightMap, by_published_name, export_weights, some
 from model.huggingface.registry import family_of, fitting_family, settings_of
 from model.huggingface.settings import Settings
 from model.model_files import ONE_FILE, SETTINGS, is_published, published_digest, read_json, weight_files
@@ -96,7 +96,7 @@ def _stored(folder: Path) -> dict[str, Stored]:
 
 def _named_as(family: Family, stored: Mapping[str, Stored], weight_map: WeightMap) -> dict[str, Stored]:
     """Return the tensors by the names of the class with all heads; files saved from the body alone lack a prefix."""
-    needed = published_names(weight_map)
+    needed = by_published_name(weight_map)
     named: dict[str, Stored] = {}
     for name, tensor in stored.items():
         for before, now in OF_TENSORFLOW:
@@ -112,7 +112,7 @@ def _check_names(published: PublishedNetwork) -> None:
     """Check that the tensors are complete; where only the alias of a name was saved, use it for both."""
     family, config = published.family, published.config
     aliases = family.aliases(config)
-    needed = published_names(family.weight_map(config))
+    needed = by_published_name(family.weight_map(config)).keys()
     found = published.tensors
     assert isinstance(found, dict), "the names are ours to complete"
     for alias, original in aliases.items():
@@ -150,11 +150,10 @@ def read_published(published: PublishedNetwork) -> dict[str, Tensor]:
     weight_map, aliases = published.family.weight_map(published.config), published.family.aliases(published.config)
     weights: dict[str, Tensor] = {}
     # One published tensor at a time: the largest may be a good part of the memory.
-    for name in dict.fromkeys(source.name for source in weight_map.values()):
+    for name, parts in by_published_name(weight_map).items():
         tensor = _read(published.tensors[name])
-        for ours, source in weight_map.items():
-            if source.name == name:
-                weights[ours] = source.to_native(tensor).contiguous()
+        for ours in parts:
+            weights[ours] = weight_map[ours].to_native(tensor).contiguous()
         for alias, original in aliases.items():
             if original == name and alias in published.tensors:
                 _check_alias(published, alias, original, tensor)

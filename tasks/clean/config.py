@@ -7,24 +7,11 @@ from pydantic import Field, model_validator
 
 from model.config import EXPERT, RUNTIME, Reach
 from tasks.clean.document import CODE
-from tasks.clean.presets import EDIT_LIMITS, EDITS, LIMITS
+from tasks.clean.presets import EDIT_LIMITS, EDITS, LIMITS, KindName
 from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
 
 PresetName = Literal["auto", "gopher", "c4", "fineweb", "code", "minimal"]
-KindName = Literal[
-    "prose",
-    "documentation",
-    "code",
-    "chat",
-    "question_answer",
-    "verse",
-    "table",
-    "maths",
-    "web_page",
-    "markup",
-]
-
 
 _KINDS_OF_FORMATS: dict[str, KindName] = {CODE: "code", "html": "web_page", "wikitext": "markup"}
 

@@ -6,6 +6,7 @@ document.
 """
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 HTML_NO_TEXT = "html_no_text"
 """Dropped: an HTML page in which no main text was found. Cannot be switched off, since nothing is left to keep."""
@@ -19,7 +20,7 @@ DENIED = ("deny_id", "deny_hash", "deny_domain")
 LANGUAGE = "language"
 """Dropped: in none of the languages that the recipe lists. Without such a list nothing is dropped."""
 
-KINDS = (
+KindName = Literal[
     "prose",
     "documentation",
     "code",
@@ -30,7 +31,9 @@ KINDS = (
     "maths",
     "web_page",
     "markup",
-)
+]
+
+KINDS: tuple[KindName, ...] = get_args(KindName)
 """Kinds of text, each with edits and rules of its own in the preset `auto`."""
 
 QUALITY = "quality"
