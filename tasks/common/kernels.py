@@ -16,3 +16,11 @@ def kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` with numba (nopython, without the GIL), or load the machine code of the same code from the
     cache."""
     return cached(numba.njit(nogil=True)(function))
+
+
+inlined_kernel: Callable[[Callable[..., Any]], Any] = numba.njit(nogil=True, inline="always")
+"""Decorate a small function that kernels call for each character or number.
+
+Its code becomes a part of each kernel that calls it: a call with an array argument costs numba more than the work on
+one character.
+"""

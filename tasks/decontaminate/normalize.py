@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from tasks.common.kernels import kernel
 from tasks.common.text import is_unspaced
+from tasks.common.utf8 import decode
 
 _TABLE_SIZE = 0x30000
 _KIND_SHIFT = 28
@@ -180,32 +181,11 @@ def hash_words(data, begin, end, table, hashes, starts, ends):
     position = begin
     while position < end:
         start = position
-        byte = data[position]
-        if byte < 0x80:
-            codepoint = np.int64(byte)
-            position += 1
-            if byte == _AMPERSAND:
-                codepoint, position = _entity(data, start, end, entity_names, entity_codepoints)
-            elif byte == _BACKSLASH:
-                codepoint, position = _escape(data, start, end)
-        elif byte < 0xE0:
-            codepoint = (np.int64(byte & 0x1F) << 6) | np.int64(data[position + 1] & 0x3F)
-            position += 2
-        elif byte < 0xF0:
-            codepoint = (
-                (np.int64(byte & 0x0F) << 12)
-                | (np.int64(data[position + 1] & 0x3F) << 6)
-                | np.int64(data[position + 2] & 0x3F)
-            )
-            position += 3
-        else:
-            codepoint = (
-                (np.int64(byte & 0x07) << 18)
-                | (np.int64(data[position + 1] & 0x3F) << 12)
-                | (np.int64(data[position + 2] & 0x3F) << 6)
-                | np.int64(data[position + 3] & 0x3F)
-            )
-            position += 4
+        codepoint, position = decode(data, position)
+        if codepoint == _AMPERSAND:
+            codepoint, position = _entity(data, start, end, entity_names, entity_codepoints)
+        elif codepoint == _BACKSLASH:
+            codepoint, position = _escape(data, start, end)
         if codepoint < _TABLE_SIZE:
             entry = entries[codepoint]
         elif codepoint <= _LAST_IDEOGRAPH:

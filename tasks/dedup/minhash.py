@@ -24,6 +24,7 @@ import pyarrow as pa
 from model.errors import Bug
 from tasks.common.kernels import kernel
 from tasks.common.text import is_unspaced
+from tasks.common.utf8 import decode
 from tasks.dedup.licence_headers import body_start
 
 if TYPE_CHECKING:
@@ -187,28 +188,7 @@ def hash_words(data, start, end, fold, words):
     inside = False
     position = start
     while position < end:
-        byte = data[position]
-        if byte < 0x80:
-            codepoint = np.int64(byte)
-            position += 1
-        elif byte < 0xE0:
-            codepoint = (np.int64(byte & 0x1F) << 6) | np.int64(data[position + 1] & 0x3F)
-            position += 2
-        elif byte < 0xF0:
-            codepoint = (
-                (np.int64(byte & 0x0F) << 12)
-                | (np.int64(data[position + 1] & 0x3F) << 6)
-                | np.int64(data[position + 2] & 0x3F)
-            )
-            position += 3
-        else:
-            codepoint = (
-                (np.int64(byte & 0x07) << 18)
-                | (np.int64(data[position + 1] & 0x3F) << 12)
-                | (np.int64(data[position + 2] & 0x3F) << 6)
-                | np.int64(data[position + 3] & 0x3F)
-            )
-            position += 4
+        codepoint, position = decode(data, position)
         if codepoint < _TABLE_SIZE:
             folded = fold[codepoint]
         elif _FIRST_IDEOGRAPH <= codepoint <= _LAST_IDEOGRAPH:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.common.kernels import kernel
+from tasks.common.utf8 import decode
 from tasks.tokenizer.model_file import BLANK
-from tasks.tokenizer.pieces import CODE_POINTS, Pieces, character, spell
+from tasks.tokenizer.pieces import CODE_POINTS, Pieces, spell
 
 I32 = npt.NDArray[np.int32]
 
@@ -138,16 +139,10 @@ def merge_short(merges, data, start, end, scratch, target, filled):
     count = 0
     position = start
     while position < end:
-        code_point = np.int64(data[position])
-        size = 1
-        if code_point >= 0x80:
-            size = 2 + (code_point >= 0xE0) + (code_point >= 0xF0)
-            code_point &= 0x7F >> size
-            for index in range(1, size):
-                code_point = (code_point << 6) | (np.int64(data[position + index]) & 0x3F)
+        code_point, following = decode(data, position)
         symbols[count] = symbol_of[code_point]
         places[count] = position
-        position += size
+        position = following
         count += 1
     first, last = 0, count - 1
     while True:
@@ -241,11 +236,11 @@ def merge_long(merges, data, start, end, target, filled):
     heap = np.empty(3 * characters, np.int64)
     position = start
     for index in range(characters):
-        code_point, size = character(data, position)
+        code_point, following = decode(data, position)
         symbols[index] = merges.symbols[code_point]
         places[index] = position
         before[index], after[index] = index - 1, index + 1
-        position += size
+        position = following
     after[characters - 1] = -1
     waiting = 0
     for index in range(characters):

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.common.kernels import kernel
+from tasks.common.utf8 import decode
 from tasks.tokenizer.bpe_kernel import SHORT, build_merges, merge_long, merge_short
 from tasks.tokenizer.cache import (
     BITS_ID,
@@ -35,7 +36,6 @@ from tasks.tokenizer.pieces import (
     BLANK_CODE_POINT,
     UnsupportedModelError,
     border_bits,
-    character,
     cut,
     joined,
     read_pieces,
@@ -188,7 +188,7 @@ def merge_rows(merges, bits, cache, data, words, offsets, leading_space, closing
     filled = np.int64(0)
     for row in range(offsets.size - 1):
         position, end = offsets[row], offsets[row + 1]
-        if leading_space and position < end and character(data, position)[0] != BLANK_CODE_POINT:
+        if leading_space and position < end and decode(data, position)[0] != BLANK_CODE_POINT:
             opening = _opening(data, position, end, bits, borders, alone)
             if opening.size <= SHORT:
                 filled = merge_short(merges, opening, 0, opening.size, scratch, target, filled)
@@ -258,7 +258,7 @@ def segment_rows(lattice, bits, cache, data, words, offsets, leading_space, clos
     for row in range(offsets.size - 1):
         position, end = offsets[row], offsets[row + 1]
         total = _ZERO
-        if leading_space and position < end and character(data, position)[0] != BLANK_CODE_POINT:
+        if leading_space and position < end and decode(data, position)[0] != BLANK_CODE_POINT:
             opening = _opening(data, position, end, bits, borders, alone)
             if opening.size >= paths.sums.size:
                 paths = allocate_paths(opening.size)
@@ -339,7 +339,7 @@ def _segment_block(lattice, cache, data, words, borders, alone, lines, count, pa
 def _opening(data, start, end, bits, borders, alone):
     """Return the bytes of a text's first span, with the space that is put before the text."""
     stop = start
-    if joined(bits, _SPACE, character(data, start)[0]):
+    if joined(bits, _SPACE, decode(data, start)[0]):
         stop = _first_end(data, start, end, bits, borders, alone)
     opening = np.empty(stop - start + 1, np.uint8)
     opening[0] = _SPACE

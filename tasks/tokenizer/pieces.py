@@ -15,6 +15,7 @@ import numpy.typing as npt
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from tasks.common.kernels import kernel
+from tasks.common.utf8 import decode
 from tasks.tokenizer.model_file import BLANK, BPE, BYTE, NORMAL, UNIGRAM, UNUSED, USER_DEFINED
 
 F32 = npt.NDArray[np.float32]
@@ -181,21 +182,6 @@ def joined(bits, left, right):
 
 
 @kernel
-def character(data, position):
-    """Return (code point, number of bytes) of the character at `position` of valid UTF-8."""
-    byte = np.int64(data[position])
-    if byte < 0x80:
-        return byte, 1
-    second = np.int64(data[position + 1]) & 0x3F
-    if byte < 0xE0:
-        return ((byte & 0x1F) << 6) | second, 2
-    third = np.int64(data[position + 2]) & 0x3F
-    if byte < 0xF0:
-        return ((byte & 0x0F) << 12) | (second << 6) | third, 3
-    return ((byte & 0x07) << 18) | (second << 12) | (third << 6) | (np.int64(data[position + 3]) & 0x3F), 4
-
-
-@kernel
 def cut(data, start, end, bits, borders, alone):
     """Cut data[start:end] into spans; return (their number, where the last one ends).
 
@@ -207,24 +193,8 @@ def cut(data, start, end, bits, borders, alone):
     count = 0
     left = np.int64(BLANK_CODE_POINT)
     position = start
-    # All in one loop: a call with array arguments costs numba more than the work on a character.
     while position < end:
-        right = np.int64(data[position])
-        size = 1
-        if right >= 0x80:
-            second = np.int64(data[position + 1]) & 0x3F
-            if right < 0xE0:
-                right = ((right & 0x1F) << 6) | second
-                size = 2
-            else:
-                third = np.int64(data[position + 2]) & 0x3F
-                if right < 0xF0:
-                    right = ((right & 0x0F) << 12) | (second << 6) | third
-                    size = 3
-                else:
-                    fourth = np.int64(data[position + 3]) & 0x3F
-                    right = ((right & 0x07) << 18) | (second << 12) | (third << 6) | fourth
-                    size = 4
+        right, following = decode(data, position)
         place = _place(np.uint64(left), np.uint64(right), hashed_bits)
         if (
             (bits[place >> _SIX] >> (place & _WORD)) & _ONE == 0
@@ -239,7 +209,7 @@ def cut(data, start, end, bits, borders, alone):
         else:
             alone[count - 1] = -1
         left = right
-        position += size
+        position = following
     borders[count] = position
     return count, position
 
@@ -251,7 +221,7 @@ def spell(tables, data, position, target, filled):
         for index in range(3):
             target[filled + index] = tables.space_bytes[index]
         return filled + 3
-    size = character(data, position)[1]
+    size = decode(data, position)[1] - position
     for index in range(size):
         target[filled + index] = tables.byte_ids[data[position + index]]
     return filled + size

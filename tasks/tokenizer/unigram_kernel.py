@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.common.kernels import kernel
+from tasks.common.utf8 import decode
 from tasks.tokenizer.model_file import BLANK
 from tasks.tokenizer.pieces import CODE_POINTS, Pieces, spell
 
@@ -132,16 +133,10 @@ def segment(lattice, data, start, end, total, paths):
     size = 0
     position = start
     while position < end:
-        code_point = np.int64(data[position])
-        width = 1
-        if code_point >= 0x80:
-            width = 2 + (code_point >= 0xE0) + (code_point >= 0xF0)
-            code_point &= 0x7F >> width
-            for index in range(1, width):
-                code_point = (code_point << 6) | (np.int64(data[position + index]) & 0x3F)
+        code_point, following = decode(data, position)
         places[size] = position - start
         letters[size] = numbers[code_point]
-        position += width
+        position = following
         size += 1
     for place in range(size + 1):
         sums[place] = _NO_PATH

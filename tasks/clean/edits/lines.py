@@ -20,11 +20,11 @@ from tasks.clean.kernels.characters import (
     UNSEGMENTED_BREAK,
     WHITESPACE,
     character_flags,
-    decode,
     flags_of,
 )
 from tasks.clean.kernels.prefilter import UNSEGMENTED_SCRIPT
 from tasks.common.kernels import kernel
+from tasks.common.utf8 import decode
 
 _SENTENCE_ENDS = tuple(".!?\"'”’»。！？…」』؟۔।")
 _POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tasks.clean.kernels.characters import character_flags, decode, flags_of, suggests_mojibake
+from tasks.clean.kernels.characters import character_flags, flags_of, suggests_mojibake
 from tasks.common.kernels import kernel
 from tasks.common.legacy_encodings import COMMON_MARKS, Reading, letter_costs, readings, western_cost, western_models
+from tasks.common.utf8 import decode
 
 U8 = npt.NDArray[np.uint8]
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from tasks.clean.kernels.characters import LETTER, MARK, UNSEGMENTED, UNSEGMENTED_BREAK, WHITESPACE, decode, flags_of
+from tasks.clean.kernels.characters import LETTER, MARK, UNSEGMENTED, UNSEGMENTED_BREAK, WHITESPACE, flags_of
 from tasks.clean.kernels.counting import HASH_BASIS, HASH_MULTIPLIER, mix_hash
 from tasks.common.kernels import kernel
+from tasks.common.utf8 import decode
 
 DIMENSIONS = 1 << 18
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import regex
 
 from tasks.common.kernels import kernel
+from tasks.common.utf8 import decode
 
 U32 = npt.NDArray[np.uint32]
 WHITESPACE = 1
@@ -174,28 +175,6 @@ def flags_of(codepoint, table):
     if codepoint < _FIRST_TAG:
         return np.int64(0)
     return np.int64(INVISIBLE) if codepoint < _FIRST_SELECTOR else np.int64(MARK)
-
-
-@kernel
-def decode(data, position):
-    """Decode one character of valid UTF-8; returns (code point, position of the next one)."""
-    byte = data[position]
-    if byte < 0x80:
-        return np.int64(byte), position + 1
-    if byte < 0xE0:
-        return (np.int64(byte & 0x1F) << 6) | np.int64(data[position + 1] & 0x3F), position + 2
-    if byte < 0xF0:
-        return (
-            (np.int64(byte & 0x0F) << 12)
-            | (np.int64(data[position + 1] & 0x3F) << 6)
-            | np.int64(data[position + 2] & 0x3F)
-        ), position + 3
-    return (
-        (np.int64(byte & 0x07) << 18)
-        | (np.int64(data[position + 1] & 0x3F) << 12)
-        | (np.int64(data[position + 2] & 0x3F) << 6)
-        | np.int64(data[position + 3] & 0x3F)
-    ), position + 4
 
 
 def has_unsegmented_script(text: str) -> bool:

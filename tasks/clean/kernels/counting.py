@@ -25,10 +25,10 @@ from tasks.clean.kernels.characters import (
     UNSEGMENTED,
     UNSEGMENTED_BREAK,
     WHITESPACE,
-    decode,
     flags_of,
 )
 from tasks.common.kernels import kernel
+from tasks.common.utf8 import decode
 
 UNITS = 0
 CHINESE_JAPANESE_UNITS = 1

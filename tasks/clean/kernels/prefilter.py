@@ -23,7 +23,6 @@ from tasks.clean.kernels.characters import (
     UNSEGMENTED,
     WHITESPACE,
     character_flags,
-    decode,
     flags_of,
     suggests_mojibake,
 )
@@ -39,6 +38,7 @@ from tasks.clean.kernels.emoticons import (
     slot_of,
 )
 from tasks.common.kernels import kernel
+from tasks.common.utf8 import decode
 
 NON_ASCII = 1
 MOJIBAKE = 1 << 1

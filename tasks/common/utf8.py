@@ -1,0 +1,24 @@
+"""Characters of UTF-8 text in kernels."""
+
+import numpy as np
+
+from tasks.common.kernels import inlined_kernel
+
+
+@inlined_kernel
+def decode(data, position):
+    """Return (code point, position of the next character) of the character at `position` of valid UTF-8.
+
+    `data` is uint8 [bytes]; both results are int64.
+    """
+    byte = np.int64(data[position])
+    if byte < 0x80:
+        return byte, position + 1
+    second = np.int64(data[position + 1] & 0x3F)
+    if byte < 0xE0:
+        return ((byte & 0x1F) << 6) | second, position + 2
+    third = np.int64(data[position + 2] & 0x3F)
+    if byte < 0xF0:
+        return ((byte & 0x0F) << 12) | (second << 6) | third, position + 3
+    fourth = np.int64(data[position + 3] & 0x3F)
+    return ((byte & 0x07) << 18) | (second << 12) | (third << 6) | fourth, position + 4
