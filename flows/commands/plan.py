@@ -101,17 +101,21 @@ def plan(
     may give the same bytes.
     """
     with handle_errors():
+        from flows.planning.explain import MEASURED, kept_aggregates
         from flows.planning.explain import forecast_stages as foresee
         from flows.recipe.load import open_recipe
 
         root = root.resolve()
-        forecasts = foresee(open_recipe(recipe, root, settings or (), share(limit)), root)
+        opened = open_recipe(recipe, root, settings or (), share(limit))
+        forecasts = foresee(opened, root)
         if as_json:
             print_json([forecast.to_json() for forecast in forecasts])
             return
         from flows.planning.explain_report import print_forecasts
 
         print_forecasts(forecasts, console(), every=every)
+        for run, what in kept_aggregates(opened, root).items():
+            console().print(f"kept of {run}: {', '.join(what)}" if run != MEASURED else f"{run}: {', '.join(what)}")
 
 
 def estimate(

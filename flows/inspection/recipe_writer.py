@@ -75,6 +75,7 @@ SHARED_KEYS = frozenset(
     {
         "sources",
         "seed",
+        "keep",
         "budget_tokens",
         "limit",
         "weights",

@@ -13,6 +13,7 @@ from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.verify import artifacts_under
+from tasks.artifacts.aggregates import kept_artifact
 from tasks.artifacts.artifact import REUSED, Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
 from tasks.artifacts.identity import differences
@@ -85,6 +86,30 @@ def forecast_stages(recipe: Recipe, root: Path) -> list[Forecast]:
     if any(forecast.stage == "decontaminate" and forecast.verdict in (BUILD, DEPENDS) for forecast in forecasts):
         check_benchmarks(recipe)
     return forecasts
+
+
+MEASURED = "measured anew"
+
+KEPT = {
+    "sample": "sizes of sources",
+    "clean": "quality classifier",
+    "decontaminate": "counts of common words",
+    "vocab": "vocabulary",
+}
+"""What a stage decides from all documents together."""
+
+
+def kept_aggregates(recipe: Recipe, root: Path) -> dict[str, list[str]]:
+    """Return run -> what the recipe keeps of it instead of measuring it anew; MEASURED is the key of what no run has
+    yet. Empty where the recipe keeps nothing."""
+    found: dict[str, list[str]] = {}
+    for stage, what in KEPT.items():
+        config = getattr(recipe, stage)
+        if config.keep is None or (stage == "clean" and recipe.clean.quality is None):
+            continue
+        kept = kept_artifact(config.keep, root, stage)
+        found.setdefault(MEASURED if kept is None else kept.manifest["run"], []).append(what)
+    return found
 
 
 def _build(stage: str, would: WouldBuild, rebuilt: list[str], guessed: dict[str, str]) -> Forecast:

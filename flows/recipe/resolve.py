@@ -34,6 +34,7 @@ from model.checksummed_json import read_optionally_sealed
 from model.config.network import OBJECTIVE_OF, GPTConfig
 from model.config.presets import KEY, expand_preset, preset_overrides
 from model.errors import InputError, RecipeError
+from tasks.artifacts.aggregates import LATEST
 from tasks.common.config import StrictConfig
 from tasks.common.confinement import check_file
 from tasks.execution.machines import Machines
@@ -105,6 +106,10 @@ def _pop_shared(values: dict[str, Any], origin: str, folder: Path, limit: float)
     if "budget_tokens" in values:
         shared["budget_tokens"] = _parse_count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
     shared.update({key: values.pop(key) for key in MIXTURE_KEYS if key in values})
+    if "keep" in values:
+        kept = str(values.pop("keep"))
+        # A stage knows no recipe's name.
+        shared["keep"] = f"{LATEST}{values.get('name', '')}" if kept == "latest" else kept
     if "machines" in values:
         shared["machines"] = _validate_machines(values.pop("machines"), origin)
     return shared

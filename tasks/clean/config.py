@@ -202,6 +202,9 @@ class CleanConfig(StrictConfig):
     quality: Annotated[QualityConfig | None, EXPERT] = None
     """A quality classifier, trained in this stage; none by default."""
 
+    keep: Annotated[str | None, RUNTIME, Reach.EARLIER, EXPERT] = None
+    """A run whose quality classifier is used instead of training one; null trains."""
+
     wipe_out_limit: Annotated[float, RUNTIME, EXPERT] = Field(default=0.9, gt=0, le=1)
     """Largest share of a source's documents that may be dropped (0 to 1) before the stage stops. Sources of fewer than
     100 documents are not guarded; the run's terminal summary and page name a source that ends empty."""

@@ -23,9 +23,15 @@ from tasks.common.work import Executor
 
 
 def clean_documents(
-    documents: Artifact, config: CleanConfig, resources: UserResources | None, workspace: Workspace, executor: Executor
+    documents: Artifact,
+    config: CleanConfig,
+    resources: UserResources | None,
+    workspace: Workspace,
+    executor: Executor,
+    kept: Artifact | None = None,
 ) -> StageReport:
-    """Clean every part of `documents`; writes DOCUMENTS and LEDGER, and the quality classifier where there is one.
+    """Clean every part of `documents`; writes DOCUMENTS and LEDGER, and the quality classifier where there is one:
+    that of the artifact `kept`, or one trained now.
 
     Facts of the report: `languages`, documents that are kept by language; `quality`, the classifier's scores on sources
     that it has not seen; `classifiers`, examples and held-out scores of those that were trained.
@@ -34,7 +40,7 @@ def clean_documents(
     trained, facts = train_classifiers(documents, config, resources, workspace)
     quality = None
     if config.quality is not None:
-        quality = train_quality(documents, config, resources, workspace)
+        quality = train_quality(documents, config, resources, workspace, kept)
     # Examples stay here: workers need the models alone.
     resources = replace(resources, classifiers={**resources.classifiers, **trained}, labelled={})
     clean = functools.partial(clean_part, config, resources=resources, quality=quality)

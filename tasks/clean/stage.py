@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.artifacts.aggregates import digest_of_table, kept_artifact
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.identity import PYTHON
@@ -10,6 +11,7 @@ from tasks.artifacts.limits import DropRateLimits
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.clean.config import CleanConfig
+from tasks.clean.presets import QUALITY
 from tasks.execution.executor import make_executor
 
 if TYPE_CHECKING:
@@ -46,12 +48,15 @@ def build_clean(context: RunContext, documents: Artifact, config: CleanConfig) -
     Raises InputError or RecipeError before any work where a list or a function of the recipe is missing or malformed.
     """
     resources, external = read_user_resources(config)
+    kept = kept_artifact(config.keep, context.root, CLEAN.name) if config.quality is not None else None
+    if kept is not None:
+        external = {**external, "kept/quality": digest_of_table(kept, QUALITY)}
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.clean.pipeline import clean_documents
 
         executor = make_executor(config.machines, config.workers, workspace, in_threads=False)
-        return clean_documents(documents, config, resources, workspace, executor)
+        return clean_documents(documents, config, resources, workspace, executor, kept)
 
     limits = DropRateLimits(CLEAN.name, config.wipe_out_limit, config.wipe_out_overrides, documents)
     return build_artifact(context, CLEAN, config, {"documents": documents}, run, external=external, limits=limits)

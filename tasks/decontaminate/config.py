@@ -5,9 +5,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from model.config import EXPERT, RUNTIME
+from model.config import EXPERT, RUNTIME, Reach
 from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
+
+RARITY = "rarity"
+"""The table of how common the words of benchmarks are."""
 
 
 class BenchmarkFields(StrictConfig):
@@ -89,6 +92,9 @@ class DecontaminateConfig(StrictConfig):
     Below, they count less by the logarithm of the documents."""
     common_share: Annotated[float, EXPERT] = Field(default=0.001, ge=0.0, le=1.0)
     """Share of the run's documents (0 to 1) above which words are common."""
+    keep: Annotated[str | None, RUNTIME, Reach.EARLIER, EXPERT] = None
+    """A run whose counts of how common the benchmarks' words are in its documents are used instead of new ones; null
+    counts anew."""
     template_items: Annotated[int, EXPERT] = Field(default=20, ge=1)
     """Words in more items than this are their template, not one item's text; a passage of more than 40 words counts
     once."""

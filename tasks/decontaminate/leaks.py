@@ -82,6 +82,28 @@ def measure_rarity(found: Sequence[tuple[I64, I64]], documents: int, config: Dec
     return Rarity(seeds, totals, max(config.common_documents, config.common_share * documents))
 
 
+def rarity_table(rarity: Rarity, index: ItemIndex) -> pa.Table:
+    """Return a table as RARITY: the hash of each seed and its documents. The first row is the limit, with hash 0."""
+    return pa.table(
+        {
+            "seed": pa.array(np.append(np.uint64(0), index.seeds[rarity.seeds]), pa.uint64()),
+            "documents": pa.array(np.append(rarity.limit, rarity.documents), pa.float64()),
+        }
+    )
+
+
+def keep_rarity(table: pa.Table, index: ItemIndex, measured: Rarity) -> Rarity:
+    """Return the counts and the limit of RARITY for the seeds of `index`.
+
+    A seed that is not in the table counts as one document where `measured` has it: it is new.
+    """
+    hashes, documents = table.column("seed").to_numpy()[1:], table.column("documents").to_numpy()
+    places = np.searchsorted(index.seeds, hashes)
+    known = (places < index.seeds.size) & (index.seeds[np.minimum(places, index.seeds.size - 1)] == hashes)
+    counts = documents[1:][known].astype(np.int64)
+    return Rarity(places[known], counts, float(documents[0])).with_seen(measured.seeds)
+
+
 def find_leaks(index: ItemIndex, stretches: Stretches, rarity: Rarity) -> dict[int, list[Region]]:
     """Return document (as counted by `stretches.row`) -> its leaked regions by (start, end, item).
 

@@ -8,7 +8,7 @@ again.
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tasks.artifacts.tables import read_table, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor, Work
 from tasks.decontaminate.benchmarks import Item, items_table, read_items
-from tasks.decontaminate.config import DecontaminateConfig
+from tasks.decontaminate.config import RARITY, DecontaminateConfig
 from tasks.decontaminate.heldout import choose_heldout
 from tasks.decontaminate.leaks import (
     COMMON,
@@ -34,9 +34,11 @@ from tasks.decontaminate.leaks import (
     Region,
     benchmark_facts,
     find_leaks,
+    keep_rarity,
     leaks_table,
     matchable_items,
     measure_rarity,
+    rarity_table,
 )
 from tasks.decontaminate.ngrams import I64, LONG_SPAN, ItemIndex, build_index
 from tasks.decontaminate.normalize import fold_words
@@ -71,15 +73,19 @@ def decontaminate(
     contents: Mapping[Path, Content],
     workspace: Workspace,
     executor: Executor,
+    kept: Artifact | None = None,
 ) -> StageReport:
     """Cut, drop or flag what the benchmarks share with DOCUMENTS, and set the held-out split aside.
 
-    `contents` are the contents of the benchmarks' files. The bytes are the same for any number of workers. Raises
-    InputError for a benchmark that is missing, empty or lacks a field, before any document is read.
+    `contents` are the contents of the benchmarks' files; `kept` is the artifact whose RARITY is used. The bytes are
+    the same for any number of workers. Raises InputError for a benchmark that is missing, empty or lacks a field,
+    before any document is read.
     """
     items = read_items(config.benchmarks, contents)
     index = build_index(items, config)
     corpus = _scan_corpus(documents, index, config, workspace, executor)
+    if kept is not None:
+        corpus = replace(corpus, rarity=keep_rarity(kept.table(RARITY), index, corpus.rarity))
     leaks = _find_corpus_leaks(corpus, index)
     decisions = Decisions(dict(enumerate(items)), leaks, _heldout_rows(corpus, leaks, config))
     report = map_parts(
@@ -92,6 +98,7 @@ def decontaminate(
     remains = remaining_ngrams(report)
     matchable = matchable_items(index, config)
     _write_run_table(workspace, "items", items_table(items))
+    _write_run_table(workspace, RARITY, rarity_table(corpus.rarity, index))
     _write_run_table(workspace, "leaks", leaks_table(items, matchable, leaks, corpus.doc_ids, remains))
     hosts = _host_texts(documents, corpus, _leak_free(corpus, leaks), config)
     controls = make_controls(items, index, matchable, hosts, config)

@@ -6,12 +6,13 @@ from pathlib import Path
 from model.digests import unreadable_reason
 from model.errors import InputError
 from model.file_content import Content
+from tasks.artifacts.aggregates import digest_of_table, kept_artifact
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.common.digests import INPUTS, InputDigests, forget_changed_inputs
-from tasks.decontaminate.config import DecontaminateConfig
+from tasks.decontaminate.config import RARITY, DecontaminateConfig
 from tasks.execution.executor import make_executor
 
 DECONTAMINATE = Stage(
@@ -28,15 +29,19 @@ def build_decontaminate(context: RunContext, documents: Artifact, config: Decont
     """
 
     benchmarks = benchmark_contents(context.root, config)
+    kept = kept_artifact(config.keep, context.root, DECONTAMINATE.name)
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.decontaminate.pipeline import decontaminate
 
         executor = make_executor(config.machines, config.workers, workspace, in_threads=True)
         with forget_changed_inputs(context.root / INPUTS):
-            return decontaminate(documents, config, {of.path: of.content for of in benchmarks}, workspace, executor)
+            contents = {of.path: of.content for of in benchmarks}
+            return decontaminate(documents, config, contents, workspace, executor, kept)
 
     external = {of.name: of.content.digest for of in benchmarks}
+    if kept is not None:
+        external["kept/rarity"] = digest_of_table(kept, RARITY)
     return build_artifact(context, DECONTAMINATE, config, {"documents": documents}, run, external)
 
 

@@ -160,6 +160,10 @@ class SampleConfig(StrictConfig):
     limit: float = Field(default=1.0, gt=0, le=1)
     """Largest share of each source's documents that is kept, for small trial runs (0 to 1)."""
 
+    keep: Annotated[str | None, RUNTIME, Reach.EARLIER, EXPERT] = None
+    """A run whose measured sizes of sources are used instead of new ones, so that rates stay when files are added; null
+    measures. Sources that it does not have are measured."""
+
     part_bytes: Annotated[int, EXPERT] = Field(default=64 * 1024**2, ge=1024)
     """Uncompressed text per part, in bytes; the unit of parallel processing and of resuming."""
 

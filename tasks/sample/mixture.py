@@ -57,9 +57,15 @@ class SourcePlan:
     """Tokens kept for every token that training reads."""
 
 
-def plan_mixture(config: SampleConfig, listings: list[SourceFiles]) -> dict[str, SourcePlan]:
-    """Return the plan of every source from its files."""
-    sizes = {listing.source.name: text_bytes(listing) for listing in listings}
+def plan_mixture(
+    config: SampleConfig, listings: list[SourceFiles], kept: Mapping[str, int] | None = None
+) -> dict[str, SourcePlan]:
+    """Return the plan of every source from its files, or from `kept`: bytes of text by source, as an earlier run
+    measured them."""
+    kept = kept or {}
+    names = {listing.source.name for listing in listings}
+    sizes = {name: size for name, size in kept.items() if name in names}
+    sizes |= {listing.source.name: text_bytes(listing) for listing in listings if listing.source.name not in kept}
     files = {listing.source.name: len(listing.files) for listing in listings}
     return plan_from_sizes(config, sizes, files)
 

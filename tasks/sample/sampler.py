@@ -7,7 +7,7 @@ killed build resumes from there. The id of a document never changes: BLAKE3-128 
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,18 @@ _ONE_DOCUMENT_A_FILE = frozenset({"text", "markdown", "wikitext", "html", "code"
 _META = {kind: f'{{"format":"{kind}"}}' if kind != "text" else None for kind in _ONE_DOCUMENT_A_FILE}
 
 
-def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspace: Workspace) -> StageReport:
+def sample_documents(
+    listings: list[SourceFiles], config: SampleConfig, workspace: Workspace, kept_sizes: Mapping[str, int] | None = None
+) -> StageReport:
     """Read every file of `listings` and write DOCUMENTS, REJECTS and an empty LEDGER part by part.
+
+    `kept_sizes` are the bytes of text of sources that an earlier run measured.
 
     Facts: `mixture_plan` and `files` by source, `mixture_remarks` (sentences), `records_passed_over` by source and
     kind, `unreadable_records` by source, `decoded_records` by source and encoding, `rejected_files` by source: path,
     number of rejects and first reason of some.
     """
-    plans = plan_mixture(config, listings)
+    plans = plan_mixture(config, listings, kept_sizes)
     files = [(listing.source, file) for listing in listings for file in listing.files]
     progress = _Progress(listings, workspace)
     finished = _finished_parts(workspace)

@@ -1,11 +1,14 @@
 """The declaration and build of the stage sample; imports neither Prefect nor heavy libraries."""
 
 import functools
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from model.digests import digest_bytes
 from model.errors import Infra, InputError
+from tasks.artifacts.aggregates import kept_artifact
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.identity import PYTHON
@@ -45,15 +48,29 @@ def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFi
         listings = digested(find_files(config) if known is None else known, context.root / INPUTS)
         check_not_empty(listings)
 
+    sizes = _kept_sizes(context.root, config)
+
     def run(workspace: Workspace) -> StageReport:
         from tasks.sample.sampler import sample_documents
 
         with forget_changed_inputs(context.root / INPUTS):
-            return sample_documents(listings, config, workspace)
+            return sample_documents(listings, config, workspace, sizes)
 
     external = {f"source/{name}": combined_digest(files) for name, files in file_digests(listings).items()}
+    if sizes:
+        external["kept/sizes"] = digest_bytes(json.dumps(sizes, sort_keys=True).encode())
     limits = RejectLimits(config.max_reject_share)
     return build_artifact(context, SAMPLE, config, {}, run, external=external, limits=limits)
+
+
+def _kept_sizes(root: Path, config: SampleConfig) -> dict[str, int]:
+    """Return bytes of text by source, as the run measured them whose sizes are kept; empty where none is."""
+    artifact = kept_artifact(config.keep, root, SAMPLE.name)
+    if artifact is None:
+        return {}
+    names = {source.name for source in config.sources}
+    plan = artifact.report.facts["mixture_plan"]
+    return {name: of["bytes"] for name, of in plan.items() if name in names and of["bytes"]}
 
 
 def digested(listings: list[SourceFiles], cache: Path) -> list[SourceFiles]:

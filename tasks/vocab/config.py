@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from model.config import EXPERT, RUNTIME
+from model.config import EXPERT, RUNTIME, Reach
 from tasks.common.config import StrictConfig
 
 DEFAULT_COVERAGE = 0.9995
@@ -63,6 +63,9 @@ class VocabConfig(StrictConfig):
     embedding_rows: Annotated[int, EXPERT] = Field(default=0, ge=0, le=2_000_000)
     """Rows of the base model's embedding where it has more than its vocabulary has tokens (flan-t5: 32128); new
     tokens follow them. 0: as many as the base's file has tokens; any token after them is new to the model."""
+    keep: Annotated[str | None, RUNTIME, Reach.EARLIER, EXPERT] = None
+    """A run whose vocabulary is used as it is; null makes one. The other settings of this table must be those of that
+    run."""
     max_bytes: Annotated[int, EXPERT] = Field(default=200_000_000, ge=10_000, le=10_000_000_000)
     """Text to train on, UTF-8 bytes; more than that is sampled. It is held in memory several times."""
     weights: dict[str, float] = Field(default_factory=dict)

@@ -1,10 +1,12 @@
 """The vocab stage: what decides its identity, and how it is built."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from model.digests import unreadable_reason
-from model.errors import InputError
+from model.errors import InputError, RecipeError
 from model.file_content import Content
+from tasks.artifacts.aggregates import kept_artifact
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
@@ -22,9 +24,16 @@ VOCAB = Stage(
 def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -> Artifact:
     """Build the tokenizer artifact of `documents` under `config`: trained, or extended from a base.
 
-    Raises InputError for a base that is missing, of an unsupported kind or lossy, before any document is read.
+    The vocabulary that the recipe keeps is returned as it is. Raises InputError for a base that is missing, of an
+    unsupported kind or lossy, before any document is read, and RecipeError for settings other than the kept one's.
     """
 
+    kept = kept_artifact(config.keep, context.root, VOCAB.name)
+    if kept is not None:
+        _check_settings(kept, config)
+        kept = replace(kept, cause=f"kept from {config.keep}")
+        context.listener.finished(VOCAB.name, kept, 0.0)
+        return kept
     base = digest_base(context.root, config.base)
 
     def run(workspace: Workspace) -> StageReport:
@@ -41,6 +50,17 @@ def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -
 
     external = {} if base is None else {"base": base.digest}
     return build_artifact(context, VOCAB, config, {"documents": documents}, run, external)
+
+
+def _check_settings(kept: Artifact, config: VocabConfig) -> None:
+    """Raise RecipeError where the recipe asks for another vocabulary than the one that it keeps."""
+    made, wanted = kept.manifest["identity_parts"]["params"], config.identity_params()
+    if differing := sorted(key for key in {*made, *wanted} if made.get(key) != wanted.get(key)):
+        key = differing[0]
+        raise RecipeError(
+            f"vocab.{key} is {wanted.get(key)!r}, and the kept vocabulary {kept.path} was made with {made.get(key)!r}."
+            f" Set vocab.{key} to that, or make a new vocabulary with another `keep` than {config.keep}."
+        )
 
 
 def digest_base(root: Path, base: Path | None) -> Content | None:

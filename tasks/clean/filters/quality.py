@@ -77,9 +77,13 @@ def pareto_draw(uniform: float, alpha: float) -> float:
 
 
 def train_quality(
-    documents: Artifact, config: CleanConfig, resources: UserResources, workspace: Workspace
+    documents: Artifact,
+    config: CleanConfig,
+    resources: UserResources,
+    workspace: Workspace,
+    kept: Artifact | None = None,
 ) -> QualityModel:
-    """Train the classifier, or load what a killed build had trained.
+    """Train the classifier, or load that of the artifact `kept`, or what a killed build had trained.
 
     Writes the table QUALITY (feature, weight; feature -1 is the bias). Raises InputError where one of the classes has
     fewer than 50 documents that pass the edits and rules.
@@ -87,7 +91,9 @@ def train_quality(
     chosen = config.quality
     assert chosen is not None
     finished = workspace.finished(QUALITY)
-    if finished is None:
+    if finished is None and kept is not None:
+        finished = _write_model(workspace, kept.table(QUALITY), kept.report.facts[QUALITY])
+    elif finished is None:
         finished = _train(documents, config, chosen, resources, workspace)
     table = read_table(workspace.file(f"{QUALITY}.arrow"))
     weights = np.zeros(DIMENSIONS, np.float32)
@@ -124,16 +130,21 @@ def _train(
             "weight": pa.array(np.concatenate(([bias], weights[used])), pa.float32()),
         }
     )
+    facts = {
+        "good_documents": int(good.sum()),
+        "other_documents": int((~good).sum()),
+        "auc": round(auc(examples.scores(weights, bias, np.arange(len(good))), good), 4),
+        "unseen": folds,
+        "unseen_auc": round(sum(fold["auc"] for fold in folds) / len(folds), 4) if folds else None,
+    }
+    return _write_model(workspace, table, facts)
+
+
+def _write_model(workspace: Workspace, table: pa.Table, facts: dict[str, Any]) -> StageReport:
     with workspace.unit(QUALITY) as unit:
         write_table(unit, QUALITY, table)
         unit.report = StageReport()
-        unit.report.facts[QUALITY] = {
-            "good_documents": int(good.sum()),
-            "other_documents": int((~good).sum()),
-            "auc": round(auc(examples.scores(weights, bias, np.arange(len(good))), good), 4),
-            "unseen": folds,
-            "unseen_auc": round(sum(fold["auc"] for fold in folds) / len(folds), 4) if folds else None,
-        }
+        unit.report.facts[QUALITY] = facts
     return unit.report
 
 
