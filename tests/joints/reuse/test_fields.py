@@ -102,6 +102,8 @@ RUNTIME_FIELDS = {
     "train.max_seconds": "decides when a trainer is given up, and no step",
     "train.stop_seconds": "decides when a trainer is given up, and no step",
     "vocab.base": "its bytes are an input",
+    **{f"{stage}.keep": "what is kept is an input" for stage in ("sample", "clean", "decontaminate")},
+    "vocab.keep": "the artifact that it names is used as it is",
     **{f"{stage}.machines.executor": "tests/tasks/execution/test_dask.py" for stage in SPREAD_STAGES},
     **{f"{stage}.machines.address": "tests/tasks/execution/test_dask.py" for stage in SPREAD_STAGES},
 }

@@ -24,6 +24,9 @@ def prose(seed, words=120):
     return " ".join(f"{generator.choice('bcdfg')}{generator.randrange(9000)}" for _ in range(words))
 
 
+PLAIN = ["the river runs under the old bridge", "she reads the paper in the morning", "winter came early that year"]
+
+
 @pytest.fixture
 def sampled(context, tmp_path):
     """Samples half of 40 files and later of 80, with sizes kept or measured."""
@@ -107,12 +110,12 @@ def test_a_kept_classifier_is_used_and_passed_on(context, make_documents):
 
 
 def test_a_kept_vocabulary_is_the_artifact_itself(context, make_documents):
-    config = VocabConfig(vocab_size=280)
-    first = build_vocab(context, make_documents([[("web", prose(number)) for number in range(20)]]), config)
+    config = VocabConfig(vocab_size=300)
+    first = build_vocab(context, make_documents([[("web", f"{plain} {number}") for number, plain in enumerate(PLAIN * 5)]]), config)
     other = make_documents([[("web", "entirely different words " * 200)]])
     kept = build_vocab(context, other, config.model_copy(update={"keep": str(first.path)}))
     assert (kept.identity, kept.content, kept.reused) == (first.identity, first.content, True)
-    with pytest.raises(RecipeError, match=r"vocab\.vocab_size is 400, and the kept vocabulary .* with 280"):
+    with pytest.raises(RecipeError, match=r"vocab\.vocab_size is 400, and the kept vocabulary .* with 300"):
         build_vocab(context, other, config.model_copy(update={"keep": str(first.path), "vocab_size": 400}))
 
 
