@@ -1,14 +1,15 @@
 """Content digests of every stage of seven small runs, to compare two checkouts: `diff` of two outputs shows what moved.
 
-    python benchmarks/content_digests.py FOLDER [RUN...]
+    python benchmarks/content_digests.py FOLDER [RUN...] [--workers N]
 
 FOLDER takes the inputs and the roots, and must be the same path for both checkouts, empty each time, since ids of
 documents hold the paths of their files. A run is one of gpt, bert, t5, extended (the GPT's vocabulary by Russian
 entries), html, store (the GPT with its root in an object store, `deployments/local/object_store.sh`) and demo. The text
 is made here by seed, so that digests depend on the code and the machine alone; the demo reads the text that comes with
-Python.
+Python. `--workers` sets the processes or threads of every stage that has some, which must change nothing.
 """
 
+import argparse
 import json
 import os
 import random
@@ -18,6 +19,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 BESSEMER = Path(sys.executable).with_name("bessemer")
+WORKERS = ("clean.workers", "dedup.threads", "decontaminate.workers", "chunk.workers")
 STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate")
 ENGLISH = (
     "the quick river carries iron and coal from hills to towns where people work at night because furnaces need air"
@@ -56,16 +58,21 @@ width = 32
 
 def main() -> None:
     """Write the inputs, run what was asked for, print `RUN STAGE CONTENT` lines."""
-    folder = Path(sys.argv[1]).resolve()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("runs", nargs="*", default=["gpt", "bert", "t5", "extended", "html", "store", "demo"])
+    parser.add_argument("--workers", type=int)
+    asked = parser.parse_args()
+    folder: Path = asked.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    asked = sys.argv[2:] or ["gpt", "bert", "t5", "extended", "html", "store", "demo"]
+    given = [] if asked.workers is None else [f"--set={key}={asked.workers}" for key in WORKERS]
     write_inputs(folder)
-    for name in asked:
+    for name in asked.runs:
         if name == "store":
-            run_in_store(folder)
+            run_in_store(folder, given)
             continue
         root = folder / "roots" / name
-        bessemer(run_words(name, folder), root)
+        bessemer([*run_words(name, folder), *given], root)
         if name == "gpt":
             bessemer(["model", "promote", "latest", "--because", "base of the extension"], root)
         show(name, root)
@@ -125,7 +132,7 @@ def write_inputs(folder: Path) -> None:
             (place / f"{number:03d}.{suffix}").write_text(text, encoding="utf-8")
 
 
-def run_in_store(folder: Path) -> None:
+def run_in_store(folder: Path, given: list[str]) -> None:
     """The GPT's recipe with an object store's address as its root."""
     script, place = PROJECT / "deployments" / "local" / "object_store.sh", folder / "object-store"
     environment = {**os.environ, "PYTHON": sys.executable}
@@ -139,7 +146,7 @@ def run_in_store(folder: Path) -> None:
     keys = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": "us-east-1"}
     os.environ.update(keys, AWS_ENDPOINT_URL=answer.stdout.splitlines()[-1], BESSEMER_CACHE=str(folder / "cache"))
     try:
-        bessemer(run_words("gpt", folder), "s3://bessemer/digests")
+        bessemer([*run_words("gpt", folder), *given], "s3://bessemer/digests")
         (cached,) = {path.parents[3] for path in (folder / "cache").glob("**/artifacts/*/*/manifest.json")}
         show("store", cached)
     finally:

@@ -1,9 +1,10 @@
-"""How processes end: with their parent, and without the interpreter's shutdown."""
+"""How processes end: with their parent, and without the interpreter's shutdown; and what they say before."""
 
 import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
@@ -33,6 +34,14 @@ def exit_now(code: int) -> NoReturn:
     DeepSpeed keeps references to process groups, whose threads killed one of four finished ZeRO-3 trainings by SIGABRT
     during shutdown. Callers must have synced all files; the standard streams are flushed here.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
     os._exit(code)
+
+
+def write_log(text: str) -> None:
+    """Write `text` to stderr, which is a log: on a full disk it waits for the next line instead of raising."""
+    with suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()

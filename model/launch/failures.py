@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from model.checksummed_json import complete_lines, read_sealed_lines, seal
 from model.config.launch import RestartsConfig
 from model.errors import BessemerError, Bug, Infra, InputError, IntegrityError, Numerics
+from model.processes import write_log
 
 if TYPE_CHECKING:
     from model.checkpoint.metrics import MetricsLog
@@ -206,7 +207,7 @@ class RestartLog:
         try:
             self._write()
         except OSError as error:
-            sys.stderr.write(f"{self._file} could not be written yet: {error}\n")
+            write_log(f"{self._file} could not be written yet: {error}\n")
 
     def _write(self) -> None:
         with self._file.open("ab", buffering=0) as file:

@@ -21,6 +21,7 @@ from model.launch.diagnostics import private_memory
 from model.launch.failures import Failure, RankExit, infra_failure, read_error_report, root_cause
 from model.launch.rendezvous import Change, HostLost, HostRanks
 from model.launch.watchdog import Hang, RankMonitor, Straggler, innermost_call, process_state, request_stacks
+from model.processes import write_log
 
 POLL_SECONDS = 0.05
 
@@ -236,7 +237,7 @@ def _hang_failure(hang: Hang, host_ranks: HostRanks, ranks: Sequence[Process], r
     culprit = silent if silent in states else next(iter(states), silent)
     stacks = request_stacks(rank_dir, running)
     for rank, text in stacks.items():
-        sys.stderr.write(f"stacks of rank {rank} of {host_ranks.size} when it hung:\n{text or 'no answer'}\n")
+        write_log(f"stacks of rank {rank} of {host_ranks.size} when it hung:\n{text or 'no answer'}\n")
     call = innermost_call(stacks.get(culprit, ""))
     who = "the trainer" if host_ranks.size == 1 else f"rank {culprit} of {host_ranks.size}"
     details = [

@@ -40,6 +40,7 @@ from model.launch.failures import (
 from model.launch.launcher import Launch, StopRequest, newest_step, run_ranks, started
 from model.launch.rendezvous import HostLost, HostRanks, Rendezvous
 from model.launch.watchdog import Straggler
+from model.processes import write_log
 
 DIAGNOSIS_SECONDS = 120.0
 
@@ -84,7 +85,7 @@ class Supervisor:
                 while failure is not None:
                     final = self._wait_for_restart(failure)
                     if final is not None:
-                        sys.stderr.write(f"{final.message}\n")
+                        write_log(f"{final.message}\n")
                         return final.code
                     failure = self._diagnose()
         return 0
@@ -180,7 +181,7 @@ class Supervisor:
             pause_seconds=pause,
             seconds_lost=round(time.monotonic() - self._saved_at + pause, 3),
         )
-        sys.stderr.write(f"{failure.message}; ranks are restarted from the last checkpoint in {pause:g} seconds\n")
+        write_log(f"{failure.message}; ranks are restarted from the last checkpoint in {pause:g} seconds\n")
         until = time.monotonic() + pause
         while not self._stop.requested and (left := until - time.monotonic()) > 0:
             self._touch_heartbeat()
@@ -246,7 +247,7 @@ class Supervisor:
     def _report(self, kind: str, step: int, **facts: object) -> None:
         if self._rendezvous is not None and not self._rendezvous.is_head:
             # Only the first host's supervisor writes the record of a run.
-            sys.stderr.write(json.dumps({"event": kind, "step": step, **facts}) + "\n")
+            write_log(json.dumps({"event": kind, "step": step, **facts}) + "\n")
             return
         self._record.append(kind, step=step, **facts)
         sys.stdout.write(json.dumps({"kind": "event", "event": kind, "step": step, **facts}) + "\n")

@@ -17,7 +17,7 @@ from pathlib import Path
 from model.config.train import TrainerRun, read_run
 from model.errors import BessemerError, Bug, Infra, RecipeError
 from model.guard.decisions import effective_config, read_decisions
-from model.processes import die_with_parent, exit_now
+from model.processes import die_with_parent, exit_now, write_log
 
 
 def main(arguments: list[str]) -> int:
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     except (OSError, MemoryError) as error:
         return _report(Infra(f"{type(error).__name__}: {error}"))
     except Exception as error:
-        traceback.print_exc()
+        write_log(traceback.format_exc())
         return _report(Bug(f"{type(error).__name__}: {error}"))
 
 
@@ -50,7 +50,7 @@ def _supervise(run_file: Path) -> int:
 
 
 def _report(error: BessemerError) -> int:
-    sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    write_log(f"{type(error).__name__}: {error}\n")
     return error.exit_code
 
 
@@ -69,7 +69,7 @@ def _rank(run_file: Path, rank: int, rank_dir: Path, size: int, store: str | Non
         if reported is None:
             return Infra.exit_code
         if isinstance(reported, Bug):
-            traceback.print_exc()
+            write_log(traceback.format_exc())
         write_error_report(error_file(rank_dir, rank), f"{type(reported).__name__}: {reported}\n")
         return reported.exit_code
     return 0

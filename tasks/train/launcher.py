@@ -82,8 +82,12 @@ def run_trainer(
             raise
         finally:
             trainer.stdout.close()
-    if code != 0:
-        raise _exit_error(code, log_path, log_begin)
+        if code != 0:
+            if not _log_tail(log_path, log_begin):
+                # The trainer wrote no reason. Where its disk is full, this line fails as well, and that is the reason.
+                log.write(f"the trainer ended with exit code {code}\n".encode())
+                log.flush()
+            raise _exit_error(code, log_path, log_begin)
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
@@ -195,7 +199,7 @@ def _log_tail(log_path: Path, log_begin: int) -> str:
     with log_path.open("rb") as log:
         end = log.seek(0, os.SEEK_END)
         log.seek(max(log_begin, end - _LOG_TAIL_BYTES))
-        return log.read().decode(errors="replace").strip() or "none"
+        return log.read().decode(errors="replace").strip()
 
 
 @contextmanager

@@ -236,14 +236,14 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def tested(copy: Path, *tests: str) -> subprocess.CompletedProcess[str]:
+def outcome_of(copy: Path, *tests: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "pytest", "-q", "-x", *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     return subprocess.run(words, cwd=copy, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_nobody_s_copy_passes(copy: Path) -> None:
-    done = tested(copy, *sorted({sabotage.tests for sabotage in SABOTAGES}))
+    done = outcome_of(copy, *sorted({sabotage.tests for sabotage in SABOTAGES}))
     assert done.returncode == 0, done.stdout[-4000:]
 
 
@@ -255,7 +255,7 @@ def test_a_sabotage_fails_the_ordinary_tests(copy: Path, sabotage: Sabotage) -> 
         f"{sabotage.file} holds the text to replace {source.count(sabotage.old)} times"
     )
     path.write_text(source.replace(sabotage.old, sabotage.new), encoding="utf-8")
-    done = tested(copy, sabotage.tests)
+    done = outcome_of(copy, sabotage.tests)
     assert done.returncode == 1, done.stdout[-4000:]
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
     assert failed, done.stdout[-4000:]

@@ -43,7 +43,7 @@ def test_a_run_of_the_command_shows_in_the_ui_of_its_root(service: Any) -> None:
 
 
 def test_up_again_and_status_say_that_it_stands(service: Any) -> None:
-    assert "the service is up already" in service.bessemer("serve", "start", "--root", service.root).stdout
+    assert "the service is already running" in service.bessemer("serve", "start", "--root", service.root).stdout
     assert json.loads(service.bessemer("serve", "status", "--root", service.root, "--json").stdout)["up"]
 
 
@@ -178,7 +178,7 @@ def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(servi
     record = json.loads(service.bessemer("runs", "list", "--root", service.root, "--json").stdout)[-1]
     assert record["state"] == "interrupted"
     assert list(service.root.glob("work/*/scratch/train/checkpoints/step-*"))
-    assert "nothing is up" in service.bessemer("serve", "stop", "--root", service.root).stdout
+    assert "no service runs under" in service.bessemer("serve", "stop", "--root", service.root).stdout
     assert service.bessemer("serve", "status", "--root", service.root, check=False).returncode == 1
 
     service.bessemer(
@@ -195,6 +195,6 @@ def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(servi
         "serve", "start", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2]
     ).stdout
     assert (
-        "the keeper of an earlier `bessemer serve start` ended without `bessemer serve stop`; starting another" in again
+        "the keeper of an earlier `bessemer serve start` ended unexpectedly; starting another" in again
     )
     assert json.loads(service.bessemer("serve", "status", "--root", service.root, "--json").stdout)["up"]

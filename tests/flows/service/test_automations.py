@@ -199,7 +199,7 @@ def test_a_run_that_a_lost_machine_left_behind_goes_on_when_the_service_comes_up
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(lost, timeout=30)
-    assert "1 run that an earlier service left behind" in service.up()
+    assert "1 run left behind by an earlier service" in service.up()
     # Changed in their places: there is no moment in which the server knows of none.
     assert {one["name"]: one["id"] for one in service.ask("/automations/filter", {})} == known
     wait_until(lambda: service.states() == ["CRASHED", "COMPLETED"])

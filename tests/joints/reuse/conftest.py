@@ -72,7 +72,8 @@ def _json_lines_of_labels() -> bytes:
 
 
 def _write_notes(folder: Path, foundry: Path, texts: Sequence[str]) -> None:
-    """Text files: the documents of the small corpus that prove something, some notes, and one that needs repair."""
+    """Text files: the documents of the small corpus that prove something, some notes, one that needs repair, and one
+    in a legacy encoding."""
     folder.mkdir()
     for path in (foundry / "notes").iterdir():
         if not path.name.startswith("note-"):
@@ -80,6 +81,7 @@ def _write_notes(folder: Path, foundry: Path, texts: Sequence[str]) -> None:
     for number, text in enumerate(texts):
         (folder / f"note-{number}.txt").write_text(text)
     (folder / "worn.txt").write_text(_WORN + texts[0][::-1])
+    (folder / "quoted.txt").write_bytes("".join(f"“{line}”\n" for line in texts[1].splitlines()).encode("cp1252"))
 
 
 def _write_code(folder: Path) -> None:

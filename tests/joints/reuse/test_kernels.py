@@ -24,15 +24,16 @@ EDITS = {
         "WHITESPACE = 1 << 1\n\nLETTER = 1\n",
     ),
     "dedup": ("minhash.py", "    value *= _MURMUR64_MIX2\n", "    value *= _MURMUR64_MIX1\n"),
+    "common": ("legacy_encodings.py", "total += costs[data[index]]", "total += costs[data[index] ^ 128]"),
     "decontaminate": ("ngrams.py", "np.uint64(0xA0761D6478BD642F)", "np.uint64(0xA0761D6478BD6431)"),
     "evaluate": ("ngram_baseline.py", "discounts[min(count, 3)]", "discounts[min(count, 2)]"),
     "tokenizer": ("cache.py", "np.uint64(21 * place)", "np.uint64(21 * (2 - place))"),
 }
 """Package -> file, old text, new text: another order of rows, flags that change places, another mixing of hashes,
-another base of hashes, another discount of frequent n-grams, ids kept in another order."""
-BUILT_BY = {"tokenizer": "chunk"}
+costs of other bytes, another base of hashes, another discount of frequent n-grams, ids kept in another order."""
+BUILT_BY = {"common": "sample", "tokenizer": "chunk"}
 """Packages that are no stages -> a stage that runs their kernels."""
-IN_ONE_FILE = {"chunk", "dedup", "evaluate"}
+IN_ONE_FILE = {"chunk", "common", "dedup", "evaluate"}
 """Packages in which no kernel that the recipe runs has code of another file compiled into it, so that numba alone
 compiles anew whatever an edit reaches."""
 

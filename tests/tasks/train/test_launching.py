@@ -2,14 +2,18 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from model.errors import BessemerError, Bug, GuardError, Infra, InputError, IntegrityError, Numerics, RecipeError
-from tasks.train.launcher import run_trainer
+from tasks.train.launcher import PROJECT, environment, run_trainer
 
 LAUNCH: dict[str, Any] = {"given": {}, "hang_seconds": 20.0, "max_seconds": None, "stop_seconds": 10.0}
 STOPS_IN_ORDER = """
@@ -52,6 +56,44 @@ def test_exit_code_becomes_its_error_class_with_the_last_words(tmp_path, kind: t
     code = f"import sys; sys.stderr.write('noise\\n{kind.__name__}: what happened\\n'); sys.exit({kind.exit_code})"
     with pytest.raises(kind, match=r"^train: what happened \(log: "):
         launch(tmp_path, code)
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system with files for names, and without a byte of space."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("this user may not mount a small file system to fill up")
+    (folder / "runs").mkdir()
+    with (folder / "ballast").open("wb", buffering=0) as stream, suppress(OSError):
+        while stream.write(bytes(4096)):
+            pass
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("code", [1, Infra.exit_code])
+def test_a_trainer_that_cannot_write_why_it_ends_met_a_full_disk(full_disk: Path, code: int) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        launch(full_disk, f"import os; os._exit({code})")
+
+
+@pytest.mark.parametrize("kind", [Bug, Infra])
+def test_an_exit_without_a_word_has_its_code_in_the_log(tmp_path: Path, kind: type[BessemerError]) -> None:
+    with pytest.raises(kind, match=rf"^train: the trainer ended with exit code {kind.exit_code} \(log: "):
+        launch(tmp_path, f"import os; os._exit({kind.exit_code})")
+    assert (tmp_path / "runs" / "train.log").read_text() == f"the trainer ended with exit code {kind.exit_code}\n"
+
+
+def test_a_trainer_whose_log_cannot_be_written_keeps_its_exit_code(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as log:
+        words = [sys.executable, "-m", "model.train", str(tmp_path / "missing.json")]
+        done = subprocess.run(words, stderr=log, check=False, cwd=PROJECT, env=environment({}))
+    assert done.returncode == InputError.exit_code
 
 
 def test_an_unknown_exit_code_is_a_bug_with_the_traceback(tmp_path):
