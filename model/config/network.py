@@ -13,6 +13,8 @@ from model.config import EXPERT, BaseConfig
 from model.config.rotary import RotaryScaling
 
 __all__ = [
+    "DISTANCE_BUCKETS",
+    "FARTHEST_DISTANCE",
     "OBJECTIVE_OF",
     "BERTConfig",
     "GPTConfig",
@@ -35,6 +37,9 @@ DEFAULT_STD = 0.02
 
 GATED_MULTIPLE = 8
 """The default hidden size of a gated MLP is rounded up to a multiple of this, which makes products faster."""
+
+DISTANCE_BUCKETS, FARTHEST_DISTANCE = 32, 128
+"""T5's buckets of relative positions for each head; the last one holds all distances from 128 tokens on."""
 
 OBJECTIVE_OF = {"gpt": "causal_lm", "bert": "masked_lm", "t5": "span_corruption"}
 """Architecture -> `chunk.objective`."""

@@ -2,17 +2,19 @@
 
 A weight map has, for each weight of ours, the published tensor that it is, or is a part of. It is applied in both
 directions.
+
+Imports no PyTorch before weights are converted, since `bessemer plan` says whether a network can be exported.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from model.errors import InputError
 from model.huggingface.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NO_ALIASES: Mapping[str, str] = {}
 
@@ -34,7 +36,7 @@ class WeightSource:
     reversed_rows: bool = False
     """Whether the published rows are in reverse order (BERT's next-sentence head)."""
 
-    def to_native(self, published: Tensor) -> Tensor:
+    def to_native(self, published: "Tensor") -> "Tensor":
         """Return our weight."""
         ours = published.T if self.transposed else published
         if self.parts > 1:
@@ -42,8 +44,10 @@ class WeightSource:
         ours = _shifted(ours, -self.leading_rows)
         return ours.flip(0) if self.reversed_rows else ours
 
-    def to_published(self, parts: Sequence[Tensor]) -> Tensor:
+    def to_published(self, parts: Sequence["Tensor"]) -> "Tensor":
         """Return the published tensor, given all weights of ours that are parts of it; missing rows are zeros."""
+        import torch
+
         theirs = [_shifted(ours.flip(0) if self.reversed_rows else ours, self.leading_rows) for ours in parts]
         joined = torch.stack([part.unflatten(0, (self.heads or 1, -1)) for part in theirs], dim=1).flatten(0, 2)
         return (joined.T if self.transposed else joined).contiguous()
@@ -106,8 +110,8 @@ def by_published_name(weight_map: WeightMap) -> dict[str, list[str]]:
 
 
 def import_weights(
-    published: Mapping[str, Tensor], weight_map: WeightMap, aliases: Mapping[str, str] | None = None
-) -> dict[str, Tensor]:
+    published: Mapping[str, "Tensor"], weight_map: WeightMap, aliases: Mapping[str, str] | None = None
+) -> dict[str, "Tensor"]:
     """Convert published weights to ours, by name.
 
     `aliases` are published names that repeat another tensor, such as a tied head, and may be missing. Raises InputError
@@ -123,7 +127,7 @@ def import_weights(
     return {ours: source.to_native(published[source.name]) for ours, source in weight_map.items()}
 
 
-def export_weights(weights: Mapping[str, Tensor], weight_map: WeightMap) -> dict[str, Tensor]:
+def export_weights(weights: Mapping[str, "Tensor"], weight_map: WeightMap) -> dict[str, "Tensor"]:
     """Convert our weights to published ones, by name: the inverse of `import_weights`, without aliases.
 
     Shapes are those of the result also where `weights` are on the meta device.
@@ -134,9 +138,11 @@ def export_weights(weights: Mapping[str, Tensor], weight_map: WeightMap) -> dict
     }
 
 
-def _shifted(table: Tensor, rows: int) -> Tensor:
+def _shifted(table: "Tensor", rows: int) -> "Tensor":
     """Return the table with `rows` rows of zeros prepended, or without its first `-rows` rows."""
     if rows > 0:
+        import torch
+
         return torch.cat((table.new_zeros(rows, *table.shape[1:]), table))
     return table[-rows:]
 

@@ -15,12 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.config.network import Activation, BlockConfig, is_gated
+from model.config.network import DISTANCE_BUCKETS, FARTHEST_DISTANCE, Activation, BlockConfig, is_gated
 from model.nn.activation_stats import ScoreRange, activation_range
 from model.nn.rotary import apply_rotary
-
-DISTANCE_BUCKETS, FARTHEST_DISTANCE = 32, 128
-"""T5's buckets for each head; the last one holds all distances from 128 tokens on."""
 
 
 @dataclass

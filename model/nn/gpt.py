@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.config.network import GPTConfig
+from model.config.network import DISTANCE_BUCKETS, GPTConfig
 from model.nn.activation_stats import activation_range
 from model.nn.block import (
-    DISTANCE_BUCKETS,
     AttentionContext,
     Block,
     KeyValueCache,

@@ -106,7 +106,7 @@ def strings(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("count", [STRINGS, pytest.param(1_000_000, marks=pytest.mark.prove_data)])
+@pytest.mark.parametrize("count", [STRINGS, pytest.param(1_000_000, marks=pytest.mark.prove_families)])
 def test_ids_are_those_of_the_released_file(family: str, count: int, tmp_path: Path) -> None:
     theirs = FAMILIES[family]()
     tokenizer = ours(theirs, tmp_path)
