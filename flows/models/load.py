@@ -135,9 +135,10 @@ def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
     normaliser = "keep" if json_model_type(read_base(files[0])) == "WordPiece" else "none"
     config = VocabConfig(base=files[0], normaliser=normaliser)
     # The published table has a row for a padding token only where the model has such a token.
-    tokenizer = tokenizer_of(prepare_base(config, pads=False))
+    tokenizer = tokenizer_of(prepare_base(config, pads=False), pads=False)
     if tokenizer.vocab_size < rows:
-        tokenizer = tokenizer_of(prepare_base(config.model_copy(update={"embedding_rows": rows}), pads=False))
+        config = config.model_copy(update={"embedding_rows": rows})
+        tokenizer = tokenizer_of(prepare_base(config, pads=False), pads=False)
     if tokenizer.vocab_size > rows:
         raise InputError(
             f"{folder}: {files[0].name} with all tokens that exact text needs has {tokenizer.vocab_size}, and the model"

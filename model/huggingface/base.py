@@ -35,6 +35,23 @@ class WeightSource:
     """Rows that the published table has before ours (OPT's positions); negative where ours has more."""
     reversed_rows: bool = False
     """Whether the published rows are in reverse order (BERT's next-sentence head)."""
+    experts: int = 0
+    """Number of published tensors that ours stacks, each with inputs before outputs; `name` has `{}` for the number of
+    the expert."""
+
+    @property
+    def names(self) -> list[str]:
+        """The published tensors that ours is made of."""
+        return [self.name.format(number) for number in range(self.experts)] if self.experts else [self.name]
+
+    def add_to(self, weights: "dict[str, Tensor]", ours: str, name: str, published: "Tensor") -> None:
+        """Set our weight, or the part of it that the published tensor `name` is."""
+        if not self.experts:
+            weights[ours] = self.to_native(published).contiguous()
+            return
+        if ours not in weights:
+            weights[ours] = published.new_empty(self.experts, *reversed(published.shape))
+        weights[ours][self.names.index(name)] = published.T
 
     def to_native(self, published: "Tensor") -> "Tensor":
         """Return our weight."""
@@ -102,10 +119,11 @@ def fused(
 
 
 def by_published_name(weight_map: WeightMap) -> dict[str, list[str]]:
-    """Return published tensor -> our weights that are it, or its parts in their order."""
+    """Return published tensor -> our weights that are it, or its parts in their order, or that it is a part of."""
     ours_of: dict[str, list[str]] = {}
     for ours, source in weight_map.items():
-        ours_of.setdefault(source.name, []).append(ours)
+        for name in source.names:
+            ours_of.setdefault(name, []).append(ours)
     return ours_of
 
 
@@ -124,7 +142,11 @@ def import_weights(
             f"these weights are not of the requested network: {some(missing)} missing, {some(left_over)} unexpected."
             f" Compare the two configurations: number of layers, biases, tied head."
         )
-    return {ours: source.to_native(published[source.name]) for ours, source in weight_map.items()}
+    weights: dict[str, Tensor] = {}
+    for name, parts in by_published_name(weight_map).items():
+        for ours in parts:
+            weight_map[ours].add_to(weights, ours, name, published[name])
+    return weights
 
 
 def export_weights(weights: Mapping[str, "Tensor"], weight_map: WeightMap) -> dict[str, "Tensor"]:
@@ -133,9 +155,18 @@ def export_weights(weights: Mapping[str, "Tensor"], weight_map: WeightMap) -> di
     Shapes are those of the result also where `weights` are on the meta device.
     """
     return {
-        name: weight_map[ours[0]].to_published([weights[part] for part in ours])
-        for name, ours in by_published_name(weight_map).items()
+        name: published_tensor(name, ours, weights, weight_map) for name, ours in by_published_name(weight_map).items()
     }
+
+
+def published_tensor(
+    name: str, ours: Sequence[str], weights: Mapping[str, "Tensor"], weight_map: WeightMap
+) -> "Tensor":
+    """Return the published tensor `name`, which our weights `ours` are, or are parts of, or contain."""
+    source = weight_map[ours[0]]
+    if source.experts:
+        return weights[ours[0]][source.names.index(name)].T.contiguous()
+    return source.to_published([weights[part] for part in ours])
 
 
 def _shifted(table: "Tensor", rows: int) -> "Tensor":

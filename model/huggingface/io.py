@@ -23,7 +23,7 @@ from model.config.train import StartingModel
 from model.errors import InputError
 from model.file_content import ChangedInput, require_unchanged
 from model.files import sync_file, write_atomically
-from model.huggingface.base import Family, WeightMap, by_published_name, export_weights, some
+from model.huggingface.base import Family, WeightMap, by_published_name, export_weights, published_tensor, some
 from model.huggingface.registry import family_of, fitting_family, settings_of
 from model.huggingface.settings import Settings
 from model.model_files import INDEX, ONE_FILE, SETTINGS, is_published, published_digest, read_json, weight_files
@@ -156,7 +156,7 @@ def read_published(published: PublishedNetwork) -> dict[str, Tensor]:
     for name, parts in by_published_name(weight_map).items():
         tensor = _read(published.tensors[name])
         for ours in parts:
-            weights[ours] = weight_map[ours].to_native(tensor).contiguous()
+            weight_map[ours].add_to(weights, ours, name, tensor)
         for alias, original in aliases.items():
             if original == name and alias in published.tensors:
                 _check_alias(published, alias, original, tensor)
@@ -198,9 +198,7 @@ def export_network(
     shards = split_into_shards({name: tensor.nbytes for name, tensor in shapes.items()}, shard_bytes)
     parts = by_published_name(weight_map)
     for file, names in shards.items():
-        shard = {
-            name: weight_map[parts[name][0]].to_published([weights[ours] for ours in parts[name]]) for name in names
-        }
+        shard = {name: published_tensor(name, parts[name], weights, weight_map) for name in names}
         # `transformers` reads the tensors' format from this metadata.
         save_file(shard, folder / file, metadata={"format": "pt"})
         # The library makes the file readable for its owner alone.
