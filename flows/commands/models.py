@@ -252,11 +252,13 @@ def export(
         assert form == "transformers", "typer lets nothing else through"
         done = export_transformers(root, model, folder, licence, parse_size(shard_size))
         if as_json:
-            print_json({"folder": str(folder), "class": done.class_name, "reused": done.reused})
+            classes = {"class": done.class_name, "tokenizer_class": done.tokenizer_class}
+            print_json({"folder": str(folder), **classes, "reused": done.reused})
         else:
             known = " (exported before, unchanged)" if done.reused else ""
             typer.echo(
-                f"{folder}{known}: load it with transformers.{done.class_name}.from_pretrained and AutoTokenizer"
+                f"{folder}{known}: load it with transformers.{done.class_name}.from_pretrained and"
+                f" {done.tokenizer_class}"
             )
 
 

@@ -26,6 +26,10 @@ RECORD = "export.json"
 
 VOCABULARY, VOCABULARY_SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
+_QWEN2_SPLITTER = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)B", re.IGNORECASE)
 
 _MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -33,9 +37,10 @@ _MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported folder: the class of `transformers` that loads it, and whether it existed before."""
+    """An exported folder: the classes of `transformers` that load it, and whether it existed before."""
 
     class_name: str
+    tokenizer_class: str
     reused: bool
 
 
@@ -79,8 +84,10 @@ def export_transformers(
     staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         _write_vocabulary(staged, stored.tokenizer, context=config.context)
+        tokenizer_class = _tokenizer_class(staged, class_name)
         if record is not None:
-            (staged / CARD).write_text(model_card(record, root, licence, class_name), encoding="utf-8")
+            card = model_card(record, root, licence, class_name, tokenizer_class)
+            (staged / CARD).write_text(card, encoding="utf-8")
         asked: dict[str, Any] = {
             "model": base_digest(stored.folder),
             "class": class_name,
@@ -90,7 +97,7 @@ def export_transformers(
         }
         if folder.exists():
             if _is_export(folder, asked):
-                return Exported(class_name, reused=True)
+                return Exported(class_name, tokenizer_class, reused=True)
             if not folder.is_dir() or any(folder.iterdir()):
                 raise InputError(
                     f"export: {folder} exists and is not empty; nothing was written, since it is not this model's"
@@ -111,7 +118,7 @@ def export_transformers(
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     sync_directory(folder.parent)
-    return Exported(class_name, reused=False)
+    return Exported(class_name, tokenizer_class, reused=False)
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -168,6 +175,17 @@ def _write_vocabulary(folder: Path, tokenizer: "Tokenizer", *, context: int) -> 
         **tokens,
     }
     (folder / VOCABULARY_SETTINGS).write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")
+
+
+def _tokenizer_class(folder: Path, class_name: str) -> str:
+    """Return the class that gives the ids of the exported `tokenizer.json`.
+
+    For a Qwen2 alone, `AutoTokenizer` of `transformers` 5 replaces the file's normaliser and splitter by Qwen's own.
+    """
+    parsed = read_json(folder / VOCABULARY)
+    steps = (parsed.get("pre_tokenizer") or {}).get("pretokenizers") or [{}]
+    of_qwen = steps[0].get("pattern") == {"Regex": _QWEN2_SPLITTER} and parsed.get("normalizer") == {"type": "NFC"}
+    return "AutoTokenizer" if class_name != "Qwen2ForCausalLM" or of_qwen else "PreTrainedTokenizerFast"
 
 
 def special_ids(tokenizer: "Tokenizer", *, with_decoder: bool) -> dict[str, int]:

@@ -136,6 +136,19 @@ def test_the_same_export_is_not_written_again(trained: Callable[..., Path], tmp_
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_a_qwen2_with_another_splitter_names_the_class_that_reads_its_tokens(
+    trained: Callable[..., Path], tmp_path: Path
+) -> None:
+    tokenizer = tokenizer_of(train_byte_level(TEXTS, VocabConfig(vocab_size=400, model_type="byte_level")))
+    choices = {**SIZES, "qk_norm": "none", "qkv_biases": True}
+    model = trained(tokenizer, GPTConfig.model_validate({"vocab_size": tokenizer.vocab_size, **choices}))
+    done = CliRunner().invoke(app, ["model", "export", str(model), str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "transformers.Qwen2ForCausalLM.from_pretrained and PreTrainedTokenizerFast" in " ".join(done.output.split())
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path / "out")
+    assert theirs(TEXT)["input_ids"] == tokenizer.encode(TEXT)
+
+
 @pytest.mark.parametrize("most", [1, 7, 10, 19, 1000])
 def test_tensors_are_split_among_files_as_transformers_splits_them(most: int) -> None:
     sizes = {"a": 6, "b": 6, "c": 2, "d": 12, "e": 2, "f": 2, "g": 1}

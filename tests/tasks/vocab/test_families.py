@@ -23,6 +23,7 @@ GPT4 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+QWEN = GPT4.replace(r"\p{N}{1,3}", r"\p{N}")
 STRINGS = 20_000
 ALPHABET = [
     *map(chr, range(32, 127)),
@@ -57,7 +58,7 @@ def llama3() -> tokenizers.Tokenizer:
 
 
 def qwen() -> tokenizers.Tokenizer:
-    trained = byte_level(split(GPT4))
+    trained = byte_level(split(QWEN))
     trained.normalizer = normalizers.NFC()
     return trained
 
