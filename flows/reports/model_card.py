@@ -23,7 +23,8 @@ def model_card(
     """Return the card of a run as Markdown with a YAML head.
 
     `licence` is the licence declared for the model, an SPDX identifier; `class_name` and `tokenizer_class` are the
-    classes of `transformers` that load the exported folder. Raises RecipeError where the licence conflicts with those of the sources.
+    classes of `transformers` that load the exported folder. Raises RecipeError where the licence conflicts with those
+    of the sources.
     """
     facts = card_facts(record, root)
     if licence is not None:
