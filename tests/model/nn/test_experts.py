@@ -47,7 +47,7 @@ def one_by_one(layer: Experts, x_ND: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("per_token", [1, 2, 4])
-def test_each_token_gets_its_experts_whoever_else_is_in_the_batch(per_token: int) -> None:
+def test_each_token_gets_its_experts_whatever_else_is_in_the_batch(per_token: int) -> None:
     layer = experts(experts_per_token=per_token)
     x_BTD = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(2), requires_grad=True)
     found, _ = layer(x_BTD)
