@@ -11,7 +11,7 @@ TORCH ?= cpu
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 LOCKED := install --require-hashes --no-deps
 
-.PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-labels prove-vocab prove-resume prove-divergence prove-chaos prove-operations prove-architectures prove-search bench-train bench-data bench-tokens bench-memory lock clean
+.PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-labels prove-vocab prove-resume prove-divergence prove-chaos prove-operations prove-architectures prove-families prove-search bench-train bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -71,6 +71,10 @@ prove-labels: $(READY) ## cleaning by default on hand-labelled documents: good b
 
 prove-vocab: $(READY) ## a released vocabulary extended on real text, beside Chinese-LLaMA's recipe, in one table
 	$(BIN)/python -m pytest tests/prove_data -k vocab -m prove_data $(PYTEST_FLAGS)
+
+prove-families: $(READY) ## Llama, Mistral, Qwen, OLMo, SmolLM2: logits, generation, ids of a million strings, extended and exported
+	$(BIN)/python -m pytest tests/model/huggingface/test_families.py tests/tasks/vocab/test_families.py \
+		tests/flows/models/test_families.py -m "" $(PYTEST_FLAGS)
 
 prove-resume: $(READY) ## killed and damaged, training goes on to the same bytes: counted over several calls, in a table
 	PROVE_FOLDER=$(PEERS)/prove-resume $(BIN)/python -m pytest tests/prove_resume -m prove_resume $(PYTEST_FLAGS)

@@ -152,7 +152,7 @@ def exported_difference(root: Path, run_id: str) -> float:
     batch = random_batch(network.config, 2).rows
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "exported"
-        class_name = export_transformers(root, run_id, folder)
+        class_name = export_transformers(root, run_id, folder).class_name
         loaded: Any = getattr(transformers, class_name)
         theirs: Any = loaded.from_pretrained(folder, dtype=torch.float32).eval()
         if isinstance(network, GPT):

@@ -234,6 +234,9 @@ def export(
         Literal["transformers"], typer.Option("--format", help="For which program: `transformers`.")
     ] = "transformers",
     licence: Licence = None,
+    shard_size: Annotated[
+        str, typer.Option(help="Largest file of weights; several files get an index, as in `transformers`.")
+    ] = "5GB",
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
@@ -241,17 +244,22 @@ def export(
 
     The default network becomes a Qwen3; another GPT a GPT-2, OPT, GPT-NeoX, Llama, Mistral, Qwen2 or OLMo 2, whichever
     has its options. If none has, the error names the options in the way and what to train instead. The model card is
-    written as README.md.
+    written as README.md; export.json names the model's artifact. A folder that holds the same export is left as it is.
     """
     with handle_errors():
-        from flows.models.export import export_transformers
+        from flows.models.export import export_transformers, parse_size
 
         assert form == "transformers", "typer lets nothing else through"
-        class_name = export_transformers(root, model, folder, licence)
+        done = export_transformers(root, model, folder, licence, parse_size(shard_size))
         if as_json:
-            print_json({"folder": str(folder), "class": class_name})
+            classes = {"class": done.class_name, "tokenizer_class": done.tokenizer_class}
+            print_json({"folder": str(folder), **classes, "reused": done.reused})
         else:
-            typer.echo(f"{folder}: load it with transformers.{class_name}.from_pretrained and AutoTokenizer")
+            known = " (exported before, unchanged)" if done.reused else ""
+            typer.echo(
+                f"{folder}{known}: load it with transformers.{done.class_name}.from_pretrained and"
+                f" {done.tokenizer_class}"
+            )
 
 
 @model.command()

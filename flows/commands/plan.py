@@ -78,7 +78,11 @@ def check(
         found = check_recipe(open_recipe(recipe, root.resolve(), settings or ()))
         if as_json:
             print_json(
-                {"sources": [source.to_json() for source in found.sources], "benchmarks": found.benchmark_problem}
+                {
+                    "sources": [source.to_json() for source in found.sources],
+                    "benchmarks": found.benchmark_problem,
+                    "export": found.export_remark,
+                }
             )
         else:
             print_check(found, console())
@@ -106,16 +110,21 @@ def plan(
         from flows.recipe.load import open_recipe
 
         root = root.resolve()
-        opened = open_recipe(recipe, root, settings or (), share(limit))
-        forecasts = foresee(opened, root)
+        chosen = open_recipe(recipe, root, settings or (), share(limit))
+        forecasts = foresee(chosen, root)
         if as_json:
             print_json([forecast.to_json() for forecast in forecasts])
             return
+        from rich.markup import escape
+
         from flows.planning.explain_report import print_forecasts
+        from flows.planning.preconditions import export_remark
 
         print_forecasts(forecasts, console(), every=every)
-        for run, what in kept_aggregates(opened, root).items():
+        for run, what in kept_aggregates(chosen, root).items():
             console().print(f"kept of {run}: {', '.join(what)}" if run != MEASURED else f"{run}: {', '.join(what)}")
+        if remark := export_remark(chosen):
+            console().print(f"[yellow]![/] {escape(remark)}", soft_wrap=True)
 
 
 def estimate(

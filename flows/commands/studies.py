@@ -142,7 +142,7 @@ def ablate(
     ],
     changes: Annotated[
         str | None,
-        typer.Argument(help="A file of changes, or the name of a shipped one: data, network, t5, vocabulary."),
+        typer.Argument(help="A file of changes, or the name of a shipped one: data, experts, network, t5, vocabulary."),
     ] = None,
     root: Root = DEFAULT_ROOT,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each change; the file's number by default.")] = None,
@@ -174,7 +174,7 @@ def ablate(
             _components(recipe, root, as_json)
             return
         if changes is None:
-            raise RecipeError("name the changes: a file, or a shipped one: data, network, t5, vocabulary")
+            raise RecipeError("name the changes: a file, or a shipped one: data, experts, network, t5, vocabulary")
         quieten_prefect(verbose)
         from flows.runs.guards import remember_interrupts
         from flows.runs.record import check_writable

@@ -39,7 +39,7 @@ def ablate(
 
     Args:
         recipe: A recipe file, or the name of one that ships.
-        changes: A file of changes, or the name of one that ships: data, network, t5, vocabulary.
+        changes: A file of changes, or the name of one that ships: data, experts, network, t5, vocabulary.
         root: Folder of all artifacts, runs and ablations.
         seeds: Runs of each change; the file's number by default.
         limit: Share of every source to keep (0 to 1).

@@ -101,6 +101,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("train", "pause_share"): "0.25",
     ("train", "validation_steps"): "100",
     ("train.model", KEY): '"gpt2-small"',
+    ("train.model", "experts"): "4",
     ("train.model", "embedding_width"): "32",
     ("train.model", "ffn_width"): "256",
     ("train.model", "kv_heads"): "2",

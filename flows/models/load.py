@@ -14,6 +14,11 @@ from tasks.artifacts.manifest import MANIFEST
 from tasks.tokenizer.open import load_tokenizer, open_tokenizer, tokenizer_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from model.config.network import NetworkConfig
     from model.nn.factory import Network
     from tasks.tokenizer.base import Tokenizer
 
@@ -47,10 +52,35 @@ def find_model(root: Path, model: str) -> tuple[Artifact, Artifact]:
     return artifacts["train"], artifacts["vocab"]
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A trained model whose weights are not read yet; the other fields are those of `Trained`."""
+
+    folder: Path
+    config: "NetworkConfig"
+    weights: "Mapping[str, Tensor]"
+    tokenizer: "Tokenizer"
+    description: dict[str, Any]
+
+
 def open_trained(root: Path, model: str) -> Trained:
     """Load the model of a run, of an artifact, or of a folder with its tokenizer, be it of `transformers`."""
+    from model.checkpoint.weights import network_of
+
+    stored = open_stored(root, model)
+    network = network_of(stored.config, dict(stored.weights))
+    return Trained(stored.folder, network, stored.tokenizer, stored.description)
+
+
+def open_stored(root: Path, model: str) -> Stored:
+    """Open a model as `open_trained` does. Weights of a model trained here are checked, and read one by one when they
+    are used.
+
+    Raises InputError where a published network is not supported, where its folder has no vocabulary, and where the
+    vocabulary has more entries than the model's embedding.
+    """
     from model.checkpoint.run_folder import DESCRIPTION
-    from model.checkpoint.weights import WEIGHTS, describe_model, load_model
+    from model.checkpoint.weights import WEIGHTS, describe_model, open_model
     from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES
 
     folder = Path(model)
@@ -59,9 +89,13 @@ def open_trained(root: Path, model: str) -> Trained:
             f"there is no folder {model}. Name a model's folder, or a run; `bessemer runs list` lists runs"
         )
     if is_published(folder):
-        network, tokenizer = open_published_model(folder)
+        from model.huggingface.io import open_published, read_published
+
+        published = open_published(folder)
+        tokenizer = _vocabulary(folder, published.config.vocab_size)
         tasks = tasks_in(folder)
-        return Trained(folder, network, tokenizer, {FINETUNED: tasks} if tasks else {})
+        description = {FINETUNED: tasks} if tasks else {}
+        return Stored(folder, published.config, read_published(published), tokenizer, description)
     if (folder / DESCRIPTION_FILE).is_file() and not (folder / MANIFEST).exists():
         files = [folder / name for name in MODEL_FILES.values() if (folder / name).is_file()]
         if len(files) != 1:
@@ -75,7 +109,8 @@ def open_trained(root: Path, model: str) -> Trained:
         trained, vocab = find_model(root, model)
         trained.file(DESCRIPTION)
         folder, tokenizer = trained.file(WEIGHTS).parent, open_tokenizer(vocab)
-    return Trained(folder, load_model(folder, tokenizer.digest), tokenizer, describe_model(folder))
+    config, weights = open_model(folder, tokenizer.digest)
+    return Stored(folder, config, weights, tokenizer, describe_model(folder))
 
 
 def write_vocabulary(folder: Path, tokenizer: "Tokenizer") -> None:
@@ -85,20 +120,6 @@ def write_vocabulary(folder: Path, tokenizer: "Tokenizer") -> None:
     (folder / MODEL_FILES[tokenizer.kind]).write_bytes(tokenizer.model)
     description = json.dumps(tokenizer.description(), indent=1, sort_keys=True) + "\n"
     (folder / DESCRIPTION_FILE).write_text(description)
-
-
-def open_published_model(folder: Path) -> tuple["Network", "Tokenizer"]:
-    """Load the network of a `transformers` folder in evaluation mode, and its tokenizer.
-
-    Raises InputError where the network is not supported, where the folder has no vocabulary, and where the vocabulary
-    has more entries than the model's embedding.
-    """
-    from model.checkpoint.weights import network_of
-    from model.huggingface.io import open_published, read_published
-
-    published = open_published(folder)
-    tokenizer = _vocabulary(folder, published.config.vocab_size)
-    return network_of(published.config, read_published(published)), tokenizer
 
 
 def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
@@ -113,9 +134,11 @@ def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
     # WordPiece needs its normaliser to match its tokens; other vocabularies encode the text unchanged.
     normaliser = "keep" if json_model_type(read_base(files[0])) == "WordPiece" else "none"
     config = VocabConfig(base=files[0], normaliser=normaliser)
-    tokenizer = tokenizer_of(prepare_base(config))
+    # The published table has a row for a padding token only where the model has such a token.
+    tokenizer = tokenizer_of(prepare_base(config, pads=False), pads=False)
     if tokenizer.vocab_size < rows:
-        tokenizer = tokenizer_of(prepare_base(config.model_copy(update={"embedding_rows": rows})))
+        config = config.model_copy(update={"embedding_rows": rows})
+        tokenizer = tokenizer_of(prepare_base(config, pads=False), pads=False)
     if tokenizer.vocab_size > rows:
         raise InputError(
             f"{folder}: {files[0].name} with all tokens that exact text needs has {tokenizer.vocab_size}, and the model"

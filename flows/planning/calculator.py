@@ -100,7 +100,7 @@ def estimate_training(
     assert solved.parameters is not None
     assert solved.devices is not None
     return {
-        **_work(solved),
+        **_work(solved, network),
         "hardware": device.name,
         "hardware_source": device.source,
         "peak_flops": device.peak_flops,
@@ -117,10 +117,16 @@ def estimate_training(
     }
 
 
-def _work(training: Training) -> dict[str, Any]:
+def _work(training: Training, network: NetworkConfig | None) -> dict[str, Any]:
     assert training.parameters is not None
+    total = training.parameters
+    if network is not None:
+        from model.nn.factory import parameter_count
+
+        total = parameter_count(network)
     return {
         "parameters": training.parameters,
+        "total_parameters": total,
         "tokens": training.tokens,
         "flops": training.flops,
         "flops_per_token": flops_of_token(training.parameters, training.shape),
@@ -137,7 +143,7 @@ def estimate_work(
     assert given.devices is not None
     unknown = ("peak_flops", "days", "device_hours", "mfu", "sustained_flops", "cost", "memory_bytes", "arithmetic")
     return {
-        **_work(given),
+        **_work(given, network),
         "hardware": hardware,
         "hardware_source": "not measured here",
         **dict.fromkeys(unknown),

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from flows.metrics.escaping import escaped
 from flows.metrics.formatting import format_bytes
-from flows.planning.preconditions import check_benchmarks
+from flows.planning.preconditions import check_benchmarks, export_remark
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError
 from tasks.artifacts.ledger import DROP
@@ -107,10 +107,11 @@ class SourceCheck:
 
 @dataclass(frozen=True)
 class RecipeCheck:
-    """The checks of all sources, and what is wrong with benchmarks."""
+    """The checks of all sources, what is wrong with benchmarks, and why the network cannot be exported, if so."""
 
     sources: tuple[SourceCheck, ...]
     benchmark_problem: str = ""
+    export_remark: str = ""
 
     @property
     def is_well(self) -> bool:
@@ -126,11 +127,12 @@ def check_recipe(recipe: Recipe, most_bytes: int = MOST_BYTES) -> RecipeCheck:
     listings = find_files(recipe.sample)
     share = most_bytes // max(1, len(listings))
     sources = tuple(_check_source(recipe, listing, share) for listing in listings)
+    remark = export_remark(recipe)
     try:
         check_benchmarks(recipe)
     except BessemerError as error:
-        return RecipeCheck(sources, str(error))
-    return RecipeCheck(sources)
+        return RecipeCheck(sources, str(error), remark)
+    return RecipeCheck(sources, export_remark=remark)
 
 
 def _check_source(recipe: Recipe, listing: SourceFiles, most_bytes: int) -> SourceCheck:
@@ -245,6 +247,8 @@ def print_check(check: RecipeCheck, console: Console) -> None:
         _print_source_check(source, console)
     if check.benchmark_problem:
         console.print(f"[red]benchmarks[/] {escape(check.benchmark_problem)}", soft_wrap=True)
+    if check.export_remark:
+        console.print(f"[yellow]![/] {escape(check.export_remark)}", soft_wrap=True)
     console.print("\nA run decides about every document: [bold]bessemer data peek clean[/] shows them afterwards.")
 
 

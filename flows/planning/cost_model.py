@@ -198,18 +198,18 @@ def network_of(recipe: Recipe) -> NetworkConfig:
     return network.model_copy(update={"vocab_size": requested_vocabulary_size(recipe.vocab)})
 
 
-def layouts(train: TrainConfig, devices: int) -> dict[str, TrainConfig]:
+def layouts(train: TrainConfig, devices: int, *, has_experts: bool = False) -> dict[str, TrainConfig]:
     """Return ways to distribute a training over `devices`, by name.
 
     The recipe's own layout where it uses tensor or pipeline parallelism, else data parallelism and each ZeRO stage that
-    supports the optimizer.
+    supports optimizer and network.
     """
     parts = train.tensor_parallel * train.pipeline_parallel
     if parts > 1:
         return {f"tensor {train.tensor_parallel} x pipeline {train.pipeline_parallel}": train}
     over = {"ranks": devices, "batch_rows": max(train.batch_rows, devices)}
     found = {"native": train.model_copy(update={**over, "engine": "native", "zero_stage": 1})}
-    if train.optimizer.kind in ("adamw", "sgd"):
+    if train.optimizer.kind in ("adamw", "sgd") and not has_experts:
         for stage in (1, 2, 3):
             found[f"ZeRO-{stage}"] = train.model_copy(update={**over, "engine": "deepspeed", "zero_stage": stage})
     return found
@@ -226,7 +226,8 @@ def memory_by_layout(
     from model.engines.memory import memory_of_rank, rank_memory, rank_sizes
 
     found: dict[str, Any] = {}
-    for name, layout in layouts(train, max(1, round(devices))).items():
+    has_experts = isinstance(network, GPTConfig) and network.experts is not None
+    for name, layout in layouts(train, max(1, round(devices)), has_experts=has_experts).items():
         if network is None:
             # Data types and optimizer states per parameter do not depend on the size of the network.
             of_all = rank_sizes(_SMALLEST_NETWORK, layout).of(parameters)

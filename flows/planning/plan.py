@@ -211,13 +211,19 @@ def plan_from_declared_sizes(recipe: Recipe, options: PlanOptions) -> dict[str, 
 
 
 def _estimate_training(recipe: Recipe, options: PlanOptions, tokens: int) -> dict[str, Any]:
-    from model.nn.factory import parameter_count
+    from model.nn.factory import active_parameter_count
 
     network = network_of(recipe)
     device = options.device()
     shape = Shape(network.layers, network.width, network.context)
     given = Training(
-        device.peak_flops, tokens, parameter_count(network), options.devices or 1, options.days, options.mfu, shape
+        device.peak_flops,
+        tokens,
+        active_parameter_count(network),
+        options.devices or 1,
+        options.days,
+        options.mfu,
+        shape,
     )
     return estimate_training(given, device, options.price, network, recipe.train.trainer_config())
 
@@ -305,12 +311,12 @@ def estimate_recipe_training(
     recipe: Recipe, network: NetworkConfig, mixture: Mapping[str, Any], options: PlanOptions
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the recipe's training on the given hardware, and the compute-optimal sizes for its data and the time."""
-    from model.nn.factory import parameter_count
+    from model.nn.factory import active_parameter_count
 
     shape = Shape(network.layers, network.width, network.context)
     if is_unmeasured(recipe, options):
         devices, tokens = options.devices or recipe.train.ranks, mixture["read_tokens"]
-        work = Training(math.nan, tokens, parameter_count(network), devices, shape=shape)
+        work = Training(math.nan, tokens, active_parameter_count(network), devices, shape=shape)
         training = estimate_work(work, recipe.train.device, options.price, network, recipe.train.trainer_config())
         return training, _optimal_size_for_data(recipe, mixture, options.days)
     measured = options.hardware.lower() == THIS and options.mfu is None
@@ -319,7 +325,7 @@ def estimate_recipe_training(
     given = Training(
         device.peak_flops,
         mixture["read_tokens"],
-        parameter_count(network),
+        active_parameter_count(network),
         devices,
         mfu=1.0 if measured else options.mfu,
         shape=shape,

@@ -153,6 +153,17 @@ def _open_base(recipe: Recipe) -> "Tokenizer":
     return tokenizer
 
 
+def export_remark(recipe: Recipe) -> str:
+    """Return why `bessemer model export` could not write the network that the recipe trains; empty where it could."""
+    from model.huggingface.registry import fitting_family
+
+    try:
+        fitting_family(recipe.train.model)
+    except RecipeError as error:
+        return f"`bessemer model export` cannot write this network: {error}"
+    return ""
+
+
 def check_memory(recipe: Recipe) -> None:
     """Raise RecipeError where the recipe's training does not fit this machine or its devices."""
     memory, train = recipe_memory(recipe), recipe.train

@@ -139,11 +139,17 @@ def _print_yields(plan: dict[str, Any], console: Console) -> None:
     console.print(f"slack = 1.2\ntokens_per_byte = {{ {measured} }}\n", markup=False, highlight=False, soft_wrap=True)
 
 
+def _idle_experts(training: dict[str, Any]) -> str:
+    """Return the number of all weights where a token uses only some of them."""
+    total = training["total_parameters"]
+    return f"that a token uses, of {format_count(total)} with all experts" if total > training["parameters"] else ""
+
+
 def print_training(training: dict[str, Any], console: Console) -> None:
     """Print FLOPs, time, speed, cost and memory of one training."""
     tokens, parameters = training["tokens"], training["parameters"]
     rows: list[tuple[str, str, str]] = [
-        ("parameters", format_count(parameters), ""),
+        ("parameters", format_count(parameters), _idle_experts(training)),
         ("tokens", format_count(tokens), f"{tokens / parameters:.3g} per parameter"),
         ("FLOPs", f"{training['flops']:.3g}", f"{training['flops_per_token']:.3g} per token, {training['attention']}"),
     ]

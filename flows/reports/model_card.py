@@ -13,18 +13,25 @@ from flows.reports.model_card_facts import card_facts, check_licence, head, run_
 from flows.runs.lineage import open_run
 
 
-def model_card(record: dict[str, Any], root: Path, licence: str | None = None, class_name: str | None = None) -> str:
+def model_card(
+    record: dict[str, Any],
+    root: Path,
+    licence: str | None = None,
+    class_name: str | None = None,
+    tokenizer_class: str = "AutoTokenizer",
+) -> str:
     """Return the card of a run as Markdown with a YAML head.
 
-    `licence` is the licence declared for the model, an SPDX identifier; `class_name` is the class of `transformers`
-    that loads the exported folder. Raises RecipeError where the licence conflicts with those of the sources.
+    `licence` is the licence declared for the model, an SPDX identifier; `class_name` and `tokenizer_class` are the
+    classes of `transformers` that load the exported folder. Raises RecipeError where the licence conflicts with those
+    of the sources.
     """
     facts = card_facts(record, root)
     if licence is not None:
         check_licence(licence, facts.sources)
     parts = (
         sections.introduction(facts),
-        sections.use(class_name) if class_name else "",
+        sections.use(class_name, tokenizer_class) if class_name else "",
         sections.data(facts),
         sections.preparation(facts),
         sections.training(facts),

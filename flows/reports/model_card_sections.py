@@ -43,13 +43,13 @@ def introduction(facts: CardFacts) -> str:
     return "\n\n".join(lines)
 
 
-def use(class_name: str) -> str:
+def use(class_name: str, tokenizer_class: str) -> str:
     """Return the code with which `transformers` loads the exported folder."""
     code = (
-        f"from transformers import AutoTokenizer, {class_name}",
+        f"from transformers import {tokenizer_class}, {class_name}",
         "",
         f'model = {class_name}.from_pretrained(".")',
-        'tokenizer = AutoTokenizer.from_pretrained(".")',
+        f'tokenizer = {tokenizer_class}.from_pretrained(".")',
     )
     return "\n".join(["## Use", "", "```python", *code, "```"])
 

@@ -1,10 +1,12 @@
 """Save and load trained models: weights as safetensors with a description in JSON, never pickles."""
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
@@ -49,8 +51,32 @@ def description_digest(folder: Path) -> str:
     return digest_file(folder / DESCRIPTION)
 
 
+class StoredWeights(Mapping[str, Tensor]):
+    """The tensors of a safetensors file, each read when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = safe_open(path, framework="pt")
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._file.keys():  # noqa: SIM118  # no mapping
+            raise KeyError(name)
+        return self._file.get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file.keys())
+
+    def __len__(self) -> int:
+        return len(self._file.keys())
+
+
 def load_model(folder: Path, tokenizer_digest: str | None = None) -> Network:
-    """Return the network in `folder`, in evaluation mode.
+    """Return the network in `folder`, in evaluation mode; raises as `open_model`."""
+    config, weights = open_model(folder, tokenizer_digest)
+    return network_of(config, dict(weights))
+
+
+def open_model(folder: Path, tokenizer_digest: str | None = None) -> tuple[NetworkConfig, StoredWeights]:
+    """Return the configuration of the network in `folder`, and its weights, which are checked but not kept in memory.
 
     Raises InputError where `tokenizer_digest` is given and the model was trained with another tokenizer,
     IntegrityError where the weights are not the bytes that were saved.
@@ -69,7 +95,7 @@ def load_model(folder: Path, tokenizer_digest: str | None = None) -> Network:
             f" The bytes changed after training; nothing was computed from them. Train again or restore a copy."
         )
     check_header(folder / WEIGHTS)
-    return network_of(read_network_config(description["config"]), load_file(folder / WEIGHTS))
+    return read_network_config(description["config"]), StoredWeights(folder / WEIGHTS)
 
 
 def network_of(config: NetworkConfig, weights: dict[str, Tensor]) -> Network:

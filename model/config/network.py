@@ -13,6 +13,8 @@ from model.config import EXPERT, BaseConfig
 from model.config.rotary import RotaryScaling
 
 __all__ = [
+    "DISTANCE_BUCKETS",
+    "FARTHEST_DISTANCE",
     "OBJECTIVE_OF",
     "BERTConfig",
     "GPTConfig",
@@ -35,6 +37,9 @@ DEFAULT_STD = 0.02
 
 GATED_MULTIPLE = 8
 """The default hidden size of a gated MLP is rounded up to a multiple of this, which makes products faster."""
+
+DISTANCE_BUCKETS, FARTHEST_DISTANCE = 32, 128
+"""T5's buckets of relative positions for each head; the last one holds all distances from 128 tokens on."""
 
 OBJECTIVE_OF = {"gpt": "causal_lm", "bert": "masked_lm", "t5": "span_corruption"}
 """Architecture -> `chunk.objective`."""
@@ -64,6 +69,9 @@ class BlockConfig:
     """Whether queries, keys and values have biases; None: as `biases`."""
     window: int | None = None
     """Tokens that a query sees, itself included; None for all before it."""
+    experts: int | None = None
+    """Copies of the MLP, of which each token uses `experts_per_token`; None for one MLP."""
+    experts_per_token: int = 2
     dropout: float = 0.0
     score_scale: float | None = None
     """Factor of attention scores; 1 / sqrt(E) by default, 1 in T5."""
@@ -107,6 +115,15 @@ class GPTConfig(BaseConfig):
     ffn_width: Annotated[int | None, EXPERT] = Field(default=None, ge=8)
     """Size of the hidden layer of each MLP; four times `width` by default, and 8/3 of it with a gated activation, whose
     third matrix makes the number of weights the same."""
+    experts: Annotated[int | None, EXPERT] = Field(default=None, ge=2, le=512)
+    """Mixture of experts: copies of the MLP (`ffn_width` each), of which a token uses `experts_per_token` (Mixtral).
+    More weights at the same work for each token; none by default."""
+    experts_per_token: Annotated[int, EXPERT] = Field(default=2, ge=1, le=64)
+    """`experts`: how many a token uses. Their outputs are weighted by the router's probabilities, which are divided by
+    their sum; no token is left out."""
+    balance: Annotated[float, EXPERT] = Field(default=0.01, ge=0, le=1)
+    """`experts`: weight of the loss that keeps them in equal use (Switch Transformer, equations 4 to 6, which has
+    0.01). Reported losses are the cross entropy alone."""
     embedding_width: Annotated[int | None, EXPERT] = Field(default=None, ge=8, le=2**16)
     """Columns of the embedding where fewer than `width` (YaLM-100B: 2048 of 10240), which saves most with a large
     vocabulary; `width` by default."""
@@ -238,6 +255,25 @@ class GPTConfig(BaseConfig):
         return self
 
     @model_validator(mode="after")
+    def _experts_fit(self) -> "GPTConfig":
+        if self.experts is None:
+            for name in ("experts_per_token", "balance"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} needs experts, the number of copies of each MLP; set both or neither")
+            return self
+        if self.experts_per_token > self.experts:
+            raise ValueError(
+                f"experts_per_token {self.experts_per_token} is more than experts {self.experts}. Choose"
+                f" experts_per_token {self.experts} or less"
+            )
+        if self.biases or self.init != "gaussian":
+            raise ValueError(
+                "experts have no biases and a Gaussian start: set biases = false (qkv_biases = true keeps those of"
+                ' attention) and init = "gaussian", or leave experts out'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _norms_or_t_fixup(self) -> "GPTConfig":
         normalised = {
             f"{name} = {value}": f"{name} = {without}"
@@ -334,6 +370,8 @@ class GPTConfig(BaseConfig):
             qk_norm=self.qk_norm,
             biases=self.biases,
             qkv_biases=self.qkv_biases,
+            experts=self.experts,
+            experts_per_token=self.experts_per_token,
             dropout=self.dropout,
             score_scale=None
             if self.mup_base_head_size is None

@@ -11,7 +11,7 @@ from model.config.network import GPTConfig, NetworkConfig, width_multiplier
 from model.config.options import LengthWarmupConfig, ScheduleConfig
 from model.errors import RecipeError
 
-INDEPENDENT_SETTINGS = ("vocab_size", "dropout", "z_loss", "init", "init_std")
+INDEPENDENT_SETTINGS = ("vocab_size", "dropout", "z_loss", "balance", "init", "init_std")
 """Settings of a network that do not decide shape or meaning of its weights, or that are checked elsewhere."""
 
 
@@ -70,6 +70,7 @@ def check_consistency(model: NetworkConfig, train: TrainFields) -> None:
     check_lengths(model, train.length_warmup)
     check_network_settings(model, train)
     check_transfer(model, train)
+    check_experts(model, train)
 
 
 def check_warmup(model: NetworkConfig, schedule: ScheduleConfig) -> None:
@@ -79,6 +80,25 @@ def check_warmup(model: NetworkConfig, schedule: ScheduleConfig) -> None:
             f'model.init = "t_fixup" trains without warm-up, and schedule.warmup_share is {schedule.warmup_share:g}.'
             f" Set schedule.warmup_share = 0, or another init"
         )
+
+
+def check_experts(model: NetworkConfig, train: TrainFields) -> None:
+    """Raise ValueError for settings that do not combine with a mixture of experts."""
+    if not isinstance(model, GPTConfig) or model.experts is None:
+        return
+    refused = {
+        "tensor_parallel": (train.tensor_parallel, 1),
+        "pipeline_parallel": (train.pipeline_parallel, 1),
+        "engine": (train.engine, "native"),
+        "compile": (train.compile, False),
+        "optimizer.kind": (train.optimizer.kind if train.optimizer.kind in ("muon", "lamb") else "adamw", "adamw"),
+    }
+    for name, (found, needed) in refused.items():
+        if found != needed:
+            raise ValueError(
+                f"model.experts is {model.experts}, and {name} is {found}, which does not take a mixture of experts."
+                f" Set {name} = {str(needed).lower()}, or leave model.experts out"
+            )
 
 
 def check_layout(model: NetworkConfig, train: TrainFields) -> None:

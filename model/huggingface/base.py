@@ -2,17 +2,19 @@
 
 A weight map has, for each weight of ours, the published tensor that it is, or is a part of. It is applied in both
 directions.
+
+Imports no PyTorch before weights are converted, since `bessemer plan` says whether a network can be exported.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from model.errors import InputError
 from model.huggingface.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NO_ALIASES: Mapping[str, str] = {}
 
@@ -33,8 +35,25 @@ class WeightSource:
     """Rows that the published table has before ours (OPT's positions); negative where ours has more."""
     reversed_rows: bool = False
     """Whether the published rows are in reverse order (BERT's next-sentence head)."""
+    experts: int = 0
+    """Number of published tensors that ours stacks, each with inputs before outputs; `name` has `{}` for the number of
+    the expert."""
 
-    def to_native(self, published: Tensor) -> Tensor:
+    @property
+    def names(self) -> list[str]:
+        """The published tensors that ours is made of."""
+        return [self.name.format(number) for number in range(self.experts)] if self.experts else [self.name]
+
+    def add_to(self, weights: "dict[str, Tensor]", ours: str, name: str, published: "Tensor") -> None:
+        """Set our weight, or the part of it that the published tensor `name` is."""
+        if not self.experts:
+            weights[ours] = self.to_native(published).contiguous()
+            return
+        if ours not in weights:
+            weights[ours] = published.new_empty(self.experts, *reversed(published.shape))
+        weights[ours][self.names.index(name)] = published.T
+
+    def to_native(self, published: "Tensor") -> "Tensor":
         """Return our weight."""
         ours = published.T if self.transposed else published
         if self.parts > 1:
@@ -42,8 +61,10 @@ class WeightSource:
         ours = _shifted(ours, -self.leading_rows)
         return ours.flip(0) if self.reversed_rows else ours
 
-    def to_published(self, parts: Sequence[Tensor]) -> Tensor:
+    def to_published(self, parts: Sequence["Tensor"]) -> "Tensor":
         """Return the published tensor, given all weights of ours that are parts of it; missing rows are zeros."""
+        import torch
+
         theirs = [_shifted(ours.flip(0) if self.reversed_rows else ours, self.leading_rows) for ours in parts]
         joined = torch.stack([part.unflatten(0, (self.heads or 1, -1)) for part in theirs], dim=1).flatten(0, 2)
         return (joined.T if self.transposed else joined).contiguous()
@@ -98,16 +119,17 @@ def fused(
 
 
 def by_published_name(weight_map: WeightMap) -> dict[str, list[str]]:
-    """Return published tensor -> our weights that are it, or its parts in their order."""
+    """Return published tensor -> our weights that are it, or its parts in their order, or that it is a part of."""
     ours_of: dict[str, list[str]] = {}
     for ours, source in weight_map.items():
-        ours_of.setdefault(source.name, []).append(ours)
+        for name in source.names:
+            ours_of.setdefault(name, []).append(ours)
     return ours_of
 
 
 def import_weights(
-    published: Mapping[str, Tensor], weight_map: WeightMap, aliases: Mapping[str, str] | None = None
-) -> dict[str, Tensor]:
+    published: Mapping[str, "Tensor"], weight_map: WeightMap, aliases: Mapping[str, str] | None = None
+) -> dict[str, "Tensor"]:
     """Convert published weights to ours, by name.
 
     `aliases` are published names that repeat another tensor, such as a tied head, and may be missing. Raises InputError
@@ -120,23 +142,38 @@ def import_weights(
             f"these weights are not of the requested network: {some(missing)} missing, {some(left_over)} unexpected."
             f" Compare the two configurations: number of layers, biases, tied head."
         )
-    return {ours: source.to_native(published[source.name]) for ours, source in weight_map.items()}
+    weights: dict[str, Tensor] = {}
+    for name, parts in by_published_name(weight_map).items():
+        for ours in parts:
+            weight_map[ours].add_to(weights, ours, name, published[name])
+    return weights
 
 
-def export_weights(weights: Mapping[str, Tensor], weight_map: WeightMap) -> dict[str, Tensor]:
+def export_weights(weights: Mapping[str, "Tensor"], weight_map: WeightMap) -> dict[str, "Tensor"]:
     """Convert our weights to published ones, by name: the inverse of `import_weights`, without aliases.
 
     Shapes are those of the result also where `weights` are on the meta device.
     """
     return {
-        name: weight_map[ours[0]].to_published([weights[part] for part in ours])
-        for name, ours in by_published_name(weight_map).items()
+        name: published_tensor(name, ours, weights, weight_map) for name, ours in by_published_name(weight_map).items()
     }
 
 
-def _shifted(table: Tensor, rows: int) -> Tensor:
+def published_tensor(
+    name: str, ours: Sequence[str], weights: Mapping[str, "Tensor"], weight_map: WeightMap
+) -> "Tensor":
+    """Return the published tensor `name`, which our weights `ours` are, or are parts of, or contain."""
+    source = weight_map[ours[0]]
+    if source.experts:
+        return weights[ours[0]][source.names.index(name)].T.contiguous()
+    return source.to_published([weights[part] for part in ours])
+
+
+def _shifted(table: "Tensor", rows: int) -> "Tensor":
     """Return the table with `rows` rows of zeros prepended, or without its first `-rows` rows."""
     if rows > 0:
+        import torch
+
         return torch.cat((table.new_zeros(rows, *table.shape[1:]), table))
     return table[-rows:]
 

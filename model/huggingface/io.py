@@ -23,11 +23,14 @@ from model.config.train import StartingModel
 from model.errors import InputError
 from model.file_content import ChangedInput, require_unchanged
 from model.files import sync_file, write_atomically
-from model.huggingface.base import Family, WeightMap, by_published_name, export_weights, some
+from model.huggingface.base import Family, WeightMap, by_published_name, export_weights, published_tensor, some
 from model.huggingface.registry import family_of, fitting_family, settings_of
 from model.huggingface.settings import Settings
-from model.model_files import ONE_FILE, SETTINGS, is_published, published_digest, read_json, weight_files
+from model.model_files import INDEX, ONE_FILE, SETTINGS, is_published, published_digest, read_json, weight_files
 from model.nn.factory import Network, make_shapes
+
+SHARD_BYTES = 5_000_000_000
+"""Largest file of weights that is written."""
 
 OF_TENSORFLOW = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 """Names in some of BERT's files, from its TensorFlow program, and their names in `transformers`."""
@@ -153,7 +156,7 @@ def read_published(published: PublishedNetwork) -> dict[str, Tensor]:
     for name, parts in by_published_name(weight_map).items():
         tensor = _read(published.tensors[name])
         for ours in parts:
-            weights[ours] = weight_map[ours].to_native(tensor).contiguous()
+            weight_map[ours].add_to(weights, ours, name, tensor)
         for alias, original in aliases.items():
             if original == name and alias in published.tensors:
                 _check_alias(published, alias, original, tensor)
@@ -181,21 +184,56 @@ def export_network(
     config: GPTConfig | BERTConfig | T5Config,
     weights: Mapping[str, Tensor],
     settings: Mapping[str, Any],
+    shard_bytes: int = SHARD_BYTES,
 ) -> str:
     """Write the network into an existing folder; return the name of the class that loads it.
 
-    `settings` are further entries of `config.json`, such as `eos_token_id`. Raises RecipeError where no class computes
-    such a network.
+    `settings` are further entries of `config.json`, such as `eos_token_id`. Weights are read and written a shard at a
+    time: one of at most `shard_bytes`, or a single larger tensor. Raises RecipeError where no class computes such a
+    network.
     """
     family = fitting_family(config)
-    # `transformers` reads the tensors' format from this metadata.
-    save_file(export_weights(weights, family.weight_map(config)), folder / ONE_FILE, metadata={"format": "pt"})
-    # The library makes the file readable for its owner alone.
-    (folder / ONE_FILE).chmod(0o644)
-    sync_file(folder / ONE_FILE)
+    weight_map = family.weight_map(config)
+    shapes = export_weights(make_shapes(config).state_dict(), weight_map)
+    shards = split_into_shards({name: tensor.nbytes for name, tensor in shapes.items()}, shard_bytes)
+    parts = by_published_name(weight_map)
+    for file, names in shards.items():
+        shard = {name: published_tensor(name, parts[name], weights, weight_map) for name in names}
+        # `transformers` reads the tensors' format from this metadata.
+        save_file(shard, folder / file, metadata={"format": "pt"})
+        # The library makes the file readable for its owner alone.
+        (folder / file).chmod(0o644)
+        sync_file(folder / file)
+    if len(shards) > 1:
+        total = {"total_parameters": sum(map(Tensor.numel, shapes.values()))}
+        total["total_size"] = sum(tensor.nbytes for tensor in shapes.values())
+        index = {"metadata": total, "weight_map": {name: file for file, names in shards.items() for name in names}}
+        write_atomically(folder / INDEX, (json.dumps(index, indent=2, sort_keys=True) + "\n").encode())
     written = {**settings_of(config, family), **settings, "dtype": "float32"}
     write_atomically(folder / SETTINGS, (json.dumps(written, indent=1, sort_keys=True) + "\n").encode())
     return family.class_name
+
+
+def split_into_shards(sizes: Mapping[str, int], most_bytes: int) -> dict[str, list[str]]:
+    """Return file -> its tensors, as `save_pretrained` of `transformers` splits them: in their order, up to
+    `most_bytes` a file; a larger tensor is alone in its file."""
+    shards: list[list[str]] = []
+    open_shard: list[str] = []
+    used = 0
+    for name, size in sizes.items():
+        if size > most_bytes:
+            shards.append([name])
+            continue
+        if used + size > most_bytes:
+            shards.append(open_shard)
+            open_shard, used = [], 0
+        open_shard.append(name)
+        used += size
+    if open_shard:
+        shards.append(open_shard)
+    if len(shards) == 1:
+        return {ONE_FILE: shards[0]}
+    return {f"model-{number:05d}-of-{len(shards):05d}.safetensors": names for number, names in enumerate(shards, 1)}
 
 
 def base_config(folder: Path) -> GPTConfig | BERTConfig | T5Config:

@@ -1,12 +1,13 @@
-"""Decoders of LLaMA's shape: Llama, Mistral, Qwen 2 and 3, OLMo 2, and all of their classes (TinyLlama, SmolLM2).
+"""Decoders of LLaMA's shape: Llama, Mistral, Qwen 2 and 3, OLMo 2, and all of their classes (TinyLlama, SmolLM2), and
+with experts Mixtral, OLMoE and Qwen 3 MoE.
 
 RMSNorm, gated MLP and rotary positions are common to them (Touvron et al. 2023). They differ in heads of keys and
-values, biases, norms of queries and keys, the place of norms, and windows.
+values, biases, norms of queries and keys, the place of norms, windows, and experts.
 """
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from model.config.network import GPTConfig, NormPosition, QKNorm
@@ -14,6 +15,23 @@ from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear
 from model.huggingface.settings import Settings
 
 _ACTIVATIONS = {"silu": "swiglu", "gelu": "geglu", "gelu_new": "geglu_tanh", "gelu_pytorch_tanh": "geglu_tanh"}
+
+
+@dataclass(frozen=True)
+class _Experts:
+    """How a class with experts names them, and its defaults."""
+
+    count_key: str
+    count: int
+    per_token: int
+    module: str
+    """Name of the router and the experts within a block."""
+    names: tuple[str, str, str]
+    """Matrices of gate, input and output."""
+    ffn_key: str = "intermediate_size"
+    ffn_width: int = 0
+    may_not_normalise: bool = False
+    """Whether `norm_topk_prob` decides if the weights of a token's experts sum to 1; otherwise they do."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +50,7 @@ class _Shape:
     """Whether queries, keys and values have biases and nothing else has; None where `attention_bias` decides."""
     has_mlp_bias: bool = False
     """Whether the class has `mlp_bias`."""
+    experts: _Experts | None = None
     window: str = ""
     """`all`: `sliding_window` holds for every block (Mistral); `later`: from `max_window_layers` on, where
     `use_sliding_window` is set (Qwen)."""
@@ -77,6 +96,38 @@ _OLMO2 = _Shape(
 )
 
 
+_PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+_MIXTRAL = replace(
+    _MISTRAL,
+    model_type="mixtral",
+    class_name="MixtralForCausalLM",
+    norm_eps=1e-5,
+    experts=_Experts("num_local_experts", 8, 2, "block_sparse_moe", ("w1", "w3", "w2")),
+)
+_OLMOE = _Shape(
+    "olmoe",
+    "OlmoeForCausalLM",
+    {"vocab_size": 50_304, "hidden_size": 2048, "intermediate_size": 2048, "max_position_embeddings": 4096,
+     "num_hidden_layers": 16, "num_attention_heads": 16},
+    norm_eps=1e-5,
+    qk_norm="all",
+    qkv_biases=False,
+    experts=_Experts("num_experts", 64, 8, "mlp", _PROJECTIONS, may_not_normalise=True),
+)  # fmt: skip
+_QWEN3_MOE = replace(
+    _QWEN3,
+    model_type="qwen3_moe",
+    class_name="Qwen3MoeForCausalLM",
+    sizes={"vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 6144, "max_position_embeddings": 32_768,
+           "num_hidden_layers": 24, "num_key_value_heads": 4},
+    qkv_biases=False,
+    experts=_Experts(
+        "num_experts", 128, 8, "mlp", _PROJECTIONS, "moe_intermediate_size", 768, may_not_normalise=True
+    ),
+    window="",
+)  # fmt: skip
+
+
 def _weight_map(shape: _Shape, config: GPTConfig) -> dict[str, WeightSource]:
     """Return the source of each weight of ours."""
     weight_map = {
@@ -99,6 +150,13 @@ def _weight_map(shape: _Shape, config: GPTConfig) -> dict[str, WeightSource]:
                 weight_map |= linear(f"{ours}.{part}_norm", f"{theirs}.self_attn.{part[0]}_norm", biases=False)
         weight_map |= linear(f"{ours}.attention_out", f"{theirs}.self_attn.o_proj", biases=config.biases)
         weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.{norms[1]}", biases=False)
+        if shape.experts is not None and config.experts is not None:
+            module = f"{theirs}.{shape.experts.module}"
+            weight_map |= linear(f"{ours}.experts.router", f"{module}.gate", biases=False)
+            for part, name in zip(("gate", "in", "out"), shape.experts.names, strict=True):
+                source = WeightSource(f"{module}.experts.{{}}.{name}.weight", experts=config.experts)
+                weight_map[f"{ours}.experts.mlp_{part}"] = source
+            continue
         for part, name in (("gate", "gate"), ("in", "up"), ("out", "down")):
             weight_map |= linear(f"{ours}.mlp_{part}", f"{theirs}.mlp.{name}_proj", biases=config.biases)
     return weight_map
@@ -109,7 +167,7 @@ def _aliases(config: GPTConfig) -> Mapping[str, str]:
 
 
 def _read(shape: _Shape, settings: Settings) -> GPTConfig:
-    heads = settings.get("num_attention_heads", 32)
+    heads = settings.get("num_attention_heads", shape.sizes.get("num_attention_heads", 32))
     width = settings.get("hidden_size", shape.sizes["hidden_size"])
     biases, qkv_biases = _read_biases(shape, settings)
     base, scaling = settings.rope()
@@ -121,12 +179,11 @@ def _read(shape: _Shape, settings: Settings) -> GPTConfig:
         GPTConfig,
         vocab_size=settings.get("vocab_size", shape.sizes["vocab_size"]),
         context=context,
-        layers=settings.get("num_hidden_layers", 32),
+        layers=settings.get("num_hidden_layers", shape.sizes.get("num_hidden_layers", 32)),
         heads=heads,
         kv_heads=settings.get("num_key_value_heads", shape.sizes.get("num_key_value_heads", heads)),
         head_size=settings.get("head_dim", shape.sizes.get("head_dim", width // heads)),
         width=width,
-        ffn_width=settings.get("intermediate_size", shape.sizes["intermediate_size"]),
         activation=settings.lookup("hidden_act", _ACTIVATIONS, "silu"),
         norm="rmsnorm",
         norm_position=shape.norm_position,
@@ -138,6 +195,7 @@ def _read(shape: _Shape, settings: Settings) -> GPTConfig:
         rotary_base=base,
         rotary_scaling=scaling,
         **_read_window(shape, settings),
+        **_read_experts(shape, settings),
     )
 
 
@@ -150,6 +208,26 @@ def _read_biases(shape: _Shape, settings: Settings) -> tuple[bool, bool]:
     if mlp != attention:
         raise settings.unsupported("attention_bias", attention, f"the value of mlp_bias, which is {mlp}")
     return mlp, attention
+
+
+def _read_experts(shape: _Shape, settings: Settings) -> dict[str, Any]:
+    """Return the size of the MLP, and how many of them there are."""
+    theirs = shape.experts
+    if theirs is None:
+        return {"ffn_width": settings.get("intermediate_size", shape.sizes["intermediate_size"])}
+    if theirs.may_not_normalise and not settings.get("norm_topk_prob", False):
+        raise settings.unsupported("norm_topk_prob", False, "true")
+    for name in ("attention_bias", "use_sliding_window"):
+        settings.expect(name, False)
+    settings.expect("decoder_sparse_step", 1)
+    settings.expect("mlp_only_layers", [])
+    settings.expect("clip_qkv", None)
+    count = settings.get(theirs.count_key, settings.get("num_local_experts", theirs.count))
+    return {
+        "ffn_width": settings.get(theirs.ffn_key, theirs.ffn_width or shape.sizes["intermediate_size"]),
+        "experts": count,
+        "experts_per_token": settings.get("num_experts_per_tok", theirs.per_token),
+    }
 
 
 def _read_window(shape: _Shape, settings: Settings) -> dict[str, Any]:
@@ -187,8 +265,10 @@ def _write(shape: _Shape, config: GPTConfig) -> dict[str, Any]:
         "initializer_range": config.table_std,
         **_write_rope(config),
     }
-    if shape.model_type != "olmo2" or config.size_of_head * config.heads != config.width:
+    if shape.model_type not in ("olmo2", "olmoe") or config.size_of_head * config.heads != config.width:
         settings["head_dim"] = config.size_of_head
+    if shape.experts is not None:
+        settings |= _write_experts(shape.experts, config)
     if shape.qkv_biases is None:
         settings["attention_bias"] = config.biases and shape.has_mlp_bias
     if shape.has_mlp_bias:
@@ -200,6 +280,18 @@ def _write(shape: _Shape, config: GPTConfig) -> dict[str, Any]:
         settings["max_window_layers"] = config.layers if config.window is None else config.window_from_layer
     if config.rotary_scaling is not None and config.rotary_scaling.kind == "dynamic":
         settings["max_position_embeddings"] = config.rotary_scaling.original_context
+    return settings
+
+
+def _write_experts(theirs: _Experts, config: GPTConfig) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        theirs.count_key: config.experts or theirs.count,
+        "num_experts_per_tok": config.experts_per_token,
+        "router_aux_loss_coef": config.balance,
+        theirs.ffn_key: config.hidden,
+    }
+    if theirs.may_not_normalise:
+        settings["norm_topk_prob"] = True
     return settings
 
 
@@ -240,3 +332,5 @@ def _family(shape: _Shape) -> Family:
 
 
 LLAMA, MISTRAL, QWEN2, QWEN3, OLMO2 = (_family(shape) for shape in (_LLAMA, _MISTRAL, _QWEN2, _QWEN3, _OLMO2))
+
+MIXTRAL, OLMOE, QWEN3_MOE = (_family(shape) for shape in (_MIXTRAL, _OLMOE, _QWEN3_MOE))

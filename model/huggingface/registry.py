@@ -8,14 +8,14 @@ from model.errors import RecipeError
 from model.huggingface.base import Family
 from model.huggingface.bert import BERT_FAMILY, MEGATRON_BERT
 from model.huggingface.gpt2 import GPT2
-from model.huggingface.llama_like import LLAMA, MISTRAL, OLMO2, QWEN2, QWEN3
+from model.huggingface.llama_like import LLAMA, MISTRAL, MIXTRAL, OLMO2, OLMOE, QWEN2, QWEN3, QWEN3_MOE
 from model.huggingface.neox import NEOX
 from model.huggingface.opt import OPT
 from model.huggingface.settings import Settings
 from model.huggingface.t5 import T5_FAMILY
 
 OF_ARCHITECTURE = {
-    "gpt": (GPT2, NEOX, LLAMA, QWEN3, QWEN2, MISTRAL, OLMO2, OPT),
+    "gpt": (GPT2, NEOX, LLAMA, QWEN3, QWEN2, MISTRAL, OLMO2, OPT, MIXTRAL, QWEN3_MOE, OLMOE),
     "bert": (BERT_FAMILY, MEGATRON_BERT),
     "t5": (T5_FAMILY,),
 }
@@ -23,7 +23,7 @@ OF_ARCHITECTURE = {
 
 FAMILIES = {family.model_type: family for families in OF_ARCHITECTURE.values() for family in families}
 
-OF_TRAINING = {"vocab_size", "dropout", "z_loss", "init", "init_std", "attend_within_documents"}
+OF_TRAINING = {"vocab_size", "dropout", "z_loss", "balance", "init", "init_std", "attend_within_documents"}
 """Settings that do not change what a trained network computes from a text."""
 
 
@@ -85,6 +85,8 @@ def _unread(config: Any) -> set[str]:
     if not isinstance(config, GPTConfig):
         return set()
     unread = {"position_offset"}
+    if config.experts is None:
+        unread.add("experts_per_token")
     if config.positions != "rotary":
         unread |= {"rotary_share", "rotary_base", "rotary_scaling"}
     return unread

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from model.config.network import T5Config, is_gated
+from model.config.network import DISTANCE_BUCKETS, FARTHEST_DISTANCE, T5Config, is_gated
 from model.huggingface.base import Family, WeightSource, linear
 from model.huggingface.settings import Settings
-from model.nn.block import DISTANCE_BUCKETS, FARTHEST_DISTANCE
 
 T5_ALIASES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
 """Encoder and decoder read the shared embedding."""

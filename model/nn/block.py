@@ -15,12 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.config.network import Activation, BlockConfig, is_gated
+from model.config.network import DISTANCE_BUCKETS, FARTHEST_DISTANCE, BlockConfig, is_gated
 from model.nn.activation_stats import ScoreRange, activation_range
+from model.nn.experts import Experts, apply_activation
 from model.nn.rotary import apply_rotary
-
-DISTANCE_BUCKETS, FARTHEST_DISTANCE = 32, 128
-"""T5's buckets for each head; the last one holds all distances from 128 tokens on."""
 
 
 @dataclass
@@ -90,10 +88,13 @@ class Block(nn.Module):
             self.cross_attention_value = nn.Linear(config.width, config.inner, bias=config.biases)
             self.cross_attention_out = nn.Linear(config.inner, config.width, bias=config.biases)
         self.mlp_norm = make_norm(config)
-        if is_gated(config.activation):
-            self.mlp_gate = nn.Linear(config.width, config.hidden, bias=config.biases)
-        self.mlp_in = nn.Linear(config.width, config.hidden, bias=config.biases)
-        self.mlp_out = nn.Linear(config.hidden, config.width, bias=config.biases)
+        if config.experts is not None:
+            self.experts = Experts(config)
+        else:
+            if is_gated(config.activation):
+                self.mlp_gate = nn.Linear(config.width, config.hidden, bias=config.biases)
+            self.mlp_in = nn.Linear(config.width, config.hidden, bias=config.biases)
+            self.mlp_out = nn.Linear(config.hidden, config.width, bias=config.biases)
         self.score_range = ScoreRange()
 
     def forward(
@@ -105,15 +106,18 @@ class Block(nn.Module):
         encoded_mask: Tensor | None = None,
         *,
         measured: bool = False,
+        balanced: bool = False,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the residual stream after the block, and ranges; `encoded_mask` says which encoder tokens are seen.
 
-        The ranges f32[2], empty unless `measured`, are those of the scores of attention and of cross attention. They
-        are returned, not stored, because a block may be recomputed or compiled as a pure function.
+        The ranges f32[2], empty unless `measured`, are those of the scores of attention and of cross attention. With
+        `balanced`, the balance f32[] of experts follows. They are returned, not stored, because a block may be
+        recomputed or compiled as a pure function.
         """
         scores: list[Tensor] | None = [] if measured else None
-        x_BTD = self._residual_stream(x_BTD, context, cache, encoded_BSD, encoded_mask, scores)
-        return x_BTD, tuple(scores or ())
+        balance: list[Tensor] = []
+        x_BTD = self._residual_stream(x_BTD, context, cache, encoded_BSD, encoded_mask, scores, balance)
+        return x_BTD, (*(scores or ()), *(balance if balanced else ()))
 
     def _residual_stream(
         self,
@@ -123,10 +127,14 @@ class Block(nn.Module):
         encoded_BSD: Tensor | None,
         encoded_mask: Tensor | None,
         scores: list[Tensor] | None,
+        balance: list[Tensor],
     ) -> Tensor:
+        def mlp(x_BTD: Tensor) -> Tensor:
+            return self._mlp(x_BTD, balance)
+
         if self.config.parallel_residual:
             attended_BTD = self._dropout(self._attention(self.attention_norm(x_BTD), context, cache, scores))
-            return x_BTD + attended_BTD + self._dropout(self._mlp(self.mlp_norm(x_BTD)))
+            return x_BTD + attended_BTD + self._dropout(mlp(self.mlp_norm(x_BTD)))
 
         def attention(x_BTD: Tensor) -> Tensor:
             return self._attention(x_BTD, context, cache, scores)
@@ -139,7 +147,7 @@ class Block(nn.Module):
                 return self._cross_attention(x_BTD, encoded_BSD, encoded_mask, cache, scores)
 
             x_BTD = self._add_branch(x_BTD, self.cross_attention_norm, cross_attention)
-        return self._add_branch(x_BTD, self.mlp_norm, self._mlp)
+        return self._add_branch(x_BTD, self.mlp_norm, mlp)
 
     def _add_branch(self, x_BTD: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the stream plus what a branch adds to it; the norm's place is `norm_position`."""
@@ -215,7 +223,11 @@ class Block(nn.Module):
             scores.append(self.score_range(query, key, mask, causal=causal, scale=self.config.score_scale))
         return attended_BHTE.transpose(1, 2).flatten(2)
 
-    def _mlp(self, x_BTD: Tensor) -> Tensor:
+    def _mlp(self, x_BTD: Tensor, balance: list[Tensor]) -> Tensor:
+        if self.config.experts is not None:
+            x_BTD, of_block = self.experts(x_BTD)
+            balance.append(of_block)
+            return x_BTD
         activation = self.config.activation
         if not is_gated(activation):
             return self.mlp_out(apply_activation(self.mlp_in(x_BTD), activation))
@@ -234,16 +246,26 @@ def make_norm(config: BlockConfig) -> nn.Module:
     return nn.LayerNorm(config.width, config.norm_eps, bias=config.biases)
 
 
-def run_blocks(blocks: Iterable[nn.Module], x_BTD: Tensor, *inputs: Any, ranges: list[Tensor] | None) -> Tensor:
+def run_blocks(
+    blocks: Iterable[nn.Module],
+    x_BTD: Tensor,
+    *inputs: Any,
+    ranges: list[Tensor] | None,
+    balances: list[Tensor] | None = None,
+) -> Tensor:
     """Return the residual stream after some blocks, each of which is called with `inputs` too.
 
     The ranges of each block's scores and of the stream after it are appended to `ranges`, in the order of
-    `block_range_names`.
+    `block_range_names`; the balance of each block's experts to `balances`.
     """
+    named = {"balanced": True} if balances is not None else {}
     for block in blocks:
-        x_BTD, scores = block(x_BTD, *inputs, measured=ranges is not None)
+        x_BTD, found = block(x_BTD, *inputs, measured=ranges is not None, **named)
+        if balances is not None:
+            *found, balance = found
+            balances.append(balance)
         if ranges is not None:
-            ranges += [*scores, activation_range(x_BTD)]
+            ranges += [*found, activation_range(x_BTD)]
     return x_BTD
 
 
@@ -251,15 +273,6 @@ def block_range_names(layers: range, stack: str = "", *, cross_attention: bool =
     """Return the names of the activation ranges of these blocks of a stack, in order."""
     segments = [" attention logits", *([" cross attention logits"] if cross_attention else []), ""]
     return [f"{stack}block {layer}{part}" for layer in layers for part in segments]
-
-
-def apply_activation(x: Tensor, activation: Activation) -> Tensor:
-    """Apply the non-linearity, without the product of a gate."""
-    if activation == "relu":
-        return F.relu(x)
-    if activation == "swiglu":
-        return F.silu(x)
-    return F.gelu(x, approximate="tanh" if activation.endswith("tanh") else "none")
 
 
 def distance_bucket(distance: Tensor, *, bidirectional: bool) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config, is_gated
 from model.data.row_format import RowFormat
 from model.data.span_lengths import Denoising, corrupted_lengths, raw_length
 from model.nn import bert, gpt, t5
@@ -60,12 +60,24 @@ def parameter_count(config: NetworkConfig) -> int:
     return sum(parameter.numel() for parameter in make_shapes(config).parameters())
 
 
+def active_parameter_count(config: NetworkConfig) -> int:
+    """Return the number of parameters that one token uses: of experts, those of `experts_per_token`."""
+    return parameter_count(config) - (_idle_parameters(config) if isinstance(config, GPTConfig) else 0)
+
+
+def _idle_parameters(config: GPTConfig) -> int:
+    if config.experts is None:
+        return 0
+    matrices = 3 if is_gated(config.activation) else 2
+    return config.layers * (config.experts - config.experts_per_token) * matrices * config.width * config.hidden
+
+
 def flops_per_token(config: NetworkConfig, rows: RowFormat | None = None) -> float:
     """Return the FLOPs of one training token: 6 N + 12 L D T (Kaplan et al. 2020; full attention).
 
-    N leaves out tables that are only looked up. BERT's head reads the masked 15% alone. A token of T5 is one of the raw
-    text: kept tokens pass through the encoder, removed spans and sentinels through the decoder and its head, as `rows`
-    say; by default 15% in spans of three tokens.
+    N leaves out tables that are only looked up, and experts that a token does not use. BERT's head reads the masked 15%
+    alone. A token of T5 is one of the raw text: kept tokens pass through the encoder, removed spans and sentinels
+    through the decoder and its head, as `rows` say; by default 15% in spans of three tokens.
     """
     if isinstance(config, GPTConfig):
         return _flops_of_gpt(config)
@@ -77,7 +89,7 @@ def _flops_of_gpt(config: GPTConfig) -> float:
     if config.positions == "learned":
         table_weights += (config.position_offset + config.context) * config.width
     seen = sum(min(config.block_of(layer).window or config.context, config.context) for layer in range(config.layers))
-    return 6.0 * (parameter_count(config) - table_weights) + 12.0 * config.heads * config.size_of_head * seen
+    return 6.0 * (active_parameter_count(config) - table_weights) + 12.0 * config.heads * config.size_of_head * seen
 
 
 def _flops_of_bert(config: BERTConfig) -> float:

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.config.network import GPTConfig
+from model.config.network import DISTANCE_BUCKETS, GPTConfig
 from model.nn.activation_stats import activation_range
 from model.nn.block import (
-    DISTANCE_BUCKETS,
     AttentionContext,
     Block,
     KeyValueCache,
@@ -118,10 +117,12 @@ class GPT(nn.Module):
         cache: KeyValueCache | None = None,
         ranges: list[Tensor] | None = None,
         visible_B1TT: Tensor | None = None,
+        balances: list[Tensor] | None = None,
     ) -> Tensor:
         """Return the normalised residual stream f32[B, T, D] after the last block, in the embedding's width.
 
-        Activation ranges up to the head (`activation_range_names`), f32[2] each, are appended to `ranges`.
+        Activation ranges up to the head (`activation_range_names`), f32[2] each, are appended to `ranges`, the balance
+        f32[] of each block's experts to `balances`.
         `visible_B1TT` is the mask (`document_mask`, `prefix_mask`), causal by default; it excludes a cache, where
         tokens follow earlier ones. The first tokens of a cache are a prompt, all of which a prefix language model sees.
         """
@@ -133,7 +134,7 @@ class GPT(nn.Module):
         x_BTD = self.enter(tokens_BT, begin)
         if ranges is not None:
             ranges.append(activation_range(x_BTD))
-        return self.leave(run_blocks(self.blocks, x_BTD, context, cache, ranges=ranges))
+        return self.leave(run_blocks(self.blocks, x_BTD, context, cache, ranges=ranges, balances=balances))
 
     def enter(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
         """Return the residual stream f32[B, T, D] before the first block."""

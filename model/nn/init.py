@@ -24,7 +24,7 @@ def initialise_gpt(network: nn.Module, config: GPTConfig, generator: torch.Gener
         if _is_norm_or_bias(name, parameter):
             continue
         std = config.matrix_std if name.startswith("blocks") else config.table_std
-        if name.endswith("_out.weight"):
+        if name.endswith(("_out.weight", "experts.mlp_out")):
             std /= math.sqrt(2 * config.layers)
         parameter.normal_(0.0, std, generator=generator)
         if config.width_multiplier != 1.0 and name.startswith("blocks"):

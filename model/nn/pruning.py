@@ -91,7 +91,8 @@ def _output_weights(network: GPT, part: Part) -> list[nn.Parameter]:
         weight = block.attention_out.weight
         assert isinstance(weight, nn.Parameter)
         return [weight]
-    attention, mlp = list(block.attention_out.parameters()), list(block.mlp_out.parameters())
+    attention = list(block.attention_out.parameters())
+    mlp = [block.experts.mlp_out] if block.config.experts is not None else list(block.mlp_out.parameters())
     return {"attention": attention, "mlp": mlp, "layer": [*attention, *mlp]}[part.kind]
 
 
@@ -108,6 +109,8 @@ def _attention(block: Block) -> tuple[nn.Module, ...]:
 
 
 def _mlp(block: Block) -> tuple[nn.Module, ...]:
+    if block.config.experts is not None:
+        return (block.mlp_norm, block.experts)
     gates = (block.mlp_gate,) if is_gated(block.config.activation) else ()
     return (block.mlp_norm, *gates, block.mlp_in, block.mlp_out)
 

@@ -92,13 +92,20 @@ def next_token_nats(
 ) -> tuple[Tensor, Tensor]:
     """Return the sum of -ln p over the targets (f32[], differentiable), and the activation ranges f32[P, 2].
 
-    A z-loss is in the gradient of that sum and not in its value, so that losses of runs with and without compare.
-    `eos` closes documents; it matters only where the network attends within them. `prefix_B` is the length of the
-    prefix of each row. The ranges are in the order of `gpt.activation_range_names`.
+    A z-loss and the balance of experts are in the gradient of that sum and not in its value, so that losses of runs
+    with and without compare. `eos` closes documents; it matters only where the network attends within them. `prefix_B`
+    is the length of the prefix of each row. The ranges are in the order of `gpt.activation_range_names`.
     """
     ranges: list[Tensor] = []
-    hidden_BTD = network.hidden(inputs_BT, ranges=ranges, visible_B1TT=_visible(network, inputs_BT, eos, prefix_B))
-    return _nats_from_hidden(network, hidden_BTD, ranges, targets_BT)
+    balances: list[Tensor] | None = [] if network.config.experts is not None and torch.is_grad_enabled() else None
+    visible_B1TT = _visible(network, inputs_BT, eos, prefix_B)
+    hidden_BTD = network.hidden(inputs_BT, ranges=ranges, visible_B1TT=visible_B1TT, balances=balances)
+    nats, all_ranges = _nats_from_hidden(network, hidden_BTD, ranges, targets_BT)
+    if balances:
+        # Nats are a sum over predictions, of which the loss is the mean; a balance is a mean already.
+        uneven = network.config.balance * (targets_BT != NO_LOSS).sum() * torch.stack(balances).sum()
+        nats = nats + (uneven - uneven.detach())
+    return nats, all_ranges
 
 
 def _prefix(batch: CausalBatch) -> Tensor | None:

@@ -74,7 +74,8 @@ class Tokenizer:
     """Whether the bytes of a text's tokens are the sum of their `piece_lengths`."""
     piece_bytes: tuple[bytes, ...]
 
-    def __init__(self, model: bytes) -> None:
+    def __init__(self, model: bytes, *, pads: bool = True) -> None:
+        """Open a vocabulary; InputError where it has no end of text, or with `pads` nothing to pad sequences with."""
         self.model = model
         self.digest = digest_bytes(model)
         self._open(model)
@@ -83,7 +84,7 @@ class Tokenizer:
         # Published vocabularies often have no padding token (LLaMA, Mistral). With byte pieces the unknown token is
         # never emitted, so it can pad sequences.
         self.pad = self.pad if self.pad >= 0 else self.unk
-        if self.pad < 0:
+        if pads and self.pad < 0:
             raise InputError(
                 "tokenizer: the vocabulary has neither a padding nor an unknown token to pad sequences with"
             )

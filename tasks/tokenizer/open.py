@@ -32,11 +32,11 @@ def load_tokenizer(model: Path, description: Path) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_of(model: bytes) -> Tokenizer:
+def tokenizer_of(model: bytes, *, pads: bool = True) -> Tokenizer:
     """Return the tokenizer of a vocabulary's file: a `tokenizer.json` begins with a brace, SentencePiece's file does
-    not."""
+    not. With `pads` a token to pad sequences with is needed."""
     if not is_json(model):
-        return SentencePieceTokenizer(model)
+        return SentencePieceTokenizer(model, pads=pads)
     if json_model_type(model) == "WordPiece":
-        return WordPieceTokenizer(model)
-    return ByteLevelTokenizer(model)
+        return WordPieceTokenizer(model, pads=pads)
+    return ByteLevelTokenizer(model, pads=pads)

@@ -30,7 +30,7 @@ from model.model_files import (
 )
 from tasks.artifacts.artifact import Artifact
 from tasks.common.digests import INPUTS, InputDigests
-from tasks.tokenizer.base import ADDED_PIECES, BASE, DESCRIPTION_FILE, Tokenizer, is_json
+from tasks.tokenizer.base import ADDED_PIECES, BASE, DESCRIPTION_FILE, Tokenizer
 from tasks.train.config import TrainStageConfig
 
 """Files of a trained model, as the trainer writes them."""
@@ -225,14 +225,14 @@ def _check_vocabulary(folder: Path, digest: str, named: str) -> None:
 
 
 def _vocabulary_digest(path: Path) -> str:
-    """Return the digest by which an extended vocabulary names its base: BERT's vocab.txt by the equivalent
-    `tokenizer.json`."""
-    content = read_bounded(path, MAX_VOCABULARY_BYTES)
-    if path.name == "vocab.txt" and not is_json(content):
-        from tasks.tokenizer.wordpiece import from_vocab_txt
+    """Return the digest by which an extended vocabulary names its base: of what `read_base` makes of the file."""
+    from tasks.tokenizer.released import read_base
 
-        content = from_vocab_txt(content.decode(), str(path))
-    return digest_bytes(content)
+    try:
+        return digest_bytes(read_base(path))
+    except InputError:
+        # Of several files in a folder one may be no base; the run's is another.
+        return digest_bytes(read_bounded(path, MAX_VOCABULARY_BYTES))
 
 
 def _name_vocabularies(folder: Path) -> str:

@@ -14,25 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import InputError
-from model.file_content import Content
-from model.model_files import MAX_VOCABULARY_BYTES, read_bounded
 from tasks.tokenizer.base import is_json, json_model, json_model_type
 from tasks.tokenizer.model_file import BPE, BYTE, UNIGRAM, read_model, write_model
+from tasks.tokenizer.released import read_base
 from tasks.vocab.config import VocabConfig, sentinel_names
-from tasks.vocab.from_json import is_sentencepiece_bpe, sentencepiece_from_json
 from tasks.vocab.special_tokens import add_controls
 
 MODEL_TYPES = {UNIGRAM: "unigram", BPE: "bpe"}
 """SentencePiece's model types that can be extended."""
-
-COMPRESSED = {
-    b"\x1f\x8b": "gzip",
-    b"PK\x03\x04": "zip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ\0": "xz",
-}
-"""First bytes of compressed files."""
 
 SENTENCEPIECE_FILES = ("tokenizer.model", "spiece.model")
 """Names of SentencePiece's file in the folder of a released model."""
@@ -40,37 +29,11 @@ SENTENCEPIECE_FILES = ("tokenizer.model", "spiece.model")
 NORMALISER_ADVICE = 'Choose a base that does not change text, or set vocab.normaliser = "none".'
 
 
-def read_base(path: Path, content: Content | None = None) -> bytes:
-    """Return the base's file: BERT's `vocab.txt` converted to the equivalent `tokenizer.json`, and a SentencePiece BPE
-    in a `tokenizer.json` to SentencePiece's own format.
-
-    Raises ChangedInput where the file is not `content` any more, InputError for a compressed file or one that is not
-    UTF-8.
-    """
-    data = read_bounded(path, MAX_VOCABULARY_BYTES, content)
-    packed = next((name for beginning, name in COMPRESSED.items() if data.startswith(beginning)), None)
-    if packed is not None:
-        raise InputError(
-            f"vocab.base: {path} is compressed ({packed}). Decompress it, and set vocab.base to the result."
-        )
-    if is_json(data) and is_sentencepiece_bpe(json_model(data)):
-        return sentencepiece_from_json(data, path)
-    if is_json(data) or not {b"[UNK]", b"[SEP]"} <= {line.rstrip(b"\r") for line in data.split(b"\n")}:
-        return data
-    from tasks.tokenizer.wordpiece import from_vocab_txt
-
-    try:
-        return from_vocab_txt(data.decode(), f"vocab.base: {path}")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"vocab.base: {path} looks like BERT's vocab.txt, but byte {error.start} is not UTF-8"
-        ) from error
-
-
-def prepare_base(config: VocabConfig, released: bytes | None = None) -> bytes:
+def prepare_base(config: VocabConfig, released: bytes | None = None, *, pads: bool = True) -> bytes:
     """Return the base's bytes, ready to be extended: without a lossy normaliser where `config` removes it; after its
     tokens T5's sentinels and placeholders for further embedding rows, the 256 byte tokens where it lacks them, and
-    special tokens. `released` is the result of `read_base`, where the file was read before.
+    special tokens. `released` is the result of `read_base`, where the file was read before. With `pads`, a byte-level
+    vocabulary without a padding token gets one, which rows of training data need.
 
     Raises InputError for a file of no supported kind, or one that would lose text.
     """
@@ -85,7 +48,7 @@ def prepare_base(config: VocabConfig, released: bytes | None = None) -> bytes:
         _refuse_sentencepiece(data, path)
         from tasks.vocab.bpe import prepare_byte_level
 
-        return prepare_byte_level(data, config)
+        return prepare_byte_level(data, config, pads=pads)
     parsed = read_model(data, f"vocab.base: {path}")
     if parsed.trainer_spec.model_type not in MODEL_TYPES:
         raise InputError(f"vocab.base: {path} is neither a BPE nor a Unigram model; only these can be extended")

@@ -131,9 +131,10 @@ def bare_processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
     return sentencepiece.SentencePieceProcessor(model_proto=bare.SerializeToString())
 
 
-def prepare_byte_level(given: bytes, config: VocabConfig) -> bytes:
+def prepare_byte_level(given: bytes, config: VocabConfig, *, pads: bool = True) -> bytes:
     """Return a byte-level `tokenizer.json` ready to be extended: without its normaliser where `config` removes it, with
-    sentinels, placeholders for further embedding rows, a padding token where it has none, and special tokens.
+    sentinels, placeholders for further embedding rows, with `pads` a padding token where it has none, and special
+    tokens.
 
     Raises InputError for a file of another kind, or one that would lose text.
     """
@@ -148,7 +149,7 @@ def prepare_byte_level(given: bytes, config: VocabConfig) -> bytes:
     add_special_tokens(parsed, sentinel_names(config.sentinels))
     spare = range(max(vocabulary.values()) + 1, config.embedding_rows)
     add_special_tokens(parsed, [f"<|reserved_{number}|>" for number in spare])
-    if not any(name in vocabulary for name in PADDING):
+    if pads and not any(name in vocabulary for name in PADDING):
         add_special_tokens(parsed, PADDING[:1])
     add_special_tokens(parsed, config.special_tokens)
     return to_json_bytes(parsed)

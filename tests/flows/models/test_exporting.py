@@ -8,15 +8,19 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.models.export import parse_size
 from flows.models.load import FINETUNED, open_trained, write_vocabulary
 from model.checkpoint.weights import load_model, save_model
 from model.checksummed_json import write_sealed
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.config.presets import PRESETS
+from model.digests import digest_file
 from model.errors import InputError, RecipeError
+from model.huggingface.io import split_into_shards
 from model.inference.generate import Sampling, stream_tokens
 from model.nn.factory import make_network
 from tasks.tokenizer.base import Tokenizer
@@ -75,6 +79,91 @@ def test_a_gpt_computes_and_tokenizes_alike(kind: str, trained: Callable[..., Pa
     assert theirs.config.eos_token_id == tokenizer.eos
     tokens = torch.tensor([ids])
     torch.testing.assert_close(theirs(tokens).logits, load_model(model)(tokens), **CLOSE)
+
+
+@pytest.mark.parametrize("head", ["tied", "own"])
+def test_weights_in_several_files_have_the_index_of_transformers_and_come_back(
+    head: str, trained: Callable[..., Path], tmp_path: Path
+) -> None:
+    tokenizer = pieces()
+    model = trained(tokenizer, GPTConfig(vocab_size=tokenizer.vocab_size, tied_head=head == "tied", **SIZES))
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    words = ["model", "export", str(model), str(ours), "--shard-size", "9KB"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    network = transformers.AutoModelForCausalLM.from_pretrained(ours)
+    network.save_pretrained(theirs, max_shard_size="9KB")
+    index = json.loads((ours / "model.safetensors.index.json").read_text())
+    expected = json.loads((theirs / "model.safetensors.index.json").read_text())
+    # Tensors are in another order there.
+    assert index["metadata"] == expected["metadata"]
+    assert index["weight_map"].keys() == expected["weight_map"].keys()
+    for name, file in index["weight_map"].items():
+        with safe_open(ours / file, framework="pt") as opened:
+            assert name in opened.keys()  # noqa: SIM118
+    sizes = [path.stat().st_size for path in ours.glob("*.safetensors")]
+    assert len(sizes) == len(set(index["weight_map"].values())) > 3
+    # The table of 400 rows is larger than a file and has one to itself; a header is a few hundred bytes.
+    assert sorted(size > 10_000 for size in sizes) == [False] * (len(sizes) - 1 - (head == "own")) + [True] * (
+        1 + (head == "own")
+    )
+    before, back = load_model(model).state_dict(), open_trained(tmp_path, str(ours)).network.state_dict()
+    assert before.keys() == back.keys()
+    assert [name for name in before if not torch.equal(before[name], back[name])] == []
+
+
+def test_the_same_export_is_not_written_again(trained: Callable[..., Path], tmp_path: Path) -> None:
+    tokenizer = pieces()
+    model, out = trained(tokenizer, GPTConfig(vocab_size=400, **SIZES)), tmp_path / "out"
+
+    def export(*words: str) -> Any:
+        return CliRunner().invoke(app, ["model", "export", str(model), str(out), *words])
+
+    assert export().exit_code == 0
+    record = json.loads((out / "export.json").read_text())
+    assert record["asked"]["model"] == digest_file(model / "model.json")
+    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    again = export()
+    assert again.exit_code == 0
+    assert "exported before, unchanged" in again.output
+    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    other = export("--shard-size", "10KB")
+    assert (other.exit_code, "Name a new folder" in other.output) == (InputError.exit_code, True)
+    content = (out / "model.safetensors").read_bytes()
+    (out / "model.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    damaged = export()
+    assert (damaged.exit_code, "Name a new folder" in damaged.output) == (InputError.exit_code, True)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_qwen2_with_another_splitter_names_the_class_that_reads_its_tokens(
+    trained: Callable[..., Path], tmp_path: Path
+) -> None:
+    tokenizer = tokenizer_of(train_byte_level(TEXTS, VocabConfig(vocab_size=400, model_type="byte_level")))
+    choices = {**SIZES, "qk_norm": "none", "qkv_biases": True}
+    model = trained(tokenizer, GPTConfig.model_validate({"vocab_size": tokenizer.vocab_size, **choices}))
+    done = CliRunner().invoke(app, ["model", "export", str(model), str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "transformers.Qwen2ForCausalLM.from_pretrained and PreTrainedTokenizerFast" in " ".join(done.output.split())
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path / "out")
+    assert theirs(TEXT)["input_ids"] == tokenizer.encode(TEXT)
+
+
+@pytest.mark.parametrize("most", [1, 7, 10, 19, 1000])
+def test_tensors_are_split_among_files_as_transformers_splits_them(most: int) -> None:
+    sizes = {"a": 6, "b": 6, "c": 2, "d": 12, "e": 2, "f": 2, "g": 1}
+    hub = pytest.importorskip("huggingface_hub")
+    tensors = {name: torch.zeros(size, dtype=torch.uint8) for name, size in sizes.items()}
+    expected = hub.split_torch_state_dict_into_shards(tensors, max_shard_size=most).filename_to_tensors
+    assert split_into_shards(sizes, most) == expected
+
+
+@pytest.mark.parametrize(("text", "size"), [("5GB", 5 * 10**9), ("1.5kb", 1500), ("300 MB", 3 * 10**8), ("7B", 7)])
+def test_sizes_of_files_are_read_as_transformers_reads_them(text: str, size: int) -> None:
+    assert parse_size(text) == size
+    for wrong in ("5", "GB", "0GB", "-1GB", "5GiB"):
+        with pytest.raises(RecipeError, match="write a size such as 5GB"):
+            parse_size(wrong)
 
 
 def test_transformers_writes_the_same_tokens(trained: Callable[..., Path]) -> None:

@@ -109,6 +109,16 @@ def test_the_command_prints_what_it_found_and_json(recipe: Path) -> None:
     assert not (recipe.parent / "root").exists(), "nothing is built"
 
 
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_a_network_that_cannot_be_exported_says_what_to_set(command: str, recipe: Path) -> None:
+    words = [command, str(recipe), "--root", str(recipe.parent / "root")]
+    normed = CliRunner().invoke(app, [*words, "--set", "train.model.embedding_norm=true"])
+    assert normed.exit_code == 0, normed.output
+    assert "it has embedding_norm = true" in normed.output
+    assert "Train with train.model.embedding_norm = false to be able to export the model" in normed.output
+    assert "export" not in CliRunner().invoke(app, words).output
+
+
 def test_verdicts_are_those_of_the_clean_stage(recipe: Path) -> None:
     loaded = load_recipe(recipe, recipe.parent)
     _, listing = find_files(loaded.sample)

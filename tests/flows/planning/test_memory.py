@@ -1,24 +1,29 @@
 """What plans say that training takes, and runs that are refused because it cannot be there."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 import model.train.micro_batch
 from flows.cli import app
-from flows.planning.calculator import PlanOptions, calculate
-from flows.planning.cost_model import layouts, memory_by_layout, network_of, recipe_memory
+from flows.planning.calculator import PlanOptions, calculate, estimate_training
+from flows.planning.cost_model import Training, find_accelerator, layouts, memory_by_layout, network_of, recipe_memory
 from flows.planning.preconditions import check_memory, check_prerequisites, start_run
+from flows.planning.terminal import print_training
 from flows.recipe.load import find_recipe, load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
+from model.config.network import GPTConfig
 from model.config.train import TrainConfig
 from model.engines.memory import rank_memory
 from model.errors import RecipeError
+from model.nn.factory import active_parameter_count
 
 
 @pytest.fixture
@@ -145,3 +150,24 @@ def test_shipped_recipes_that_a_laptop_trains_are_not_refused(tmp_path: Path, ma
     machine_of(8e9)
     for name in ("quickstart", "multilingual"):
         check_memory(load_recipe(find_recipe(name), tmp_path))
+
+
+def test_a_mixture_of_experts_costs_the_work_of_few_and_the_memory_of_all() -> None:
+    sizes = {"vocab_size": 512, "context": 64, "layers": 2, "heads": 2, "width": 64}
+    few, many = (GPTConfig.model_validate({**sizes, "ffn_width": 96, "experts": count}) for count in (2, 8))
+    device = find_accelerator("a100")
+    plans = []
+    for network in (few, many):
+        given = Training(device.peak_flops, 1e9, active_parameter_count(network), 1, mfu=0.4)
+        plans.append(estimate_training(given, device, None, network))
+    routers = 2 * 6 * 64
+    matrices = 2 * 6 * 3 * 64 * 96
+    assert plans[1]["parameters"] == plans[0]["parameters"] + routers
+    assert plans[1]["total_parameters"] == plans[0]["total_parameters"] + routers + matrices
+    assert plans[0]["total_parameters"] == plans[0]["parameters"]
+    weights = [plan["memory"]["native"]["weights"] for plan in plans]
+    assert weights[1] - weights[0] == 4 * (routers + matrices)
+    assert [*plans[1]["memory"]] == ["native"]
+    shown = Console(file=io.StringIO(), width=120)
+    print_training(plans[1], shown)
+    assert "that a token uses, of" in shown.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]

@@ -259,6 +259,7 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     for network in (
         GPTConfig(positions="learned"),
         GPTConfig(embedding_width=32),
+        GPTConfig(experts=4),
         transferred,
         BERTConfig(),
         T5Config(),

@@ -67,6 +67,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3 8B": ("Qwen3", {"head_dim": 8, "rope_theta": 1e6}),
     "OLMo 2 1B": ("Olmo2", {"num_key_value_heads": 4, "rope_theta": 500_000.0}),
     "OLMo 2 32B": ("Olmo2", {"rope_theta": 500_000.0}),
+    "Mixtral 8x7B": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_theta": 1e6}),
+    "Mixtral with a window": ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": 8}),
+    "Qwen3 30B-A3B": (
+        "Qwen3Moe",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+            "head_dim": 8,
+        },
+    ),
+    "OLMoE with weights that sum to 1": (
+        "Olmoe",
+        {"num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True, "pad_token_id": 0},
+    ),
 }
 AS_LLAMA = ("Mistral 7B 0.3", "Mistral Nemo")
 TOKENS = torch.randint(3, 60, (2, 100), generator=torch.Generator().manual_seed(2))

@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 
+from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.errors import Numerics
 from model.train.trainer import train
@@ -63,6 +64,19 @@ def test_going_on_from_a_checkpoint_changes_no_bit(make_run, choice: str) -> Non
     train(run)
     assert result(run) == undisturbed
     assert [kind for kind in columns(run, "events")["kind"] if kind != "overflow"] == ["start", "resume"]
+
+
+def test_a_mixture_of_experts_goes_on_to_the_same_bits(make_run) -> None:
+    run: TrainerRun = make_run(batch_rows=4, positions=40, keep_checkpoints=9, recompute=True, dtype="bfloat16")
+    sizes = {name: getattr(run.model, name) for name in ("vocab_size", "context", "layers", "heads", "width")}
+    run = run.model_copy(update={"model": GPTConfig(**sizes, experts=4, balance=0.1)})
+    train(run)
+    undisturbed = result(run)
+    go_back_to(run, 6)
+    train(run)
+    assert result(run) == undisturbed
+    losses = columns(run, "metrics")["loss"]
+    assert losses[-1] < losses[0]
 
 
 def test_what_each_step_read_and_its_limit_are_written_down(make_run) -> None:
