@@ -189,7 +189,7 @@ def stage_results(
             line["built_seconds"] = artifacts[stage].manifest["timings"]["seconds"]
             line["bytes"] = artifacts[stage].manifest["bytes"]
             line["by_source"] = _by_source(reports[stage])
-            line["result"] = _result(stage, artifacts[stage], reports[stage])
+            line["result"] = stage_result(stage, artifacts[stage], reports[stage])
         elif stage in missing:
             line["error"] = missing[stage]
         found.append(line)
@@ -201,10 +201,15 @@ def _outcomes_ahead(record: dict[str, Any]) -> dict[str, str]:
     if state_of(record) != RUNNING:
         return {}
     done = {entry["stage"] for entry in record["stages"]}
+    left = [stage for stage in asked_stages(record) if stage not in done]
+    return {stage: TO_COME if number else UNDER_WAY for number, stage in enumerate(left)}
+
+
+def asked_stages(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the stages up to the last one that the run was asked for."""
     selection = record.get("asked", {})
     last = selection.get("only") or selection.get("until") or STAGES[-1]
-    left = [stage for stage in STAGES[: STAGES.index(last) + 1] if stage not in done]
-    return {stage: TO_COME if number else UNDER_WAY for number, stage in enumerate(left)}
+    return STAGES[: STAGES.index(last) + 1]
 
 
 def _by_source(report: StageReport) -> dict[str, dict[str, int]]:
@@ -218,7 +223,7 @@ def _by_source(report: StageReport) -> dict[str, dict[str, int]]:
     }
 
 
-def _result(stage: str, artifact: Artifact, report: StageReport) -> dict[str, Any]:
+def stage_result(stage: str, artifact: Artifact, report: StageReport) -> dict[str, Any]:
     """Return the result of a stage as `amount` and `unit`, in the unit natural to the stage."""
     if stage == "vocab":
         return {"amount": report.facts.get("vocabulary", {}).get("pieces", 0), "unit": "pieces"}

@@ -168,6 +168,12 @@ def list_runs(root: Path) -> list[dict[str, Any]]:
     return [record for record in map(_readable, _record_files(root)) if record is not None]
 
 
+def newest_runs(root: Path, most: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the records of the `most` newest runs under a root, oldest first, and the number of all runs."""
+    files = _record_files(root)
+    return [record for record in map(_readable, files[-most:]) if record is not None], len(files)
+
+
 def damaged_runs(root: Path) -> list[str]:
     """Return the ids of the runs whose records cannot be read, oldest first."""
     return [path.parent.name for path in _record_files(root) if _readable(path) is None]

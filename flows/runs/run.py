@@ -81,6 +81,7 @@ def _head(recipe: Recipe, root: Path, run_id: str, selection: dict[str, Any]) ->
     return {
         "run_id": run_id,
         "recipe_name": recipe.name,
+        "command": recipe.command,
         "root": str(root),
         "started": time.time(),
         "asked": selection,

@@ -28,9 +28,17 @@ from flows.reports.charts.scores import (
     scores_figure,
 )
 from flows.reports.charts.training import speed_figure, training_figure
-from flows.reports.page.examples import document_histories, leaked_passages, rejected, removals
+from flows.reports.page.examples import (
+    SHOWN_OPEN,
+    document_histories,
+    kept_documents,
+    leaked_passages,
+    rejected,
+    removals,
+)
 from flows.reports.page.render import render
-from flows.reports.page.sections import duplicate_pairs, shown_steps
+from flows.reports.page.sections import duplicate_pairs, edited_documents, shown_steps
+from flows.reports.verdict import verdict
 from flows.runs.record import PAGE, RECORD, read_recipe, same_artifacts
 from flows.runs.roots import put_record
 from model.checksummed_json import write_sealed
@@ -145,6 +153,10 @@ def page_view(record: dict[str, Any], run_folder: Path, root: Path, attempt: Att
         "record": record,
         "root": str(root),
         "findings": findings,
+        "verdict": attempt("verdict", lambda: verdict(record, findings, root), None),
+        "kept": attempt("kept documents", lambda: kept_documents(artifacts), []),
+        "dropped": attempt("dropped documents", lambda: _one_of_each(examples), []),
+        "edited": attempt("edited documents", lambda: edited_documents(artifacts), []),
         "errors": [entry for entry in record["stages"] if entry["outcome"] == "failed"],
         "key_figures": attempt("key figures", lambda: key_figures(record, findings), []),
         "colours": colours,
@@ -178,6 +190,18 @@ def _rules(removed: list[dict[str, Any]], examples: dict[tuple[str, str, str], A
         shown = examples.get((line["stage"], "drop", line["rule"]), [])
         by_stage.setdefault(line["stage"], []).append({**line, "examples": shown})
     return by_stage
+
+
+def _one_of_each(examples: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return an example of some rules that dropped documents, of different stages first."""
+    firsts = [
+        {**rows[0], "stage": stage, "rule": rule}
+        for (stage, action, rule), rows in examples.items()
+        if action == "drop" and rows
+    ]
+    of_stage = {row["stage"]: row for row in reversed(firsts)}
+    ordered = [*of_stage.values(), *(row for row in firsts if row not in of_stage.values())]
+    return sorted(ordered[:SHOWN_OPEN], key=firsts.index)
 
 
 def _shown_documents(examples: dict[Any, Any], steps: list[dict[str, Any]]) -> list[bytes]:
