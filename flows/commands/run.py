@@ -29,6 +29,10 @@ from flows.commands.common import (
     shown_progress,
 )
 
+HourPrice = Annotated[
+    float | None, typer.Option(min=0.0, help="Price of an hour of this machine; the page then shows what the run cost.")
+]
+
 
 class StageSelection(TypedDict, total=False):
     """The range of stages that a command selects, and whether they are rebuilt."""
@@ -55,6 +59,7 @@ def run(
     settings: Settings = None,
     untrusted: Untrusted = None,
     open_page: OpenPage = False,
+    hour_price: HourPrice = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -73,13 +78,14 @@ def run(
         select_stages(from_stage, until, only)
         chosen = open_recipe(recipe, root, settings or (), share(limit))
         selection: StageSelection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-        _run(chosen, root, selection, as_json, verbose, open_page)
+        _run(chosen, root, selection, as_json, verbose, open_page, hour_price)
 
 
 def demo(
     root: Root = DEFAULT_ROOT,
     settings: Settings = None,
     open_page: OpenPage = False,
+    hour_price: HourPrice = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -93,7 +99,7 @@ def demo(
 
         root = root.resolve()
         chosen = open_recipe("quickstart", root, settings or ())
-        _run(chosen, root, {}, as_json, verbose, open_page)
+        _run(chosen, root, {}, as_json, verbose, open_page, hour_price)
 
 
 def run_recipe(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
@@ -102,11 +108,17 @@ def run_recipe(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
 
 
 def _run(
-    chosen: Any, root: Path, selection: StageSelection, as_json: bool, verbose: bool, open_page: bool = False
+    chosen: Any,
+    root: Path,
+    selection: StageSelection,
+    as_json: bool,
+    verbose: bool,
+    open_page: bool = False,
+    hour_price: float | None = None,
 ) -> None:
     from flows.planning.preconditions import CHECKED, check_prerequisites
     from flows.recipe.stages import select_stages
-    from flows.runs.record import check_writable
+    from flows.runs.record import HOUR_PRICE, check_writable
     from model.errors import InputError
 
     # Before the run has an id, so that a refused one leaves no record.
@@ -129,12 +141,13 @@ def _run(
     from flows.runs.guards import remember_interrupts
     from flows.service.local_server import prefect_server
 
-    checked = CHECKED.set(chosen)
+    checked, price = CHECKED.set(chosen), HOUR_PRICE.set(hour_price)
     try:
         with prefect_server(root), remember_interrupts():
             record = _run_flow(chosen, root, selection, as_json, open_page)
     finally:
         CHECKED.reset(checked)
+        HOUR_PRICE.reset(price)
     finish(record, root, as_json, verbose)
 
 

@@ -4,6 +4,7 @@ Nothing is recomputed: counts come from the stages' reports, scores and steps fr
 has fewer metrics, never wrong ones. `metric_readers` names every metric and the function that reads it.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.report import SourceCounts, StageReport
 
 HELDOUT, LANGUAGE = "heldout/", "language/"
+
+EMPTY_LINES = re.compile(r"(?:[ \t]*\n){3,}")
 
 SKIPPED, UNDER_WAY, TO_COME = "skipped", "under way", "to come"
 
@@ -323,6 +326,18 @@ def gaps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     if "evaluate" not in artifacts or not artifacts["evaluate"].rows("gaps"):
         return []
     return artifacts["evaluate"].table("gaps").to_pylist()
+
+
+def samples(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """Return the rows of the evaluation's table of generated texts, with the empty lines that weak models write counted
+    instead of shown."""
+    if "evaluate" not in artifacts or not artifacts["evaluate"].files("samples"):
+        return []
+    rows = artifacts["evaluate"].table("samples").to_pylist()
+    return [
+        {**row, "text": EMPTY_LINES.sub(lambda run: f"\n[{run[0].count(chr(10))} line ends]\n", row["text"])}
+        for row in rows
+    ]
 
 
 def _heldout_rows(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:

@@ -55,9 +55,12 @@ SILENCE_SECONDS = 60
 MAX_POINTS = 2000
 """Points that are kept of a curve; of more, every second is left out."""
 
-MAX_SAMPLES, MAX_NOTES = 4, 6
+MAX_SAMPLES, SHOWN_SAMPLES, MAX_NOTES = 64, 4, 6
 
 CURVE_WIDTH, CURVE_HEIGHT = 600, 160
+
+TINY = 1e-6
+"""Least value that a logarithmic axis shows."""
 
 COLOURS = 8
 """Colours that `style.css` has for lines."""
@@ -122,7 +125,9 @@ class _Training:
                 if row["bits_per_byte"] is not None:
                     _add(self.bits.setdefault(row["source"], []), message["step"], row["bits_per_byte"])
         elif kind == "sample":
-            self.samples = [message, *self.samples[: MAX_SAMPLES - 1]]
+            self.samples.append(message)
+            if len(self.samples) > MAX_SAMPLES:
+                self.samples[:] = self.samples[::2]
         elif message.get("event") == "rollback":
             for points in (self.losses, self.held_out, *self.bits.values()):
                 points[:] = [point for point in points if point[0] <= message["to_step"]]
@@ -200,10 +205,10 @@ class LivePage(ProgressListener):
         with _view_only():
             pause = 0.0
             while not self._ended.wait(pause):
-                began = time.process_time()
+                began = time.thread_time()
                 self._training.read(self._folder / LOG_FILE)
                 _write_script(self._folder, {"at": time.time(), "html": str(self._now())})
-                pause = max(SECONDS, (time.process_time() - began) / SHARE)
+                pause = min(max(SECONDS, (time.thread_time() - began) / SHARE), SILENCE_SECONDS / 3)
 
     def _now(self) -> Markup:
         """Return the part of the page that changes."""
@@ -216,7 +221,7 @@ class LivePage(ProgressListener):
             "headline": _headline(stages, asked, now - self._record["started"]),
             "stages": stages,
             "training": self._training_view() if training.last else None,
-            "samples": [self._text(sample) for sample in training.samples],
+            "samples": [self._text(sample) for sample in _spread(training.samples)],
             "notes": list(self._notes),
         }
         return Markup(environment().get_template("sections/now.html").render(**view))  # autoescaped
@@ -308,6 +313,13 @@ def _headline(stages: Sequence[dict[str, Any]], asked: Sequence[str], seconds: f
     return f"{text}. Running for {format_duration(seconds)}."
 
 
+def _spread(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the latest of the samples, the first, and some between them; the latest first."""
+    last = len(samples) - 1
+    places = {round(last * number / (SHOWN_SAMPLES - 1)) for number in range(SHOWN_SAMPLES)} if samples else set[int]()
+    return [samples[place] for place in sorted(places, reverse=True)]
+
+
 def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the mean of each fortieth of the points at its middle: a single step's loss depends much on its rows."""
     width = math.ceil(len(points) / 40) or 1
@@ -316,25 +328,26 @@ def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def line_chart(words: str, lines: Sequence[Line]) -> Markup | None:
-    """Return lines over one x axis as HTML whose SVG takes the width of its place; None with fewer than two points."""
+    """Return lines of positive values over one x axis, and a logarithmic y axis, as HTML whose SVG takes the width of
+    its place; None with fewer than two points."""
     shown = [(line, thinned(*zip(*line.points, strict=True))) for line in lines if line.points]
     if not any(len(points) > 1 for _, points in shown):
         return None
     x = [point[0] for _, points in shown for point in points]
     y = [point[1] for line, points in shown if not line.pale for point in points]
-    low, high = min(y), max(y)
-    across, up = CURVE_WIDTH / ((max(x) - min(x)) or 1.0), CURVE_HEIGHT / ((high - low) or 1.0)
+    low, high = max(min(y), TINY), max(*y, 2 * TINY)
+    across, up = CURVE_WIDTH / ((max(x) - min(x)) or 1.0), CURVE_HEIGHT / (math.log(high / low) or 1.0)
 
     def path(points: Sequence[tuple[float, float]]) -> str:
         places = ((a, min(max(b, low), high)) for a, b in points)
-        return " ".join(f"{(a - min(x)) * across:.1f},{(high - b) * up:.1f}" for a, b in places)
+        return " ".join(f"{(a - min(x)) * across:.1f},{math.log(high / b) * up:.1f}" for a, b in places)
 
     drawn = "".join(
         f'<polyline class="line l{line.colour}{" pale" if line.pale else ""}" points="{path(points)}"/>'
         for line, points in shown
     )
     svg = f'<svg viewBox="0 0 {CURVE_WIDTH} {CURVE_HEIGHT}" preserveAspectRatio="none">{drawn}</svg>'
-    ticks = f"<span>{high:.3g}</span><span>{(low + high) / 2:.3g}</span><span>{low:.3g}</span>"
+    ticks = f"<span>{high:.3g}</span><span>{math.sqrt(low * high):.3g}</span><span>{low:.3g}</span>"
     ends = f"<span>step {format_count(min(x))}</span><span>step {format_count(max(x))}</span>"
     return Markup(  # numbers and our own words
         f'<div class="curve" role="img" aria-label="{words}"><div class="ticks">{ticks}</div>{svg}'

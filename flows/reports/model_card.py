@@ -24,7 +24,8 @@ def model_card(record: dict[str, Any], root: Path, licence: str | None = None, c
         check_licence(licence, facts.sources)
     parts = (
         sections.introduction(facts),
-        sections.use(class_name) if class_name else "",
+        sections.use(facts, class_name),
+        sections.samples(facts),
         sections.data(facts),
         sections.preparation(facts),
         sections.training(facts),

@@ -2,6 +2,7 @@
 try next. The run page begins with it, and it is the last screen of a run in a terminal.
 """
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,8 @@ def _made(record: dict[str, Any], findings: dict[str, Any], root: Path) -> str:
     size = f" of {format_count(model['parameters'])} parameters" if model["parameters"] else ""
     tokens = f", trained on {format_count(training['tokens'])} tokens" if training.get("tokens") else ""
     sources = len([line for line in findings["mixture"] if line["reads"]])
-    text = f"A {(model['architecture'] or 'language model').upper()}{size}{tokens}"
+    kind = model["architecture"].upper() if model["architecture"] else "language model"
+    text = f"A {kind}{size}{tokens}"
     text += f" of {sources} source{'s' if sources > 1 else ''}" if sources else ""
     return f"{text}.{took}"
 
@@ -91,7 +93,7 @@ def _held_out(findings: dict[str, Any]) -> str:
         for other, words in ((xz, "the compressor xz"), (ngram, "a 5-gram counted on the same text"))
         if other
     ]
-    text = f"It takes {mine:.3f} bits for a byte of new text"
+    text = f"As the mean of the sources it takes {mine:.3f} bits for a byte of new text"
     text += f": {' and '.join(compared)}." if compared else "."
     if xz and mine >= xz:
         return (
@@ -174,7 +176,8 @@ def _next_steps(record: dict[str, Any], findings: dict[str, Any], root: Path, na
     ]
     layers = recipe.get("train", {}).get("model", {}).get("layers")
     if layers and record.get("command"):
-        again = f"{record['command']} --set train.model.layers={2 * layers}"
+        again = re.sub(r" --set train\.model\.layers=\S+", "", record["command"])
+        again += f" --set train.model.layers={2 * layers}"
         steps.append(NextStep("change one thing", f"bessemer {again}{rooted}"))
     earlier = [run for run in newest_runs(root, RUNS_SEARCHED)[0] if run["run_id"] < record["run_id"]]
     trained = [run["run_id"] for run in earlier if any("path" in e and e["stage"] == "train" for e in run["stages"])]

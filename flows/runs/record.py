@@ -41,6 +41,9 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 CURRENT_LISTENER: ContextVar[ProgressListener] = ContextVar("ONLOOKER", default=ProgressListener())  # noqa: B039  # a ProgressListener has no state
 """The listener to the runs of this context; the command sets its progress bars here."""
 
+HOUR_PRICE: ContextVar[float | None] = ContextVar("HOUR_PRICE", default=None)
+"""Price of an hour of this machine, for the cost on the page; the command sets it here."""
+
 REPORTED_RESULTS: ContextVar[list[dict[str, Any] | BessemerError] | None] = ContextVar("ENDED", default=None)
 """Where a flow leaves its result, for a command whose server does not hear of the end."""
 

@@ -4,8 +4,10 @@ It goes to the launcher as a message and is no part of the result. Writing draws
 without gradient or dropout, so that the next step computes exactly what it would compute without it.
 """
 
+from collections import Counter
 from time import monotonic
 
+import pyarrow as pa
 import torch
 
 from model.config.train import TrainerRun
@@ -24,12 +26,15 @@ SAMPLING = Sampling(temperature=0.7, top_p=0.9, seed=1)
 
 
 class LiveSample:
-    """Continues the beginning of the first held-out row, each time with the network as it is, always with one seed."""
+    """Continues the beginning of a held-out row of the source that has most of them, each time with the network as it
+    is, always with one seed."""
 
     def __init__(self, run: TrainerRun) -> None:
         assert run.heldout is not None, "Validation refuses a run without held-out rows"
-        tokens = open_table(run.heldout).column("tokens")
-        self._prompt = tokens[0].as_py()[:PROMPT_TOKENS] if len(tokens) else []
+        table = open_table(run.heldout)
+        sources = table.column("source").cast(pa.string()).to_pylist()
+        row = sources.index(Counter(sources).most_common(1)[0][0]) if sources else None
+        self._prompt = table.column("tokens")[row].as_py()[:PROMPT_TOKENS] if row is not None else []
         self._end = run.eos
         self._possible = run.model.architecture == "gpt" and not run.train.recompute and len(self._prompt) > 1
         self._began, self._spent = monotonic(), 0.0

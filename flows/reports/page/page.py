@@ -6,7 +6,6 @@ Every section is made on its own: one that fails is replaced by its error messag
 import html
 import json
 import logging
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,14 @@ from flows.metrics.accounting import describe_conservation
 from flows.metrics.activation_stats import training_activation_map
 from flows.metrics.formatting import format_count, format_duration, loss_unit
 from flows.metrics.heldout import METRICS_BY_NAME, format_heldout_metric
-from flows.metrics.run_metrics import DICTIONARIES, METRICS_FILE, metric_readers, missing_artifacts, open_artifacts
+from flows.metrics.run_metrics import (
+    DICTIONARIES,
+    METRICS_FILE,
+    metric_readers,
+    missing_artifacts,
+    open_artifacts,
+    samples,
+)
 from flows.reports.charts.data import funnel_figure, leak_figure, lineage_figure, mixture_figure, token_figure
 from flows.reports.charts.heatmap import MAX_COLUMNS, heatmap_figure
 from flows.reports.charts.scores import (
@@ -176,7 +182,7 @@ def page_view(record: dict[str, Any], run_folder: Path, root: Path, attempt: Att
         "modelled": bool(bits),
         "measures": attempt("held-out metrics", lambda: measure_table(findings["measures"]), {}),
         "tables": attempt("scores", lambda: score_tables(findings["scores"], findings["gaps"]), []),
-        "samples": attempt("samples", lambda: _samples(artifacts), []),
+        "samples": attempt("samples", lambda: samples(artifacts)[:MAX_SAMPLES], []),
         "conservation": attempt("conservation", lambda: describe_conservation(findings["conservation"]), ""),
         "recipe": attempt("recipe", lambda: _recipe(run_folder), ""),
         "figures": _figures(artifacts, findings, colours, attempt),
@@ -212,18 +218,6 @@ def _shown_documents(examples: dict[Any, Any], steps: list[dict[str, Any]]) -> l
 
 def _any_of(lines: list[dict[str, Any]], key: str) -> bool:
     return any(line.get(key) is not None for line in lines)
-
-
-def _samples(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    if "evaluate" not in artifacts or not artifacts["evaluate"].files("samples"):
-        return []
-    samples = artifacts["evaluate"].table("samples").to_pylist()[:MAX_SAMPLES]
-    return [{**sample, "text": _collapse_empty_lines(sample["text"])} for sample in samples]
-
-
-def _collapse_empty_lines(text: str) -> str:
-    """Replace runs of empty lines, which weak models write, with their count."""
-    return re.sub(r"(?:[ \t]*\n){3,}", lambda run: f"\n[{run[0].count(chr(10))} line ends]\n", text)
 
 
 def _recipe(run_folder: Path) -> str:
@@ -341,6 +335,9 @@ def key_figures(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[s
     if findings["leaks"]:
         leaked, items = (sum(line[key] for line in findings["leaks"]) for key in ("leaked", "items"))
         found.append({"value": f"{leaked:,}", "name": "leaked benchmark items", "note": f"of {items:,}"})
+    if findings["cost"] and findings["cost"].get("money") is not None:
+        price = f"at {record['hour_price']:g} an hour"
+        found.append({"value": f"{findings['cost']['money']:.2f}", "name": "cost of all stages", "note": price})
     if record.get("finished"):
         took = format_duration(record["finished"] - record["started"])
         found.append({"value": took, "name": "total time", "note": ""})
