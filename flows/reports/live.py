@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -25,7 +24,7 @@ from flows.metrics.formatting import format_count, format_duration
 from flows.metrics.run_metrics import SKIPPED, TO_COME, UNDER_WAY, asked_stages, stage_result
 from flows.recipe.stages import STAGES
 from flows.reports.charts.svg import thinned
-from flows.reports.page.page import write_run_page
+from flows.reports.page.page import address, write_run_page
 from flows.reports.page.render import environment, fill, inline_script
 from flows.reports.run_list import write_run_list
 from flows.runs.record import CURRENT_LISTENER, PAGE
@@ -163,18 +162,12 @@ class LivePage(ProgressListener):
         self._thread.start()
 
     def end(self, run: "Run") -> Path:
-        """Write the report of the run in place of the page, and the list of the root's runs; return the report's path.
-
-        A run that built nothing has the page of an earlier run, to which its own page then leads.
-        """
+        """Write the report of the run in place of the page, and the list of the root's runs; return the report's
+        path."""
         self.close()
         page = write_run_page(run)
         with _view_only():
-            address = quote(os.path.relpath(page, run.folder))
-            if page.parent != run.folder:
-                leads = f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={address}">'
-                write_atomically(run.folder / PAGE, f'{leads}<a href="{address}">{address}</a>\n'.encode())
-            _write_script(run.folder, {"page": address})
+            _write_script(run.folder, {"page": address(page, run.folder)})
             write_run_list(run.context.root)
         return page
 

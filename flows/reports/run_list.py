@@ -1,11 +1,10 @@
 """The list of a root's runs as a page, `runs/index.html`: the newest of them with loss and held-out figures."""
 
-import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from flows.metrics.run_metrics import read_saved_metrics
+from flows.reports.page.page import address
 from flows.reports.page.render import write_figures
 from flows.reports.terminal import format_model
 from flows.runs.lineage import model_of
@@ -40,15 +39,11 @@ def _line(record: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
         "name": record["recipe_name"],
         "state": state_of(record),
         "network": format_model(model_of(record, root)),
-        "page": _address(page, folder) if page.is_file() else None,
-        "compared": [(_address(path, folder), path.stem.removeprefix(COMPARISON)) for path in compared],
+        "page": address(page, folder) if page.is_file() else None,
+        "compared": [(address(path, folder), path.stem.removeprefix(COMPARISON)) for path in compared],
         "loss": findings.get("training", {}).get("last_loss"),
         "bits": bits.get("model"),
         "xz": bits.get("xz"),
         "ngram": bits.get("5gram"),
         "seconds": ended - record["started"] if ended else None,
     }
-
-
-def _address(path: Path, folder: Path) -> str:
-    return quote(os.path.relpath(path, folder))

@@ -24,7 +24,7 @@ from flows.metrics.run_metrics import (
 )
 from flows.reports import progress
 from flows.reports.charts.scores import chance_of
-from flows.reports.verdict import verdict
+from flows.reports.verdict import skipped_files, verdict
 from flows.runs.guards import describe_gate
 from flows.runs.record import PAGE
 
@@ -39,9 +39,6 @@ STAGE_RESULTS = {
 OUTCOME_STYLES = {**progress.OUTCOME_STYLES, "failed": "bold red", SKIPPED: "dim", TO_COME: "dim", UNDER_WAY: "cyan"}
 
 MAX_RULES = 6
-
-EXPECTED_FILE_OUTCOMES = ("read", "excluded")
-"""Outcomes of files that the recipe asks for; any other outcome is printed."""
 
 
 MAX_ATTENTION, ATTENTION_CHARS = 2, 170
@@ -173,13 +170,8 @@ def _scores(findings: dict[str, Any]) -> Table | None:
 
 
 def _skipped_files(findings: dict[str, Any]) -> str:
-    skipped = [
-        f"{count:,} {escape(reason)} in {escape(source)}"
-        for source, counts in findings["files"].items()
-        for reason, count in counts.items()
-        if reason not in EXPECTED_FILE_OUTCOMES and count
-    ]
-    return f"[bold]skipped[/]       files: {', '.join(skipped)}" if skipped else ""
+    skipped = skipped_files(findings)
+    return f"[bold]skipped[/]       files: {escape(skipped)}" if skipped else ""
 
 
 def _removed(findings: dict[str, Any]) -> str:

@@ -19,6 +19,9 @@ MAX_TASKS = 3
 
 MAX_RULES = 3
 
+EXPECTED_FILE_OUTCOMES = ("read", "excluded")
+"""Outcomes of files that the recipe asks for; any other is worth attention."""
+
 RUNS_SEARCHED = 20
 """Newest runs among which an earlier one to compare with is searched."""
 
@@ -160,14 +163,28 @@ def _attention(record: dict[str, Any], findings: dict[str, Any]) -> list[str]:
         found.append(f"training diverged and went back {back} time{'s' if back > 1 else ''}; a lower peak_lr is calmer")
     if remains := sum(line["remains"] for line in findings["leaks"]):
         found.append(f"{remains:,} benchmark items remain in the training text; scores on them are less reliable")
-    return [*found, *findings["remarks"]]
+    skipped = skipped_files(findings)
+    return [*found, *findings["remarks"], *([f"files skipped: {skipped}"] if skipped else [])]
+
+
+def skipped_files(findings: dict[str, Any]) -> str:
+    """Return how many files of which sources were not read, and why; empty where all were."""
+    return ", ".join(
+        f"{count:,} {reason} in {source}"
+        for source, counts in findings["files"].items()
+        for reason, count in counts.items()
+        if reason not in EXPECTED_FILE_OUTCOMES and count
+    )
 
 
 def _next_steps(record: dict[str, Any], findings: dict[str, Any], root: Path, name: str) -> list[NextStep]:
     at = {entry["stage"] for entry in record["stages"] if "path" in entry}
     rooted = "" if root == Path("bessemer-data").resolve() else f" --root {shlex.quote(str(root))}"
     if "train" not in at or state_of(record) != "completed":
-        return [NextStep("see each document's way", f"bessemer data peek clean{rooted}")] if "clean" in at else []
+        unfinished = state_of(record) in (INTERRUPTED, PAUSED, "failed") and record.get("command")
+        again = [NextStep("go on", f"bessemer {record['command']}{rooted}")] if unfinished else []
+        seen = [NextStep("see what was done", f"bessemer data peek clean{rooted}")] if "clean" in at else []
+        return [*again, *seen]
     recipe = read_recipe(root / "runs" / record["run_id"])
     prompt = next(iter(recipe.get("evaluate", {}).get("prompts") or ()), PROMPT)
     steps = [

@@ -6,10 +6,12 @@ Every section is made on its own: one that fails is replaced by its error messag
 import html
 import json
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from flows.metrics.accounting import describe_conservation
 from flows.metrics.activation_stats import training_activation_map
@@ -81,8 +83,8 @@ KEY_METRICS = ("masked_accuracy", "next_accuracy", "target_nats_per_token", "tar
 def write_run_page(run: "Run") -> Path:
     """Write the page of a run that ended, and return its path.
 
-    A run that built nothing gets the page of the earlier run with the same artifacts. Raises OSError where the page
-    cannot be written, unless the run failed: then the run's own error is the one to report.
+    A run that built nothing has the page of the earlier run with the same artifacts, to which its own leads. Raises
+    OSError where the page cannot be written, unless the run failed: then the run's own error is the one to report.
     """
     root, record = run.context.root, run.record
     earlier = same_artifacts(root, record.data)
@@ -90,6 +92,10 @@ def write_run_page(run: "Run") -> Path:
     try:
         if earlier is None:
             page = write_page(run.folder, root)
+        else:
+            there = address(page, run.folder)
+            leads = f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={there}">'
+            write_atomically(run.folder / PAGE, f'{leads}<a href="{there}">{there}</a>\n'.encode())
         record.data["page"] = str(page)
         record.save()
         put_record(root, run.run_id, pages=True)
@@ -98,6 +104,11 @@ def write_run_page(run: "Run") -> Path:
             raise
         log.error("the page of run %s could not be written: %s", run.run_id, unwritten)
     return page
+
+
+def address(path: Path, folder: Path) -> str:
+    """Return the address of a file as a page in `folder` links to it."""
+    return quote(os.path.relpath(path, folder))
 
 
 def write_page(run_folder: Path, root: Path) -> Path:

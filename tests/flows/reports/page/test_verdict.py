@@ -77,7 +77,8 @@ def test_next_steps_are_commands_of_this_run(make: Callable[..., Any], tmp_path:
         f"bessemer run mine.toml --set seed=2 --set train.model.layers=6 {root}",
         f"bessemer runs compare {earlier.name} {mine} {root}",
     ]
-    assert words(made, state="failed").next_steps[0].command == f"bessemer data peek clean {root}"
+    failed = words(made, state="failed", command="run mine.toml").next_steps
+    assert [step.command for step in failed] == [f"bessemer run mine.toml {root}", f"bessemer data peek clean {root}"]
 
 
 def test_the_last_screen_has_at_most_thirty_lines(make: Callable[..., Any], tmp_path: Path) -> None:
