@@ -28,7 +28,7 @@ from flows.recipe.form import (
 )
 from flows.recipe.load import open_recipe
 from flows.recipe.schema import Recipe
-from flows.reports.page.page import write_run_page
+from flows.reports.live import live_page
 from flows.reports.prefect.watcher import prefect_artifacts
 from flows.runs.lifecycle import as_bessemer_error, check_crashes, emit_guard_event, exit_when_run_ends
 from flows.runs.pipeline import run_stages
@@ -73,10 +73,11 @@ def pretrain(
         root = open_root(root).resolve()
         check_crashes()
         resolved = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, as_settings(changes), limit)
-        with exit_when_run_ends(), prefect_artifacts() as shown:
+        with exit_when_run_ends(), prefect_artifacts() as shown, live_page() as page:
             run = start_run(resolved, root, **selection, force=force, run_id=run_id)
             log.info("run %s of recipe %s under %s", run.run_id, resolved.name, root)
             shown.name_run(resolved.name, run.run_id)
+            page.begin(run)
             try:
                 with run:
                     run_stages(resolved, lambda stage, *inputs: run.step(TASKS[stage], *inputs))
@@ -84,7 +85,7 @@ def pretrain(
                 emit_guard_event(run.record.data["stages"], error)
                 raise
             finally:
-                log.info("run page: %s", write_run_page(run))
+                log.info("run page: %s", page.end(run))
                 shown.summarize(run.record.data)
     except (BessemerError, OSError) as failed:
         error = as_bessemer_error(failed)

@@ -132,9 +132,19 @@ Untrusted = Annotated[
 ]
 """Applies to the whole process once it is parsed; commands need do nothing with it."""
 
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's log too.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's log and all tables.")]
+
+OpenPage = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 
 DEFAULT_ROOT = Path("bessemer-data")
+
+
+def open_in_browser(page: Path) -> None:
+    """Open a page in the browser of this machine; say where it is if there is none."""
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        print(f"no browser on this machine; the page is {page.resolve().as_uri()}", file=sys.stderr)
 
 
 def share(text: str, option: str = "--limit") -> float:

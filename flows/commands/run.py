@@ -1,6 +1,7 @@
 """`bessemer run` and `bessemer demo`: run a recipe, or a range of its stages."""
 
 import os
+import time
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -13,6 +14,7 @@ from flows.commands.common import (
     Json,
     Limit,
     OnlyStage,
+    OpenPage,
     Root,
     Settings,
     UntilStage,
@@ -21,10 +23,15 @@ from flows.commands.common import (
     console,
     ended,
     handle_errors,
+    open_in_browser,
     print_json,
     share,
     shown_progress,
 )
+
+HourPrice = Annotated[
+    float | None, typer.Option(min=0.0, help="Price of an hour of this machine; the page then shows what the run cost.")
+]
 
 
 class StageSelection(TypedDict, total=False):
@@ -51,14 +58,17 @@ def run(
     force: Force = False,
     settings: Settings = None,
     untrusted: Untrusted = None,
+    open_page: OpenPage = False,
+    hour_price: HourPrice = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a recipe: sample, clean, dedup, decontaminate, vocab, chunk, train, evaluate.
 
-    Stages whose artifacts exist are reused. The last screen shows how many documents each stage kept, the mixture, the
-    scores and the path of the run page. Exit codes: 2 wrong recipe, 3 bad input, 4 stopped by a guard, 5 damaged data,
-    75 infrastructure failed (run again), 76 training diverged, 77 a store or server refused the credentials, 70 a bug.
+    Stages whose artifacts exist are reused. The page of the run shows its progress from the beginning; the last screen
+    says what came out and what to try next, and with -v has the tables of documents, mixture and scores. Exit codes: 2
+    wrong recipe, 3 bad input, 4 stopped by a guard, 5 damaged data, 75 infrastructure failed (run again), 76 training
+    diverged, 77 a store or server refused the credentials, 70 a bug.
     """
     with handle_errors():
         from flows.recipe.load import open_recipe
@@ -68,12 +78,14 @@ def run(
         select_stages(from_stage, until, only)
         chosen = open_recipe(recipe, root, settings or (), share(limit))
         selection: StageSelection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-        _run(chosen, root, selection, as_json, verbose)
+        _run(chosen, root, selection, as_json, verbose, open_page, hour_price)
 
 
 def demo(
     root: Root = DEFAULT_ROOT,
     settings: Settings = None,
+    open_page: OpenPage = False,
+    hour_price: HourPrice = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -87,7 +99,7 @@ def demo(
 
         root = root.resolve()
         chosen = open_recipe("quickstart", root, settings or ())
-        _run(chosen, root, {}, as_json, verbose)
+        _run(chosen, root, {}, as_json, verbose, open_page, hour_price)
 
 
 def run_recipe(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
@@ -95,10 +107,18 @@ def run_recipe(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
     _run(recipe, root, {}, as_json, verbose)
 
 
-def _run(chosen: Any, root: Path, selection: StageSelection, as_json: bool, verbose: bool) -> None:
+def _run(
+    chosen: Any,
+    root: Path,
+    selection: StageSelection,
+    as_json: bool,
+    verbose: bool,
+    open_page: bool = False,
+    hour_price: float | None = None,
+) -> None:
     from flows.planning.preconditions import CHECKED, check_prerequisites
     from flows.recipe.stages import select_stages
-    from flows.runs.record import check_writable
+    from flows.runs.record import HOUR_PRICE, check_writable
     from model.errors import InputError
 
     # Before the run has an id, so that a refused one leaves no record.
@@ -113,7 +133,7 @@ def _run(chosen: Any, root: Path, selection: StageSelection, as_json: bool, verb
         record = existing_run(chosen, root, **selection) if root.is_dir() else None
         if record is None:
             raise
-        finish(record, root, as_json)
+        finish(record, root, as_json, verbose)
         why = str(unwritable.__cause__ or unwritable)
         unkept = f"the record of this run could not be written under {root / 'runs'} ({why})"
         console(stderr=True).print(f"nothing needed building; {unkept}", markup=False, soft_wrap=True)
@@ -121,24 +141,31 @@ def _run(chosen: Any, root: Path, selection: StageSelection, as_json: bool, verb
     from flows.runs.guards import remember_interrupts
     from flows.service.local_server import prefect_server
 
-    checked = CHECKED.set(chosen)
+    checked, price = CHECKED.set(chosen), HOUR_PRICE.set(hour_price)
     try:
         with prefect_server(root), remember_interrupts():
-            record = _run_flow(chosen, root, selection, as_json)
+            record = _run_flow(chosen, root, selection, as_json, open_page)
     finally:
         CHECKED.reset(checked)
-    finish(record, root, as_json)
+        HOUR_PRICE.reset(price)
+    finish(record, root, as_json, verbose)
 
 
-def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool) -> dict[str, Any]:
+def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool, open_page: bool) -> dict[str, Any]:
     from rich.markup import escape
 
-    from flows.runs.record import new_run_id
+    from flows.reports.live import begin_page
+    from flows.runs.record import PAGE, new_run_id
     from tasks.artifacts.remote.attach import shown
 
     run_id = new_run_id()
+    page = (root / "runs" / run_id / PAGE).resolve()
     with shown_progress(as_json) as bars:
-        bars.console.print(f"run {run_id}: recipe {chosen.name}, artifacts under {shown(root)}", markup=False)
+        head = f"run {run_id}: recipe {chosen.name}, page {page.as_uri()}, artifacts under {shown(root)}"
+        bars.console.print(head, markup=False, soft_wrap=True)
+        begin_page(page.parent, chosen.name, time.time())
+        if open_page:
+            open_in_browser(page)
         for remark in chosen.warnings:
             bars.console.print(f"[yellow]![/] {escape(remark)}")
         from flows.pretrain import pretrain
@@ -146,16 +173,16 @@ def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool)
         return ended(lambda: pretrain(chosen, root=root, run_id=run_id, **selection))
 
 
-def finish(record: dict[str, Any], root: Path, as_json: bool) -> None:
-    """Print the last screen of a run, or its record and metrics as JSON."""
+def finish(record: dict[str, Any], root: Path, as_json: bool, verbose: bool) -> None:
+    """Print the last screen of a run in words, with `verbose` as tables, or its record and metrics as JSON."""
     if as_json:
         from flows.metrics.run_metrics import collect_metrics, read_saved_metrics
 
         print_json({**record, "findings": collect_metrics(record, read_saved_metrics(record))})
         return
-    from flows.reports.summary import print_summary
+    from flows.reports.summary import print_outcome, print_summary
 
-    print_summary(record, root, console())
+    (print_summary if verbose else print_outcome)(record, root, console())
 
 
 def quieten_prefect(verbose: bool) -> None:

@@ -11,9 +11,11 @@ from flows.commands.common import (
     RUN_HELP,
     CommandGroup,
     Json,
+    OpenPage,
     Root,
     console,
     handle_errors,
+    open_in_browser,
     print_json,
     print_run_header,
 )
@@ -28,9 +30,14 @@ runs = typer.Typer(
 
 
 @runs.command("list")
-def list_runs(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """List runs, newest last, with each one's network and the outcome of its stages."""
+def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: Json = False) -> None:
+    """List runs, newest last, with each one's network and the outcome of its stages; as a page with --open."""
     with handle_errors():
+        if open_page:
+            from flows.reports.run_list import write_run_list
+
+            open_in_browser(write_run_list(root.resolve()))
+            return
         from flows.runs.lineage import model_of
         from flows.runs.record import list_runs, state_of
 
@@ -109,7 +116,7 @@ def report(
 
         record = open_run(root, run_id)
         page = write_page(root / "runs" / record["run_id"], root)
-        finish({**record, "page": str(page)}, root, as_json)
+        finish({**record, "page": str(page)}, root, as_json, verbose=True)
 
 
 @runs.command()

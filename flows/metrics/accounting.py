@@ -109,7 +109,8 @@ POWER_USAGE_EFFECTIVENESS = 1.67
 
 
 def cost(record: dict[str, Any], artifacts: dict[str, Artifact]) -> dict[str, Any]:
-    """Return seconds and estimated watt-hours of each stage (`stages`) and in all, and the `assumption` in words.
+    """Return seconds and estimated watt-hours of each stage (`stages`) and in all, the `assumption` in words, and the
+    `money` for all, None where the run was given no price of an hour.
 
     Watt-hours are None for runs that did not record their machine. Stages built in an earlier run count as they were
     built: the model needs them as well.
@@ -125,9 +126,11 @@ def cost(record: dict[str, Any], artifacts: dict[str, Artifact]) -> dict[str, An
         stages.append({"stage": stage, "seconds": seconds, "watt_hours": hours})
     if not stages:
         return {}
+    price, seconds = record.get("hour_price"), sum(line["seconds"] for line in stages)
     return {
         "stages": stages,
-        "seconds": sum(line["seconds"] for line in stages),
+        "seconds": seconds,
+        "money": None if price is None else price * seconds / 3600,
         "watt_hours": sum(line["watt_hours"] for line in stages) if machine else None,
         "assumption": _assumption(artifacts, machine) if machine else "",
     }

@@ -4,6 +4,7 @@ Nothing is recomputed: counts come from the stages' reports, scores and steps fr
 has fewer metrics, never wrong ones. `metric_readers` names every metric and the function that reads it.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.report import SourceCounts, StageReport
 
 HELDOUT, LANGUAGE = "heldout/", "language/"
+
+EMPTY_LINES = re.compile(r"(?:[ \t]*\n){3,}")
 
 SKIPPED, UNDER_WAY, TO_COME = "skipped", "under way", "to come"
 
@@ -189,7 +192,7 @@ def stage_results(
             line["built_seconds"] = artifacts[stage].manifest["timings"]["seconds"]
             line["bytes"] = artifacts[stage].manifest["bytes"]
             line["by_source"] = _by_source(reports[stage])
-            line["result"] = _result(stage, artifacts[stage], reports[stage])
+            line["result"] = stage_result(stage, artifacts[stage], reports[stage])
         elif stage in missing:
             line["error"] = missing[stage]
         found.append(line)
@@ -201,10 +204,15 @@ def _outcomes_ahead(record: dict[str, Any]) -> dict[str, str]:
     if state_of(record) != RUNNING:
         return {}
     done = {entry["stage"] for entry in record["stages"]}
+    left = [stage for stage in asked_stages(record) if stage not in done]
+    return {stage: TO_COME if number else UNDER_WAY for number, stage in enumerate(left)}
+
+
+def asked_stages(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the stages up to the last one that the run was asked for."""
     selection = record.get("asked", {})
     last = selection.get("only") or selection.get("until") or STAGES[-1]
-    left = [stage for stage in STAGES[: STAGES.index(last) + 1] if stage not in done]
-    return {stage: TO_COME if number else UNDER_WAY for number, stage in enumerate(left)}
+    return STAGES[: STAGES.index(last) + 1]
 
 
 def _by_source(report: StageReport) -> dict[str, dict[str, int]]:
@@ -218,7 +226,7 @@ def _by_source(report: StageReport) -> dict[str, dict[str, int]]:
     }
 
 
-def _result(stage: str, artifact: Artifact, report: StageReport) -> dict[str, Any]:
+def stage_result(stage: str, artifact: Artifact, report: StageReport) -> dict[str, Any]:
     """Return the result of a stage as `amount` and `unit`, in the unit natural to the stage."""
     if stage == "vocab":
         return {"amount": report.facts.get("vocabulary", {}).get("pieces", 0), "unit": "pieces"}
@@ -318,6 +326,18 @@ def gaps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     if "evaluate" not in artifacts or not artifacts["evaluate"].rows("gaps"):
         return []
     return artifacts["evaluate"].table("gaps").to_pylist()
+
+
+def samples(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """Return the rows of the evaluation's table of generated texts, with the empty lines that weak models write counted
+    instead of shown."""
+    if "evaluate" not in artifacts or not artifacts["evaluate"].files("samples"):
+        return []
+    rows = artifacts["evaluate"].table("samples").to_pylist()
+    return [
+        {**row, "text": EMPTY_LINES.sub(lambda run: f"\n[{run[0].count(chr(10))} line ends]\n", row["text"])}
+        for row in rows
+    ]
 
 
 def _heldout_rows(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:

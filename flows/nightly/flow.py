@@ -14,7 +14,7 @@ from flows.nightly.night import Between, PromotionBlocked, run_nightly, skip_nig
 from flows.nightly.start import start_nightly
 from flows.planning.preconditions import start_run
 from flows.recipe.schema import Recipe
-from flows.reports.page.page import write_run_page
+from flows.reports.live import live_page
 from flows.reports.prefect.watcher import prefect_artifacts
 from flows.runs.lifecycle import as_bessemer_error, check_crashes, emit_guard_event, emit_run_event, exit_when_run_ends
 from flows.runs.pipeline import run_stages
@@ -65,10 +65,11 @@ def nightly(
 
 def _run_pipeline(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
     log = get_run_logger()
-    with prefect_artifacts() as shown:
+    with prefect_artifacts() as shown, live_page() as page:
         run = start_run(recipe, root, run_id=run_id)
         log.info("run %s of recipe %s under %s", run.run_id, recipe.name, root)
         shown.name_run(recipe.name, run.run_id)
+        page.begin(run)
 
         def step(stage: str, *inputs: Any) -> Artifact:
             return run.step(TASKS[stage], *between(run.folder, stage, inputs))
@@ -80,6 +81,6 @@ def _run_pipeline(recipe: Recipe, root: Path, run_id: str, between: Between) -> 
             emit_guard_event(run.record.data["stages"], error)
             raise
         finally:
-            log.info("run page: %s", write_run_page(run))
+            log.info("run page: %s", page.end(run))
             shown.summarize(run.record.data)
     return run.record.data

@@ -35,13 +35,11 @@ from pydantic import ValidationError
 from flows.recipe.checks import check_consistency
 from flows.recipe.errors import format_recipe_errors
 from flows.recipe.resolve import SHARED_KEYS, resolve_recipe
-from flows.recipe.schema import Recipe, RecipeSource, credentials_problem
+from flows.recipe.schema import RECIPES, Recipe, RecipeSource, credentials_problem
 from model.digests import unreadable_reason
 from model.errors import RecipeError
 from tasks.common.confinement import check_recipe
 from tasks.common.text import without_credentials
-
-RECIPES = Path(__file__).parents[1] / "shipped" / "recipes"
 
 QUICKSTART = RECIPES / "quickstart.toml"
 

@@ -1,6 +1,7 @@
 """The recipe as a frozen model: everything that a run needs to know, one field a stage."""
 
 import functools
+import shlex
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,13 +15,16 @@ from model.config import RUNTIME
 from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig
 from tasks.common.config import StrictConfig
-from tasks.common.text import addresses_with_credentials
+from tasks.common.text import addresses_with_credentials, without_credentials
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.dedup.config import DedupConfig
 from tasks.evaluate.config import EvaluateConfig
 from tasks.sample.config import SampleConfig
 from tasks.train.config import TrainStageConfig
 from tasks.vocab.config import VocabConfig
+
+RECIPES = Path(__file__).parents[1] / "shipped" / "recipes"
+"""Recipes that are run by name."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,15 @@ class Recipe(StrictConfig):
     def warnings(self) -> tuple[str, ...]:
         """Sentences without full stop about settings that may not be intended."""
         return self._warnings
+
+    @property
+    def command(self) -> str | None:
+        """The words after `bessemer` that run this recipe again; None where no file is known."""
+        if self._source is None:
+            return None
+        path = self._source.path
+        named = path.stem if path.parent == RECIPES else shlex.quote(str(path))
+        return " --set ".join([f"run {named}", *map(shlex.quote, map(without_credentials, self._source.settings))])
 
     def place(self, tables: Sequence[str], name: str, key: str) -> str:
         """Return where the recipe sets `key` of the entry `name` in one of the lists `tables`: `recipe.toml, line 12`.

@@ -31,7 +31,8 @@ def model_card(
         check_licence(licence, facts.sources)
     parts = (
         sections.introduction(facts),
-        sections.use(class_name, tokenizer_class) if class_name else "",
+        sections.use(facts, class_name, tokenizer_class),
+        sections.samples(facts),
         sections.data(facts),
         sections.preparation(facts),
         sections.training(facts),

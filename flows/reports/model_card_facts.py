@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from flows.metrics.formatting import format_shots
-from flows.metrics.run_metrics import collect_metrics, read_saved_metrics
+from flows.metrics.run_metrics import collect_metrics, open_artifacts, read_saved_metrics, samples
 from flows.reports.charts.scores import main_metric
 from flows.runs.lineage import model_of
 from flows.runs.record import list_runs, read_recipe
@@ -22,6 +22,8 @@ from model.errors import RecipeError
 MIN_LANGUAGE_SHARE = 0.01
 """Share of the documents from which on a language is listed on the card."""
 
+MAX_SAMPLES = 4
+
 PIPELINES = {"gpt": "text-generation", "bert": "fill-mask", "t5": "text2text-generation"}
 
 HUB_LICENCE = re.compile(
@@ -29,6 +31,9 @@ HUB_LICENCE = re.compile(
     r"cc0-1\.0|cc-by(-nc)?-[234]\.0|cc-by-sa-[34]\.0|cc-by-nc-sa-[234]\.0|a?gpl-3\.0|gpl-2\.0|lgpl-(2\.1|3\.0)"
 )
 """Licence identifiers that the hub knows; any other is written as `other` with a name."""
+
+HUB_DATASET = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)")
+"""A path of a data set on the hub, as `huggingface_hub` reads it."""
 
 HUB_METRICS: dict[str, str] = {
     "acc": "accuracy",
@@ -64,6 +69,8 @@ class CardFacts:
     """The resolved recipe; empty where its file is missing."""
     model: dict[str, Any]
     """`architecture` and `parameters`."""
+    samples: list[dict[str, Any]]
+    """Rows of the evaluation's samples."""
 
     @property
     def sources(self) -> dict[str, str | None]:
@@ -73,20 +80,29 @@ class CardFacts:
         return {name: stated.get(name) for name in read or stated}
 
     @property
+    def datasets(self) -> list[str]:
+        """Ids of the hub's data sets that training read, `owner/name`; files on disk have none."""
+        stated = [one for one in self.recipe.get("sample", {}).get("sources", []) if one["name"] in self.sources]
+        named = (HUB_DATASET.match(path) for source in stated for path in source.get("paths", ()))
+        return list(dict.fromkeys(match[1] for match in named if match))
+
+    @property
     def languages(self) -> list[str]:
-        """ISO 639 codes, sorted: those that the sources state, and those of at least 1% of the cleaned documents."""
-        stated = {source.get("language") or "" for source in self.recipe.get("sample", {}).get("sources", [])}
+        """ISO 639 codes, sorted: those of at least 1% of the cleaned documents; before these are counted, those that
+        the sources state."""
         counted: dict[str, int] = self.findings["languages"]
         whole = sum(counted.values())
         found = {language for language, count in counted.items() if count >= MIN_LANGUAGE_SHARE * whole}
-        return sorted(language for language in stated | found if language.isalpha())
+        if not counted:
+            found = {source.get("language") or "" for source in self.recipe.get("sample", {}).get("sources", [])}
+        return sorted(language for language in found if language.isalpha())
 
 
 def card_facts(record: dict[str, Any], root: Path) -> CardFacts:
     """Return the facts of a run under `root`; facts of stages that did not run are empty."""
     recipe = read_recipe(root / "runs" / record["run_id"])
     findings = collect_metrics(record, read_saved_metrics(record))
-    return CardFacts(record, findings, recipe, model_of(record, root))
+    return CardFacts(record, findings, recipe, model_of(record, root), samples(open_artifacts(record))[:MAX_SAMPLES])
 
 
 def run_that_trained(root: Path, model: Path) -> dict[str, Any] | None:
@@ -106,7 +122,7 @@ def head(facts: CardFacts, licence: str | None, library: str | None) -> str:
         "library_name": library,
         "pipeline_tag": PIPELINES.get(architecture, "text-generation"),
         "tags": ["bessemer", architecture],
-        "datasets": list(facts.sources),
+        "datasets": facts.datasets,
         "metrics": _metrics(facts),
         "model-index": [{"name": facts.record["recipe_name"], "results": _results(facts, architecture)}],
     }

@@ -31,9 +31,10 @@ def introduction(facts: CardFacts) -> str:
     training = facts.findings["training"]
     size = f" of {format_count(facts.model['parameters'])} parameters" if facts.model["parameters"] else ""
     read = f", trained on {format_count(training['tokens'])} tokens" if training.get("tokens") else ""
+    kind = facts.model["architecture"].upper() if facts.model["architecture"] else "language model"
     lines = [
         f"# {facts.record['recipe_name']}",
-        f"A {(facts.model['architecture'] or 'language model').upper()}{size}{read}, made by Bessemer in the run"
+        f"A {kind}{size}{read}, made by Bessemer in the run"
         f" `{facts.record['run_id']}`. It continues or fills in text; it is not trained to follow instructions.",
     ]
     base_model = describe_base_model(facts.findings["base_model"])
@@ -43,15 +44,32 @@ def introduction(facts: CardFacts) -> str:
     return "\n\n".join(lines)
 
 
-def use(class_name: str, tokenizer_class: str) -> str:
-    """Return the code with which `transformers` loads the exported folder."""
-    code = (
+def use(facts: CardFacts, class_name: str | None, tokenizer_class: str) -> str:
+    """Return how the model is used: with `transformers` where `class_name` loads the exported folder."""
+    if class_name is None:
+        return (
+            f'## Use\n\n    bessemer model generate {facts.record["run_id"]} --prompt "The "'
+            if facts.model["parameters"]
+            else ""
+        )
+    code = [
         f"from transformers import {tokenizer_class}, {class_name}",
         "",
         f'model = {class_name}.from_pretrained(".")',
         f'tokenizer = {tokenizer_class}.from_pretrained(".")',
-    )
+    ]
+    if facts.model["architecture"] == "gpt":
+        code += [
+            'prompt = tokenizer("The ", return_tensors="pt").input_ids',
+            "print(tokenizer.decode(model.generate(prompt, max_new_tokens=50, do_sample=True)[0]))",
+        ]
     return "\n".join(["## Use", "", "```python", *code, "```"])
+
+
+def samples(facts: CardFacts) -> str:
+    """Return texts that the evaluation let the model write, the prompt in bold."""
+    texts = [f"<pre><b>{_escape(row['prompt'])}</b>{_escape(row['text'])}</pre>" for row in facts.samples]
+    return "\n\n".join(["## Samples", "Written by this model, not chosen.", *texts]) if texts else ""
 
 
 def licence(facts: CardFacts, declared: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Print the summary at the end of a run: documents, mixture, loss, held-out text, scores, times, and the run page.
+"""Print the end of a run: in words, or as tables of documents, mixture, loss, held-out text, scores and times.
 
 The numbers come from `flows.metrics.run_metrics`, as do those of the run page.
 """
@@ -24,6 +24,7 @@ from flows.metrics.run_metrics import (
 )
 from flows.reports import progress
 from flows.reports.charts.scores import chance_of
+from flows.reports.verdict import skipped_files, verdict
 from flows.runs.guards import describe_gate
 from flows.runs.record import PAGE
 
@@ -39,8 +40,30 @@ OUTCOME_STYLES = {**progress.OUTCOME_STYLES, "failed": "bold red", SKIPPED: "dim
 
 MAX_RULES = 6
 
-EXPECTED_FILE_OUTCOMES = ("read", "excluded")
-"""Outcomes of files that the recipe asks for; any other outcome is printed."""
+
+MAX_ATTENTION, ATTENTION_CHARS = 2, 170
+
+
+def print_outcome(run: dict[str, Any], root: Path, console: Console) -> None:
+    """Print what came out of the run whose record is `run` and what to try next, in at most 30 lines of 80 columns."""
+    words = verdict(run, collect_metrics(run, read_saved_metrics(run)), root, name="latest")
+    console.print()
+    for text in filter(None, (words.made, words.quality, words.dropped)):
+        console.print(escape(text))
+    for entry in run["stages"]:
+        if entry["outcome"] == "failed":
+            console.print(f"[bold red]{entry['stage']} failed[/]  {escape(entry['error'])}")
+    for remark in words.attention[:MAX_ATTENTION]:
+        short = remark if len(remark) <= ATTENTION_CHARS else f"{remark[: ATTENTION_CHARS - 1]}…"
+        console.print(f"[bold yellow]attention[/] {escape(short)}")
+    if len(words.attention) > MAX_ATTENTION:
+        console.print(f"          and {len(words.attention) - MAX_ATTENTION} more on the page")
+    if words.next_steps:
+        console.print("\n[bold]try next[/]")
+    for step in words.next_steps:
+        console.print(f"  {step.why + ':':<18}{escape(step.command)}", soft_wrap=True)
+    page = run.get("page") or root / "runs" / run["run_id"] / PAGE
+    console.print(f"[bold]page[/]  {escape(str(page))}", soft_wrap=True)
 
 
 def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
@@ -147,13 +170,8 @@ def _scores(findings: dict[str, Any]) -> Table | None:
 
 
 def _skipped_files(findings: dict[str, Any]) -> str:
-    skipped = [
-        f"{count:,} {escape(reason)} in {escape(source)}"
-        for source, counts in findings["files"].items()
-        for reason, count in counts.items()
-        if reason not in EXPECTED_FILE_OUTCOMES and count
-    ]
-    return f"[bold]skipped[/]       files: {', '.join(skipped)}" if skipped else ""
+    skipped = skipped_files(findings)
+    return f"[bold]skipped[/]       files: {escape(skipped)}" if skipped else ""
 
 
 def _removed(findings: dict[str, Any]) -> str:

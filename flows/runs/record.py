@@ -41,6 +41,9 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 CURRENT_LISTENER: ContextVar[ProgressListener] = ContextVar("ONLOOKER", default=ProgressListener())  # noqa: B039  # a ProgressListener has no state
 """The listener to the runs of this context; the command sets its progress bars here."""
 
+HOUR_PRICE: ContextVar[float | None] = ContextVar("HOUR_PRICE", default=None)
+"""Price of an hour of this machine, for the cost on the page; the command sets it here."""
+
 REPORTED_RESULTS: ContextVar[list[dict[str, Any] | BessemerError] | None] = ContextVar("ENDED", default=None)
 """Where a flow leaves its result, for a command whose server does not hear of the end."""
 
@@ -166,6 +169,12 @@ def state_of(record: Mapping[str, Any]) -> str:
 def list_runs(root: Path) -> list[dict[str, Any]]:
     """Return the records of all runs under a root, oldest first; damaged ones are skipped with a warning."""
     return [record for record in map(_readable, _record_files(root)) if record is not None]
+
+
+def newest_runs(root: Path, most: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the records of the `most` newest runs under a root, oldest first, and the number of all runs."""
+    files = _record_files(root)
+    return [record for record in map(_readable, files[-most:]) if record is not None], len(files)
 
 
 def damaged_runs(root: Path) -> list[str]:

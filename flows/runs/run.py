@@ -18,6 +18,7 @@ from flows.runs.guards import check_gate, raise_if_interrupted
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.record import (
     CURRENT_LISTENER,
+    HOUR_PRICE,
     INTERRUPTED,
     PAUSED,
     RunRecord,
@@ -81,10 +82,12 @@ def _head(recipe: Recipe, root: Path, run_id: str, selection: dict[str, Any]) ->
     return {
         "run_id": run_id,
         "recipe_name": recipe.name,
+        "command": recipe.command,
         "root": str(root),
         "started": time.time(),
         "asked": selection,
         "max_rise": recipe.evaluate.gate.max_rise if recipe.evaluate.gate else None,
+        "hour_price": HOUR_PRICE.get(),
         "host": platform.node(),
         "machine": {"cores": os.cpu_count() or 1, "memory_bytes": psutil.virtual_memory().total},
         "versions": library_versions(VERSIONS_SHOWN),

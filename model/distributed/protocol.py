@@ -1,7 +1,7 @@
 """The channel between a trainer and the process that launched it, and the directory that the ranks of a launch share.
 
-The first rank writes JSON lines to stdout, one object each, at most a few hundred bytes long. Their `kind` is start,
-step, checkpoint, event, paused or done. It also touches a heartbeat file. SIGTERM and SIGINT (Ctrl-C) ask the trainer
+The first rank writes JSON lines to stdout, one object each. Their `kind` is start, step, validation, sample,
+checkpoint, event, paused or done. It also touches a heartbeat file. SIGTERM and SIGINT (Ctrl-C) ask the trainer
 to stop after the step at hand; every rank receives the signal, only the first one writes.
 
 The rank directory holds the rendezvous file and, for each rank, its heartbeat, its error report and its stack dumps.

@@ -44,6 +44,7 @@ from model.nn.vocab_layers import merge_new_rows
 from model.objectives import make_objective
 from model.optim.schedules import StepSchedule, TrainingSchedule
 from model.train.initial_weights import initial_network
+from model.train.live_sample import LiveSample
 from model.train.micro_batch import peak_flops, resident_bytes, resolve_micro_batch_rows
 from model.train.reproduction import write_reproduction
 from model.train.resume import RUNTIME_SETTINGS, check_rows, optimizer_layout, resume_requirements
@@ -199,6 +200,7 @@ class StepLoop:
         self._objective = make_objective(self.run)
         self._loader = self._objective.loader(self.data)
         self._validation = Validation(self.run, self._objective) if self.run.train.validation_steps else None
+        self._sample = LiveSample(self.run) if self._validation and self.ranks.is_first else None
 
     def run_from(self, step: int) -> Divergence | None:
         """Run all steps from `step` on; return the divergence that ended them early, if any.
@@ -301,8 +303,12 @@ class StepLoop:
         if self._validation is None or every is None or (made % every and made != self.curriculum.steps):
             return
         self.channel.between_steps()
-        for row in self._validation.measure(self.engine):
+        rows = self._validation.measure(self.engine)
+        for row in rows:
             self.log.add("validation", step=made - 1, **row)
+        self.channel.send("validation", step=made, rows=rows)
+        if self._sample and (text := self._sample.write(self.engine)):
+            self.channel.send("sample", step=made, prompt=text[0], tokens=text[1])
         self.channel.beat(made)
 
     def _save(self, step: int) -> None:

@@ -137,7 +137,7 @@ def curves(title: str, panels: Sequence[Curve], x_label: str) -> str:
     body = []
     for panel in panels:
         height = SPARK_HEIGHT if panel.spark else PANEL_HEIGHT
-        points = _thinned(panel.x, panel.y)
+        points = thinned(panel.x, panel.y)
         body.append(text(PADDING, y + 14, panel.label))
         if points:
             first, last = points[0][1], points[-1][1]
@@ -155,7 +155,7 @@ def curves(title: str, panels: Sequence[Curve], x_label: str) -> str:
     return card(title, y + 10, body)
 
 
-def _thinned(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
+def thinned(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
     """Return at most MAX_POINTS finite points, evenly spread, including the last."""
     finite = [(float(a), float(b)) for a, b in zip(x, y, strict=True) if abs(b) < float("inf")]
     if len(finite) <= MAX_POINTS:

@@ -32,6 +32,11 @@ EXCERPT_CHARS = 400
 CONTEXT_CHARS = 160
 """Characters shown before and after a leaked passage."""
 
+SHOWN_OPEN = 3
+"""Documents of each kind that the page shows without a click."""
+
+MAX_KEPT_LOOKED_AT = 32
+
 SHOWN_ACTIONS = ("drop", "cut")
 
 MAX_REJECTED = 20
@@ -49,7 +54,7 @@ def removals(artifacts: dict[str, Artifact]) -> dict[tuple[str, str, str], list[
         if stage not in artifacts or parent not in artifacts:
             continue
         chosen = _chosen_rows(artifacts[stage])
-        texts = _texts(artifacts[parent], {(row["doc_id"], row["part"]) for rows in chosen.values() for row in rows})
+        texts = texts_of(artifacts[parent], {(row["doc_id"], row["part"]) for rows in chosen.values() for row in rows})
         origins = _origins(artifacts["sample"], {row["doc_id"] for rows in chosen.values() for row in rows})
         for (action, rule), rows in sorted(chosen.items()):
             found[stage, action, rule] = [
@@ -64,6 +69,30 @@ def removals(artifacts: dict[str, Artifact]) -> dict[tuple[str, str, str], list[
                 for row in rows
             ]
     return found
+
+
+def kept_documents(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """Return some documents that training reads, as `source`, `path` and `excerpt`; of each source one, then others."""
+    last = next((stage for stage in ("decontaminate", "dedup", "clean") if stage in artifacts), None)
+    parts = [path for _, path in sample_parts(artifacts[last].files("documents"))] if last else []
+    found: dict[bytes, dict[str, Any]] = {}
+    for path in parts:
+        table = read_table(path).select(["doc_id", "source", "origin"])
+        for row in table.take(pc.select_k_unstable(table, MAX_KEPT_LOOKED_AT, [("doc_id", "ascending")])).to_pylist():
+            found[row["doc_id"]] = row
+    ordered = sorted(found)
+    firsts = {found[doc_id]["source"]: doc_id for doc_id in reversed(ordered)}
+    chosen = list(dict.fromkeys([*sorted(firsts.values()), *ordered]))[:SHOWN_OPEN]
+    texts = _texts_anywhere(artifacts[last], set(chosen)) if last else {}
+    return [
+        {
+            "doc_id": doc_id.hex(),
+            "source": found[doc_id]["source"],
+            "path": found[doc_id]["origin"]["path"],
+            "excerpt": clip(texts[doc_id][1], EXCERPT_CHARS),
+        }
+        for doc_id in chosen
+    ]
 
 
 def _chosen_rows(artifact: Artifact) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -81,7 +110,7 @@ def _chosen_rows(artifact: Artifact) -> dict[tuple[str, str], list[dict[str, Any
     return {rule: [rows[key] for key in heapq.nsmallest(EXAMPLES_PER_RULE, rows)] for rule, rows in chosen.items()}
 
 
-def _texts(parent: Artifact, wanted: set[tuple[bytes, int]]) -> dict[bytes, tuple[str, str]]:
+def texts_of(parent: Artifact, wanted: set[tuple[bytes, int]]) -> dict[bytes, tuple[str, str]]:
     """Return, by doc_id, (source, text) of the documents of `parent` given as (doc_id, part)."""
     files = parent.files("documents")
     found: dict[bytes, tuple[str, str]] = {}
@@ -137,7 +166,7 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[dict[str, 
 
 def _texts_anywhere(parent: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[str, str]]:
     count = len(parent.files("documents"))
-    return _texts(parent, {(doc_id, part) for doc_id in wanted for part in range(count)}) if wanted else {}
+    return texts_of(parent, {(doc_id, part) for doc_id in wanted for part in range(count)}) if wanted else {}
 
 
 def rejected(artifacts: dict[str, Artifact]) -> dict[str, Any]:

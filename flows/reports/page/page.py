@@ -6,17 +6,25 @@ Every section is made on its own: one that fails is replaced by its error messag
 import html
 import json
 import logging
-import re
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from flows.metrics.accounting import describe_conservation
 from flows.metrics.activation_stats import training_activation_map
 from flows.metrics.formatting import format_count, format_duration, loss_unit
 from flows.metrics.heldout import METRICS_BY_NAME, format_heldout_metric
-from flows.metrics.run_metrics import DICTIONARIES, METRICS_FILE, metric_readers, missing_artifacts, open_artifacts
+from flows.metrics.run_metrics import (
+    DICTIONARIES,
+    METRICS_FILE,
+    metric_readers,
+    missing_artifacts,
+    open_artifacts,
+    samples,
+)
 from flows.reports.charts.data import funnel_figure, leak_figure, lineage_figure, mixture_figure, token_figure
 from flows.reports.charts.heatmap import MAX_COLUMNS, heatmap_figure
 from flows.reports.charts.scores import (
@@ -28,9 +36,17 @@ from flows.reports.charts.scores import (
     scores_figure,
 )
 from flows.reports.charts.training import speed_figure, training_figure
-from flows.reports.page.examples import document_histories, leaked_passages, rejected, removals
+from flows.reports.page.examples import (
+    SHOWN_OPEN,
+    document_histories,
+    kept_documents,
+    leaked_passages,
+    rejected,
+    removals,
+)
 from flows.reports.page.render import render
-from flows.reports.page.sections import duplicate_pairs, shown_steps
+from flows.reports.page.sections import duplicate_pairs, edited_documents, shown_steps
+from flows.reports.verdict import verdict
 from flows.runs.record import PAGE, RECORD, read_recipe, same_artifacts
 from flows.runs.roots import put_record
 from model.checksummed_json import write_sealed
@@ -67,8 +83,8 @@ KEY_METRICS = ("masked_accuracy", "next_accuracy", "target_nats_per_token", "tar
 def write_run_page(run: "Run") -> Path:
     """Write the page of a run that ended, and return its path.
 
-    A run that built nothing gets the page of the earlier run with the same artifacts. Raises OSError where the page
-    cannot be written, unless the run failed: then the run's own error is the one to report.
+    A run that built nothing has the page of the earlier run with the same artifacts, to which its own leads. Raises
+    OSError where the page cannot be written, unless the run failed: then the run's own error is the one to report.
     """
     root, record = run.context.root, run.record
     earlier = same_artifacts(root, record.data)
@@ -76,6 +92,10 @@ def write_run_page(run: "Run") -> Path:
     try:
         if earlier is None:
             page = write_page(run.folder, root)
+        else:
+            there = address(page, run.folder)
+            leads = f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={there}">'
+            write_atomically(run.folder / PAGE, f'{leads}<a href="{there}">{there}</a>\n'.encode())
         record.data["page"] = str(page)
         record.save()
         put_record(root, run.run_id, pages=True)
@@ -84,6 +104,11 @@ def write_run_page(run: "Run") -> Path:
             raise
         log.error("the page of run %s could not be written: %s", run.run_id, unwritten)
     return page
+
+
+def address(path: Path, folder: Path) -> str:
+    """Return the address of a file as a page in `folder` links to it."""
+    return quote(os.path.relpath(path, folder))
 
 
 def write_page(run_folder: Path, root: Path) -> Path:
@@ -145,6 +170,10 @@ def page_view(record: dict[str, Any], run_folder: Path, root: Path, attempt: Att
         "record": record,
         "root": str(root),
         "findings": findings,
+        "verdict": attempt("verdict", lambda: verdict(record, findings, root), None),
+        "kept": attempt("kept documents", lambda: kept_documents(artifacts), []),
+        "dropped": attempt("dropped documents", lambda: _one_of_each(examples), []),
+        "edited": attempt("edited documents", lambda: edited_documents(artifacts), []),
         "errors": [entry for entry in record["stages"] if entry["outcome"] == "failed"],
         "key_figures": attempt("key figures", lambda: key_figures(record, findings), []),
         "colours": colours,
@@ -164,7 +193,7 @@ def page_view(record: dict[str, Any], run_folder: Path, root: Path, attempt: Att
         "modelled": bool(bits),
         "measures": attempt("held-out metrics", lambda: measure_table(findings["measures"]), {}),
         "tables": attempt("scores", lambda: score_tables(findings["scores"], findings["gaps"]), []),
-        "samples": attempt("samples", lambda: _samples(artifacts), []),
+        "samples": attempt("samples", lambda: samples(artifacts)[:MAX_SAMPLES], []),
         "conservation": attempt("conservation", lambda: describe_conservation(findings["conservation"]), ""),
         "recipe": attempt("recipe", lambda: _recipe(run_folder), ""),
         "figures": _figures(artifacts, findings, colours, attempt),
@@ -180,6 +209,18 @@ def _rules(removed: list[dict[str, Any]], examples: dict[tuple[str, str, str], A
     return by_stage
 
 
+def _one_of_each(examples: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return an example of some rules that dropped documents, of different stages first."""
+    firsts = [
+        {**rows[0], "stage": stage, "rule": rule}
+        for (stage, action, rule), rows in examples.items()
+        if action == "drop" and rows
+    ]
+    of_stage = {row["stage"]: row for row in reversed(firsts)}
+    ordered = [*of_stage.values(), *(row for row in firsts if row not in of_stage.values())]
+    return sorted(ordered[:SHOWN_OPEN], key=firsts.index)
+
+
 def _shown_documents(examples: dict[Any, Any], steps: list[dict[str, Any]]) -> list[bytes]:
     """Return the ids of the documents that the page shows, each once."""
     removed = [bytes.fromhex(row["doc_id"]) for rows in examples.values() for row in rows]
@@ -188,18 +229,6 @@ def _shown_documents(examples: dict[Any, Any], steps: list[dict[str, Any]]) -> l
 
 def _any_of(lines: list[dict[str, Any]], key: str) -> bool:
     return any(line.get(key) is not None for line in lines)
-
-
-def _samples(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    if "evaluate" not in artifacts or not artifacts["evaluate"].files("samples"):
-        return []
-    samples = artifacts["evaluate"].table("samples").to_pylist()[:MAX_SAMPLES]
-    return [{**sample, "text": _collapse_empty_lines(sample["text"])} for sample in samples]
-
-
-def _collapse_empty_lines(text: str) -> str:
-    """Replace runs of empty lines, which weak models write, with their count."""
-    return re.sub(r"(?:[ \t]*\n){3,}", lambda run: f"\n[{run[0].count(chr(10))} line ends]\n", text)
 
 
 def _recipe(run_folder: Path) -> str:
@@ -317,6 +346,9 @@ def key_figures(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[s
     if findings["leaks"]:
         leaked, items = (sum(line[key] for line in findings["leaks"]) for key in ("leaked", "items"))
         found.append({"value": f"{leaked:,}", "name": "leaked benchmark items", "note": f"of {items:,}"})
+    if findings["cost"] and findings["cost"].get("money") is not None:
+        price = f"at {record['hour_price']:g} an hour"
+        found.append({"value": f"{findings['cost']['money']:.2f}", "name": "cost of all stages", "note": price})
     if record.get("finished"):
         took = format_duration(record["finished"] - record["started"])
         found.append({"value": took, "name": "total time", "note": ""})

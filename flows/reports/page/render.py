@@ -68,6 +68,7 @@ def packed_plotly() -> str:
     return base64.b64encode(gzip.compress(script.read_bytes(), mtime=0)).decode()
 
 
+@functools.cache
 def environment() -> jinja2.Environment:
     """Return the template environment, with autoescape on: documents, paths and evidence may contain HTML."""
     loader = jinja2.FunctionLoader(lambda name: (HERE / name).read_text(encoding="utf-8"))

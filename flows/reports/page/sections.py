@@ -1,4 +1,4 @@
-"""Look up the duplicate pairs and the training steps that the run page shows.
+"""Look up the duplicate pairs, the edited documents and the training steps that the run page shows.
 
 Duplicates are shown as the text difference within pairs; a cluster is a kept document with the duplicates removed in
 favour of it. Steps are those with events and an even selection of the others; `bessemer data step RUN N` shows any
@@ -17,11 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.reports.charts.training import KINDS
-from flows.reports.page.examples import MAX_DOCUMENT_BYTES, clip, masked
+from flows.reports.page.examples import MAX_DOCUMENT_BYTES, SHOWN_OPEN, clip, masked, texts_of
 from flows.runs.document_history import sample_parts
 from model.checkpoint.metrics import final_rows, final_steps
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.ledger import EDIT
 from tasks.artifacts.tables import read_table
+from tasks.clean.presets import PERSONAL
 
 MAX_CLUSTERS, MAX_PAIRS = 4, 4
 """Pairs of the largest clusters, and pairs of the lowest similarity."""
@@ -35,6 +37,9 @@ CONTEXT_WORDS = 12
 WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 SAME, OMITTED, REMOVED, KEPT = "same", "omitted", "removed", "kept"
+
+EDIT_CONTEXT, EDIT_CHARS = 80, 20_000
+"""Characters shown before the first difference, at least; and from a text's beginning, those in which it is sought."""
 
 MAX_STEPS, MAX_EVENT_STEPS = 24, 12
 """Steps that are shown, and how many of them may be steps with events."""
@@ -78,6 +83,37 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
                     "parts": difference(mine["text"], other["text"]),
                 }
             )
+    return found
+
+
+def edited_documents(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """Return some documents that clean edited and kept, of different edits: `rule`, `source`, and the difference of
+    the texts before and after as `parts`, from a little before the first place where they differ.
+
+    Personal data are masked in both texts, so that edits which only replace these are left out.
+    """
+    if not {"sample", "clean"} <= artifacts.keys():
+        return []
+    chosen: dict[str, dict[str, Any]] = {}
+    for part, path in sample_parts(artifacts["clean"].files("ledger")):
+        ledger = read_table(path)
+        for row in ledger.filter(pc.equal(ledger.column("action"), EDIT)).to_pylist():
+            edits = [edit for edit in row["rule"].split("+") if edit not in PERSONAL]
+            known = chosen.get(edits[0]) if edits else row
+            if known is None or row["doc_id"] < known["doc_id"]:
+                chosen[edits[0]] = {**row, "part": part, "edits": ", ".join(edits)}
+    rows = sorted(chosen.values(), key=lambda row: row["doc_id"])[:SHOWN_OPEN]
+    wanted = {(row["doc_id"], row["part"]) for row in rows}
+    before, after = texts_of(artifacts["sample"], wanted), texts_of(artifacts["clean"], wanted)
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        (source, old), (_, new) = before.get(row["doc_id"], ("", "")), after.get(row["doc_id"], ("", ""))
+        old, new = (masked(text[:EDIT_CHARS]) for text in (old, new))
+        differs = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), None)
+        if differs is not None:
+            start = old.rfind("\n", 0, max(0, differs - EDIT_CONTEXT)) + 1
+            parts = difference(old[start:], new[start:])
+            found.append({"rule": row["edits"], "source": source, "parts": parts})
     return found
 
 

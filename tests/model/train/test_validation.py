@@ -1,5 +1,7 @@
 """Validation: the scores of the network as it is, without changing a bit of the training."""
 
+import io
+import json
 import math
 from pathlib import Path
 
@@ -13,9 +15,14 @@ from model.checkpoint.metrics import MetricsLog, table_file
 from model.checkpoint.weights import load_model
 from model.config.train import TrainConfig, TrainerRun
 from model.data.schema import VALIDATION
+from model.distributed.process_group import SINGLE_PROCESS
+from model.engines import make_engine
 from model.errors import InputError
 from model.inference.scoring import text_nats
 from model.nn.gpt import GPT
+from model.train import live_sample
+from model.train.initial_weights import initial_network
+from model.train.live_sample import MOST_TOKENS
 from model.train.trainer import train
 from model.train.validation import TEXT_BYTES
 
@@ -67,6 +74,33 @@ def test_looks_change_no_bit_of_training(make_run, tmp_path: Path) -> None:
     ]
     again = train(with_looks(run, path, "again"))
     assert (again / "validation.arrow").read_bytes() == (looked / "validation.arrow").read_bytes()
+
+
+def test_a_text_is_written_at_each_look_within_its_share_of_the_time(make_run, tmp_path: Path) -> None:
+    run = with_looks(make_run(), heldout(tmp_path, ["a"] * 4), "looked")
+    messages = io.StringIO()
+    train(run, messages=messages)
+    sent = [json.loads(line) for line in messages.getvalue().splitlines()]
+    looks = [message for message in sent if message["kind"] == "validation"]
+    assert [(look["step"], [row["source"] for row in look["rows"]]) for look in looks] == [
+        (n, ["a"]) for n in (5, 10, 12)
+    ]
+    texts = [message for message in sent if message["kind"] == "sample"]
+    assert [text["step"] for text in texts] == [5, 10, 12]
+    assert len({tuple(text["prompt"]) for text in texts}) == 1
+    assert all(0 < len(text["tokens"]) <= MOST_TOKENS for text in texts)
+
+
+def test_a_text_ends_when_its_share_of_the_time_is_used_up(make_run, tmp_path: Path, monkeypatch) -> None:
+    """The clock goes on by a second with each look at it; after 1,000 s the text may take 8 s, so it has 8 tokens."""
+    run = with_looks(make_run(), heldout(tmp_path, ["a"] * 4), "looked")
+    clock = iter([0, *range(1000, 2000)])
+    monkeypatch.setattr(live_sample, "monotonic", lambda: float(next(clock)))
+    writer = live_sample.LiveSample(run.model_copy(update={"eos": -1}))
+    engine = make_engine(run, initial_network(run, resumes=False).network, SINGLE_PROCESS)
+    written = writer.write(engine)
+    assert written is not None
+    assert len(written[1]) == 8
 
 
 def test_the_last_look_is_the_loss_of_the_finished_network(make_run, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def write_decontaminate(unit: Unit) -> None:
     inline = {"planted": 50, "found": 48, "recall": 0.96, "low": 0.865, "high": 0.989}
     precision = {"reported": 50, "right": 49, "precision": 0.98, "low": 0.895, "high": 0.996}
     planted = {**inline, "forms": {"inline": inline, "short": missed}, "near_misses": 50, "precision": precision}
-    common = {"text": "all rights <b>reserved</b>", "documents": 12, "items": 1, "why": "common"}
+    common = {"text": "all rights <b>reserved</b>", "documents": 12, "why": "common"}
     unit.report.facts = {"benchmarks": {"cloze": benchmark}, "planted": planted, "common_ngrams": [common]}
 
 

@@ -1,11 +1,15 @@
 """Time that was measured, and energy that is an estimate and says so."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.metrics.accounting import cost, format_energy
 from flows.metrics.run_metrics import open_artifacts
+from flows.reports.page.page import write_page
+from model.checksummed_json import write_sealed
 
 
 class Built:
@@ -40,6 +44,17 @@ def test_a_run_that_did_not_note_its_machine_has_time_alone(made_run: Any) -> No
     assert len(found["stages"]) == 8
     assert found["seconds"] == pytest.approx(sum(line["seconds"] for line in found["stages"]))
     assert cost({}, {}) == {}
+
+
+def test_money_is_the_price_of_all_hours(make: Callable[..., Any], tmp_path: Path) -> None:
+    found = cost({"hour_price": 2.5}, {"clean": Built("clean"), "train": Built("train")})  # pyright: ignore[reportArgumentType]
+    assert found["money"] == 5.0
+    assert cost({}, {"clean": Built("clean")})["money"] is None  # pyright: ignore[reportArgumentType]
+    made = make(tmp_path)
+    assert "an hour" not in write_page(made.folder, made.root).read_text()
+    write_sealed(made.folder / "run.json", {**made.record, "hour_price": 7200.0})
+    money = 2 * cost(made.record, open_artifacts(made.record))["seconds"]
+    assert f"{money:.2f} at 7200 an hour" in write_page(made.folder, made.root).read_text()
 
 
 @pytest.mark.parametrize(

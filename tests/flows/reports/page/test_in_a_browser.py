@@ -4,6 +4,7 @@ the documents of its step. Screenshots go to the folder that BESSEMER_SCREENSHOT
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,12 @@ from flows.experiments import scaling_law as ladder_report
 from flows.experiments.ablation_config import AblationConfig
 from flows.experiments.scaling_law import LadderConfig, Size
 from flows.experiments.trials import RunResult
+from flows.metrics.run_metrics import open_artifacts
+from flows.reports.live import LivePage, _write_script, begin_page
 from flows.reports.page.page import write_page
+from flows.reports.run_list import write_run_list
+from model.checksummed_json import write_sealed
+from tasks.artifacts.build import ProgressListener
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [pytest.mark.prove, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
@@ -61,6 +67,54 @@ def test_every_picture_is_drawn_and_nothing_is_wider_than_the_screen(
     assert shown.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     folder = Path(os.environ.get("BESSEMER_SCREENSHOTS", tmp_path))
     shown.screenshot(path=folder / f"page-{width}-{scheme}.png", full_page=True)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_renews_itself_until_the_report_takes_its_place(
+    made_run: Any, browser: Any, tmp_path: Path, width: int, scheme: str
+) -> None:
+    folder = tmp_path / "runs" / made_run.folder.name
+    page = LivePage(ProgressListener())
+    record = {**made_run.record, "state": "running", "stages": [], "started": time.time()}
+    page._record, page._folder = record, folder
+    begin_page(folder, "made", record["started"], page._now())
+    shown, wrong = opened(browser, folder / "page.html", width, scheme)
+    assert "Stage 1 of 8, sample" in shown.inner_text("#live")
+    for stage, artifact in open_artifacts(made_run.record).items():
+        if stage in ("sample", "clean", "dedup"):
+            page.finished(stage, artifact, 1.0)
+    page.progress("decontaminate", 3, 10, "parts")
+    page._training.last = {"step": 40, "steps": 100, "loss": 3.0, "tokens_s": 1000}
+    page._training.losses = [(step, 8.0 - step / 8) for step in range(40)]
+    page._training.bits = {"books": [(10, 3.0), (20, 2.5)], "web": [(10, 4.0), (20, 3.5)]}
+    _write_script(folder, {"at": time.time(), "html": str(page._now())})
+    shown.wait_for_function("document.getElementById('live').innerText.includes('3 of 10 parts')")
+    assert shown.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    pictures = Path(os.environ.get("BESSEMER_SCREENSHOTS", tmp_path))
+    shown.screenshot(path=pictures / f"live-{width}-{scheme}.png", full_page=True)
+    _write_script(folder, {"at": time.time() - 120, "html": str(page._now())})
+    shown.wait_for_function("!document.getElementById('late').hidden")
+    assert "run the same command to go on" in shown.inner_text("#late")
+    (folder / "page.html").write_bytes(write_page(made_run.folder, made_run.root).read_bytes())
+    _write_script(folder, {"page": "page.html"})
+    shown.wait_for_function("document.getElementById('pipeline') !== null")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_list_of_runs_writes_the_command_that_compares_two(
+    make: Any, browser: Any, tmp_path: Path, width: int
+) -> None:
+    made = make(tmp_path)
+    write_sealed(made.root / "runs" / "earlier" / "run.json", {**made.record, "run_id": "earlier"})
+    shown, wrong = opened(browser, write_run_list(made.root), width, "light")
+    for box in shown.query_selector_all("input"):
+        box.check()
+    assert f"bessemer runs compare {made.folder.name} earlier --root" in shown.inner_text("#compare")
+    assert shown.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    shown.screenshot(path=Path(os.environ.get("BESSEMER_SCREENSHOTS", tmp_path)) / f"runs-{width}.png", full_page=True)
     assert wrong == []
 
 

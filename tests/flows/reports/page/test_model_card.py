@@ -31,7 +31,8 @@ def told(made_run: Any) -> str:
 def test_the_head_is_what_the_hub_reads(told: str) -> None:
     card = hub.ModelCard(told)
     data = card.data.to_dict()
-    assert (data["license"], data["language"], data["datasets"]) == ("unknown", ["en"], ["books", "web"])
+    assert (data["license"], data["language"]) == ("unknown", ["en"])
+    assert "datasets" not in data, "files of this machine are no data sets of the hub"
     assert (data["pipeline_tag"], data["tags"]) == ("text-generation", ["bessemer", "gpt"])
     assert data["metrics"] == ["bits_per_byte", "accuracy"]
     results = {(one.dataset_name, one.metric_name): one.metric_value for one in card.data.eval_results}
@@ -63,11 +64,31 @@ def test_the_card_tells_data_leaks_scores_energy_and_limits(told: str) -> None:
         assert sentence in told.replace("\N{NO-BREAK SPACE}", " ")
 
 
+def test_data_sets_of_the_hub_are_listed_by_their_ids(made_run: Any) -> None:
+    paths = {"books": ["hf://datasets/wikimedia/wikipedia@main/20231101.en/*.parquet", "more.txt"], "web": ["w/*.txt"]}
+    sources = [{"name": name, "licence": None, "paths": some} for name, some in paths.items()]
+    write_sealed(made_run.folder / "recipe.json", {**RECIPE, "sample": {"sources": sources}})
+    data = hub.ModelCard(model_card(made_run.record, made_run.root)).data.to_dict()
+    assert data["datasets"] == ["wikimedia/wikipedia"]
+
+
+def test_languages_are_those_that_were_found(make: Callable[..., Any], tmp_path: Path) -> None:
+    """Of 200 documents one is below 1%; the recipe says English."""
+    made = make(tmp_path, facts={"clean": {"languages": {"de": 197, "fr": 2, "nl": 1, "unknown-": 0}}})
+    write_sealed(made.folder / "recipe.json", RECIPE)
+    assert hub.ModelCard(model_card(made.record, made.root)).data.to_dict()["language"] == ["de", "fr"]
+
+
+def test_the_card_has_samples_and_how_to_use_the_model(told: str) -> None:
+    assert "<pre><b>Once upon</b> a time &lt;b&gt;bold&lt;/b&gt;</pre>" in told
+
+
 def test_the_library_is_named_where_one_loads_the_files(made_run: Any) -> None:
     write_sealed(made_run.folder / "recipe.json", RECIPE)
     assert "library_name" not in model_card(made_run.record, made_run.root)
     beside = model_card(made_run.record, made_run.root, class_name="GPT2LMHeadModel")
     assert hub.ModelCard(beside).data.library_name == "transformers"
+    assert "model.generate(prompt, max_new_tokens=50, do_sample=True)" in beside
 
 
 def test_identities_are_shown_as_they_are_copied(told: str) -> None:

@@ -114,7 +114,7 @@ def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
     assert (
         "Of 50 reports, with 50 injected near misses, 49 were correct: precision 0.980 (0.895 to 0.996)." in reader.text
     )
-    assert "all rights <b>reserved</b> · common, 12 documents, 1 items" in reader.text
+    assert "all rights <b>reserved</b> · common, 12 documents" in reader.text
     assert "32 documents read = 1 rejected" in reader.text
     assert "web: its weight asks for 6.00 epochs and max_epochs = 4 stops it." in reader.text
     assert "causal_lm in 40 rows of 17 tokens, best_fit, 0.25% padding." in reader.text

@@ -1,0 +1,348 @@
+"""The page of a run while it works: `page.html` from its beginning, which the report of the run replaces at its end.
+
+The page loads the script `live.js` beside it every two seconds, because browsers load scripts from `file:` addresses,
+and nothing else. A thread of the run writes that script, atomically: what the run's listener heard, and what the
+trainer wrote to `train.log`. The page is a view of the run: a failure here never ends it. A script that is no longer
+renewed means that the process was killed, and the page says so.
+"""
+
+import json
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from flows.metrics.formatting import format_count, format_duration
+from flows.metrics.run_metrics import SKIPPED, TO_COME, UNDER_WAY, asked_stages, stage_result
+from flows.recipe.stages import STAGES
+from flows.reports.charts.svg import thinned
+from flows.reports.page.page import address, write_run_page
+from flows.reports.page.render import environment, fill, inline_script
+from flows.reports.run_list import write_run_list
+from flows.runs.record import CURRENT_LISTENER, PAGE
+from model.files import write_atomically
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import ProgressListener
+from tasks.tokenizer.open import open_tokenizer
+from tasks.train.stage import LOG_FILE
+
+if TYPE_CHECKING:
+    from flows.runs.run import Run
+    from tasks.tokenizer.base import Tokenizer
+
+log = logging.getLogger(__name__)
+
+SCRIPT = "live.js"
+
+SECONDS = 2.0
+"""Between two versions of the script."""
+
+SHARE = 0.01
+"""Most of the time that writing the script may take; the pause grows with the writing."""
+
+SILENCE_SECONDS = 60
+"""Age of the script from which on the page says that the run was interrupted."""
+
+MAX_POINTS = 2000
+"""Points that are kept of a curve; of more, every second is left out."""
+
+MAX_SAMPLES, SHOWN_SAMPLES, MAX_NOTES = 64, 4, 6
+
+CURVE_WIDTH, CURVE_HEIGHT = 600, 160
+
+TINY = 1e-6
+"""Least value that a logarithmic axis shows."""
+
+COLOURS = 8
+"""Colours that `style.css` has for lines."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart: its number of a colour, and points (x, y)."""
+
+    colour: int
+    points: Sequence[tuple[float, float]]
+    pale: bool = False
+
+
+@dataclass
+class _Work:
+    """Progress of a stage; `first` is when and at which count it was first heard of."""
+
+    done: int
+    total: int | None
+    unit: str
+    first: tuple[float, int]
+
+
+@dataclass
+class _Training:
+    """What the trainer wrote to its log."""
+
+    last: dict[str, Any] = field(default_factory=dict[str, Any])
+    losses: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    held_out: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    bits: dict[str, list[tuple[float, float]]] = field(default_factory=dict[str, list[tuple[float, float]]])
+    samples: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    read_bytes: int = 0
+
+    def read(self, path: Path) -> None:
+        """Read the lines that were written since the last call."""
+        if not path.is_file():
+            return
+        with path.open("rb") as stream:
+            stream.seek(self.read_bytes)
+            whole, end, _ = stream.read().rpartition(b"\n")
+        self.read_bytes += len(whole) + len(end)
+        for line in whole.splitlines():
+            if line.startswith(b'{"kind"'):
+                try:
+                    self._take(json.loads(line))
+                except (ValueError, KeyError):
+                    continue
+
+    def _take(self, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "step":
+            self.last = message
+            _add(self.losses, message["step"], message["loss"])
+        elif kind == "validation":
+            rows = message["rows"]
+            nats = [row["nats_per_token"] for row in rows]
+            if nats and None not in nats:
+                _add(self.held_out, message["step"], sum(nats) / len(nats))
+            for row in rows:
+                if row["bits_per_byte"] is not None:
+                    _add(self.bits.setdefault(row["source"], []), message["step"], row["bits_per_byte"])
+        elif kind == "sample":
+            self.samples.append(message)
+            if len(self.samples) > MAX_SAMPLES:
+                self.samples[:] = self.samples[::2]
+        elif message.get("event") == "rollback":
+            for points in (self.losses, self.held_out, *self.bits.values()):
+                points[:] = [point for point in points if point[0] <= message["to_step"]]
+
+
+def _add(points: list[tuple[float, float]], x: float, y: float) -> None:
+    if math.isfinite(y):
+        points.append((x, y))
+    if len(points) > MAX_POINTS:
+        points[:] = points[::2]
+
+
+class LivePage(ProgressListener):
+    """Writes the page of one run while it works, and passes all calls on to another listener."""
+
+    def __init__(self, listener: ProgressListener) -> None:
+        self._listener = listener
+        self._record: dict[str, Any] = {}
+        self._folder = Path()
+        self._work: dict[str, _Work] = {}
+        self._made: dict[str, dict[str, Any]] = {}
+        self._notes: list[str] = []
+        self._training = _Training()
+        self._vocab: Artifact | None = None
+        self._tokenizer: Tokenizer | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_writing, name="live-page", daemon=True)
+
+    def begin(self, run: "Run") -> None:
+        """Write the page of a run that begins, and keep its script up to date from here on."""
+        self._record, self._folder = run.record.data, run.folder
+        begin_page(self._folder, self._record["recipe_name"], self._record["started"], self._now())
+        self._thread.start()
+
+    def end(self, run: "Run") -> Path:
+        """Write the report of the run in place of the page, and the list of the root's runs; return the report's
+        path."""
+        self.close()
+        page = write_run_page(run)
+        with _view_only():
+            _write_script(run.folder, {"page": address(page, run.folder)})
+            write_run_list(run.context.root)
+        return page
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        known = self._work.get(stage)
+        first = known.first if known is not None else (time.time(), done)
+        self._work[stage] = _Work(done, total, unit, first)
+        self._listener.progress(stage, done, total, unit)
+
+    def note(self, stage: str, sentence: str) -> None:
+        self._notes = [f"{stage}: {sentence}", *self._notes[: MAX_NOTES - 1]]
+        self._listener.note(stage, sentence)
+
+    def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
+        result = stage_result(stage, artifact, artifact.report)
+        self._made[stage] = {"state": artifact.outcome, "seconds": seconds, **result}
+        if stage == "vocab":
+            self._vocab = artifact
+        self._listener.finished(stage, artifact, seconds)
+
+    def _keep_writing(self) -> None:
+        with _view_only():
+            pause = 0.0
+            while not self._ended.wait(pause):
+                began = time.thread_time()
+                self._training.read(self._folder / LOG_FILE)
+                _write_script(self._folder, {"at": time.time(), "html": str(self._now())})
+                pause = min(max(SECONDS, (time.thread_time() - began) / SHARE), SILENCE_SECONDS / 3)
+
+    def _now(self) -> Markup:
+        """Return the part of the page that changes."""
+        now = time.time()
+        made, asked = dict(self._made), asked_stages(self._record)
+        at = next((stage for stage in asked if stage not in made), None)
+        stages = [self._line(stage, stage in asked, stage == at, now) for stage in STAGES]
+        training = self._training
+        view = {
+            "headline": _headline(stages, asked, now - self._record["started"]),
+            "stages": stages,
+            "training": self._training_view() if training.last else None,
+            "samples": [self._text(sample) for sample in _spread(training.samples)],
+            "notes": list(self._notes),
+        }
+        return Markup(environment().get_template("sections/now.html").render(**view))  # autoescaped
+
+    def _line(self, stage: str, asked: bool, is_current: bool, now: float) -> dict[str, Any]:
+        line: dict[str, Any] = {"name": stage, "share": None, "amount": "", "seconds": None, "left": None}
+        if stage in self._made:
+            made = self._made[stage]
+            words = f"{made['amount']:,} {made['unit']}"
+            return {**line, "state": made["state"], "seconds": made["seconds"], "amount": words, "share": 1.0}
+        work = self._work.get(stage)
+        if not is_current or work is None:
+            return {**line, "state": UNDER_WAY if is_current else TO_COME if asked else SKIPPED}
+        line |= {"state": UNDER_WAY, "seconds": now - work.first[0], "amount": f"{work.done:,} {work.unit}"}
+        if work.total:
+            line["share"] = min(work.done / work.total, 1.0)
+            line["amount"] = f"{work.done:,} of {work.total:,} {work.unit}"
+            if work.done > work.first[1]:
+                line["left"] = line["seconds"] * (work.total - work.done) / (work.done - work.first[1])
+        return line
+
+    def _training_view(self) -> dict[str, Any]:
+        found = self._training
+        last = found.last
+        named = sorted(found.bits.items())
+        coloured = [(number % COLOURS, points) for number, (_, points) in enumerate(named)]
+        losses = Line(0, found.losses, pale=True), Line(0, _smooth(found.losses)), Line(1, found.held_out)
+        return {
+            **{key: last.get(key) for key in ("step", "steps", "loss", "tokens_s")},
+            "chart": line_chart("training loss and held-out loss by step", losses),
+            "held_out": bool(found.held_out),
+            "bits": [{"source": source, "value": points[-1][1]} for source, points in named],
+            "bits_chart": line_chart("bits per byte of held-out text by step", [Line(*one) for one in coloured]),
+        }
+
+    def _text(self, sample: dict[str, Any]) -> dict[str, Any]:
+        if self._tokenizer is None:
+            assert self._vocab is not None, "training began without a vocabulary"
+            self._tokenizer = open_tokenizer(self._vocab)
+        special = {self._tokenizer.eos, self._tokenizer.pad}
+        prompt, text = ([token for token in sample[key] if token not in special] for key in ("prompt", "tokens"))
+        written = {"prompt": self._tokenizer.decode(prompt), "text": self._tokenizer.decode_following(text)}
+        return {"step": sample["step"], **written}
+
+
+@contextmanager
+def live_page() -> Iterator[LivePage]:
+    """Keep a page of the run that is started inside this block."""
+    page = LivePage(CURRENT_LISTENER.get())
+    token = CURRENT_LISTENER.set(page)
+    try:
+        yield page
+    finally:
+        CURRENT_LISTENER.reset(token)
+        page.close()
+
+
+def begin_page(folder: Path, name: str, started: float, now: Markup = Markup()) -> None:  # noqa: B008  # immutable
+    """Write the page of a run that begins into its folder."""
+    with _view_only():
+        view = {"name": name, "run_id": folder.name, "started": started, "now": now, "at": time.time()}
+        html = fill("flows.reports.page", "live.html", {**view, "silence": SILENCE_SECONDS, "figures": {}})
+        write_atomically(folder / PAGE, html.encode("utf-8", errors="replace"))
+        _write_script(folder, {"at": time.time(), "html": str(now)})
+
+
+@contextmanager
+def _view_only() -> Iterator[None]:
+    """Log what goes wrong: the run goes on without its page."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("the live page is not renewed any more; the run goes on: %r", error)
+
+
+def _write_script(folder: Path, news: dict[str, Any]) -> None:
+    temporary = folder / f".{SCRIPT}.tmp"
+    temporary.write_text(f"bessemerLive({inline_script(news)})\n", encoding="utf-8", errors="replace")
+    os.replace(temporary, folder / SCRIPT)  # Not durable: the next version follows in two seconds.
+
+
+def _headline(stages: Sequence[dict[str, Any]], asked: Sequence[str], seconds: float) -> str:
+    current = next((line for line in stages if line["state"] == UNDER_WAY), None)
+    if current is None:
+        return f"All stages are done, after {format_duration(seconds)}; the report is being written."
+    text = f"Stage {asked.index(current['name']) + 1} of {len(asked)}, {current['name']}"
+    text += f": {current['share']:.0%}" if current["share"] is not None else ""
+    text += f", about {format_duration(current['left'])} left in it" if current["left"] is not None else ""
+    return f"{text}. Running for {format_duration(seconds)}."
+
+
+def _spread(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the latest of the samples, the first, and some between them; the latest first."""
+    last = len(samples) - 1
+    places = {round(last * number / (SHOWN_SAMPLES - 1)) for number in range(SHOWN_SAMPLES)} if samples else set[int]()
+    return [samples[place] for place in sorted(places, reverse=True)]
+
+
+def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the mean of each fortieth of the points at its middle: a single step's loss depends much on its rows."""
+    width = math.ceil(len(points) / 40) or 1
+    parts = [points[start : start + width] for start in range(0, len(points), width)]
+    return [(part[len(part) // 2][0], sum(y for _, y in part) / len(part)) for part in parts]
+
+
+def line_chart(words: str, lines: Sequence[Line]) -> Markup | None:
+    """Return lines of positive values over one x axis, and a logarithmic y axis, as HTML whose SVG takes the width of
+    its place; None with fewer than two points."""
+    shown = [(line, thinned(*zip(*line.points, strict=True))) for line in lines if line.points]
+    if not any(len(points) > 1 for _, points in shown):
+        return None
+    x = [point[0] for _, points in shown for point in points]
+    y = [point[1] for line, points in shown if not line.pale for point in points]
+    low, high = max(min(y), TINY), max(*y, 2 * TINY)
+    across, up = CURVE_WIDTH / ((max(x) - min(x)) or 1.0), CURVE_HEIGHT / (math.log(high / low) or 1.0)
+
+    def path(points: Sequence[tuple[float, float]]) -> str:
+        places = ((a, min(max(b, low), high)) for a, b in points)
+        return " ".join(f"{(a - min(x)) * across:.1f},{math.log(high / b) * up:.1f}" for a, b in places)
+
+    drawn = "".join(
+        f'<polyline class="line l{line.colour}{" pale" if line.pale else ""}" points="{path(points)}"/>'
+        for line, points in shown
+    )
+    svg = f'<svg viewBox="0 0 {CURVE_WIDTH} {CURVE_HEIGHT}" preserveAspectRatio="none">{drawn}</svg>'
+    ticks = f"<span>{high:.3g}</span><span>{math.sqrt(low * high):.3g}</span><span>{low:.3g}</span>"
+    ends = f"<span>step {format_count(min(x))}</span><span>step {format_count(max(x))}</span>"
+    return Markup(  # numbers and our own words
+        f'<div class="curve" role="img" aria-label="{words}"><div class="ticks">{ticks}</div>{svg}'
+        f'<div class="ends">{ends}</div></div>'
+    )

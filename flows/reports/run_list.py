@@ -1,0 +1,49 @@
+"""The list of a root's runs as a page, `runs/index.html`: the newest of them with loss and held-out figures."""
+
+from pathlib import Path
+from typing import Any
+
+from flows.metrics.run_metrics import read_saved_metrics
+from flows.reports.page.page import address
+from flows.reports.page.render import write_figures
+from flows.reports.terminal import format_model
+from flows.runs.lineage import model_of
+from flows.runs.record import PAGE, newest_runs, state_of
+
+RUN_LIST = "index.html"
+
+MAX_RUNS = 100
+"""The page is written at the end of each run, and reading the figures of a run takes about 3 ms."""
+
+COMPARISON = "compare-"
+"""What the name of a comparison's page begins with, in the folder of the second run."""
+
+
+def write_run_list(root: Path) -> Path:
+    """Write the page and return its path."""
+    records, count = newest_runs(root, MAX_RUNS)
+    folder = root / "runs"
+    lines = [_line(record, root, folder) for record in reversed(records)]
+    path = folder / RUN_LIST
+    write_figures("flows.reports", "run_list.html", {}, path, root=str(root), lines=lines, count=count)
+    return path
+
+
+def _line(record: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
+    findings = read_saved_metrics(record) or {}
+    bits = next((line for line in findings.get("bits_per_byte", ()) if line["source"] == "all"), {})
+    ended, page = record.get("finished"), Path(record.get("page") or folder / record["run_id"] / PAGE)
+    compared = sorted((folder / record["run_id"]).glob(f"{COMPARISON}*.html"))
+    return {
+        **{key: record[key] for key in ("run_id", "started")},
+        "name": record["recipe_name"],
+        "state": state_of(record),
+        "network": format_model(model_of(record, root)),
+        "page": address(page, folder) if page.is_file() else None,
+        "compared": [(address(path, folder), path.stem.removeprefix(COMPARISON)) for path in compared],
+        "loss": findings.get("training", {}).get("last_loss"),
+        "bits": bits.get("model"),
+        "xz": bits.get("xz"),
+        "ngram": bits.get("5gram"),
+        "seconds": ended - record["started"] if ended else None,
+    }

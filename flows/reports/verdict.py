@@ -1,0 +1,203 @@
+"""What came out of a run, in words: what was made, how good it is, what was left out, what needs attention, and what to
+try next. The run page begins with it, and it is the last screen of a run in a terminal.
+"""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.metrics.formatting import format_count, format_duration, format_shots, format_time
+from flows.metrics.heldout import summarize_heldout_metrics
+from flows.metrics.run_metrics import asked_stages, missing_artifacts
+from flows.reports.charts.scores import chance_of, main_metric
+from flows.runs.lineage import model_of
+from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, newest_runs, read_recipe, state_of
+
+MAX_TASKS = 3
+
+MAX_RULES = 3
+
+EXPECTED_FILE_OUTCOMES = ("read", "excluded")
+"""Outcomes of files that the recipe asks for; any other is worth attention."""
+
+RUNS_SEARCHED = 20
+"""Newest runs among which an earlier one to compare with is searched."""
+
+DUPLICATES = "dedup"
+
+PROMPT = "The "
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """A command to try next, and what it does."""
+
+    why: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A run in words; each text is one or more whole sentences, and empty where there is nothing to say."""
+
+    made: str
+    quality: str
+    dropped: str
+    attention: tuple[str, ...]
+    """What needs attention, sentences without full stop."""
+    next_steps: tuple[NextStep, ...]
+
+
+def verdict(record: dict[str, Any], findings: dict[str, Any], root: Path, *, name: str | None = None) -> Verdict:
+    """Return the verdict on a run; `name` is how commands name it (`latest`), by default by its id."""
+    return Verdict(
+        made=_made(record, findings, root),
+        quality=" ".join(filter(None, (_held_out(findings), _benchmarks(findings["scores"])))),
+        dropped=_dropped(findings),
+        attention=tuple(_attention(record, findings)),
+        next_steps=tuple(_next_steps(record, findings, root, name or record["run_id"])),
+    )
+
+
+def _made(record: dict[str, Any], findings: dict[str, Any], root: Path) -> str:
+    state, at = state_of(record), [entry["stage"] for entry in record["stages"]]
+    if state in (INTERRUPTED, PAUSED):
+        when = f" at {format_time(record['finished'])}" if record.get("finished") else ""
+        place = f" in {at[-1]}" if at else ""
+        kept = "run the same command to go on. Finished parts and checkpoints are kept."
+        return f"{state.capitalize()}{when}{place}: {kept}"
+    if state == RUNNING:
+        return f"This run is under way: {len(at)} of {len(asked_stages(record))} stages are done."
+    if state == "failed":
+        return f"This run failed{f' in {at[-1]}' if at else ''}, and what was finished is kept; the error is below."
+    took = f" The run took {format_duration(record['finished'] - record['started'])}." if record.get("finished") else ""
+    if "train" not in at:
+        return f"The stages up to {at[-1]} are done; no model was trained in this run.{took}" if at else took.strip()
+    model, training = model_of(record, root), findings["training"]
+    size = f" of {format_count(model['parameters'])} parameters" if model["parameters"] else ""
+    tokens = f", trained on {format_count(training['tokens'])} tokens" if training.get("tokens") else ""
+    sources = len([line for line in findings["mixture"] if line["reads"]])
+    kind = model["architecture"].upper() if model["architecture"] else "language model"
+    text = f"A {kind}{size}{tokens}"
+    text += f" of {sources} source{'s' if sources > 1 else ''}" if sources else ""
+    return f"{text}.{took}"
+
+
+def _held_out(findings: dict[str, Any]) -> str:
+    whole = next((line for line in findings["bits_per_byte"] if line["source"] == "all"), {})
+    mine, xz, ngram = whole.get("model"), whole.get("xz"), whole.get("5gram")
+    if mine is None:
+        measured = summarize_heldout_metrics(findings["measures"])
+        return f"On held-out text: {measured}." if measured else ""
+    compared = [
+        f"{_more_or_less(mine, other)} {words} ({other:.3f})"
+        for other, words in ((xz, "the compressor xz"), (ngram, "a 5-gram counted on the same text"))
+        if other
+    ]
+    text = f"As the mean of the sources it takes {mine:.3f} bits for a byte of new text"
+    text += f": {' and '.join(compared)}." if compared else "."
+    if xz and mine >= xz:
+        return (
+            f"{text} A general compressor does better: it has not learnt enough yet. Train on more text or for longer."
+        )
+    if ngram and mine >= ngram:
+        return f"{text} It learnt more than a compressor finds, and less than counting short sequences gives."
+    return f"{text} It learnt more from its text than counting short sequences gives." if ngram else text
+
+
+def _more_or_less(mine: float, other: float) -> str:
+    change = mine / other - 1
+    return f"{abs(change):.0%} {'less' if change < 0 else 'more'} than" if abs(change) >= 0.005 else "as many as"
+
+
+def _benchmarks(rows: list[dict[str, Any]]) -> str:
+    """Return accuracy with its interval beside guessing, of all items with the fewest examples before each."""
+    sentences: list[str] = []
+    for task in list(dict.fromkeys(row["task"] for row in rows))[:MAX_TASKS]:
+        of_task = [row for row in rows if row["task"] == task]
+        metric = main_metric(of_task)
+        mine = [r for r in of_task if (r["metric"], r["subset"]) == (metric, "all") and r["value"] is not None]
+        if not mine:
+            continue
+        row = min(mine, key=lambda row: row["shots"])
+        error, chance = 1.96 * (row["stderr"] or 0.0), chance_of([row])
+        text = f"{task}, {format_shots(row['shots'])}: {row['value']:.0%} ± {error:.0%} of {row['n']:,} items right"
+        if chance is not None:
+            above = row["value"] - error > chance
+            text += f", guessing gives {chance:.0%}{'' if above else ', so this is not clearly better'}"
+        sentences.append(f"{text}.")
+    return " ".join(sentences)
+
+
+def _dropped(findings: dict[str, Any]) -> str:
+    documents = findings["conservation"].get("documents")
+    if not documents or not documents["read"]:
+        return ""
+    kept = documents.get("packed", documents.get("kept", 0))
+    dropped = documents["dropped"]
+    rules = [line for line in findings["removed"] if line["stage"] != DUPLICATES]
+    most = ", ".join(
+        f"{line['rule']} {line['documents']:,}" for line in sorted(rules, key=lambda r: -r["documents"])[:MAX_RULES]
+    )
+    others = sum(count for stage, count in dropped.items() if stage != DUPLICATES)
+    parts = [
+        (documents["not_selected"], "not needed for the mixture"),
+        (dropped.get(DUPLICATES, 0), "duplicates"),
+        (others, f"dropped by rules ({most})"),
+        (documents["rejected"], "unreadable"),
+        (documents["held_out"], "held out to measure the model"),
+    ]
+    left_out = ", ".join(f"{count:,} {words}" for count, words in parts if count)
+    text = f"Of {documents['read']:,} documents read, {kept:,} ({kept / documents['read']:.0%}) were kept"
+    return f"{text}; the others: {left_out}." if left_out else f"{text}."
+
+
+def _attention(record: dict[str, Any], findings: dict[str, Any]) -> list[str]:
+    training = findings["training"]
+    found = [f"{stage}: {problem}" for stage, problem in missing_artifacts(record).items()]
+    if findings["conservation"] and not findings["conservation"]["balanced"]:
+        found.append("the counts of documents do not add up (see the accounts below); please report this")
+    if back := training.get("rollbacks"):
+        found.append(f"training diverged and went back {back} time{'s' if back > 1 else ''}; a lower peak_lr is calmer")
+    if remains := sum(line["remains"] for line in findings["leaks"]):
+        found.append(f"{remains:,} benchmark items remain in the training text; scores on them are less reliable")
+    skipped = skipped_files(findings)
+    return [*found, *findings["remarks"], *([f"files skipped: {skipped}"] if skipped else [])]
+
+
+def skipped_files(findings: dict[str, Any]) -> str:
+    """Return how many files of which sources were not read, and why; empty where all were."""
+    return ", ".join(
+        f"{count:,} {reason} in {source}"
+        for source, counts in findings["files"].items()
+        for reason, count in counts.items()
+        if reason not in EXPECTED_FILE_OUTCOMES and count
+    )
+
+
+def _next_steps(record: dict[str, Any], findings: dict[str, Any], root: Path, name: str) -> list[NextStep]:
+    at = {entry["stage"] for entry in record["stages"] if "path" in entry}
+    rooted = "" if root == Path("bessemer-data").resolve() else f" --root {shlex.quote(str(root))}"
+    if "train" not in at or state_of(record) != "completed":
+        unfinished = state_of(record) in (INTERRUPTED, PAUSED, "failed") and record.get("command")
+        again = [NextStep("go on", f"bessemer {record['command']}{rooted}")] if unfinished else []
+        seen = [NextStep("see what was done", f"bessemer data peek clean{rooted}")] if "clean" in at else []
+        return [*again, *seen]
+    recipe = read_recipe(root / "runs" / record["run_id"])
+    prompt = next(iter(recipe.get("evaluate", {}).get("prompts") or ()), PROMPT)
+    steps = [
+        NextStep("let it write", f"bessemer model generate {name} --prompt {shlex.quote(prompt)}{rooted}"),
+        NextStep("use it elsewhere", f"bessemer model export {name} my-model{rooted}"),
+    ]
+    layers = recipe.get("train", {}).get("model", {}).get("layers")
+    if layers and record.get("command"):
+        again = re.sub(r" --set train\.model\.layers=\S+", "", record["command"])
+        again += f" --set train.model.layers={2 * layers}"
+        steps.append(NextStep("change one thing", f"bessemer {again}{rooted}"))
+    earlier = [run for run in newest_runs(root, RUNS_SEARCHED)[0] if run["run_id"] < record["run_id"]]
+    trained = [run["run_id"] for run in earlier if any("path" in e and e["stage"] == "train" for e in run["stages"])]
+    if trained:
+        steps.append(NextStep("compare two runs", f"bessemer runs compare {trained[-1]} {name}{rooted}"))
+    return steps

@@ -1,0 +1,143 @@
+"""What came out of a run, in words: on the page, and as the last screen of a terminal."""
+
+import io
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flows.metrics.run_metrics import collect_metrics
+from flows.reports.page.page import write_page
+from flows.reports.summary import print_outcome
+from flows.reports.verdict import Verdict, verdict
+from model.checksummed_json import write_sealed
+
+
+def words(made: Any, **changes: Any) -> Verdict:
+    record = {**made.record, **changes}
+    return verdict(record, collect_metrics(record), made.root)
+
+
+def test_a_run_in_words(made_run: Any) -> None:
+    found = words(made_run)
+    assert found.made == "A language model, trained on 640 tokens of 2 sources. The run took 1 min 35 s."
+    assert found.quality.startswith(
+        "As the mean of the sources it takes 2.250 bits for a byte of new text: 31% less than the compressor xz (3.250)"
+        " and 18% less than a 5-gram counted on the same text (2.750). It learnt more from its text than counting short"
+        " sequences gives. cloze, zero-shot: 50% ± 20% of 2 items right."
+    ), "2.25 / 3.25 = .692 and 2.25 / 2.75 = .818"
+    assert found.dropped == (
+        "Of 32 documents read, 17 (53%) were kept; the others: 1 not needed for the mixture, 4 duplicates, 7 dropped by"
+        " rules (gopher_words_min 4, gopher_stop_words 2, too_many_pieces 1), 1 unreadable, 2 held out to measure the"
+        " model."
+    )
+    assert [remark.split(":")[0] for remark in found.attention] == [
+        "training read another mixture than the recipe asks for"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("xz", "ngram", "said"),
+    [
+        (3.0, 2.5, "learnt more from its text than counting"),
+        (3.0, 2.0, "more than a compressor finds, and less than counting"),
+        (2.0, 1.5, "A general compressor does better"),
+        (2.25, None, "as many as the compressor xz (2.250). A general compressor does better"),
+        (3.0, None, "25% less than the compressor xz (3.000)."),
+    ],
+)
+def test_how_good_it_is_depends_on_both_baselines(made_run: Any, xz: float, ngram: float | None, said: str) -> None:
+    findings = collect_metrics(made_run.record)
+    findings["bits_per_byte"] = [{"source": "all", "model": 2.25, "xz": xz, "5gram": ngram}]
+    assert said in verdict(made_run.record, findings, made_run.root).quality
+
+
+def test_an_interrupted_run_says_how_it_goes_on(make: Callable[..., Any], tmp_path: Path) -> None:
+    made = make(tmp_path, until="chunk")
+    found = words(made, state="interrupted", finished=1_800_000_095.0)
+    again = "Interrupted at 2027-01-15 08:01:35 UTC in chunk: run the same command to go on."
+    assert found.made.startswith(again)
+    write_sealed(made.folder / "run.json", {**made.record, "state": "interrupted", "finished": 1_800_000_095.0})
+    assert again in write_page(made.folder, made.root).read_text()
+
+
+def test_next_steps_are_commands_of_this_run(make: Callable[..., Any], tmp_path: Path) -> None:
+    made = make(tmp_path)
+    write_sealed(made.folder / "recipe.json", {"train": {"model": {"layers": 3}}, "evaluate": {"prompts": ["It's"]}})
+    earlier = made.root / "runs" / "20260101T000000Z-abcdef"
+    write_sealed(earlier / "run.json", {**made.record, "run_id": earlier.name})
+    steps = words(made, command="run mine.toml --set train.model.layers=3 --set seed=2").next_steps
+    mine, root = made.folder.name, f"--root {made.root}"
+    assert [step.command for step in steps] == [
+        f"bessemer model generate {mine} --prompt 'It'\"'\"'s' {root}",
+        f"bessemer model export {mine} my-model {root}",
+        f"bessemer run mine.toml --set seed=2 --set train.model.layers=6 {root}",
+        f"bessemer runs compare {earlier.name} {mine} {root}",
+    ]
+    failed = words(made, state="failed", command="run mine.toml").next_steps
+    assert [step.command for step in failed] == [f"bessemer run mine.toml {root}", f"bessemer data peek clean {root}"]
+
+
+def test_the_last_screen_has_at_most_thirty_lines(make: Callable[..., Any], tmp_path: Path) -> None:
+    remains = {"cloze": {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 1}}
+    training = {"steps": 10, "tokens": 640, "first_loss": 6.0, "last_loss": 3.3, "rollbacks": 3, "skipped_steps": 0}
+    facts = {"decontaminate": {"benchmarks": remains}, "train": {"training": training}}
+    made = make(tmp_path, facts=facts)
+    write_sealed(made.folder / "recipe.json", {"train": {"model": {"layers": 3}}})
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    print_outcome({**made.record, "command": "run a/long/path/of/a/recipe.toml"}, made.root, console)
+    screen = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    assert sum(max(1, math.ceil(len(line) / 80)) for line in screen.splitlines()) <= 30
+    text = " ".join(screen.split())
+    for said in (
+        "attention training diverged and went back 3 times",
+        "attention 1 benchmark items remain in the training text",
+        "and 1 more on the page",
+        "let it write: bessemer model generate latest --prompt",
+    ):
+        assert said in text
+    assert screen.splitlines()[-1].endswith(str(made.folder / "page.html")), "the path is not broken at the width"
+
+
+def test_a_page_shows_documents_without_a_click(made_run: Any) -> None:
+    page = write_page(made_run.folder, made_run.root).read_text()
+    section = page.partition('<section id="examples">')[2].partition("</section>")[0]
+    assert "<details" not in section
+    kept, _, dropped = section.partition("<h3>Dropped</h3>")
+    assert kept.count("<blockquote") == dropped.count("<blockquote") == 3
+    assert "books" in kept
+    assert "web" in kept
+    assert all(f"in {stage}" in dropped for stage in ("clean", "dedup", "decontaminate"))
+
+
+def test_edits_are_shown_as_differences_without_personal_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.reports.page import sections
+
+    old = "First line.\n" + "word " * 40 + "\nÃ¼ber of smith@example.org"
+    rows = [
+        {"doc_id": b"2", "rule": "mojibake+email", "action": "edit"},
+        {"doc_id": b"1", "rule": "email", "action": "edit"},
+    ]
+    texts = {"sample": old, "clean": old.replace("Ã¼", "ü").replace("smith@example.org", "email@example.com")}
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def files(self, _: str) -> list[str]:
+            return [self.name]
+
+    monkeypatch.setattr(sections, "sample_parts", lambda files: enumerate(files))
+    monkeypatch.setattr(sections, "read_table", lambda _: sections.pa.Table.from_pylist(rows))
+    monkeypatch.setattr(
+        sections, "texts_of", lambda part, wanted: {doc_id: ("web", texts[part.name]) for doc_id, _ in wanted}
+    )
+    (shown,) = sections.edited_documents({"sample": Part("sample"), "clean": Part("clean")})  # pyright: ignore[reportArgumentType]
+    assert shown["rule"] == "mojibake"
+    assert ("removed", "Ã¼ber") in shown["parts"]
+    assert ("kept", "über") in shown["parts"]
+    assert "smith" not in str(shown["parts"])
+    assert "First line" not in str(shown["parts"]), "it begins a little before the difference"
