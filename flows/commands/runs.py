@@ -1,8 +1,10 @@
 """`bessemer runs`: list runs, compare two, write a report, export metrics."""
 
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,15 +43,34 @@ def list_runs(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
         from rich.markup import escape
         from rich.table import Table
 
-        from flows.reports.terminal import format_model, format_stage_outcomes
-
         table = Table(box=None, header_style="bold", pad_edge=False)
         for column in ("run", "recipe", "model", "state", "stages"):
             table.add_column(column)
         for record in runs:
-            model, stages = format_model(record["model"]), format_stage_outcomes(record)
+            model, stages = _format_model(record["model"]), _format_stage_outcomes(record)
             table.add_row(record["run_id"], escape(record["recipe_name"]), model, record["state"], stages)
         console().print(table if runs else f"no runs under {escape(str(root))} yet; begin one: `bessemer run RECIPE`")
+
+
+def _format_stage_outcomes(record: dict[str, Any]) -> str:
+    """Return the outcomes of a run's stages: `6 reused, 2 built`, or `2 built, failed in dedup`."""
+    outcomes = Counter(entry["outcome"] for entry in record["stages"])
+    unfinished = ("failed", "interrupted")
+    parts = [f"{count} {outcome}" for outcome, count in outcomes.items() if outcome not in unfinished]
+    parts += [
+        f"[red]{entry['outcome']} in {entry['stage']}[/]"
+        for entry in record["stages"]
+        if entry["outcome"] in unfinished
+    ]
+    return ", ".join(parts) or "-"
+
+
+def _format_model(model: Mapping[str, Any]) -> str:
+    """Return architecture and parameters, such as `gpt 0.9M`; the architecture alone where parameters are unknown."""
+    from flows.metrics.formatting import format_count
+
+    parameters = "" if model["parameters"] is None else f" {format_count(model['parameters'])}"
+    return f"{model['architecture'] or '-'}{parameters}"
 
 
 @runs.command()
