@@ -3,7 +3,9 @@
 Nothing is recomputed. `flows.runs.document_history` follows one document through the stages.
 """
 
+import sys
 from collections.abc import Collection, Iterator
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 import pyarrow as pa
