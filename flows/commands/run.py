@@ -96,28 +96,21 @@ def run_recipe(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
 
 
 def _run(chosen: Any, root: Path, selection: StageSelection, as_json: bool, verbose: bool) -> None:
+    from flows.runs.existing_artifacts import existing_run
+
+    record = existing_run(chosen, root, **selection)
+    if record is not None:
+        _finish_without_building(chosen, record, root, as_json)
+        return
     from flows.planning.preconditions import CHECKED, check_prerequisites
     from flows.recipe.stages import select_stages
     from flows.runs.record import check_writable
-    from model.errors import InputError
 
     # Before the run has an id, so that a refused one leaves no record.
     stages = select_stages(selection.get("from_stage"), selection.get("until"), selection.get("only"))
     check_prerequisites(chosen, stages, root, force=selection.get("force", False))
     quieten_prefect(verbose)
-    try:
-        check_writable(root)
-    except InputError as unwritable:
-        from flows.runs.run import existing_run
-
-        record = existing_run(chosen, root, **selection) if root.is_dir() else None
-        if record is None:
-            raise
-        finish(record, root, as_json)
-        why = str(unwritable.__cause__ or unwritable)
-        unkept = f"the record of this run could not be written under {root / 'runs'} ({why})"
-        console(stderr=True).print(f"nothing needed building; {unkept}", markup=False, soft_wrap=True)
-        return
+    check_writable(root)
     from flows.runs.guards import remember_interrupts
     from flows.service.local_server import prefect_server
 
@@ -128,6 +121,47 @@ def _run(chosen: Any, root: Path, selection: StageSelection, as_json: bool, verb
     finally:
         CHECKED.reset(checked)
     finish(record, root, as_json)
+
+
+def _finish_without_building(recipe: Any, record: dict[str, Any], root: Path, as_json: bool) -> None:
+    """Keep the record of a run whose artifacts all exist, and print its last screen; no Prefect server is needed."""
+    from rich.markup import escape
+
+    from flows.runs.record import add_to_history
+    from model.errors import IntegrityError
+    from model.files import DISK_FULL, NOT_WRITABLE
+
+    aside, unkept = console(stderr=True), ""
+    for remark in recipe.warnings:
+        aside.print(f"[yellow]![/] {escape(remark)}")
+    try:
+        if record["same_as"] is None:
+            record = _with_page(recipe, record, root)
+        else:
+            add_to_history(root, record)
+    except (OSError, IntegrityError) as error:
+        if isinstance(error, OSError) and error.errno not in (*NOT_WRITABLE, *DISK_FULL):
+            raise
+        unkept = f"; the record of this run could not be written under {root / 'runs'} ({error})"
+    finish(record, root, as_json)
+    same = f": every stage is as in run {record['same_as']}" if record.get("same_as") and not unkept else unkept
+    aside.print(f"nothing needed building{same}", markup=False, soft_wrap=True)
+
+
+def _with_page(recipe: Any, record: dict[str, Any], root: Path) -> dict[str, Any]:
+    """Write a folder for a run that built nothing, but has the artifacts of no other run that has a page."""
+    from flows.reports.page.page import write_page
+    from flows.runs.record import RECORD, write_recipe
+    from flows.runs.roots import put_record
+    from model.checksummed_json import write_sealed
+
+    folder, kept = root / "runs" / record["run_id"], {key: record[key] for key in record if key != "same_as"}
+    write_recipe(folder, recipe)
+    write_sealed(folder / RECORD, kept)
+    kept["page"] = str(write_page(folder, root))
+    write_sealed(folder / RECORD, kept)
+    put_record(root, record["run_id"], pages=True)
+    return kept
 
 
 def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool) -> dict[str, Any]:

@@ -31,12 +31,15 @@ runs = typer.Typer(
 
 @runs.command("list")
 def list_runs(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """List runs, newest last, with each one's network and the outcome of its stages."""
+    """List runs, newest last, with each one's network and the outcome of its stages; `as RUN` built nothing."""
     with handle_errors():
         from flows.runs.lineage import model_of
-        from flows.runs.record import list_runs, state_of
+        from flows.runs.record import list_history, list_runs, state_of
 
         runs = [{**one, "state": state_of(one), "model": model_of(one, root)} for one in list_runs(root)]
+        models = {run["run_id"]: run["model"] for run in runs}
+        runs += [{**one, "model": models.get(one["same_as"], model_of(one, root))} for one in list_history(root)]
+        runs.sort(key=lambda run: run["run_id"])
         if as_json:
             print_json(runs)
             return
@@ -62,7 +65,8 @@ def _format_stage_outcomes(record: dict[str, Any]) -> str:
         for entry in record["stages"]
         if entry["outcome"] in unfinished
     ]
-    return ", ".join(parts) or "-"
+    same = f", as {record['same_as']}" if record.get("same_as") else ""
+    return f"{', '.join(parts) or '-'}{same}"
 
 
 def _format_model(model: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs.model_registry import CURRENT, current_run
-from flows.runs.record import RECORD, list_runs, read_recipe, warn_once
+from flows.runs.record import RECORD, list_history, list_runs, read_recipe, warn_once
 from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
@@ -27,26 +27,34 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str,
     """
     if run_id == CURRENT:
         run_id = current_run(root)
-    runs = list_runs(root)
+    runs = _runs_by_use(root)
     run_id = None if run_id == LATEST else run_id
     if run_id is None:
-        runs = [run for run in runs if _has_stage(run, needs)]
+        runs = [(name, run) for name, run in runs if _has_stage(run, needs)]
     if not runs:
         raise InputError(
             f"{root} holds no run that got past the stage `{needs}` yet; start one with"
             f" `bessemer run RECIPE --root {root}`, or name the root of your runs with --root"
         )
     if run_id is None:
-        return runs[-1]
-    found = [run for run in runs if run["run_id"].startswith(run_id)]
+        return runs[-1][1]
+    found = [run for name, run in runs if name.startswith(run_id)]
     if not found and (root / "runs" / run_id / RECORD).is_file():
         return read_record(root / "runs" / run_id / RECORD)
     if len(found) != 1:
-        known = ", ".join(run["run_id"] for run in runs[-5:])
+        known = ", ".join(name for name, _ in runs[-5:])
         problem = "no run" if not found else f"{len(found)} runs"
         latest = f"the latest are {known}" if len(runs) > 1 else f"the only one is {known}"
         raise InputError(f"{problem} under {root} with an id that begins `{run_id}`; {latest}")
     return found[0]
+
+
+def _runs_by_use(root: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return id and record of every run, the latest last; one that built nothing has the record of the run with the
+    same artifacts, whose folder holds its page and recipe."""
+    runs = {run["run_id"]: run for run in list_runs(root)}
+    again = [(line["run_id"], runs[line["same_as"]]) for line in list_history(root) if line["same_as"] in runs]
+    return sorted([*runs.items(), *again], key=lambda pair: pair[0])
 
 
 def run_that_trained(root: Path, record: dict[str, Any]) -> str | None:
