@@ -63,7 +63,7 @@ def report_result(end: dict[str, Any] | BessemerError) -> None:
 HISTORY = "history.jsonl"
 """In the folder of all runs: a line for each run that built nothing, with the id of the run whose page it shares."""
 
-HISTORY_LOST = "It lists runs that built nothing, and no artifact depends on it: `bessemer store verify --set-aside` begins another."
+HISTORY_LOST = "It only lists runs that built nothing; `bessemer store verify --set-aside` begins another."
 
 
 def list_history(root: Path) -> list[dict[str, Any]]:
