@@ -34,6 +34,7 @@ from pydantic import ValidationError
 
 from flows.recipe.checks import check_consistency
 from flows.recipe.errors import format_recipe_errors
+from flows.recipe.hub_benchmarks import resolve_sources
 from flows.recipe.lines import RecipeText
 from flows.recipe.resolve import SHARED_KEYS, resolve_recipe
 from flows.recipe.schema import Recipe, RecipeSource, credentials_problem
@@ -98,6 +99,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     _check_credentials(values, origin)  # Placeholders may have made some.
     for table in TABLES_OUTSIDE_RUNS:
         values.pop(table, None)
+    resolve_sources(values, root, origin)
     warnings = resolve_recipe(values, origin=origin, folder=folder, limit=limit)
     try:
         recipe = Recipe.model_validate(values)
