@@ -4,8 +4,8 @@
     task = "hellaswag"
     source = "hub"               # instead of `path`
 
-Nothing is fetched without `source = "hub"`, and nothing twice: the items are kept under the root, as the JSON lines that
-the tasks that ship read, and a recipe is the same with `path` set to that file. Needs the package `datasets`.
+Nothing is fetched without `source = "hub"`, and nothing twice: the items are kept under the root, as the JSON lines
+that the tasks that ship read, and a recipe is the same with `path` set to that file. Needs the package `datasets`.
 """
 
 import json
@@ -138,8 +138,7 @@ def _fetch(name: str, benchmark: HubBenchmark, place: str) -> bytes:
         import datasets
     except ImportError as error:
         raise InputError(
-            f"{place}: fetching `{name}` needs the package `datasets`: pip install 'bessemer[stores]' datasets."
-            f" {instead}"
+            f"{place}: fetching `{name}` needs the package `datasets`: pip install datasets. {instead}"
         ) from error
     print(f"fetching {name} from the hub: {benchmark.repository}, {benchmark.split}", file=sys.stderr)
     try:

@@ -89,6 +89,25 @@ def test_runs_list_shows_the_lines_and_their_ids_open_the_earlier_run(again: dic
         assert open_run(root, named)["run_id"] == first["run_id"]
 
 
+@pytest.mark.parametrize(
+    ("words", "loaded"),
+    [
+        (("runs", "list"), []),
+        (("data", "history", "note-01"), []),
+        (("plan", "RECIPE"), []),
+        (("data", "peek", "clean", "-n", "1"), ["numba"]),
+        (("check", "RECIPE"), ["numba"]),
+        (("init", "FOLDER", "--force", "--output", "OUTPUT"), []),
+    ],
+)
+def test_commands_about_data_load_no_torch_and_no_prefect(
+    words: tuple[str, ...], loaded: list[str], again: dict[str, Any], foundry: Path, tmp_path: Path
+) -> None:
+    places = {"RECIPE": foundry / "foundry.toml", "FOLDER": foundry / "notes", "OUTPUT": tmp_path / "recipe.toml"}
+    root = () if words[0] == "init" else ("--root", again["root"])
+    bessemer(*(places.get(word, word) for word in words), *root, loaded=str(loaded))
+
+
 @pytest.fixture
 def two_runs(again: dict[str, Any], tmp_path: Path) -> Path:
     """A root in which an older run was repeated after a newer one."""
