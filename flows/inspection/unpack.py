@@ -14,8 +14,8 @@ UNPACKED = "unpacked"
 
 SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
-MOST_TIMES = 200
-"""Bytes that a stored byte may unpack to, after the first GiB; text rarely exceeds 20."""
+FREE_BYTES, MOST_TIMES = 1 << 30, 200
+"""Bytes that any archive may unpack to, and how many more for each stored byte; text rarely exceeds 20."""
 
 
 def unpack_archives(folder: Path) -> list[Path]:
@@ -45,7 +45,7 @@ def _unpack(path: Path, target: Path) -> None:
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    limit = (1 << 30) + MOST_TIMES * path.stat().st_size
+    limit = FREE_BYTES + MOST_TIMES * path.stat().st_size
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
