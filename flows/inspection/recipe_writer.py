@@ -1,6 +1,7 @@
-"""Write a commented recipe for a scanned folder: every key is explained, and keys that are not set show their default.
+"""Write a recipe for a scanned folder: a short one with what follows from its text, or one in which every key is
+explained and keys that are not set show their default.
 
-`#` comments out a setting that can be enabled as it is; `##` begins an explanation.
+In the second `#` comments out a setting that can be enabled as it is; `##` begins an explanation.
 """
 
 import glob
