@@ -1,5 +1,5 @@
 # Every target makes the environment it needs first; with the environment in place that takes no time.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -11,7 +11,7 @@ TORCH ?= cpu
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 LOCKED := install --require-hashes --no-deps
 
-.PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-labels prove-vocab prove-resume prove-divergence prove-chaos prove-operations prove-architectures prove-families prove-search bench-train bench-data bench-tokens bench-memory lock clean
+.PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-labels prove-vocab prove-resume prove-init prove-divergence prove-chaos prove-operations prove-architectures prove-families prove-search bench-train bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -19,7 +19,7 @@ help: ## list the targets
 setup: $(READY) ## make the environment from requirements.lock
 
 $(READY): requirements.lock requirements-cuda.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Bessemer needs Python 3.11, and $(PYTHON) is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13) and "Bessemer needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(TORCH),cpu)
 	sed -n '/^torch==/,/[^\\]$$/p' requirements.lock > $(VENV)/torch.lock
@@ -78,6 +78,9 @@ prove-families: $(READY) ## Llama, Mistral, Qwen, OLMo, SmolLM2: logits, generat
 
 prove-resume: $(READY) ## killed and damaged, training goes on to the same bytes: counted over several calls, in a table
 	PROVE_FOLDER=$(PEERS)/prove-resume $(BIN)/python -m pytest tests/prove_resume -m prove_resume $(PYTEST_FLAGS)
+
+prove-init: $(READY) ## twelve folders of text, each from `init` to an exported model
+	$(BIN)/python -m pytest tests/flows/inspection -m prove_init $(PYTEST_FLAGS)
 
 prove-divergence: $(READY) ## divergence provoked a hundred times, with the guard and without: hours, over several calls
 	$(BIN)/python benchmarks/divergence/prove.py $(PEERS)/prove-divergence

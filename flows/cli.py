@@ -9,8 +9,7 @@ import typer
 from flows.commands import data, models, nightly, plan, run, runs, service, store, studies, training
 from flows.commands.common import CommandGroup, handle_errors
 from flows.metrics.escaping import escape_output
-from flows.service.api import reach_this_machine_directly
-from model.environment import filter_environment
+from model.environment import filter_environment, reach_this_machine_directly
 
 app = typer.Typer(
     name="bessemer",

@@ -3,7 +3,9 @@
 A record is readable JSON. Its last key is `digest`: the BLAKE3-128 of all bytes before it, whitespace included.
 """
 
+import fcntl
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,6 +92,23 @@ def complete_lines(path: Path, hint: str) -> list[bytes]:
     if _WHOLE_LINE.search(rest):
         raise IntegrityError(f"{path}, line {len(lines) + 1}, is damaged (its end is not what was written). {hint}")
     return [line + b"\n" for line in lines]
+
+
+def append_sealed_line(path: Path, value: Mapping[str, Any]) -> None:
+    """Append a record to a file of lines, durable when this returns; what a kill left of a line is overwritten.
+
+    Raises IntegrityError where the last line is damaged.
+    """
+    line = seal(value, indent=None)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        whole = sum(map(len, complete_lines(path, "Nothing was appended to it.")))
+        os.ftruncate(handle, whole)
+        os.pwrite(handle, line, whole)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def seal(value: Mapping[str, Any], *, sort_keys: bool = False, indent: int | None = 1) -> bytes:

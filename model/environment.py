@@ -133,6 +133,15 @@ def filter_environment() -> None:
     os.environ.update(passing)
 
 
+def reach_this_machine_directly() -> None:
+    """Exclude this machine from the proxy (`http_proxy`) of this process and its children: a proxy cannot reach the
+    server, and would receive its password."""
+    named = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if named != "*":
+        all_named = dict.fromkeys([*filter(None, named.split(",")), "localhost", "127.0.0.1", "::1"])
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(all_named)
+
+
 def _passing(known: Mapping[str, str], names: frozenset[str], prefixes: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in known.items() if name in names or name.startswith(prefixes)}
 

@@ -22,6 +22,14 @@ NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _BLOCK_BYTES = 1 << 22
 
 
+def user_cache() -> Path:
+    """Return the folder of this user for what can be computed again; it need not exist, and may not be writable."""
+    home = os.path.expanduser("~")
+    # A container's user may have neither a name nor a home.
+    default = os.path.join("/nonexistent" if home == "~" else home, ".cache")
+    return Path(os.environ.get("XDG_CACHE_HOME") or default) / "bessemer"
+
+
 def read_json(path: Path, hint: str) -> Any:
     """Return the value in a JSON file.
 

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -46,6 +47,39 @@ def test_recipes_and_templates_travel_in_the_wheel(wheel: zipfile.ZipFile):
 
 def test_the_deployments_travel_in_the_wheel_as_they_are(wheel: zipfile.ZipFile):
     assert wheel.read("flows/service/prefect.yaml") == (PROJECT / "deployments" / "prefect.yaml").read_bytes()
+
+
+SENTENCE = "The furnace was lit before dawn and the iron ran white into the sand of the moulds, number {}. "
+
+
+def test_the_wheel_works_in_an_empty_folder(wheel: zipfile.ZipFile, tmp_path: Path):
+    """Installed without the repository: init, check and plan of a folder of text."""
+    installed, empty = tmp_path / "installed", tmp_path / "empty"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(installed)]
+    subprocess.run([*pip, str(wheel.filename)], check=True, capture_output=True)
+    (empty / "text").mkdir(parents=True)
+    for number in range(20):
+        (empty / "text" / f"{number}.txt").write_text(SENTENCE.format(number) * 30)
+    program = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); import flows; assert flows.__file__.startswith(sys.path[0]);"
+        " from flows.cli import main; main()"
+    )
+    environment = {**os.environ, "PYTHONPATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    for words in (["--version"], ["init", "text"], ["check", "recipe.toml"], ["plan", "recipe.toml"]):
+        command = [sys.executable, "-c", program, str(installed), *words]
+        done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+    assert "will be built" in done.stdout
+
+
+def test_the_metadata_allow_three_versions_of_python_and_later_ones_of_torch(wheel: zipfile.ZipFile):
+    (name,) = (name for name in wheel.namelist() if name.endswith("METADATA"))
+    lines = wheel.read(name).decode().splitlines()
+    assert "Requires-Python: >=3.11" in lines
+    assert "Requires-Dist: torch>=2.11" in lines
+    assert re.fullmatch(r"\d+\.\d+\.\d+", locked()["torch"])
+    for version in ("3.11", "3.12", "3.13"):
+        assert f"Classifier: Programming Language :: Python :: {version}" in lines
 
 
 def test_the_command_is_installed():

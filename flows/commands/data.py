@@ -50,6 +50,7 @@ def peek(
         from flows.inspection.preview import peek as look
         from flows.inspection.preview_rows import Selection
         from flows.runs.lineage import artifacts_with_stage, open_run
+        from flows.runs.run_documents import leave_out_pandas
         from model.errors import RecipeError
 
         if stage == "train":
@@ -59,6 +60,7 @@ def peek(
                 "peek evaluate: its artifact holds scores and samples of text, not the model's pick for each item;"
                 " `bessemer runs report RUN` shows them"
             )
+        leave_out_pandas()
         record = open_run(root, run_id)
         artifacts = artifacts_with_stage(stage, record, root) if stage in VIEWS else {}
         views = look(artifacts, stage, Selection(count, seed, source, rule))
@@ -84,17 +86,12 @@ def history(
     """Show a document's history: its file and record, and the steps that trained on it or the rule that removed it."""
     with handle_errors():
         from flows.runs.document_history import explain_unsampled, history_of, listed_files
-        from flows.runs.lineage import (
-            documents_by_file,
-            find_documents,
-            open_run,
-            rejects_of,
-            run_artifacts,
-            run_that_trained,
-        )
+        from flows.runs.lineage import open_run, run_artifacts, run_that_trained
         from flows.runs.record import RUNNING, state_of
+        from flows.runs.run_documents import documents_by_file, find_documents, leave_out_pandas, rejects_of
         from model.errors import InputError
 
+        leave_out_pandas()
         record = open_run(root, run_id)
         artifacts = run_artifacts(record)
         found = find_documents(artifacts, document)
@@ -146,8 +143,10 @@ def step(
 ) -> None:
     """List the documents that a training step read, with some of their text."""
     with handle_errors():
-        from flows.runs.lineage import open_run, run_artifacts, step_of
+        from flows.runs.lineage import open_run, run_artifacts
+        from flows.runs.run_documents import leave_out_pandas, step_of
 
+        leave_out_pandas()
         record = open_run(root, run_id, needs="train")
         found = step_of(run_artifacts(record), number)
         if as_json:
@@ -175,11 +174,13 @@ def leaks(
     with handle_errors():
         from flows.reports.terminal import STATES, count_states, format_item_states, list_items
         from flows.runs.lineage import open_run, run_artifacts
+        from flows.runs.run_documents import leave_out_pandas
         from model.errors import RecipeError
 
         unknown = sorted(set(state or ()) - set(STATES))
         if unknown:
             raise RecipeError(f"--state {unknown[0]}: an item is one of {', '.join(STATES)}")
+        leave_out_pandas()
         record = open_run(root, run_id, needs="decontaminate")
         artifacts = run_artifacts(record)
         counts = count_states(artifacts["decontaminate"])

@@ -25,15 +25,20 @@ def init(
     folder: Annotated[Path, typer.Argument(help="A folder of your own text.")],
     output: Annotated[Path, typer.Option(help="The recipe to write.")] = Path("recipe.toml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing recipe.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Write every key with its help, not only what is set.")] = False,
+    unpack: Annotated[
+        bool,
+        typer.Option("--unpack", help="First unpack zip and tar archives into FOLDER/unpacked."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Scan a folder of your own text and write a commented recipe for it.
+    """Scan a folder of your own text and write a short recipe for it, which runs unchanged.
 
-    Reads the beginnings of some files for formats, sizes, fields and languages, and lists what cannot be read. Each
-    subfolder becomes a source. Vocabulary, network and budget follow from the amount of text; the recipe says how.
+    Reads the beginnings of some files for formats, sizes, fields, encodings and languages, and lists what cannot be
+    read. Each subfolder becomes a source. Vocabulary, network and budget follow from the amount of text.
     """
     with handle_errors():
-        from flows.inspection.recipe_writer import write_recipe
+        from flows.inspection.recipe_writer import scan_remarks, write_recipe, write_short_recipe
         from flows.inspection.scan import scan_folder
         from flows.inspection.terminal import print_scan, scan_values
         from model.errors import InputError, RecipeError
@@ -41,17 +46,21 @@ def init(
 
         if output.exists() and not force:
             raise RecipeError(f"--output {output} exists already; name another file, or overwrite it with --force")
+        if unpack and folder.is_dir():
+            from flows.inspection.unpack import unpack_archives
+
+            unpack_archives(folder)
         survey = scan_folder(folder)
-        text = write_recipe(survey, output.stem)
+        text = (write_recipe if every else write_short_recipe)(survey, output.stem)
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(output, text.encode())
         except OSError as error:
             raise InputError(f"--output {output}: cannot be written ({error.strerror})") from error
         if as_json:
-            print_json({**scan_values(survey), "recipe": str(output)})
+            print_json({**scan_values(survey), "remarks": scan_remarks(survey), "recipe": str(output)})
         else:
-            print_scan(survey, output, console())
+            print_scan(survey, output, scan_remarks(survey), console())
 
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")]

@@ -116,28 +116,23 @@ def _run(
     open_page: bool = False,
     hour_price: float | None = None,
 ) -> None:
+    from flows.runs.existing_artifacts import existing_run
+
+    record = existing_run(chosen, root, **selection)
+    if record is not None:
+        record = _finish_without_building(chosen, record, root, as_json, verbose)
+        if open_page and record["page"] is not None:
+            open_in_browser(Path(record["page"]))
+        return
     from flows.planning.preconditions import CHECKED, check_prerequisites
     from flows.recipe.stages import select_stages
     from flows.runs.record import HOUR_PRICE, check_writable
-    from model.errors import InputError
 
     # Before the run has an id, so that a refused one leaves no record.
     stages = select_stages(selection.get("from_stage"), selection.get("until"), selection.get("only"))
     check_prerequisites(chosen, stages, root, force=selection.get("force", False))
     quieten_prefect(verbose)
-    try:
-        check_writable(root)
-    except InputError as unwritable:
-        from flows.runs.run import existing_run
-
-        record = existing_run(chosen, root, **selection) if root.is_dir() else None
-        if record is None:
-            raise
-        finish(record, root, as_json, verbose)
-        why = str(unwritable.__cause__ or unwritable)
-        unkept = f"the record of this run could not be written under {root / 'runs'} ({why})"
-        console(stderr=True).print(f"nothing needed building; {unkept}", markup=False, soft_wrap=True)
-        return
+    check_writable(root)
     from flows.runs.guards import remember_interrupts
     from flows.service.local_server import prefect_server
 
@@ -149,6 +144,51 @@ def _run(
         CHECKED.reset(checked)
         HOUR_PRICE.reset(price)
     finish(record, root, as_json, verbose)
+
+
+def _finish_without_building(
+    recipe: Any, record: dict[str, Any], root: Path, as_json: bool, verbose: bool
+) -> dict[str, Any]:
+    """Keep the record of a run whose artifacts all exist, print its last screen and return it; no Prefect server is
+    needed."""
+    from rich.markup import escape
+
+    from flows.runs.record import add_to_history
+    from model.errors import IntegrityError
+    from model.files import DISK_FULL, NOT_WRITABLE
+
+    aside, unkept = console(stderr=True), ""
+    for remark in recipe.warnings:
+        aside.print(f"[yellow]![/] {escape(remark)}")
+    try:
+        if record["same_as"] is None:
+            record = _with_page(recipe, record, root)
+        else:
+            add_to_history(root, record)
+    except (OSError, IntegrityError) as error:
+        if isinstance(error, OSError) and error.errno not in (*NOT_WRITABLE, *DISK_FULL):
+            raise
+        unkept = f"; the record of this run could not be written under {root / 'runs'} ({error})"
+    finish(record, root, as_json, verbose)
+    same = f": every stage is as in run {record['same_as']}" if record.get("same_as") and not unkept else unkept
+    aside.print(f"nothing needed building{same}", markup=False, soft_wrap=True)
+    return record
+
+
+def _with_page(recipe: Any, record: dict[str, Any], root: Path) -> dict[str, Any]:
+    """Write a folder for a run that built nothing, but has the artifacts of no other run that has a page."""
+    from flows.reports.page.page import write_page
+    from flows.runs.record import RECORD, write_recipe
+    from flows.runs.roots import put_record
+    from model.checksummed_json import write_sealed
+
+    folder, kept = root / "runs" / record["run_id"], {key: record[key] for key in record if key != "same_as"}
+    write_recipe(folder, recipe)
+    write_sealed(folder / RECORD, kept)
+    kept["page"] = str(write_page(folder, root))
+    write_sealed(folder / RECORD, kept)
+    put_record(root, record["run_id"], pages=True)
+    return kept
 
 
 def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool, open_page: bool) -> dict[str, Any]:

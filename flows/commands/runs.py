@@ -1,8 +1,10 @@
 """`bessemer runs`: list runs, compare two, write a report, export metrics."""
 
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,7 +33,10 @@ runs = typer.Typer(
 
 @runs.command("list")
 def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: Json = False) -> None:
-    """List runs, newest last, with each one's network and the outcome of its stages; as a page with --open."""
+    """List runs, newest last, with each one's network and the outcome of its stages; as a page with --open.
+
+    A run that built nothing is shown with `as` and the run that has the same artifacts.
+    """
     with handle_errors():
         if open_page:
             from flows.reports.run_list import write_run_list
@@ -39,24 +44,47 @@ def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: J
             open_in_browser(write_run_list(root.resolve()))
             return
         from flows.runs.lineage import model_of
-        from flows.runs.record import list_runs, state_of
+        from flows.runs.record import list_history, list_runs, state_of
 
         runs = [{**one, "state": state_of(one), "model": model_of(one, root)} for one in list_runs(root)]
+        models = {run["run_id"]: run["model"] for run in runs}
+        runs += [{**one, "model": models.get(one["same_as"], model_of(one, root))} for one in list_history(root)]
+        runs.sort(key=lambda run: run["run_id"])
         if as_json:
             print_json(runs)
             return
         from rich.markup import escape
         from rich.table import Table
 
-        from flows.reports.terminal import format_model, format_stage_outcomes
-
         table = Table(box=None, header_style="bold", pad_edge=False)
         for column in ("run", "recipe", "model", "state", "stages"):
             table.add_column(column)
         for record in runs:
-            model, stages = format_model(record["model"]), format_stage_outcomes(record)
+            model, stages = _format_model(record["model"]), _format_stage_outcomes(record)
             table.add_row(record["run_id"], escape(record["recipe_name"]), model, record["state"], stages)
         console().print(table if runs else f"no runs under {escape(str(root))} yet; begin one: `bessemer run RECIPE`")
+
+
+def _format_stage_outcomes(record: dict[str, Any]) -> str:
+    """Return the outcomes of a run's stages: `6 reused, 2 built`, or `2 built, failed in dedup`."""
+    outcomes = Counter(entry["outcome"] for entry in record["stages"])
+    unfinished = ("failed", "interrupted")
+    parts = [f"{count} {outcome}" for outcome, count in outcomes.items() if outcome not in unfinished]
+    parts += [
+        f"[red]{entry['outcome']} in {entry['stage']}[/]"
+        for entry in record["stages"]
+        if entry["outcome"] in unfinished
+    ]
+    same = f", as {record['same_as']}" if record.get("same_as") else ""
+    return f"{', '.join(parts) or '-'}{same}"
+
+
+def _format_model(model: Mapping[str, Any]) -> str:
+    """Return architecture and parameters, such as `gpt 0.9M`; the architecture alone where parameters are unknown."""
+    from flows.metrics.formatting import format_count
+
+    parameters = "" if model["parameters"] is None else f" {format_count(model['parameters'])}"
+    return f"{model['architecture'] or '-'}{parameters}"
 
 
 @runs.command()

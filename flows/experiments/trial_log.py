@@ -5,13 +5,12 @@ one can never continue. So the log is ours, and Optuna gets a copy at each sugge
 """
 
 import math
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from flows.experiments.search_config import Value
-from model.checksummed_json import complete_lines, read_sealed_lines, seal
+from model.checksummed_json import append_sealed_line, read_sealed_lines
 from model.errors import BessemerError, Numerics
 from tasks.execution.outcome import one_line
 
@@ -111,16 +110,7 @@ class TrialLog:
         return any(event.get("waited_as") == waited_as for event in read_sealed_lines(self._path, LOG_LOST))
 
     def _write(self, **event: Any) -> None:
-        line = seal(event, indent=None)
-        whole = sum(map(len, complete_lines(self._path, LOG_LOST)))
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
-        try:
-            # A kill in the middle of a line leaves its beginning, to which the next line must not be appended.
-            os.ftruncate(handle, whole)
-            os.pwrite(handle, line, whole)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        append_sealed_line(self._path, event)
         self._apply(event)
 
     def _apply(self, event: dict[str, Any]) -> None:

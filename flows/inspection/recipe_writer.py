@@ -1,10 +1,12 @@
-"""Write a commented recipe for a scanned folder: every key is explained, and keys that are not set show their default.
+"""Write a recipe for a scanned folder: a short one with what follows from its text, or one in which every key is
+explained and keys that are not set show their default.
 
-`#` comments out a setting that can be enabled as it is; `##` begins an explanation.
+In the second `#` comments out a setting that can be enabled as it is; `##` begins an explanation.
 """
 
 import glob
 import json
+import math
 import re
 import textwrap
 from collections import Counter
@@ -15,7 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from flows.inspection.fields import BYTES_PER_TOKEN, EPOCHS, TOKENS_PER_PARAMETER, Sizes, choose_sizes
-from flows.inspection.scan import ROOT_GROUP, FolderScan, ScannedSource
+from flows.inspection.scan import ROOT_GROUP, FolderScan, ScannedSource, StoredFile
 from flows.metrics.formatting import format_bytes, format_count
 from flows.recipe.resolve import MIXTURE_KEYS
 from model.config.network import GPTConfig
@@ -34,7 +36,7 @@ from tasks.decontaminate.config import DecontaminateConfig
 from tasks.dedup.config import DedupConfig
 from tasks.evaluate.config import EvaluateConfig
 from tasks.execution.machines import Machines
-from tasks.sample.config import SampleConfig
+from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import guess_format
 from tasks.train.config import TrainStageConfig
 from tasks.vocab.config import VocabConfig
@@ -318,3 +320,169 @@ def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+KINDS = {
+    "code": "source code",
+    "html": "web pages",
+    "warc": "web pages",
+    "mediawiki": "articles of a wiki",
+    "wikitext": "articles of a wiki",
+    "markdown": "Markdown",
+}
+"""Format, or content of a text field -> what its documents mostly are; clean decides for each document."""
+
+SHORT_BYTES = 400
+"""Mean size below which documents are called short posts."""
+
+BENCHMARKS = {
+    "code": ("humaneval",),
+    "en": ("hellaswag", "arc_easy", "lambada", "piqa", "boolq"),
+    "it": ("xcopa_it",),
+    "ru": ("parus", "xquad_ru"),
+    "zh": ("xcopa_zh", "cmrc2018", "xquad_zh"),
+}
+"""Benchmarks that ship, by the language of the text."""
+
+LITTLE_BYTES = 200_000
+
+EXAMPLE_FILE = "items.jsonl"
+
+
+def write_short_recipe(scan: FolderScan, name: str) -> str:
+    """Return a recipe with what follows from the folder, and nothing that has a default; it runs unchanged."""
+    characters = set().union(*(source.characters for source in scan.sources))
+    total = sum(source.text_bytes for source in scan.sources)
+    sizes = choose_sizes(total, len(characters))
+    lines = [
+        *_remark(
+            f"{_in_comment(scan.folder)}: {sum(len(source.files) for source in scan.sources):,} files, about"
+            f" {format_bytes(total)} of text. `bessemer init --all` writes every key with its help."
+        ),
+        *(line for remark in [*scan_remarks(scan), *_unread(scan)] for line in _remark(f"NOTE: {_in_comment(remark)}")),
+        "format = 1",
+        f"name = {_toml(name)}",
+        f"budget_tokens = {sizes.budget_tokens:_}    # tokens to train on: of about {format_count(sizes.tokens)},"
+        f" each at most {EPOCHS} times",
+        "",
+    ]
+    weights, names = _weights([source.text_bytes for source in scan.sources]), _names(scan.sources)
+    for source, weight, source_name in zip(scan.sources, weights, names, strict=True):
+        lines += [*_short_source(scan, source, source_name, weight), ""]
+    bad = max((source.bad_share for source in scan.sources), default=0.0)
+    net = sizes.network
+    lines += [
+        "[sample]",
+        f"max_reject_share = {max(0.05, min(0.9, round(2 * bad, 2))):g}    # a run stops if more cannot be read",
+        "",
+        "[vocab]",
+        f"vocab_size = {sizes.vocab_size}",
+        "",
+        f"[train.model]    # about {format_count(net.parameters(sizes.vocab_size))} parameters",
+        *(f"{key} = {getattr(net, key)}" for key in ("context", "layers", "heads", "width")),
+        "",
+        *_benchmark_lines(scan),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _remark(text: str) -> list[str]:
+    return textwrap.wrap(text, LINE, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
+
+
+def scan_remarks(scan: FolderScan) -> list[str]:
+    """Return sentences about what may surprise in a run of the folder's recipe, each with what to do."""
+    remarks: list[str] = []
+    total = sum(source.text_bytes for source in scan.sources)
+    documents = sum(source.records.records for source in scan.sources)
+    if total < LITTLE_BYTES:
+        remarks.append(
+            f"{format_bytes(total)} of text are enough to try every stage, and too little to learn a language from."
+            f" Add text, megabytes at least, or continue training a released model (train.base_model, docs/recipes.md)."
+        )
+    if documents < FEW_DOCUMENTS:
+        remarks.append(
+            f"There {'is one document' if documents <= 1 else f'are {documents:.0f} documents'}, so none can be held"
+            f" out, and a run has no held-out figures. Split long files, for example:"
+            f" split -C 100k --additional-suffix=.txt FILE PART-"
+        )
+    large = [file.path for source in scan.sources for file in source.files if _unpacked(source, file) > LARGEST_FILE]
+    if large:
+        remarks.append(
+            f"{large[0].name} is read as one document of more than {format_bytes(LARGEST_FILE)}, in memory as a whole,"
+            f" which `max_file_bytes` of its source allows. Split it as above to have documents of it."
+        )
+    for source, name in zip(scan.sources, _names(scan.sources), strict=True):
+        if source.bad_share > 0:
+            remarks.append(f"{source.bad_share:.0%} of the records of {name} that were looked at cannot be read.")
+    return remarks
+
+
+def _unread(scan: FolderScan) -> list[str]:
+    names = [str(bad.path.relative_to(scan.folder)) for bad in scan.unreadable]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return [f"Not read: {', '.join(names[:MOST_NAMED])}{more}; `bessemer init` shows why."] if names else []
+
+
+MOST_NAMED = 3
+
+FEW_DOCUMENTS = 5
+"""At most a fifth of a source is held out."""
+
+LARGEST_FILE = Source.model_fields["max_file_bytes"].default
+
+ONE_DOCUMENT_FORMATS = ("text", "markdown", "wikitext", "html", "code")
+
+
+def _unpacked(source: ScannedSource, file: StoredFile) -> float:
+    """Return the estimated bytes of a file that is read as one document; 0 for files of records."""
+    growth = source.text_bytes / source.stored_bytes if source.stored_bytes else 1.0
+    return file.size * max(1.0, growth) if source.format in ONE_DOCUMENT_FORMATS else 0.0
+
+
+def _short_source(scan: FolderScan, source: ScannedSource, name: str, weight: float) -> list[str]:
+    about = "" if source.records.exact else "about "
+    mean = source.text_bytes / max(1.0, source.records.records)
+    kind = KINDS.get(source.content, KINDS.get(source.format, "short posts" if mean < SHORT_BYTES else "prose"))
+    lines = [
+        f"[[sources]]    # {len(source.files):,} files, {about}{source.records.records:,.0f} documents,"
+        f" {format_bytes(source.text_bytes)}: {kind}",
+        f"name = {_toml(name)}",
+        f"paths = {_toml(_paths(scan, source))}",
+        f"format = {_toml(source.format)}",
+        f"weight = {weight:.4f}    # share of the tokens; all sum to 1",
+    ]
+    if source.fields is not None and source.fields.text is not None:
+        lines.append(f"text_field = {_toml(source.fields.text)}")
+        if source.fields.id is not None:
+            lines.append(f"id_field = {_toml(source.fields.id)}")
+        if source.content != "text":
+            lines.append(f"content = {_toml(source.content)}")
+    if source.languages:
+        code, count = source.languages.most_common(1)[0]
+        if count >= ONE_LANGUAGE_SHARE * source.languages.total():
+            lines.append(f"language = {_toml(code)}")
+    if excluded := _excluded(scan, source):
+        lines.append(f"exclude = {_toml(excluded)}")
+    largest = max(_unpacked(source, file) for file in source.files)
+    if largest > LARGEST_FILE:
+        lines.append(f"max_file_bytes = {1 << math.ceil(math.log2(2 * largest))}")
+    return lines
+
+
+def _benchmark_lines(scan: FolderScan) -> list[str]:
+    """Return a benchmark to switch on, with the names that suit the languages of the text."""
+    languages: Counter[str] = Counter()
+    for source in scan.sources:
+        if source.format == "code":
+            languages["code"] += round(source.text_bytes)
+        elif source.languages:
+            languages[source.languages.most_common(1)[0][0]] += round(source.text_bytes)
+    known = [code for code, _ in languages.most_common() if code in BENCHMARKS] or ["en"]
+    first, *others = BENCHMARKS[known[0]]
+    more = f"; others: {', '.join(others)}" if others else ""
+    return [
+        "# [[benchmarks]]    # what it leaked into the text is cut out, and the model is scored on it",
+        f"# task = {_toml(first)}    # one that ships{more}",
+        f'# path = {_toml(EXAMPLE_FILE)}    # its items on this machine, or instead: source = "hub"',
+    ]

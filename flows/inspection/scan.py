@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from flows.inspection.fields import Fields, count_languages, judge_fields
@@ -24,6 +25,7 @@ from tasks.clean.edits.wikitext import is_wikitext
 from tasks.sample.byte_stream import DamagedStream, byte_blocks
 from tasks.sample.config import Source
 from tasks.sample.discovery import guess_format
+from tasks.sample.encodings import AUTO, SAMPLE_BYTES, encoding_of
 from tasks.sample.mediawiki_reader import OPENING, mediawiki_records
 from tasks.sample.records import Record
 
@@ -38,16 +40,15 @@ MAX_GROUPS = 40
 
 ROOT_GROUP = "."
 
-RECORD_FORMATS = ("jsonl", "parquet", "csv")
+RECORD_FORMATS = ("jsonl", "parquet", "arrow", "csv")
 
 _BINARY_HINTS = {
     ".pdf": "PDF: extract its text first",
     ".docx": "Word: save as text or Markdown",
     ".doc": "Word: save as text or Markdown",
     ".epub": "EPUB: convert to text or HTML",
-    ".zip": "an archive: unpack it",
-    ".tar": "an archive: unpack it",
-    ".tgz": "an archive: unpack it",
+    **dict.fromkeys((".zip", ".tar", ".tgz"), "an archive: `bessemer init --unpack` unpacks it"),
+    **dict.fromkeys((".7z", ".rar"), "an archive: unpack it"),
     ".xz": "xz: compress as .gz or .zst instead",
     ".json": "JSON in one piece: write one object a line, as .jsonl",
 }
@@ -93,6 +94,8 @@ class ScannedSource:
     records: RecordCount = field(default_factory=lambda: RecordCount(0, True))
     fields: Fields | None = None
     content: str = "text"
+    bad_share: float = 0.0
+    """Share of the records looked at that cannot be read."""
     languages: Counter[str] = field(default_factory=Counter)
     characters: set[str] = field(default_factory=set)
 
@@ -186,13 +189,9 @@ def _format_by_content(scan: FolderScan, path: Path, compression: str | None) ->
     scan.looked_files += 1
     scan.looked_bytes += head.stored
     raw = head.raw[:4096]
-    if b"\0" in raw or head.damage:
-        return "text", "binary"
-    try:
-        raw.decode("utf-8") if head.whole and len(raw) == len(head.raw) else raw[:-4].decode("utf-8")
-    except UnicodeDecodeError as error:
-        if error.start < len(raw) - 8:
-            return "text", "not UTF-8: convert it with iconv"
+    text, hint = _decoded(head.raw, head.whole, "text")
+    if head.damage or hint is not None or not _looks_like_text(text[:4096]):
+        return "text", "binary, or damaged"
     if _MEDIAWIKI.match(raw):
         return "mediawiki", None
     return "text", None
@@ -202,13 +201,13 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     """Read some files of a source and fill in what they contain; return False where none can be read."""
     records: list[dict[str, Any]] = []
     texts: list[str] = []
-    raw = stored = 0
+    raw = stored = lost = 0
     bad: set[Path] = set()
     for index in even_indices(len(source.files), SNIFFED_FILES):
         file = source.files[index]
         try:
-            if source.format == "parquet":
-                records += _parquet_records(file.path)
+            if source.format in ("parquet", "arrow"):
+                records += _parquet_records(file.path) if source.format == "parquet" else _arrow_records(file.path)
                 raw, stored = raw + file.size, stored + file.size
                 continue
             head = read_head(file.path, file.compression)
@@ -218,7 +217,7 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
             continue
         scan.looked_files += 1
         scan.looked_bytes += head.stored
-        text, hint = _decoded(head.raw, head.whole)
+        text, hint = _decoded(head.raw, head.whole, source.format)
         hint = f"damaged: {head.damage}" if head.damage else hint
         if hint is not None:
             scan.unreadable.append(Unreadable(file.path, hint))
@@ -226,7 +225,8 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
             continue
         raw, stored = raw + len(head.raw), stored + head.stored
         if source.format == "jsonl":
-            records += _json_records(text, head.whole)
+            good, unread = _json_records(text, head.whole)
+            records, lost = records + good, lost + unread
         elif source.format == "mediawiki":
             texts += _pages(head.raw)
         elif source.format == "csv":
@@ -246,6 +246,7 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         texts = [record[name] for record in records if isinstance(record.get(name), str)]
     if not source.files:
         return False
+    source.bad_share = lost / max(1, lost + len(records))
     source.records = count_records(source.files)
     source.text_bytes = source.stored_bytes * (raw / stored if stored else 1.0)
     source.characters = set().union(*(text[:100_000] for text in texts)) if texts else set()
@@ -267,15 +268,42 @@ def _parquet_records(path: Path) -> list[dict[str, Any]]:
     return []
 
 
-def _decoded(raw: bytes, whole: bool) -> tuple[str, str | None]:
-    if b"\0" in raw[:4096]:
-        return "", "binary in spite of its name"
+def _arrow_records(path: Path) -> list[dict[str, Any]]:
+    with pa.memory_map(str(path)) as source:
+        try:
+            reader = pa.ipc.open_file(source)
+            return reader.get_batch(0).slice(0, SNIFFED_RECORDS).to_pylist() if reader.num_record_batches else []
+        except pa.ArrowInvalid:
+            for batch in pa.ipc.open_stream(source):
+                return batch.slice(0, SNIFFED_RECORDS).to_pylist()
+    return []
+
+
+def _decoded(raw: bytes, whole: bool, format: str) -> tuple[str, str | None]:
+    """Return the text as the sample stage decodes it, and why it will reject the file, if it will."""
     try:
-        return raw.decode("utf-8-sig"), None
+        return _without_nul(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         if not whole and error.start >= len(raw) - 4:
-            return raw[: error.start].decode("utf-8-sig"), None
-        return "", f"not UTF-8 (byte {error.start}): convert it with iconv"
+            return _without_nul(raw[: error.start].decode("utf-8-sig"))
+        encoding = encoding_of(raw[:SAMPLE_BYTES], AUTO)
+        if encoding is not None:
+            return raw.decode(encoding, errors="ignore"), None
+        if format in ("jsonl", "csv", "html") and b"\0" not in raw[:4096]:
+            return raw.decode(errors="replace"), None  # Damaged records are rejected one by one.
+        return "", (
+            f"not UTF-8 (byte {error.start}), and no other encoding is clear: convert it with iconv, or name"
+            f" `encoding` in its source"
+        )
+
+
+def _without_nul(text: str) -> tuple[str, str | None]:
+    return ("", "binary in spite of its name") if "\0" in text[:4096] else (text, None)
+
+
+def _looks_like_text(text: str) -> bool:
+    controls = sum(character < " " and character not in "\t\n\r\f\x1b" for character in text)
+    return controls * 20 <= len(text)
 
 
 def _pages(raw: bytes) -> list[str]:
@@ -285,17 +313,21 @@ def _pages(raw: bytes) -> list[str]:
     return [record.text for record in itertools.islice(records, SNIFFED_RECORDS)]
 
 
-def _json_records(text: str, whole: bool) -> list[dict[str, Any]]:
+def _json_records(text: str, whole: bool) -> tuple[list[dict[str, Any]], int]:
+    """Return the records of the first lines, and how many of these lines are none."""
     lines = text.split("\n")
     records: list[dict[str, Any]] = []
+    lost = 0
     for line in lines[: SNIFFED_RECORDS if whole else max(1, min(SNIFFED_RECORDS, len(lines) - 1))]:
         try:
             value = json.loads(line)
         except ValueError:
-            continue  # The sample stage reports bad lines; the good ones are enough to detect fields.
+            value = None
         if isinstance(value, dict):
             records.append(value)
-    return records
+        else:
+            lost += bool(line.strip())
+    return records, lost
 
 
 def count_records(files: Sequence[StoredFile]) -> RecordCount:
@@ -304,8 +336,10 @@ def count_records(files: Sequence[StoredFile]) -> RecordCount:
     lines = [file for file in files if file.format == "jsonl"]
     parquet = [file for file in files if file.format == "parquet"]
     wikis = [file for file in files if file.format == "mediawiki"]
-    single = len(files) - len(lines) - len(parquet) - len(wikis)
+    arrow = [file for file in files if file.format == "arrow"]
+    single = len(files) - len(lines) - len(parquet) - len(wikis) - len(arrow)
     counts = [_count_marks(lines, b"\n"), _count_rows(parquet), _count_marks(wikis, OPENING), RecordCount(single, True)]
+    counts.append(RecordCount(sum(map(_arrow_rows, arrow)), True))
     return RecordCount(sum(count.records for count in counts), all(count.exact for count in counts))
 
 
@@ -339,6 +373,18 @@ def _count_rows(files: Sequence[StoredFile]) -> RecordCount:
     everything = sum(max(0, file.size) for file in files)
     exact = len(files) <= MAX_COUNTED_FILES
     return RecordCount(rows if exact or not looked else rows * everything / looked, exact)
+
+
+def _arrow_rows(file: StoredFile) -> int:
+    try:
+        with pa.memory_map(str(file.path)) as source:
+            try:
+                reader = pa.ipc.open_file(source)
+                return sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
+            except pa.ArrowInvalid:
+                return sum(batch.num_rows for batch in pa.ipc.open_stream(source))
+    except (OSError, pa.ArrowException):
+        return 0  # The sample stage reports files that cannot be read.
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Print folder scans and previews in a terminal: colours in a terminal, marks in a pipe, and long texts shortened."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,8 @@ def scan_values(scan: FolderScan) -> dict[str, Any]:
     }
 
 
-def print_scan(scan: FolderScan, recipe: Path, console: Console) -> None:
-    """Print a line for each source, the files that cannot be read, and the next commands."""
+def print_scan(scan: FolderScan, recipe: Path, remarks: Sequence[str], console: Console) -> None:
+    """Print a line for each source, the files that cannot be read, what may surprise, and the next commands."""
     table = Table(box=None, header_style="bold", pad_edge=False, width=PAGE_WIDTH)
     table.add_column("in", no_wrap=True)
     table.add_column("format", no_wrap=True)
@@ -106,7 +107,10 @@ def print_scan(scan: FolderScan, recipe: Path, console: Console) -> None:
         f" shares of the sampled texts{empty}[/]",
         width=PAGE_WIDTH,
     )
+    for remark in remarks:
+        console.print(f"[yellow]![/] {escape(remark)}", width=PAGE_WIDTH)
     console.print(f"\nwrote {escape(str(recipe))}; next:")
+    console.print(f"  bessemer check {escape(str(recipe))}", soft_wrap=True)
     console.print(f"  bessemer estimate {escape(str(recipe))}", soft_wrap=True)
     console.print(f"  bessemer run {escape(str(recipe))}", soft_wrap=True)
 

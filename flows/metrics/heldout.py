@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from flows.metrics.formatting import UNTOLD, format_shots
 from flows.runs.document_history import sample_parts
-from flows.runs.lineage import parts_of
+from flows.runs.run_documents import parts_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
 

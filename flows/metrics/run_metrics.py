@@ -17,8 +17,8 @@ from flows.metrics.accounting import DOCUMENT_STAGES, conservation, cost, run_wa
 from flows.metrics.formatting import SHORT_ID
 from flows.metrics.heldout import heldout_metrics, tokens_per_character
 from flows.recipe.stages import STAGES
-from flows.runs.lineage import documents_at
 from flows.runs.record import RUNNING, read_recipe, state_of, warn_once
+from flows.runs.run_documents import documents_at
 from model.checksummed_json import read_sealed
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact

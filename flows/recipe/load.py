@@ -34,6 +34,8 @@ from pydantic import ValidationError
 
 from flows.recipe.checks import check_consistency
 from flows.recipe.errors import format_recipe_errors
+from flows.recipe.hub_benchmarks import resolve_sources
+from flows.recipe.lines import RecipeText
 from flows.recipe.resolve import SHARED_KEYS, resolve_recipe
 from flows.recipe.schema import RECIPES, Recipe, RecipeSource, credentials_problem
 from model.digests import unreadable_reason
@@ -63,7 +65,7 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
     """Parse, resolve, validate and check a recipe file.
 
     `settings` are `key.path=value` words (values in TOML notation, or plain text); `limit` is the share of each source
-    to keep, 1.0 for all. Raises RecipeError with the path of every wrong key.
+    to keep, 1.0 for all. Raises RecipeError with the path and line of every wrong key.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -75,7 +77,11 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
     for setting in settings:
         apply_setting(raw, setting)
     origin = f"{path} with --set {without_credentials(' '.join(settings))}" if settings else str(path)
-    recipe = recipe_from(raw, origin=origin, folder=path.resolve().parent, root=root, limit=limit)
+    try:
+        recipe = recipe_from(raw, origin=origin, folder=path.resolve().parent, root=root, limit=limit)
+    except RecipeError as error:
+        shown = tuple(without_credentials(setting) for setting in settings)
+        raise RecipeError(RecipeText(path, text, shown).with_lines(str(error), origin)) from error
     recipe._source = RecipeSource(path, text, tuple(settings))
     return recipe
 
@@ -91,6 +97,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     _check_credentials(values, origin)  # Placeholders may have made some.
     for table in TABLES_OUTSIDE_RUNS:
         values.pop(table, None)
+    resolve_sources(values, root, origin)
     warnings = resolve_recipe(values, origin=origin, folder=folder, limit=limit)
     try:
         recipe = Recipe.model_validate(values)

@@ -4,7 +4,6 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -13,32 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.metrics.formatting import format_count
 from flows.runs.document_history import DocumentHistory, describe_event
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
 
 STATES = ("leaked", "clean", "unmatchable")
-
-
-def format_stage_outcomes(record: dict[str, Any]) -> str:
-    """Return the outcomes of a run's stages: `6 reused, 2 built`, or `2 built, failed in dedup`."""
-    outcomes = Counter(entry["outcome"] for entry in record["stages"])
-    unfinished = ("failed", "interrupted")
-    parts = [f"{count} {outcome}" for outcome, count in outcomes.items() if outcome not in unfinished]
-    parts += [
-        f"[red]{entry['outcome']} in {entry['stage']}[/]"
-        for entry in record["stages"]
-        if entry["outcome"] in unfinished
-    ]
-    return ", ".join(parts) or "-"
-
-
-def format_model(model: Mapping[str, Any]) -> str:
-    """Return architecture and parameters, such as `gpt 0.9M`; the architecture alone where parameters are unknown."""
-    parameters = "" if model["parameters"] is None else f" {format_count(model['parameters'])}"
-    return f"{model['architecture'] or '-'}{parameters}"
 
 
 def print_document_history(life: DocumentHistory, console: Console) -> None:

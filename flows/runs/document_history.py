@@ -10,18 +10,21 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.runs.lineage import EXCERPT_CHARS, need_stage, parts_of
+from flows.runs.lineage import need_stage
 from flows.runs.record import recipe_of
+from flows.runs.run_documents import EXCERPT_CHARS, parts_of
 from model.checkpoint.metrics import final_steps
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
-from tasks.sample.discovery import InputFile, find_files
+
+if TYPE_CHECKING:
+    from tasks.sample.discovery import InputFile
 
 IN_PROGRESS = "in progress"
 
@@ -206,11 +209,13 @@ def _rows_of(artifact: Artifact, table: str, doc_ids: Collection[bytes]) -> list
 MAX_FILES = 20
 
 
-def listed_files(run_folder: Path, wanted: str) -> list[InputFile]:
+def listed_files(run_folder: Path, wanted: str) -> "list[InputFile]":
     """Return the files of the run's sources whose path, here or within the source, contains `wanted`; 20 at most.
 
     The folders are listed again as the run's recipe names them, so files that were deleted since are not found.
     """
+    from tasks.sample.discovery import find_files  # Loads the configuration of the stage.
+
     recipe = recipe_of(run_folder)
     found: list[InputFile] = []
     for source in recipe.sample.sources:
@@ -222,7 +227,7 @@ def listed_files(run_folder: Path, wanted: str) -> list[InputFile]:
     return found[:MAX_FILES]
 
 
-def explain_unsampled(file: InputFile, sample: Artifact) -> str:
+def explain_unsampled(file: "InputFile", sample: Artifact) -> str:
     """Return a sentence on why a listed file left no document and no reject."""
     rate = float(sample.report.facts["mixture_plan"][file.source]["rate"])
     where = f"{file.source}: {file.relative}"

@@ -1,14 +1,69 @@
-"""Find the existing artifact of one stage of a recipe, by a dry run of the builds themselves."""
+"""Find what exists for a recipe, all of a run or one stage, by a dry run of the builds themselves."""
 
 import contextlib
+import logging
+import time
 from pathlib import Path
 from typing import Any
 
 from flows.recipe.schema import Recipe
+from flows.recipe.stages import STAGES, StageLimitReached, select_stages
+from flows.runs.guards import check_gate
 from flows.runs.pipeline import BUILDERS, run_stages
-from model.errors import InputError
+from flows.runs.record import new_run_id, record_head, same_artifacts, stage_entry
+from flows.runs.verify import artifacts_under
+from model.errors import BessemerError, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
+from tasks.artifacts.remote.mirror import RemoteMirror
+
+log = logging.getLogger(__name__)
+
+
+def existing_run(
+    recipe: Recipe,
+    root: Path,
+    *,
+    from_stage: str | None = None,
+    until: str | None = None,
+    only: str | None = None,
+    force: bool = False,
+) -> dict[str, Any] | None:
+    """Return the record, not written, of a run whose artifacts all exist; None for one that would build something, or
+    end in an error.
+
+    `same_as` is the latest run with the same artifacts and a `page`; both are None where there is none.
+    """
+    # Without an artifact of sample, no digests need to be computed.
+    if force or not artifacts_under(root, STAGES[0]):
+        return None
+    context, entries = RunContext(root, run_id="", dry=True), list[dict[str, Any]]()
+    last = select_stages(from_stage, until, only)[-1]
+
+    def step(stage: str, *inputs: Any) -> Artifact:
+        if entries and entries[-1]["stage"] == last:
+            raise StageLimitReached
+        began = time.monotonic()
+        artifact = BUILDERS[stage](context, *inputs)
+        if RemoteMirror.of(root).reupload(artifact):
+            log.warning("%s: %s was missing in the store and was uploaded again", stage, artifact.identity)
+        entries.append(stage_entry(stage, artifact, time.monotonic() - began))
+        if stage == "evaluate":
+            check_gate(artifact, recipe.evaluate.gate)
+        return artifact
+
+    started = time.time()
+    try:
+        run_stages(recipe, step)
+    except StageLimitReached:
+        pass
+    except (WouldBuild, BessemerError):
+        return None
+    selection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+    head = {**record_head(recipe, root, new_run_id(), selection), "started": started, "finished": time.time()}
+    record = {**head, "state": "completed", "stages": entries, "notes": []}
+    earlier = same_artifacts(root, record)
+    return {**record, "same_as": earlier and earlier["run_id"], "page": earlier and earlier["page"]}
 
 
 class _StageReached(Exception):

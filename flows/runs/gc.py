@@ -19,7 +19,7 @@ from typing import Any
 
 from flows.runs.model_registry import CURRENT, current_run, needed_runs
 from flows.runs.object_store import list_leftovers, remove_leftovers, remove_stored
-from flows.runs.record import RECORD, RUNNING, damaged_runs, list_runs, read_recipe, warn_once
+from flows.runs.record import RECORD, RUNNING, damaged_runs, list_history, list_runs, read_recipe, warn_once
 from flows.runs.roots import put_record
 from model.checksummed_json import write_sealed
 from model.errors import InputError, IntegrityError
@@ -113,7 +113,7 @@ def plan(
         )
     runs = list_runs(root)
     named = {_named(runs, current_run(root) if name == CURRENT else name) for name in keep}
-    latest = [run["run_id"] for run in runs][max(0, len(runs) - keep_last) :]
+    latest = _latest(runs, list_history(root), keep_last)
     since = now - unfinished_days * SECONDS_PER_DAY
     unfinished = [run["run_id"] for run in runs if run["state"] == RUNNING and _start_time(run["run_id"]) > since]
     of_current = needed_runs(root)
@@ -144,6 +144,15 @@ def plan(
         works=tuple(sorted(works)),
         left=tuple(left),
     )
+
+
+def _latest(runs: list[dict[str, Any]], history: list[dict[str, Any]], count: int) -> set[str]:
+    """Return the ids of the runs that were used last; one that built nothing used the run that it is the same as."""
+    used = {run["run_id"]: run["run_id"] for run in runs}
+    for line in history:
+        if line["same_as"] in used:
+            used[line["same_as"]] = max(used[line["same_as"]], line["run_id"])
+    return set(sorted(used, key=lambda run_id: used[run_id])[max(0, len(used) - count) :])
 
 
 def delete(root: Path, plan: Plan) -> int:

@@ -2,6 +2,8 @@
 
 import functools
 import logging
+import os
+import platform
 import re
 import secrets
 import time
@@ -10,7 +12,13 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model.checksummed_json import read_sealed, read_sealed_text, write_sealed
+from model.checksummed_json import (
+    append_sealed_line,
+    read_sealed,
+    read_sealed_lines,
+    read_sealed_text,
+    write_sealed,
+)
 from model.errors import BessemerError, Infra, InputError, IntegrityError, Paused
 from model.files import DISK_FULL
 from tasks.artifacts.artifact import ACCEPTED, REUSED, Artifact
@@ -53,6 +61,27 @@ def report_result(end: dict[str, Any] | BessemerError) -> None:
     ends = REPORTED_RESULTS.get()
     if ends is not None:
         ends.append(end)
+
+
+HISTORY = "history.jsonl"
+"""In the folder of all runs: a line for each run that built nothing, with the id of the run whose page it shares."""
+
+HISTORY_LOST = "It only lists runs that built nothing; `bessemer store verify --set-aside` begins another."
+
+
+def list_history(root: Path) -> list[dict[str, Any]]:
+    """Return the records of the runs that built nothing, oldest first; none, with a warning, where a line is
+    damaged."""
+    try:
+        return read_sealed_lines(root / "runs" / HISTORY, HISTORY_LOST)
+    except IntegrityError as error:
+        warn_once(str(error))
+        return []
+
+
+def add_to_history(root: Path, record: Mapping[str, Any]) -> None:
+    """Append the record of a run that built nothing, `same_as` the run whose id it names."""
+    append_sealed_line(root / "runs" / HISTORY, record)
 
 
 class RunRecord(ProgressListener):
@@ -110,6 +139,30 @@ def stage_entry(stage: str, artifact: Artifact, seconds: float) -> dict[str, Any
         "cause": artifact.cause,
         "seconds": seconds,
         "started": time.time() - seconds,
+    }
+
+
+def record_head(recipe: "Recipe", root: Path, run_id: str, selection: dict[str, Any]) -> dict[str, Any]:
+    """Return what a record says of a run before its first stage: recipe, root, machine, versions, commit."""
+    import psutil
+
+    from tasks.artifacts.identity import PYTHON, git_state, library_versions
+    from tasks.common.code_fingerprint import PROJECT
+
+    shown = (PYTHON, "bessemer", "prefect", "pyarrow", "numba", "sentencepiece", "torch")
+    return {
+        "run_id": run_id,
+        "recipe_name": recipe.name,
+        "command": recipe.command,
+        "root": str(root),
+        "started": time.time(),
+        "asked": selection,
+        "max_rise": recipe.evaluate.gate.max_rise if recipe.evaluate.gate else None,
+        "hour_price": HOUR_PRICE.get(),
+        "host": platform.node(),
+        "machine": {"cores": os.cpu_count() or 1, "memory_bytes": psutil.virtual_memory().total},
+        "versions": library_versions(shown),
+        "git": git_state(PROJECT),
     }
 
 

@@ -33,15 +33,6 @@ BUSY_SECONDS = 60.0
 BUSY_PAUSE = 1.0
 
 
-def reach_this_machine_directly() -> None:
-    """Exclude this machine from the proxy (`http_proxy`) of this process and its children: a proxy cannot reach the
-    server, and would receive its password."""
-    named = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    if named != "*":
-        all_named = dict.fromkeys([*filter(None, named.split(",")), "localhost", "127.0.0.1", "::1"])
-        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(all_named)
-
-
 def is_healthy(api: str) -> bool:
     """Return whether the server answers; Infra where its certificate is not trusted, which waiting cannot change."""
     try:

@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from model.errors import Infra, InputError
+from model.files import user_cache
 
 SQLITE = "sqlite"
 
@@ -150,8 +151,7 @@ def keep_database(home: Path) -> None:
 
 
 def _cached_database() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "bessemer"
-    return cache / f"prefect-{metadata.version('prefect')}.db"
+    return user_cache() / f"prefect-{metadata.version('prefect')}.db"
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -4,9 +4,14 @@ SEQUENCES and ORDER are read through memory maps, so they are written uncompress
 stay outside every content digest.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 
-from model.data.row_format import RowFormat
+if TYPE_CHECKING:
+    from model.data.row_format import RowFormat
 
 U16_TOKENS = 1 << 16
 

@@ -1,18 +1,20 @@
 """A published artifact as stages read it: a folder whose manifest was written last, read by table."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from model.errors import IntegrityError
 from tasks.artifacts import published
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import read_table
 from tasks.artifacts.workspace import FileRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BUILT, REUSED, ACCEPTED, REPRODUCED = "built", "reused", "accepted", "reproduced"
 """How a run got an artifact: built now; found; found under an accepted identity; rebuilt with equal bytes."""
@@ -40,7 +42,7 @@ class Artifact:
         return self.outcome in (REUSED, ACCEPTED)
 
     @staticmethod
-    def open(path: Path, *, outcome: str = REUSED, cause: str = "") -> "Artifact":
+    def open(path: Path, *, outcome: str = REUSED, cause: str = "") -> Artifact:
         """Return the artifact at `path`. Raises InputError if it is missing, IntegrityError if its manifest is
         damaged."""
         manifest = published.read_manifest(path)
@@ -93,6 +95,10 @@ class Artifact:
 
     def table(self, table: str) -> pa.Table:
         """Return a whole table, memory-mapped if uncompressed; for tables known to be small."""
+        import pyarrow as pa
+
+        from tasks.artifacts.tables import read_table
+
         tables = [read_table(path) for path in self.files(table)]
         if not tables:
             raise IntegrityError(f"{self.path} ({self.stage}) holds no table `{table}`")
@@ -100,6 +106,8 @@ class Artifact:
 
     def batches(self, table: str) -> Iterator[pa.RecordBatch]:
         """Yield the table's record batches, one part in memory at a time."""
+        from tasks.artifacts.tables import read_table
+
         for path in self.files(table):
             yield from read_table(path).to_batches()
 

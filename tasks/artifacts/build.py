@@ -5,6 +5,8 @@ The root of all artifacts holds `artifacts/STAGE/IDENTITY`, `aliases/STAGE/IDENT
 `build_artifact` in its task body; Prefect only observes.
 """
 
+from __future__ import annotations
+
 import functools
 import logging
 import os
@@ -14,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from model.environment import trainer_environment
 from model.errors import BessemerError, Infra, InputError, IntegrityError
@@ -30,8 +33,10 @@ from tasks.artifacts.remote.partial_builds import ResumeFiles
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.reuse import CacheMiss, explain_miss, read_alias, write_identity
 from tasks.artifacts.workspace import Workspace, sweep, take_over
-from tasks.common.code_fingerprint import code_of
-from tasks.common.config import StrictConfig
+from tasks.common.code_cache import cached_code_of
+
+if TYPE_CHECKING:
+    from tasks.common.config import StrictConfig
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +127,7 @@ def stage_identity(
     """Return the identity of a stage's build: parents count by content, external files by their digests."""
     return Identity(
         stage=stage.name,
-        code=code_of(stage.roots),
+        code=cached_code_of(stage.roots),
         params=config.identity_params(),
         parents={**{name: parent.content for name, parent in parents.items()}, **external},
         libs=library_versions(

@@ -19,12 +19,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from model.config import machine
 from model.digests import digest_bytes
 from model.environment import deciding_variables
 from model.errors import Bug
-from tasks.artifacts.schema import FORMAT
 from tasks.common.code_fingerprint import Code
+
+FORMAT = 3
+"""Format of artifacts, whose tables are in `tasks.artifacts.schema`; part of every identity and manifest."""
 
 PYTHON = "python"
 
@@ -167,6 +168,8 @@ def library_versions(names: Iterable[str], environment: Mapping[str, str] | None
     machine that decide the last bits of floating-point sums, such as the vector instructions that the libraries choose
     in a process that starts with `environment`. None means this process: its environment variables that one of the
     libraries may have read then count by value."""
+    from model.config import machine  # Loads pydantic, which lists of runs do without.
+
     names = tuple(names)
     versions: dict[str, str] = {}
     for name in names:

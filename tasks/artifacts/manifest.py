@@ -13,8 +13,7 @@ from typing import Any
 from model.checksummed_json import KEY, BrokenSeal, unseal, write_sealed
 from model.digests import digest_bytes, read_bytes
 from model.errors import IntegrityError
-from tasks.artifacts.identity import canonical_json, identity_key
-from tasks.artifacts.schema import FORMAT
+from tasks.artifacts.identity import FORMAT, canonical_json, identity_key
 from tasks.artifacts.workspace import FileRecord
 from tasks.common.digests import combined_digest
 

@@ -6,16 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.ipc
-
 from model.digests import digest_file
 from model.errors import InputError, IntegrityError
 from tasks.artifacts import manifest as manifests
+from tasks.artifacts.identity import FORMAT
 from tasks.artifacts.manifest import HINT, MANIFEST
 from tasks.artifacts.remote.artifacts import fetch_files, fetch_manifest
 from tasks.artifacts.remote.attach import root_of, store_of
-from tasks.artifacts.schema import FORMAT
 from tasks.artifacts.workspace import FileRecord
 
 
@@ -103,6 +100,9 @@ def _check(path: Path, record: FileRecord, artifact: Path) -> None:
 
 def count_rows(path: Path) -> int:
     """Return the number of rows of an Arrow IPC file; reads only its first column."""
+    import pyarrow as pa
+    import pyarrow.ipc
+
     with pa.memory_map(str(path)) as source:
         reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=[0]))
         return sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))

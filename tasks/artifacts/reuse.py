@@ -19,11 +19,10 @@ from typing import Any
 from model.checksummed_json import read_sealed, seal, write_sealed
 from model.errors import IntegrityError
 from model.files import replace_durably
-from tasks.artifacts.identity import Identity, count_differences, first_difference
+from tasks.artifacts.identity import FORMAT, Identity, count_differences, first_difference
 from tasks.artifacts.lease import is_alive
 from tasks.artifacts.manifest import MANIFEST, read_manifest
 from tasks.artifacts.published import is_set_aside, of_another_format
-from tasks.artifacts.schema import FORMAT
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,6 @@ training writes, or reads by memory map (SEQUENCES, ORDER, STEPS, METRICS, PERF,
 
 import pyarrow as pa
 
-FORMAT = 3
-"""Format of artifacts; part of every identity and manifest."""
-
 DOC_ID_BYTES = 16
 
 EVIDENCE_BYTES = 200

@@ -16,7 +16,9 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLoca
 
 from model.digests import digest_bytes
 from model.errors import Bug
-from tasks.common.code_fingerprint import PROJECT, code_of
+from model.files import user_cache
+from tasks.common.code_cache import cached_code_of, project_state
+from tasks.common.code_fingerprint import PROJECT
 
 _SETTINGS: Any = config
 
@@ -77,7 +79,7 @@ def _fingerprint(module: str, name: str, file: str) -> str | None:
     if not Path(file).resolve().is_relative_to(PROJECT):
         return None  # a foreign module that has the name of one of ours
     try:
-        code = code_of([f"{module}:{name}"], PROJECT)
+        code = cached_code_of((f"{module}:{name}",), _state_at_import(module))
     except Bug:
         return None
     # Machine code refers to modules by name, so it cannot be loaded after a definition moved to another module.
@@ -86,8 +88,15 @@ def _fingerprint(module: str, name: str, file: str) -> str | None:
 
 
 @functools.cache
+def _state_at_import(module: str) -> str:
+    """Return the state of the project, looked at once for all kernels of a module, which are defined together."""
+    del module  # part of the cache key
+    return project_state()
+
+
+@functools.cache
 def _writable(configured: str, source_folder: Path) -> Path | None:
-    for base in [Path(configured)] if configured else [_user_cache(), source_folder / "__pycache__"]:
+    for base in [Path(configured)] if configured else [user_cache(), source_folder / "__pycache__"]:
         folder = base / "kernels"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +106,3 @@ def _writable(configured: str, source_folder: Path) -> Path | None:
             # A read-only home or installation: the next folder may be writable, and compiling again always works.
             continue
     return None
-
-
-def _user_cache() -> Path:
-    return Path(os.path.expanduser("~")) / ".cache" / "bessemer"

@@ -27,6 +27,7 @@ OPERATIONS = frozenset(
         "tasks.artifacts.published",
         "tasks.artifacts.remote",
         "tasks.artifacts.workspace",
+        "tasks.common.code_cache",
         "tasks.common.code_fingerprint",
         "tasks.common.confinement",
         "tasks.common.digests",

@@ -18,7 +18,8 @@ import psutil
 
 from model.errors import Bug, InputError
 from tasks.artifacts.identity import ENVIRONMENT, first_difference, library_versions
-from tasks.common.code_fingerprint import code_of, module_file
+from tasks.common.code_cache import cached_code_of
+from tasks.common.code_fingerprint import module_file
 
 MOST_LOSSES = 2
 """Workers that may die at one part before it counts as the cause."""
@@ -102,7 +103,7 @@ def check_agreement(identity: str) -> None:
 
 def _difference(code: Mapping[str, Any], libs: Mapping[str, str]) -> str | None:
     try:
-        mine = code_of(code["roots"])
+        mine = cached_code_of(tuple(code["roots"]))
         versions = library_versions(name for name in libs if name != ENVIRONMENT)
     except (Bug, metadata.PackageNotFoundError) as error:
         return str(error)

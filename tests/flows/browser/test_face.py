@@ -194,7 +194,5 @@ def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(servi
     again = service.bessemer(
         "serve", "start", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2]
     ).stdout
-    assert (
-        "the keeper of an earlier `bessemer serve start` ended unexpectedly; starting another" in again
-    )
+    assert "the keeper of an earlier `bessemer serve start` ended unexpectedly; starting another" in again
     assert json.loads(service.bessemer("serve", "status", "--root", service.root, "--json").stdout)["up"]

@@ -2,7 +2,10 @@
 
 import bz2
 import gzip
+import io
 import json
+import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.inspection import unpack
 from flows.inspection.fields import choose_sizes, judge_fields
-from flows.inspection.recipe_writer import EXAMPLES, write_recipe
+from flows.inspection.recipe_writer import EXAMPLES, scan_remarks, write_recipe, write_short_recipe
 from flows.inspection.scan import ScannedSource, StoredFile, count_records, scan_folder
 from flows.recipe.load import load_recipe
 from flows.runs.pipeline import BUILDERS
@@ -39,6 +43,7 @@ def folder(tmp_path: Path) -> Path:
     (mine / "books" / "chinese.md").write_text(f"# 铁\n\n{CHINESE * 9}")
     (mine / "books" / "empty.txt").touch()
     (mine / "books" / "latin.txt").write_bytes("Der Ofen glüht. ".encode("latin-1") * 9)
+    (mine / "books" / "short-latin.txt").write_bytes("Ofen glüht.".encode("latin-1"))
     (mine / "books" / "scan.pdf").write_bytes(b"%PDF-1.4\0\0")
     (mine / "books" / "log of a night").write_text(ENGLISH * 3)
     (mine / "programs" / "forge.py").write_text("def forge(iron):\n    return iron\n" * 20)
@@ -57,7 +62,7 @@ def found(folder: Path) -> dict[tuple[str, str], ScannedSource]:
 
 def test_subfolders_and_formats_become_sources(folder: Path):
     assert {key: len(source.files) for key, source in found(folder).items()} == {
-        ("books", "text"): 8,
+        ("books", "text"): 9,
         ("books", "markdown"): 1,
         ("русский", "text"): 6,
         ("programs", "code"): 1,
@@ -82,8 +87,8 @@ def test_languages_fields_and_counts_are_told(folder: Path):
 def test_what_cannot_be_read_is_named_with_a_hint(folder: Path):
     survey = scan_folder(folder)
     hints = {bad.path.name: bad.hint for bad in survey.unreadable}
-    assert hints.keys() == {"latin.txt", "scan.pdf", "core.bin"}
-    assert "iconv" in hints["latin.txt"]
+    assert hints.keys() == {"short-latin.txt", "scan.pdf", "core.bin"}
+    assert "iconv" in hints["short-latin.txt"]
     assert "PDF" in hints["scan.pdf"]
     assert survey.empty == 1
 
@@ -96,8 +101,71 @@ def test_the_recipe_loads_and_its_sample_holds_every_document(folder: Path, tmp_
     assert max(map(len, result.output.split("wrote")[0].splitlines())) <= 80
     loaded = load_recipe(recipe, tmp_path)
     sampled = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="init"), loaded.sample).report.total()
-    assert sampled.documents_out == 8 + 1 + 6 + 1 + 30 + 9
+    assert sampled.documents_out == 9 + 1 + 6 + 1 + 30 + 9
     assert "source_ru" in {source.name for source in loaded.sample.sources}
+
+
+def test_all_writes_every_key_and_without_it_only_what_follows_from_the_text(folder: Path, tmp_path: Path):
+    for name, words in (("short.toml", []), ("all.toml", ["--all"])):
+        done = CliRunner().invoke(app, ["init", str(folder), "--output", str(tmp_path / name), *words])
+        assert done.exit_code == 0, done.output
+    short, every = ((tmp_path / name).read_text() for name in ("short.toml", "all.toml"))
+    assert len(short.splitlines()) < 90 < 400 < len(every.splitlines())
+    assert load_recipe(tmp_path / "short.toml", tmp_path).train == load_recipe(tmp_path / "all.toml", tmp_path).train
+    unread = " ".join(short.partition("Not read: ")[2].partition("`")[0].split())
+    assert all(name in unread for name in ("books/scan.pdf", "books/short-latin.txt", "programs/core.bin"))
+
+
+def test_what_may_surprise_is_said_with_what_to_do(tmp_path: Path):
+    (tmp_path / "one.txt").write_text(ENGLISH * 9)
+    remarks = " ".join(scan_remarks(scan_folder(tmp_path)))
+    assert "too little to learn a language from" in remarks
+    assert "There is one document, so none can be held out" in remarks
+    assert "split -C" in remarks
+
+
+def test_a_file_above_the_limit_of_a_document_is_read_whole(tmp_path: Path):
+    with (tmp_path / "huge.txt").open("wb") as file:
+        file.write((ENGLISH * 9).encode())
+        file.truncate(70 * 1024**2)
+    scan = scan_folder(tmp_path)
+    assert "huge.txt is read as one document of more than" in " ".join(scan_remarks(scan))
+    assert "max_file_bytes = 268435456" in write_short_recipe(scan, "huge")
+
+
+@pytest.mark.parametrize("name", ["escape.zip", "escape.tar.gz", "broken.zip", "bomb.zip"])
+def test_archives_write_nothing_outside_their_folder_and_damaged_ones_nothing_at_all(name: str, tmp_path: Path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    if name == "escape.tar.gz":
+        (tmp_path / "secret").write_text("not ours")
+        with tarfile.open(folder / name, "w:gz") as archive:
+            for member in ("../outside.txt", "/tmp/outside.txt", "inside.txt"):
+                info = tarfile.TarInfo(member)
+                info.size = len(ENGLISH)
+                archive.addfile(info, io.BytesIO(ENGLISH.encode()))
+            link = tarfile.TarInfo("link.txt")
+            link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "secret")
+            archive.addfile(link)
+    else:
+        with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("../outside.txt", ENGLISH)
+            archive.writestr("inside.txt", ENGLISH)
+    if name == "broken.zip":
+        data = bytearray((folder / name).read_bytes())
+        data[60:80] = bytes(20)
+        (folder / name).write_bytes(bytes(data))
+    if name in ("broken.zip", "bomb.zip"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(unpack, "FREE_BYTES", -(10**9) if name == "bomb.zip" else 1 << 30)
+            with pytest.raises(InputError, match=r"cannot be unpacked|would unpack to"):
+                unpack.unpack_archives(folder)
+        assert [path.name for path in folder.rglob("*") if path.is_file()] == [name]
+        return
+    (target,) = unpack.unpack_archives(folder)
+    assert [path.name for path in target.rglob("*")] == ["inside.txt"]
+    assert not (folder / "unpacked" / "outside.txt").exists()
+    assert not (tmp_path / "outside.txt").exists()
 
 
 def test_every_default_in_a_comment_may_be_switched_on(folder: Path, tmp_path: Path):

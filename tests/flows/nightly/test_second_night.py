@@ -8,7 +8,7 @@ from rich.console import Console
 from flows.recipe.load import load_recipe
 from flows.reports.terminal import print_document_history
 from flows.runs.document_history import history_of
-from flows.runs.lineage import find_documents
+from flows.runs.run_documents import find_documents
 from tasks.artifacts.build import RunContext
 from tasks.clean.stage import build_clean
 from tasks.dedup.stage import build_dedup

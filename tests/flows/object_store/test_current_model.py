@@ -13,12 +13,11 @@ from flows.runs.model_registry import current_run, history, needed_runs, promote
 from flows.runs.roots import open_root
 from model.checksummed_json import write_sealed
 from model.errors import InputError
-from tasks.artifacts.identity import identity_key
+from tasks.artifacts.identity import FORMAT, identity_key
 from tasks.artifacts.manifest import content_digest
 from tasks.artifacts.remote.artifacts import create_stub, put_artifact
 from tasks.artifacts.remote.attach import attached_root, store_of
 from tasks.artifacts.remote.metadata import create_promotion, put_run
-from tasks.artifacts.schema import FORMAT
 
 
 def a_run(root: Path, name: str) -> str:

@@ -15,12 +15,11 @@ from flows.runs.object_store import (
     repair_artifact,
 )
 from model.digests import digest_bytes
-from tasks.artifacts.identity import identity_key
+from tasks.artifacts.identity import FORMAT, identity_key
 from tasks.artifacts.manifest import content_digest, read_manifest
 from tasks.artifacts.remote.artifacts import create_stub, fetch_files, put_artifact
 from tasks.artifacts.remote.attach import attached_root, store_of
 from tasks.artifacts.remote.object_store import ObjectStore
-from tasks.artifacts.schema import FORMAT
 from tasks.artifacts.workspace import FileRecord
 
 DATA = b"rows and rows"

@@ -88,7 +88,7 @@ def test_the_same_network_has_the_same_identity_with_and_without_its_preset(fold
 
 
 def test_an_unknown_preset_names_the_recipe(folder: Path) -> None:
-    with pytest.raises(RecipeError, match=r"small\.toml: train\.model\.preset: there is no preset 'gpt3'\..*Known are"):
+    with pytest.raises(RecipeError, match=r"small\.toml, line 9: train\.model\.preset: there is no preset 'gpt3'"):
         load(folder, 'preset = "gpt3"')
 
 

@@ -182,7 +182,7 @@ def test_limit_is_the_share_of_each_source(tmp_path: Path) -> None:
         (("[train.model]", "[dedupe]\nbands = 3\n[train.model]"), r"dedupe: unknown key; did you mean `dedup`\?"),
         (("weight = 0.25", "weight = -0.25"), r"weight: .*greater than 0"),
         (("weight = 0.25", "weight = 0.5"), r"sample: .*weights"),
-        (("weight = 0.25", "wieght = 0.25"), r"  sources\[1\]\.wieght: unknown key; did you mean `weight`\?"),
+        (("weight = 0.25", "wieght = 0.25"), r"  line \d+: sources\[1\]\.wieght: unknown key; did you mean `weight`\?"),
         (("context = 64", "context = -1"), r"train\.model\.context: .*greater than or equal to 8"),
         (('"40K"', '"forty"'), r"budget_tokens is 'forty'; write a positive count"),
         (("seed = 7", "seed = 7\nformat = 2"), "this one reads format 1"),
@@ -237,7 +237,9 @@ def test_a_key_in_the_wrong_table_is_told_where_it_belongs(tmp_path: Path, setti
     with pytest.raises(RecipeError) as told:
         load(tmp_path, MINIMAL, setting)
     key = setting.partition("=")[0]
-    assert f"  {key}: unknown key; " + (f"did you mean `{meant}`?" if meant else "known keys: ") in str(told.value)
+    assert f"  --set {setting}: {key}: unknown key; " + (
+        f"did you mean `{meant}`?" if meant else "known keys: "
+    ) in str(told.value)
 
 
 def test_no_sources_is_told_with_the_cure(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from flows.runs.pipeline import BUILDERS
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
+from tasks.artifacts.identity import FORMAT
 from tasks.artifacts.manifest import write_manifest
-from tasks.artifacts.schema import FORMAT
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from flows.runs.verify import artifacts_under, verify
 from model.checksummed_json import write_sealed
 from model.digests import digest_bytes
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.identity import Identity
+from tasks.artifacts.identity import FORMAT, Identity
 from tasks.artifacts.manifest import MANIFEST, content_digest, parent_entries, rows_by_table, write_manifest
 from tasks.artifacts.reuse import explain_miss
-from tasks.artifacts.schema import FORMAT
 from tasks.artifacts.tables import table_file_name
 from tasks.artifacts.workspace import FileRecord
 from tasks.common.code_fingerprint import Code

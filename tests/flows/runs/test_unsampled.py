@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from flows.runs.lineage import documents_by_file, open_run, run_artifacts
+from flows.runs.lineage import open_run, run_artifacts
+from flows.runs.run_documents import documents_by_file
 
 
 def bessemer(*words: object) -> str:

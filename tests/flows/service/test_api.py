@@ -16,6 +16,7 @@ import yaml
 from flows.service import api
 from flows.service.files import ServiceFiles
 from flows.service.server import write_deployments
+from model.environment import reach_this_machine_directly
 from model.errors import Infra
 
 
@@ -97,7 +98,7 @@ def test_a_server_at_the_ipv6_loopback_address_is_asked_without_a_proxy(serve, m
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.setenv("NO_PROXY", "")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    api.reach_this_machine_directly()
+    reach_this_machine_directly()
     try:
         url, asked = serve([200, 200], "::1")
     except OSError:

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.service.api import post, reach_this_machine_directly
+from flows.service.api import post
 from flows.service.files import (
     CLIENT_AUTH,
     SERVER_AUTH,
@@ -19,6 +19,7 @@ from flows.service.files import (
     use_password,
     write_password,
 )
+from model.environment import reach_this_machine_directly
 from model.errors import InputError
 
 

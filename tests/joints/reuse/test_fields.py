@@ -25,8 +25,7 @@ from flows.recipe.stages import STAGES
 from model.config import Runtime, machine
 from model.config.network import BERTConfig, GPTConfig, T5Config
 from tasks.artifacts.build import Stage, stage_identity
-from tasks.artifacts.identity import Identity, first_difference
-from tasks.artifacts.schema import FORMAT
+from tasks.artifacts.identity import FORMAT, Identity, first_difference
 from tasks.common.code_fingerprint import Code
 from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines

@@ -111,7 +111,8 @@ def test_a_kept_classifier_is_used_and_passed_on(context, make_documents):
 
 def test_a_kept_vocabulary_is_the_artifact_itself(context, make_documents):
     config = VocabConfig(vocab_size=300)
-    first = build_vocab(context, make_documents([[("web", f"{plain} {number}") for number, plain in enumerate(PLAIN * 5)]]), config)
+    texts = [("web", f"{plain} {number}") for number, plain in enumerate(PLAIN * 5)]
+    first = build_vocab(context, make_documents([texts]), config)
     other = make_documents([[("web", "entirely different words " * 200)]])
     kept = build_vocab(context, other, config.model_copy(update={"keep": str(first.path)}))
     assert (kept.identity, kept.content, kept.reused) == (first.identity, first.content, True)

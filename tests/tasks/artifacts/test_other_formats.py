@@ -10,9 +10,9 @@ import pytest
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.identity import FORMAT
 from tasks.artifacts.manifest import MANIFEST, write_manifest
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.schema import FORMAT
 from tasks.artifacts.tables import write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig

@@ -1,0 +1,161 @@
+"""Read the documents of a run from its artifacts: by id, path or file, and those that a training step read.
+
+Nothing is recomputed. `flows.runs.document_history` follows one document through the stages.
+"""
+
+import sys
+from collections.abc import Collection, Iterator
+from importlib.abc import MetaPathFinder
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.runs.lineage import need_stage
+from model.checkpoint.metrics import final_rows, final_steps
+from model.errors import InputError
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.tables import read_table
+
+EXCERPT_CHARS = 160
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ImportError("pyarrow is to do without it")
+
+
+def leave_out_pandas() -> None:
+    """Keep pyarrow in this process from importing pandas, in 0.2 s, when it makes its first array of a list."""
+    refusing = _NoPandas()
+    sys.meta_path.insert(0, refusing)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(refusing)
+
+
+def find_documents(artifacts: dict[str, Artifact], wanted: str) -> list[bytes]:
+    """Return the ids of sampled documents whose hexadecimal id begins with `wanted`, or whose path contains it."""
+    sample = need_stage(artifacts, "sample")
+    # `data step` and LEAKS name a piece as ID/N; a history is of the whole document.
+    beginning, slash, piece = wanted.partition("/")
+    wanted = beginning if slash and piece.isdigit() else wanted
+    is_hex = len(wanted) >= 4 and all(character in "0123456789abcdef" for character in wanted.lower())
+    by_id: list[bytes] = []
+    by_path: list[bytes] = []
+    for batch in parts_of(sample, "documents", ["doc_id", "origin"]):
+        ids = batch.column("doc_id").to_pylist()
+        if is_hex:
+            by_id += [doc_id for doc_id in ids if doc_id.hex().startswith(wanted.lower())]
+        paths = pc.struct_field(batch.column("origin"), "path")
+        by_path += [ids[i] for i in pc.indices_nonzero(pc.match_substring(paths, wanted)).to_pylist()]
+    return by_id or by_path
+
+
+def documents_by_file(artifacts: dict[str, Artifact], files: Collection[tuple[str, str]]) -> dict[Any, list[bytes]]:
+    """Return, for each (source, path within it) of `files`, the ids of the documents sampled from that file."""
+    found: dict[Any, list[bytes]] = {file: [] for file in files}
+    for batch in parts_of(need_stage(artifacts, "sample"), "documents", ["doc_id", "source", "origin"]):
+        paths = pc.struct_field(batch.column("origin"), "path")
+        here = pc.is_in(paths, value_set=pa.array({path for _, path in files}, paths.type))
+        for row in batch.filter(here).to_pylist():
+            if (row["source"], row["origin"]["path"]) in found:
+                found[row["source"], row["origin"]["path"]].append(row["doc_id"])
+    return found
+
+
+def rejects_of(artifacts: dict[str, Artifact], wanted: str) -> list[dict[str, Any]]:
+    """Return the rejected records whose path contains `wanted`."""
+    found: list[dict[str, Any]] = []
+    for table in parts_of(need_stage(artifacts, "sample"), "rejects", None):
+        mask = pc.match_substring(table.column("path"), wanted)
+        found += table.filter(mask).to_pylist()
+    return found
+
+
+def step_of(artifacts: dict[str, Artifact], step: int) -> dict[str, Any]:
+    """Return what one training step read: its loss, and every document segment in its rows with some text."""
+    train, chunk = need_stage(artifacts, "train"), need_stage(artifacts, "chunk")
+    steps = final_steps(train.table("steps"))
+    mine = steps.filter(pc.equal(steps.column("step"), step)).to_pylist()
+    if not mine:
+        last = pc.max(steps.column("step")).as_py()
+        first = pc.min(steps.column("step")).as_py()
+        raise InputError(f"step {step}: the run trained steps {first} to {last}; they are counted from 0")
+    metrics = final_rows(train.table("metrics"), steps)
+    metric = metrics.filter(pc.equal(metrics.column("step"), step)).to_pylist()
+    order = chunk.table("order")
+    reads = [
+        pair
+        for entry in mine
+        for pair in order.slice(entry["pos_start"], entry["pos_end"] - entry["pos_start"]).to_pylist()
+    ]
+    segments = _segments(chunk, sorted({read["row"] for read in reads}))
+    texts = _texts(need_stage(artifacts, "decontaminate"), {(s["doc_id"], s["piece"]) for s in segments})
+    origins = _origins(need_stage(artifacts, "sample"), {s["doc_id"] for s in segments})
+    return {
+        "step": step,
+        "applied": mine[-1]["applied"],
+        "loss": metric[-1]["loss"] if metric else None,
+        "rows": len(reads),
+        "documents": [
+            {
+                "row": s["row"],
+                "doc_id": s["doc_id"].hex(),
+                "piece": s["piece"],
+                "source": origins[s["doc_id"]][0],
+                "path": origins[s["doc_id"]][1],
+                "start": s["start"],
+                "end": s["end"],
+                "tokens": s["tok_len"],
+                "text": texts[s["doc_id"], s["piece"]][s["start"] : s["end"]].decode(errors="replace")[:EXCERPT_CHARS],
+            }
+            for s in segments
+        ],
+    }
+
+
+def documents_at(artifacts: dict[str, Artifact], begin: int, end: int) -> list[tuple[str, str, str]]:
+    """Return id, source and file of the documents in the rows at the positions [begin, end) of ORDER, each once, in
+    their order there."""
+    chunk = need_stage(artifacts, "chunk")
+    rows = sorted(set(chunk.table("order").column("row").slice(begin, end - begin).to_pylist()))
+    ids = list(dict.fromkeys(segment["doc_id"] for segment in _segments(chunk, rows)))
+    origins = _origins(need_stage(artifacts, "sample"), set(ids))
+    return [(doc_id.hex(), *origins[doc_id]) for doc_id in ids]
+
+
+def _segments(chunk: Artifact, rows: list[int]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    wanted = pa.array(rows, pa.int64())
+    for path in chunk.files("spans"):
+        spans = read_table(path)
+        found += spans.filter(pc.is_in(spans.column("row"), value_set=wanted)).to_pylist()
+    return sorted(found, key=lambda span: (span["row"], span["tok_start"]))
+
+
+def _texts(documents: Artifact, wanted: set[tuple[bytes, int]]) -> dict[tuple[bytes, int], bytes]:
+    ids = pa.array(sorted({doc_id for doc_id, _ in wanted}), pa.binary(16))
+    texts: dict[tuple[bytes, int], bytes] = {}
+    for table in parts_of(documents, "documents", ["doc_id", "piece", "text"]):
+        for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
+            texts[row["doc_id"], row["piece"]] = row["text"].encode()
+    return texts
+
+
+def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[str, str]]:
+    ids = pa.array(sorted(wanted), pa.binary(16))
+    found: dict[bytes, tuple[str, str]] = {}
+    for table in parts_of(sample, "documents", ["doc_id", "source", "origin"]):
+        for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
+            found[row["doc_id"]] = (row["source"], row["origin"]["path"])
+    return found
+
+
+def parts_of(artifact: Artifact, table: str, columns: list[str] | None) -> Iterator[pa.Table]:
+    """Yield the parts of a table, one in memory at a time; all columns for None."""
+    for path in artifact.files(table):
+        rows = read_table(path)
+        yield rows if columns is None else rows.select(columns)

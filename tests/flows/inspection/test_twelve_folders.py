@@ -1,0 +1,254 @@
+"""Twelve folders of text as people have them: init writes a recipe for each that is checked, planned and run unchanged.
+
+Their text is made from small vocabularies. `make prove-init` trains and exports a model of each, by the commands alone.
+"""
+
+import bz2
+import gzip
+import json
+import random
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.recipe.load import load_recipe
+from flows.runs.pipeline import BUILDERS, run_stages
+from tasks.artifacts.build import RunContext
+
+WORDS = """
+the of and to in is that with for as was on be at by this which from have are they were one all there when they
+went down early before market opened carried bread cheese apples home along river where children played until
+evening came slowly over hills beyond village old woman told stories about ships storms islands far away nobody
+believed but everyone listened because winter was long lamps were warm outside snow covered roofs fields quiet
+roads only dogs barked sometimes morning baker lit his oven while teacher wrote letters to her brother who lived
+abroad working as doctor near harbour
+""".split()  # noqa: SIM905
+GERMAN = """
+der die und in den von zu das mit sich des auf für ist im dem nicht ein eine als auch es an werden aus er hat dass sie
+nach wird bei einer über größer Straße früh schön müssen können Häuser Bäume grün weiß Mädchen hören Gärten Brücke
+""".split()  # noqa: SIM905
+RUSSIAN = """
+и в не на я быть он с что а по это она этот к но они мы весь который из у то за свой что весной после вечером город
+дорога старый дом река люди говорили долго молча смотрели письмо хлеб зима снег утро работа учитель дети песня
+""".split()  # noqa: SIM905
+CHINESE = (
+    "天还没有亮炉子就已经点着了白热的铁水慢慢流进院子里沙模之中工人们都站在旁边看着我"
+    "们明天去学校读书写字老师说今天很好风大雨小山水花鸟人来往市上买米面回家吃饭说话唱歌"
+)
+
+
+def prose(seed: int, size: int, words: list[str] = WORDS) -> str:
+    """About `size` characters of sentences in paragraphs, other ones for every seed."""
+    draw, text, line = random.Random(seed), "", 0
+    while len(text) < size:
+        sentence = " ".join(draw.choices(words, k=draw.randint(7, 16)))
+        line += 1
+        text += f"{sentence[0].upper()}{sentence[1:]}.{chr(10) * 2 if line % 5 == 0 else ' '}"
+    return text.strip() + "\n"
+
+
+def chinese(seed: int, size: int) -> str:
+    """Sentences of characters with Chinese punctuation."""
+    draw, text = random.Random(seed), ""
+    while len(text) < size:
+        text += "".join(draw.choices(CHINESE, k=draw.randint(6, 14))) + draw.choice("，。。！")
+    return text + "。\n"
+
+
+def short_posts(folder: Path) -> None:
+    posts = [{"id": f"p{n}", "text": prose(n, 90).replace("\n", " "), "likes": n % 7} for n in range(900)]
+    (folder / "posts.jsonl").write_text("".join(json.dumps(post) + "\n" for post in posts))
+
+
+def one_huge_file(folder: Path) -> None:
+    (folder / "everything.txt").write_text(prose(1, 300_000))
+
+
+def many_tiny_files(folder: Path) -> None:
+    for number in range(2_000):
+        place = folder / f"{number % 20:02d}"
+        place.mkdir(exist_ok=True)
+        (place / f"{number}.txt").write_text(prose(number, 180))
+
+
+def mixed_encodings(folder: Path) -> None:
+    for number in range(24):
+        (folder / f"plain-{number}.txt").write_text(prose(number, 3_000))
+    for number in range(6):
+        (folder / f"german-{number}.txt").write_bytes(prose(number, 3_000, GERMAN).encode("cp1252"))
+        (folder / f"russian-{number}.txt").write_bytes(prose(number, 3_000, RUSSIAN).encode("cp1251"))
+        (folder / f"wide-{number}.txt").write_bytes(prose(number + 50, 3_000).encode("utf-16"))
+
+
+def code(folder: Path) -> None:
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for name in ("json", "email", "http", "logging"):
+        (folder / name).mkdir()
+        for path in sorted((library / name).glob("*.py")):
+            (folder / name / path.name).write_bytes(path.read_bytes())
+
+
+def web_pages(folder: Path) -> None:
+    for number in range(60):
+        paragraphs = "".join(f"<p>{prose(number * 9 + part, 700)}</p>" for part in range(4))
+        head = f"<head><title>Page {number}</title><script>var x = 1;</script></head>"
+        page = f"<!DOCTYPE html><html>{head}<body><nav>Home About</nav><article>{paragraphs}</article></body></html>"
+        (folder / f"{number}.html").write_text(page)
+
+
+def wikipedia_dump(folder: Path) -> None:
+    pages = "".join(
+        f"<page><title>T{n}</title><ns>0</ns><id>{n}</id><revision><text>'''T{n}''' is a [[thing]].\n== Use ==\n"
+        f"{prose(n, 1_800)}</text></revision></page>\n"
+        for n in range(90)
+    )
+    dump = f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" xml:lang="en">\n{pages}</mediawiki>'
+    (folder / "enwiki-pages-articles.xml.bz2").write_bytes(bz2.compress(dump.encode()))
+
+
+def parquet(folder: Path) -> None:
+    for part in range(2):
+        texts = [prose(part * 100 + n, 1_500) for n in range(60)]
+        table = pa.table({"doc_id": [f"{part}-{n}" for n in range(60)], "content": texts, "score": [0.5] * 60})
+        pq.write_table(table, folder / f"train-{part:05d}.parquet")
+
+
+def archives(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "novels.zip", "w") as packed:
+        for number in range(30):
+            packed.writestr(f"novels/{number}.txt", prose(number, 2_500))
+        packed.writestr("../outside.txt", "not written")
+    inside = folder.parent / "letters"
+    inside.mkdir()
+    for number in range(30):
+        (inside / f"{number}.md").write_text(f"# Letter {number}\n\n{prose(number + 500, 2_500)}")
+    with tarfile.open(folder / "letters.tar.gz", "w:gz") as packed:
+        packed.add(inside, "letters")
+
+
+def nested_folders(folder: Path) -> None:
+    for number in range(60):
+        place = folder / "a" / f"b{number % 3}" / f"c{number % 7}" / "d e" / "f"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{number}.{'md' if number % 2 else 'txt'}").write_text(prose(number, 2_500))
+    (folder / "top.txt").write_text(prose(999, 2_500))
+
+
+def chinese_text(folder: Path) -> None:
+    for number in range(60):
+        (folder / f"文{number}.txt").write_text(chinese(number, 1_200))
+
+
+def partly_broken(folder: Path) -> None:
+    lines = [json.dumps({"text": prose(n, 1_200)}) if n % 8 else '{"text": "cut off' for n in range(120)]
+    (folder / "lines.jsonl").write_text("\n".join(lines) + "\n")
+    whole = gzip.compress("".join(prose(n, 2_000) for n in range(9)).encode())
+    (folder / "whole.txt.gz").write_bytes(whole)
+    (folder / "cut.txt.gz").write_bytes(whole[: len(whole) // 2])
+    (folder / "empty.txt").touch()
+    (folder / "picture.txt").write_bytes(bytes(range(256)) * 8)
+    for number in range(20):
+        (folder / f"good-{number}.txt").write_text(prose(number + 300, 2_500))
+
+
+FOLDERS: dict[str, Callable[[Path], None]] = {
+    make.__name__: make
+    for make in (
+        short_posts,
+        one_huge_file,
+        many_tiny_files,
+        mixed_encodings,
+        code,
+        web_pages,
+        wikipedia_dump,
+        parquet,
+        archives,
+        nested_folders,
+        chinese_text,
+        partly_broken,
+    )
+}
+DOCUMENTS = {
+    "short_posts": 900,
+    "one_huge_file": 1,
+    "many_tiny_files": 2_000,
+    "mixed_encodings": 42,
+    "web_pages": 60,
+    "wikipedia_dump": 90,
+    "parquet": 120,
+    "archives": 60,
+    "nested_folders": 61,
+    "chinese_text": 60,
+    "partly_broken": 105 + 1 + 20,
+}
+"""Documents that sample must read of a folder; of code those of this Python."""
+REMARKS = {"one_huge_file": "none can be held out", "partly_broken": "cannot be read"}
+
+
+def written(name: str, place: Path) -> Path:
+    """Make a folder and write its recipe with init."""
+    folder, recipe = place / name, place / f"{name}.toml"
+    folder.mkdir()
+    FOLDERS[name](folder)
+    unpack = ["--unpack"] if name == "archives" else []
+    done = CliRunner().invoke(app, ["init", str(folder), "--output", str(recipe), *unpack])
+    assert done.exit_code == 0, done.output
+    assert REMARKS.get(name, "") in " ".join(done.output.split())
+    return recipe
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_recipe_is_short_and_check_and_plan_take_it_unchanged(name: str, tmp_path: Path) -> None:
+    recipe, root = written(name, tmp_path), tmp_path / "root"
+    settings = [line for line in recipe.read_text().splitlines() if line and not line.startswith("#")]
+    sources = sum(line.startswith("[[sources]]") for line in settings)
+    assert len(settings) <= 14 + 9 * sources
+    for words in (["check", str(recipe), "--json"], ["plan", str(recipe), "--json"]):
+        done = CliRunner().invoke(app, [*words, "--root", str(root)])
+        assert done.exit_code == 0, done.output
+    loaded = load_recipe(recipe, root)
+    sampled = BUILDERS["sample"](RunContext(root, run_id="init"), loaded.sample).report.total()
+    assert sampled.documents_out == DOCUMENTS.get(name, sampled.documents_out) > 0
+    assert not (tmp_path / "outside.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["short_posts", "partly_broken"])
+def test_a_model_is_trained_and_exported(name: str, tmp_path: Path) -> None:
+    """The stages are built without a server; then `run` has nothing to build, and writes the record and the page."""
+    recipe, root = written(name, tmp_path), tmp_path / "root"
+    context = RunContext(root, run_id="run")
+    run_stages(load_recipe(recipe, root), lambda stage, *inputs: BUILDERS[stage](context, *inputs))
+    check_commands(recipe, root, tmp_path / "model")
+
+
+@pytest.mark.prove_init
+@pytest.mark.parametrize("name", FOLDERS)
+def test_estimate_run_and_export_take_the_recipe_unchanged(name: str, tmp_path: Path) -> None:
+    recipe = written(name, tmp_path)
+    bessemer("estimate", recipe, "--root", tmp_path / "root")
+    check_commands(recipe, tmp_path / "root", tmp_path / "model")
+
+
+def check_commands(recipe: Path, root: Path, model: Path) -> None:
+    record = json.loads(bessemer("run", recipe, "--root", root, "--json"))
+    assert (record["state"], len(record["stages"])) == ("completed", 8)
+    assert Path(record["page"]).is_file()
+    bessemer("model", "export", "latest", model, "--root", root)
+    assert (model / "model.safetensors").is_file()
+
+
+def bessemer(*words: object) -> str:
+    command = [sys.executable, "-m", "flows.cli", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

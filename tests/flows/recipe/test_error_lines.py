@@ -1,0 +1,128 @@
+"""Every error of a recipe names the file and the line, or the `--set`, that it is about, and what was meant."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.recipe.load import load_recipe
+from model.errors import RecipeError
+
+RECIPE = """\
+format = 1
+name = "mine"
+budget_tokens = "2M"
+
+[[sources]]
+name = "books"
+paths = ["{recipe}/books"]
+weight = 0.75
+
+[[sources]]
+name = "posts"
+paths = ["{recipe}/posts"]
+format = "jsonl"
+weight = 0.25
+
+[[benchmarks]]
+task = "hellaswag"
+path = "{recipe}/hellaswag.jsonl"
+
+[dedup]
+threshold = 0.8
+
+[vocab]
+vocab_size = 512
+
+[train.model]
+context = 128
+layers = 2
+
+[train]
+batch_rows = 16
+schedule.peak_lr = 1e-3
+"""
+
+
+def line(text: str) -> str:
+    """`line N`, of the line of the recipe that begins so."""
+    (number,) = (number for number, one in enumerate(RECIPE.splitlines(), 1) if one.startswith(text))
+    return f"line {number}"
+
+
+def after(text: str) -> str:
+    """The line below."""
+    return f"line {int(line(text).removeprefix('line ')) + 1}"
+
+
+def error_of(text: str, tmp_path: Path, *settings: str) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path, tmp_path, settings)
+    assert str(path) in str(caught.value)
+    return str(caught.value).replace(str(path), "mine.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "message"),
+    [
+        ('name = "mine"', 'name = "mine', "line 2", "not valid TOML"),
+        ("format = 1", "format = 9", "line 1", "another version"),
+        ('budget_tokens = "2M"', 'budget_tokens = "2 lots"', "line 3", "positive count"),
+        ("threshold = 0.8", "treshold = 0.8", line("threshold"), "unknown key; did you mean `threshold`?"),
+        ("threshold = 0.8", 'threshold = "high"', line("threshold"), "(found 'high')"),
+        ("threshold = 0.8", "threshold = 3", line("threshold"), "dedup.threshold"),
+        ("[dedup]", "[dedupe]", line("[dedup]"), "unknown key; did you mean `dedup`?"),
+        ("format = 1", "format = 1\nclean = 5", "line 2", "must be a table"),
+        ("schedule.peak_lr = 1e-3", "learning_rate = 1e-3", line("schedule"), "did you mean `train.schedule.peak_lr`?"),
+        ("schedule.peak_lr = 1e-3", 'precision = "fp16"', line("schedule"), "unknown key"),
+        ("layers = 2", 'preset = "gpt2-smal"', line("layers"), "gpt2-small"),
+        ("layers = 2", "layers = -2", line("layers"), "greater than"),
+        ("weight = 0.75", "weight = 0.5", "line 5", "must sum to 1"),
+        ('paths = ["{recipe}/books"]\n', "", "line 5", "sources[0].paths: missing"),
+        ('paths = ["{recipe}/books"]', 'paths = ["{folder}/books"]', "line 7", "nothing defines"),
+        ('format = "jsonl"', 'format = "json"', line('format = "jsonl"'), "did you mean `jsonl`?"),
+        ('name = "posts"', 'name = "books"', "line 5", "more than once"),
+        ('task = "hellaswag"', 'task = "helaswag"', line("task"), "Did you mean `hellaswag`?"),
+        ("threshold = 0.8", 'threshold = 0.8\npriorities = { boks = 1 }', after("threshold"), "boks"),
+        ("batch_rows = 16", "batch_rows = 16\ndevise = 'cpu'", after("batch_rows"), "did you mean `device`?"),
+        ("[train]", "[chunk]\nrow_length = 5\n\n[train]", after("[train]"), "row_length = 5"),
+        ("[train]", "[evaluate.gate]\nsources = ['books']\n\n[train]", line("[train]"), "train.base_model is not set"),
+    ],
+)  # fmt: skip
+def test_an_error_in_the_file_names_its_line(old: str, new: str, place: str, message: str, tmp_path: Path) -> None:
+    assert RECIPE.count(old) == 1
+    error = error_of(RECIPE.replace(old, new), tmp_path)
+    assert message in error
+    assert place in error
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("dedup.treshold=0.9", "did you mean `threshold`?"),
+        ("train.model.layers=many", "train.model.layers"),
+        ("sources.books.weight=-1", "sources[0].weight"),
+        ("budget_tokens=lots", "positive count"),
+        ("sources.boks.weight=1", "there is no entry named `boks`"),
+        ("dedup.threshold", "write it as key.path=value"),
+    ],
+)
+def test_an_error_in_a_setting_names_the_setting(setting: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(RECIPE)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path, tmp_path, ["seed=3", setting])
+    assert message in str(caught.value)
+    assert f"--set {setting}" in str(caught.value)
+    assert "--set seed=3" not in str(caught.value)
+
+
+def test_each_of_several_errors_has_its_own_line(tmp_path: Path) -> None:
+    text = RECIPE.replace("threshold = 0.8", "treshold = 0.8").replace("layers = 2", "layers = 0")
+    error = error_of(text, tmp_path, "vocab.vocab_size=none")
+    assert [one.strip().partition(": ")[0] for one in error.splitlines()[1:]] == [
+        line("threshold"),
+        "--set vocab.vocab_size=none",
+        line("layers"),
+    ]

@@ -1,0 +1,113 @@
+"""Fingerprints of code from the user's cache: those of the same bytes, for every checkout, and of no others."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.common import code_cache
+from tasks.common.code_cache import FOLDER, MAX_STATES, cached_code_of, project_state
+from tasks.common.code_fingerprint import code_of
+
+ROOTS = ("tasks.common.digests:combined_digest",)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "bessemer" / FOLDER
+
+
+def count(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Count from now on what is computed."""
+    computed: list[tuple[str, ...]] = []
+    monkeypatch.setattr(code_cache, "code_of", lambda roots: computed.append(tuple(roots)) or code_of(roots))
+    return computed
+
+
+def test_an_answer_is_computed_once_and_equals_the_computed_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = count(monkeypatch)
+    first, second = cached_code_of(ROOTS), cached_code_of(ROOTS)
+    assert first == second == code_of(ROOTS)
+    assert computed == [ROOTS]
+    assert [path.name for path in cache.iterdir()] == [project_state()]
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:50], lambda data: data.replace(b"a", b"b"), lambda data: b""])
+def test_a_damaged_answer_is_computed_again(cache: Path, damage, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = cached_code_of(ROOTS)
+    (file,) = cache.rglob("*.json")
+    file.write_bytes(damage(file.read_bytes()))
+    computed = count(monkeypatch)
+    assert cached_code_of(ROOTS) == first
+    assert computed == [ROOTS]
+
+
+def test_any_byte_of_any_file_is_another_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / "project"
+    for name in ("flows/a.py", "tasks/b.py", "model/c/d.txt"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("x = 1\n")
+    monkeypatch.setattr(code_cache, "PROJECT", project)
+    states = {project_state()}
+    (project / "model/c/d.txt").write_text("x = 2\n")
+    os.utime(project / "model/c/d.txt", ns=(1, 1))
+    states.add(project_state())
+    (project / "tasks/e.py").touch()
+    states.add(project_state())
+    (project / "tasks/e.py").rename(project / "tasks/f.py")
+    states.add(project_state())
+    assert len(states) == 4
+    (project / "tasks/__pycache__").mkdir()
+    (project / "tasks/__pycache__/b.pyc").touch()
+    states.add(project_state())
+    assert len(states) == 4
+
+
+def test_old_states_are_removed(cache: Path) -> None:
+    for number in range(MAX_STATES + 3):
+        (cache / f"{number:032x}").mkdir(parents=True)
+        os.utime(cache / f"{number:032x}", ns=(number, number))
+    cached_code_of(ROOTS)
+    kept = {path.name for path in cache.iterdir()}
+    assert len(kept) == MAX_STATES
+    assert project_state() in kept
+    assert f"{0:032x}" not in kept
+
+
+def test_without_a_writable_cache_the_answer_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
+    assert cached_code_of(ROOTS) == code_of(ROOTS)
+
+
+COMPILE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import tasks.clean.kernels.counting as counting
+import numba
+kernels = [one for one in vars(counting).values() if isinstance(one, numba.core.registry.CPUDispatcher)]
+assert str(counting.__file__).startswith(sys.argv[1])
+one = kernels[0]
+print(one._cache.cache_path, one._cache._impl.locator.get_source_stamp())
+"""
+
+
+def test_two_clones_share_the_machine_code_of_kernels(tmp_path: Path) -> None:
+    """Both name one folder of the user's cache, by one fingerprint: the second loads what the first compiled."""
+    project = Path(code_cache.__file__).parents[2]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        for package in ("flows", "tasks", "model"):
+            subprocess.run(["cp", "-r", str(project / package), str(tmp_path / name)], check=True)
+    environment = {**os.environ, "PYTHONPATH": "", "NUMBA_CACHE_DIR": ""}
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", COMPILE, str(tmp_path / name)],
+            capture_output=True, text=True, check=True, env=environment, cwd=tmp_path,
+        ).stdout.split()
+        for name in ("one", "two")
+    ]  # fmt: skip
+    assert answers[0] == answers[1]
+    assert answers[0][0].startswith(str(tmp_path / "cache" / "bessemer" / "kernels"))
