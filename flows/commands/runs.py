@@ -2,7 +2,6 @@
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,11 +55,13 @@ def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: J
         from rich.markup import escape
         from rich.table import Table
 
+        from flows.metrics.formatting import format_model
+
         table = Table(box=None, header_style="bold", pad_edge=False)
         for column in ("run", "recipe", "model", "state", "stages"):
             table.add_column(column)
         for record in runs:
-            model, stages = _format_model(record["model"]), _format_stage_outcomes(record)
+            model, stages = format_model(record["model"]), _format_stage_outcomes(record)
             table.add_row(record["run_id"], escape(record["recipe_name"]), model, record["state"], stages)
         console().print(table if runs else f"no runs under {escape(str(root))} yet; begin one: `bessemer run RECIPE`")
 
@@ -77,14 +78,6 @@ def _format_stage_outcomes(record: dict[str, Any]) -> str:
     ]
     same = f", as {record['same_as']}" if record.get("same_as") else ""
     return f"{', '.join(parts) or '-'}{same}"
-
-
-def _format_model(model: Mapping[str, Any]) -> str:
-    """Return architecture and parameters, such as `gpt 0.9M`; the architecture alone where parameters are unknown."""
-    from flows.metrics.formatting import format_count
-
-    parameters = "" if model["parameters"] is None else f" {format_count(model['parameters'])}"
-    return f"{model['architecture'] or '-'}{parameters}"
 
 
 @runs.command()

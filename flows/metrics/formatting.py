@@ -168,3 +168,9 @@ def _cell(value: object) -> str:
     words = escape_markdown(f"{value:,}" if isinstance(value, int) else value)
     # A short number keeps its unit on its line.
     return words.replace(" ", "\N{NO-BREAK SPACE}") if len(words) <= LONGEST_NUMBER else words
+
+
+def format_model(model: Mapping[str, Any]) -> str:
+    """Return architecture and parameters, such as `gpt 0.9M`; the architecture alone where parameters are unknown."""
+    parameters = "" if model["parameters"] is None else f" {format_count(model['parameters'])}"
+    return f"{model['architecture'] or '-'}{parameters}"

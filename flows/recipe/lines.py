@@ -105,13 +105,14 @@ def _spellings(location: Location, raw: dict[str, Any]) -> Iterator[Location]:
 
 
 def _is_set(location: Location, raw: Any) -> bool:
+    place: Any = raw
     for part in location:
         if isinstance(part, int):
-            if not isinstance(raw, list) or part >= len(raw):
+            if not isinstance(place, list) or part >= len(place):
                 return False
-        elif not isinstance(raw, dict) or part not in raw:
+        elif not isinstance(place, dict) or part not in place:
             return False
-        raw = raw[part]
+        place = place[part]
     return bool(location)
 
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from flows.metrics.formatting import format_model
 from flows.metrics.run_metrics import read_saved_metrics
 from flows.reports.page.page import address
 from flows.reports.page.render import write_figures
-from flows.reports.terminal import format_model
 from flows.runs.lineage import model_of
 from flows.runs.record import PAGE, newest_runs, state_of
 
