@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from flows.inspection.fields import BYTES_PER_TOKEN, EPOCHS, TOKENS_PER_PARAMETER, Sizes, choose_sizes
 from flows.inspection.scan import ROOT_GROUP, FolderScan, ScannedSource
+from flows.inspection.sizes import EPOCHS, TOKENS_PER_PARAMETER, Sizes, sizes
 from flows.metrics.formatting import format_bytes, format_count
 from flows.recipe.resolve import MIXTURE_KEYS
 from model.config.network import GPTConfig
@@ -120,7 +120,7 @@ def write_recipe(scan: FolderScan, name: str) -> str:
     """Return the recipe's TOML text, which `flows.recipe.load.load_recipe` accepts unchanged."""
     characters = set().union(*(source.characters for source in scan.sources))
     total = sum(source.text_bytes for source in scan.sources)
-    sizes = choose_sizes(total, len(characters))
+    chosen = sizes(total, len(characters))
     lines = [
         *_comment(
             f"A recipe for {scan.folder}: {sum(len(source.files) for source in scan.sources):,} files, about"
@@ -133,12 +133,12 @@ def write_recipe(scan: FolderScan, name: str) -> str:
         f"name = {_toml(name)}    # shown with its runs",
         "seed = 1                  # every random choice follows from it",
         *_comment(
-            f"Tokens that training reads, repetitions included. The text holds about {format_count(sizes.tokens)}"
-            f" ({BYTES_PER_TOKEN} bytes per token, before cleaning); reading it up to {EPOCHS} times is almost as good"
-            f" as new text (Muennighoff et al. 2023), and more than {TOKENS_PER_PARAMETER} tokens per parameter"
+            f"Tokens that training reads, repetitions included. The text holds about {format_count(chosen.tokens)}"
+            f" ({chosen.bytes_per_token:.1f} bytes per token, before cleaning); reading it up to {EPOCHS} times is almost"
+            f" as good as new text (Muennighoff et al. 2023), and more than {TOKENS_PER_PARAMETER} tokens per parameter"
             f" (Hoffmann et al. 2022) would need a larger network."
         ),
-        f"budget_tokens = {sizes.budget_tokens}",
+        f"budget_tokens = {chosen.budget_tokens}",
     ]
     weights = _weights([source.text_bytes for source in scan.sources])
     names = _names(scan.sources)
@@ -152,7 +152,7 @@ def write_recipe(scan: FolderScan, name: str) -> str:
         lines += [f"##   {_in_comment(bad.path.relative_to(scan.folder))}: {bad.hint}" for bad in scan.unreadable[:20]]
         lines.append("")
     for section, model in SECTIONS:
-        lines += _section(section, model, sizes, names)
+        lines += _section(section, model, chosen, names)
     return "\n".join(lines) + "\n"
 
 
