@@ -134,9 +134,9 @@ def write_recipe(scan: FolderScan, name: str) -> str:
         "seed = 1                  # every random choice follows from it",
         *_comment(
             f"Tokens that training reads, repetitions included. The text holds about {format_count(chosen.tokens)}"
-            f" ({chosen.bytes_per_token:.1f} bytes per token, before cleaning); reading it up to {EPOCHS} times is almost"
-            f" as good as new text (Muennighoff et al. 2023), and more than {TOKENS_PER_PARAMETER} tokens per parameter"
-            f" (Hoffmann et al. 2022) would need a larger network."
+            f" ({chosen.bytes_per_token:.1f} bytes per token, before cleaning); reading it up to {EPOCHS} times is"
+            f" almost as good as new text (Muennighoff et al. 2023), and more than {TOKENS_PER_PARAMETER} tokens per"
+            f" parameter (Hoffmann et al. 2022) would need a larger network."
         ),
         f"budget_tokens = {chosen.budget_tokens}",
     ]
