@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from flows.recipe.stages import STAGES
 from model.errors import RecipeError
+from model.optim.schedules import TrainingSchedule
 
 if TYPE_CHECKING:
     from flows.recipe.schema import Recipe
@@ -18,6 +19,7 @@ def check_consistency(recipe: Recipe, origin: str) -> None:
     _check_sentinels(recipe, origin)
     _check_gate(recipe, origin)
     _check_benchmarks(recipe, origin)
+    _check_schedule(recipe, origin)
 
 
 def row_length_settings(context: int, objective: str) -> dict[str, int]:
@@ -98,3 +100,12 @@ def _check_benchmarks(recipe: Recipe, origin: str) -> None:
                 f"{origin}: evaluate.benchmarks.{name} says how a benchmark is scored that the run does not read (it"
                 f" reads {', '.join(known) or 'none'}). Name it under [[benchmarks]] with its file, or leave it out."
             )
+
+
+def _check_schedule(recipe: Recipe, origin: str) -> None:
+    """Raise where parts of the schedule in steps or tokens are longer than the budget; training may read less still."""
+    positions = -(-recipe.chunk.budget_tokens // recipe.chunk.most_tokens)
+    try:
+        TrainingSchedule(recipe.train, positions, recipe.train.model.context)
+    except RecipeError as error:
+        raise RecipeError(f"{origin}: {error}") from error
