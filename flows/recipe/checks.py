@@ -20,6 +20,7 @@ def check_consistency(recipe: Recipe, origin: str) -> None:
     _check_gate(recipe, origin)
     _check_benchmarks(recipe, origin)
     _check_schedule(recipe, origin)
+    _check_weights(recipe, origin)
 
 
 def row_length_settings(context: int, objective: str) -> dict[str, int]:
@@ -38,6 +39,7 @@ def _check_source_names(recipe: Recipe, origin: str) -> None:
         named["clean.quality.good"] = recipe.clean.quality.good
     if recipe.evaluate.gate is not None:
         named["evaluate.gate.sources"] = recipe.evaluate.gate.sources
+    named |= {f"train.phases[{at}].weights": phase.weights for at, phase in enumerate(recipe.train.phases)}
     for place, given in named.items():
         for name in given:
             if name not in names:
@@ -99,6 +101,16 @@ def _check_benchmarks(recipe: Recipe, origin: str) -> None:
             raise RecipeError(
                 f"{origin}: evaluate.benchmarks.{name} says how a benchmark is scored that the run does not read (it"
                 f" reads {', '.join(known) or 'none'}). Name it under [[benchmarks]] with its file, or leave it out."
+            )
+
+
+def _check_weights(recipe: Recipe, origin: str) -> None:
+    """Raise where no part of training reads a source."""
+    for name, weight in recipe.chunk.weights.items():
+        if not weight and not any(phase.weights.get(name) for phase in recipe.chunk.phases):
+            raise RecipeError(
+                f"{origin}: source `{name}` has weight 0, and no phase reads it. Give it a weight here or in"
+                f" train.phases, or leave the source out."
             )
 
 

@@ -13,6 +13,7 @@ from model.config.options import (
     LengthWarmupConfig,
     LossScaleConfig,
     OptimizerConfig,
+    PhaseConfig,
     ScheduleConfig,
 )
 
@@ -36,7 +37,7 @@ class TrainFields(BaseConfig):
     """`deepspeed`: what is partitioned over the ranks: 1 optimizer state, 2 also gradients, 3 also weights."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where training runs: on the CPU, or on CUDA devices, one for each rank."""
-    ranks: int = Field(default=1, ge=1, le=256)
+    ranks: int = Field(default=1, ge=1)
     """Processes of the training: copies of the model, whose number must divide `batch_rows`, times `tensor_parallel`
     times `pipeline_parallel`. The data and their order do not depend on it."""
     tensor_parallel: Annotated[int, EXPERT] = Field(default=1, ge=1, le=64)
@@ -63,6 +64,8 @@ class TrainFields(BaseConfig):
     """Clipping of the gradient norm over the run."""
     schedule: ScheduleConfig = ScheduleConfig()
     """Learning rate over the run."""
+    phases: Annotated[tuple[PhaseConfig, ...], EXPERT] = ()
+    """The last parts of the training, in order, with another mixture or rate each."""
     batch_warmup: Annotated[BatchWarmupConfig, EXPERT] = BatchWarmupConfig()
     """Batch size over the run."""
     length_warmup: Annotated[LengthWarmupConfig, EXPERT] = LengthWarmupConfig()

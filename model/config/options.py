@@ -128,6 +128,31 @@ class ScheduleConfig(BaseConfig):
             )
 
 
+class PhaseConfig(BaseConfig):
+    """The last part of a training, with another mixture of sources, another learning rate, or both: annealing on the
+    best text (MiniCPM, Hu et al. 2024, section 4; OLMo 2, OLMo Team 2024, section 4)."""
+
+    share: TokenExtent
+    """Its length: a share of all tokens, or "N tokens"; phases follow each other up to the end."""
+    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """Source -> its share of the phase's tokens, any positive numbers, others none; empty: as before."""
+    start_lr: float | None = Field(default=None, ge=0)
+    """Learning rate at its beginning; null: the rate that was reached."""
+    end_lr: float | None = Field(default=None, ge=0)
+    """Learning rate at its end, to which the rate goes in a line (OLMo 2: 0). Null: constant from `start_lr` on, or
+    without that as the schedule says."""
+
+    @model_validator(mode="after")
+    def _something_changes(self) -> "PhaseConfig":
+        if not self.weights and self.start_lr is None and self.end_lr is None:
+            raise ValueError("a phase changes weights, start_lr or end_lr; set one of them, or leave it out")
+        if self.weights and not sum(self.weights.values()):
+            raise ValueError("weights are all 0, so the phase reads nothing; give a source a positive one")
+        if self.share in (0.0, 1.0):
+            raise ValueError("share must be above 0, and below 1: what comes before it is the main part")
+        return self
+
+
 class LossScaleConfig(BaseConfig):
     """Dynamic loss scaling for `float16`, so that small gradients do not become zero."""
 

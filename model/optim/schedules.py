@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from model.config.extent import as_share, share_of
-from model.config.options import BatchWarmupConfig, ClipConfig, LengthWarmupConfig, ScheduleConfig
+from model.config.options import BatchWarmupConfig, ClipConfig, LengthWarmupConfig, PhaseConfig, ScheduleConfig
 from model.config.train import TrainConfig
 from model.errors import RecipeError
 
@@ -72,6 +72,7 @@ class TrainingSchedule:
         """First position of each step whose batch still grows, and of the first full batch."""
         self.steps = len(self._growing) - 1 + -(-(positions - self._growing[-1]) // config.batch_rows)
         self._schedule, self._clip, self._length_warmup = self._in_shares(tokens)
+        self._phases = self._begins_of_phases(tokens)
 
     def _in_shares(self, tokens: int) -> tuple[ScheduleConfig, ClipConfig, LengthWarmupConfig]:
         """Return the settings with steps and tokens as shares of the training."""
@@ -106,6 +107,32 @@ class TrainingSchedule:
             warmup.model_copy(update={"share": share(warmup.share)}),
         )
 
+    def _begins_of_phases(self, tokens: int) -> list[tuple[float, PhaseConfig]]:
+        """Return (share of the training before it, phase) of each."""
+        lengths = [share_of(phase.share, tokens) for phase in self._config.phases]
+        if sum(lengths) >= 1:
+            raise RecipeError(
+                f"train.phases take {sum(lengths):.4g} times the {tokens:,} tokens of the training, and leave none for"
+                f" what comes before them. Give shorter shares, or more budget_tokens."
+            )
+        return [(1.0 - sum(lengths[number:]), phase) for number, phase in enumerate(self._config.phases)]
+
+    def learning_rate(self, share: float) -> float:
+        """Return the learning rate after `share` (0 to 1) of all tokens, by the schedule and the phases."""
+        return self._rate(share, len(self._phases))
+
+    def _rate(self, share: float, phases: int) -> float:
+        """Return the rate by the schedule and the first `phases` phases."""
+        if not phases:
+            return learning_rate(share, self._schedule)
+        begin, phase = self._phases[phases - 1]
+        if share <= begin or (phase.start_lr is None and phase.end_lr is None):
+            return self._rate(share, phases - 1)
+        end = self._phases[phases][0] if phases < len(self._phases) else 1.0
+        start_lr = self._rate(begin, phases - 1) if phase.start_lr is None else phase.start_lr
+        end_lr = start_lr if phase.end_lr is None else phase.end_lr
+        return start_lr + (end_lr - start_lr) * min(1.0, (share - begin) / (end - begin))
+
     def positions(self, step: int) -> tuple[int, int]:
         """Return the positions [begin, end) of ORDER that a step reads."""
         return self._begin(step), min(self._begin(step + 1), self._positions)
@@ -119,7 +146,7 @@ class TrainingSchedule:
         begin, end = self.positions(step)
         share = end / self._positions
         length = row_length(begin / self._positions, self._context, self._length_warmup)
-        return StepSchedule(learning_rate(share, self._schedule), clip_norm(share, self._clip), self._context // length)
+        return StepSchedule(self.learning_rate(share), clip_norm(share, self._clip), self._context // length)
 
     def steps_with_partial_micro_batches(self) -> int:
         """Return how many steps leave a partial micro-batch on a rank: a short last one, and some that still grow."""

@@ -24,7 +24,7 @@ def reads_of(rows: dict[str, int], weights: dict[str, float], budget: int, max_e
 
 
 def order_of(planned: list[SourceReads]) -> tuple[np.ndarray, np.ndarray]:
-    table = pa.Table.from_batches(order_batches(planned))
+    table = pa.Table.from_batches(order_batches([planned]))
     return table.column("row").to_numpy(), table.column("epoch").to_numpy()
 
 
