@@ -71,9 +71,7 @@ def plan_mixture(
             " stages kept (`bessemer runs list`)."
         )
     before = read or {}
-    limits = {
-        source: max(0, int(max_epochs * count) - before.get(source, 0)) for source, count in available.items()
-    }
+    limits = {source: max(0, int(max_epochs * count) - before.get(source, 0)) for source, count in available.items()}
     targets = apportion(budget, chosen, limits)
     if not any(targets.values()):
         where = " in a phase whose sources were read so often before it" if before else ""
