@@ -45,7 +45,7 @@ WORDS = frozenset(
     evaluate.benchmarks.instruction evaluate.benchmarks.answer_prompt evaluate.benchmarks.stop
     evaluate.benchmarks.target evaluate.instruction evaluate.gate.sources evaluate.prompts train.clip.early_share
     train.batch_warmup.share train.length_warmup.share train.schedule.warmup_share train.schedule.end_share
-    train.schedule.steps train.schedule.decay_share
+    train.schedule.steps train.schedule.decay_share train.phases.share train.phases.weights chunk.phases.weights
     """.split()  # noqa: SIM905  # a list of quoted words would be worse to read
 )
 """Keys that take any text and reach nothing by it: names, patterns of relative paths, fields of records, prompts. Of a
