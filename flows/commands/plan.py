@@ -111,22 +111,26 @@ def plan(
     """Show which stages `run` would build and which it would reuse, with the first cause of each, and build nothing.
 
     A stage after one that will be built may still be reused: its identity has the content of its input, and a rebuild
-    may give the same bytes.
+    may give the same bytes. Of a shrunk twin (--set scale=tiny) it first shows the settings that differ from the
+    recipe.
     """
     with handle_errors():
         from flows.planning.explain import MEASURED, kept_aggregates
         from flows.planning.explain import forecast_stages as foresee
-        from flows.recipe.load import open_recipe
+        from flows.planning.explain_report import print_forecasts, print_sizes
+        from flows.recipe.load import open_recipe, without_scale
+        from flows.recipe.scales import changed_sizes
 
-        root = root.resolve()
-        chosen = open_recipe(recipe, root, settings or (), share(limit))
+        root, given = root.resolve(), settings or ()
+        chosen = open_recipe(recipe, root, given, share(limit))
+        if not as_json and without_scale(given) != list(given):
+            print_sizes(changed_sizes(open_recipe(recipe, root, without_scale(given), share(limit)), chosen), console())
         forecasts = foresee(chosen, root)
         if as_json:
             print_json([forecast.to_json() for forecast in forecasts])
             return
         from rich.markup import escape
 
-        from flows.planning.explain_report import print_forecasts
         from flows.planning.preconditions import export_remark
 
         print_forecasts(forecasts, console(), every=every)

@@ -47,7 +47,8 @@ def run(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="A recipe file, or the name of a shipped one: quickstart, multilingual, gpt3, opt_175b, yalm_100b."
+            help="A recipe file, or the name of a shipped one: quickstart, multilingual, gpt3, opt_175b,"
+            " yalm_100b, bert_base, t5_base."
         ),
     ],
     root: Root = DEFAULT_ROOT,

@@ -1,4 +1,4 @@
-"""Choose the defaults of a new recipe from sampled records: field roles, languages, vocabulary, network and budget.
+"""Judge sampled records for a new recipe: roles of fields, and languages.
 
 Languages are identified by py3langid (langid.py, Lui and Baldwin 2012), whose model knows 97 languages.
 """
@@ -23,20 +23,6 @@ SHORTEST_CHARS = 40
 
 SNIFFED_CHARS = 2000
 """Characters of a text from which its language is identified."""
-
-BYTES_PER_TOKEN = 3.5
-
-BYTES_PER_PIECE = 300
-"""Bytes of text for each vocabulary entry, so that rare entries occur often enough to be learnt."""
-
-SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 32_768
-
-RESERVED_PIECES = 300
-"""Special and byte tokens, and some merges."""
-
-EPOCHS = 4
-
-TOKENS_PER_PARAMETER = 20
 
 
 @dataclass(frozen=True)
@@ -85,54 +71,3 @@ def _identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_pickled_model(MODEL_FILE)
-
-
-@dataclass(frozen=True)
-class Network:
-    """The sizes of a network."""
-
-    context: int
-    layers: int
-    heads: int
-    width: int
-
-    def parameters(self, vocab_size: int) -> int:
-        """Return 12 L D^2 of the blocks plus V D of the embedding, to within a percent."""
-        return 12 * self.layers * self.width**2 + vocab_size * self.width
-
-
-NETWORKS = (
-    Network(128, 2, 2, 64),
-    Network(256, 4, 4, 128),
-    Network(256, 4, 4, 224),
-    Network(512, 6, 6, 384),
-    Network(512, 8, 8, 512),
-    Network(1024, 12, 12, 768),
-    Network(1024, 24, 16, 1024),
-)
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a new recipe."""
-
-    tokens: int
-    vocab_size: int
-    network: Network
-    budget_tokens: int
-
-
-def choose_sizes(text_bytes: float, characters: int) -> Sizes:
-    """Return the largest network for which the text, read up to four times, has 20 tokens per parameter."""
-    tokens = max(1, round(text_bytes / BYTES_PER_TOKEN))
-    vocabulary = SMALLEST_VOCABULARY
-    while vocabulary < LARGEST_VOCABULARY and 2 * vocabulary * BYTES_PER_PIECE <= text_bytes:
-        vocabulary *= 2
-    while vocabulary < RESERVED_PIECES + characters:
-        vocabulary *= 2
-    fed = tokens * EPOCHS / TOKENS_PER_PARAMETER
-    network = max(
-        (net for net in NETWORKS if net.parameters(vocabulary) <= fed), key=NETWORKS.index, default=NETWORKS[0]
-    )
-    budget = min(tokens * EPOCHS, TOKENS_PER_PARAMETER * network.parameters(vocabulary))
-    return Sizes(tokens, vocabulary, network, max(budget, 2 * network.context))

@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from flows.inspection.fields import BYTES_PER_TOKEN, EPOCHS, TOKENS_PER_PARAMETER, Sizes, choose_sizes
 from flows.inspection.scan import ROOT_GROUP, FolderScan, ScannedSource, StoredFile
+from flows.inspection.sizes import EPOCHS, TOKENS_PER_PARAMETER, Sizes, sizes
 from flows.metrics.formatting import format_bytes, format_count
 from flows.recipe.resolve import MIXTURE_KEYS
 from model.config.network import GPTConfig
@@ -124,7 +124,7 @@ def write_recipe(scan: FolderScan, name: str) -> str:
     """Return the recipe's TOML text, which `flows.recipe.load.load_recipe` accepts unchanged."""
     characters = set().union(*(source.characters for source in scan.sources))
     total = sum(source.text_bytes for source in scan.sources)
-    sizes = choose_sizes(total, len(characters))
+    chosen = sizes(total, len(characters))
     lines = [
         *_comment(
             f"A recipe for {scan.folder}: {sum(len(source.files) for source in scan.sources):,} files, about"
@@ -137,12 +137,12 @@ def write_recipe(scan: FolderScan, name: str) -> str:
         f"name = {_toml(name)}    # shown with its runs",
         "seed = 1                  # every random choice follows from it",
         *_comment(
-            f"Tokens that training reads, repetitions included. The text holds about {format_count(sizes.tokens)}"
-            f" ({BYTES_PER_TOKEN} bytes per token, before cleaning); reading it up to {EPOCHS} times is almost as good"
-            f" as new text (Muennighoff et al. 2023), and more than {TOKENS_PER_PARAMETER} tokens per parameter"
-            f" (Hoffmann et al. 2022) would need a larger network."
+            f"Tokens that training reads, repetitions included. The text holds about {format_count(chosen.tokens)}"
+            f" ({chosen.bytes_per_token:.1f} bytes per token, before cleaning); reading it up to {EPOCHS} times is"
+            f" almost as good as new text (Muennighoff et al. 2023), and more than {TOKENS_PER_PARAMETER} tokens per"
+            f" parameter (Hoffmann et al. 2022) would need a larger network."
         ),
-        f"budget_tokens = {sizes.budget_tokens}",
+        f"budget_tokens = {chosen.budget_tokens}",
     ]
     weights = _weights([source.text_bytes for source in scan.sources])
     names = _names(scan.sources)
@@ -156,7 +156,7 @@ def write_recipe(scan: FolderScan, name: str) -> str:
         lines += [f"##   {_in_comment(bad.path.relative_to(scan.folder))}: {bad.hint}" for bad in scan.unreadable[:20]]
         lines.append("")
     for section, model in SECTIONS:
-        lines += _section(section, model, sizes, names)
+        lines += _section(section, model, chosen, names)
     return "\n".join(lines) + "\n"
 
 
@@ -353,7 +353,7 @@ def write_short_recipe(scan: FolderScan, name: str) -> str:
     """Return a recipe with what follows from the folder, and nothing that has a default; it runs unchanged."""
     characters = set().union(*(source.characters for source in scan.sources))
     total = sum(source.text_bytes for source in scan.sources)
-    sizes = choose_sizes(total, len(characters))
+    chosen = sizes(total, len(characters))
     lines = [
         *_remark(
             f"{_in_comment(scan.folder)}: {sum(len(source.files) for source in scan.sources):,} files, about"
@@ -362,7 +362,7 @@ def write_short_recipe(scan: FolderScan, name: str) -> str:
         *(line for remark in [*scan_remarks(scan), *_unread(scan)] for line in _remark(f"NOTE: {_in_comment(remark)}")),
         "format = 1",
         f"name = {_toml(name)}",
-        f"budget_tokens = {sizes.budget_tokens:_}    # tokens to train on: of about {format_count(sizes.tokens)},"
+        f"budget_tokens = {chosen.budget_tokens:_}    # tokens to train on: of about {format_count(chosen.tokens)},"
         f" each at most {EPOCHS} times",
         "",
     ]
@@ -370,15 +370,15 @@ def write_short_recipe(scan: FolderScan, name: str) -> str:
     for source, weight, source_name in zip(scan.sources, weights, names, strict=True):
         lines += [*_short_source(scan, source, source_name, weight), ""]
     bad = max((source.bad_share for source in scan.sources), default=0.0)
-    net = sizes.network
+    net = chosen.network
     lines += [
         "[sample]",
         f"max_reject_share = {max(0.05, min(0.9, round(2 * bad, 2))):g}    # a run stops if more cannot be read",
         "",
         "[vocab]",
-        f"vocab_size = {sizes.vocab_size}",
+        f"vocab_size = {chosen.vocab_size}",
         "",
-        f"[train.model]    # about {format_count(net.parameters(sizes.vocab_size))} parameters",
+        f"[train.model]    # about {format_count(chosen.parameters)} parameters",
         *(f"{key} = {getattr(net, key)}" for key in ("context", "layers", "heads", "width")),
         "",
         *_benchmark_lines(scan),

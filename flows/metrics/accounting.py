@@ -247,10 +247,13 @@ def _losses(stage: str, counts: SourceCounts | None, read: int) -> list[str]:
 
 def _shifted_mixture(reports: Mapping[str, StageReport], settings: Mapping[str, Any]) -> list[str]:
     """Return which shares of the tokens read are more than a point off the recipe's weights, and why."""
-    mixture = reports["chunk"].facts.get("mixture", {}) if "chunk" in reports else {}
+    if "chunk" not in reports:
+        return []
+    mixture = reports["chunk"].facts.get("mixture", {})
     plan = reports["sample"].facts.get("mixture_plan", {}) if "sample" in reports else {}
     weights = {source: line["weight"] for source, line in mixture.items()}
-    if settings.get("temperature") is None:
+    # With phases, chunk has the mean of all parts, and sample knows those of the main part alone.
+    if settings.get("temperature") is None and "phases" not in reports["chunk"].facts:
         weights |= {source: line["weight"] for source, line in plan.items()}
     realised = {source: line["realised_share"] for source, line in mixture.items()}
     shifts = {source: realised.get(source, 0.0) - weight for source, weight in weights.items()}

@@ -1,5 +1,8 @@
 """Print forecasts, proposals to accept, and verifications in a terminal."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -31,6 +34,18 @@ def print_forecasts(forecasts: list[Forecast], console: Console, *, every: bool)
         label = VERDICT_LABELS.get(forecast.verdict, forecast.verdict)
         table.add_row(forecast.stage, f"[{VERDICT_STYLES[forecast.verdict]}]{label}[/]", text)
     console.print(table)
+
+
+def print_sizes(changed: Mapping[str, tuple[Any, Any]], console: Console) -> None:
+    """Print the settings in which a shrunk twin differs from its recipe."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("size", no_wrap=True)
+    for column in ("recipe", "here"):
+        table.add_column(column, justify="right")
+    for key, values in changed.items():
+        table.add_row(escape(key), *("by its files" if value is None else escape(str(value)) for value in values))
+    console.print(table)
+    console.print()
 
 
 def print_proposal(alias: Alias, console: Console) -> None:

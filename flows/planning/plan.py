@@ -36,7 +36,7 @@ from model.engines.memory import rank_sizes
 from model.errors import InputError, RecipeError
 from model.train.micro_batch import machine_memory
 from tasks.artifacts.build import ProgressListener
-from tasks.chunk.mixture import plan_mixture
+from tasks.chunk.mixture import plan_mixtures, whole_mixture
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import find_files
 from tasks.sample.mixture import mixture_remarks, plan_from_sizes
@@ -267,13 +267,7 @@ def estimate_mixture(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> d
     """Return the tokens that each source has and that training reads of it, as the chunk stage will plan it."""
     length, most = recipe.chunk.row_length, recipe.chunk.most_tokens
     available = {name: int(source.tokens.value / length) * most for name, source in sources.items()}
-    mixture = plan_mixture(
-        available,
-        recipe.chunk.weights,
-        recipe.chunk.budget_tokens,
-        recipe.chunk.max_epochs,
-        recipe.chunk.temperature,
-    )
+    mixture = whole_mixture(plan_mixtures(available, recipe.chunk))
     lines: list[dict[str, Any]] = []
     warnings: list[str] = []
     for name, source in sources.items():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from flows.recipe.stages import STAGES
 from model.errors import RecipeError
+from model.optim.schedules import TrainingSchedule
 
 if TYPE_CHECKING:
     from flows.recipe.schema import Recipe
@@ -18,6 +19,8 @@ def check_consistency(recipe: Recipe, origin: str) -> None:
     _check_sentinels(recipe, origin)
     _check_gate(recipe, origin)
     _check_benchmarks(recipe, origin)
+    _check_schedule(recipe, origin)
+    _check_weights(recipe, origin)
 
 
 def row_length_settings(context: int, objective: str) -> dict[str, int]:
@@ -36,6 +39,7 @@ def _check_source_names(recipe: Recipe, origin: str) -> None:
         named["clean.quality.good"] = recipe.clean.quality.good
     if recipe.evaluate.gate is not None:
         named["evaluate.gate.sources"] = recipe.evaluate.gate.sources
+    named |= {f"train.phases[{at}].weights": phase.weights for at, phase in enumerate(recipe.train.phases)}
     for place, given in named.items():
         for name in given:
             if name not in names:
@@ -98,3 +102,22 @@ def _check_benchmarks(recipe: Recipe, origin: str) -> None:
                 f"{origin}: evaluate.benchmarks.{name} says how a benchmark is scored that the run does not read (it"
                 f" reads {', '.join(known) or 'none'}). Name it under [[benchmarks]] with its file, or leave it out."
             )
+
+
+def _check_weights(recipe: Recipe, origin: str) -> None:
+    """Raise where no part of training reads a source."""
+    for name, weight in recipe.chunk.weights.items():
+        if not weight and not any(phase.weights.get(name) for phase in recipe.chunk.phases):
+            raise RecipeError(
+                f"{origin}: source `{name}` has weight 0, and no phase reads it. Give it a weight here or in"
+                f" train.phases, or leave the source out."
+            )
+
+
+def _check_schedule(recipe: Recipe, origin: str) -> None:
+    """Raise where parts of the schedule in steps or tokens are longer than the budget; training may read less still."""
+    positions = -(-recipe.chunk.budget_tokens // recipe.chunk.most_tokens)
+    try:
+        TrainingSchedule(recipe.train, positions, recipe.train.model.context)
+    except RecipeError as error:
+        raise RecipeError(f"{origin}: {error}") from error

@@ -17,9 +17,9 @@
 stages derive from each other (`flows.recipe.resolve`), validates the result as a `Recipe` (`flows.recipe.schema`) and
 checks that its tables agree (`flows.recipe.checks`), once and in this order.
 
-Precedence: defaults < recipe < `--set`. Placeholders in paths: `{recipe}` is the recipe's folder, `{root}` the artifact
-root, `{stdlib}` and `{site_packages}` those of this Python; any other comes from the recipe's `[variables]` table,
-which `--set variables.NAME=VALUE` changes.
+Precedence: defaults < recipe < its table of sizes (`--set scale=tiny`) < other `--set`. Placeholders in paths:
+`{recipe}` is the recipe's folder, `{root}` the artifact root, `{stdlib}` and `{site_packages}` those of this Python;
+any other comes from the recipe's `[variables]` table, which `--set variables.NAME=VALUE` changes.
 """
 
 import difflib
@@ -37,6 +37,7 @@ from flows.recipe.errors import format_recipe_errors
 from flows.recipe.hub_benchmarks import resolve_sources
 from flows.recipe.lines import RecipeText
 from flows.recipe.resolve import SHARED_KEYS, resolve_recipe
+from flows.recipe.scales import SCALE, SCALES, apply_scale, prepare_text
 from flows.recipe.schema import RECIPES, Recipe, RecipeSource, credentials_problem
 from model.digests import unreadable_reason
 from model.errors import RecipeError
@@ -45,9 +46,12 @@ from tasks.common.text import without_credentials
 
 QUICKSTART = RECIPES / "quickstart.toml"
 
-TABLES_OUTSIDE_RUNS = ("variables", "search", "mix", "nightly", "notify")
-"""Tables that no run depends on: values for paths, the settings of searches, mixtures and nightly runs, and whom to
-notify."""
+TABLES_OUTSIDE_RUNS = ("variables", "search", "mix", "nightly", "notify", SCALES)
+"""Tables that no run depends on: values for paths, the settings of searches, mixtures and nightly runs, whom to notify,
+and sizes of twins."""
+
+DATA = "variables.data"
+"""The setting with the folder of a recipe's text, where its paths begin with `{data}`."""
 
 PATH_KEYS = ("paths", "path", "answers_path", "exclude", "prompts_file", "base", "base_model", "weights_from", "labels")
 """Keys whose values may hold placeholders."""
@@ -74,8 +78,12 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
         raise RecipeError(f"{path}: not valid TOML: {error}") from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"{path}: not UTF-8 text (byte {error.start}); save the recipe as UTF-8") from error
-    for setting in settings:
+    # The sizes of a twin are those of its recipe, which other settings change.
+    for setting in sorted(settings, key=lambda setting: not _names_scale(setting)):
         apply_setting(raw, setting)
+    if any(map(_names_scale, settings)) and not any(_key(setting) == DATA for setting in settings):
+        data = prepare_text(root, path.stem, raw.get("sources", ()))
+        raw["variables"] = {**raw.get("variables", {}), "data": str(data)}
     origin = f"{path} with --set {without_credentials(' '.join(settings))}" if settings else str(path)
     try:
         recipe = recipe_from(raw, origin=origin, folder=path.resolve().parent, root=root, limit=limit)
@@ -189,7 +197,8 @@ def _fill_paths(value: Any, variables: Mapping[str, str], origin: str) -> Any:
 
 
 def apply_setting(raw: dict[str, Any], setting: str) -> None:
-    """Write `a.b.c=value` into the values of a recipe file; `sources.NAME.key` finds the source by its name."""
+    """Write `a.b.c=value` into the values of a recipe file; `sources.NAME.key` finds the source by its name, and
+    `scale=NAME` writes all sizes of the table `[scales.NAME]`."""
     path, equals, text = setting.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
@@ -198,6 +207,27 @@ def apply_setting(raw: dict[str, Any], setting: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
+    if keys == [SCALE]:
+        for size, amount in apply_scale(raw, str(value)).items():
+            _write(raw, size.split("."), amount, setting)
+        return
+    _write(raw, keys, value, setting)
+
+
+def without_scale(settings: Sequence[str]) -> list[str]:
+    """Return the settings of the recipe itself, of those of a twin."""
+    return [setting for setting in settings if not _names_scale(setting)]
+
+
+def _key(setting: str) -> str:
+    return setting.partition("=")[0].strip()
+
+
+def _names_scale(setting: str) -> bool:
+    return _key(setting) == SCALE
+
+
+def _write(raw: dict[str, Any], keys: Sequence[str], value: Any, setting: str) -> None:
     place: Any = raw
     for key in keys[:-1]:
         place = _named(place, key, setting) if isinstance(place, list) else place.setdefault(key, {})

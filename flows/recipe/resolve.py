@@ -31,10 +31,13 @@ from flows.recipe.errors import format_recipe_errors, model_within
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
 from model.checksummed_json import read_optionally_sealed
+from model.config.extent import share_of
 from model.config.network import OBJECTIVE_OF, GPTConfig
+from model.config.options import PhaseConfig
 from model.config.presets import KEY, expand_preset, preset_overrides
 from model.errors import InputError, RecipeError
 from tasks.artifacts.aggregates import LATEST
+from tasks.chunk.config import ChunkConfig
 from tasks.common.config import StrictConfig
 from tasks.common.confinement import check_file
 from tasks.execution.machines import Machines
@@ -80,6 +83,7 @@ def resolve_recipe(values: dict[str, Any], *, origin: str, folder: Path, limit: 
     values["train"] = {**values.get("train", {}), "model": resolve_model_config(values.get("train", {}), origin)}
     objective = _resolve_objective(values, origin)
     shared.update(row_length_settings(_context(values), objective))
+    shared["phases"] = _mixture_phases(values["train"], shared, values["chunk"])
     _set_gate_base(values)
     values["vocab"] = _with_special_tokens(dict(values.get("vocab", {})), objective)
     _hand_out(shared, values)
@@ -293,6 +297,28 @@ def _context(values: Mapping[str, Any]) -> int:
     default = GPTConfig.model_fields["context"].default
     context = values["train"]["model"].get("context", default)
     return context if isinstance(context, int) and not isinstance(context, bool) else default
+
+
+def _mixture_phases(
+    train: Mapping[str, Any], shared: Mapping[str, Any], chunk: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the phases of chunk: those of train that change the mixture, each up to the next one, in tokens.
+
+    Returns none where they are invalid, which the validation of train reports.
+    """
+    budget = shared.get("budget_tokens", chunk.get("budget_tokens", ChunkConfig.model_fields["budget_tokens"].default))
+    try:
+        phases = [PhaseConfig.model_validate(phase) for phase in train.get("phases", ())]
+    except (ValidationError, TypeError):
+        return []
+    found: list[dict[str, Any]] = []
+    for phase in phases:
+        tokens = round(share_of(phase.share, budget) * budget)
+        if phase.weights:
+            found.append({"tokens": tokens, "weights": phase.weights})
+        elif found:
+            found[-1]["tokens"] += tokens
+    return found
 
 
 def _set_gate_base(values: dict[str, Any]) -> None:

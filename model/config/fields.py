@@ -13,6 +13,7 @@ from model.config.options import (
     LengthWarmupConfig,
     LossScaleConfig,
     OptimizerConfig,
+    PhaseConfig,
     ScheduleConfig,
 )
 
@@ -36,7 +37,7 @@ class TrainFields(BaseConfig):
     """`deepspeed`: what is partitioned over the ranks: 1 optimizer state, 2 also gradients, 3 also weights."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where training runs: on the CPU, or on CUDA devices, one for each rank."""
-    ranks: int = Field(default=1, ge=1, le=256)
+    ranks: int = Field(default=1, ge=1)
     """Processes of the training: copies of the model, whose number must divide `batch_rows`, times `tensor_parallel`
     times `pipeline_parallel`. The data and their order do not depend on it."""
     tensor_parallel: Annotated[int, EXPERT] = Field(default=1, ge=1, le=64)
@@ -63,6 +64,8 @@ class TrainFields(BaseConfig):
     """Clipping of the gradient norm over the run."""
     schedule: ScheduleConfig = ScheduleConfig()
     """Learning rate over the run."""
+    phases: Annotated[tuple[PhaseConfig, ...], EXPERT] = ()
+    """The last parts of the training, in order, with another mixture or rate each."""
     batch_warmup: Annotated[BatchWarmupConfig, EXPERT] = BatchWarmupConfig()
     """Batch size over the run."""
     length_warmup: Annotated[LengthWarmupConfig, EXPERT] = LengthWarmupConfig()
@@ -78,10 +81,10 @@ class TrainFields(BaseConfig):
     """`bert`: share of a sequence's tokens that are masked, different ones in each epoch: 80% of them become [MASK],
     10% another token, 10% stay (Devlin et al. 2019)."""
     dtype: Dtype = "float32"
-    """Precision of matrix products. `bfloat16` is several times faster where the hardware supports it, and rounds to
-    three digits; weights, norms, softmax, the residual stream and gradients stay float32. `float16` has one digit more
-    and a smaller range, for devices without bfloat16. `tf32` rounds the factors of float32 products, on CUDA devices
-    only."""
+    """Precision of matrix products; on CUDA devices `bfloat16` unless set. `bfloat16` is several times faster where the
+    hardware supports it, and rounds to three digits; weights, norms, softmax, the residual stream and gradients stay
+    float32. `float16` has one digit more and a smaller range, for devices without bfloat16. `tf32` rounds the factors
+    of float32 products, on CUDA devices only."""
     loss_scale: Annotated[LossScaleConfig, EXPERT] = LossScaleConfig()
     """`float16`: scaling of the loss before the backward pass."""
     recompute: Annotated[bool, EXPERT] = False
@@ -89,8 +92,8 @@ class TrainFields(BaseConfig):
     more arithmetic, and memory for the activations of one block instead of all. Changes no bit without `compile`."""
     compile: bool = False
     """Whether blocks are compiled (torch.compile, which needs a C++ compiler): a minute before the first step, and
-    faster steps. The last bits differ from those without it, and repeat in every run. Partial micro-batches, of the
-    last batch or of one that still grows, are not compiled."""
+    faster steps. On CUDA devices true unless set, but not with ZeRO-3. The last bits differ from those without it, and
+    repeat in every run. Partial micro-batches, of the last batch or of one that still grows, are not compiled."""
     threads: int = Field(default=2, ge=1, le=1024)
     """CPU threads of each rank; another number sums in another order and gives other last bits. Ranks times threads
     should not exceed the CPU's cores."""
@@ -112,9 +115,10 @@ class TrainFields(BaseConfig):
     hosts: Annotated[HostsConfig, RUNTIME, EXPERT] = HostsConfig()
     """Machines over which ranks are spread. The first one has the address; on each other one, with the same files, run
     `bessemer training join`."""
-    validation_steps: int | None = Field(default=None, ge=1)
-    """Steps between evaluations on held-out sequences, with one more after the last step (table VALIDATION); none
-    without it. Changes no weight. Works with every engine, without `compile`, `tensor_parallel` and
+    validation_steps: int | None = Field(default=None, ge=0)
+    """Steps between evaluations on held-out sequences, with one more after the last step (table VALIDATION); 0: none.
+    Unset: up to twenty over the training, fewer where they would cost more than 3% of its arithmetic, and none where no
+    text was held out. Changes no weight. Works with every engine, without `tensor_parallel` and
     `pipeline_parallel`."""
     validation_rows: Annotated[int, EXPERT] = Field(default=16, ge=1, le=256)
     """Held-out sequences of each source that are evaluated, always the same."""
@@ -127,6 +131,11 @@ class TrainFields(BaseConfig):
     the identity."""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Seed of the initial weights, dropout, masks and spans."""
+
+    @property
+    def can_validate(self) -> bool:
+        """Whether each rank has a whole network, which validation during training needs."""
+        return self.tensor_parallel * self.pipeline_parallel == 1
 
     @property
     def given(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from model.config import EXPERT, RUNTIME, BaseConfig
+from model.config.extent import Extent, TokenExtent, as_share, is_share
 
 
 class OptimizerConfig(BaseConfig):
@@ -44,8 +45,8 @@ class ClipConfig(BaseConfig):
     """The limit (1: GPT-3, OPT-175B)."""
     early_norm: float = Field(default=0.3, gt=0)
     """The limit up to `early_share` (0.3: OPT-175B's, after its first instabilities)."""
-    early_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of all tokens over which `early_norm` holds."""
+    early_share: Extent = 0.0
+    """Over how much of the training `early_norm` holds: a share, "N steps" or "N tokens"."""
 
 
 class BatchWarmupConfig(BaseConfig):
@@ -55,8 +56,9 @@ class BatchWarmupConfig(BaseConfig):
     """Sequences of the first step."""
     step_rows: int = Field(default=1, ge=1)
     """Sequences by which the batch grows at a time, at even intervals, up to `batch_rows`."""
-    share: float = Field(default=0.0, ge=0, le=1)
-    """Share of all sequences over which the batch grows; 0: all steps read `batch_rows`."""
+    share: TokenExtent = 0.0
+    """Over how much of the training the batch grows: a share of all sequences, or "N tokens"; 0: all steps read
+    `batch_rows`."""
 
 
 class LengthWarmupConfig(BaseConfig):
@@ -64,40 +66,90 @@ class LengthWarmupConfig(BaseConfig):
 
     start_length: int = Field(default=64, ge=1)
     """Tokens of the first pieces; the length doubles up to the model's context."""
-    share: float = Field(default=0.0, ge=0, le=1)
-    """Share of all sequences over which the length grows; 0: all are read whole."""
+    share: Extent = 0.0
+    """Over how much of the training the length grows: a share of all sequences, "N steps" or "N tokens"; 0: all are
+    read whole."""
 
 
 class ScheduleConfig(BaseConfig):
     """Learning rate as a function of the share of tokens read: linear warm-up, then decay."""
 
-    kind: Literal["cosine", "linear", "constant", "step", "warmup_stable_decay"] = "cosine"
-    """After warm-up: half a `cosine` to the end (GPT-3, OPT), `linear` decay (BERT), a `constant` rate, a `step` down
-    at each of `steps`, or a constant rate that decays linearly over the last `decay_share` (`warmup_stable_decay`), for
-    which the length of the run need not be known in advance."""
+    kind: Literal["cosine", "linear", "constant", "step", "warmup_stable_decay", "inverse_sqrt"] = "cosine"
+    """After warm-up: half a `cosine` to the end (GPT-3), `linear` decay (BERT, OPT), a `constant` rate, a `step` down
+    at each of `steps`, a constant rate that decays linearly over the last `decay_share` (`warmup_stable_decay`), for
+    which the length of the run need not be known in advance, or a decay as one over the root of the tokens read
+    (`inverse_sqrt`, T5)."""
     start_lr: Annotated[float, EXPERT] = Field(default=0.0, ge=0)
     """Learning rate before the first token."""
     peak_lr: float = Field(default=2e-3, gt=0)
     """Learning rate at the end of warm-up."""
     end_lr: float = Field(default=2e-4, ge=0)
-    """Learning rate after the last token."""
-    warmup_share: float = Field(default=0.05, ge=0, lt=1)
-    """Share of all tokens over which the rate rises."""
-    steps: Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], EXPERT] = Field(default=(0.5, 0.75), min_length=1)
-    """`step`: shares of all tokens at which the rate is multiplied by `step_factor`."""
+    """Learning rate at the end of the decay."""
+    warmup_share: Extent = 0.05
+    """Over how much of the training the rate rises: a share of all tokens, "N steps" or "N tokens"."""
+    end_share: Annotated[Extent, EXPERT] = 1.0
+    """Where the decay ends: a share of all tokens, "N steps" or "N tokens", which may be more than the training has;
+    the rate is `end_lr` from there on (GPT-3: 260B of 300B tokens; OPT-175B: 300B, of which 180B were read)."""
+    steps: Annotated[tuple[Extent, ...], EXPERT] = Field(default=(0.5, 0.75), min_length=1)
+    """`step`: where the rate is multiplied by `step_factor`: shares of all tokens, "N steps" or "N tokens"."""
     step_factor: Annotated[float, EXPERT] = Field(default=0.1, gt=0, lt=1)
     """`step`: factor of the rate at each step; the rate is never below `end_lr`."""
-    decay_share: Annotated[float, EXPERT] = Field(default=0.2, gt=0, le=1)
-    """`warmup_stable_decay`: share of all tokens, at the end, over which the rate decays."""
+    decay_share: Annotated[Extent, EXPERT] = 0.2
+    """`warmup_stable_decay`: over how much of the training, before `end_share`, the rate decays: a share of all tokens,
+    "N steps" or "N tokens"."""
 
     @model_validator(mode="after")
     def _phases_follow_each_other(self) -> "ScheduleConfig":
-        if self.kind == "step" and (list(self.steps) != sorted(set(self.steps)) or self.steps[0] <= self.warmup_share):
-            raise ValueError(f"steps {self.steps} must rise, and begin after warmup_share {self.warmup_share}")
-        if self.kind == "warmup_stable_decay" and self.warmup_share + self.decay_share > 1:
+        used = {"warmup_share": self.warmup_share, "end_share": self.end_share}
+        if self.kind == "step":
+            used |= {f"steps[{number}]": step for number, step in enumerate(self.steps)}
+        if self.kind == "warmup_stable_decay":
+            used["decay_share"] = self.decay_share
+        # What is in steps or tokens is checked once the training's are known.
+        if all(map(is_share, used.values())):
+            self.check_shares()
+        return self
+
+    def check_shares(self) -> None:
+        """Raise ValueError where parts of the schedule, all of them shares, do not follow each other."""
+        warmup, end, decay = as_share(self.warmup_share), as_share(self.end_share), as_share(self.decay_share)
+        if warmup >= min(1.0, end):
+            raise ValueError(f"warmup_share {warmup:g} leaves nothing of the training before end_share {end:g}")
+        if self.kind == "inverse_sqrt" and not warmup:
+            raise ValueError("inverse_sqrt falls from the rate at the end of warm-up on; set warmup_share above 0")
+        if self.kind == "step":
+            steps = tuple(map(as_share, self.steps))
+            if list(steps) != sorted(set(steps)) or steps[0] <= warmup or steps[-1] >= 1:
+                raise ValueError(f"steps {steps} must rise, begin after warmup_share {warmup:g} and be below 1")
+        if self.kind == "warmup_stable_decay" and not 0 < decay <= end - warmup:
             raise ValueError(
-                f"warmup_share {self.warmup_share} and decay_share {self.decay_share} are more than the whole run"
+                f"warmup_share {warmup:g} and decay_share {decay:g} are nothing, or more than the whole run up to"
+                f" end_share {end:g}"
             )
+
+
+class PhaseConfig(BaseConfig):
+    """The last part of a training, with another mixture of sources, another learning rate, or both: annealing on the
+    best text (MiniCPM, Hu et al. 2024, section 4; OLMo 2, OLMo Team 2024, section 4)."""
+
+    share: TokenExtent
+    """Its length: a share of all tokens, or "N tokens"; phases follow each other up to the end."""
+    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """Source -> its share of the phase's tokens, any positive numbers, others none; empty: as before."""
+    start_lr: float | None = Field(default=None, ge=0)
+    """Learning rate at its beginning; null: the rate that was reached."""
+    end_lr: float | None = Field(default=None, ge=0)
+    """Learning rate at its end, to which the rate goes in a line (OLMo 2: 0). Null: constant from `start_lr` on, or
+    without that as the schedule says."""
+
+    @model_validator(mode="after")
+    def _something_changes(self) -> "PhaseConfig":
+        if not self.weights and self.start_lr is None and self.end_lr is None:
+            raise ValueError("a phase changes weights, start_lr or end_lr; set one of them, or leave it out")
+        if self.weights and not sum(self.weights.values()):
+            raise ValueError("weights are all 0, so the phase reads nothing; give a source a positive one")
+        if self.share in (0.0, 1.0):
+            raise ValueError("share must be above 0, and below 1: what comes before it is the main part")
         return self
 
 

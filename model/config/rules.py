@@ -77,7 +77,7 @@ def check_warmup(model: NetworkConfig, schedule: ScheduleConfig) -> None:
     """Raise ValueError for a warm-up with T-Fixup, whose point is to need none (Huang et al. 2020)."""
     if isinstance(model, GPTConfig) and model.init == "t_fixup" and schedule.warmup_share:
         raise ValueError(
-            f'model.init = "t_fixup" trains without warm-up, and schedule.warmup_share is {schedule.warmup_share:g}.'
+            f'model.init = "t_fixup" trains without warm-up, and schedule.warmup_share is {schedule.warmup_share}.'
             f" Set schedule.warmup_share = 0, or another init"
         )
 
@@ -144,7 +144,7 @@ def check_lengths(model: NetworkConfig, warmup: LengthWarmupConfig) -> None:
         return
     if model.architecture != "gpt":
         raise ValueError(
-            f"length_warmup.share is {warmup.share:g}, and sequences of a {model.architecture} cannot be cut: they are"
+            f"length_warmup.share is {warmup.share}, and sequences of a {model.architecture} cannot be cut: they are"
             f" sentence pairs, or inputs and targets. Leave length_warmup out. A first run with short sequences is no"
             f" substitute: one that continues from its model (base_model) keeps its context"
         )

@@ -1,6 +1,8 @@
 """The configuration of a training run, as frozen models; `run.json` holds a `TrainerRun`."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -14,6 +16,15 @@ from model.errors import InputError, RecipeError
 
 class TrainConfig(TrainFields):
     """The settings of a training, checked for consistency."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _device_decides_what_is_not_set(cls, values: Any) -> Any:
+        """On CUDA devices multiply in bfloat16 and compile, where neither is set and ZeRO-3 does not prevent it."""
+        if not isinstance(values, Mapping) or values.get("device") != "cuda":
+            return values
+        compiled = values.get("engine") != "deepspeed" or values.get("zero_stage") != 3
+        return {"dtype": "bfloat16", "compile": compiled, **values}
 
     @field_validator("zero_stage", mode="before")
     @classmethod
@@ -32,13 +43,10 @@ class TrainConfig(TrainFields):
 
     @model_validator(mode="after")
     def _validation_is_possible(self) -> "TrainConfig":
-        if self.validation_steps is None:
-            return self
-        shared = self.tensor_parallel * self.pipeline_parallel > 1
-        if self.compile or shared:
+        if self.validation_steps and not self.can_validate:
             raise ValueError(
-                "validation_steps needs a whole network on each rank, without compile, tensor_parallel and"
-                " pipeline_parallel. Leave it out; evaluate measures held-out text after training"
+                "validation_steps needs a whole network on each rank, without tensor_parallel and pipeline_parallel."
+                " Leave it out; evaluate measures held-out text after training"
             )
         return self
 

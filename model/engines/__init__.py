@@ -20,7 +20,7 @@ def check_engine(config: TrainConfig) -> None:
     if config.compile and shutil.which(compiler) is None:
         raise RecipeError(
             f"train.compile is on, and there is no C++ compiler `{compiler}`. Install g++, name another in the"
-            f" environment variable CXX, or leave train.compile out: blocks are then computed without it."
+            f" environment variable CXX, or set train.compile = false: blocks are then computed without it."
         )
     if config.compile and config.device == "cuda" and importlib.util.find_spec("triton") is None:
         raise RecipeError(

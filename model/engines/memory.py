@@ -99,6 +99,7 @@ class Sizes:
 def rank_memory(model: NetworkConfig, train: TrainConfig) -> RankMemory:
     """Return the memory of the rank that needs the most."""
     # Frozen models are hashable, which their types do not show.
+    train = train.model_copy(update={"phases": ()})  # They change no size, and their tables cannot be hashed.
     return _rank_memory(model, train)  # pyright: ignore[reportArgumentType]
 
 

@@ -46,7 +46,7 @@ def wrap_blocks(
     `recomputed`: activation checkpointing; a block keeps only its input (Chen et al. 2016,
     https://arxiv.org/abs/1604.06174), for a third more arithmetic. Dropout draws the same values again. `compiled`:
     torch.compile, one graph for all blocks of a stack and each shape of a batch. Where `compiled_rows` are given,
-    batches with other numbers of rows are not compiled.
+    batches with other numbers of rows are not compiled, nor is what runs without gradients, such as validation.
     """
     if compiled:
         # Imported here, since it takes as long as the rest of PyTorch.
@@ -73,7 +73,8 @@ def _compiled(forward: Forward, rows: Collection[int] | None) -> Forward:
         return compiled
 
     def dispatch(x_BTD: Tensor, *rest: object, **named: object) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return (compiled if len(x_BTD) in rows else forward)(x_BTD, *rest, **named)
+        is_step = len(x_BTD) in rows and torch.is_grad_enabled()
+        return (compiled if is_step else forward)(x_BTD, *rest, **named)
 
     return dispatch
 

@@ -48,7 +48,7 @@ from model.train.live_sample import LiveSample
 from model.train.micro_batch import peak_flops, resident_bytes, resolve_micro_batch_rows
 from model.train.reproduction import write_reproduction
 from model.train.resume import RUNTIME_SETTINGS, check_rows, optimizer_layout, resume_requirements
-from model.train.validation import Validation
+from model.train.validation import Validation, validation_interval
 
 
 def train(run: TrainerRun, ranks: Ranks = SINGLE_PROCESS, messages: TextIO | None = None) -> Path:
@@ -199,7 +199,12 @@ class StepLoop:
         self.curriculum = TrainingSchedule(self.run.train, self.data.positions, self.run.model.context)
         self._objective = make_objective(self.run)
         self._loader = self._objective.loader(self.data)
-        self._validation = Validation(self.run, self._objective) if self.run.train.validation_steps else None
+        train = self.run.train
+        # Rows are given wherever text was held out; the setting alone asks for rows that are not there.
+        wanted = train.validation_steps or (train.validation_steps is None and self.run.heldout is not None)
+        self._validation = Validation(self.run, self._objective) if wanted else None
+        rows = self._validation.rows if self._validation is not None else 0
+        self._validation_steps = validation_interval(train, self.data.positions, self.curriculum.steps, rows)
         self._sample = LiveSample(self.run) if self._validation and self.ranks.is_first else None
 
     def run_from(self, step: int) -> Divergence | None:
@@ -298,8 +303,8 @@ class StepLoop:
         self.channel.send("event", event=kind, step=step, **facts)
 
     def _validate(self, made: int) -> None:
-        """Score the held-out rows after every `validation_steps` steps, and after the last."""
-        every = self.run.train.validation_steps
+        """Score the held-out rows after every so many steps, and after the last."""
+        every = self._validation_steps
         if self._validation is None or every is None or (made % every and made != self.curriculum.steps):
             return
         self.channel.between_steps()

@@ -17,6 +17,15 @@ SHORTEST_PAIR_ROW = 8
 """[CLS], two [SEP], and a few tokens for each of two segments."""
 
 
+class MixturePhase(StrictConfig):
+    """The mixture of a last part of ORDER."""
+
+    tokens: int = Field(ge=1)
+    """Tokens that it reads."""
+    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(min_length=1)
+    """Source -> its share of them; sources without one are not read."""
+
+
 class ChunkConfig(StrictConfig):
     """Settings of packing and mixing."""
 
@@ -54,6 +63,8 @@ class ChunkConfig(StrictConfig):
     of the text in `masked_lm`, raw ones in `span_corruption`."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Source -> its share of the tokens read; any positive numbers; empty: by the size of the sources."""
+    phases: Annotated[tuple[MixturePhase, ...], EXPERT] = ()
+    """The last parts of ORDER, with a mixture of their own; they follow from `train.phases`."""
     temperature: float | None = Field(default=None, ge=1, le=100)
     """Without weights: shares in proportion to tokens ^ (1 / temperature); null and 1 mean by size."""
     max_epochs: float = Field(default=4.0, gt=0, le=1000)
@@ -132,6 +143,16 @@ class ChunkConfig(StrictConfig):
             raise ValueError(
                 f"budget_tokens {self.budget_tokens} is less than one row of {self.most_tokens} {counted}tokens;"
                 f" raise the budget or lower train.model.context"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _phases_leave_a_row_before_them(self) -> "ChunkConfig":
+        taken = sum(phase.tokens for phase in self.phases)
+        if self.phases and self.budget_tokens - taken < self.most_tokens:
+            raise ValueError(
+                f"the phases read {taken:,} of budget_tokens {self.budget_tokens:,}, and leave no row of"
+                f" {self.most_tokens} tokens before them; give shorter phases"
             )
         return self
 

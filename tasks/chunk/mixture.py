@@ -5,10 +5,11 @@ repeat it more than `max_epochs` times is read that often, and the surplus goes 
 et al. 2023).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from model.errors import InputError
+from tasks.chunk.config import ChunkConfig
 from tasks.common.numeric import apportion
 
 _SUBTOKENS = 10**9
@@ -44,8 +45,11 @@ def plan_mixture(
     budget: int,
     max_epochs: float,
     temperature: float | None = None,
+    read: Mapping[str, int] | None = None,
 ) -> Mixture:
     """Divide `budget` tokens among the sources; without weights by their tokens ^ (1 / temperature).
+
+    `read` are tokens that were read before, which count towards `max_epochs`.
 
     Raises InputError for a source without a weight, when all weights are 0, or when nothing can be read.
     """
@@ -66,11 +70,41 @@ def plan_mixture(
             "chunk: there is nothing to read: no source has both text and a weight above 0. Check what the earlier"
             " stages kept (`bessemer runs list`)."
         )
-    limits = {source: int(max_epochs * count) for source, count in available.items()}
+    before = read or {}
+    limits = {source: max(0, int(max_epochs * count) - before.get(source, 0)) for source, count in available.items()}
     targets = apportion(budget, chosen, limits)
     if not any(targets.values()):
-        raise InputError(f"chunk: max_epochs = {max_epochs} does not allow a single token; raise chunk.max_epochs")
+        where = " in a phase whose sources were read so often before it" if before else ""
+        raise InputError(
+            f"chunk: max_epochs = {max_epochs} does not allow a single token{where}; raise chunk.max_epochs"
+        )
     subtokens = apportion(budget * _SUBTOKENS, chosen, {source: limit * _SUBTOKENS for source, limit in limits.items()})
     planned = {source: share / sum(subtokens.values()) for source, share in subtokens.items()}
     shares = {source: weight / total for source, weight in chosen.items()}
     return Mixture(available, shares, planned, targets, limits, budget)
+
+
+def plan_mixtures(available: Mapping[str, int], config: ChunkConfig) -> list[Mixture]:
+    """Return the mixture of the main part of the order and those of its phases, as `plan_mixture` does."""
+    budget = config.budget_tokens - sum(phase.tokens for phase in config.phases)
+    mixtures = [plan_mixture(available, config.weights, budget, config.max_epochs, config.temperature)]
+    for phase in config.phases:
+        weights = {source: phase.weights.get(source, 0.0) for source in available}
+        read = whole_mixture(mixtures).targets
+        mixtures.append(plan_mixture(available, weights, phase.tokens, config.max_epochs, read=read))
+    return mixtures
+
+
+def whole_mixture(mixtures: Sequence[Mixture]) -> Mixture:
+    """Return what is planned of all parts of the order together; shares are means by the tokens of the parts."""
+    if len(mixtures) == 1:
+        return mixtures[0]
+    first, budget, total = mixtures[0], sum(part.budget for part in mixtures), sum(part.total for part in mixtures)
+    return Mixture(
+        first.available,
+        {name: sum(part.weights[name] * part.budget for part in mixtures) / budget for name in first.available},
+        {name: sum(part.planned[name] * part.total for part in mixtures) / total for name in first.available},
+        {name: sum(part.targets[name] for part in mixtures) for name in first.available},
+        first.limits,
+        budget,
+    )

@@ -2,7 +2,8 @@
 
 Each source is read pass after pass, every pass in a random order of its own, the last one perhaps in part: as many rows
 as its tokens allow. The next row comes from the source that lags most behind its share, so that every range of the
-order has the mixture to within a few rows, however short or long.
+order has the mixture to within a few rows, however short or long. An order of several parts (`train.phases`) has the
+mixture of each within it: a part goes on with each source where the one before it ended.
 
 Nothing of the size of the order or of a source is held in memory: a row's position is computed. Random permutations of
 0 .. n - 1 are a Feistel network over the smallest power of two that is at least n (Luby and Rackoff 1988), followed
@@ -76,8 +77,26 @@ class SourceReads:
         return pass_seed(self.run_seed, self.source, nth)
 
 
-def plan_reads(mixture: Mixture, rows: Mapping[str, int], counted: np.ndarray, run_seed: int) -> list[SourceReads]:
-    """Return the reads of each source that come closest below the mixture's tokens.
+def plan_parts(
+    mixtures: Sequence[Mixture], rows: Mapping[str, int], counted: np.ndarray, run_seed: int
+) -> list[list[SourceReads]]:
+    """Return the reads of each source up to the end of each part of the order; a part goes on where the one before it
+    ended."""
+    parts: list[list[SourceReads]] = []
+    for mixture in mixtures:
+        parts.append(plan_reads(mixture, rows, counted, run_seed, parts[-1] if parts else ()))
+    return parts
+
+
+def plan_reads(
+    mixture: Mixture,
+    rows: Mapping[str, int],
+    counted: np.ndarray,
+    run_seed: int,
+    before: Sequence[SourceReads] = (),
+) -> list[SourceReads]:
+    """Return the reads of each source that come closest below the mixture's tokens, those of earlier parts (`before`)
+    included.
 
     `counted` are the tokens that each row takes (of all sources, in the order of their names), which may be a memory
     map. What a source leaves of its share, less than a row, goes to the next one that may still repeat. Raises
@@ -94,23 +113,25 @@ def plan_reads(mixture: Mixture, rows: Mapping[str, int], counted: np.ndarray, r
         partial, tokens = _rows_within(own, target - passes * available, seed) if available else (0, 0)
         return SourceReads(source, first_row, count, passes, partial, tokens + passes * available, run_seed)
 
+    earlier = {one.source: one for one in before}
+    read = {source: earlier[source].tokens if source in earlier else 0 for source in sources}
     planned: dict[str, SourceReads] = {}
     carried, capped = 0, False
     for source in sources:
         target = mixture.targets.get(source, 0)
-        if target:
-            capped |= target + carried > mixture.limits[source]
-            target = min(target + carried, mixture.limits[source])
-        planned[source] = reads(source, target)
-        if target:
-            carried = max(0, mixture.targets[source] + carried - planned[source].tokens)
+        if not target:
+            planned[source] = earlier.get(source) or reads(source, 0)
+            continue
+        capped |= target + carried > mixture.limits[source]
+        planned[source] = reads(source, read[source] + min(target + carried, mixture.limits[source]))
+        carried = max(0, target + carried - (planned[source].tokens - read[source]))
     # Tokens that the cap on repetition denied to a source may be enough for a row of an earlier one.
     for source in sources if capped else ():
         if carried and mixture.targets.get(source, 0):
-            before = planned[source].tokens
-            planned[source] = reads(source, min(before + carried, mixture.limits[source]))
-            carried -= planned[source].tokens - before
-    if not any(source.reads for source in planned.values()):
+            until_now = planned[source].tokens
+            planned[source] = reads(source, min(until_now + carried, read[source] + mixture.limits[source]))
+            carried -= planned[source].tokens - until_now
+    if sum(source.reads for source in planned.values()) == sum(source.reads for source in before):
         raise InputError(
             f"chunk: {mixture.budget:,} tokens do not allow one whole row under the cap on repetition; raise"
             f" chunk.budget_tokens or chunk.max_epochs"
@@ -139,12 +160,18 @@ def pass_seed(run_seed: int, source: str, nth: int) -> int:
     return seed64(run_seed, "chunk", "pass", f"{source}/{nth}")
 
 
-def order_batches(planned: Sequence[SourceReads]) -> Iterator[pa.RecordBatch]:
+def order_batches(parts: Sequence[Sequence[SourceReads]]) -> Iterator[pa.RecordBatch]:
     """Yield ORDER: which row is read at each position, and in which epoch of its source (from 0)."""
-    reads = np.array([source.reads for source in planned], dtype=np.int64)
+    done = np.zeros(len(parts[0]), dtype=np.int64)
+    for planned in parts:
+        yield from _batches_of_part(planned, done)
+
+
+def _batches_of_part(planned: Sequence[SourceReads], done: np.ndarray) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one part; `done` [sources] are the reads before it, and behind it those up to its end."""
+    reads = np.array([source.reads for source in planned], dtype=np.int64) - done
     total = int(reads.sum())
     lag = np.zeros(len(planned), dtype=np.int64)
-    done = np.zeros(len(planned), dtype=np.int64)
     for begin in range(0, total, BATCH_POSITIONS):
         which = np.empty(min(BATCH_POSITIONS, total - begin), dtype=np.int64)
         _interleave(reads, total, lag, which)

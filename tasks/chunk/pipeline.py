@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from tasks.artifacts.tables import read_table, table_file_name, write_table
 from tasks.artifacts.workspace import Unit, Workspace
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.heldout import write_heldout_pairs, write_heldout_rows
-from tasks.chunk.mixture import Mixture, plan_mixture
-from tasks.chunk.order import SourceReads, order_batches, plan_reads
+from tasks.chunk.mixture import Mixture, plan_mixtures, whole_mixture
+from tasks.chunk.order import SourceReads, order_batches, plan_parts
 from tasks.chunk.packing import PackedRows, best_fit_rows, concat_rows
 from tasks.chunk.row_formats import row_format
 from tasks.chunk.sentence_pairs import SHORT_ROW_SHARE, PairFormat, PairPacker
@@ -83,17 +83,20 @@ def chunk_documents(
     counted = writer.finish()
     _check_sources(packed_sources, report, config)
     available = {source: rows.counted for source, rows in packed_sources.items()}
-    mixture = plan_mixture(available, config.weights, config.budget_tokens, config.max_epochs, config.temperature)
-    planned = plan_reads(mixture, {source: rows.rows for source, rows in packed_sources.items()}, counted, config.seed)
+    mixtures = plan_mixtures(available, config)
+    rows = {source: packed.rows for source, packed in packed_sources.items()}
+    parts = plan_parts(mixtures, rows, counted, config.seed)
     with workspace.unit(ORDER_UNIT) as unit:
-        _write_order(unit, planned)
-        parts = [workspace.file(name) for name in writer.names]
-        write_table(unit, "unigram", count_tokens(parts, planned, tokenizer.vocab_size, tokenizer.pad))
+        _write_order(unit, parts)
+        written = [workspace.file(name) for name in writer.names]
+        write_table(unit, "unigram", count_tokens(written, parts[-1], tokenizer.vocab_size, tokenizer.pad))
     if config.objective == "masked_lm":
         write_heldout_pairs(documents, tokenizer, layout, config, workspace)
     else:
         write_heldout_rows(documents, tokenizer, layout, config, workspace)
-    report.facts |= _facts(config, mixture, planned, packed_sources, report)
+    report.facts |= _facts(config, whole_mixture(mixtures), parts[-1], packed_sources, report)
+    if config.phases:
+        report.facts["phases"] = _phase_facts(mixtures, parts)
     report.facts["spans"] = {"segments": writer.spans}
     return report
 
@@ -124,20 +127,21 @@ def pack_source(
 
 def _check_sources(packed_sources: dict[str, SourceCounts], report: StageReport, config: ChunkConfig) -> None:
     for source, rows in packed_sources.items():
-        if not rows.counted and config.weights.get(source, 0) > 0:
+        weight = max([config.weights.get(source, 0), *(phase.weights.get(source, 0) for phase in config.phases)])
+        if not rows.counted and weight > 0:
             raise InputError(
-                f"chunk: source `{source}` has a weight of {config.weights[source]:g} and"
+                f"chunk: source `{source}` has a weight of {weight:g} and"
                 f" {report.source(source).documents_out:,} documents, and they give no sequence with a token to"
                 f" predict: their texts are empty. Give it the weight 0, or check what the earlier stages left of it"
                 f" (`bessemer data peek`)."
             )
 
 
-def _write_order(unit: Unit, planned: Sequence[SourceReads]) -> None:
+def _write_order(unit: Unit, parts: Sequence[Sequence[SourceReads]]) -> None:
     name = table_file_name("order")
     rows = 0
     with pa.OSFile(str(unit.path(name)), "wb") as sink, pa.ipc.new_file(sink, ORDER) as writer:
-        for batch in order_batches(planned):
+        for batch in order_batches(parts):
             writer.write_batch(batch)
             rows += batch.num_rows
     unit.add_file(name, table="order", rows=rows)
@@ -193,6 +197,30 @@ def _facts(
             **({"labels": dict(sorted(labels.items()))} if labels else {}),
         },
     }
+
+
+def _phase_facts(mixtures: Sequence[Mixture], parts: Sequence[Sequence[SourceReads]]) -> list[dict[str, Any]]:
+    """Return where each part of the order begins and what it reads, by source."""
+    found: list[dict[str, Any]] = []
+    begin = 0
+    for mixture, planned, before in zip(mixtures, parts, [None, *parts[:-1]], strict=True):
+        earlier = before or [replace(one, passes=0, partial=0, tokens=0) for one in planned]
+        tokens = {one.source: one.tokens - old.tokens for one, old in zip(planned, earlier, strict=True)}
+        reads = {one.source: one.reads - old.reads for one, old in zip(planned, earlier, strict=True)}
+        found.append(
+            {
+                "begin": begin,
+                "reads": sum(reads.values()),
+                "tokens": sum(tokens.values()),
+                "asked_tokens": mixture.budget,
+                "sources": {
+                    name: {"weight": mixture.weights[name], "reads": reads[name], "tokens": tokens[name]}
+                    for name in tokens
+                },
+            }
+        )
+        begin += sum(reads.values())
+    return found
 
 
 def mixture_facts(

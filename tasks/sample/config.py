@@ -64,9 +64,9 @@ class Source(StrictConfig):
     jsonl and csv; html where a page is not UTF-8. `auto`: UTF-8, or by a byte order mark, or where most of a file is
     not UTF-8 the encoding in which its text is most probable; files that are clear in none are rejected."""
 
-    weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Share of the training tokens that should come from this source (0 to 1; all sources together 1). Null for all
-    sources where `temperature` decides."""
+    weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Share of the training tokens that should come from this source (0 to 1; all sources together 1). 0: a phase of
+    training (`train.phases`) reads it, and it is kept whole. Null for all sources where `temperature` decides."""
 
     tokens: Annotated[int | None, EXPERT] = Field(default=None, gt=0)
     """Tokens in the source, if known; else they are estimated from its bytes."""

@@ -82,7 +82,9 @@ def plan_from_sizes(config: SampleConfig, sizes: Mapping[str, int], files: Mappi
     plans: dict[str, SourcePlan] = {}
     for source in config.sources:
         name = source.name
-        rate = min(1.0, targets[name] * config.slack / available[name], config.limit)
+        # Only a phase of training reads a source of weight 0; how much of it is not sample's to know.
+        kept = 1.0 if source.weight == 0 else targets[name] * config.slack / available[name]
+        rate = min(1.0, kept, config.limit)
         plans[name] = SourcePlan(
             files=files.get(name, 0),
             bytes=sizes.get(name, 0),

@@ -145,7 +145,7 @@ def test_shares_of_tokens_are_those_asked_for(
     together = np.concatenate(counted)
     budget = int(4 * min(available[name] / WEIGHTS[name] for name in WEIGHTS) * sum(WEIGHTS.values()))
     planned = plan_reads(plan_mixture(available, WEIGHTS, budget, 4.0), rows, together, run_seed=1)
-    read = np.concatenate([batch.column("row").to_numpy() for batch in order_batches(planned)])
+    read = np.concatenate([batch.column("row").to_numpy() for batch in order_batches([planned])])
     furthest = 0.0
     for source in planned:
         mine = (read >= source.first_row) & (read < source.first_row + source.rows)

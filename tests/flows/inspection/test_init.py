@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.inspection import unpack
-from flows.inspection.fields import choose_sizes, judge_fields
+from flows.inspection.fields import judge_fields
 from flows.inspection.recipe_writer import EXAMPLES, scan_remarks, write_recipe, write_short_recipe
 from flows.inspection.scan import ScannedSource, StoredFile, count_records, scan_folder
 from flows.recipe.load import load_recipe
@@ -266,15 +266,6 @@ def test_lines_of_a_big_file_are_estimated_from_its_beginning(tmp_path: Path):
     counted = count_records([StoredFile(big, "jsonl", "gzip", big.stat().st_size)])
     assert not counted.exact
     assert counted.records == pytest.approx(200_000, rel=0.25)
-
-
-def test_sizes_follow_the_text():
-    little, much = choose_sizes(1e5, 80), choose_sizes(1e9, 80)
-    assert (little.vocab_size, little.network.layers) == (512, 2)
-    assert (much.vocab_size, much.network.width) == (32_768, 512)
-    assert choose_sizes(1e5, 4000).vocab_size >= 4300
-    for sizes in (little, much):
-        assert sizes.budget_tokens <= 4 * sizes.tokens
 
 
 def test_exports_of_a_wiki_and_records_of_wikitext_are_recognised(tmp_path: Path):

@@ -51,6 +51,18 @@ def test_a_stage_behind_a_rebuilt_one_may_have_a_cause_of_its_own(foundry: Path,
     assert found["dedup"].identity is None
 
 
+def test_a_phase_rebuilds_chunk_or_train_alone_and_never_what_reads_documents(
+    foundry: Path, tmp_path: Path, build
+) -> None:
+    build("train", load_recipe(foundry / "foundry.toml", tmp_path), tmp_path)
+    annealed = forecast(foundry, tmp_path, "train.phases=[{share = 0.2, weights = {notes = 1}, end_lr = 0.0}]")
+    assert verdicts(annealed)[:7] == [*["reused"] * 5, "build", "build"]
+    assert annealed["chunk"].cause.startswith("params.phases")
+    slower = forecast(foundry, tmp_path, "train.phases=[{share = 0.2, end_lr = 0.0}]")
+    assert verdicts(slower)[:7] == [*["reused"] * 6, "build"]
+    assert slower["train"].cause.startswith("params.phases")
+
+
 def test_of_an_input_that_is_not_built_yet_no_content_is_told(foundry: Path, root: Path) -> None:
     """Clean stands twice, dedup once: what stands in for the clean to come is not what dedup was made from."""
     other = ("clean.preset=gopher", "clean.limits.gopher_words_max=300", "clean.html_extractor=resiliparse")

@@ -43,7 +43,9 @@ WORDS = frozenset(
     decontaminate.benchmarks.fields.only decontaminate.benchmarks.fields.each
     decontaminate.benchmarks.fields.columns vocab.special_tokens vocab.weights chunk.weights evaluate.benchmarks
     evaluate.benchmarks.instruction evaluate.benchmarks.answer_prompt evaluate.benchmarks.stop
-    evaluate.benchmarks.target evaluate.instruction evaluate.gate.sources evaluate.prompts
+    evaluate.benchmarks.target evaluate.instruction evaluate.gate.sources evaluate.prompts train.clip.early_share
+    train.batch_warmup.share train.length_warmup.share train.schedule.warmup_share train.schedule.end_share
+    train.schedule.steps train.schedule.decay_share train.phases.share train.phases.weights chunk.phases.weights
     """.split()  # noqa: SIM905  # a list of quoted words would be worse to read
 )
 """Keys that take any text and reach nothing by it: names, patterns of relative paths, fields of records, prompts. Of a

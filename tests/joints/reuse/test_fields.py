@@ -245,11 +245,15 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     yield "sample", type(recipe.sample).model_validate({**raw, "temperature": 2.0})
     masked = recipe.chunk.model_dump() | {"objective": "masked_lm", "packing": "concat"}
     yield "chunk", type(recipe.chunk).model_validate(masked)
+    phased = {"phases": [{"tokens": 100, "weights": {"notes": 1.0}}]}
+    yield "chunk", type(recipe.chunk).model_validate(recipe.chunk.model_dump() | phased)
     spans = {"objective": "span_corruption", "denoising": "mass_style", "input_length": 64, "row_length": 63}
     yield "chunk", type(recipe.chunk).model_validate(masked | spans)
     yield "vocab", type(recipe.vocab)(base=Path("base.model"), extend={"zh": 100}, normaliser="none")
     yield "vocab", type(recipe.vocab)(model_type="wordpiece")
     yield "train", type(recipe.train)(base_model=Path("base"))
+    annealed = {"phases": [{"share": 0.1, "weights": {"notes": 1.0}, "start_lr": 0.01, "end_lr": 0.0}]}
+    yield "train", type(recipe.train).model_validate(recipe.train.model_dump() | annealed)
     gate = {"sources": ["code"], "base_model": "base"}
     yield "evaluate", type(recipe.evaluate).model_validate({**recipe.evaluate.model_dump(), "gate": gate})
     scored = {"benchmarks": {"quiz": {"form": "extraction"}}}

@@ -14,6 +14,7 @@ from model.config.options import BatchWarmupConfig, ClipConfig, LengthWarmupConf
 from model.config.rules import check_lengths
 from model.config.train import TrainConfig
 from model.data.loader import CausalBatch
+from model.errors import RecipeError
 from model.optim.schedules import StepSchedule, TrainingSchedule, learning_rate, micro_batch_row_counts, row_length
 
 
@@ -180,3 +181,29 @@ def test_defaults_change_nothing() -> None:
     curriculum = TrainingSchedule(settings, 24, 16)
     assert [curriculum.step_schedule(step).row_pieces for step in range(3)] == [1, 1, 1]
     assert [curriculum.step_schedule(step).max_norm for step in range(3)] == [1.0, 1.0, 1.0]
+
+
+def test_a_phase_has_a_rate_of_its_own_and_others_go_on() -> None:
+    settings = config(
+        schedule={"kind": "constant", "warmup_share": 0.0, "peak_lr": 1.0},
+        phases=[
+            {"share": 0.2, "weights": {"a": 1}},
+            {"share": "640 tokens", "end_lr": 0.0},
+            {"share": 0.1, "start_lr": 0.5},
+        ],
+    )
+    # 100 steps of 8 rows with 8 predictions are 6,400 tokens: phases begin after 60, 80 and 90 steps.
+    curriculum = TrainingSchedule(settings, 800, 8)
+    rates = [curriculum.step_schedule(step).lr for step in range(curriculum.steps)]
+    assert rates[:80] == [1.0] * 80
+    assert rates[80:90] == pytest.approx([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0], abs=1e-12)
+    assert rates[90:] == [0.5] * 10
+
+
+def test_phases_that_leave_nothing_before_them_or_change_nothing_are_refused() -> None:
+    with pytest.raises(RecipeError, match=r"train\.phases take 1\.1 times the 6,400 tokens"):
+        TrainingSchedule(config(phases=[{"share": 0.6, "end_lr": 0}, {"share": "3.2K tokens", "end_lr": 0}]), 800, 8)
+    with pytest.raises(ValidationError, match="a phase changes weights, start_lr or end_lr"):
+        config(phases=[{"share": 0.1}])
+    with pytest.raises(ValidationError, match="cannot be counted in steps"):
+        config(phases=[{"share": "10 steps", "end_lr": 0}])

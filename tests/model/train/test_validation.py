@@ -24,7 +24,7 @@ from model.train import live_sample
 from model.train.initial_weights import initial_network
 from model.train.live_sample import MOST_TOKENS
 from model.train.trainer import train
-from model.train.validation import TEXT_BYTES
+from model.train.validation import TEXT_BYTES, validation_interval
 
 VOCABULARY, CONTEXT = 48, 16
 TABLES = ("model.safetensors", "steps.arrow", "metrics.arrow")
@@ -49,7 +49,7 @@ def heldout(folder: Path, sources: list[str], seed: int = 5) -> Path:
     return path
 
 
-def with_looks(run: TrainerRun, path: Path | None, out: str, **settings: int) -> TrainerRun:
+def with_looks(run: TrainerRun, path: Path | None, out: str, **settings: int | None) -> TrainerRun:
     told = run.train.model_copy(update={"validation_steps": 5, **settings})
     return run.model_copy(update={"heldout": path, "out": run.out.parent / out, "train": told})
 
@@ -136,7 +136,6 @@ def test_without_held_out_rows_a_look_is_refused(make_run) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"compile": True},
         {"ranks": 2, "tensor_parallel": 2},
         {"ranks": 2, "pipeline_parallel": 2},
     ],
@@ -144,6 +143,34 @@ def test_without_held_out_rows_a_look_is_refused(make_run) -> None:
 def test_engines_that_have_no_whole_network_refuse(settings: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="validation_steps needs a whole network"):
         TrainConfig.model_validate({"validation_steps": 5, **settings})
+
+
+@pytest.mark.parametrize(
+    ("given", "positions", "steps", "rows", "interval"),
+    [
+        (None, 10_000, 1000, 16, 50),  # twenty
+        (None, 7000, 1750, 80, 350),  # 6% of 7,000 rows are five times 80
+        (None, 1000, 1000, 80, None),  # not even once
+        (None, 10_000, 1000, 0, None),  # nothing was held out
+        (7, 1000, 1000, 80, 7),
+        (0, 10_000, 1000, 16, None),
+    ],
+)
+def test_the_interval_by_default_costs_little(
+    given: int | None, positions: int, steps: int, rows: int, interval: int | None
+) -> None:
+    assert validation_interval(TrainConfig(validation_steps=given), positions, steps, rows) == interval
+
+
+def test_by_default_held_out_rows_are_looked_at_without_changing_a_bit(make_run, tmp_path: Path) -> None:
+    run = make_run(positions=72)
+    path = heldout(tmp_path, ["a"])
+    plain = train(with_looks(run, path, "plain", validation_steps=0))
+    looked = train(with_looks(run, path, "looked", validation_steps=None))
+    for name in TABLES:
+        assert (plain / name).read_bytes() == (looked / name).read_bytes()
+    assert rows_of(plain) == []
+    assert [row["step"] for row in rows_of(looked)] == [8, 17, 26, 35]  # four times one row are 6% of 72
 
 
 def test_a_journal_of_an_earlier_version_has_no_looks(tmp_path: Path) -> None:

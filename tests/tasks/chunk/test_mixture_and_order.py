@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from model.errors import InputError
 from tasks.chunk.config import ChunkConfig
-from tasks.chunk.mixture import plan_mixture
-from tasks.chunk.order import SourceReads, inverse_permutation, order_batches, permutation, plan_reads
+from tasks.chunk.mixture import plan_mixture, plan_mixtures
+from tasks.chunk.order import SourceReads, inverse_permutation, order_batches, permutation, plan_parts, plan_reads
 
 
 def reads_of(rows: dict[str, int], weights: dict[str, float], budget: int, max_epochs: float, tokens: int = 10):
@@ -24,7 +24,7 @@ def reads_of(rows: dict[str, int], weights: dict[str, float], budget: int, max_e
 
 
 def order_of(planned: list[SourceReads]) -> tuple[np.ndarray, np.ndarray]:
-    table = pa.Table.from_batches(order_batches(planned))
+    table = pa.Table.from_batches(order_batches([planned]))
     return table.column("row").to_numpy(), table.column("epoch").to_numpy()
 
 
@@ -156,6 +156,80 @@ def test_another_seed_reads_the_same_rows_in_another_order():
     assert sorted(one) == sorted(two) == list(range(100))
     assert one.tolist() != two.tolist()
     assert one.tolist() == again.tolist()
+
+
+def phased(rows: dict[str, int], phases: list[tuple[int, dict[str, float]]], budget: int, max_epochs: float):
+    """Reads of each part, and the rows and epochs of the whole order; every row holds ten tokens."""
+    config = ChunkConfig(
+        row_length=11,
+        budget_tokens=budget,
+        weights=dict.fromkeys(rows, 1.0),
+        max_epochs=max_epochs,
+        phases=tuple({"tokens": tokens, "weights": weights} for tokens, weights in phases),  # type: ignore[arg-type]
+    )
+    mixtures = plan_mixtures({source: 10 * count for source, count in rows.items()}, config)
+    parts = plan_parts(mixtures, rows, np.full(sum(rows.values()), 10, dtype=np.uint32), run_seed=1)
+    table = pa.Table.from_batches(order_batches(parts))
+    return parts, table.column("row").to_numpy(), table.column("epoch").to_numpy()
+
+
+def test_each_phase_reads_its_mixture_to_the_sequence_and_goes_on_where_the_one_before_ended():
+    rows = {"a": 100, "b": 100, "c": 30}
+    parts, row, epoch = phased(rows, [(200, {"b": 1, "c": 3}), (100, {"c": 1})], budget=1500, max_epochs=4)
+    sources = np.searchsorted([100, 200], row, side="right")
+    # 1,200 tokens by equal weights, 200 as one to three, 100 of c alone; ten tokens a row.
+    assert [np.bincount(part, minlength=3).tolist() for part in np.split(sources, [120, 140])] == [
+        [40, 40, 40],
+        [0, 5, 15],
+        [0, 0, 10],
+    ]
+    assert [source.reads for source in parts[-1]] == [40, 45, 65]
+    mine = row[sources == 2] - 200
+    assert sorted(mine[:30]) == sorted(mine[30:60]) == list(range(30))  # pass after pass, across phases
+    assert epoch[sources == 2].tolist() == [0] * 30 + [1] * 30 + [2] * 5
+    assert parts[-1][2].times_read(0, 30).tolist() == np.bincount(mine, minlength=30).tolist()
+
+
+def test_an_order_without_phases_is_the_same_as_before_its_phases():
+    rows = {"a": 100, "b": 50}
+    _, plain, _ = phased(rows, [], budget=900, max_epochs=4)
+    _, row, _ = phased(rows, [(100, {"b": 1})], budget=1000, max_epochs=4)
+    assert row[:90].tolist() == plain.tolist()
+
+
+def test_what_a_phase_repeats_counts_with_what_was_read_before():
+    parts, row, _ = phased({"a": 100, "b": 10}, [(300, {"a": 1, "b": 1})], budget=500, max_epochs=2)
+    # b gives 10 rows to the main part of 20, and 10 more are all that two epochs allow.
+    assert [source.reads for source in parts[0]] == [10, 10]
+    assert [source.reads for source in parts[1]] == [30, 20]
+    assert len(row) == 50
+    with pytest.raises(InputError, match="in a phase whose sources were read so often before it"):
+        phased({"a": 100, "b": 10}, [(100, {"b": 1})], budget=500, max_epochs=1)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    rows=st.dictionaries(st.sampled_from("abcd"), st.integers(20, 60), min_size=2),
+    lengths=st.lists(st.integers(10, 300), min_size=1, max_size=3),
+    shares=st.lists(st.integers(0, 9), min_size=4, max_size=4).filter(any),
+)
+def test_no_part_reads_more_than_its_tokens_and_each_source_is_within_a_row_of_its_share(rows, lengths, shares):
+    weights = {source: float(share) for source, share in zip("abcd", shares, strict=True) if source in rows}
+    if not any(weights.values()):
+        return
+    parts, row, _ = phased(rows, [(length, weights) for length in lengths], sum(lengths) + 500, max_epochs=16)
+    done = np.zeros(len(rows), dtype=np.int64)
+    begin = 0
+    for planned, length in zip(parts, [500, *lengths], strict=True):
+        reads = np.array([source.reads for source in planned]) - done
+        assert length - 10 < 10 * reads.sum() <= length
+        share = np.array([weights.get(source.source, 0) if begin else 1.0 for source in planned])
+        assert (np.abs(10 * reads - length * share / share.sum()) <= 10 * len(rows)).all()
+        mine = row[begin : begin + reads.sum()]
+        counts = [((mine >= source.first_row) & (mine < source.first_row + source.rows)).sum() for source in planned]
+        assert counts == reads.tolist()
+        done, begin = done + reads, begin + reads.sum()
+    assert begin == len(row)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 255, 256, 257, 1000, 4097])

@@ -1,0 +1,123 @@
+"""Choose vocabulary, network and budget of a new recipe together, from the amount of text.
+
+A text of B bytes has B / b tokens, with b the bytes of a token of the vocabulary; read up to four times, which is
+almost as good as new text (Muennighoff et al. 2023), it is enough for a network with a twentieth as many parameters
+(Hoffmann et al. 2022). The embedding gets the share of the parameters that is best for the blocks (Tao et al. 2024,
+"Scaling Laws with Vocabulary", approach 1: embedding parameters grow as the power .83 of all others; 39K entries of
+width 3,200 for 3B). So small networks get small vocabularies, and most of their parameters are in the blocks.
+"""
+
+import math
+from dataclasses import dataclass
+
+from model.config.network import GPTConfig
+
+EPOCHS = 4
+
+TOKENS_PER_PARAMETER = 20
+
+BYTES_PER_TOKEN_BIT = 3.5
+"""A token of a vocabulary of V entries has about log2(V) / 3.5 bytes. BPE of English and Italian prose and
+documentation: 2,048 entries 2.8 to 3.3 bytes (this rule: 3.1), 4,096 3.2 to 3.7 (3.4), 16,384 4.0 to 4.2 (4.0);
+Russian 1.6 times as many, Chinese .8 times."""
+
+EMBEDDING_POWER = 0.83
+
+EMBEDDING_FACTOR = 39_000 * 3200 / 3e9**EMBEDDING_POWER
+
+SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 32_768
+
+RESERVED_PIECES = 300
+"""Special and byte tokens, and some merges, beside the characters."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """The sizes of a network."""
+
+    context: int
+    layers: int
+    heads: int
+    width: int
+
+    @property
+    def block_parameters(self) -> int:
+        """Parameters of all matrices in blocks: attention 4 D^2, gated MLP 3 D F."""
+        sizes = GPTConfig(context=self.context, layers=self.layers, heads=self.heads, width=self.width)
+        return self.layers * (4 * self.width**2 + 3 * self.width * sizes.hidden)
+
+    def parameters(self, vocab_size: int) -> int:
+        """Return the parameters of blocks and embedding; norms are left out."""
+        return self.block_parameters + vocab_size * self.width
+
+
+NETWORKS = (
+    Network(128, 2, 2, 64),
+    Network(256, 3, 3, 96),
+    Network(256, 4, 4, 128),
+    Network(256, 5, 5, 160),
+    Network(256, 6, 6, 192),
+    Network(512, 6, 8, 256),
+    Network(512, 6, 6, 384),
+    Network(512, 8, 8, 512),
+    Network(1024, 10, 10, 640),
+    Network(1024, 12, 12, 768),
+    Network(1024, 24, 16, 1024),
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a new recipe."""
+
+    tokens: int
+    """Tokens of the text, read once."""
+    vocab_size: int
+    network: Network
+    budget_tokens: int
+    """Tokens that training reads, repetitions included."""
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of blocks and embedding."""
+        return self.network.parameters(self.vocab_size)
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes of text in a token."""
+        return bytes_per_token(self.vocab_size)
+
+
+def sizes(text_bytes: float, characters: int = 0) -> Sizes:
+    """Return the sizes with the largest network, of those in `NETWORKS`, that a text of `text_bytes` bytes is enough
+    for; the smallest one for less.
+
+    `characters` is the number of different characters, for which the vocabulary has room.
+    """
+    chosen = _sizes(NETWORKS[0], text_bytes, characters)
+    for network in NETWORKS[1:]:
+        larger = _sizes(network, text_bytes, characters)
+        if TOKENS_PER_PARAMETER * larger.parameters <= EPOCHS * larger.tokens:
+            chosen = larger
+    return chosen
+
+
+def _sizes(network: Network, text_bytes: float, characters: int) -> Sizes:
+    vocabulary = vocabulary_of(network, characters)
+    tokens = max(1, round(text_bytes / bytes_per_token(vocabulary)))
+    budget = min(EPOCHS * tokens, TOKENS_PER_PARAMETER * network.parameters(vocabulary))
+    return Sizes(tokens, vocabulary, network, max(budget, 2 * network.context))
+
+
+def vocabulary_of(network: Network, characters: int = 0) -> int:
+    """Return the power of two that is nearest to the best number of entries, with room for all characters."""
+    best = EMBEDDING_FACTOR * network.block_parameters**EMBEDDING_POWER / network.width
+    vocabulary = min(LARGEST_VOCABULARY, max(SMALLEST_VOCABULARY, 2 ** round(math.log2(best))))
+    while vocabulary < RESERVED_PIECES + characters:
+        vocabulary *= 2
+    return vocabulary
+
+
+def bytes_per_token(vocab_size: int) -> float:
+    """Return the bytes of text in a token of a vocabulary of `vocab_size` entries."""
+    return math.log2(vocab_size) / BYTES_PER_TOKEN_BIT

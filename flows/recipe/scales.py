@@ -1,0 +1,144 @@
+"""Shrunk twins of a recipe: `--set scale=tiny` takes the sizes of its table `[scales.tiny]` and trains on this machine.
+
+    [scales.tiny]
+    budget_tokens = "60K"
+    "train.model.width" = 32
+
+Such a table holds sizes alone (`SIZES`), so that the twin has every stage, choice and stabilisation of the recipe.
+Stated sizes of sources are left out, since the twin reads other text: what `variables.data` names, or, without it, text
+that every Python has, which `prepare_text` writes: the pages of `help()`, a part for each source.
+"""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.recipe.schema import Recipe
+from model.errors import RecipeError
+from model.files import write_atomically
+
+SCALE = "scale"
+
+SCALES = "scales"
+
+SIZES = frozenset(
+    {
+        "budget_tokens",
+        "vocab.vocab_size",
+        "vocab.sentinels",
+        "train.device",
+        "train.ranks",
+        "train.tensor_parallel",
+        "train.pipeline_parallel",
+        "train.batch_rows",
+        "train.micro_batch_rows",
+        "train.checkpoint_steps",
+        "train.batch_warmup.start_rows",
+        "train.batch_warmup.step_rows",
+        "train.batch_warmup.share",
+        "train.length_warmup.start_length",
+        "train.length_warmup.share",
+        "train.clip.early_share",
+        "train.schedule.warmup_share",
+        "train.schedule.end_share",
+        "train.model.context",
+        "train.model.layers",
+        "train.model.heads",
+        "train.model.kv_heads",
+        "train.model.head_size",
+        "train.model.width",
+        "train.model.embedding_width",
+        "train.model.ffn_width",
+    }
+)
+"""Keys that a twin may change: amounts, lengths and widths, and the device."""
+
+DERIVED = frozenset(
+    {"chunk.row_length", "chunk.input_length", "sample.budget_tokens", "chunk.budget_tokens", "sample.sources.tokens"}
+)
+"""Keys of the resolved settings that follow from those."""
+
+FOLDER = Path("inputs/scales")
+
+PASSAGE_CHARS = 1500
+
+
+def apply_scale(raw: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the sizes of the table `[scales.NAME]` by key, and take the stated sizes of sources out of `raw`.
+
+    Raises RecipeError where there is no such table, or a key of it is no size.
+    """
+    tables = raw.get(SCALES, {})
+    if not isinstance(tables, dict) or not isinstance(tables.get(name), dict):
+        known = ", ".join(tables) if isinstance(tables, dict) and tables else "none"
+        raise RecipeError(f"--set {SCALE}={name}: the recipe has no table [{SCALES}.{name}]; it has: {known}")
+    for key in tables[name]:
+        if key not in SIZES:
+            close = difflib.get_close_matches(key, SIZES, n=1)
+            hint = f' Did you mean "{close[0]}"?' if close else ""
+            raise RecipeError(
+                f"[{SCALES}.{name}]: `{key}` is no size, and a twin differs from its recipe in sizes alone.{hint} Sizes"
+                f" are {', '.join(sorted(SIZES))}; change others with --set"
+            )
+    for source in raw.get("sources", ()):
+        if isinstance(source, dict):
+            source.pop("tokens", None)
+    return dict(tables[name])
+
+
+def prepare_text(root: Path, name: str, sources: Sequence[Mapping[str, Any]]) -> Path:
+    """Write a text of this machine for each source of the recipe `name`, and return the folder of all.
+
+    A source `NAME` is read from its subfolder `NAME`: the pages of `help()` in turn, by their paragraphs. Records have
+    the fields that the source names; those of threads are in groups of four, each an answer to the one before.
+    """
+    from flows.recipe.quickstart import help_topics
+
+    folder = root / FOLDER / name
+    texts = [text for page in help_topics().values() for text in _passages(page)]
+    for number, source in enumerate(sources):
+        place = folder / str(source.get("name")) / "text.jsonl"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        records = (_record(at, text, source) for at, text in enumerate(texts[number :: len(sources)]))
+        write_atomically(place, "".join(f"{json.dumps(record)}\n" for record in records).encode())
+    return folder
+
+
+def _passages(page: str) -> Iterator[str]:
+    """Yield whole paragraphs of a page in passages of at least `PASSAGE_CHARS`."""
+    passage = ""
+    for paragraph in page.split("\n\n"):
+        passage = f"{passage}\n\n{paragraph}".strip()
+        if len(passage) >= PASSAGE_CHARS:
+            yield passage
+            passage = ""
+    if passage:
+        yield passage
+
+
+def _record(number: int, text: str, source: Mapping[str, Any]) -> dict[str, str]:
+    thread = {"thread_field": "thread_id", "id_field": "id", "reply_field": "parent_id", **source.get("thread", {})}
+    return {
+        thread["id_field"]: f"m{number}",
+        thread["thread_field"]: f"t{number // 4}",
+        thread["reply_field"]: f"m{number - 1}" if number % 4 else "",
+        str(source.get("text_field", "text")): text,
+    }
+
+
+def changed_sizes(recipe: Recipe, twin: Recipe) -> dict[str, tuple[Any, Any]]:
+    """Return key -> (recipe's value, twin's) of the resolved settings that differ, without paths of sources."""
+    one, other = _flat(recipe.model_dump(mode="json")), _flat(twin.model_dump(mode="json"))
+    found = {key: (one.get(key), other.get(key)) for key in sorted({*one, *other}) if one.get(key) != other.get(key)}
+    return {key: values for key, values in found.items() if not key.endswith(".paths")}
+
+
+def _flat(value: Any, above: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by dotted key; entries of a list of tables are named by their `name`."""
+    if isinstance(value, dict) and value:
+        return {k: v for name, item in value.items() for k, v in _flat(item, f"{above}.{name}".lstrip(".")).items()}
+    if isinstance(value, list) and value and all(isinstance(item, dict) and "name" in item for item in value):
+        return {k: v for item in value for k, v in _flat(item, f"{above}.{item['name']}").items()}
+    return {above: value}
