@@ -25,9 +25,9 @@ from tasks.clean.results import BYTES_READ, LANGUAGES
 from tasks.clean.stage import read_user_resources
 from tasks.sample.bounded_reader import BoundedReader, Bounds
 from tasks.sample.discovery import InputFile, SourceFiles, find_files
+from tasks.sample.document_columns import DocumentColumns, document_id
 from tasks.sample.first_records import find_mismatch
 from tasks.sample.records import BadRecord
-from tasks.sample.sampler import DocumentColumns, document_id
 
 MOST_BYTES = 64 * 1024**2
 MOST_FILES = 256

@@ -14,9 +14,9 @@ from model.errors import InputError
 from tasks.clean.config import CleanConfig
 from tasks.clean.pipeline import clean_part
 from tasks.sample.discovery import find_files
+from tasks.sample.document_columns import DocumentColumns, document_id
 from tasks.sample.readers import read_records
 from tasks.sample.records import Record
-from tasks.sample.sampler import DocumentColumns, document_id
 
 ENGLISH = (
     "The furnace was lit before dawn, and white iron ran into the sand of every mould. Later the master counted what"
