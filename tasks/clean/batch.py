@@ -23,7 +23,7 @@ from tasks.clean.presets import KINDS
 
 _UNKNOWN = -1
 
-BATCH_BYTES = 1 << 18
+BATCH_BYTES = 1 << 20
 """Bytes of text in a batch: few enough that what kernels write stays in the processor's cache, many enough that small
 documents cost no more per byte than large ones."""
 
