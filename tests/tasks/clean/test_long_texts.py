@@ -17,19 +17,17 @@ from tasks.sample.document_columns import DocumentColumns, document_id
 from tasks.sample.records import Record
 from tasks.sample.stage import build_sample
 
-WORDS = tuple(
-    """the of and a to in he was that it his her with as had for she not at but be on they have him which were all
+WORDS = """the of and a to in he was that it his her with as had for she not at but be on they have him which were all
     from this said there been when one who would so what out up no more into could time about then them some
     like over old little house door night morning sea ship captain letter garden window river mountain summer
     winter furnace iron mould master hammer weights narrow book canal boats coal waiting lock voice shadow
-    candle supper stranger""".split()
-)
+    candle supper stranger"""
 
 
 def book(words: int, seed: int = 0) -> str:
     """Sentences of 8 to 20 drawn words in paragraphs of five sentences."""
     generator = np.random.default_rng(seed)
-    drawn = generator.choice(np.array(WORDS), words).tolist()
+    drawn = generator.choice(np.array(WORDS.split()), words).tolist()
     sentences, begin = [], 0
     while begin < words:
         length = int(generator.integers(8, 21))
