@@ -24,7 +24,7 @@ from tasks.clean.presets import KINDS
 _UNKNOWN = -1
 
 BATCH_BYTES = 1 << 20
-"""Bytes of text in a batch: many enough that the steps of a batch cost little per byte, few enough for its memory to stay
+"""Bytes of text in a batch: many enough that its steps cost little per byte, few enough for its memory to stay
 small."""
 
 HTML_BYTES_PER_TEXT_BYTE = 2
