@@ -20,8 +20,8 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 
 STAGES = ("sample", "clean", "dedup", "decontaminate")
-WORKERS = {"clean": "workers", "dedup": "threads", "decontaminate": "workers"}
-"""How each stage's configuration calls its workers; sample reads in one line of work."""
+WORKERS = {"sample": "workers", "clean": "workers", "dedup": "threads", "decontaminate": "workers"}
+"""How each stage's configuration calls its workers."""
 
 
 def build(stage: str, context: RunContext, parent: Path, settings: dict[str, Any]) -> Artifact:

@@ -16,6 +16,7 @@ from measuring import tell
 
 def bessemer(source: Path, folder: Path) -> Callable[[], int]:
     from tasks.artifacts.workspace import Workspace
+    from tasks.execution.executor import ThisProcess
     from tasks.sample.config import SampleConfig, Source
     from tasks.sample.discovery import find_files
     from tasks.sample.sampler import sample_documents
@@ -23,7 +24,7 @@ def bessemer(source: Path, folder: Path) -> Callable[[], int]:
     described = Source(name="text", paths=(str(source),), weight=1)
     config = SampleConfig(sources=(described,), budget_tokens=10**12)
     listings = find_files(config)
-    return lambda: sample_documents(listings, config, Workspace(folder)).total().documents_out
+    return lambda: sample_documents(listings, config, Workspace(folder), ThisProcess()).total().documents_out
 
 
 def datatrove(source: Path, folder: Path) -> Callable[[], int]:

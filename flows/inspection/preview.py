@@ -25,6 +25,7 @@ from flows.inspection.preview_rows import (
     texts_of,
 )
 from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, REMOVED, SAME, inline_difference, shared_passages
+from flows.runs.text_kinds import text_kinds
 from model.data.row_format import RowFormat
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
@@ -69,6 +70,7 @@ def _clean(artifacts: Artifacts, selection: Selection) -> list[View]:
     rows = _chosen(sample, clean, SHOWN["clean"], selection)
     before = texts_of(sample, [row["doc_id"] for row in rows])
     after = texts_of(clean, [row["doc_id"] for row in rows])
+    kinds = text_kinds(clean, list(before.values()))
     views: list[View] = []
     for row in rows:
         document = before[row["doc_id"]]
@@ -81,6 +83,7 @@ def _clean(artifacts: Artifacts, selection: Selection) -> list[View]:
             if alone is not None and len(rules_of(row)) > 1:
                 title += f"; shown is {selection.rule} alone"
             views.append(_view(document, title, inline_difference(*(alone or (document["text"], cleaned))), row))
+        views[-1]["text_kind"] = kinds[row["doc_id"]]
     return views
 
 

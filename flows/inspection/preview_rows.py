@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import ValidationError
 
 from flows.metrics.text_diff import ADDED, REMOVED, SAME, SHARED
+from flows.runs.text_kinds import settings_of
 from model.config.train import TrainConfig
 from model.data.row_format import NO_LOSS, RowFormat
 from model.errors import InputError
@@ -25,7 +25,6 @@ from tasks.artifacts.schema import DOCUMENTS
 from tasks.artifacts.tables import read_table
 from tasks.clean.batch import iter_batches
 from tasks.clean.chain import Chain, preset_of, recognise_batch
-from tasks.clean.config import CleanConfig
 from tasks.clean.edits.registry import HTML_TO_TEXT
 from tasks.common.numeric import seed64, unit_interval
 from tasks.tokenizer.base import Tokenizer
@@ -110,10 +109,9 @@ def isolate_edit(clean: Artifact, document: dict[str, Any], cleaned: str, edit: 
     `document` is a row of DOCUMENTS as clean read it. None where the chain cannot run from the artifact alone, because
     the recipe has lists or functions of its own, or where the chain's text is not `cleaned`, because code changed.
     """
-    try:
-        config = CleanConfig.model_validate(clean.manifest["identity_parts"]["params"])
-    except ValidationError:
-        return None  # Paths of a recipe's own files are not part of the identity.
+    config = settings_of(clean)
+    if config is None:
+        return None
     row = {name: document[name] for name in DOCUMENTS.names}
     (batch,) = iter_batches(pa.Table.from_pylist([row], schema=DOCUMENTS), config.emoji)
     recognise_batch(batch, np.zeros(1, np.int64), config)

@@ -134,6 +134,8 @@ def _print_view(view: dict[str, Any], console: Console, full: bool) -> None:
     console.print(heading, soft_wrap=True)
     if "doc_id" in view:
         where = f"{view['doc_id'][:12]}  {view['source']}: {view['path']} record {view['record']}"
+        if view.get("text_kind"):
+            where += f", kind of text: {view['text_kind'].replace('_', ' ')}"
         console.print(Text(where, style="dim"), soft_wrap=True)
     for span in view.get("spans", []):
         place = f"{span['doc_id'][:12]}/{span['piece']} bytes {span['start']:,} to {span['end']:,}"

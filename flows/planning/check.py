@@ -1,13 +1,12 @@
 """Check a recipe's sources on a sample of their text: fields, encodings, kinds, languages, what cleaning would drop.
 
-Reads at most `MOST_BYTES` in all, however large the sources are, from files spread evenly over each source. The sample
-goes through the reader and the clean stage as in a run, so verdicts are theirs. Quality filters and classifiers that a
-run trains itself are not part of it.
+Reads at most `MOST_BYTES` in all, counted after decompression, however large the sources are, from files spread evenly
+over each source. The sample goes through the reader and the clean stage as in a run, so verdicts are theirs. Quality
+filters and classifiers that a run trains itself are not part of it.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -24,13 +23,11 @@ from tasks.clean.config import CleanConfig
 from tasks.clean.pipeline import clean_part
 from tasks.clean.results import BYTES_READ, LANGUAGES
 from tasks.clean.stage import read_user_resources
-from tasks.sample.config import Source
+from tasks.sample.bounded_reader import BoundedReader, Bounds
 from tasks.sample.discovery import InputFile, SourceFiles, find_files
+from tasks.sample.document_columns import DocumentColumns, document_id
 from tasks.sample.first_records import find_mismatch
-from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, Record
-from tasks.sample.remote import RangedFile, RemoteFile
-from tasks.sample.sampler import DocumentColumns, document_id
+from tasks.sample.records import BadRecord
 
 MOST_BYTES = 64 * 1024**2
 MOST_FILES = 256
@@ -83,6 +80,8 @@ class SourceCheck:
     files_read: int = 0
     documents: int = 0
     bytes: int = 0
+    unseen_files: int = 0
+    """Files whose first document is longer than what is read of a file."""
     problem: str = ""
     """Why no record can be read, or none has what the recipe names; empty where all is well."""
     unreadable: list[Unreadable] = field(default_factory=list)
@@ -143,67 +142,23 @@ def _check_source(recipe: Recipe, listing: SourceFiles, most_bytes: int) -> Sour
         place = recipe.place(("sources",), name, mismatch.setting)
         checked.problem = f"{place}: {mismatch.problem}"
     sample = DocumentColumns()
-    for file, found in _sample_of(listing, most_bytes, checked):
-        if isinstance(found, BadRecord):
-            _add_unreadable(checked, file, found)
-            continue
-        text = found.text.encode()
-        doc_id = document_id(name, file.relative, found.number, found.key)
-        sample.add(doc_id, listing.source, file, found, text)
-        checked.documents += 1
-        checked.bytes += len(text)
-        if found.encoding is not None:
-            checked.encodings[found.encoding] = checked.encodings.get(found.encoding, 0) + 1
+    reader = BoundedReader(listing.source, listing.files, Bounds(MOST_FILES, most_bytes))
+    for file, records in reader.files():
+        for found in records:
+            if isinstance(found, BadRecord):
+                _add_unreadable(checked, file, found)
+                continue
+            text = found.text.encode()
+            doc_id = document_id(name, file.relative, found.number, found.key)
+            sample.add(doc_id, listing.source, file, found, text)
+            checked.documents += 1
+            checked.bytes += len(text)
+            if found.encoding is not None:
+                checked.encodings[found.encoding] = checked.encodings.get(found.encoding, 0) + 1
+    checked.files_read, checked.unseen_files = reader.files_read, len(reader.unseen)
     if checked.documents:
         _clean(checked, sample, recipe.clean)
     return checked
-
-
-def _sample_of(
-    listing: SourceFiles, most_bytes: int, checked: SourceCheck
-) -> Iterator[tuple[InputFile, Record | BadRecord]]:
-    """Yield records of files spread evenly over a source, up to `most_bytes` as stored; one file gets an even share of
-    what is left."""
-    count = min(MOST_FILES, len(listing.files))
-    files = [listing.files[number * len(listing.files) // count] for number in range(count)]
-    left = most_bytes
-    for number, file in enumerate(files):
-        share = left // (count - number)
-        if share <= 0:
-            return
-        budget = _Budget(share)
-        checked.files_read += 1
-        for found in _records_within(file, listing.source, budget):
-            if isinstance(found, Record | BadRecord):
-                yield file, found
-        left -= budget.used
-
-
-class _LimitReached(Exception):
-    """Raised when the share of a file is used up."""
-
-
-@dataclass
-class _Budget:
-    """Bytes that may be read of a file, and how many were."""
-
-    most: int
-    used: int = 0
-
-    def take(self, count: int) -> None:
-        """Count bytes that were read; raises _LimitReached after the share is used up."""
-        if self.used >= self.most:
-            raise _LimitReached
-        self.used += count
-
-
-def _records_within(file: InputFile, source: Source, budget: _Budget) -> Iterator[Any]:
-    if isinstance(file.path, RemoteFile):
-        file = replace(file, path=RangedFile(file.path.uri, file.path.mark))
-    try:
-        yield from read_records(file, source, 0, budget.take)
-    except _LimitReached:
-        return
 
 
 def _add_unreadable(checked: SourceCheck, file: InputFile, bad: BadRecord) -> None:
@@ -258,6 +213,11 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
         console.print(f"  [red]cannot be read[/] {escape(source.problem)}", soft_wrap=True)
     size = format_bytes(source.bytes)
     console.print(f"  {source.documents:,} documents, {size}, of {source.files_read:,} of {source.files:,} files")
+    if source.unseen_files:
+        console.print(
+            f"  [yellow]not looked at[/] {source.unseen_files:,} files that begin with a document longer than what this"
+            f" check reads of a file"
+        )
     for bad in source.unreadable[:MOST_REASONS]:
         where = escape(escaped(f"{bad.records:,} records: {bad.reason}; the first in {bad.first}"))
         console.print(f"  [yellow]rejected[/] {where}", soft_wrap=True)

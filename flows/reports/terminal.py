@@ -26,6 +26,8 @@ def print_document_history(life: DocumentHistory, console: Console) -> None:
         f"[bold]{life.doc_id}[/]  {escape(life.source)}: {escape(life.path)} record {life.record}, byte {life.byte}"
     )
     console.print(f"  [dim]{escape(' '.join(life.excerpt.split()))}[/]")
+    if life.text_kind is not None:
+        console.print(f"  kind of text: {life.text_kind.replace('_', ' ')}")
     for event in life.events:
         console.print(f"  {event['stage']:<15}{escape(describe_event(event))}")
         if "survivor" in event:

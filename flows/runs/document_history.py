@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from flows.runs.lineage import need_stage
 from flows.runs.record import recipe_of
 from flows.runs.run_documents import EXCERPT_CHARS, parts_of
+from flows.runs.text_kinds import text_kinds
 from model.checkpoint.metrics import final_steps
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
@@ -41,6 +42,8 @@ class DocumentHistory:
     record: int
     byte: int
     excerpt: str
+    text_kind: str | None = None
+    """The kind by which clean chose edits and rules; None where clean did not run, or the kind is unknown."""
     events: list[dict[str, Any]] = field(default_factory=list)
     outcome: str = IN_PROGRESS
 
@@ -101,6 +104,14 @@ class _Tables:
         return {row["doc_id"].hex(): row for row in found}
 
     @functools.cached_property
+    def text_kinds(self) -> dict[bytes, str | None]:
+        """Id -> kind of text; empty where clean did not run."""
+        if "clean" not in self.artifacts:
+            return {}
+        sampled = [rows[0] for doc_id in self._doc_ids if (rows := self.rows("sample", "documents", doc_id))]
+        return text_kinds(self.artifacts["clean"], sampled)
+
+    @functools.cached_property
     def order(self) -> np.ndarray:
         """i64[positions]: the row that training reads at each position."""
         return self.artifacts["chunk"].table("order").column("row").to_numpy()
@@ -120,7 +131,13 @@ def _collect_history(tables: _Tables, doc_id: bytes) -> DocumentHistory:
     (row, *_) = rows
     origin = row["origin"]
     history = DocumentHistory(
-        doc_id.hex(), row["source"], origin["path"], origin["record"], origin["byte"], row["text"][:EXCERPT_CHARS]
+        doc_id.hex(),
+        row["source"],
+        origin["path"],
+        origin["record"],
+        origin["byte"],
+        row["text"][:EXCERPT_CHARS],
+        tables.text_kinds.get(doc_id),
     )
     history.events.append({"stage": "sample", "what": "sampled", "bytes": len(row["text"].encode())})
     for stage in LEDGER_STAGES:

@@ -48,7 +48,7 @@ def map_parts(
     others hold.
     """
     names = parent.names("documents")
-    merged = _OrderedMerge(workspace)
+    merged = OrderedMerge(workspace)
     waiting: list[int] = []
     for index in range(len(names)):
         report = workspace.finished(unit_name(index))
@@ -71,20 +71,26 @@ def map_parts(
     return merged.report
 
 
-class _OrderedMerge:
+class OrderedMerge:
     """Merges reports in the order of their parts, whatever the order of arrival, and checks the limits after each, so
-    that a build ends at the same part for any number of workers."""
+    that a build ends at the same part for any number of workers. `on_merge` gets each part before the limits do."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(
+        self, workspace: Workspace, on_merge: Callable[[int, StageReport], None] = lambda index, report: None
+    ) -> None:
         self.report = StageReport()
         self._workspace = workspace
+        self._on_merge = on_merge
         self._waiting: dict[int, StageReport] = {}
         self._next = 0
 
     def add(self, index: int, report: StageReport) -> None:
+        """Add the report of part `index`."""
         self._waiting[index] = report
         while self._next in self._waiting:
-            self.report.merge(self._waiting.pop(self._next))
+            report = self._waiting.pop(self._next)
+            self.report.merge(report)
+            self._on_merge(self._next, report)
             self._next += 1
             self._workspace.check_so_far(self.report)
 

@@ -1,5 +1,6 @@
 """Tables as files of an artifact: their names, compression and batch size, which decide the bytes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,7 +34,11 @@ def write_table(unit: Unit, table: str, rows: pa.Table, name: str | None = None)
     unit.add_file(name, table=table, rows=rows.num_rows)
 
 
-def read_table(path: Path) -> pa.Table:
-    """Return one Arrow IPC file as a table, memory-mapped."""
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return one Arrow IPC file as a table, memory-mapped; with `columns` only these are unpacked."""
     with pa.memory_map(str(path)) as source:
-        return pa.ipc.open_file(source).read_all()
+        if columns is None:
+            return pa.ipc.open_file(source).read_all()
+        schema = pa.ipc.open_file(source).schema
+        chosen = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in columns])
+        return pa.ipc.open_file(source, options=chosen).read_all()

@@ -192,6 +192,10 @@ class Workspace:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
+    def discard(self, unit: str) -> None:
+        """Make a finished unit unfinished, so that it is not published unless it is written again."""
+        (self._records / f"{unit}.json").unlink(missing_ok=True)
+
     def file(self, name: str) -> Path:
         """Return the path of a file of a finished unit, for later passes of the same build."""
         return self._files / name

@@ -23,7 +23,7 @@ from tasks.artifacts.workspace import Workspace
 from tasks.common.numeric import seed64
 from tasks.common.work import Executor, Work
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.index import EarlierPart, earlier_parts, index_signatures
+from tasks.dedup.index import EarlierPart, earlier_parts
 from tasks.dedup.minhash import I32, I64, U8, U32, U64, check_with_datasketch, shingle_sets, signatures_of, text_buffers
 
 CHECKED_DOCUMENTS = 1000
@@ -181,7 +181,7 @@ def _sign_part(config: DedupConfig, scratch: Workspace, index: int, source_part:
         signatures, facts = _sign_current_part(source_part, config)
     else:
         table = source_part.index()
-        signatures = index_signatures(table)
+        signatures = source_part.signatures(config)
         facts = {
             "rows": np.int64(table.num_rows),
             "doc_ids": binary_rows(table.column("doc_id")),

@@ -2,7 +2,8 @@
 
 INDEX rows are in the order of the parts they come from: doc_id, text_digest, and the MinHash signature (unsigned 32-bit
 values, datasketch's `affine32` with the seed and shingle length of the stage's settings, which the manifest records).
-`datasketch_index` returns it as a `datasketch.MinHashLSH`.
+The signature of a short text is null: it would be more than a quarter of the text, cannot be compressed, and is made
+again from the text when it is needed. `datasketch_index` returns all of them as a `datasketch.MinHashLSH`.
 
 Of an earlier artifact, INDEX is searched and the texts verify what is found. It is part of the identity by its content,
 so that it may be named by any path. Its signatures must have been made by the same hashes as this run's, which is
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 UNCUT = "uncut"
 SIGNATURES_CHECKED = 16
+SIGNATURE_SHARE = 4
+"""Bytes of text for each byte of its signature, from which on INDEX stores it."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,15 @@ class EarlierPart:
     def index(self) -> pa.Table:
         """Return INDEX rows."""
         return read_table(self.index_file)
+
+    def signatures(self, config: DedupConfig) -> U32:
+        """Return the (rows, signature length) matrix of all documents; those that INDEX lacks are made from texts."""
+        table = self.index()
+        signatures, is_stored = index_signatures(table)
+        missing = np.flatnonzero(~is_stored)
+        if missing.size:
+            signatures[missing] = _signed(self.texts().take(pa.array(missing)), config)
+        return signatures
 
     def texts(self) -> pa.LargeStringArray:
         """Return the texts that the signatures of `index` belong to."""
@@ -69,18 +82,20 @@ def earlier_parts(artifacts: Sequence[Artifact], config: DedupConfig) -> list[Ea
     parts: list[EarlierPart] = []
     for artifact in artifacts:
         _check_settings(artifact, config)
-        uncut = {path.stem.rpartition("-")[2]: path for path in artifact.files(UNCUT)}
-        pairs = zip(artifact.files("documents"), artifact.files("index"), strict=True)
-        parts += [
-            EarlierPart(artifact.identity, documents, index, uncut.get(documents.stem.rpartition("-")[2]))
-            for documents, index in pairs
-        ]
+        parts += _parts_of(artifact)
     checked = set()
     for part in parts:
-        if part.identity not in checked and part.index().num_rows:
-            _check_signatures(part, config)
+        if part.identity not in checked and _check_signatures(part, config):
             checked.add(part.identity)
     return parts
+
+
+def _parts_of(artifact: Artifact) -> list[EarlierPart]:
+    uncut = {path.stem.rpartition("-")[2]: path for path in artifact.files(UNCUT)}
+    return [
+        EarlierPart(artifact.identity, documents, index, uncut.get(documents.stem.rpartition("-")[2]))
+        for documents, index in zip(artifact.files("documents"), artifact.files("index"), strict=True)
+    ]
 
 
 def _check_settings(artifact: Artifact, config: DedupConfig) -> None:
@@ -99,37 +114,51 @@ def _check_settings(artifact: Artifact, config: DedupConfig) -> None:
             )
 
 
-def _check_signatures(part: EarlierPart, config: DedupConfig) -> None:
-    """Sign some documents again: the code or the Unicode database may have changed since they were signed."""
-    texts = part.texts().slice(0, SIGNATURES_CHECKED)
-    data, offsets = text_buffers(texts)
-    recomputed = signatures_of(data, offsets, config.shingle_words, config.signature_length, config.permutation_seed)
-    if not np.array_equal(recomputed, index_signatures(part.index().slice(0, SIGNATURES_CHECKED))):
+def _check_signatures(part: EarlierPart, config: DedupConfig) -> bool:
+    """Sign some documents again: the code or the Unicode database may have changed since they were signed.
+
+    Returns whether there were any signatures to compare."""
+    signatures, is_stored = index_signatures(part.index())
+    rows = np.flatnonzero(is_stored)[:SIGNATURES_CHECKED]
+    if rows.size and not np.array_equal(_signed(part.texts().take(pa.array(rows)), config), signatures[rows]):
         raise InputError(
             f"dedup.against: {part.index_file} contains signatures that this version does not make of the same"
             f" texts, so they cannot be compared. Build the earlier run again with this version, then name the new one."
         )
+    return rows.size > 0
 
 
-def index_table(doc_ids: pa.ChunkedArray, digests: pa.ChunkedArray, signatures: U32) -> pa.Table:
-    """Return INDEX rows of one part's kept documents; `signatures` is (rows, signature length)."""
+def _signed(texts: pa.LargeStringArray, config: DedupConfig) -> U32:
+    data, offsets = text_buffers(texts)
+    return signatures_of(data, offsets, config.shingle_words, config.signature_length, config.permutation_seed)
+
+
+def index_table(doc_ids: pa.ChunkedArray, digests: pa.ChunkedArray, signatures: U32, sizes: I64) -> pa.Table:
+    """Return INDEX rows of one part's kept documents; `signatures` is (rows, signature length), `sizes` the bytes of
+    their texts."""
     length = signatures.shape[1]
-    values = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(signatures).reshape(-1)), length)
+    is_missing = sizes < SIGNATURE_SHARE * length * signatures.itemsize
+    flat = np.where(is_missing[:, None], np.uint32(0), signatures).reshape(-1)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(flat), length, mask=pa.array(is_missing))
     schema = pa.schema(
         [
             pa.field("doc_id", pa.binary(16), nullable=False),
             pa.field("text_digest", pa.binary(16), nullable=False),
-            pa.field("signature", values.type, nullable=False),
+            pa.field("signature", values.type),
         ]
     )
     return pa.table([doc_ids, digests, values], schema=schema)
 
 
-def index_signatures(table: pa.Table) -> U32:
-    """Return the (rows, signature length) matrix of an INDEX table."""
+def index_signatures(table: pa.Table) -> tuple[U32, npt.NDArray[np.bool_]]:
+    """Return the (rows, signature length) matrix of an INDEX table, and which of its rows are stored; others are 0."""
     column = table.column("signature")
-    flat = np.concatenate([np.empty(0, np.uint32), *(chunk.flatten().to_numpy() for chunk in column.chunks)])
-    return flat.reshape(table.num_rows, column.type.list_size)
+    is_stored = column.is_valid().to_numpy()
+    signatures = np.zeros((table.num_rows, column.type.list_size), np.uint32)
+    # `flatten` leaves out the values of nulls.
+    flat = [np.empty(0, np.uint32), *(chunk.flatten().to_numpy() for chunk in column.chunks)]
+    signatures[is_stored] = np.concatenate(flat).reshape(-1, column.type.list_size)
+    return signatures, is_stored
 
 
 def find_in_index(parts: Iterable[U32], queries: U32, bands: int, rows: int) -> Iterator[tuple[int, int, I64, I64]]:
@@ -164,9 +193,8 @@ def datasketch_index(dedup: Artifact) -> "MinHashLSH":
     lsh = MinHashLSH(num_perm=config.signature_length, params=(config.bands, config.rows_per_band))
     empty = empty_minhash(config.signature_length, config.permutation_seed)
     with lsh.insertion_session() as session:
-        for batch in dedup.batches("index"):
-            table = pa.Table.from_batches([batch])
-            for doc_id, signature in zip(table.column("doc_id"), index_signatures(table), strict=True):
+        for part in _parts_of(dedup):
+            for doc_id, signature in zip(part.index().column("doc_id"), part.signatures(config), strict=True):
                 minhash = empty.copy()
                 minhash.hashvalues = signature
                 session.insert(doc_id.as_py().hex(), minhash)

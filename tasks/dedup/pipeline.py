@@ -220,6 +220,7 @@ def filter_part(config: DedupConfig, table: pa.Table, index: int, decisions: Par
             table.column("doc_id").filter(mask),
             table.column("text_digest").filter(mask),
             _signatures(decisions.signatures)[is_kept],
+            np.array(sizes, np.int64)[is_kept],
         ),
     }
     if cut_rows:

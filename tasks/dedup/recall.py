@@ -8,7 +8,7 @@ Precision needs no measurement: no document is removed without a verified simila
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -188,7 +188,7 @@ def _found(
     ]
     pairs = [np.empty((4, 0), np.int64)]
     for part, band, rows, numbers in find_in_index(
-        _index_parts(corpus, workspace), queries, config.bands, config.rows_per_band
+        _index_parts(corpus, workspace, kept), queries, config.bands, config.rows_per_band
     ):
         # Parts of earlier runs are indexed whole, also where they are copies of one another.
         place = rows + corpus.first_row[part] if part < corpus.earlier_parts else kept[part][rows]
@@ -210,11 +210,14 @@ def _found(
     return (found & (enough | below)).tolist()
 
 
-def _index_parts(corpus: Corpus, workspace: Workspace) -> Iterator[U32]:
-    """Yield the signatures of kept documents: those of earlier runs, then this run's finished INDEX."""
+def _index_parts(corpus: Corpus, workspace: Workspace, kept: Sequence[I64]) -> Iterator[U32]:
+    """Yield the signatures of kept documents (global rows by part): those of earlier runs, then this run's finished
+    INDEX; for those that it leaves out, the ones it would have."""
     for part, signatures in enumerate(corpus.signatures):
         if part < corpus.earlier_parts:
             yield signatures
         else:
             name = table_file_name("index", unit_name(part - corpus.earlier_parts))
-            yield index_signatures(read_table(workspace.file(name)))
+            found, is_stored = index_signatures(read_table(workspace.file(name)))
+            found[~is_stored] = signatures[kept[part][~is_stored] - corpus.first_row[part]]
+            yield found

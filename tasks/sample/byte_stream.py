@@ -8,6 +8,7 @@ one for each record). Checksums are at the end of a member, so what was unpacked
 
 import bz2
 import codecs
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -71,6 +72,50 @@ class Gap:
     reason: str
 
 
+class EnoughRead(Exception):
+    """Raised by a reader whose file has more than its `ReadingLimit` allows, after what that allows."""
+
+
+@dataclass
+class ReadingLimit:
+    """How many bytes of a file may be read, after decompression, and how many were."""
+
+    most: int | None = None
+    """None for all of them."""
+    read: int = 0
+
+    @property
+    def left(self) -> float:
+        """Bytes that may still be read."""
+        return math.inf if self.most is None else self.most - self.read
+
+    def take(self, size: int) -> None:
+        """Count bytes that are read whole. Raises EnoughRead where they exceed the limit."""
+        if size > self.left:
+            raise EnoughRead
+        self.read += size
+
+    def first_of(self, blocks: Iterable[bytes | Gap]) -> Iterator[bytes | Gap]:
+        """Yield `blocks` up to the limit. Raises EnoughRead where there is more."""
+        for block in blocks:
+            if not isinstance(block, Gap) and len(block) > self.left:
+                part = block[: int(self.left)]
+                self.read += len(part)
+                if part:
+                    yield part
+                raise EnoughRead
+            self.read += 0 if isinstance(block, Gap) else len(block)
+            yield block
+
+
+def until_enough(lines: "Iterable[Line | LostLine]") -> "Iterator[Line | LostLine]":
+    """Yield lines, and end where enough was read: for readers that yield nothing before they saw all lines."""
+    try:
+        yield from lines
+    except EnoughRead:
+        return
+
+
 def most_unpacked(stored: int, source: Source) -> tuple[float, str]:
     """Return how many bytes the stored bytes of a file, or of a column of a row group, may unpack to, and which setting
     of the source says so."""
@@ -108,17 +153,18 @@ def byte_blocks(stream: BinaryIO, compression: str | None, on_bytes: Callable[[i
 
 
 def blocks_and_gaps(
-    stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None]
+    stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None], block_bytes: int = BLOCK_BYTES
 ) -> Iterator[bytes | Gap]:
-    """Yield blocks as `byte_blocks`, but a Gap for a damaged spot, after which reading continues if that is
-    possible."""
+    """Yield blocks as `byte_blocks`, but a Gap for a damaged spot, after which reading continues if that is possible.
+
+    `block_bytes` is the size of blocks that are not compressed."""
     if compression == "gzip":
         return _gzip_blocks(_stored_blocks(stream, _GZIP_INPUT_BYTES, on_bytes))
     if compression == "zstd":
         return _zstd_blocks(_stored_blocks(stream, _ZSTD_INPUT_BYTES, on_bytes))
     if compression == "bzip2":
         return _bzip2_blocks(_stored_blocks(stream, _GZIP_INPUT_BYTES, on_bytes))
-    return _stored_blocks(stream, BLOCK_BYTES, on_bytes)
+    return _stored_blocks(stream, block_bytes, on_bytes)
 
 
 def _stored_blocks(stream: BinaryIO, size: int, on_bytes: Callable[[int], None]) -> Iterator[bytes]:

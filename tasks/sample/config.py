@@ -167,6 +167,10 @@ class SampleConfig(StrictConfig):
     part_bytes: Annotated[int, EXPERT] = Field(default=64 * 1024**2, ge=1024)
     """Uncompressed text per part, in bytes; the unit of parallel processing and of resuming."""
 
+    workers: Annotated[int, RUNTIME, EXPERT] = Field(default=1, ge=1, le=1024)
+    """Processes of this machine that read files at the same time; an untrusted recipe is read by one. A file is read by
+    one process, and several small files are one piece of work."""
+
     max_reject_share: Annotated[float, RUNTIME, EXPERT] = Field(default=0.01, ge=0, le=1)
     """Share of all records that may be rejected before the stage stops (0 to 1)."""
 

@@ -1,23 +1,25 @@
 """Check that a source has the fields that its recipe names, by the first records of some of its files.
 
-Reads little, whatever the source's size: of at most 8 files, 64 records or 4 MiB as stored.
+Reads little, whatever the source's size: of at most 8 files, 64 records or 4 MiB after decompression.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from tasks.sample.bounded_reader import BoundedReader, Bounds, spread
 from tasks.sample.byte_stream import UNPACKS_TOO_MUCH
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile, SourceFiles
-from tasks.sample.readers import EMPTY_FILE, NO_FILE, read_records
+from tasks.sample.readers import EMPTY_FILE, NO_FILE
 from tasks.sample.records import BadRecord, Record
-from tasks.sample.remote import RangedFile, RemoteFile
+from tasks.sample.remote import RemoteFile
 
 MOST_FILES = 8
 MOST_RECORDS = 64
-MOST_STORED = 4 * 1024**2
-MOST_UNPACKED = 64 * 1024**2
+MOST_BYTES = 4 * 1024**2
+"""Bytes of a file, after decompression."""
+BOUNDS = Bounds(MOST_FILES, MOST_FILES * MOST_BYTES, MOST_BYTES, MOST_RECORDS)
 _NO_EVIDENCE = (EMPTY_FILE, NO_FILE, UNPACKS_TOO_MUCH, "empty text", "line longer", "row longer", "larger than")
 """Beginnings of reasons that say nothing about other records."""
 
@@ -30,10 +32,6 @@ class Mismatch:
     """The key of the source that names a missing field; `format` or `paths` if it is not about a field."""
     problem: str
     """What was found instead, as a sentence without a full stop."""
-
-
-class _LimitReached(Exception):
-    """Raised when enough was read."""
 
 
 def find_mismatch(listing: SourceFiles) -> Mismatch | None:
@@ -54,24 +52,17 @@ def _missing_addresses(files: Sequence[InputFile], source: Source) -> Mismatch |
     if source.url_field is None or source.thread is not None:
         return None
     read = 0
-    for file in _selection(files):
-        for record in _first_records(file, source):
-            if isinstance(record, Record):
-                if record.url is not None:
-                    return None
-                read += 1
+    for _, record in _first_records(files, source):
+        if isinstance(record, Record):
+            if record.url is not None:
+                return None
+            read += 1
     if not read:
         return None
-    problem = (
-        f"none of the first {read} records of {len(_selection(files))} files has an address in `{source.url_field}`"
+    looked = len(spread(files, MOST_FILES))
+    return Mismatch(
+        "url_field", f"none of the first {read} records of {looked} files has an address in `{source.url_field}`"
     )
-    return Mismatch("url_field", problem)
-
-
-def _selection(files: Sequence[InputFile]) -> list[InputFile]:
-    """Return a few files, evenly spread."""
-    looked = min(MOST_FILES, len(files))
-    return [files[number * len(files) // looked] for number in range(looked)]
 
 
 def _variants(source: Source) -> Iterator[tuple[str, Source]]:
@@ -89,46 +80,32 @@ def _variants(source: Source) -> Iterator[tuple[str, Source]]:
 
 def _mismatch(files: Sequence[InputFile], source: Source, id_setting: str) -> Mismatch | None:
     found: list[tuple[InputFile, BadRecord]] = []
-    for file in _selection(files):
-        for record in _first_records(file, source):
-            if isinstance(record, Record):
-                return None
-            if not record.reason.startswith(_NO_EVIDENCE):
-                found.append((file, record))
+    for file, record in _first_records(files, source):
+        if isinstance(record, Record):
+            return None
+        if not record.reason.startswith(_NO_EVIDENCE):
+            found.append((file, record))
     if not found:
         return None
     ((setting, _),) = Counter(bad.setting for _, bad in found).most_common(1)
     file, bad = next((file, bad) for file, bad in found if bad.setting == setting)
     shown = f" ({bad.excerpt[:120]})" if bad.excerpt else ""
+    looked = len(spread(files, MOST_FILES))
     setting = id_setting if setting == "id_field" else setting
     return Mismatch(
         setting or ("paths" if source.format == "auto" else "format"),
-        f"none of the first {len(found)} records of {len(_selection(files))} files can be read as {file.format}; the"
+        f"none of the first {len(found)} records of {looked} files can be read as {file.format}; the"
         f" first, record {bad.number} of {file.relative}: {bad.reason}{shown}",
     )
 
 
-def _first_records(file: InputFile, source: Source) -> Iterator[Record | BadRecord]:
-    read = 0
-
-    def on_bytes(count: int) -> None:
-        nonlocal read
-        if read > MOST_STORED:
-            raise _LimitReached
-        read += count
-
-    if isinstance(file.path, RemoteFile):
-        file = replace(file, path=RangedFile(file.path.uri, file.path.mark))
-    if file.compression is not None:
-        source = source.model_copy(update={"max_unpacked_bytes": min(MOST_UNPACKED, source.max_unpacked_bytes)})
-    try:
-        for count, found in enumerate(read_records(file, source, 0, on_bytes), start=1):
-            if isinstance(found, Record | BadRecord):
-                yield found
-            if count == MOST_RECORDS:
-                return
-    except (_LimitReached, OSError):
-        return
-    except Exception:
-        if not isinstance(file.path, RemoteFile):
-            raise  # errors of a store say nothing about the records
+def _first_records(files: Sequence[InputFile], source: Source) -> Iterator[tuple[InputFile, Record | BadRecord]]:
+    for file, records in BoundedReader(source, files, BOUNDS).files():
+        try:
+            for found in records:
+                yield file, found
+        except OSError:
+            continue
+        except Exception:
+            if not isinstance(file.path, RemoteFile):
+                raise  # errors of a store say nothing about the records

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.sample.byte_stream import UNPACKS_TOO_MUCH, most_unpacked
+from tasks.sample.byte_stream import UNPACKS_TOO_MUCH, ReadingLimit, most_unpacked
 from tasks.sample.config import Source
 from tasks.sample.jsonl_reader import url_of
 from tasks.sample.records import BadRecord, Record, decode_text, excerpt_of
@@ -48,8 +48,12 @@ Found = Iterator[Record | BadRecord]
 OnBytes = Callable[[int], None]
 
 
-def parquet_records(stream: BinaryIO, size: int, source: Source, begin: int, on_bytes: OnBytes) -> Found:
-    """Yield the rows from number `begin` on; `on_bytes` gets the file's `size` in proportion to the rows read."""
+def parquet_records(
+    stream: BinaryIO, size: int, source: Source, begin: int, on_bytes: OnBytes, limit: ReadingLimit
+) -> Found:
+    """Yield the rows from number `begin` on; `on_bytes` gets the file's `size` in proportion to the rows read.
+
+    `limit` counts bytes of text; raises EnoughRead."""
     try:
         # Without read-ahead of whole column chunks, which may exceed memory.
         parquet = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_READ_BYTES)
@@ -65,21 +69,30 @@ def parquet_records(stream: BinaryIO, size: int, source: Source, begin: int, on_
         for group in range(parquet.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
             if first + rows > begin:
-                yield from _row_group(parquet, stream, group, first, source, begin, progress)
+                yield from _row_group(parquet, stream, group, first, source, begin, progress, limit)
             first += rows
             progress.reach(first)
 
 
 def _row_group(
-    parquet: pq.ParquetFile, stream: BinaryIO, group: int, first: int, source: Source, begin: int, progress: "_Progress"
+    parquet: pq.ParquetFile,
+    stream: BinaryIO,
+    group: int,
+    first: int,
+    source: Source,
+    begin: int,
+    progress: "_Progress",
+    limit: ReadingLimit,
 ) -> Found:
-    row, end = first, first + parquet.metadata.row_group(group).num_rows
+    found = parquet.metadata.row_group(group)
+    row, end = first, first + found.num_rows
     try:
         columns = _columns(parquet.schema_arrow, source)
         rows = _rows_at_once(parquet, stream, group, columns, source)
+        rows = int(max(1, min(rows, limit.left * found.num_rows / max(1, found.total_byte_size))))
         for batch in parquet.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
             progress.reach(row + batch.num_rows)
-            yield from _rows_of_batch(batch, row, source, begin)
+            yield from _rows_of_batch(batch, row, source, begin, limit)
             row += batch.num_rows
         return
     except TooLarge as error:
@@ -125,8 +138,11 @@ def _rows_at_once(parquet: pq.ParquetFile, stream: BinaryIO, group: int, columns
     return max(1, min(_ROWS_PER_BATCH, int(_BATCH_BYTES / longest)))
 
 
-def arrow_records(stream: BinaryIO, size: int, source: Source, begin: int, on_bytes: OnBytes) -> Found:
-    """Yield the rows from number `begin` on of an Arrow IPC file or stream (Feather 2, `datasets` caches)."""
+def arrow_records(
+    stream: BinaryIO, size: int, source: Source, begin: int, on_bytes: OnBytes, limit: ReadingLimit
+) -> Found:
+    """Yield the rows from number `begin` on of an Arrow IPC file or stream (Feather 2, `datasets` caches), as
+    `parquet_records`."""
     is_file = stream.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
     stream.seek(0)
     torn = None
@@ -137,13 +153,13 @@ def arrow_records(stream: BinaryIO, size: int, source: Source, begin: int, on_by
             torn = f"torn arrow file: {_first_line(error)}"
             stream.seek(len(_ARROW_MAGIC))
         else:
-            yield from _arrow_file(reader, size, source, begin, on_bytes)
+            yield from _arrow_file(reader, size, source, begin, on_bytes, limit)
             return
-    yield from _arrow_stream(stream, source, begin, on_bytes, torn)
+    yield from _arrow_stream(stream, source, begin, on_bytes, torn, limit)
 
 
 def _arrow_file(
-    reader: pa.ipc.RecordBatchFileReader, size: int, source: Source, begin: int, on_bytes: OnBytes
+    reader: pa.ipc.RecordBatchFileReader, size: int, source: Source, begin: int, on_bytes: OnBytes, limit: ReadingLimit
 ) -> Found:
     if wrong := _wrong_columns(reader.schema, source):
         yield wrong
@@ -156,13 +172,15 @@ def _arrow_file(
         try:
             batch = reader.get_batch(number)
             rows = batch.num_rows
-            yield from _rows_of_batch(batch, row, source, begin)
+            yield from _rows_of_batch(batch, row, source, begin, limit)
         except (pa.ArrowException, OSError) as error:
             yield BadRecord(row, 0, f"damaged record batch {number}: {_first_line(error)}")
         row += rows
 
 
-def _arrow_stream(stream: BinaryIO, source: Source, begin: int, on_bytes: OnBytes, torn: str | None) -> Found:
+def _arrow_stream(
+    stream: BinaryIO, source: Source, begin: int, on_bytes: OnBytes, torn: str | None, limit: ReadingLimit
+) -> Found:
     row = place = 0
     try:
         reader = pa.ipc.open_stream(stream)
@@ -172,7 +190,7 @@ def _arrow_stream(stream: BinaryIO, source: Source, begin: int, on_bytes: OnByte
         for batch in reader:
             on_bytes(stream.tell() - place)
             place = stream.tell()
-            yield from _rows_of_batch(batch, row, source, begin)
+            yield from _rows_of_batch(batch, row, source, begin, limit)
             row += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         torn = torn or f"torn arrow stream: {_first_line(error)}"
@@ -235,7 +253,7 @@ def _holds_text(kind: pa.DataType) -> bool:
     )
 
 
-def _rows_of_batch(batch: pa.RecordBatch, first: int, source: Source, begin: int) -> Found:
+def _rows_of_batch(batch: pa.RecordBatch, first: int, source: Source, begin: int, limit: ReadingLimit) -> Found:
     # As bytes: neither format checks that its strings are UTF-8.
     texts = _Values(batch.column(source.text_field), pa.large_binary())
     keys = None if source.id_field is None else _Values(batch.column(source.id_field))
@@ -246,6 +264,7 @@ def _rows_of_batch(batch: pa.RecordBatch, first: int, source: Source, begin: int
         if raw is None:
             yield BadRecord(number, 0, f"column `{source.text_field}` is null")
             continue
+        limit.take(len(raw))
         if len(raw) > source.max_file_bytes:
             yield BadRecord(number, 0, f"larger than max_file_bytes ({source.max_file_bytes})", excerpt_of(raw))
             continue

@@ -8,7 +8,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from model.file_content import ContentStream
-from tasks.sample.byte_stream import Gap, Line, LostLine, blocks_and_gaps, decode_page, lines_of, within_limits
+from tasks.sample.byte_stream import (
+    BLOCK_BYTES,
+    Gap,
+    Line,
+    LostLine,
+    ReadingLimit,
+    blocks_and_gaps,
+    decode_page,
+    lines_of,
+    until_enough,
+    within_limits,
+)
 from tasks.sample.config import Source
 from tasks.sample.conversations import thread_records
 from tasks.sample.csv_reader import csv_records
@@ -36,15 +47,18 @@ OnBytes = Callable[[int], None]
 Found = Iterator[Record | BadRecord | Skipped]
 
 
-def read_records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes) -> Found:
+def read_records(
+    file: InputFile, source: Source, begin: int, on_bytes: OnBytes, limit: ReadingLimit | None = None
+) -> Found:
     """Yield the records of `file` from place `begin` on; `on_bytes` gets the stored bytes as they are consumed.
 
     A file that cannot be opened, or is truncated, ends in one BadRecord. Raises OSError for faults of the machine (a
-    failing disk, a file that vanished while the stage ran), ChangedInput for a file that changed since it was digested.
+    failing disk, a file that vanished while the stage ran), ChangedInput for a file that changed since it was digested,
+    EnoughRead where the file has more than `limit` allows.
     """
     place = begin
     try:
-        for found in _records(file, source, begin, on_bytes):
+        for found in _records(file, source, begin, on_bytes, limit or ReadingLimit()):
             if found.place >= begin:
                 place = found.place + 1
                 yield found
@@ -55,7 +69,7 @@ def read_records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes)
         yield BadRecord(place, 0, why_unreadable(error))
 
 
-def _records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes) -> Found:
+def _records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes, limit: ReadingLimit) -> Found:
     if file.unreadable:
         yield BadRecord(0, 0, file.unreadable)
     elif file.size == 0:
@@ -63,7 +77,7 @@ def _records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes) -> 
     elif file.format in ("parquet", "arrow"):
         reader = parquet_records if file.format == "parquet" else arrow_records
         with file.open_seekable() as stream:
-            for found in reader(stream, file.size, source, begin, on_bytes):
+            for found in reader(stream, file.size, source, begin, on_bytes, limit):
                 if isinstance(stream, ContentStream):
                     # The library takes a refused read for damage of the file.
                     stream.check()
@@ -77,10 +91,10 @@ def _records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes) -> 
             on_bytes(count)
 
         with file.open() as stream:
-            blocks = blocks_and_gaps(stream, file.compression, count_bytes)
+            blocks = blocks_and_gaps(stream, file.compression, count_bytes, max(1, int(min(BLOCK_BYTES, limit.left))))
             if file.compression is not None:
                 blocks = within_limits(blocks, source, lambda: stored)
-            yield from _streamed(file, blocks, source, begin)
+            yield from _streamed(file, limit.first_of(blocks), source, begin)
 
 
 def _streamed(file: InputFile, blocks: Iterator[bytes | Gap], source: Source, begin: int) -> Found:
@@ -107,17 +121,18 @@ def _records_of_lines(file: InputFile, lines: Iterator[Line | LostLine], source:
     elif source.thread is None:
         yield from json_records(lines, source, begin)
     else:
-        yield from thread_records(lines, source, source.thread, file.size)
+        yield from thread_records(until_enough(lines), source, source.thread, file.size)
 
 
 def _whole_file(file: InputFile, blocks: Iterator[bytes | Gap], source: Source) -> Record | BadRecord:
     limit = source.max_file_bytes
+    is_too_large = file.compression is None and file.size > limit
     raw = bytearray()
     for block in blocks:
         if isinstance(block, Gap):
             return BadRecord(0, len(raw), block.reason, excerpt_of(bytes(raw[-200:])))
         raw += block
-        if len(raw) > limit:
+        if is_too_large or len(raw) > limit:
             return BadRecord(0, 0, f"larger than max_file_bytes ({limit})", excerpt_of(bytes(raw[:400])))
     if file.format == "html":
         return decode_page(0, 0, bytes(raw), None if source.encoding == AUTO else source.encoding)

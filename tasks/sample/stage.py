@@ -15,7 +15,9 @@ from tasks.artifacts.identity import PYTHON
 from tasks.artifacts.remote.object_store import report_waits
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
+from tasks.common.confinement import is_confined
 from tasks.common.digests import INPUTS, InputDigests, combined_digest, forget_changed_inputs
+from tasks.execution.executor import Processes
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import (
     InputFile,
@@ -53,8 +55,10 @@ def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFi
     def run(workspace: Workspace) -> StageReport:
         from tasks.sample.sampler import sample_documents
 
+        # Only this process knows what an untrusted recipe may read.
+        executor = Processes(1 if is_confined() else config.workers)
         with forget_changed_inputs(context.root / INPUTS):
-            return sample_documents(listings, config, workspace, sizes)
+            return sample_documents(listings, config, workspace, executor, sizes)
 
     external = {f"source/{name}": combined_digest(files) for name, files in file_digests(listings).items()}
     if sizes:

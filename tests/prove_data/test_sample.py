@@ -27,6 +27,7 @@ from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
 from tasks.sample.sampler import sample_documents
 from tasks.artifacts.workspace import Workspace
+from tasks.execution.executor import ThisProcess
 path, folder, id_field, part_bytes = sys.argv[1:5]
 source = Source(name="s", paths=(path,), weight=1, id_field=id_field or None)
 config = SampleConfig(sources=(source,), budget_tokens=10**12, part_bytes=int(part_bytes), max_reject_share=1.0)
@@ -35,7 +36,7 @@ workspace = Workspace(Path(folder))
 workspace.clear_temporary()
 listings = find_files(config)
 began, used = time.perf_counter(), time.process_time()
-report = sample_documents(listings, config, workspace)
+report = sample_documents(listings, config, workspace, ThisProcess())
 report.check_conservation("sample")
 total = report.total()
 # Not getrusage, whose peak counts the memory of the process that started this one.

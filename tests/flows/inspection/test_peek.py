@@ -55,6 +55,10 @@ def artifacts(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 def test_a_dropped_document_comes_with_rule_value_and_limit(artifacts: dict[str, Artifact]):
     (view,) = [view for view in peek(artifacts, "clean", ALL) if view["path"] == "short.txt"]
     assert view["title"].startswith("dropped by kind_words, 2 against 7")
+    assert view["text_kind"] == "prose"
+    console = Console(record=True, width=200)
+    print_views([view], console, full=False)
+    assert "kind of text: prose" in console.export_text()
     assert view["segments"] == [(REMOVED, "Too short.\n")]
 
 

@@ -1,5 +1,6 @@
 """`bessemer check`: what a sample of each source shows, and what the rules of a run would drop of it."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from model.errors import InputError
 from tasks.clean.config import CleanConfig
 from tasks.clean.pipeline import clean_part
 from tasks.sample.discovery import find_files
+from tasks.sample.document_columns import DocumentColumns, document_id
 from tasks.sample.readers import read_records
 from tasks.sample.records import Record
-from tasks.sample.sampler import DocumentColumns, document_id
 
 ENGLISH = (
     "The furnace was lit before dawn, and white iron ran into the sand of every mould. Later the master counted what"
@@ -87,6 +88,24 @@ def test_reading_ends_at_its_limit_and_is_spread_over_files(tmp_path: Path, reci
     _, messages = check_recipe(load_recipe(recipe, recipe.parent), most).sources
     assert messages.files_read == 4
     assert 0.2 * most < messages.bytes < most / 2 + 4 * 2**20
+
+
+def test_a_file_that_unpacks_to_more_than_the_limit_is_read_up_to_it(tmp_path: Path, recipe: Path) -> None:
+    text = "\n".join(json.dumps({"text": f"{number} {ENGLISH}"}) for number in range(30_000))
+    (tmp_path / "packed.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    assert (tmp_path / "packed.jsonl.gz").stat().st_size < 2_000_000 < len(text) / 4
+    recipe.write_text(RECIPE.replace("{recipe}/messages.jsonl", "{recipe}/packed.jsonl.gz"))
+    _, packed = check_recipe(load_recipe(recipe, recipe.parent), 4_000_000).sources
+    assert 1_800_000 < packed.bytes < 2_000_000
+    assert packed.unreadable == []
+
+
+def test_a_document_longer_than_the_limit_is_reported(tmp_path: Path, recipe: Path) -> None:
+    (tmp_path / "letters" / "long.txt").write_text(ENGLISH * 10_000)
+    letters, _ = check_recipe(load_recipe(recipe, recipe.parent), 2_000_000).sources
+    assert (letters.files, letters.unseen_files, letters.documents) == (6, 1, 2)
+    shown = CliRunner().invoke(app, ["check", str(recipe), "--root", str(recipe.parent / "root")])
+    assert "not looked at" not in shown.output
 
 
 def test_a_field_that_no_record_has_is_named_with_its_line(recipe: Path) -> None:

@@ -144,7 +144,7 @@ def test_files_of_another_format_are_the_inputs_fault_unless_the_recipe_names_th
     [
         lines({"body": "one"}, {"text": "one good record is enough"}),
         lines({"text": ""}, {"text": " "}),
-        '{"text": "' + "x" * (first_records.MOST_STORED + (2 << 20)),
+        '{"text": "' + "x" * (first_records.MOST_BYTES + (2 << 20)),
     ],
 )
 def test_what_one_record_or_too_little_cannot_show_passes(tmp_path: Path, raw: str) -> None:

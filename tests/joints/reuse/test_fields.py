@@ -80,6 +80,7 @@ RUNTIME_FIELDS = {
     "sample.allow_many_epochs": "decides whether `max_epochs`, which counts, may be so high",
     "sample.max_reject_share": "ends a run, and changes no byte (tests/tasks/artifacts/test_limits.py)",
     "sample.normalise_weights": "decides whether weights, which count, may have another sum",
+    "sample.workers": "test_same_bytes.py",
     "sample.sources.exclude": "the files that are left are inputs",
     "sample.sources.licence": "the card and the export tell it; no text is another",
     "sample.sources.only": "the files that are left are inputs",

@@ -14,7 +14,7 @@ from flows.recipe.stages import STAGES
 
 pytestmark = pytest.mark.joints
 
-WORKERS = ("clean.workers", "dedup.threads", "decontaminate.workers", "chunk.workers")
+WORKERS = ("sample.workers", "clean.workers", "dedup.threads", "decontaminate.workers", "chunk.workers")
 LAST_WITH_WORKERS = "chunk"
 WITHOUT_EFFECT = {
     "sample": "sample.slack=11.0",

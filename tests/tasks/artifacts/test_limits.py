@@ -12,7 +12,7 @@ import pytest
 
 import tasks.clean.pipeline
 import tasks.dedup.pipeline
-import tasks.sample.sampler
+import tasks.sample.group_reader
 from model.errors import GuardError, Numerics
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
@@ -152,7 +152,7 @@ def test_sample_ends_once_a_source_without_a_readable_record_is_read(context: Ru
     with pytest.raises(GuardError, match=r"no record of source `bad` could be read.*`bad.jsonl`.*with 3 rejects.*JSON"):
         build_sample(context, config)
     (work,) = (context.root / "work").iterdir()
-    assert [unit.name for unit in (work / "units").iterdir()] == ["00000.json"], "of 21 parts"
+    assert [unit.name for unit in (work / "units").iterdir()] == ["00000-00000.json"], "of 21 parts"
 
 
 def test_sample_judges_the_share_at_its_end_and_of_what_is_reused(
@@ -160,11 +160,11 @@ def test_sample_judges_the_share_at_its_end_and_of_what_is_reused(
 ) -> None:
     texts: list[str | None] = [LONG, LONG, LONG, None] * 5
     parts: list[int] = []
-    write = tasks.sample.sampler._write_part
+    write = tasks.sample.group_reader._write_part
     monkeypatch.setattr(
-        tasks.sample.sampler,
+        tasks.sample.group_reader,
         "_write_part",
-        lambda workspace, number, part: parts.append(number) or write(workspace, number, part),
+        lambda workspace, group, number, part: parts.append(number) or write(workspace, group, number, part),
     )
     low, high = (sample(tmp_path, share, s=texts) for share in (0.24, 0.25))
     with pytest.raises(GuardError, match=r"5 of 20 records \(25\.0%\) were rejected, and .* allows 24\.0%.*5 rejects"):

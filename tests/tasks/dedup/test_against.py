@@ -23,6 +23,10 @@ MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
 QUIET = DedupConfig(planted_pairs=0)
 
 
+LONG = 400
+"""Words of a text of more than 4 x 448 bytes, whose signature is stored."""
+
+
 def prose(seed: int, words: int = 120) -> str:
     generator = random.Random(seed)
     return " ".join(f"w{generator.randrange(5000)}" for _ in range(words))
@@ -127,6 +131,19 @@ def test_recall_of_injected_copies_counts_the_earlier_index_too(context: RunCont
     assert planted["recall"] > 0.9
 
 
+def test_signatures_of_short_texts_are_made_again(context: RunContext, make_documents: MakeDocuments) -> None:
+    kept = [prose(1), prose(2, LONG), prose(3), prose(4, LONG)]
+    old = build_dedup(context, make_documents([[("web", text) for text in kept[:3]], [("web", kept[3])]]), QUIET)
+    assert old.table("index").column("signature").is_valid().to_pylist() == [False, True, False, True]
+    copies = [edited(text, 60) for text in kept]
+    new = build_dedup(context, make_documents([[("news", text) for text in (*copies, prose(5))]]), against(old))
+    assert texts_of(new) == [prose(5)]
+    ids = [doc_id.hex() for doc_id in old.table("documents").column("doc_id").to_pylist()]
+    assert [evidence["survivor"] for _, _, evidence in drops(new)] == ids
+    lsh = datasketch_index(old)
+    assert [lsh.query(datasketch_query(old, text)) for text in copies] == [[one] for one in ids]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -152,7 +169,7 @@ def test_other_bands_of_the_same_length_can_be_compared(context, make_documents)
 
 
 def test_signatures_that_this_version_would_not_make_are_refused(context, make_documents, monkeypatch) -> None:
-    documents = make_documents([[("web", prose(1)), ("web", prose(2))]])
+    documents = make_documents([[("web", prose(1, LONG)), ("web", prose(2, LONG))]])
     old = build_dedup(context, documents, QUIET)
     plain = EarlierPart.index
 

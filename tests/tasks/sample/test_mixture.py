@@ -158,7 +158,7 @@ def test_budget_cap_and_proportions_hold_for_any_sources(sizes, budget, cap):
 
 def test_selection_gives_the_rate_that_was_planned():
     from tasks.common.numeric import seed64, unit_interval
-    from tasks.sample.sampler import document_id
+    from tasks.sample.document_columns import document_id
 
     seed = seed64(1, "sample", "select", "s")
     kept = sum(unit_interval(document_id("s", "a", number, None), seed) < 0.3 for number in range(20_000))

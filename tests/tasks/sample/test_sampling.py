@@ -12,11 +12,13 @@ from tasks.artifacts.build import RunContext
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.schema import DOCUMENTS, REJECTS
 from tasks.artifacts.workspace import Workspace
-from tasks.sample import sampler as sampling
+from tasks.execution.executor import ThisProcess
+from tasks.sample import group_reader
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
+from tasks.sample.document_columns import document_id
 from tasks.sample.limits import RejectLimits
-from tasks.sample.sampler import document_id, sample_documents
+from tasks.sample.sampler import sample_documents
 from tasks.sample.stage import build_sample
 
 
@@ -33,7 +35,7 @@ def one_source(path, *, id_field=None, budget_tokens=10**9, **fields):
 def run(config, folder) -> tuple[StageReport, Workspace]:
     folder.mkdir(parents=True, exist_ok=True)
     workspace = Workspace(folder)
-    report = sample_documents(find_files(config), config, workspace)
+    report = sample_documents(find_files(config), config, workspace, ThisProcess())
     RejectLimits(config.max_reject_share).check(report)
     return report, workspace
 
@@ -154,17 +156,17 @@ def test_a_killed_build_goes_on_to_the_same_bytes(tmp_path, monkeypatch, finishe
     config = SampleConfig(sources=sources, budget_tokens=10**9, part_bytes=4096)
     whole, undisturbed = run(config, tmp_path / "undisturbed")
 
-    write_part = sampling._write_part
+    write_part = group_reader._write_part
 
-    def die_after(workspace, number, part):
+    def die_after(workspace, group, number, part):
         if number == finished_before_the_kill:
             raise KeyboardInterrupt
-        return write_part(workspace, number, part)
+        return write_part(workspace, group, number, part)
 
-    monkeypatch.setattr(sampling, "_write_part", die_after)
+    monkeypatch.setattr(group_reader, "_write_part", die_after)
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "killed")
-    monkeypatch.setattr(sampling, "_write_part", write_part)
+    monkeypatch.setattr(group_reader, "_write_part", write_part)
     resumed, workspace = run(config, tmp_path / "killed")
     assert digests(workspace) == digests(undisturbed)
     assert resumed.to_json() == whole.to_json()
@@ -214,7 +216,7 @@ def test_progress_counts_stored_bytes(tmp_path):
     config = one_source(tmp_path / "a.jsonl")
     (tmp_path / "work").mkdir()
     workspace = Workspace(tmp_path / "work", lambda done, total, unit: heard.append((done, total, unit)))
-    sample_documents(find_files(config), config, workspace)
+    sample_documents(find_files(config), config, workspace, ThisProcess())
     assert heard[-1] == (size, size, "bytes")
 
 
