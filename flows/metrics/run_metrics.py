@@ -17,6 +17,7 @@ from flows.metrics.accounting import DOCUMENT_STAGES, conservation, cost, run_wa
 from flows.metrics.formatting import SHORT_ID
 from flows.metrics.heldout import heldout_metrics, tokens_per_character
 from flows.recipe.stages import STAGES
+from flows.runs.lineage import model_of
 from flows.runs.record import RUNNING, read_recipe, state_of, warn_once
 from flows.runs.run_documents import documents_at
 from model.checksummed_json import read_sealed
@@ -66,8 +67,8 @@ def _open_if_present(path: Path) -> Artifact | None:
 
 METRICS_FILE = "findings.json"
 
-FROM_TABLES = ("bits_per_byte", "measures", "scores", "gaps", "tokens_per_character", "conservation")
-"""Metrics that need tables to be read, not only manifests."""
+FROM_TABLES = ("model", "bits_per_byte", "measures", "scores", "gaps", "tokens_per_character", "conservation")
+"""Metrics that need tables or weights to be read, not only manifests."""
 
 
 def collect_metrics(record: dict[str, Any], known: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -110,6 +111,7 @@ def metric_readers(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "leak_search": lambda: _facts(reports, "decontaminate", "planted", "common_ngrams"),
         "training": lambda: _facts(reports, "train", "training").get("training", {}),
         "left_out": lambda: skipped_steps(artifacts),
+        "model": lambda: model_of(record, Path(record["root"])),
         "base_model": lambda: base_model(record, artifacts),
         "gate": lambda: {"max_rise": record.get("max_rise"), **_facts(reports, "evaluate", "gate").get("gate", {})},
         "bits_per_byte": lambda: bits_per_byte(artifacts),
@@ -158,6 +160,7 @@ DICTIONARIES = frozenset(
         "sampling",
         "rows",
         "training",
+        "model",
         "base_model",
         "gate",
         "duplicates",

@@ -7,13 +7,14 @@ from flows.metrics.formatting import format_model
 from flows.metrics.run_metrics import read_saved_metrics
 from flows.reports.page.page import address
 from flows.reports.page.render import write_figures
-from flows.runs.lineage import model_of
 from flows.runs.record import PAGE, newest_runs, state_of
 
 RUN_LIST = "index.html"
 
 MAX_RUNS = 100
 """The page is written at the end of each run, and reading the figures of a run takes about 3 ms."""
+
+NO_MODEL: dict[str, Any] = {"architecture": None, "parameters": None}
 
 COMPARISON = "compare-"
 """What the name of a comparison's page begins with, in the folder of the second run."""
@@ -23,13 +24,13 @@ def write_run_list(root: Path) -> Path:
     """Write the page and return its path."""
     records, count = newest_runs(root, MAX_RUNS)
     folder = root / "runs"
-    lines = [_line(record, root, folder) for record in reversed(records)]
+    lines = [_line(record, folder) for record in reversed(records)]
     path = folder / RUN_LIST
     write_figures("flows.reports", "run_list.html", {}, path, root=str(root), lines=lines, count=count)
     return path
 
 
-def _line(record: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
+def _line(record: dict[str, Any], folder: Path) -> dict[str, Any]:
     findings = read_saved_metrics(record) or {}
     bits = next((line for line in findings.get("bits_per_byte", ()) if line["source"] == "all"), {})
     ended, page = record.get("finished"), Path(record.get("page") or folder / record["run_id"] / PAGE)
@@ -38,7 +39,7 @@ def _line(record: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
         **{key: record[key] for key in ("run_id", "started")},
         "name": record["recipe_name"],
         "state": state_of(record),
-        "network": format_model(model_of(record, root)),
+        "network": format_model(findings.get("model", NO_MODEL)),
         "page": address(page, folder) if page.is_file() else None,
         "compared": [(address(path, folder), path.stem.removeprefix(COMPARISON)) for path in compared],
         "loss": findings.get("training", {}).get("last_loss"),

@@ -12,7 +12,6 @@ from flows.metrics.formatting import format_count, format_duration, format_shots
 from flows.metrics.heldout import summarize_heldout_metrics
 from flows.metrics.run_metrics import asked_stages, missing_artifacts
 from flows.reports.charts.scores import chance_of, main_metric
-from flows.runs.lineage import model_of
 from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, newest_runs, read_recipe, state_of
 
 MAX_TASKS = 3
@@ -53,7 +52,7 @@ class Verdict:
 def verdict(record: dict[str, Any], findings: dict[str, Any], root: Path, *, name: str | None = None) -> Verdict:
     """Return the verdict on a run; `name` is how commands name it (`latest`), by default by its id."""
     return Verdict(
-        made=_made(record, findings, root),
+        made=_made(record, findings),
         quality=" ".join(filter(None, (_held_out(findings), _benchmarks(findings["scores"])))),
         dropped=_dropped(findings),
         attention=tuple(_attention(record, findings)),
@@ -61,7 +60,7 @@ def verdict(record: dict[str, Any], findings: dict[str, Any], root: Path, *, nam
     )
 
 
-def _made(record: dict[str, Any], findings: dict[str, Any], root: Path) -> str:
+def _made(record: dict[str, Any], findings: dict[str, Any]) -> str:
     state, at = state_of(record), [entry["stage"] for entry in record["stages"]]
     if state in (INTERRUPTED, PAUSED):
         when = f" at {format_time(record['finished'])}" if record.get("finished") else ""
@@ -75,11 +74,11 @@ def _made(record: dict[str, Any], findings: dict[str, Any], root: Path) -> str:
     took = f" The run took {format_duration(record['finished'] - record['started'])}." if record.get("finished") else ""
     if "train" not in at:
         return f"The stages up to {at[-1]} are done; no model was trained in this run.{took}" if at else took.strip()
-    model, training = model_of(record, root), findings["training"]
-    size = f" of {format_count(model['parameters'])} parameters" if model["parameters"] else ""
+    model, training = findings["model"], findings["training"]
+    size = f" of {format_count(model['parameters'])} parameters" if model.get("parameters") else ""
     tokens = f", trained on {format_count(training['tokens'])} tokens" if training.get("tokens") else ""
     sources = len([line for line in findings["mixture"] if line["reads"]])
-    kind = model["architecture"].upper() if model["architecture"] else "language model"
+    kind = model["architecture"].upper() if model.get("architecture") else "language model"
     text = f"A {kind}{size}{tokens}"
     text += f" of {sources} source{'s' if sources > 1 else ''}" if sources else ""
     return f"{text}.{took}"
