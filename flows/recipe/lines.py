@@ -105,13 +105,12 @@ def _spellings(location: Location, raw: dict[str, Any]) -> Iterator[Location]:
 
 
 def _is_set(location: Location, raw: Any) -> bool:
+    """Return whether the values of a recipe have something at a location."""
     for part in location:
-        if isinstance(part, int):
-            if not isinstance(raw, list) or part >= len(raw):
-                return False
-        elif not isinstance(raw, dict) or part not in raw:
+        try:
+            raw = raw[part]
+        except (LookupError, TypeError):
             return False
-        raw = raw[part]
     return bool(location)
 
 
