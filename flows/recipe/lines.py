@@ -105,14 +105,12 @@ def _spellings(location: Location, raw: dict[str, Any]) -> Iterator[Location]:
 
 
 def _is_set(location: Location, raw: Any) -> bool:
-    place: Any = raw
+    """Return whether the values of a recipe have something at a location."""
     for part in location:
-        if isinstance(part, int):
-            if not isinstance(place, list) or part >= len(place):
-                return False
-        elif not isinstance(place, dict) or part not in place:
+        try:
+            raw = raw[part]
+        except (LookupError, TypeError):
             return False
-        place = place[part]
     return bool(location)
 
 

@@ -61,7 +61,7 @@ def _state(marks: tuple[Mark, ...]) -> str:
 
 
 def _marks() -> Iterator[Mark]:
-    folders = [os.path.join(PROJECT, package) for package in PACKAGES]
+    folders = [path for package in PACKAGES if os.path.isdir(path := os.path.join(PROJECT, package))]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:

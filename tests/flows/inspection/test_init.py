@@ -126,7 +126,7 @@ def test_what_may_surprise_is_said_with_what_to_do(tmp_path: Path):
 
 def test_a_file_above_the_limit_of_a_document_is_read_whole(tmp_path: Path):
     with (tmp_path / "huge.txt").open("wb") as file:
-        file.write((ENGLISH * 9).encode())
+        file.write((ENGLISH * 4_000).encode())
         file.truncate(70 * 1024**2)
     scan = scan_folder(tmp_path)
     assert "huge.txt is read as one document of more than" in " ".join(scan_remarks(scan))
@@ -149,7 +149,8 @@ def test_archives_write_nothing_outside_their_folder_and_damaged_ones_nothing_at
             archive.addfile(link)
     else:
         with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("../outside.txt", ENGLISH)
+            if name != "broken.zip":
+                archive.writestr("../outside.txt", ENGLISH)
             archive.writestr("inside.txt", ENGLISH)
     if name == "broken.zip":
         data = bytearray((folder / name).read_bytes())

@@ -1,8 +1,6 @@
 """Fingerprints of code from the user's cache: those of the same bytes, for every checkout, and of no others."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -80,34 +78,3 @@ def test_old_states_are_removed(cache: Path) -> None:
 def test_without_a_writable_cache_the_answer_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
     assert cached_code_of(ROOTS) == code_of(ROOTS)
-
-
-COMPILE = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import tasks.clean.kernels.counting as counting
-import numba
-kernels = [one for one in vars(counting).values() if isinstance(one, numba.core.registry.CPUDispatcher)]
-assert str(counting.__file__).startswith(sys.argv[1])
-one = kernels[0]
-print(one._cache.cache_path, one._cache._impl.locator.get_source_stamp())
-"""
-
-
-def test_two_clones_share_the_machine_code_of_kernels(tmp_path: Path) -> None:
-    """Both name one folder of the user's cache, by one fingerprint: the second loads what the first compiled."""
-    project = Path(code_cache.__file__).parents[2]
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        for package in ("flows", "tasks", "model"):
-            subprocess.run(["cp", "-r", str(project / package), str(tmp_path / name)], check=True)
-    environment = {**os.environ, "PYTHONPATH": "", "NUMBA_CACHE_DIR": ""}
-    answers = [
-        subprocess.run(
-            [sys.executable, "-c", COMPILE, str(tmp_path / name)],
-            capture_output=True, text=True, check=True, env=environment, cwd=tmp_path,
-        ).stdout.split()
-        for name in ("one", "two")
-    ]  # fmt: skip
-    assert answers[0] == answers[1]
-    assert answers[0][0].startswith(str(tmp_path / "cache" / "bessemer" / "kernels"))
