@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -45,7 +46,7 @@ def main() -> None:
         export_network(Path(folder), config, network.state_dict(), {"eos_token_id": None, "pad_token_id": 0})
         import transformers
 
-        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     longest = max(map(len, prompts))
     padded = torch.tensor([[0] * (longest - len(one)) + one for one in prompts])
     seen = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in prompts])

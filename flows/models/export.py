@@ -45,9 +45,12 @@ def export_transformers(root: Path, model: str, folder: Path, licence: str | Non
     staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         ids = special_ids(trained.tokenizer, with_decoder=config.architecture == "t5")
-        settings = {**ids, **_tasks_as_text(trained.description)}
+        chat = trained.description.get(FINETUNED, {}).get("chat")
+        if chat is not None:
+            ids["eos_token_id"] = chat["end"]
+        settings = {**ids, **(_tasks_as_text(trained.description) if config.architecture == "t5" else {})}
         class_name = export_network(staged, config, trained.network.state_dict(), settings)
-        _write_vocabulary(staged, trained.tokenizer, context=config.context)
+        _write_vocabulary(staged, trained.tokenizer, context=config.context, chat=chat)
         if record is not None:
             (staged / CARD).write_text(model_card(record, root, licence, class_name), encoding="utf-8")
         # mkdtemp gives access to the owner only.
@@ -81,7 +84,10 @@ def _tasks_as_text(description: dict[str, Any]) -> dict[str, Any]:
     return {"task_specific_params": prefixes} if prefixes else {}
 
 
-def _write_vocabulary(folder: Path, tokenizer: "Tokenizer", *, context: int) -> None:
+def _write_vocabulary(
+    folder: Path, tokenizer: "Tokenizer", *, context: int, chat: dict[str, Any] | None = None
+) -> None:
+    """Write a vocabulary with its settings; `chat` is the chat template of a fine-tuned GPT."""
     from tasks.tokenizer.base import MODEL_FILE
     from tasks.vocab.output import fast_tokenizer
 
@@ -100,6 +106,9 @@ def _write_vocabulary(folder: Path, tokenizer: "Tokenizer", *, context: int) -> 
         "clean_up_tokenization_spaces": False,
         **tokens,
     }
+    if chat is not None:
+        settings["chat_template"] = chat["source"]
+        settings |= {key: chat[key] for key in ("bos_token", "eos_token") if chat[key] in tokenizer.special_names}
     (folder / VOCABULARY_SETTINGS).write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")
 
 

@@ -27,8 +27,8 @@ def inference_on(device: Device, description: Mapping[str, Any], *networks: nn.M
         return
     if not torch.cuda.is_available():
         raise RecipeError(
-            f"device is cuda, and PyTorch {torch.__version__} finds none. Set the device to cpu, or run where `python -c"
-            f" 'import torch; print(torch.cuda.is_available())'` prints True."
+            f"device is cuda, and PyTorch {torch.__version__} finds none. Set the device to cpu, or run where"
+            f" `python -c 'import torch; print(torch.cuda.is_available())'` prints True."
         )
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     dtype = trained_with(description)["dtype"]

@@ -95,9 +95,7 @@ def _generate(network: GPT, tokenizer: Tokenizer, prompts: list[str], config: Ev
     asked = [
         Prompt(
             [tokenizer.eos, *tokenizer.encode(prompt)],
-            Sampling(
-                temperature, config.top_p, seed=seed64(config.seed, "evaluate", "checked text", prompt) % 2**63
-            ),
+            Sampling(temperature, config.top_p, seed=seed64(config.seed, "evaluate", "checked text", prompt) % 2**63),
         )
         for prompt in prompts
     ]
