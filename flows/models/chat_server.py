@@ -134,13 +134,11 @@ class _Handler(BaseHTTPRequestHandler):
             raise InputError(f"a request must give its Content-Length, of at most {MAX_REQUEST_BYTES} bytes")
         try:
             asked = json.loads(self.rfile.read(int(size)))
-            sampling = Sampling(
-                float(asked["temperature"]), float(asked["top_p"]), self.server.top_k, int(asked["seed"])
-            )
-            tokens = int(asked["tokens"])
-            text = asked.get("text", "")
+            temperature, top_p = float(asked["temperature"]), float(asked["top_p"])
+            seed, tokens, text = int(asked["seed"]), int(asked["tokens"]), asked.get("text", "")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise InputError(f"the request is no JSON with temperature, top_p, seed and tokens: {error!r}") from error
+        sampling = Sampling(temperature, top_p, self.server.top_k, seed)
         if not 1 <= tokens <= MAX_TOKENS:
             raise InputError(f"tokens is {tokens}, and must be 1 to {MAX_TOKENS}")
         if self.server.chat.answers_messages:

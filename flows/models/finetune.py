@@ -22,6 +22,7 @@ def finetune_model(root: Path, model: str, task_file: Path, out: Path | None) ->
     from model.finetune.config import read_task_file
     from model.finetune.trainer import finetune
     from model.huggingface.io import base_digest
+    from model.inference.device import trained_with
 
     config = read_task_file(task_file)
     trained = open_trained(root, model)
@@ -36,6 +37,7 @@ def finetune_model(root: Path, model: str, task_file: Path, out: Path | None) ->
         log=lambda line: print(line, file=sys.stderr, flush=True),
         write_extra=lambda staged: write_vocabulary(staged, trained.tokenizer),
         template=chat_template(trained),
+        trained_on=trained_with(trained.description),
     )
     return folder, found
 

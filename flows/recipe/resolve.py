@@ -80,8 +80,8 @@ def resolve_recipe(values: dict[str, Any], *, origin: str, folder: Path, limit: 
     objective = _resolve_objective(values, origin)
     shared.update(row_length_settings(_context(values), objective))
     _set_gate_base(values)
-    if "device" in values["train"]:
-        values["evaluate"] = {"device": values["train"]["device"], **values.get("evaluate", {})}
+    if values["train"].get("device") == "cuda":
+        values["evaluate"] = {"device": "cuda", **values.get("evaluate", {})}
     values["vocab"] = _with_special_tokens(dict(values.get("vocab", {})), objective)
     _hand_out(shared, values)
     return warnings

@@ -94,12 +94,9 @@ class LoRAConfig(BaseConfig):
     """Rank: columns of the one and rows of the other."""
     alpha: float = Field(default=16.0, gt=0)
     """The product counts alpha / r times."""
-    targets: tuple[str, ...] = Field(
-        default=("attention_query", "attention_key", "attention_value", "attention_out", "mlp_in", "mlp_out"),
-        min_length=1,
-    )
-    """Matrices of each block that have an adapter; a gated MLP also has `mlp_gate`. The paper adapts queries and
-    values alone."""
+    targets: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Matrices of each block that have an adapter, such as `attention_query` and `attention_value`, those of the paper;
+    all by default."""
 
 
 class FinetuneConfig(BaseConfig):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from model.errors import RecipeError
 from model.finetune.config import LoRAConfig
+from model.nn.block import Block
 
 
 class AdaptedLinear(nn.Module):
@@ -38,27 +39,27 @@ class AdaptedLinear(nn.Module):
 
 
 def add_adapters(network: nn.Module, config: LoRAConfig, seed: int) -> None:
-    """Freeze a network, and give each linear layer that `config.targets` names an adapter, in place.
+    """Freeze a network, and give each linear layer of its blocks that `config.targets` names an adapter, in place.
 
     Raises RecipeError where the network has none of a name.
     """
     generator = torch.Generator().manual_seed(seed)
     network.requires_grad_(False)
-    found = set[str]()
-    for name, layer in list(network.named_modules()):
-        parent, _, own = name.rpartition(".")
-        if isinstance(layer, nn.Linear) and own in config.targets:
-            setattr(network.get_submodule(parent), own, AdaptedLinear(layer, config, generator))
-            found.add(own)
-    if missing := [target for target in config.targets if target not in found]:
-        linear = sorted({name.rpartition(".")[2] for name, one in network.named_modules() if _is_linear(one)})
+    blocks = [module for module in network.modules() if isinstance(module, Block)]
+    layers = [
+        (block, name, layer)
+        for block in blocks
+        for name, layer in block.named_children()
+        if isinstance(layer, nn.Linear)
+    ]
+    known = sorted({name for _, name, _ in layers})
+    if missing := [target for target in config.targets or () if target not in known]:
         raise RecipeError(
-            f"lora.targets names {', '.join(missing)}, which the network does not have; it has {', '.join(linear)}"
+            f"lora.targets names {', '.join(missing)}, which the network does not have; it has {', '.join(known)}"
         )
-
-
-def _is_linear(module: nn.Module) -> bool:
-    return isinstance(module, AdaptedLinear | nn.Linear)
+    for block, name, layer in layers:
+        if config.targets is None or name in config.targets:
+            setattr(block, name, AdaptedLinear(layer, config, generator))
 
 
 def merged_weights(modules: nn.Module) -> dict[str, Tensor]:

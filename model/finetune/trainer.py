@@ -81,12 +81,14 @@ def finetune(
     log: Callable[[str], None],
     write_extra: Callable[[Path], None] = lambda folder: None,
     template: ChatTemplate | None = None,
+    trained_on: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Fine-tune `trained` (whose digest is `parent`) on the tasks and publish the best seed in the folder `out`.
 
-    `template` is the chat template of the model's tokenizer, if any. Returns the entry `finetuned` of `model.json`.
-    `log` gets lines of progress; `write_extra` writes further files into the folder. Raises InputError for invalid
-    examples, and where `out` holds anything but this result.
+    `template` is the chat template of the model's tokenizer, if any, and `trained_on` the device and type of its
+    training, which the result keeps. Returns the entry `finetuned` of `model.json`. `log` gets lines of progress;
+    `write_extra` writes further files into the folder. Raises InputError for invalid examples, and where `out` holds
+    anything but this result.
     """
     identity = _identity(parent, config, vocabulary, template)
     if out.exists():
@@ -128,7 +130,8 @@ def finetune(
     }
     weights = load_file(work / _weights_name(best["seed"]))
     network = trained.config.model_copy(update={"dropout": dropout_of(config, trained)})
-    write_result(out, network, weights, {"tokenizer_digest": vocabulary.digest, FINETUNED: description}, write_extra)
+    known = {"tokenizer_digest": vocabulary.digest, FINETUNED: description, "train": trained_on or {}}
+    write_result(out, network, weights, known, write_extra)
     shutil.rmtree(work)
     return description
 
