@@ -49,12 +49,21 @@ Licence = Annotated[
 ]
 
 
+DeviceOption = Annotated[
+    Literal["cpu", "cuda"] | None,
+    typer.Option(
+        "--device", help="Where the model computes; by default where it was trained, if this machine has that device."
+    ),
+]
+
+
 @model.command()
 def generate(
     model: Model,
     prompt: Annotated[
-        str, typer.Option(help="Text to continue; T5 and BERT fill the blanks ___, [MASK] and <extra_id_0>.")
-    ] = "",
+        list[str] | None,
+        typer.Option(help="Text to continue; T5 and BERT fill the blanks ___, [MASK] and <extra_id_0>. Repeatable."),
+    ] = None,
     tokens: Annotated[
         int, typer.Option(min=1, help="Most tokens to write, or to write into each blank of a T5's prompt.")
     ] = 100,
@@ -65,6 +74,7 @@ def generate(
     top_k: Annotated[int | None, typer.Option(min=1, help="Sample from this many of the most likely tokens.")] = None,
     samples: Annotated[int, typer.Option(min=1, max=1000, help="Texts to write from one seed.")] = 1,
     seed: Annotated[int, typer.Option(help="Same seed, same text.")] = 1,
+    device: DeviceOption = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
@@ -75,34 +85,86 @@ def generate(
     one token, and its most likely fillings are listed. A fine-tuned T5 answers prompts with its task's prefix.
     """
     with handle_errors():
-        from flows.models.generate import continues_prompt, write_text
+        from flows.models.generate import continues_prompt, write_text, write_texts
         from flows.models.load import open_trained
+        from model.inference.device import choose_device, inference_on
         from model.inference.generate import Sampling
 
         sampling = Sampling(temperature, top_p, top_k, seed)
         trained = open_trained(root, model)
-        write = _say_nothing if as_json else _say
-        written = []
-        for sample in range(samples):
-            write(f"[{sample + 1}]\n" if samples > 1 else "")
-            write(prompt if continues_prompt(trained, prompt) else "")
-            written.append(write_text(trained, prompt, sampling, tokens=tokens, sample=sample, write=write))
-            write("\n")
-            if not as_json:
-                _print_blanks(written[-1].holes)
+        prompts = prompt or [""]
+        with inference_on(choose_device(device, trained.description), trained.description, trained.network):
+            if len(prompts) * samples == 1 and not as_json:
+                _say(prompts[0] if continues_prompt(trained, prompts[0]) else "")
+                written = write_text(trained, prompts[0], sampling, tokens=tokens, write=_say)
+                _say("\n")
+                _print_blanks(written.holes)
+                return
+            found = write_texts(trained, prompts, sampling, tokens=tokens, samples=samples)
         if as_json:
-            texts = [{"text": one.text, **({"holes": one.holes} if one.holes else {})} for one in written]
-            print_json({"prompt": prompt, **texts[0], **({"samples": texts} if samples > 1 else {})})
+            objects = [_generated(*one) for one in zip(prompts, found, strict=True)]
+            print_json(objects[0] if len(objects) == 1 else objects)
+            return
+        for number, (one, texts) in enumerate(zip(prompts, found, strict=True), 1):
+            for sample, text in enumerate(texts, 1):
+                names = [*([str(number)] if len(prompts) > 1 else []), *([str(sample)] if samples > 1 else [])]
+                _say(f"[{'.'.join(names)}]\n{one if continues_prompt(trained, one) else ''}{text.text}\n")
+                _print_blanks(text.holes)
+
+
+@model.command()
+def chat(
+    model: Model,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve a page on this machine instead, with probabilities.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")] = 0,
+    tokens: Annotated[int, typer.Option(min=1, max=4096, help="Most tokens of an answer.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the most likely token.")] = 0.8,
+    top_p: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Sample from the most likely tokens of this total probability.")
+    ] = 0.95,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Sample from this many of the most likely tokens.")] = None,
+    seed: Annotated[int, typer.Option(help="Same seed and messages, same answers.")] = 1,
+    device: DeviceOption = None,
+    root: Root = DEFAULT_ROOT,
+) -> None:
+    """Converse with a GPT: one fine-tuned on conversations answers messages, any other continues what is typed.
+
+    /reset forgets what was said, /quit ends, Ctrl-C ends an answer. `--web` prints the address of a page that shows how
+    likely each token was, and what else it could have been; only this machine can open it.
+    """
+    with handle_errors():
+        from flows.models.chat import Chat, talk
+        from flows.models.load import open_trained
+        from model.inference.device import choose_device
+        from model.inference.generate import Sampling
+
+        trained = open_trained(root, model)
+        sampling = Sampling(temperature, top_p, top_k, seed)
+        conversation = Chat(trained, choose_device(device, trained.description))
+        if not web:
+            talk(conversation, sampling, tokens)
+            return
+        from flows.models.chat_server import address_of, chat_server
+
+        with chat_server(conversation, f"{model} | Bessemer", sampling, tokens, port) as server:
+            typer.echo(f"{address_of(server)}\nOpen this address in a browser on this machine; Ctrl-C ends the server.")
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                typer.echo("")
+
+
+def _generated(prompt: str, texts: list[Any]) -> dict[str, Any]:
+    found = [{"text": one.text, **({"holes": one.holes} if one.holes else {})} for one in texts]
+    return {"prompt": prompt, **found[0], **({"samples": found} if len(found) > 1 else {})}
 
 
 def _say(text: str) -> None:
     """Write text to stdout at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _say_nothing(_: str) -> None:
-    """Write nothing: JSON is printed as a whole."""
 
 
 def _print_blanks(holes: tuple[dict[str, Any], ...]) -> None:
@@ -120,6 +182,7 @@ def evaluate(
     folder: Annotated[Path, typer.Option(help="Folder with the YAML files of the tasks; their data are local files.")],
     shots: Annotated[int | None, typer.Option(min=0, help="Examples before each item, instead of the task's.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Items of each task.")] = None,
+    device: DeviceOption = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
@@ -136,8 +199,11 @@ def evaluate(
             )
         from flows.models.harness import harness_scores
         from flows.models.load import open_trained
+        from model.inference.device import choose_device, inference_on
 
-        found = harness_scores(open_trained(root, model), folder, tasks, shots=shots, limit=limit)
+        trained = open_trained(root, model)
+        with inference_on(choose_device(device, trained.description), trained.description, trained.network):
+            found = harness_scores(trained, folder, tasks, shots=shots, limit=limit)
         if as_json:
             print_json(found)
             return
@@ -160,10 +226,10 @@ def finetune(
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Fine-tune a trained BERT or T5 on a task with labelled examples.
+    """Fine-tune a trained BERT, T5 or GPT on a task with examples.
 
     A BERT learns one task: a label or number for a text or a pair, a label for each word, or an answer in a passage. A
-    T5 learns several at once, as text. The shortest task file:
+    T5 learns several at once, as text. A GPT learns the answers of conversations. The shortest task file:
 
     \b
     [[tasks]]
@@ -173,6 +239,9 @@ def finetune(
     test = "test.jsonl"        # scored once, at the end; optional
     fields = ["sentence"]      # the input, in this order
     answer = "label"           # the target
+
+    For a GPT it is `kind = "chat"` without fields and answer; a line is {"messages": [{"role": "user", "content":
+    "Hi"}, {"role": "assistant", "content": "Hello."}]}. A table [lora] above the tasks trains low-rank adapters.
 
     A tenth of the training examples is held out and selects the epoch; test items select nothing. The same model, files
     and settings give the same bytes; a stopped run resumes at its seed. Keys above the tasks: epochs, seeds,

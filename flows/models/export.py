@@ -83,7 +83,8 @@ def export_transformers(
     folder.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        _write_vocabulary(staged, stored.tokenizer, context=config.context)
+        chat = stored.description.get(FINETUNED, {}).get("chat")
+        _write_vocabulary(staged, stored.tokenizer, context=config.context, chat=chat)
         tokenizer_class = _tokenizer_class(staged, class_name)
         if record is not None:
             card = model_card(record, root, licence, class_name, tokenizer_class)
@@ -104,7 +105,9 @@ def export_transformers(
                     f" export with these options. Name a new folder."
                 )
         ids = special_ids(stored.tokenizer, with_decoder=config.architecture == "t5")
-        settings = {**ids, **_tasks_as_text(stored.description)}
+        if chat is not None:
+            ids["eos_token_id"] = chat["end"]
+        settings = {**ids, **(_tasks_as_text(stored.description) if config.architecture == "t5" else {})}
         export_network(staged, config, stored.weights, settings, asked["shard_bytes"])
         is_artifact = (stored.folder / MANIFEST).is_file()
         artifact = f"{stored.folder.parent.name}/{stored.folder.name}" if is_artifact else None
@@ -155,7 +158,10 @@ def _tasks_as_text(description: dict[str, Any]) -> dict[str, Any]:
     return {"task_specific_params": prefixes} if prefixes else {}
 
 
-def _write_vocabulary(folder: Path, tokenizer: "Tokenizer", *, context: int) -> None:
+def _write_vocabulary(
+    folder: Path, tokenizer: "Tokenizer", *, context: int, chat: dict[str, Any] | None = None
+) -> None:
+    """Write a vocabulary with its settings; `chat` is the chat template of a fine-tuned GPT."""
     from tasks.tokenizer.base import MODEL_FILE
     from tasks.vocab.output import fast_tokenizer
 
@@ -174,6 +180,9 @@ def _write_vocabulary(folder: Path, tokenizer: "Tokenizer", *, context: int) -> 
         "clean_up_tokenization_spaces": False,
         **tokens,
     }
+    if chat is not None:
+        settings["chat_template"] = chat["source"]
+        settings |= {key: chat[key] for key in ("bos_token", "eos_token") if chat[key] in tokenizer.special_names}
     (folder / VOCABULARY_SETTINGS).write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")
 
 

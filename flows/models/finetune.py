@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.models.load import open_trained, write_vocabulary
+from flows.models.load import chat_template, open_trained, write_vocabulary
 from model.errors import InputError
 from model.model_files import is_published
 
@@ -22,6 +22,7 @@ def finetune_model(root: Path, model: str, task_file: Path, out: Path | None) ->
     from model.finetune.config import read_task_file
     from model.finetune.trainer import finetune
     from model.huggingface.io import base_digest
+    from model.inference.device import trained_with
 
     config = read_task_file(task_file)
     trained = open_trained(root, model)
@@ -35,6 +36,8 @@ def finetune_model(root: Path, model: str, task_file: Path, out: Path | None) ->
         folder,
         log=lambda line: print(line, file=sys.stderr, flush=True),
         write_extra=lambda staged: write_vocabulary(staged, trained.tokenizer),
+        template=chat_template(trained),
+        trained_on=trained_with(trained.description),
     )
     return folder, found
 

@@ -81,6 +81,33 @@ def write_text(
     return GeneratedText("".join(parts))
 
 
+def write_texts(
+    trained: Trained, prompts: Sequence[str], sampling: "Sampling", *, tokens: int, samples: int = 1
+) -> list[list[GeneratedText]]:
+    """Return the texts that `write_text` generates for each prompt and sample, those of a GPT in batches."""
+    from model.inference.generate import Prompt, generate_batch
+    from model.nn.gpt import GPT
+
+    if not isinstance(trained.network, GPT):
+        return [
+            [write_text(trained, prompt, sampling, tokens=tokens, sample=sample) for sample in range(samples)]
+            for prompt in prompts
+        ]
+    tokenizer = trained.tokenizer
+    asked = [
+        Prompt(_prompt_ids(tokenizer, prompt), sampling, sample) for prompt in prompts for sample in range(samples)
+    ]
+    written = generate_batch(trained.network, asked, max_new_tokens=tokens, stop=tokenizer.eos)
+    decoded_ids = iter(written)
+    return [
+        [
+            GeneratedText((tokenizer.decode_following if prompt else tokenizer.decode)(next(decoded_ids)))
+            for _ in range(samples)
+        ]
+        for prompt in prompts
+    ]
+
+
 @dataclass(frozen=True)
 class Blanks:
     """A text split at its blanks: one part more than there are blanks."""
@@ -235,8 +262,13 @@ def _continuation(
     from model.inference.generate import stream_tokens
 
     tokenizer = trained.tokenizer
-    ids = tokenizer.encode(prompt) if prompt else [tokenizer.eos]
-    return stream_tokens(network, ids, sampling, max_new_tokens=tokens, stop=tokenizer.eos, sample=sample)
+    return stream_tokens(
+        network, _prompt_ids(tokenizer, prompt), sampling, max_new_tokens=tokens, stop=tokenizer.eos, sample=sample
+    )
+
+
+def _prompt_ids(tokenizer: "Tokenizer", prompt: str) -> list[int]:
+    return tokenizer.encode(prompt) if prompt else [tokenizer.eos]
 
 
 def continues_prompt(trained: Trained, prompt: str) -> bool:

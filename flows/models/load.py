@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from model.config.network import NetworkConfig
+    from model.finetune.chat_template import ChatTemplate
     from model.nn.factory import Network
     from tasks.tokenizer.base import Tokenizer
 
@@ -111,6 +112,35 @@ def open_stored(root: Path, model: str) -> Stored:
         folder, tokenizer = trained.file(WEIGHTS).parent, open_tokenizer(vocab)
     config, weights = open_model(folder, tokenizer.digest)
     return Stored(folder, config, weights, tokenizer, describe_model(folder))
+
+
+def chat_template(trained: Trained) -> "ChatTemplate | None":
+    """Return the chat template of a fine-tuned model, or of the tokenizer of a folder of `transformers`; else None."""
+    from model.finetune.chat_template import ChatTemplate
+    from model.model_files import read_json
+
+    fine_tuned = trained.description.get(FINETUNED, {})
+    if "chat" in fine_tuned:
+        return ChatTemplate.of_description(fine_tuned["chat"])
+    file = trained.folder / "tokenizer_config.json"
+    if not is_published(trained.folder) or not file.is_file():
+        return None
+    settings, own_file = read_json(file), trained.folder / "chat_template.jinja"
+    source = own_file.read_text(encoding="utf-8") if own_file.is_file() else settings.get("chat_template")
+    if isinstance(source, list):  # Several, by name.
+        source = next((one.get("template") for one in source if one.get("name") == "default"), None)
+    if not isinstance(source, str):
+        return None
+    names = {number: name for name, number in trained.tokenizer.special_names.items()}
+
+    def name_of(key: str, default: int) -> str:
+        value = settings.get(key)
+        value = value.get("content") if isinstance(value, dict) else value
+        return value if isinstance(value, str) else names.get(default, "")
+
+    return ChatTemplate(
+        source, name_of("bos_token", trained.tokenizer.bos), name_of("eos_token", trained.tokenizer.eos)
+    )
 
 
 def write_vocabulary(folder: Path, tokenizer: "Tokenizer") -> None:

@@ -85,6 +85,8 @@ def resolve_recipe(values: dict[str, Any], *, origin: str, folder: Path, limit: 
     shared.update(row_length_settings(_context(values), objective))
     shared["phases"] = _mixture_phases(values["train"], shared, values["chunk"])
     _set_gate_base(values)
+    if values["train"].get("device") == "cuda":
+        values["evaluate"] = {"device": "cuda", **values.get("evaluate", {})}
     values["vocab"] = _with_special_tokens(dict(values.get("vocab", {})), objective)
     _hand_out(shared, values)
     return warnings

@@ -4,14 +4,14 @@ import difflib
 import tomllib
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from model.config import BaseConfig
 from model.errors import InputError, RecipeError
 
-Kind = Literal["classification", "regression", "tagging", "span", "text"]
+Kind = Literal["classification", "regression", "tagging", "span", "text", "chat"]
 
 
 class Task(BaseConfig):
@@ -21,7 +21,8 @@ class Task(BaseConfig):
     """Name of the task; a T5 reads it at the beginning of each text."""
     kind: Kind
     """Kind of answer: `classification` one of several labels, `regression` a number, `tagging` a label for each word
-    (BERT only), `span` a part of the last field or nothing, `text` any text (T5 only)."""
+    (BERT only), `span` a part of the last field or nothing, `text` any text (T5 only), `chat` the assistant's messages
+    of a conversation (GPT only)."""
     train: Path
     """JSON lines (.jsonl or .jsonl.gz) with the training examples."""
     development: Path | None = None
@@ -30,10 +31,10 @@ class Task(BaseConfig):
     """Examples that are scored once, at the end."""
     fields: tuple[str, ...] = Field(min_length=1, max_length=8)
     """Names of the input fields, in order: one text, or two for a pair; question and passage of a `span`; the list of
-    words of a `tagging`. A T5 reads any number."""
+    words of a `tagging`; by default `messages` of a `chat`, a list of {"role", "content"}. A T5 reads any number."""
     answer: str
     """Name of the field with the answer: a label, a number, a list of labels; of a `span` the text, or a list of
-    correct texts, empty where the passage has no answer."""
+    correct texts, empty where the passage has no answer. A `chat` needs none: its answers are messages."""
     start: str | None = None
     """`span`: name of the field with the character offset, from 0, at which the first answer begins in the passage;
     examples with another text there are left out. By default the first occurrence of the answer is used."""
@@ -53,12 +54,21 @@ class Task(BaseConfig):
     """`constrained`: a T5 may write only a label or number of this task. `free`: it may write anything, and other text
     counts as wrong."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _chats_have_messages(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("kind") == "chat":
+            return {"fields": ("messages",), "answer": "answer", **values}
+        return values
+
     @model_validator(mode="after")
     def _fields_fit_the_kind(self) -> "Task":
         if self.kind == "span" and len(self.fields) != 2:
             raise ValueError(f"span: fields = {list(self.fields)} must be two, the question and the passage")
         if self.kind != "span" and self.start is not None:
             raise ValueError(f"start = {self.start!r} is for spans, and kind is {self.kind}; leave start out")
+        if self.kind == "chat" and len(self.fields) != 1:
+            raise ValueError(f"chat: fields = {list(self.fields)} must be one, the list of messages")
         if self.kind == "tagging" and len(self.fields) != 1:
             raise ValueError(f"tagging: fields = {list(self.fields)} must be one, the list of words")
         if self.largest <= self.smallest:
@@ -77,14 +87,26 @@ class Task(BaseConfig):
         return max(1, round((self.largest - self.smallest) / self.step))
 
 
+class LoRAConfig(BaseConfig):
+    """Low-rank adapters (Hu et al. 2021): matrices keep their weights, and learn the product of two narrow ones."""
+
+    r: int = Field(default=8, ge=1, le=1024)
+    """Rank: columns of the one and rows of the other."""
+    alpha: float = Field(default=16.0, gt=0)
+    """The product counts alpha / r times."""
+    targets: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Matrices of each block that have an adapter, such as `attention_query` and `attention_value`, those of the paper;
+    all by default."""
+
+
 class FinetuneConfig(BaseConfig):
     """Tasks, and how they are learnt; defaults are BERT's unless noted."""
 
     tasks: tuple[Task, ...] = Field(min_length=1)
-    """The tasks; a BERT learns one, a T5 any number at once."""
+    """The tasks; a BERT and a GPT learn one, a T5 any number at once."""
     learning_rate: float | None = Field(default=None, gt=0)
-    """Highest learning rate. By default 3e-5 for a BERT (its paper: 2e-5 to 5e-5) and 3e-4 for a T5 at a width of 768,
-    more for narrower networks in proportion, and at most 1e-3."""
+    """Highest learning rate. By default 3e-5 for a BERT (its paper: 2e-5 to 5e-5) or GPT and 3e-4 for a T5 or adapters
+    at a width of 768, more for narrower networks in proportion, and at most 1e-3."""
     epochs: int = Field(default=3, ge=1, le=10_000)
     """Passes over the training examples; the weights after the epoch with the best held-out score are kept."""
     batch_size: int = Field(default=32, ge=1)
@@ -95,8 +117,8 @@ class FinetuneConfig(BaseConfig):
     """AdamW's decay of matrices."""
     clip_norm: float = Field(default=1.0, gt=0)
     """Largest gradient norm."""
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Share of values set to zero while training."""
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+    """Share of values set to zero while training; 0.1 by default, and of a GPT that of its own training."""
     max_length: int | None = Field(default=None, ge=8)
     """Largest number of tokens of an example; the model's context by default. Longer ones are truncated and counted; a
     `span`'s passage is split into windows instead."""
@@ -116,6 +138,12 @@ class FinetuneConfig(BaseConfig):
     reported."""
     threads: int = Field(default=2, ge=1, le=1024)
     """CPU threads; another number gives other last bits."""
+    lora: LoRAConfig | None = None
+    """Train low-rank adapters (a table [lora]), which are added to the weights at the end; by default all weights are
+    trained."""
+    template: Literal["base", "own"] | None = None
+    """`chat`: how messages become text: by the chat template of the model's tokenizer (`base`), or by words, `User:`
+    and `Assistant:` (`own`). By default `base` where the tokenizer has one."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> "FinetuneConfig":
@@ -160,8 +188,10 @@ def _problem(kind: str, location: tuple[int | str, ...], message: str) -> str:
         return message.removeprefix("Value error, ")
     key, of_task = str(location[-1]), location[0] == "tasks"
     here, there = (Task, FinetuneConfig) if of_task else (FinetuneConfig, Task)
+    if location[0] == "lora":
+        here, there = LoRAConfig, FinetuneConfig
     if key in there.model_fields:
-        return f"unknown key; it belongs {'above the first' if of_task else 'in'} [[tasks]]"
+        return f"unknown key; it belongs {'in' if there is Task else 'above the first'} [[tasks]]"
     close = difflib.get_close_matches(key, here.model_fields, n=1)
     return (
         f"unknown key; did you mean {close[0]}?" if close else f"unknown key; known are {', '.join(here.model_fields)}"

@@ -16,6 +16,7 @@ import blake3
 import numpy as np
 
 from model.errors import InputError
+from model.finetune.chat_template import Message, read_messages
 from model.finetune.config import Task
 
 Answer = str | float | tuple[str, ...]
@@ -34,6 +35,8 @@ class Example:
     """Of a span: the character where the first answer begins, if the file gives it."""
     group: str = ""
     """Examples of a group are held out together."""
+    messages: tuple[Message, ...] = ()
+    """Of a chat: the conversation."""
 
 
 def read_examples(path: Path, task: Task) -> list[Example]:
@@ -49,13 +52,20 @@ def read_examples(path: Path, task: Task) -> list[Example]:
 def example_of(record: dict[str, Any], task: Task, where: str, *, answered: bool = True) -> Example:
     """Return the example in a record; InputError names the record by `where`, and the invalid field."""
     group = [task.group] if task.group is not None else []
-    wanted = [*task.fields, *([task.answer, *group] if answered else [])]
+    answer_field = [task.answer] if task.kind != "chat" else []
+    wanted = [*task.fields, *([*answer_field, *group] if answered else [])]
     missing = [name for name in wanted if name not in record]
     if missing:
         found = ", ".join(record) or "nothing"
         hint = "name the fields in the task file" if answered else f"the model reads {' and '.join(task.fields)}"
         raise InputError(f"task {task.name}: {where} has no {' and no '.join(missing)}, only {found}; {hint}")
     values = [record[name] for name in task.fields]
+    if task.kind == "chat":
+        messages = read_messages(values[0], f"task {task.name}: {where}: {task.fields[0]}", answered=answered)
+        # Conversations that begin alike are held out together.
+        texts = tuple(one.content for one in messages if one.role == "user")[:1]
+        group_name = _group(record, texts, task, where) if answered else ""
+        return Example(texts, messages[-1].content if answered else None, group=group_name, messages=messages)
     if task.kind == "tagging":
         texts = _strings(values[0], f"task {task.name}: {where}: {task.fields[0]} must be a list of words")
     else:

@@ -9,7 +9,14 @@ from model.finetune.config import Task
 from model.finetune.data import Answer, Example
 from model.inference.text_match import best_of, is_chinese, is_exact_match
 
-MAIN = {"classification": "accuracy", "regression": "pearson", "tagging": "accuracy", "span": "f1", "text": "exact"}
+MAIN = {
+    "classification": "accuracy",
+    "regression": "pearson",
+    "tagging": "accuracy",
+    "span": "f1",
+    "text": "exact",
+    "chat": "likelihood",
+}
 """The metric that chooses the best epoch of each kind; all are between -1 and 1, and more is better."""
 SPAN_F1 = "span_f1"
 """The metric of labels of spans: most words are outside all spans, so that a constant answer has a high accuracy."""

@@ -1,4 +1,4 @@
-"""Task models: a BERT or T5 with what it needs to learn tasks from examples and to answer others.
+"""Task models: a BERT, T5 or GPT (`model/finetune/chat.py`) with what it needs to learn tasks and to answer.
 
 A BERT has a head for its one task (`model/finetune/heads.py`). A T5 reads and writes tasks as text (Raffel et al. 2020,
 section 2.4 and appendix D): "stsb sentence1: ... sentence2: ..." is answered by "3.8".
@@ -17,6 +17,8 @@ from torch.nn import functional as F
 
 from model.data.row_format import NO_LOSS
 from model.errors import InputError, RecipeError
+from model.finetune.chat import GPTTaskModel
+from model.finetune.chat_template import ChatTemplate
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.data import Answer, Example, Truncation
 from model.finetune.heads import (
@@ -28,10 +30,12 @@ from model.finetune.heads import (
     TokenClassification,
     whole_hidden,
 )
+from model.finetune.lora import add_adapters
 from model.finetune.tokenizer import Vocabulary
 from model.inference.seq2seq import Allowed, DecoderTokens, allow_only, write_targets
 from model.nn.bert import BERT
 from model.nn.factory import Network, make_network
+from model.nn.gpt import GPT
 from model.nn.t5 import T5
 
 ADAPTERS: dict[str, type[SequenceClassification] | type[TokenClassification] | type[SpanExtraction]] = {
@@ -41,6 +45,9 @@ ADAPTERS: dict[str, type[SequenceClassification] | type[TokenClassification] | t
     "span": SpanExtraction,
 }
 
+DEFAULT_DROPOUT = 0.1
+"""Dropout of BERT and T5 in fine-tuning."""
+
 ANSWERED_AT_ONCE = 64
 """Rows of one forward pass while answering."""
 
@@ -49,14 +56,64 @@ Labels = Mapping[str, Sequence[str]]
 
 
 def build_task_model(
-    trained: Network, config: FinetuneConfig, labels: Labels, vocabulary: Vocabulary, seed: int
+    trained: Network,
+    config: FinetuneConfig,
+    labels: Labels,
+    vocabulary: Vocabulary,
+    seed: int,
+    template: ChatTemplate | None = None,
 ) -> "TaskModel":
-    """Return a task model with a copy of the weights of `trained`, and a new head for a BERT.
+    """Return a task model with a copy of the weights of `trained`, adapters if set, and a new head for a BERT.
 
-    Raises RecipeError for tasks that the architecture cannot do, InputError for a vocabulary without the special tokens
-    that they need.
+    `template` is the chat template of the model's tokenizer, if any. Raises RecipeError for tasks that the architecture
+    cannot do, InputError for a vocabulary without the special tokens that they need.
     """
     tasks = list(config.tasks)
+    _check_tasks(trained, tasks, vocabulary)
+    if vocabulary.vocab_size > trained.config.vocab_size:
+        raise InputError(
+            f"the vocabulary has {vocabulary.vocab_size} tokens, and the model has {trained.config.vocab_size}"
+            f" embedding rows: they do not belong together. Give the vocabulary of the model's own run"
+        )
+    network = make_network(trained.config.model_copy(update={"dropout": dropout_of(config, trained)}))
+    network.load_state_dict(trained.state_dict())
+    if config.lora is not None:
+        add_adapters(network, config.lora, seed)
+    max_tokens = _max_tokens(config, trained.config.context, fixed=not isinstance(trained, T5))
+    if isinstance(network, GPT):
+        chosen = template if config.template != "own" else None
+        if chosen is None and config.template == "base":
+            raise InputError(
+                'template is base, and the model\'s tokenizer has no chat template; set template = "own", or leave it'
+                " out"
+            )
+        return GPTTaskModel(network, chosen or ChatTemplate.own(vocabulary), vocabulary, max_tokens)
+    if isinstance(network, T5):
+        _check_names([task.name for task in tasks], vocabulary)
+        return T5TaskModel(
+            network, [TextTask(task, labels[task.name], vocabulary) for task in tasks], vocabulary, config, max_tokens
+        )
+    assert isinstance(network, BERT), "one of two architectures"
+    adapter = ADAPTERS[tasks[0].kind](tasks[0], labels[tasks[0].name], vocabulary, config, max_tokens)
+    head = TaskHead(network.config.width, adapter.outputs, network.config.dropout, torch.Generator().manual_seed(seed))
+    return BERTTaskModel(network, head, adapter, vocabulary)
+
+
+def _check_tasks(trained: Network, tasks: Sequence[Task], vocabulary: Vocabulary) -> None:
+    """Raise RecipeError for tasks that the architecture cannot do, InputError for a vocabulary without the special
+    tokens that they need."""
+    if isinstance(trained, GPT):
+        other = [task for task in tasks if task.kind != "chat"]
+        if other or len(tasks) > 1:
+            raise RecipeError(
+                f'the model is a GPT, which learns one task of kind = "chat", and the task file has'
+                f" {', '.join(f'{task.name} ({task.kind})' for task in tasks)}. Write examples as conversations, or"
+                f" start from a BERT or T5"
+            )
+        return
+    chats = [task.name for task in tasks if task.kind == "chat"]
+    if chats:
+        raise RecipeError(f"task {chats[0]}: only a GPT learns conversations; choose another kind, or start from a GPT")
     if isinstance(trained, BERT):
         if len(tasks) > 1:
             raise RecipeError(
@@ -69,37 +126,25 @@ def build_task_model(
             raise InputError(
                 "the model's vocabulary has no [CLS] and [SEP], so it is not one that a BERT was trained on"
             )
-    elif isinstance(trained, T5):
-        tagged = [task.name for task in tasks if task.kind == "tagging"]
-        if tagged:
-            raise RecipeError(
-                f"task {tagged[0]}: only a BERT labels words; a T5, which writes labels as text, cannot ensure one for"
-                f" each word. Start from a BERT"
-            )
-        if vocabulary.eos < 0:
-            raise InputError(
-                "a T5 learns to end its answers, and the vocabulary has no end-of-text token (</s>), so it is not one"
-                " that a T5 was trained on. Give the vocabulary of the model's own run"
-            )
-    else:
-        raise InputError("the model is a GPT, and only BERT and T5 can be fine-tuned; choose a model of one of these")
-    if vocabulary.vocab_size > trained.config.vocab_size:
+        return
+    tagged = [task.name for task in tasks if task.kind == "tagging"]
+    if tagged:
+        raise RecipeError(
+            f"task {tagged[0]}: only a BERT labels words; a T5, which writes labels as text, cannot ensure one for"
+            f" each word. Start from a BERT"
+        )
+    if vocabulary.eos < 0:
         raise InputError(
-            f"the vocabulary has {vocabulary.vocab_size} tokens, and the model has {trained.config.vocab_size}"
-            f" embedding rows: they do not belong together. Give the vocabulary of the model's own run"
+            "a T5 learns to end its answers, and the vocabulary has no end-of-text token (</s>), so it is not one"
+            " that a T5 was trained on. Give the vocabulary of the model's own run"
         )
-    network = make_network(trained.config.model_copy(update={"dropout": config.dropout}))
-    network.load_state_dict(trained.state_dict())
-    max_tokens = _max_tokens(config, trained.config.context, fixed=isinstance(trained, BERT))
-    if isinstance(network, T5):
-        _check_names([task.name for task in tasks], vocabulary)
-        return T5TaskModel(
-            network, [TextTask(task, labels[task.name], vocabulary) for task in tasks], vocabulary, config, max_tokens
-        )
-    assert isinstance(network, BERT), "one of two architectures"
-    adapter = ADAPTERS[tasks[0].kind](tasks[0], labels[tasks[0].name], vocabulary, config, max_tokens)
-    head = TaskHead(network.config.width, adapter.outputs, config.dropout, torch.Generator().manual_seed(seed))
-    return BERTTaskModel(network, head, adapter, vocabulary)
+
+
+def dropout_of(config: FinetuneConfig, trained: Network) -> float:
+    """Return the dropout of fine-tuning: the configured one, or the default of the architecture."""
+    if config.dropout is not None:
+        return config.dropout
+    return trained.config.dropout if isinstance(trained, GPT) else DEFAULT_DROPOUT
 
 
 def _max_tokens(config: FinetuneConfig, context: int, *, fixed: bool) -> int:
@@ -328,7 +373,7 @@ class T5TaskModel:
         return [*kept, self._vocabulary.eos]
 
 
-TaskModel = BERTTaskModel | T5TaskModel
+TaskModel = BERTTaskModel | T5TaskModel | GPTTaskModel
 """A network that learns tasks and answers them."""
 
 

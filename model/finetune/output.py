@@ -20,6 +20,8 @@ from model.config.network import NetworkConfig
 from model.digests import digest_file
 from model.errors import InputError, IntegrityError
 from model.files import sync_directory, sync_file
+from model.finetune.chat import GPTTaskModel
+from model.finetune.chat_template import ChatTemplate
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.data import Answer, Example, Truncation, example_of
 from model.finetune.heads import word_indices
@@ -110,7 +112,9 @@ def read_result(folder: Path, vocabulary: Vocabulary) -> FinetunedModel:
     tasks = tuple(_task(one) for one in finetuned["tasks"])
     config = FinetuneConfig(tasks=tasks, dropout=0.0, **finetuned["lengths"])
     network = load_model(folder)
-    task_model = build_task_model(network, config, {task.name: task.labels for task in tasks}, vocabulary, seed=0)
+    template = ChatTemplate.of_description(finetuned["chat"]) if "chat" in finetuned else None
+    labels = {task.name: task.labels for task in tasks}
+    task_model = build_task_model(network, config, labels, vocabulary, seed=0, template=template)
     if isinstance(task_model, BERTTaskModel):
         if digest_file(folder / HEAD) != description["head_digest"]:
             raise IntegrityError(f"{folder / HEAD} is damaged: its bytes changed after it was saved. Fine-tune again")
@@ -146,6 +150,7 @@ def label_probabilities(
             f"task {task.name} is a {task.kind}, whose answers are no labels, so they have no probabilities; leave"
             f" --probabilities out"
         )
+    assert not isinstance(task_model, GPTTaskModel), "a chat has no labels"
     if isinstance(task_model, T5TaskModel):
         return [_by_label(task, torch.softmax(nats_C, -1)) for nats_C in task_model.likelihoods(number, examples)]
     rows, outputs = task_model.outputs(examples, Truncation())

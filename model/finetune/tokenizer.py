@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from model.digests import digest_bytes
-from model.errors import InputError
+from model.errors import InputError, RecipeError
 from model.model_files import MAX_VOCABULARY_BYTES, read_bounded
 
 _NAMES = {
@@ -27,6 +27,8 @@ class Vocabulary(Protocol):
     pad: int
     cls: int
     sep: int
+    special_names: dict[str, int]
+    """Name -> id of special tokens, for chat templates."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without special tokens."""
@@ -36,8 +38,16 @@ class Vocabulary(Protocol):
         """Return ids [tokens] and byte borders b [tokens + 1]: token i covers the UTF-8 bytes [b[i], b[i + 1])."""
         ...
 
+    def encode_following(self, text: str) -> list[int]:
+        """Return the ids of a text that follows another."""
+        ...
+
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text of ids, without special tokens."""
+        ...
+
+    def decode_following(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Return the text of ids that follow others."""
         ...
 
 
@@ -59,6 +69,7 @@ class JsonVocabulary:
         self._engine.no_truncation()
         self._engine.encode_special_tokens = True
         self.digest = digest_bytes(content)
+        self.special_names: dict[str, int] = {}
         self.vocab_size = self._engine.get_vocab_size(with_added_tokens=True)
         self.cls, self.sep, self.eos, self.pad = (self._special(*_NAMES[name]) for name in ("cls", "sep", "eos", "pad"))
         if self.pad < 0:
@@ -81,6 +92,14 @@ class JsonVocabulary:
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text of ids, without special tokens."""
         return self._engine.decode([int(token) for token in ids], skip_special_tokens=True)
+
+    def encode_following(self, text: str) -> list[int]:
+        """Raise RecipeError: the library encodes whole texts only, some of them with a space before."""
+        raise RecipeError('kind = "chat" needs the vocabulary of a run; use `bessemer model finetune`')
+
+    def decode_following(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Raise RecipeError, for the same reason."""
+        return str(self.encode_following(""))
 
     def _special(self, *names: str) -> int:
         return next((number for name in names if (number := self._engine.token_to_id(name)) is not None), -1)

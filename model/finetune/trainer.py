@@ -27,6 +27,8 @@ from model.digests import digest_bytes, digest_file
 from model.engines.runtime import seed_dropout
 from model.errors import InputError, Numerics
 from model.files import replace_durably, sync_file
+from model.finetune.chat import GPTTaskModel
+from model.finetune.chat_template import ChatTemplate
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.data import (
     Example,
@@ -37,8 +39,9 @@ from model.finetune.data import (
     read_examples,
     split_validation,
 )
+from model.finetune.lora import merged_weights
 from model.finetune.metrics import baseline_answers, main_metric, score
-from model.finetune.models import Labels, TaskModel, build_task_model, task_description
+from model.finetune.models import Labels, TaskModel, build_task_model, dropout_of, task_description
 from model.finetune.output import FINETUNED, description_text, write_result
 from model.finetune.tokenizer import Vocabulary
 from model.nn.factory import Network
@@ -77,13 +80,17 @@ def finetune(
     *,
     log: Callable[[str], None],
     write_extra: Callable[[Path], None] = lambda folder: None,
+    template: ChatTemplate | None = None,
+    trained_on: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Fine-tune `trained` (whose digest is `parent`) on the tasks and publish the best seed in the folder `out`.
 
-    Returns the entry `finetuned` of `model.json`. `log` gets lines of progress; `write_extra` writes further files into
-    the folder. Raises InputError for invalid examples, and where `out` holds anything but this result.
+    `template` is the chat template of the model's tokenizer, if any, and `trained_on` the device and type of its
+    training, which the result keeps. Returns the entry `finetuned` of `model.json`. `log` gets lines of progress;
+    `write_extra` writes further files into the folder. Raises InputError for invalid examples, and where `out` holds
+    anything but this result.
     """
-    identity = _identity(parent, config, vocabulary)
+    identity = _identity(parent, config, vocabulary, template)
     if out.exists():
         return _published(out, identity, log)
     splits = read_splits(config)
@@ -94,7 +101,7 @@ def finetune(
     torch.set_num_threads(config.threads)
     try:
         found = [
-            _train_seed(work, seed, trained, config, labels, splits, vocabulary, log, number == 0)
+            _train_seed(work, seed, trained, config, labels, splits, vocabulary, template, log, number == 0)
             for number, seed in enumerate(config.seeds)
         ]
     finally:
@@ -108,8 +115,10 @@ def finetune(
         "lengths": config.model_dump(mode="json", include=set(LENGTHS)),
         "settings": {
             **config.model_dump(mode="json", exclude={"tasks", "threads", *LENGTHS}),
-            "learning_rate": peak_rate(config, trained.config.width, head=trained.config.architecture == "bert"),
+            "learning_rate": peak_rate(config, trained.config.width, trained.config.architecture),
+            "dropout": dropout_of(config, trained),
         },
+        **({"chat": best["chat"]} if best["chat"] is not None else {}),
         "state": best["state"],
         "not_read": best["not_read"],
         "scores": {
@@ -120,8 +129,9 @@ def finetune(
         },
     }
     weights = load_file(work / _weights_name(best["seed"]))
-    network = trained.config.model_copy(update={"dropout": config.dropout})
-    write_result(out, network, weights, {"tokenizer_digest": vocabulary.digest, FINETUNED: description}, write_extra)
+    network = trained.config.model_copy(update={"dropout": dropout_of(config, trained)})
+    known = {"tokenizer_digest": vocabulary.digest, FINETUNED: description, "train": trained_on or {}}
+    write_result(out, network, weights, known, write_extra)
     shutil.rmtree(work)
     return description
 
@@ -138,7 +148,7 @@ def _published(out: Path, identity: str, log: Callable[[str], None]) -> dict[str
     return found
 
 
-def _identity(parent: str, config: FinetuneConfig, vocabulary: Vocabulary) -> str:
+def _identity(parent: str, config: FinetuneConfig, vocabulary: Vocabulary, template: ChatTemplate | None) -> str:
     """Return the digest of everything that decides the result; files count by their bytes, not by their names."""
     tasks = [
         {
@@ -151,6 +161,7 @@ def _identity(parent: str, config: FinetuneConfig, vocabulary: Vocabulary) -> st
     whole |= {
         "parent": parent,
         "vocabulary": vocabulary.digest,
+        "template": None if template is None else template.description(),
         "code": code_digest(),
         "instruction_set": describe_part(INSTRUCTION_SET, os.environ),
         "numpy": np.__version__,
@@ -220,6 +231,7 @@ def _train_seed(
     labels: Labels,
     splits: Splits,
     vocabulary: Vocabulary,
+    template: ChatTemplate | None,
     log: Callable[[str], None],
     first: bool,
 ) -> dict[str, Any]:
@@ -230,7 +242,7 @@ def _train_seed(
         if weights.is_file() and digest_file(weights) == found["weights_digest"]:
             log(f"seed {seed} was trained before: {format_scores(config, found['development'])}")
             return found
-    task_model = build_task_model(trained, config, labels, vocabulary, seed)
+    task_model = build_task_model(trained, config, labels, vocabulary, seed, template)
     cut = {split: [Truncation() for _ in config.tasks] for split in ("learnt", "test")}
     task_model.prepare(splits.train, cut["learnt"])
     for task, count, left_out in zip(config.tasks, task_model.counts, cut["learnt"], strict=True):
@@ -246,7 +258,7 @@ def _train_seed(
     test = score_tasks(task_model, config, splits.test, cut["test"], counts)
     untested = [[] if test else held for test, held in zip(splits.test, splits.development, strict=True)]
     score_tasks(task_model, config, untested, counts=counts)
-    save_file(dict(learnt.weights), weights)
+    save_file(merged_weights(task_model.modules()), weights)
     sync_file(weights)
     found = {
         "seed": seed,
@@ -255,6 +267,7 @@ def _train_seed(
         "test": test,
         "said": counts,
         "state": task_model.state,
+        "chat": task_model.description() if isinstance(task_model, GPTTaskModel) else None,
         "not_read": {
             split: {task.name: one.describe() for task, one in zip(config.tasks, some, strict=True) if one.examples}
             for split, some in cut.items()
@@ -283,7 +296,9 @@ def _baseline_scores(config: FinetuneConfig, splits: Splits) -> dict[str, Scores
     found: dict[str, Scores] = {"development": {}, "test": {}}
     for number, task in enumerate(config.tasks):
         for split, examples in (("development", splits.development[number]), ("test", splits.test[number])):
-            if examples:
+            if task.kind == "chat":
+                found[split][task.name] = {}
+            elif examples:
                 answers = baseline_answers(task, splits.train[number], examples)
                 found[split][task.name] = score(task, answers, examples)
     return found
@@ -315,7 +330,7 @@ def fit(
     optimizer = make_optimizer(modules, config.weight_decay)
     orders = [interleave(task_model.counts, config.mixing_cap, seed, epoch) for epoch in range(config.epochs)]
     steps = [-(-len(order) // config.batch_size) for order in orders]
-    peak = peak_rate(config, task_model.network.config.width, head=task_model.head is not None)
+    peak = peak_rate(config, task_model.network.config.width, task_model.network.config.architecture)
     schedule = ScheduleConfig(kind="linear", peak_lr=peak, end_lr=0.0, warmup_share=config.warmup_share)
     step = 0
     best: FitResult | None = None
@@ -353,16 +368,20 @@ def fit(
     return best
 
 
-def peak_rate(config: FinetuneConfig, width: int, *, head: bool) -> float:
-    """Return the peak learning rate: the configured one, or the default for this width and a BERT (`head`) or T5."""
+def peak_rate(config: FinetuneConfig, width: int, architecture: str) -> float:
+    """Return the peak learning rate: the configured one, or the default for this width and architecture.
+
+    Adapters, which begin at zero, learn with ten times the rate of the weights.
+    """
     if config.learning_rate is not None:
         return config.learning_rate
-    return min(MOST_RATE, (3e-5 if head else 3e-4) * BASE_WIDTH / width)
+    base = 3e-4 if architecture == "t5" or config.lora is not None else 3e-5
+    return min(MOST_RATE, base * BASE_WIDTH / width)
 
 
 def make_optimizer(modules: nn.Module, weight_decay: float) -> torch.optim.AdamW:
     """Return AdamW as in BERT's program: epsilon 1e-6, no weight decay of norms and biases."""
-    named = list(modules.named_parameters())
+    named = [(name, parameter) for name, parameter in modules.named_parameters() if parameter.requires_grad]
     decayed = [parameter for name, parameter in named if parameter.dim() >= 2]
     plain = [parameter for name, parameter in named if parameter.dim() < 2]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
@@ -384,6 +403,9 @@ def score_tasks(
     for number, (task, examples) in enumerate(zip(config.tasks, splits, strict=True)):
         if examples:
             truncation = truncations[number] if truncations is not None else Truncation()
+            if isinstance(task_model, GPTTaskModel):
+                scores[task.name] = task_model.scores(examples, truncation)
+                continue
             answers = task_model.answers(number, examples, truncation)
             scores[task.name] = score(task, answers, examples)
             if counts is not None and task.kind == "classification":

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from model.data.loader import MaskedBatch, SpanBatch
 from model.data.row_format import NO_LOSS
+from model.engines.runtime import move_batch
 from model.nn.bert import BERT
 from model.nn.block import KeyValueCache
 from model.nn.gpt import GPT, prefix_mask
@@ -73,14 +74,15 @@ def choice_log_probabilities(
             f" into a model of context {network.config.context}, or one of them is empty"
         )
     cache = KeyValueCache()
-    after_context = network.hidden(torch.tensor([list(context)]), cache=cache)[:, -1:]
-    batch = torch.tensor([[*one, *[PAD] * (longest - len(one))] for one in continuations])
+    device = network.embedding.weight.device
+    after_context = network.hidden(torch.tensor([list(context)], device=device), cache=cache)[:, -1:]
+    batch = torch.tensor([[*one, *[PAD] * (longest - len(one))] for one in continuations], device=device)
     states = after_context.expand(len(continuations), -1, -1)
     if longest > 1:
         cache.keys = [key.expand(len(continuations), -1, -1, -1) for key in cache.keys]
         cache.values = [value.expand(len(continuations), -1, -1, -1) for value in cache.values]
         states = torch.cat((states, network.hidden(batch[:, :-1], cache=cache)), dim=1)
-    counted = torch.tensor([[place < len(one) for place in range(longest)] for one in continuations])
+    counted = torch.tensor([[place < len(one) for place in range(longest)] for one in continuations], device=device)
     logits = network.logits(states[counted])
     nats = F.cross_entropy(logits, batch[counted], reduction="none").double()
     return [-float(part.sum()) for part in nats.split([len(one) for one in continuations])]
@@ -122,7 +124,8 @@ def _visible(network: GPT, windows: list[_Window], longest: int) -> torch.Tensor
     """Return the attention mask of a prefix language model, which sees all tokens that are not scored; else None."""
     if network.config.attention == "causal":
         return None
-    return prefix_mask(torch.tensor([window.score_from for window in windows]), longest - 1)
+    device = network.embedding.weight.device
+    return prefix_mask(torch.tensor([window.score_from for window in windows], device=device), longest - 1)
 
 
 def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -> list[float]:
@@ -130,6 +133,7 @@ def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -
 
     Padding comes after every counted token, where a causal model cannot see it.
     """
+    device = network.embedding.weight.device
     totals = [0.0] * texts
     order = sorted(range(len(windows)), key=lambda i: (len(windows[i].tokens), i))
     begin = 0
@@ -143,6 +147,7 @@ def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -
         counted = torch.zeros(len(chosen), longest - 1, dtype=torch.bool)
         for place, window in enumerate(chosen):
             counted[place, window.score_from - 1 : len(window.tokens) - 1] = True
+        batch, counted = batch.to(device), counted.to(device)
         # Most of a benchmark's tokens are context: the head runs only where a token counts.
         logits = network.logits(network.hidden(batch[:, :-1], visible_B1TT=_visible(network, chosen, longest))[counted])
         nats = F.cross_entropy(logits, batch[:, 1:][counted], reduction="none").double()
@@ -182,12 +187,13 @@ def hidden_nats(
         raise ValueError(
             f"{len(text)} tokens and {FRAME_TOKENS} special ones do not fit into a context of {network.config.context}"
         )
-    row_T = torch.tensor(frame.around(text))
+    device = network.embedding.weight.device
+    row_T = torch.tensor(frame.around(text), device=device)
     found: list[float] = []
     rows = max(1, batch_tokens // len(row_T))
-    for some_B in (torch.tensor(places, dtype=torch.long) + 1).split(rows):
+    for some_B in (torch.tensor(places, dtype=torch.long, device=device) + 1).split(rows):
         inputs_BT = row_T.repeat(len(some_B), 1)
-        inputs_BT[torch.arange(len(some_B)), some_B] = frame.mask
+        inputs_BT[torch.arange(len(some_B), device=device), some_B] = frame.mask
         everywhere_BT = torch.ones_like(inputs_BT, dtype=torch.bool)
         hidden_BTD = network.hidden(inputs_BT, torch.zeros_like(inputs_BT), everywhere_BT)
         logits_BV = network.masked_logits(hidden_BTD, some_B[:, None])[:, 0]
@@ -222,30 +228,32 @@ class MaskedRowSums:
 
 @torch.inference_mode()
 def masked_row_sums(network: BERT, batch: MaskedBatch) -> MaskedRowSums:
-    """Score masked tokens and next-sentence predictions of each row."""
+    """Score masked tokens and next-sentence predictions of each row; the result is on the CPU."""
+    batch = move_batch(batch, network.embedding.weight.device)
     hidden_BTD = network.hidden(batch.inputs_BT, batch.token_types_BT, batch.is_token_BT)
     logits_BMV = network.masked_logits(hidden_BTD, batch.positions_BM)
     nats_N = F.cross_entropy(
         logits_BMV.flatten(0, 1), batch.targets_BM.flatten(), ignore_index=NO_LOSS, reduction="none"
     )
     return MaskedRowSums(
-        nats_N.double().view_as(batch.targets_BM),
-        logits_BMV.argmax(-1) == batch.targets_BM,
-        network.next_logits(hidden_BTD).argmax(-1) == batch.is_next_B,
+        nats_N.double().view_as(batch.targets_BM).cpu(),
+        (logits_BMV.argmax(-1) == batch.targets_BM).cpu(),
+        (network.next_logits(hidden_BTD).argmax(-1) == batch.is_next_B).cpu(),
     )
 
 
 @torch.inference_mode()
 def target_nats(network: T5, batch: SpanBatch) -> Tensor:
-    """Return -ln p of every target given those before it, f64[B, U]; 0 where there is none."""
+    """Return -ln p of every target given those before it, f64[B, U] on the CPU; 0 where there is none."""
+    batch = move_batch(batch, network.embedding.weight.device)
     encoded_BTD = network.encode(batch.inputs_BT, batch.is_token_BT)
     hidden_BUD = network.decode(batch.decoder_inputs_BU, encoded_BTD, batch.is_token_BT)
     counted_BU = batch.targets_BU != NO_LOSS
-    nats_BU = torch.zeros(batch.targets_BU.shape, dtype=torch.float64)
+    nats_BU = torch.zeros_like(batch.targets_BU, dtype=torch.float64)
     # The head is most of a small network's arithmetic, so it runs only where a target counts.
     logits_NV = network.logits(hidden_BUD[counted_BU])
     nats_BU[counted_BU] = F.cross_entropy(logits_NV, batch.targets_BU[counted_BU], reduction="none").double()
-    return nats_BU
+    return nats_BU.cpu()
 
 
 @torch.inference_mode()
@@ -257,7 +265,8 @@ def answers_log_probabilities(
     The encoder reads `inputs` once. The decoder begins with `start` and `opening` (a sentinel, or empty), which are not
     scored. Only `opening` may be empty.
     """
-    inputs_1T = torch.tensor([list(inputs)])
+    device = network.embedding.weight.device
+    inputs_1T = torch.tensor([list(inputs)], device=device)
     encoded_1TD = network.encode(inputs_1T, torch.ones_like(inputs_1T, dtype=torch.bool))
     longest = max(map(len, answers))
     given = len(opening)
@@ -267,8 +276,9 @@ def answers_log_probabilities(
         written = torch.tensor([start, *opening, *answer[:-1]])
         decoder_BU[row, : len(written)] = written
         targets_BA[row, : len(answer)] = torch.tensor(list(answer))
+    decoder_BU, targets_BA = decoder_BU.to(device), targets_BA.to(device)
     encoded_BTD = encoded_1TD.expand(len(answers), -1, -1)
-    everywhere_BT = torch.ones(len(answers), len(inputs), dtype=torch.bool)
+    everywhere_BT = torch.ones(len(answers), len(inputs), dtype=torch.bool, device=device)
     hidden_BAD = network.decode(decoder_BU, encoded_BTD, everywhere_BT)[:, given:]
     logits_BAV = network.logits(hidden_BAD)
     nats_N = F.cross_entropy(logits_BAV.flatten(0, 1), targets_BA.flatten(), ignore_index=NO_LOSS, reduction="none")

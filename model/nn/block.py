@@ -50,6 +50,48 @@ class KeyValueCache:
         return KeyValueCache([*self.keys], [*self.values], [*self.memory])
 
 
+class BatchCache(KeyValueCache):
+    """Keys and values of texts of different lengths, in tensors [rows, heads, capacity, E] that are allocated once.
+
+    Token t of a text has slot t of its row, so that slots are positions. The rows in use come first.
+    """
+
+    def __init__(self, rows: int, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.rows = rows
+        self.lengths: list[int] = []
+        """Tokens in the cache of each row in use."""
+
+    def add(self, filled: KeyValueCache, lengths: list[int]) -> None:
+        """Append rows of the tokens in `filled`, of which row b has `lengths[b]` and then padding."""
+        if not self.keys:
+            for into, of in ((self.keys, filled.keys), (self.values, filled.values)):
+                into.extend(one.new_empty(self.rows, one.shape[1], self.capacity, one.shape[3]) for one in of)
+        first, last = len(self.lengths), len(self.lengths) + len(lengths)
+        for into, of in ((self.keys, filled.keys), (self.values, filled.values)):
+            for kept, fresh in zip(into, of, strict=True):
+                kept[first:last, :, : fresh.shape[2]] = fresh
+        self.lengths += lengths
+
+    def remove(self, row: int) -> None:
+        """Give up a row; the last one takes its place."""
+        last = self.lengths.pop()
+        if row < len(self.lengths):
+            self.lengths[row] = last
+            for kept in (*self.keys, *self.values):
+                kept[row, :, :last] = kept[len(self.lengths), :, :last]
+
+    def extend(self, layer: int, key_BHTE: Tensor, value_BHTE: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the key and value of the next token of each row, and return those up to the longest row's end."""
+        used, end = len(self.lengths), max(self.lengths) + 1
+        rows = torch.arange(used, device=key_BHTE.device)
+        places = torch.tensor(self.lengths, device=key_BHTE.device)
+        for kept, fresh in ((self.keys[layer], key_BHTE), (self.values[layer], value_BHTE)):
+            kept[rows, :, places] = fresh[:, :, 0].to(kept.dtype)
+        return self.keys[layer][:used, :, :end], self.values[layer][:used, :, :end]
+
+
 @dataclass(frozen=True)
 class AttentionContext:
     """Mask and positions that all blocks of a stack share."""

@@ -19,10 +19,12 @@ from model.config.network import DISTANCE_BUCKETS, GPTConfig
 from model.nn.activation_stats import activation_range
 from model.nn.block import (
     AttentionContext,
+    BatchCache,
     Block,
     KeyValueCache,
     block_range_names,
     distance_bias,
+    distance_bucket,
     make_norm,
     run_blocks,
 )
@@ -85,17 +87,16 @@ class GPT(nn.Module):
             initialise_gpt(self, self.config, generator)
         return self
 
-    def embed(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
-        """Return token embeddings f32[B, T, D], plus learned positions from `begin` on, if any; a narrow embedding is
-        brought to the width of the network."""
+    def embed(self, tokens_BT: Tensor, begin: int | Tensor = 0) -> Tensor:
+        """Return token embeddings f32[B, T, D], plus learned positions from `begin` on, if any, which may be one of
+        each row, i64[B, 1]; a narrow embedding is brought to the width of the network."""
         rows_BTD = look_up_rows(self.embedding, self.new_rows, tokens_BT, self.old_rows)
         if self.pads:
             rows_BTD = F.pad(self.embedding_norm(rows_BTD), (0, self.config.width - self.config.table_width))
         elif self.config.embedding_width is not None:
             rows_BTD = self.from_embedding(rows_BTD)
         if self.config.positions == "learned":
-            first = begin + self.config.position_offset
-            position = torch.arange(first, first + tokens_BT.shape[1], device=tokens_BT.device)
+            position = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) + begin + self.config.position_offset
             rows_BTD = rows_BTD + self.embedding_positions(position)
         return rows_BTD
 
@@ -123,11 +124,11 @@ class GPT(nn.Module):
 
         Activation ranges up to the head (`activation_range_names`), f32[2] each, are appended to `ranges`, the balance
         f32[] of each block's experts to `balances`.
-        `visible_B1TT` is the mask (`document_mask`, `prefix_mask`), causal by default; it excludes a cache, where
-        tokens follow earlier ones. The first tokens of a cache are a prompt, all of which a prefix language model sees.
+        `visible_B1TT` is the mask (`document_mask`, `prefix_mask`), causal by default; it excludes a cache with tokens,
+        which others follow. The first tokens of a cache are a prompt, all of which a prefix language model sees.
         """
-        assert cache is None or visible_B1TT is None, "a mask of whole rows and a cache exclude each other"
         begin = cache.length if cache is not None else 0
+        assert not begin or visible_B1TT is None, "a mask of whole rows and tokens before them exclude each other"
         end = begin + tokens_BT.shape[1]
         assert end <= self.config.context, f"{end} tokens do not fit into a context of {self.config.context}"
         context = self.attention_context(begin, end, visible_B1TT, tokens_BT.device, cached=cache is not None)
@@ -136,7 +137,44 @@ class GPT(nn.Module):
             ranges.append(activation_range(x_BTD))
         return self.leave(run_blocks(self.blocks, x_BTD, context, cache, ranges=ranges, balances=balances))
 
-    def enter(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
+    def hidden_next(self, tokens_B: Tensor, cache: BatchCache) -> Tensor:
+        """Return f32[B, D] after the last block, as `hidden`, for one more token of each row of a batch."""
+        assert max(cache.lengths) < min(self.config.context, cache.capacity), "a row has no place for another token"
+        places_B = torch.tensor(cache.lengths, device=tokens_B.device)
+        x_B1D = self.enter(tokens_B[:, None], places_B[:, None])
+        context = self._context_of_next(places_B, cache.lengths)
+        hidden_B1D = self.leave(run_blocks(self.blocks, x_B1D, context, cache, ranges=None))
+        cache.lengths = [length + 1 for length in cache.lengths]
+        return hidden_B1D[:, 0]
+
+    def _context_of_next(self, places_B: Tensor, lengths: list[int]) -> AttentionContext:
+        """Return mask and positions of one token in each row, at `places_B`: it sees the slots up to its own."""
+        rotary = None
+        scaling = self.config.rotary_scaling
+        if scaling is not None and scaling.kind == "dynamic":
+            of_rows = [[table[-1] for table in self._rotary_table(length + 1)] for length in lengths]
+            cos_BE, sin_BE = (torch.stack(tables).to(places_B.device) for tables in zip(*of_rows, strict=True))
+            rotary = (cos_BE[:, None, None], sin_BE[:, None, None])
+        elif self.config.positions == "rotary":
+            cos_BE, sin_BE = self.get_buffer("cos_TE")[places_B], self.get_buffer("sin_TE")[places_B]
+            rotary = (cos_BE[:, None, None], sin_BE[:, None, None])
+        end, relative, window = max(lengths) + 1, self.config.positions == "relative", self.config.window
+        distance_BK = torch.arange(end, device=places_B.device) - places_B[:, None]
+        # Rows of equal lengths see all slots, which needs no mask.
+        visible = (distance_BK <= 0)[:, None, None] if relative or min(lengths) + 1 < end else None
+        near = visible
+        if window is not None and end > window:
+            near = (distance_BK > -window)[:, None, None]
+            near = near if visible is None else near & visible
+        if relative:
+            buckets_BK = distance_bucket(distance_BK, bidirectional=False)
+            bias = self.embedding_distances(buckets_BK).permute(0, 2, 1)[:, :, None]
+            assert visible is not None, "relative positions have a mask"
+            assert near is not None, "and so have windows"
+            visible, near = bias.masked_fill(~visible, -torch.inf), bias.masked_fill(~near, -torch.inf)
+        return AttentionContext(visible, rotary=rotary, window_mask=near)
+
+    def enter(self, tokens_BT: Tensor, begin: int | Tensor = 0) -> Tensor:
         """Return the residual stream f32[B, T, D] before the first block."""
         x_BTD = self.embed(tokens_BT, begin)
         if not self.pads:
@@ -168,9 +206,9 @@ class GPT(nn.Module):
         elif self.config.positions == "rotary":
             rotary = (self.get_buffer("cos_TE")[begin:end], self.get_buffer("sin_TE")[begin:end])
         relative, window = self.config.positions == "relative", self.config.window
-        if visible is None and (cached or relative):
+        is_prefix = self.config.attention == "prefix" and cached and begin == 0
+        if visible is None and (begin or is_prefix or relative):
             visible = torch.ones(end - begin, end, dtype=torch.bool, device=device)
-            is_prefix = self.config.attention == "prefix" and cached and begin == 0
             visible = visible if is_prefix else visible.tril(begin)
         near = None
         if window is not None and end > window:

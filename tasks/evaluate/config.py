@@ -126,5 +126,8 @@ class EvaluateConfig(StrictConfig):
     """Held-out tokens scored at once; part of the identity, since sums of other shapes differ in their last bits."""
     threads: Annotated[int, EXPERT] = Field(default=2, ge=1, le=1024)
     """CPU threads of the arithmetic; part of the identity for the same reason."""
+    device: Annotated[Literal["cpu", "cuda"], EXPERT] = "cpu"
+    """Where the model computes; by default the training's device. On a CUDA device products have the training's
+    `dtype`; a CPU computes in float32."""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Run seed; decides the choice of items, examples and samples."""

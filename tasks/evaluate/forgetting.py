@@ -121,4 +121,4 @@ def _load_base(folder: Path, gated: GatedModel) -> GPT:
             f" Restore the model, set evaluate.gate.base_model to its folder, or train again."
         )
     assert isinstance(network, GPT), "the base of a GPT is a GPT"
-    return network
+    return network.to(gated.network.embedding.weight.device)

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from model.inference.generate import generate_tokens
+from model.inference.generate import Prompt, Sampling, generate_batch
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.schema import DOC_ID_BYTES
@@ -73,7 +73,7 @@ def check_generated_text(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Generate continuations of held-out text and return rows of SCORES and of OVERLAPS."""
     prompts = _prompts(texts, config.checked_texts)
-    written = [_generate(network, tokenizer, prompt, config) for prompt in prompts]
+    written = _generate(network, tokenizer, prompts, config)
     kept = [(prompt, ids) for prompt, ids in zip(prompts, written, strict=True) if ids]
     found = longest_overlaps([ids for _, ids in kept], _read_rows(sequences))
     lines = [
@@ -90,16 +90,16 @@ def _prompts(texts: dict[str, list[str]], most: int) -> list[str]:
     return [prompt for text in drawn if (prompt := heldout_prompt(text))][:most]
 
 
-def _generate(network: GPT, tokenizer: Tokenizer, prompt: str, config: EvaluateConfig) -> list[int]:
-    return generate_tokens(
-        network,
-        [tokenizer.eos, *tokenizer.encode(prompt)],
-        max_new_tokens=config.sample_tokens,
-        temperature=max(config.temperatures, default=0.0),
-        top_p=config.top_p,
-        seed=seed64(config.seed, "evaluate", "checked text", prompt) % 2**63,
-        stop=tokenizer.eos,
-    )
+def _generate(network: GPT, tokenizer: Tokenizer, prompts: list[str], config: EvaluateConfig) -> list[list[int]]:
+    temperature = max(config.temperatures, default=0.0)
+    asked = [
+        Prompt(
+            [tokenizer.eos, *tokenizer.encode(prompt)],
+            Sampling(temperature, config.top_p, seed=seed64(config.seed, "evaluate", "checked text", prompt) % 2**63),
+        )
+        for prompt in prompts
+    ]
+    return generate_batch(network, asked, max_new_tokens=config.sample_tokens, stop=tokenizer.eos)
 
 
 def _read_rows(sequences: Artifact) -> Iterator[tuple[np.ndarray, np.ndarray]]:

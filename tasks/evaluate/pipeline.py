@@ -14,6 +14,7 @@ import torch
 from model.checkpoint.run_folder import DESCRIPTION
 from model.checkpoint.weights import WEIGHTS, load_model
 from model.data.row_format import RowFormat
+from model.inference.device import inference_on
 from model.nn.bert import BERT
 from model.nn.factory import Network
 from model.nn.gpt import GPT
@@ -102,7 +103,7 @@ def evaluate_model(
     texts, _ = texts_and_languages(documents)
     gated = None if config.gate is None else gated_model(model, vocab, network, tokenizer)
     batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
-    with _threads(config.threads):
+    with _threads(config.threads), inference_on(config.device, trained.description, network):
         _write_scores(
             unit_name(0), workspace, lambda: _score_heldout(trained, documents, config, batch_tokens, workspace)
         )

@@ -10,7 +10,7 @@ import torch
 from model.data.row_format import NO_LOSS, RowFormat
 from model.data.span_corruption import Denoiser
 from model.inference.fill_mask import fill_masks
-from model.inference.generate import Sampling, generate_tokens
+from model.inference.generate import Prompt, Sampling, generate_batch
 from model.inference.scoring import FRAME_TOKENS, Frame
 from model.inference.seq2seq import DecoderTokens, stream_target
 from model.nn.bert import BERT
@@ -79,22 +79,28 @@ def write_samples(
 def _continue_prompts(
     network: GPT, tokenizer: Tokenizer, prompts: Sequence[str], config: EvaluateConfig
 ) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = []
-    for prompt in prompts:
-        for temperature in config.temperatures:
-            seed = _seed(config, temperature, prompt)
-            ids = generate_tokens(
-                network,
-                [tokenizer.eos, *tokenizer.encode(prompt)],
-                max_new_tokens=config.sample_tokens,
-                temperature=temperature,
-                top_p=config.top_p,
-                seed=seed,
-                stop=tokenizer.eos,
-            )
-            text = tokenizer.decode_following(ids)
-            rows.append({"prompt": prompt, "text": text, "temperature": temperature, "seed": seed})
-    return rows
+    asked = [(prompt, temperature) for prompt in prompts for temperature in config.temperatures]
+    samplings = [
+        Sampling(temperature, config.top_p, seed=_seed(config, temperature, prompt)) for prompt, temperature in asked
+    ]
+    written = generate_batch(
+        network,
+        [
+            Prompt([tokenizer.eos, *tokenizer.encode(prompt)], sampling)
+            for (prompt, _), sampling in zip(asked, samplings, strict=True)
+        ],
+        max_new_tokens=config.sample_tokens,
+        stop=tokenizer.eos,
+    )
+    return [
+        {
+            "prompt": prompt,
+            "text": tokenizer.decode_following(ids),
+            "temperature": temperature,
+            "seed": sampling.seed,
+        }
+        for (prompt, temperature), sampling, ids in zip(asked, samplings, written, strict=True)
+    ]
 
 
 def _fill_masks(

@@ -1,6 +1,8 @@
 """The evaluate stage: what decides its identity, and how it is built."""
 
-from model.config.machine import INSTRUCTION_SET
+from dataclasses import replace
+
+from model.config.machine import CUDA, GPU, INSTRUCTION_SET
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.identity import PYTHON, UNICODE
@@ -48,4 +50,11 @@ def build_evaluate(
 
     parents = {"model": model, "vocab": vocab, "sequences": sequences, "decontaminated": decontaminated}
     parents |= {f"earlier-{number}": artifact for number, artifact in enumerate(earlier)}
-    return build_artifact(context, EVALUATE, config, parents, run)
+    return build_artifact(context, evaluate_stage(config), config, parents, run)
+
+
+def evaluate_stage(config: EvaluateConfig) -> Stage:
+    """Return EVALUATE with the parts of the machine that decide the result under the settings."""
+    if config.device == "cpu":
+        return EVALUATE
+    return replace(EVALUATE, libraries=(*EVALUATE.libraries, GPU, CUDA))

@@ -47,7 +47,19 @@ def test_the_commands_are_those_of_the_documentation():
         "runs": {"list", "compare", "report", "export-metrics"},
         "data": {"peek", "history", "step", "leaks", "tokens", "tokenizers"},
         "model": {
-            *("generate", "eval", "finetune", "predict", "export", "card", "profile", "presets", "promote", "current")
+            *(
+                "generate",
+                "chat",
+                "eval",
+                "finetune",
+                "predict",
+                "export",
+                "card",
+                "profile",
+                "presets",
+                "promote",
+                "current",
+            )
         },
         "study": {"search", "ablate", "mix", "scale"},
         "training": {"status", "resume", "join"},

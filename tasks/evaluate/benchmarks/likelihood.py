@@ -12,7 +12,7 @@ from typing import Protocol
 
 from model.data.row_format import RowFormat
 from model.data.span_lengths import Denoising
-from model.inference.generate import Sampling, generate_tokens, stream_tokens
+from model.inference.generate import Prompt, Sampling, generate_batch, generate_tokens
 from model.inference.scoring import (
     FRAME_TOKENS,
     Frame,
@@ -66,6 +66,12 @@ class LikelihoodScorer(Protocol):
         """Return the greedily generated text after the prompt, up to the first of `stops`."""
         ...
 
+    def generate_texts(
+        self, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]
+    ) -> list[str]:
+        """Return what `generate` returns for each prompt."""
+        ...
+
 
 def make_scorer(network: Network, row_format: RowFormat | None) -> LikelihoodScorer | str:
     """Return the scorer of `network`, which was trained on sequences of `row_format`, or the reason why it has none."""
@@ -113,8 +119,20 @@ class CausalScorer:
 
     def generate(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
         """Generate greedily; when the context is full, its older half is dropped."""
-        drawn = stream_tokens(self._network, prompt, GREEDY, max_new_tokens=most_tokens, stop=tokenizer.eos)
-        return read_until_stop(drawn, tokenizer, stops)
+        return self.generate_texts([prompt], tokenizer, most_tokens, stops)[0]
+
+    def generate_texts(
+        self, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]
+    ) -> list[str]:
+        """Generate in batches."""
+
+        def ended(text: int, ids: list[int]) -> bool:
+            del text
+            return any(stop in tokenizer.decode_following(ids) for stop in stops)
+
+        asked = [Prompt(prompt, GREEDY) for prompt in prompts]
+        written = generate_batch(self._network, asked, max_new_tokens=most_tokens, stop=tokenizer.eos, ended=ended)
+        return [read_until_stop(ids, tokenizer, stops) for ids in written]
 
 
 class MaskedScorer:
@@ -142,6 +160,12 @@ class MaskedScorer:
         raise NotImplementedError
 
     def generate(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
+        """Raise NotImplementedError, for the same reason."""
+        raise NotImplementedError
+
+    def generate_texts(
+        self, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]
+    ) -> list[str]:
         """Raise NotImplementedError, for the same reason."""
         raise NotImplementedError
 
@@ -179,6 +203,12 @@ class SpanScorer:
         most = most_tokens + len(self._prefix)
         drawn = stream_target(self._network, inputs, writing, GREEDY, max_new_tokens=most)
         return read_until_stop(drawn, tokenizer, stops, between=set(tokenizer.sentinels) if self._prefix else set())
+
+    def generate_texts(
+        self, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]
+    ) -> list[str]:
+        """Generate one text after the other."""
+        return [self.generate(prompt, tokenizer, most_tokens, stops) for prompt in prompts]
 
     def _answers(self, prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> list[tuple[float, bool]]:
         inputs = [*prompt, *self._prefix, self._stop]

@@ -131,13 +131,19 @@ class Requester:
 
     def generate(self, item: Item, examples: Sequence[Item]) -> Response:
         """Return the greedily generated text after the prompt, up to a stop string."""
+        return self.generate_all([(item, examples)])[0]
+
+    def generate_all(self, asked: Sequence[tuple[Item, Sequence[Item]]]) -> list[Response]:
+        """Return what `generate` returns for each item and its examples; texts are generated in batches."""
         most = min(self.scoring.answer_tokens, self.scorer.max_choice_tokens // 2)
-        prompt, seen = self._prompt(item, examples, self.scorer.max_prompt_tokens(most))
-        key = (item.item_id, prompt.ids)
-        if key not in self._cache:
-            text = self.scorer.generate(seen, self.tokenizer, most, self.scoring.stop)
-            self._cache[key] = Response(item, prompt, text=text)
-        return self._cache[key]
+        prompts = [self._prompt(item, examples, self.scorer.max_prompt_tokens(most)) for item, examples in asked]
+        keys = [(item.item_id, prompt.ids) for (item, _), (prompt, _) in zip(asked, prompts, strict=True)]
+        new = {key: number for number, key in enumerate(keys) if key not in self._cache}
+        seen = [prompts[number][1] for number in new.values()]
+        texts = self.scorer.generate_texts(seen, self.tokenizer, most, self.scoring.stop)
+        for (key, number), text in zip(new.items(), texts, strict=True):
+            self._cache[key] = Response(asked[number][0], prompts[number][0], text=text)
+        return [self._cache[key] for key in keys]
 
     def _can_be_scored(self, continuations: Sequence[Sequence[int]]) -> bool:
         return max(map(len, continuations)) <= self.scorer.max_choice_tokens and all(continuations)

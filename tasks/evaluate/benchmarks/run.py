@@ -26,7 +26,7 @@ SUBSETS = ("all", "clean", "leaked")
 FEW_CLEAN = 50
 """With fewer clean items than this the clean score says little."""
 
-PROGRESS_ITEMS = 16
+PROGRESS_ITEMS = 32
 
 GENERATIVE = ("generation", "extraction", "translation", "summary")
 """Forms in which a network generates its answer."""
@@ -74,16 +74,17 @@ def benchmark_scores(
                 scores.rows.append(score_row(benchmark, task.metric, n=len(mine), value=None, shots=shots, note=why))
                 continue
             answered: list[Response] = []
-            for item in mine:
-                response = task.request(requester, item, pool.examples(item, shots) if pool and shots else ())
-                if response is not None:
-                    answered.append(response)
-                done += 1
-                if done % PROGRESS_ITEMS == 0:
-                    advance(done)
+            for begin in range(0, len(mine), PROGRESS_ITEMS):
+                some = mine[begin : begin + PROGRESS_ITEMS]
+                asked = [(item, pool.examples(item, shots) if pool and shots else ()) for item in some]
+                if name in GENERATIVE:
+                    requester.generate_all(asked)
+                found = [task.request(requester, *one) for one in asked]
+                answered += [response for response in found if response is not None]
+                done += len(some)
+                advance(done)
             responses = TaskResponses(benchmark, shots, answered, leak_states, len(mine), len(evaluated), len(items))
             _add(scores, responses, task, scorer.note, seed64(config.seed, "evaluate", "gap", f"{benchmark}/{shots}"))
-    advance(done)
     return scores
 
 

@@ -8,6 +8,7 @@ from flows.recipe.load import RECIPES, find_recipe, load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
 from model.errors import BessemerError, RecipeError
+from tasks.evaluate.stage import evaluate_stage
 from tasks.vocab.config import VocabConfig
 
 MINIMAL = """
@@ -41,6 +42,15 @@ def test_values_that_several_stages_need_are_written_once(tmp_path: Path) -> Non
     assert recipe.dedup.priorities == {"books": 1}
     assert recipe.chunk.row_length == 65
     assert {getattr(recipe, stage).seed for stage in STAGES if hasattr(getattr(recipe, stage), "seed")} == {7}
+
+
+def test_the_evaluation_computes_where_training_does_unless_the_recipe_says(tmp_path: Path) -> None:
+    assert load(tmp_path).evaluate.device == "cpu"
+    trained = load(tmp_path, MINIMAL, "train.device=cuda").evaluate
+    assert trained.device == "cuda"
+    assert {"gpu", "cuda"} <= set(evaluate_stage(trained).libraries)
+    here = load(tmp_path, MINIMAL, "train.device=cuda", "evaluate.device=cpu").evaluate
+    assert evaluate_stage(here).libraries == evaluate_stage(load(tmp_path).evaluate).libraries
 
 
 def test_the_objective_decides_how_rows_follow_from_the_context(tmp_path: Path) -> None:

@@ -40,9 +40,12 @@ class WordVocabulary:
         self._unknown = unknown
         self.vocab_size = len(self._words)
         self.digest = "words"
+        self.special_names = {word: number for number, word in enumerate(self._words[:6])}
 
     def encode(self, text: str) -> list[int]:
         return [self._ids.get(word, self._unknown) for word in text.split()]
+
+    encode_following = encode
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         ends = [len(text[: match.end()].encode()) for match in re.finditer(r"\S+", text)]
@@ -50,6 +53,8 @@ class WordVocabulary:
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         return " ".join(self._words[int(token)] for token in ids if int(token) > 5)
+
+    decode_following = decode
 
 
 @pytest.fixture(scope="session")

@@ -226,7 +226,7 @@ def test_what_an_architecture_cannot_learn_is_refused_before_it_begins(
         (bert, (one, two), RecipeError, "a BERT, which learns a single task"),
         (bert, (writing,), RecipeError, "a BERT writes no text"),
         (t5, (task_of("tagging", 60),), RecipeError, "only a BERT labels words"),
-        (gpt, (one,), InputError, "the model is a GPT"),
+        (gpt, (one,), RecipeError, "the model is a GPT"),
         (few, (one,), InputError, r"and the model has 20\s+embedding rows"),
     ]
     for network, tasks, error, message in cases:
@@ -270,9 +270,9 @@ def test_tasks_whose_names_read_alike_are_refused(
 
 def test_the_rate_of_small_networks_is_higher(task_of: TaskOf, config: Config) -> None:
     chosen = config(task_of("classification", 60), learning_rate=None)
-    assert training.peak_rate(chosen, 768, head=True) == pytest.approx(3e-5)
-    assert training.peak_rate(chosen, 256, head=True) == pytest.approx(9e-5)
-    assert training.peak_rate(chosen, 128, head=False) == 1e-3
+    assert training.peak_rate(chosen, 768, "bert") == pytest.approx(3e-5)
+    assert training.peak_rate(chosen, 256, "bert") == pytest.approx(9e-5)
+    assert training.peak_rate(chosen, 128, "t5") == 1e-3
 
 
 def test_through_the_module_with_a_tokenizer_json(

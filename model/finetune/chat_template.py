@@ -1,0 +1,243 @@
+"""Chat templates: messages become tokens, of which those of answers are marked.
+
+A template is one of Jinja, as published tokenizers have them (`chat_template`); `OWN_TEMPLATE` is used where there is
+none. It is rendered with marks in place of what people wrote, so that text of a message is never read as a special
+token, and the tokens of an answer are known exactly: its text, and the special token after it, which ends it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Literal, Protocol, get_args
+
+from model.errors import InputError
+
+Role = Literal["system", "user", "assistant"]
+
+ROLES: tuple[str, ...] = get_args(Role)
+
+OWN_TEMPLATE = (
+    "{{ eos_token }}"
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}Assistant: {{ message['content'] }}{{ eos_token }}"
+    "{% elif message['role'] == 'system' %}System: {{ message['content'] }}{{ '\\n' }}"
+    "{% else %}User: {{ message['content'] }}{{ '\\n' }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+"""Words before each message, and the end of text before a conversation and after each answer: a template for any
+vocabulary, since it needs no tokens of its own."""
+
+_OPEN, _CLOSE = "\ue0f0", "\ue0f1"
+
+_MARK = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
+
+
+class ChatVocabulary(Protocol):
+    """What a template needs of a vocabulary."""
+
+    eos: int
+    special_names: dict[str, int]
+
+    def encode_following(self, text: str) -> list[int]:
+        """Return the ids of a text that follows another."""
+        ...
+
+    def decode_following(self, ids: Sequence[int]) -> str:
+        """Return the text of ids that follow others."""
+        ...
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Tokens of messages, and which of them answers are learnt from."""
+
+    ids: list[int]
+    is_answer: list[bool]
+    """For each token whether it belongs to an answer of the assistant, or ends one."""
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A template with the names of the special tokens that it writes."""
+
+    source: str
+    """Jinja."""
+    bos_token: str
+    eos_token: str
+
+    @staticmethod
+    def own(vocabulary: ChatVocabulary) -> "ChatTemplate":
+        """Return `OWN_TEMPLATE` for a vocabulary; InputError where its end of text has no name."""
+        names = {number: name for name, number in vocabulary.special_names.items()}
+        if vocabulary.eos not in names:
+            raise InputError("the vocabulary has no named end-of-text token, which ends the answers of a conversation")
+        return ChatTemplate(OWN_TEMPLATE, "", names[vocabulary.eos])
+
+    @staticmethod
+    def of_description(description: Mapping[str, Any]) -> "ChatTemplate":
+        """Return the template that `description` was made from."""
+        return ChatTemplate(description["source"], description["bos_token"], description["eos_token"])
+
+    def description(self) -> dict[str, str]:
+        """Return the template as JSON values."""
+        return {"source": self.source, "bos_token": self.bos_token, "eos_token": self.eos_token}
+
+    def conversation(self, messages: Sequence[Message], vocabulary: ChatVocabulary) -> Conversation:
+        """Return the tokens of messages, those of each answer of the assistant marked with the token that ends it.
+
+        Raises InputError for a template that cannot write the messages, or that ends answers by no special token.
+        """
+        found = Conversation([], [])
+        answer_is_open = False
+        for text, message in self._parts(messages, generation_prompt=False):
+            if message is not None:
+                is_answer = message.role == "assistant"
+                ids = vocabulary.encode_following(text)
+                found.ids.extend(ids)
+                found.is_answer.extend([is_answer] * len(ids))
+                answer_is_open = is_answer
+                continue
+            if answer_is_open:
+                first = self._pattern(vocabulary).match(text)
+                if first is None:
+                    raise InputError(
+                        f"the chat template writes {text[:20]!r} after an answer, which is no special token, so that"
+                        f' the model would not learn to end its answers. Set template = "own" above the first [[tasks]]'
+                    )
+                answer_is_open = False
+                found.ids.append(vocabulary.special_names[first[0]])
+                found.is_answer.append(True)
+                text = text[first.end() :]
+            ids = self._with_special(text, vocabulary)
+            found.ids.extend(ids)
+            found.is_answer.extend([False] * len(ids))
+        if answer_is_open:
+            raise InputError(
+                "the chat template writes nothing after the last answer, so that the model would not learn to end it."
+                ' Set template = "own" above the first [[tasks]]'
+            )
+        return found
+
+    def prompt(self, messages: Sequence[Message], vocabulary: ChatVocabulary) -> list[int]:
+        """Return the tokens after which the assistant's answer to the messages follows."""
+        ids: list[int] = []
+        for text, message in self._parts(messages, generation_prompt=True):
+            ids += self._with_special(text, vocabulary) if message is None else vocabulary.encode_following(text)
+        return ids
+
+    def end(self, vocabulary: ChatVocabulary) -> int:
+        """Return the id that ends an answer."""
+        found = self.conversation([Message("user", "a"), Message("assistant", "b")], vocabulary)
+        return next(i for i, is_answer in zip(reversed(found.ids), reversed(found.is_answer), strict=True) if is_answer)
+
+    def _parts(self, messages: Sequence[Message], *, generation_prompt: bool) -> list[tuple[str, Message | None]]:
+        """Return the text of the template and of the messages in order; a space before a message belongs to it."""
+        marked = [{"role": one.role, "content": f"{_OPEN}{number}{_CLOSE}"} for number, one in enumerate(messages)]
+        try:
+            rendered = self._compiled.render(
+                messages=marked,
+                add_generation_prompt=generation_prompt,
+                bos_token=self.bos_token,
+                eos_token=self.eos_token,
+                tools=None,
+                documents=None,
+            )
+        except Exception as error:
+            # Templates are programs of others, and raise whatever they like.
+            raise InputError(
+                f"the chat template cannot write messages of {', '.join(one.role for one in messages)}:"
+                f' {type(error).__name__}: {error}. Set template = "own" above the first [[tasks]]'
+            ) from error
+        pieces = _MARK.split(rendered)
+        written = [int(number) for number in pieces[1::2]]
+        if written != list(range(len(messages))):
+            raise InputError(
+                f"the chat template writes the messages {written} of {len(messages)}, where each was expected once, in"
+                f' order. Set template = "own" above the first [[tasks]]'
+            )
+        parts: list[tuple[str, Message | None]] = []
+        for place, text in enumerate(pieces):
+            if place % 2:
+                before = parts.pop()[0] if parts and parts[-1][1] is None else ""
+                stripped = before.removesuffix(" ")
+                parts += [(stripped, None)] if stripped else []
+                message = messages[int(text)]
+                parts.append((before[len(stripped) :] + message.content, message))
+            elif text:
+                parts.append((text, None))
+        return parts
+
+    def _with_special(self, text: str, vocabulary: ChatVocabulary) -> list[int]:
+        ids: list[int] = []
+        begin = 0
+        for found in self._pattern(vocabulary).finditer(text):
+            if found.start() > begin:
+                ids += vocabulary.encode_following(text[begin : found.start()])
+            ids.append(vocabulary.special_names[found[0]])
+            begin = found.end()
+        return ids + (vocabulary.encode_following(text[begin:]) if begin < len(text) else [])
+
+    def _pattern(self, vocabulary: ChatVocabulary) -> re.Pattern[str]:
+        longest_first = sorted(filter(None, vocabulary.special_names), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    @cached_property
+    def _compiled(self) -> Any:
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        def raise_exception(message: str) -> None:
+            raise TemplateError(message)
+
+        # As `transformers` renders templates; the sandbox keeps them from running anything else.
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.globals |= {"raise_exception": raise_exception, "strftime_now": _no_clock}
+        try:
+            return environment.from_string(self.source)
+        except TemplateError as error:
+            raise InputError(f"the chat template is no Jinja: {error}") from error
+
+
+def _no_clock(form: str) -> str:
+    """Return a fixed day, since tokens may not depend on the clock."""
+    return datetime(2000, 1, 1, tzinfo=UTC).strftime(form)
+
+
+def read_messages(value: Any, where: str, *, answered: bool) -> tuple[Message, ...]:
+    """Return the messages of a record; InputError where they are none, or in another order than a conversation's.
+
+    An optional system message, then user and assistant by turns; the last is the assistant's if `answered`, else the
+    user's.
+    """
+    if not isinstance(value, list) or not value:
+        raise InputError(f'{where} must be a list of {{"role": ..., "content": ...}}, and is {value!r}'[:300])
+    messages: list[Message] = []
+    for number, one in enumerate(value, 1):
+        place = f"{where}, message {number}"
+        if not isinstance(one, dict) or not isinstance(one.get("content"), str):
+            raise InputError(f"{place} must have a role and content that is text, and is {one!r}"[:300])
+        turn = number - (messages[0].role == "system" if messages else 0)
+        expected = ("user", "system") if number == 1 else (("user",) if turn % 2 else ("assistant",))
+        if one.get("role") not in expected:
+            raise InputError(
+                f"{place} has the role {one.get('role')!r}, where {' or '.join(expected)} was expected: after an"
+                f" optional system message, user and assistant take turns"
+            )
+        messages.append(Message(one["role"], one["content"]))
+    last = "assistant" if answered else "user"
+    if messages[-1].role != last:
+        raise InputError(f"{where} ends with a message of {messages[-1].role}, and its last must be of {last}")
+    return tuple(messages)
