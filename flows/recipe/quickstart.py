@@ -81,6 +81,7 @@ class Installation:
         """Return the METADATA files of installed packages, which end in their README."""
         return _of_others(self.site_packages.glob("*.dist-info/METADATA"))
 
+
 def prepare(root: Path, installation: Installation | None = None) -> Path:
     """Write the demo's input under `root` and return its folder; quick when nothing changed since last time.
 
