@@ -39,10 +39,10 @@ def test_the_wheel_holds_the_three_rooms_and_nothing_else(wheel: zipfile.ZipFile
 
 
 def test_recipes_and_templates_travel_in_the_wheel(wheel: zipfile.ZipFile):
-    data = ("*.toml", "*.html", "*.css", "*.js", "*.tsv", "*.txt")
+    data = ("*.toml", "*.html", "*.css", "*.js", "*.tsv", "*.txt", "*.bz2")
     files = [path for room in ("flows", "tasks", "model") for mask in data for path in (PROJECT / room).rglob(mask)]
     assert {path.relative_to(PROJECT).as_posix() for path in files} <= set(wheel.namelist())
-    assert "flows/shipped/recipes/quickstart.toml" in wheel.namelist()
+    assert {"flows/shipped/recipes/quickstart.toml", "flows/shipped/texts/README.md"} <= set(wheel.namelist())
 
 
 def test_the_deployments_travel_in_the_wheel_as_they_are(wheel: zipfile.ZipFile):

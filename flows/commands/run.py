@@ -90,7 +90,7 @@ def demo(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Train a small model on the text that comes with Python: documentation, READMEs, licences, code.
+    """Train a small model on two novels and the text that comes with Python: documentation, READMEs, licences, code.
 
     First writes a cloze benchmark from passages of that text. Its documents stay in the sources, so that there are real
     leaks to find and cut.

@@ -256,6 +256,39 @@ _SHORTENED = re.compile(r"([\d.]+) examples on average: (\d+) of (\d+) items lea
 _SAMPLED = re.compile(r"(\d+) of (\d+) items drawn")
 
 
+_PART = re.compile(r"(\d+) of (\d+) bytes, within (passages of \d+ tokens or more)")
+
+
+def describe_repeated_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return how much held-out text training read too, and the figures of the text that is new, as a sentence without
+    full stop, from rows of SCORES; empty where no text is repeated or none is new.
+
+    Shares are of the bytes of all sources, figures the sources' plain means.
+    """
+    means: dict[str, float] = {}
+    parts: list[tuple[int, int, str]] = []
+    for row in rows:
+        if row["task"] == "heldout/all" and row["value"] is not None:
+            means[row["metric"]] = row["value"]
+        elif row["metric"] == "bits_per_byte" and row["task"].startswith("heldout/"):
+            parts.append((0, int(row["note"].partition(" ")[0]), ""))
+        elif row["metric"] == "repeated_bits_per_byte" and (match := _PART.search(row["note"])):
+            parts.append((int(match[1]), 0, match[3]))
+    repeated, every = sum(part[0] for part in parts), sum(part[1] for part in parts)
+    figures = [
+        f"{words} {means[metric]:.3f}"
+        for metric, words in (("new_bits_per_byte", "the model"), ("5gram_new_bits_per_byte", "the 5-gram"))
+        if metric in means
+    ]
+    if not repeated or not figures:
+        return ""
+    passages = next(part[2] for part in parts if part[2])
+    return (
+        f"{repeated / every:.0%} of the held-out text lies in {passages} that training read too; of the text that is"
+        f" new, bits per byte are {', '.join(figures)}"
+    )
+
+
 def describe_sampled_items(scores: Iterable[Mapping[str, Any]]) -> str:
     """Return which benchmarks were evaluated on a sample of items, as a sentence without full stop; empty for none."""
     found: dict[str, str] = {}

@@ -37,8 +37,13 @@ LEFT_TO_RIGHT = {
     "5gram_bits_per_byte": "5gram",
     "unigram_bits_per_byte": "unigram",
     "xz_bits_per_byte": "xz",
+    "new_bits_per_byte": "model_new",
+    "5gram_new_bits_per_byte": "5gram_new",
+    "repeated_bits_per_byte": "model_repeated",
+    "5gram_repeated_bits_per_byte": "5gram_repeated",
 }
-"""Metrics of held-out text that can be compared: over all text, each token predicted from what precedes it."""
+"""Metrics of held-out text that can be compared: each token predicted from what precedes it, over all text, and over
+text that is new or that training read too (`tasks/evaluate/repeated_passages.py`)."""
 
 
 def open_artifacts(record: dict[str, Any]) -> dict[str, Artifact]:
@@ -302,7 +307,8 @@ def leaks(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
 
 
 def bits_per_byte(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """Return by held-out source, `all` last: bits per UTF-8 byte of the model, a 5-gram, the token unigram and xz.
+    """Return by held-out source, `all` last: bits per UTF-8 byte of the model, a 5-gram, the token unigram and xz, and
+    of the first two on new and on repeated text.
 
     A model that does not predict each next token has none; the metric `measures` has its figures.
     """

@@ -1,12 +1,12 @@
 """The input of the demo: real, messy text that every machine with Python has, and a cloze benchmark made from it.
 
-Most sources of `recipes/quickstart.toml` are read in place: READMEs and licences of installed packages, source code,
-notes. `prepare` writes two more things under `ROOT/inputs/quickstart`:
+Most sources of `recipes/quickstart.toml` are read in place: two novels that ship with Bessemer, READMEs and licences of
+installed packages, source code, notes. `prepare` writes two more things under `ROOT/inputs/quickstart`:
 
     documentation/   docstrings of the standard library and of large packages, one text a module, and the pages of
                      `help()`: a few megabytes of careful prose. Modules are parsed, never imported
-    cloze.jsonl      passages of documentation, READMEs and licences, which stay in the sources (true leaks that the
-                     run must find and cut), and passages of documentation that is kept out of the sources (clean)
+    cloze.jsonl      passages of documentation and READMEs, which stay in the sources (true leaks that the run must
+                     find and cut), and passages of documentation that is kept out of the sources (clean)
 
 A cloze item is twenty words of a passage and four phrases, one of which continues it; the others end other passages of
 the same kind, so that grammar and style alone do not give the answer away.
@@ -40,7 +40,9 @@ DOCUMENTED_PACKAGES = ("numpy", "networkx", "sqlalchemy", "fsspec", "prefect", "
 RESERVED_SHARE = 6
 """One documentation text in this many is kept out of the sources, for clean items."""
 
-LEAKED_ITEMS = {"documentation": 120, "readme": 50, "licence": 30}
+LEAKED_ITEMS = {"documentation": 120, "readme": 50}
+"""Kind of text -> items. None of licences: they share their paragraphs, so that a few items would leak into nearly all
+of them, and documents with a leak are never held out."""
 
 CLEAN_ITEMS = 120
 
@@ -78,11 +80,6 @@ class Installation:
     def readmes(self) -> list[Path]:
         """Return the METADATA files of installed packages, which end in their README."""
         return _of_others(self.site_packages.glob("*.dist-info/METADATA"))
-
-    def licences(self) -> list[Path]:
-        """Return the licence files of installed packages."""
-        folders = ("*.dist-info/LICENSE*", "*.dist-info/licenses/**/LICENSE*")
-        return _of_others(path for pattern in folders for path in self.site_packages.glob(pattern) if path.is_file())
 
 
 def prepare(root: Path, installation: Installation | None = None) -> Path:
@@ -124,7 +121,6 @@ def _benchmark(installation: Installation, texts: dict[str, str], reserved: set[
     sources = {
         "documentation": [(name, text) for name, text in texts.items() if name not in reserved],
         "readme": _read(installation.readmes(), installation.site_packages),
-        "licence": _read(installation.licences(), installation.site_packages),
     }
     found = {kind: _passages(named) for kind, named in sources.items()}
     sourced = {passage.whole for of_kind in found.values() for passage in of_kind}
@@ -206,7 +202,7 @@ def _is_prepared(folder: Path, mark: str) -> bool:
 
 def _input_mark(installation: Installation) -> str:
     """Return a digest that changes when any file that is read, or this module, changes."""
-    read = [path for _, path in installation.module_sources()] + installation.readmes() + installation.licences()
+    read = [path for _, path in installation.module_sources()] + installation.readmes()
     code = [digest_file(Path(__file__).with_name(name)) for name in ("quickstart.py",)]
     return digest_bytes(json.dumps([code, [_mark(path) for path in read]]).encode())
 

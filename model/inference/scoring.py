@@ -55,7 +55,7 @@ def continuation_log_probabilities(
             )
         tokens = (*context, *continuation)[-(network.config.context + 1) :]
         windows.append(_Window(index, tokens, len(tokens) - len(continuation)))
-    return [-nats for nats in _nats(network, windows, len(pairs), batch_tokens)]
+    return [-float(nats.sum()) for nats in _window_nats(network, windows, batch_tokens)]
 
 
 @torch.inference_mode()
@@ -88,11 +88,18 @@ def choice_log_probabilities(
     return [-float(part.sum()) for part in nats.split([len(one) for one in continuations])]
 
 
-@torch.inference_mode()
 def text_nats(
     network: GPT, texts: Sequence[Sequence[int]], begin: int, stride: int | None = None, batch_tokens: int = 8192
 ) -> list[float]:
-    """Return the nats (-ln p) of each text's tokens, each predicted exactly once.
+    """Return the sum of `token_nats` of each text."""
+    return [float(nats.sum()) for nats in token_nats(network, texts, begin, stride, batch_tokens)]
+
+
+@torch.inference_mode()
+def token_nats(
+    network: GPT, texts: Sequence[Sequence[int]], begin: int, stride: int | None = None, batch_tokens: int = 8192
+) -> list[Tensor]:
+    """Return the nats (-ln p) of each token of each text, f64[tokens], each predicted exactly once.
 
     Each text is scored alone, after the token `begin`. Long texts are scored in windows of the model's context that
     advance by `stride` tokens (half the context by default), so that every token but the first ones is predicted from
@@ -104,7 +111,10 @@ def text_nats(
     for index, text in enumerate(texts):
         tokens = (begin, *text)
         windows += [_Window(index, tokens[a:b], new - a) for a, b, new in window_borders(len(tokens), context, stride)]
-    return _nats(network, windows, len(texts), batch_tokens)
+    parts: list[list[Tensor]] = [[torch.zeros(0, dtype=torch.float64)] for _ in texts]
+    for window, nats in zip(windows, _window_nats(network, windows, batch_tokens), strict=True):
+        parts[window.text].append(nats)
+    return [torch.cat(mine) for mine in parts]
 
 
 def window_borders(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
@@ -128,13 +138,14 @@ def _visible(network: GPT, windows: list[_Window], longest: int) -> torch.Tensor
     return prefix_mask(torch.tensor([window.score_from for window in windows], device=device), longest - 1)
 
 
-def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -> list[float]:
-    """Return the nats of each text over its windows; windows of similar length share a batch, padded at the end.
+def _window_nats(network: GPT, windows: list[_Window], batch_tokens: int) -> list[Tensor]:
+    """Return the nats of the scored tokens of each window, f64; windows of similar length share a batch, padded at the
+    end.
 
     Padding comes after every counted token, where a causal model cannot see it.
     """
     device = network.embedding.weight.device
-    totals = [0.0] * texts
+    found: dict[int, Tensor] = {}
     order = sorted(range(len(windows)), key=lambda i: (len(windows[i].tokens), i))
     begin = 0
     while begin < len(order):
@@ -152,10 +163,9 @@ def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -
         logits = network.logits(network.hidden(batch[:, :-1], visible_B1TT=_visible(network, chosen, longest))[counted])
         nats = F.cross_entropy(logits, batch[:, 1:][counted], reduction="none").double()
         sizes = [len(window.tokens) - window.score_from for window in chosen]
-        for window, part in zip(chosen, nats.split(sizes), strict=True):
-            totals[window.text] += float(part.sum())
+        found.update(zip(order[begin:end], nats.split(sizes), strict=True))
         begin = end
-    return totals
+    return [found[i] for i in range(len(windows))]
 
 
 @dataclass(frozen=True)

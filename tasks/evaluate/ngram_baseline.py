@@ -21,7 +21,7 @@ themselves, positions are in the order of their contexts.
 Shapes: N tokens of the stream, T of them read (they come first), H = N - T tokens to be scored, P positions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +33,14 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
 from tasks.common.kernels import kernel
 from tasks.common.numeric import seed64
+from tasks.evaluate.repeated_passages import add_parts, repeated_tokens
 from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, ratio
 from tasks.tokenizer.base import Tokenizer
 
-METRIC = "5gram_bits_per_byte"
+PREFIX = "5gram_"
+METRIC = f"{PREFIX}bits_per_byte"
+ROWS = 4096
+"""Rows whose passages are hashed at once."""
 MAX_ORDER = 5
 """Tokens of the longest n-grams."""
 FALLBACK_DISCOUNTS = (0.0, 0.5, 1.0, 1.5)
@@ -75,36 +79,63 @@ def ngram_scores(
     most_tokens: int,
     rounds: int,
     seed: int,
+    repeated: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> list[dict[str, Any]]:
     """Return rows of SCORES: bits per byte of held-out texts by source and as their plain mean, counted on `sequences`.
 
     Of more than `most_tokens` tokens those that ORDER reads first are counted; every part of ORDER has the same
-    mixture.
+    mixture. `repeated` is that of `repeated_in_training`: with it new and repeated text are given apart too.
     """
     if not texts:
         return []
     tables = [read_table(path) for path in sequences.files("sequences")]
     read, left_out = read_rows(tables, sequences.table("order"), tokenizer, most_tokens)
-    ids = {source: list(tokenizer.encode_batch(documents)) for source, documents in texts.items()}
+    encoded = {source: list(tokenizer.encode_batch_with_borders(documents)) for source, documents in texts.items()}
+    ids = {source: [row for row, _ in mine] for source, mine in encoded.items()}
     scored = document_stream([row for rows in ids.values() for row in rows], tokenizer.eos)
     found = estimate(read, scored, tokenizer.vocab_size, tokenizer.eos, _boundary_ids(tables, tokenizer))
-    bits = np.add.reduceat(np.nan_to_num(found.bits), np.flatnonzero(scored.begins))
+    begins = np.flatnonzero(scored.begins)
+    bits = np.add.reduceat(np.nan_to_num(found.bits), begins)
+    of_tokens = [one[1:] for one in np.split(np.nan_to_num(found.bits), begins[1:])]
     note = _note(int(read.is_predicted.sum()), left_out, found)
     scores = HeldoutRows()
     done = 0
     for source, documents in texts.items():
         sizes = np.array([len(text.encode()) for text in documents], dtype=np.int64)
-        measured = ratio(
-            bits[done : done + len(documents)], sizes, rounds, seed64(seed, "evaluate", "bootstrap", source)
-        )
+        mine, draw = slice(done, done + len(documents)), seed64(seed, "evaluate", "bootstrap", source)
+        measured = ratio(bits[mine], sizes, rounds, draw)
         unknown = sum(int((row == tokenizer.unk).sum()) for row in ids[source])
         description = f"{int(sizes.sum())} bytes, {sum(map(len, ids[source]))} tokens"
         if unknown:
             measured = NO_MEASUREMENT
             description += f", {unknown} of them unknown: no value, since their text is lost"
+        elif repeated is not None:
+            lengths = [np.diff(borders) for _, borders in encoded[source]]
+            add_parts(scores, source, PREFIX, of_tokens[mine], lengths, repeated[source], rounds, draw)
         scores.add(source, METRIC, measured, len(documents), f"{description}; {note}")
         done += len(documents)
     return scores.rows()
+
+
+def repeated_in_training(
+    tokenizer: Tokenizer, texts: dict[str, list[str]], sequences: Artifact, most_tokens: int
+) -> dict[str, list[np.ndarray]]:
+    """Return `repeated_tokens` of held-out texts by source, for the rows on which the 5-gram is counted."""
+    tables = [read_table(path) for path in sequences.files("sequences")]
+    read, _ = read_rows(tables, sequences.table("order"), tokenizer, most_tokens)
+    length = tables[0].schema.field("tokens").type.list_size
+    ids = {source: list(tokenizer.encode_batch(documents)) for source, documents in texts.items()}
+    every = [row for rows in ids.values() for row in rows]
+    found = iter(
+        repeated_tokens(
+            every,
+            (
+                read.tokens[at : at + length * ROWS].reshape(-1, length)
+                for at in range(0, len(read.tokens), length * ROWS)
+            ),
+        )
+    )
+    return {source: [next(found) for _ in rows] for source, rows in ids.items()}
 
 
 def read_rows(

@@ -17,12 +17,13 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from model.inference.scoring import text_nats
+from model.inference.scoring import token_nats
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.schema import DOC_ID_BYTES
 from tasks.artifacts.tables import read_table
 from tasks.common.numeric import seed64, unit_interval
+from tasks.evaluate.repeated_passages import add_parts
 from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, ratio
 from tasks.tokenizer.base import Tokenizer
 
@@ -139,6 +140,7 @@ def heldout_scores(
     seed: int,
     advance: Callable[[int], None],
     keep: DocumentScores | None = None,
+    repeated: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> list[dict[str, Any]]:
     """Return rows of SCORES for the model, token frequencies of the training text, and xz, by source and as their plain
     mean.
@@ -146,22 +148,29 @@ def heldout_scores(
     Without a network that predicts next tokens, the rows of the other two alone. Perplexity is per token, so that it
     compares with that of models with the same vocabulary only. `code_lengths` [vocabulary] are those of
     `unigram_code_lengths`; `advance` is called with the number of sources done; `keep` collects the model's bits of
-    each document.
+    each document. `repeated` are the tokens of each source's documents that training read too (`repeated_tokens`): with
+    it the model's figures of new and of repeated text are given apart.
     """
     found = HeldoutRows()
     for done, (source, documents) in enumerate(texts.items(), start=1):
         sizes = np.array([len(text.encode()) for text in documents], dtype=np.int64)
-        ids = list(tokenizer.encode_batch(documents))
+        encoded = list(tokenizer.encode_batch_with_borders(documents))
+        ids = [row for row, _ in encoded]
         draw = seed64(seed, "evaluate", "bootstrap", source)
         unknown = sum(int((row == tokenizer.unk).sum()) for row in ids)
         code = np.array([code_lengths[row].sum() for row in ids])
         measured: dict[str, Measurement] = {}
         bits = {"unigram_bits_per_byte": code}
         if network is not None:
-            nats = np.array(text_nats(network, [row.tolist() for row in ids], tokenizer.eos, batch_tokens=batch_tokens))
+            of_tokens = token_nats(network, [row.tolist() for row in ids], tokenizer.eos, batch_tokens=batch_tokens)
+            nats = np.array([float(one.sum()) for one in of_tokens])
             bits = {"bits_per_byte": nats / math.log(2)} | bits
             tokens = np.array([len(row) for row in ids], dtype=np.int64)
             measured["perplexity"] = perplexity(ratio(nats, tokens, rounds, draw))
+            if repeated is not None and not unknown:
+                token_bits = [one.numpy() / math.log(2) for one in of_tokens]
+                lengths = [np.diff(borders) for _, borders in encoded]
+                add_parts(found, source, "", token_bits, lengths, repeated[source], rounds, draw)
         measured = {metric: ratio(above, sizes, rounds, draw) for metric, above in bits.items()} | measured
         measured["xz_bits_per_byte"] = Measurement(xz_bits_per_byte("".join(documents).encode()), None)
         if not unknown:

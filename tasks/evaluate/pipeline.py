@@ -1,6 +1,7 @@
 """The evaluate stage from end to end, one unit of work each: held-out text, the training objective, the 5-gram, each
 benchmark, checks of generated text, samples."""
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 
@@ -32,7 +34,7 @@ from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.forgetting import gate_rises, gate_scores, gated_model
 from tasks.evaluate.masked_lm import pair_scores, pseudo_scores
 from tasks.evaluate.memorization import OVERLAPS, check_generated_text
-from tasks.evaluate.ngram_baseline import ngram_scores
+from tasks.evaluate.ngram_baseline import ngram_scores, repeated_in_training
 from tasks.evaluate.perplexity import (
     DOCUMENT_SCORES,
     DocumentScores,
@@ -54,6 +56,10 @@ NGRAM_UNIT, OBJECTIVE_UNIT, CHECKS_UNIT, SAMPLES_UNIT, GATE_UNIT = "5gram", "obj
 
 KEY_METRICS = ("bits_per_byte", "pseudo_bits_per_byte", "target_bits_per_byte", "masked_accuracy", "next_accuracy")
 """Metrics of held-out text that a summary shows; the key of the first one is the name of its task alone."""
+
+
+Repeated = dict[str, list[np.ndarray]]
+"""Source -> which tokens of each held-out document training read too, bool[tokens]."""
 
 
 @dataclass(frozen=True)
@@ -102,16 +108,19 @@ def evaluate_model(
     documents = heldout_documents(decontaminated, config.heldout_max_bytes, config.seed)
     texts, _ = texts_and_languages(documents)
     gated = None if config.gate is None else gated_model(model, vocab, network, tokenizer)
+    repeated = functools.cache(lambda: _repeated(trained, texts, config))
     batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
     with _threads(config.threads), inference_on(config.device, trained.description, network):
         _write_scores(
-            unit_name(0), workspace, lambda: _score_heldout(trained, documents, config, batch_tokens, workspace)
+            unit_name(0),
+            workspace,
+            lambda: _score_heldout(trained, documents, config, batch_tokens, workspace, repeated()),
         )
         if gated is not None:
             _write_scores(GATE_UNIT, workspace, lambda: gate_scores(gated, texts, config, batch_tokens))
         if not isinstance(network, GPT):
             _write_scores(OBJECTIVE_UNIT, workspace, lambda: _score_objective(trained, documents, config, batch_tokens))
-        _write_scores(NGRAM_UNIT, workspace, lambda: _score_ngrams(trained, texts, config))
+        _write_scores(NGRAM_UNIT, workspace, lambda: _score_ngrams(trained, texts, config, repeated()))
         _score_benchmarks(trained, decontaminated, config, workspace)
         if isinstance(network, GPT) and config.checked_texts and workspace.finished(CHECKS_UNIT) is None:
             rows, overlaps = check_generated_text(network, tokenizer, sequences, texts, config)
@@ -144,6 +153,7 @@ def _score_heldout(
     config: EvaluateConfig,
     batch_tokens: int,
     workspace: Workspace,
+    repeated: Repeated | None,
 ) -> BenchmarkScores:
     texts, languages = texts_and_languages(documents)
     keep = DocumentScores(documents)
@@ -158,8 +168,16 @@ def _score_heldout(
         seed=config.seed,
         advance=lambda done: workspace.advance(done, len(texts), "sources"),
         keep=keep,
+        repeated=repeated,
     )
     return BenchmarkScores(rows, documents=keep.rows)
+
+
+def _repeated(trained: TrainedModel, texts: dict[str, list[str]], config: EvaluateConfig) -> Repeated | None:
+    """Return which held-out tokens training read too; None for a network that does not predict next tokens."""
+    if not texts or not isinstance(trained.network, GPT):
+        return None
+    return repeated_in_training(trained.tokenizer, texts, trained.sequences, config.ngram_tokens)
 
 
 def _score_objective(
@@ -208,7 +226,9 @@ def _score_objective(
     return BenchmarkScores(rows, documents=keep.rows)
 
 
-def _score_ngrams(trained: TrainedModel, texts: dict[str, list[str]], config: EvaluateConfig) -> list[dict[str, Any]]:
+def _score_ngrams(
+    trained: TrainedModel, texts: dict[str, list[str]], config: EvaluateConfig, repeated: Repeated | None
+) -> list[dict[str, Any]]:
     return ngram_scores(
         trained.tokenizer,
         texts,
@@ -216,6 +236,7 @@ def _score_ngrams(trained: TrainedModel, texts: dict[str, list[str]], config: Ev
         most_tokens=config.ngram_tokens,
         rounds=config.bootstrap_rounds,
         seed=config.seed,
+        repeated=repeated,
     )
 
 

@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from model.config.network import GPTConfig
-from model.inference.scoring import choice_log_probabilities, continuation_log_probabilities, text_nats
+from model.inference.scoring import (
+    choice_log_probabilities,
+    continuation_log_probabilities,
+    text_nats,
+    token_nats,
+)
 from model.nn.gpt import GPT
 
 
@@ -83,3 +88,13 @@ def test_a_uniform_model_pays_ln_v_for_each_token_whatever_the_stride() -> None:
 def test_what_cannot_be_scored_is_refused(network: GPT, pair: tuple[list[int], list[int]]) -> None:
     with pytest.raises(ValueError, match="pair 0"):
         continuation_log_probabilities(network, [pair])
+
+
+def test_the_nats_of_tokens_are_those_of_each_token_in_order(network: GPT) -> None:
+    text = [(11 * n + n // 7) % 30 for n in range(40)]
+    tokens = [0, *text]
+    expected = [-log_probability(network, tokens[max(0, i - 16) : i], tokens[i]) for i in range(1, len(tokens))]
+    long, empty, short = token_nats(network, [text, [], text[:3]], 0, stride=1)
+    assert long.tolist() == pytest.approx(expected, abs=1e-4)
+    assert short.tolist() == pytest.approx(expected[:3], abs=1e-4)
+    assert empty.tolist() == []

@@ -73,6 +73,14 @@ def test_a_trained_model_is_scored_and_scored_again_to_the_same_bytes(context, m
     five = scores["heldout/code", "5gram_bits_per_byte", 0, "all"]
     assert 0.5 < five["value"] < unigram["value"]
     assert scores["heldout/all", "5gram_bits_per_byte", 0, "all"]["value"] == five["value"]
+    for prefix, whole in (("", bits), ("5gram_", five)):
+        parts = [
+            scores.get(("heldout/code", f"{prefix}{part}_bits_per_byte", 0, "all")) for part in ("new", "repeated")
+        ]
+        sizes = [int(part["note"].partition(" ")[0]) if part else 0 for part in parts]
+        sums = [part["value"] * size for part, size in zip(parts, sizes, strict=True) if part]
+        assert sum(sizes) == 6000
+        assert sum(sums) / 6000 == pytest.approx(whole["value"])
     accuracy = scores["cloze", "acc", 0, "all"]
     assert (accuracy["n"], accuracy["value"]) == (12, 1.0)
     assert scores["cloze", "acc", 1, "leaked"]["n"] == 4
