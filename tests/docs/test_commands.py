@@ -179,7 +179,7 @@ def test_every_link_leads_to_a_file() -> None:
 
 
 TINY = (
-    "--set budget_tokens=20K --set vocab.vocab_size=512 --set train.model.width=32 --set train.model.layers=2"
+    "--set budget_tokens=20K --set vocab.vocab_size=768 --set train.model.width=32 --set train.model.layers=2"
     " --set train.model.heads=2 --set train.model.context=64 --set train.batch_rows=8 --set train.micro_batch_rows=8"
     " --set evaluate.max_items=8"
 )
@@ -201,11 +201,11 @@ RUN_DOCUMENTS = sorted({command.document for command in COMMANDS if command.not_
 
 @pytest.fixture(scope="module")
 def world(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the small recipe, the environment and the scripts, as whoever reads the docs has them."""
+    """A folder with the small recipe, the environment and the scripts, as readers of the docs have them."""
     folder = tmp_path_factory.mktemp("docs")
     (folder / "recipe.toml").write_text((foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry)))
     (folder / ".venv").symlink_to(Path(sys.prefix))
-    for name in ("benchmarks", "deployments", "flows", "tasks", "model"):
+    for name in ("benchmarks", "deployments", "flows", "tasks", "model", "tests", "pyproject.toml"):
         (folder / name).symlink_to(PROJECT / name)
     for name, (letters, stops) in TEXTS.items():
         (folder / name).mkdir()
