@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ValidationError
 
-from flows.runs.lineage import parts_of
+from flows.runs.run_documents import parts_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.schema import DOCUMENTS
 from tasks.clean.config import CleanConfig
