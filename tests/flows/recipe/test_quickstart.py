@@ -1,5 +1,6 @@
 """The demo's input, made from the Python that runs the tests."""
 
+import bz2
 import json
 import shutil
 import sysconfig
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.recipe.load import QUICKSTART, load_recipe
 from flows.recipe.quickstart import CLOZE, STAMP, Installation, prepare
 from model.errors import InputError
 
@@ -82,3 +84,26 @@ def test_a_damaged_or_foreign_file_is_put_right(folder: Path, installation: Inst
 def test_a_python_stripped_of_its_documentation_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="documentation was stripped"):
         prepare(tmp_path / "root", Installation(tmp_path, tmp_path, documented=()))
+
+
+def test_the_novels_ship_whole_with_their_licence_and_are_no_more_than_half_of_the_text(tmp_path: Path):
+    (novels,) = [one for one in load_recipe(QUICKSTART, tmp_path).sample.sources if one.name == "novels"]
+    assert novels.weight is not None
+    assert novels.weight <= 0.5
+    folder = QUICKSTART.parents[1] / "texts"
+    assert [Path(path).resolve().parent for path in novels.paths] == [folder.resolve()]
+    books = {path.name: bz2.decompress(path.read_bytes()).decode().splitlines() for path in folder.glob("*.bz2")}
+    assert {name: len(lines) for name, lines in books.items()} == {
+        "pride_and_prejudice.jsonl.bz2": 61,
+        "war_and_peace.jsonl.bz2": 369,
+    }
+    chapters = [json.loads(line) for lines in books.values() for line in lines]
+    assert len({chapter["id"] for chapter in chapters}) == 430
+    assert any("a truth universally acknowledged" in chapter["text"] for chapter in chapters)
+    about = (folder / "README.md").read_text(encoding="utf-8")
+    assert "CC0 1.0" in about
+    assert all(name in about for name in books)
+
+
+def test_no_item_is_a_paragraph_of_licences_so_that_licences_can_be_held_out(folder: Path):
+    assert {item["id"].partition("-")[0] for item in items(folder)} == {"documentation", "readme", "unseen"}
