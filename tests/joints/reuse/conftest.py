@@ -1,5 +1,6 @@
 """The road of a recipe in which every kind of input and setting occurs, walked once under a tracer."""
 
+import bz2
 import csv
 import gzip
 import json
@@ -104,6 +105,7 @@ def _write_formats(folder: Path, texts: Sequence[str]) -> None:
     writers = (
         *(_write_markdown, _write_pages, _write_lines, _write_gzipped_lines, _write_frozen_lines, _write_parquet),
         *(_write_arrow, _write_csv, _write_crawl, _write_threads, _write_remote, _write_gzipped_texts),
+        *(_write_wikitext, _write_wiki_dump),
     )
     for number, write in enumerate(writers):
         place = folder / write.__name__.removeprefix("_write_")
@@ -183,6 +185,21 @@ def _write_remote(folder: Path, texts: Sequence[str]) -> None:
 def _write_gzipped_texts(folder: Path, texts: Sequence[str]) -> None:
     for number, text in enumerate(texts):
         (folder / f"{number}.txt.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def _write_wikitext(folder: Path, texts: Sequence[str]) -> None:
+    for number, text in enumerate(texts):
+        (folder / f"{number}.wikitext").write_text(f"== Note {number} ==\n'''Bold''' [[link]]\n\n{text}")
+
+
+def _write_wiki_dump(folder: Path, texts: Sequence[str]) -> None:
+    pages = "".join(
+        f"<page><title>Note {number}</title><ns>0</ns><id>{number}</id><revision><id>1</id><model>wikitext</model>"
+        f"<text>{text}</text></revision></page>\n"
+        for number, text in enumerate(texts)
+    )
+    site = "<siteinfo><base>https://a.example/wiki/Main_Page</base></siteinfo>"
+    (folder / "a.xml.bz2").write_bytes(bz2.compress(f"<mediawiki>{site}\n{pages}</mediawiki>\n".encode()))
 
 
 _WORN = (

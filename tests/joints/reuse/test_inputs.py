@@ -55,7 +55,7 @@ def test_the_inputs_are_of_every_format(alloy: Path, tmp_path: Path) -> None:
     listings = find_files(load_recipe(alloy / "alloy.toml", tmp_path).sample)
     read = {(file.format, file.compression) for listing in listings for file in listing.files}
     assert {format for format, _ in read} == set(get_args(Format)) - {"auto"}
-    assert {compression for _, compression in read} == {None, "gzip", "zstd"}
+    assert {compression for _, compression in read} == {None, "gzip", "zstd", "bzip2"}
 
 
 def test_a_file_of_a_source(
