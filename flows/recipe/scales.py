@@ -56,7 +56,14 @@ SIZES = frozenset(
 """Keys that a twin may change: amounts, lengths and widths, and the device."""
 
 DERIVED = frozenset(
-    {"chunk.row_length", "chunk.input_length", "sample.budget_tokens", "chunk.budget_tokens", "sample.sources.tokens"}
+    {
+        "chunk.row_length",
+        "chunk.input_length",
+        "sample.budget_tokens",
+        "chunk.budget_tokens",
+        "sample.sources.tokens",
+        "evaluate.device",
+    }
 )
 """Keys of the resolved settings that follow from those."""
 

@@ -23,6 +23,9 @@ def check_engine(config: TrainConfig) -> None:
             f" environment variable CXX, or set train.compile = false: blocks are then computed without it."
         )
     if config.compile and config.device == "cuda" and importlib.util.find_spec("triton") is None:
+        from model.engines.runtime import training_device
+
+        training_device(config, 0)  # Without a device, that is what to say.
         raise RecipeError(
             "train.compile is on for CUDA devices, and Triton, which compiles for them, is not installed. Install the"
             " PyTorch that is built for CUDA, which brings it, or leave the key out."

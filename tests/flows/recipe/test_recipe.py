@@ -190,7 +190,7 @@ def test_limit_is_the_share_of_each_source(tmp_path: Path) -> None:
     [
         (("[train.model]", "[dedup]\nbnads = 3\n[train.model]"), r"dedup\.bnads: unknown key; did you mean `bands`\?"),
         (("[train.model]", "[dedupe]\nbands = 3\n[train.model]"), r"dedupe: unknown key; did you mean `dedup`\?"),
-        (("weight = 0.25", "weight = -0.25"), r"weight: .*greater than 0"),
+        (("weight = 0.25", "weight = -0.25"), r"weight: .*greater than or equal to 0"),
         (("weight = 0.25", "weight = 0.5"), r"sample: .*weights"),
         (("weight = 0.25", "wieght = 0.25"), r"  line \d+: sources\[1\]\.wieght: unknown key; did you mean `weight`\?"),
         (("context = 64", "context = -1"), r"train\.model\.context: .*greater than or equal to 8"),

@@ -60,6 +60,10 @@ OUTSIDE = {
     "clean.classifiers.labels": '[[clean.classifiers]]\nname = "x"\nlabel = "l"\nlimit = 0.5\nlabels = "{outside}"',
     "clean.spelling.path": '[[clean.spelling]]\npath = "{outside}"',
     "clean.machines.address": '[clean.machines]\naddress = "tcp://192.0.2.1:8786"',
+    **{
+        f"{stage}.keep": f'[{stage}]\nkeep = "20260101T000000Z-abcdef"'
+        for stage in ("sample", "clean", "decontaminate", "vocab")
+    },
     "dedup.against": '[dedup]\nagainst = ["20260101T000000Z-abcdef"]',
     "dedup.machines.address": '[dedup.machines]\naddress = "tcp://192.0.2.1:8786"',
     "decontaminate.benchmarks.path": '[[benchmarks]]\nname = "b"\npath = "{outside}"',

@@ -105,7 +105,7 @@ def test_a_gated_mlp_has_about_as_many_weights_and_multiplies_by_its_gate() -> N
     block = gpt(activation="swiglu", biases=False).blocks[0]
     x = torch.randn(1, 1, 16, generator=torch.Generator().manual_seed(1))
     gate, value = block.mlp_gate.weight @ x[0, 0], block.mlp_in.weight @ x[0, 0]
-    torch.testing.assert_close(block._mlp(x)[0, 0], block.mlp_out.weight @ (F.silu(gate) * value))
+    torch.testing.assert_close(block._mlp(x, [])[0, 0], block.mlp_out.weight @ (F.silu(gate) * value))
 
 
 def test_a_head_of_its_own_costs_a_table_and_no_arithmetic() -> None:

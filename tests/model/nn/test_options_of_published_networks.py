@@ -89,7 +89,7 @@ def test_parallel_branches_read_the_same_stream() -> None:
     # One token attends to itself alone, so what attention mixes is its value.
     value = block.attention_value.weight @ read[0, 0] + block.attention_value.bias
     attended = block.attention_out.weight @ value + block.attention_out.bias
-    expected = stream[0, 0] + attended + block._mlp(block.mlp_norm(stream))[0, 0]
+    expected = stream[0, 0] + attended + block._mlp(block.mlp_norm(stream), [])[0, 0]
     torch.testing.assert_close(block(stream, AttentionContext(causal=True))[0][0, 0], expected, rtol=1e-4, atol=1e-5)
 
 

@@ -296,7 +296,7 @@ def test_a_base_that_is_another_than_the_run_was_planned_with_is_an_error(extend
         base_weights(other)
 
 
-@pytest.mark.parametrize("moment", ["describe_model", "load_file"])
+@pytest.mark.parametrize("moment", ["describe_model", "check_header"])
 @pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
 def test_a_base_replaced_while_it_is_read_is_an_error(
     name: str, moment: str, extend, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

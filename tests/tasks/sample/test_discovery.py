@@ -147,8 +147,8 @@ def test_weights_must_sum_to_one():
     assert config(3, 7, normalise_weights=True)
     with pytest.raises(ValidationError, match=r"sum to 1 and sum to 0\.8 \(s0 0\.3, s1 0\.5\)"):
         config(0.3, 0.5)
-    with pytest.raises(ValidationError, match="greater than 0"):
-        config(0.0, 1.0)
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        config(-0.1, 1.1)
     with pytest.raises(ValidationError, match="s1 has no weight"):
         config(1.0, None)
     with pytest.raises(ValidationError, match="but s0 has a weight"):
