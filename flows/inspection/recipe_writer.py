@@ -50,8 +50,6 @@ LINE = 116
 
 MOST_UNREADABLE = 20
 
-MOST_FIELDS_CHARS = 60
-
 MAX_NAMED_FILES = 50
 
 SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (

@@ -256,6 +256,8 @@ _SHORTENED = re.compile(r"([\d.]+) examples on average: (\d+) of (\d+) items lea
 _SAMPLED = re.compile(r"(\d+) of (\d+) items drawn")
 
 
+_BYTES = re.compile(r"(\d+) bytes")
+
 _PART = re.compile(r"(\d+) of (\d+) bytes, within (passages of \d+ tokens or more)")
 
 
@@ -270,9 +272,9 @@ def describe_repeated_text(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         if row["task"] == "heldout/all" and row["value"] is not None:
             means[row["metric"]] = row["value"]
-        elif row["metric"] == "bits_per_byte" and row["task"].startswith("heldout/"):
-            parts.append((0, int(row["note"].partition(" ")[0]), ""))
-        elif row["metric"] == "repeated_bits_per_byte" and (match := _PART.search(row["note"])):
+        elif row["metric"] == "bits_per_byte" and (match := _BYTES.match(row["note"] or "")):
+            parts.append((0, int(match[1]), ""))
+        elif row["metric"] == "repeated_bits_per_byte" and (match := _PART.match(row["note"] or "")):
             parts.append((int(match[1]), 0, match[3]))
     repeated, every = sum(part[0] for part in parts), sum(part[1] for part in parts)
     figures = [
@@ -280,7 +282,7 @@ def describe_repeated_text(rows: Iterable[Mapping[str, Any]]) -> str:
         for metric, words in (("new_bits_per_byte", "the model"), ("5gram_new_bits_per_byte", "the 5-gram"))
         if metric in means
     ]
-    if not repeated or not figures:
+    if not repeated or not every or not figures:
         return ""
     passages = next(part[2] for part in parts if part[2])
     return (

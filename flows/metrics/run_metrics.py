@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from flows.metrics.accounting import DOCUMENT_STAGES, conservation, cost, run_warnings
 from flows.metrics.formatting import SHORT_ID
-from flows.metrics.heldout import heldout_metrics, tokens_per_character
+from flows.metrics.heldout import describe_repeated_text, heldout_metrics, tokens_per_character
 from flows.recipe.stages import STAGES
 from flows.runs.lineage import model_of
 from flows.runs.record import RUNNING, read_recipe, state_of, warn_once
@@ -72,7 +72,16 @@ def _open_if_present(path: Path) -> Artifact | None:
 
 METRICS_FILE = "findings.json"
 
-FROM_TABLES = ("model", "bits_per_byte", "measures", "scores", "gaps", "tokens_per_character", "conservation")
+FROM_TABLES = (
+    "model",
+    "bits_per_byte",
+    "measures",
+    "repeated_text",
+    "scores",
+    "gaps",
+    "tokens_per_character",
+    "conservation",
+)
 """Metrics that need tables or weights to be read, not only manifests."""
 
 
@@ -121,6 +130,7 @@ def metric_readers(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "gate": lambda: {"max_rise": record.get("max_rise"), **_facts(reports, "evaluate", "gate").get("gate", {})},
         "bits_per_byte": lambda: bits_per_byte(artifacts),
         "measures": lambda: heldout_metrics(_heldout_rows(artifacts)),
+        "repeated_text": lambda: describe_repeated_text(_heldout_rows(artifacts)),
         "scores": lambda: scores(artifacts),
         "gaps": lambda: gaps(artifacts),
         "tokens_per_character": lambda: tokens_per_character(artifacts),

@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             asked = json.loads(self.rfile.read(int(size)))
             temperature, top_p = float(asked["temperature"]), float(asked["top_p"])
             seed, tokens, text = int(asked["seed"]), int(asked["tokens"]), asked.get("text", "")
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise InputError(f"the request is no JSON with temperature, top_p, seed and tokens: {error!r}") from error
         sampling = Sampling(temperature, top_p, self.server.top_k, seed)
         if not 1 <= tokens <= MAX_TOKENS:

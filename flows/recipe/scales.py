@@ -11,13 +11,15 @@ that every Python has, which `prepare_text` writes: the pages of `help()`, a par
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from flows.recipe.schema import Recipe
 from model.errors import RecipeError
 from model.files import write_atomically
+from tasks.sample.config import SOURCE_NAME
 
 SCALE = "scale"
 
@@ -55,18 +57,6 @@ SIZES = frozenset(
 )
 """Keys that a twin may change: amounts, lengths and widths, and the device."""
 
-DERIVED = frozenset(
-    {
-        "chunk.row_length",
-        "chunk.input_length",
-        "sample.budget_tokens",
-        "chunk.budget_tokens",
-        "sample.sources.tokens",
-        "evaluate.device",
-    }
-)
-"""Keys of the resolved settings that follow from those."""
-
 FOLDER = Path("inputs/scales")
 
 PASSAGE_CHARS = 1500
@@ -95,8 +85,10 @@ def apply_scale(raw: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(tables[name])
 
 
-def prepare_text(root: Path, name: str, sources: Sequence[Mapping[str, Any]]) -> Path:
+def prepare_text(root: Path, name: str, sources: Any) -> Path:
     """Write a text of this machine for each source of the recipe `name`, and return the folder of all.
+
+    `sources` is what the recipe's file has; a source without a proper name gets none, since nothing is checked yet.
 
     A source `NAME` is read from its subfolder `NAME`: the pages of `help()` in turn, by their paragraphs. Records have
     the fields that the source names; those of threads are in groups of four, each an answer to the one before.
@@ -105,12 +97,22 @@ def prepare_text(root: Path, name: str, sources: Sequence[Mapping[str, Any]]) ->
 
     folder = root / FOLDER / name
     texts = [text for page in help_topics().values() for text in _passages(page)]
-    for number, source in enumerate(sources):
-        place = folder / str(source.get("name")) / "text.jsonl"
+    named = [
+        source
+        for source in (sources if isinstance(sources, list) else ())
+        if isinstance(source, dict) and _named(source)
+    ]
+    for number, source in enumerate(named):
+        place = folder / source["name"] / "text.jsonl"
         place.parent.mkdir(parents=True, exist_ok=True)
-        records = (_record(at, text, source) for at, text in enumerate(texts[number :: len(sources)]))
+        records = (_record(at, text, source) for at, text in enumerate(texts[number :: len(named)]))
         write_atomically(place, "".join(f"{json.dumps(record)}\n" for record in records).encode())
     return folder
+
+
+def _named(source: Mapping[str, Any]) -> bool:
+    """Return whether the name of a source is one, which leads out of no folder."""
+    return isinstance(name := source.get("name"), str) and re.fullmatch(SOURCE_NAME, name) is not None
 
 
 def _passages(page: str) -> Iterator[str]:
@@ -126,7 +128,9 @@ def _passages(page: str) -> Iterator[str]:
 
 
 def _record(number: int, text: str, source: Mapping[str, Any]) -> dict[str, str]:
-    thread = {"thread_field": "thread_id", "id_field": "id", "reply_field": "parent_id", **source.get("thread", {})}
+    given = source.get("thread")
+    thread = {"thread_field": "thread_id", "id_field": "id", "reply_field": "parent_id"}
+    thread |= {key: str(value) for key, value in given.items()} if isinstance(given, dict) else {}
     return {
         thread["id_field"]: f"m{number}",
         thread["thread_field"]: f"t{number // 4}",

@@ -53,7 +53,7 @@ def verdict(record: dict[str, Any], findings: dict[str, Any], root: Path, *, nam
     """Return the verdict on a run; `name` is how commands name it (`latest`), by default by its id."""
     return Verdict(
         made=_made(record, findings),
-        quality=" ".join(filter(None, (_held_out(findings), _benchmarks(findings["scores"])))),
+        quality=" ".join(filter(None, (_held_out(findings), _repeated(findings), _benchmarks(findings["scores"])))),
         dropped=_dropped(findings),
         attention=tuple(_attention(record, findings)),
         next_steps=tuple(_next_steps(record, findings, root, name or record["run_id"])),
@@ -104,6 +104,10 @@ def _held_out(findings: dict[str, Any]) -> str:
     if ngram and mine >= ngram:
         return f"{text} It learnt more than a compressor finds, and less than counting short sequences gives."
     return f"{text} It learnt more from its text than counting short sequences gives." if ngram else text
+
+
+def _repeated(findings: dict[str, Any]) -> str:
+    return f"{found}." if (found := findings["repeated_text"]) else ""
 
 
 def _more_or_less(mine: float, other: float) -> str:
@@ -186,7 +190,9 @@ def _next_steps(record: dict[str, Any], findings: dict[str, Any], root: Path, na
         return [*again, *seen]
     recipe = read_recipe(root / "runs" / record["run_id"])
     prompt = next(iter(recipe.get("evaluate", {}).get("prompts") or ()), PROMPT)
+    talks = findings["model"].get("architecture") == "gpt"
     steps = [
+        *([NextStep("talk with it", f"bessemer model chat {name}{rooted}")] if talks else []),
         NextStep("let it write", f"bessemer model generate {name} --prompt {shlex.quote(prompt)}{rooted}"),
         NextStep("use it elsewhere", f"bessemer model export {name} my-model{rooted}"),
     ]

@@ -130,9 +130,12 @@ class ChatTemplate:
         return found
 
     def prompt(self, messages: Sequence[Message], vocabulary: ChatVocabulary) -> list[int]:
-        """Return the tokens after which the assistant's answer to the messages follows."""
+        """Return the tokens after which the assistant's answer follows; a space before the answer belongs to it."""
         ids: list[int] = []
-        for text, message in self._parts(messages, generation_prompt=True):
+        parts = self._parts(messages, generation_prompt=True)
+        if parts[-1][1] is None:
+            parts[-1] = (parts[-1][0].removesuffix(" "), None)
+        for text, message in parts:
             ids += self._with_special(text, vocabulary) if message is None else vocabulary.encode_following(text)
         return ids
 
@@ -144,8 +147,9 @@ class ChatTemplate:
     def _parts(self, messages: Sequence[Message], *, generation_prompt: bool) -> list[tuple[str, Message | None]]:
         """Return the text of the template and of the messages in order; a space before a message belongs to it."""
         marked = [{"role": one.role, "content": f"{_OPEN}{number}{_CLOSE}"} for number, one in enumerate(messages)]
+        compiled = self._compiled
         try:
-            rendered = self._compiled.render(
+            rendered = compiled.render(
                 messages=marked,
                 add_generation_prompt=generation_prompt,
                 bos_token=self.bos_token,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from model.errors import InputError
 from model.huggingface.settings import Settings
 
 if TYPE_CHECKING:
@@ -127,30 +126,8 @@ def by_published_name(weight_map: WeightMap) -> dict[str, list[str]]:
     return ours_of
 
 
-def import_weights(
-    published: Mapping[str, "Tensor"], weight_map: WeightMap, aliases: Mapping[str, str] | None = None
-) -> dict[str, "Tensor"]:
-    """Convert published weights to ours, by name.
-
-    `aliases` are published names that repeat another tensor, such as a tied head, and may be missing. Raises InputError
-    for a tensor that is missing or unexpected: a network with another part would compute something else.
-    """
-    needed = by_published_name(weight_map).keys()
-    missing, left_over = sorted(needed - published.keys()), sorted(published.keys() - needed - (aliases or {}).keys())
-    if missing or left_over:
-        raise InputError(
-            f"these weights are not of the requested network: {some(missing)} missing, {some(left_over)} unexpected."
-            f" Compare the two configurations: number of layers, biases, tied head."
-        )
-    weights: dict[str, Tensor] = {}
-    for name, parts in by_published_name(weight_map).items():
-        for ours in parts:
-            weight_map[ours].add_to(weights, ours, name, published[name])
-    return weights
-
-
 def export_weights(weights: Mapping[str, "Tensor"], weight_map: WeightMap) -> dict[str, "Tensor"]:
-    """Convert our weights to published ones, by name: the inverse of `import_weights`, without aliases.
+    """Convert our weights to published ones, by name, without aliases.
 
     Shapes are those of the result also where `weights` are on the meta device.
     """

@@ -46,7 +46,8 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1:
+        # Also refuses what is no number.
+        if not self.temperature >= 0 or not 0 < self.top_p <= 1:
             raise InputError(
                 f"temperature {self.temperature} must be 0 or more, and top_p {self.top_p} above 0 and at most 1"
             )

@@ -243,12 +243,6 @@ def document_numbers(inputs_BT: Tensor, eos: int) -> Tensor:
     return (inputs_BT == eos).cumsum(1, dtype=torch.int32)
 
 
-def positions_in_documents(inputs_BT: Tensor, eos: int) -> Tensor:
-    """Return each token's position in its document, i32[B, T]; the first token of a row counts as the first of one."""
-    position = torch.arange(inputs_BT.shape[1], dtype=torch.int32).expand_as(inputs_BT)
-    return position - torch.where(inputs_BT == eos, position, 0).cummax(1).values
-
-
 def same_document_mask(documents_BT: Tensor) -> Tensor:
     """Return which tokens belong to each token's document, bool[B, 1, T, T]."""
     return (documents_BT[:, :, None] == documents_BT[:, None, :])[:, None]

@@ -14,9 +14,6 @@ HTML_NO_TEXT = "html_no_text"
 EMPTY = "empty"
 """Dropped: nothing but whitespace is left after the edits. Cannot be switched off either."""
 
-DENIED = ("deny_id", "deny_hash", "deny_domain")
-"""Dropped: on the recipe's deny-list, which is checked first."""
-
 LANGUAGE = "language"
 """Dropped: in none of the languages that the recipe lists. Without such a list nothing is dropped."""
 

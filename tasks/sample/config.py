@@ -17,6 +17,8 @@ MOST_EPOCHS = 16.0
 Format = Literal[
     "auto", "jsonl", "csv", "parquet", "arrow", "warc", "mediawiki", "text", "markdown", "wikitext", "html", "code"
 ]
+SOURCE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+
 Content = Literal["text", "markdown", "wikitext", "html", "code"]
 
 
@@ -43,7 +45,7 @@ class Thread(StrictConfig):
 class Source(StrictConfig):
     """One named source of documents."""
 
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    name: str = Field(min_length=1, max_length=64, pattern=SOURCE_NAME)
     """The source's name in every table and report; part of every doc_id."""
 
     paths: Annotated[tuple[str, ...], RUNTIME, Reach.SOURCE] = Field(min_length=1)

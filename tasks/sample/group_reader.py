@@ -30,6 +30,9 @@ from tasks.sample.seen_ids import SeenIds, id_array
 BEGIN, END = "begin", "end"
 """Facts of a part: [file in the group, place in it]."""
 
+READ_AGAIN = "read_again"
+"""Fact of a part: whether it was written without ids that earlier groups hold."""
+
 PARTS = "parts"
 """Fact of a group: the number of its parts."""
 
@@ -59,8 +62,13 @@ def read_group(
     with these ids are rejected. `on_bytes` gets the stored bytes that were read so far.
     """
     report, seen, begin, number = StageReport(), SeenIds(), (0, 0), 0
-    # A part that was written before others were read again may begin elsewhere.
-    while (done := workspace.finished(part_name(index, number))) is not None and done.facts[BEGIN] == list(begin):
+    # A part that was written before others were read again may begin elsewhere. One of a second reading lacks ids that
+    # the first has to find: a build that was killed between them reads the group twice again.
+    while (
+        (done := workspace.finished(part_name(index, number))) is not None
+        and done.facts[BEGIN] == list(begin)
+        and done.facts[READ_AGAIN] == bool(taken)
+    ):
         report.merge(done)
         if group.has_ids:
             seen.extend(id_array(part_column(workspace, "documents", index, number, "doc_id")))
@@ -68,6 +76,7 @@ def read_group(
     if begin < (len(group.files), 0):
         reader = _Reader(group, config, rates, taken, seen, on_bytes)
         for part in reader.parts(begin):
+            part.report.facts[READ_AGAIN] = bool(taken)
             report.merge(_write_part(workspace, index, number, part))
             number += 1
     report.facts[PARTS] = number

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -229,10 +230,18 @@ def test_the_page_continues_a_text(page: Page, base: Chat) -> None:
     assert status == 200
     expected = texts_of(base.continuation("the \x1b[31mcat", GREEDY, 6))
     assert "".join(line["text"] for line in lines[1:-1]) == expected
-    for wrong in ({"tokens": 0}, {"tokens": 5000}, {"top_p": 0}, {"temperature": -1}, {"seed": "x"}, {"text": 3}):
+    for wrong in (
+        {"tokens": 0},
+        {"tokens": 5000},
+        {"top_p": 0},
+        {"temperature": -1},
+        {"temperature": math.nan},
+        {"seed": "x"},
+        {"text": 3},
+    ):
         status, (refused,) = page.answer(**wrong)
         assert (status, list(refused)) == (400, ["error"]), wrong
-    for body in (b"{", b"[]", b"\xff"):
+    for body in (b"{", b"[]", b"\xff", b"[" * 500_000):
         assert page.ask("POST", f"{page.path}answer", body)[0] == 400
     assert page.ask("POST", f"{page.path}answer", b"{}", Content_Length=str(MAX_REQUEST_BYTES + 1))[0] == 400
 

@@ -10,13 +10,25 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.recipe.load import find_recipe, load_recipe
-from flows.recipe.scales import DERIVED, SIZES, changed_sizes
+from flows.recipe.scales import FOLDER, SIZES, changed_sizes
 from model.errors import InputError, RecipeError
 
 PAPERS = ("yalm_100b", "opt_175b", "gpt3", "bert_base", "t5_base")
 
 MOST_SECONDS = 60.0
 """Processor seconds of a twin's whole run, its trainer included."""
+
+DERIVED = frozenset(
+    {
+        "chunk.row_length",
+        "chunk.input_length",
+        "sample.budget_tokens",
+        "chunk.budget_tokens",
+        "sample.sources.tokens",
+        "evaluate.device",
+    }
+)
+"""Keys of the resolved settings that follow from sizes."""
 
 SOURCES = "[[sources]]\nname = 's'\npaths = ['x']\nweight = 1.0\ntokens = 5\n"
 
@@ -86,6 +98,19 @@ def test_what_is_no_size_or_is_not_there_is_refused(table: str, message: str, tm
     path.write_text(f'name = "r"\nbudget_tokens = "100K"\n{SOURCES}{table}')
     with pytest.raises(RecipeError, match=message):
         load_recipe(path, tmp_path, ["scale=tiny"])
+
+
+@pytest.mark.parametrize(
+    "sources", ["sources = 'x'", SOURCES.replace("'s'", "'../../../out'"), "[[sources]]\nname = 3"]
+)
+def test_what_is_no_name_of_a_source_writes_nothing(sources: str, tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text(f'name = "r"\nbudget_tokens = "100K"\n{sources}\n[scales.tiny]\nbudget_tokens = 500')
+    root = tmp_path / "a" / "b"
+    with pytest.raises(RecipeError, match="sources"):
+        load_recipe(path, root, ["scale=tiny"])
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
+    assert not (root / FOLDER / "r").exists()
 
 
 def _processor_seconds() -> float:

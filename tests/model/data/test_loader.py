@@ -14,7 +14,7 @@ from model.data.loader import CausalBatch, CausalLoader, MaskedLoader, SpanLoade
 from model.data.row_format import NO_LOSS, RowFormat
 from model.data.span_lengths import corrupted_lengths
 from model.errors import InputError
-from model.nn.gpt import document_mask, document_numbers, positions_in_documents
+from model.nn.gpt import document_mask, document_numbers
 from model.objectives.causal import loss_targets
 
 EOS, PAD, CLS, SEP, MASK = 1, 0, 2, 3, 4
@@ -162,8 +162,7 @@ def test_the_end_of_text_opens_the_document_behind_it() -> None:
     inputs = torch.tensor([[7, 8, EOS, 9, EOS, EOS, 9], [EOS, 7, 7, 7, 7, 7, 7]])
     documents = document_numbers(inputs, EOS)
     assert documents.tolist() == [[0, 0, 1, 1, 2, 3, 3], [1] * 7]
-    assert positions_in_documents(inputs, EOS).tolist() == [[0, 1, 0, 1, 0, 0, 1], list(range(7))]
-    assert documents.dtype == positions_in_documents(inputs, EOS).dtype == torch.int32
+    assert documents.dtype == torch.int32
     assert document_mask(documents)[0, 0].int().tolist() == [
         [1, 0, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0, 0],

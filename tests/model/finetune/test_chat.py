@@ -59,6 +59,11 @@ TURNS = (
     Message("user", "<|end|>Iron?"),
     Message("assistant", "Hard."),
 )
+SPACED = (
+    "{% for message in messages %}"
+    "{{ '<|begin|>' + message['role'] + ': ' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|begin|>assistant: ' }}{% endif %}"
+)
 PAIRS = [(f"What is {name}?", f"A metal, number {number}.") for number, name in enumerate("ABCDEFGHIJ")]
 
 
@@ -116,7 +121,15 @@ def test_a_tokenizers_template_marks_the_answers_too() -> None:
     assert template().end(VOCABULARY) == 1
 
 
-@pytest.mark.parametrize("source", [None, CHATML])
+def test_a_space_before_an_answer_is_its_own_in_the_prompt_too() -> None:
+    whole = template(SPACED).conversation(TURNS, VOCABULARY)
+    prompt = template(SPACED).prompt(TURNS[:-1], VOCABULARY)
+    marked = [token for token, is_answer in zip(whole.ids, whole.is_answer, strict=True) if is_answer]
+    assert spelled(marked) == " Soft.<|end|> Hard.<|end|>"
+    assert spelled(whole.ids[len(prompt) :]) == " Hard.<|end|>"
+
+
+@pytest.mark.parametrize("source", [None, CHATML, SPACED])
 def test_the_prompt_is_what_stands_before_the_answer(source: str | None) -> None:
     whole = template(source).conversation(TURNS, VOCABULARY)
     prompt = template(source).prompt(TURNS[:-1], VOCABULARY)
@@ -141,7 +154,7 @@ def test_targets_are_the_answers_tokens_at_the_places_before_them() -> None:
         ("{% for m in messages %}{{ m['content'] }}{% endfor %}", "nothing after the last answer"),
         ("{{ messages[0]['content'] }}</s>", "was expected once"),
         ("{{ raise_exception('no system') }}", "no system"),
-        ("{% for %}", "no Jinja"),
+        ("{% for %}", "^the chat template is no Jinja"),
         ("{{ ''.__class__.__mro__ }}", "cannot write"),
     ],
 )

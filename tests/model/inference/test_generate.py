@@ -1,5 +1,6 @@
 """Generation: equal seeds give equal text; greedy, nucleus, and a full context."""
 
+import math
 import time
 
 import pytest
@@ -61,7 +62,7 @@ def test_text_goes_on_past_the_context_and_ends_before_the_stop_token(network: G
     assert ended == written[: written.index(stop)]
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.1}])
+@pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"temperature": math.nan}, {"top_p": 0.0}, {"top_p": 1.1}])
 def test_impossible_settings_are_refused(network: GPT, wrong: dict[str, float]) -> None:
     with pytest.raises(InputError, match="temperature"):
         generate_tokens(network, [1], max_new_tokens=1, **wrong)

@@ -111,6 +111,32 @@ def test_a_killed_build_goes_on_to_the_same_bytes(
     assert resumed.to_json() == whole.to_json()
 
 
+def test_a_build_killed_while_it_reads_a_group_again_finds_all_repeated_ids(
+    config: SampleConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file now begins with a repeated id too, so that its first part has one and its last part another."""
+    for number in range(1, FILES):
+        path = tmp_path / "lines" / f"{number}.jsonl"
+        path.write_text(json.dumps({"text": "first " * 9, "id": f"{number - 1}-3"}) + "\n" + path.read_text())
+    write, again = group_reader._write_part, [0]
+
+    def die_after_one_part_of_the_second_reading(workspace, group, number, part):
+        if again[0]:
+            raise KeyboardInterrupt
+        # Repeated ids within group 0 are found in the first reading.
+        again[0] = group > 0 and any("seen before" in row["reason"] for row in part.rejects)
+        return write(workspace, group, number, part)
+
+    whole, digests = run(config, tmp_path / "undisturbed", ThisProcess())
+    monkeypatch.setattr(group_reader, "_write_part", die_after_one_part_of_the_second_reading)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "killed", ThisProcess())
+    monkeypatch.setattr(group_reader, "_write_part", write)
+    resumed, found = run(config, tmp_path / "killed", ThisProcess())
+    assert found == digests
+    assert resumed.to_json() == whole.to_json()
+
+
 def test_a_part_that_does_not_follow_the_one_before_it_is_written_again(config: SampleConfig, tmp_path: Path) -> None:
     whole, digests = run(config, tmp_path / "undisturbed", ThisProcess())
     run(config.model_copy(update={"part_bytes": 3000}), tmp_path / "other", ThisProcess())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from flows.metrics.heldout import describe_repeated_text
 from flows.metrics.run_metrics import collect_metrics
 from flows.reports.page.page import write_page
 from flows.reports.summary import print_outcome
@@ -37,6 +38,28 @@ def test_a_run_in_words(made_run: Any) -> None:
     assert [remark.split(":")[0] for remark in found.attention] == [
         "training read another mixture than the recipe asks for"
     ]
+
+
+def test_held_out_text_that_training_read_is_named(make: Callable[..., Any], tmp_path: Path) -> None:
+    made = make(tmp_path)
+    assert "training read too" not in words(made).quality
+    rows = [
+        {"task": "heldout/books", "metric": "bits_per_byte", "value": 2.0, "note": "300 bytes, 90 tokens"},
+        {"task": "heldout/web", "metric": "bits_per_byte", "value": 2.5, "note": "100 bytes, 30 tokens"},
+        {
+            "task": "heldout/books",
+            "metric": "repeated_bits_per_byte",
+            "value": 0.5,
+            "note": "100 of 300 bytes, within passages of 16 tokens or more that training read",
+        },
+        {"task": "heldout/all", "metric": "new_bits_per_byte", "value": 2.6, "note": ""},
+    ]
+    said = describe_repeated_text(rows)
+    findings = {**collect_metrics(made.record), "repeated_text": said}
+    assert (
+        "counting short sequences gives. 25% of the held-out text lies in passages of 16 tokens or more that training"
+        " read too; of the text that is new, bits per byte are the model 2.600. cloze, zero-shot"
+    ) in verdict(made.record, findings, made.root).quality
 
 
 @pytest.mark.parametrize(
@@ -77,6 +100,10 @@ def test_next_steps_are_commands_of_this_run(make: Callable[..., Any], tmp_path:
         f"bessemer run mine.toml --set seed=2 --set train.model.layers=6 {root}",
         f"bessemer runs compare {earlier.name} {mine} {root}",
     ]
+    findings = {**collect_metrics(made.record), "model": {"architecture": "gpt", "parameters": 5_000}}
+    first, second, *_ = verdict(made.record, findings, made.root).next_steps
+    assert first.command == f"bessemer model chat {mine} {root}"
+    assert second == steps[0], "any other model only writes"
     failed = words(made, state="failed", command="run mine.toml").next_steps
     assert [step.command for step in failed] == [f"bessemer run mine.toml {root}", f"bessemer data peek clean {root}"]
 
