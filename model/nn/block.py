@@ -66,8 +66,9 @@ class BatchCache(KeyValueCache):
     def add(self, filled: KeyValueCache, lengths: list[int]) -> None:
         """Append rows of the tokens in `filled`, of which row b has `lengths[b]` and then padding."""
         if not self.keys:
+            # Zeros: the value of a slot that no token sees has weight 0, and 0 times the NaN of old memory is NaN.
             for into, of in ((self.keys, filled.keys), (self.values, filled.values)):
-                into.extend(one.new_empty(self.rows, one.shape[1], self.capacity, one.shape[3]) for one in of)
+                into.extend(one.new_zeros(self.rows, one.shape[1], self.capacity, one.shape[3]) for one in of)
         first, last = len(self.lengths), len(self.lengths) + len(lengths)
         for into, of in ((self.keys, filled.keys), (self.values, filled.values)):
             for kept, fresh in zip(into, of, strict=True):

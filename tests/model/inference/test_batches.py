@@ -56,6 +56,20 @@ def test_greedy_tokens_of_a_batch_are_those_of_each_text_alone(case: str) -> Non
     assert len({tuple(written) for written in found}) > 4
 
 
+def test_what_memory_held_before_changes_no_token() -> None:
+    """Where algorithms are deterministic, PyTorch fills new memory with NaN."""
+    network, prompts = network_of("default"), [Prompt(one, Sampling(0.7, seed=1)) for one in prompts_of((3, 11, 6))]
+    expected = generate_batch(network, prompts, max_new_tokens=10)
+    fills = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        assert generate_batch(network, prompts, max_new_tokens=10) == expected
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = fills
+
+
 @pytest.mark.parametrize("case", ["default", "dynamic scaling", "window"])
 def test_logits_of_a_batch_are_those_of_a_whole_text(case: str) -> None:
     network, prompts = network_of(case), prompts_of((3, 11, 6))
