@@ -19,7 +19,14 @@ MOST_SECONDS = 60.0
 """Processor seconds of a twin's whole run, its trainer included."""
 
 DERIVED = frozenset(
-    {"chunk.row_length", "chunk.input_length", "sample.budget_tokens", "chunk.budget_tokens", "sample.sources.tokens"}
+    {
+        "chunk.row_length",
+        "chunk.input_length",
+        "sample.budget_tokens",
+        "chunk.budget_tokens",
+        "sample.sources.tokens",
+        "evaluate.device",
+    }
 )
 """Keys of the resolved settings that follow from sizes."""
 
