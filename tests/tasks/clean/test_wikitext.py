@@ -17,7 +17,8 @@ from tasks.clean.config import CleanConfig
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.wikitext import is_wikitext, plain_text, wikitext_to_text
 
-WIKI = Path(os.environ.get("BESSEMER_DATA", "/work/shared/data")) / "en_wiki" / "part-000.jsonl.gz"
+DATA = Path(os.environ.get("BESSEMER_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
+WIKI = DATA / "en_wiki" / "part-000.jsonl.gz"
 
 
 @pytest.mark.parametrize(
