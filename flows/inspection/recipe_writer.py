@@ -120,9 +120,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
 
 def write_recipe(scan: FolderScan, name: str) -> str:
     """Return the recipe's TOML text, which `flows.recipe.load.load_recipe` accepts unchanged."""
-    characters = set().union(*(source.characters for source in scan.sources))
-    total = sum(source.text_bytes for source in scan.sources)
-    chosen = sizes(total, len(characters))
+    total, chosen = _sizes_of(scan)
     lines = [
         *_comment(
             f"A recipe for {scan.folder}: {sum(len(source.files) for source in scan.sources):,} files, about"
@@ -349,9 +347,7 @@ EXAMPLE_FILE = "items.jsonl"
 
 def write_short_recipe(scan: FolderScan, name: str) -> str:
     """Return a recipe with what follows from the folder, and nothing that has a default; it runs unchanged."""
-    characters = set().union(*(source.characters for source in scan.sources))
-    total = sum(source.text_bytes for source in scan.sources)
-    chosen = sizes(total, len(characters))
+    total, chosen = _sizes_of(scan)
     lines = [
         *_remark(
             f"{_in_comment(scan.folder)}: {sum(len(source.files) for source in scan.sources):,} files, about"
@@ -382,6 +378,13 @@ def write_short_recipe(scan: FolderScan, name: str) -> str:
         *_benchmark_lines(scan),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _sizes_of(scan: FolderScan) -> tuple[float, Sizes]:
+    """Return the bytes of text in a folder, and the sizes that follow from them and from its characters."""
+    characters = set().union(*(source.characters for source in scan.sources))
+    total = sum(source.text_bytes for source in scan.sources)
+    return total, sizes(total, len(characters))
 
 
 def _remark(text: str) -> list[str]:
