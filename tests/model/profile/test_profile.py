@@ -139,10 +139,17 @@ def test_attention_within_documents_is_the_same_work(make_run, profile: StepProf
     assert batch.operations > without.operations, "the mask is made before the network runs"
 
 
-def test_a_tiny_network_spends_its_step_on_calls(profile: StepProfile) -> None:
-    # Matrices of 16 columns: a product of 32,768 operations is a microsecond's work.
-    assert "small operations" in named(profile)
-    assert sum(cost.small_seconds for cost in profile.parts) > 0
+def test_a_step_of_short_operations_is_found(profile: StepProfile) -> None:
+    def with_share(share: float) -> StepProfile:
+        # Whether one operation takes less than 20 microseconds depends on the machine, so the times are given.
+        parts = tuple(replace(cost, small_seconds=share * cost.seconds) for cost in profile.parts)
+        seconds = sum(cost.seconds for cost in parts)
+        return replace(profile, parts=parts, seconds=seconds, loader_seconds=0.0, between_seconds=0.0)
+
+    assert all(0 <= cost.small_seconds <= cost.seconds for cost in profile.parts)
+    assert "small operations" not in named(with_share(0.29))
+    (finding,) = (one for one in findings_of(with_share(0.31)) if one.name == "small operations")
+    assert finding.value == pytest.approx(0.31)
 
 
 def test_a_run_of_ranks_is_measured_as_one_of_them_and_leaves_no_trace(make_run) -> None:

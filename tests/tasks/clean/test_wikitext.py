@@ -1,5 +1,6 @@
 """MediaWiki markup becomes plain text; malformed markup loses no words and takes no longer than other text."""
 
+import gc
 import gzip
 import json
 import os
@@ -92,10 +93,16 @@ def test_no_markup_raises(markup):
 )  # fmt: skip
 def test_a_quarter_of_a_megabyte_of_unclosed_marks_takes_under_a_second(piece):
     text = "{|\n|" + piece * ((1 << 18) // len(piece))
-    begin = time.process_time()
-    plain_text(text)
-    is_wikitext(text)
-    assert time.process_time() - begin < 1
+    # A pass of the collector goes over all that other tests of this process have left, which is not the reader's cost.
+    gc.disable()
+    try:
+        begin = time.process_time()
+        plain_text(text)
+        is_wikitext(text)
+        seconds = time.process_time() - begin
+    finally:
+        gc.enable()
+    assert seconds < 1
 
 
 PAGE = "'''Bonn''' is a [[city]] on the [[Rhine|river Rhine]].\n\n== History ==\nIt is old.{{citation needed}}\n"
