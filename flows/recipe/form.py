@@ -218,6 +218,15 @@ _Shown = create_model("_Shown", __base__=Shared, **_FIELDS)
 class Changes(_Shown):
     """Values that override the recipe's: those that recipes often set by their paths, and all under their stage."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_json_fields(cls, given: Any) -> Any:
+        """Decode fields that the UI draws as JSON. Saving a deployment in the newer UI stores `{"__prefect_kind":
+        "json"}` for each of them that was left empty, and its scheduled runs receive that."""
+        from prefect.utilities.schema_tools.hydration import HydrationContext, hydrate  # slow to load
+
+        return hydrate(given, HydrationContext()) if isinstance(given, dict) else given
+
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         given = list(_leaves(self.model_dump(mode="json")))

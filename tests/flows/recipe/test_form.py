@@ -136,6 +136,15 @@ def test_an_untouched_form_changes_nothing(
     assert arrived == quick
 
 
+def test_json_fields_of_a_saved_deployment_are_read() -> None:
+    """Scheduled runs receive a deployment's parameters as the UI saved them."""
+    empty = {name: {"__prefect_kind": "json"} for name in ("clean.kinds", "clean.limits", "vocab.extend")}
+    filled = {"clean.limits": {"__prefect_kind": "json", "value": '{"words": 50}'}}
+    for given, arrives in ((empty, []), ({**empty, **filled}, ["clean.limits.words=50.0"])):
+        changes = pretrain.validate_parameters({"recipe": "quickstart", "changes": given})["changes"]
+        assert as_settings(changes) == arrives
+
+
 def test_rows_of_a_micro_batch_are_a_number_or_auto() -> None:
     for given, arrives in (("8", "8"), ("auto", '"auto"')):
         parameters = {"recipe": "quickstart", "changes": {"train": {"micro_batch_rows": given}}}
