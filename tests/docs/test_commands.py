@@ -184,25 +184,29 @@ TINY = (
     " --set evaluate.max_items=8"
 )
 SMALLER = [
-    (r"^(bessemer|\.venv/bin/bessemer) (demo|run (quickstart|first\.toml|mine\.toml)|estimate first\.toml)\b", TINY),
+    (r"^(rm recipe\.toml && bessemer|bessemer|\.venv/bin/bessemer) (demo|run (quickstart|first\.toml|mine\.toml)|estimate first\.toml)\b", TINY),
     (r"^(bessemer|\.venv/bin/bessemer) (plan|store accept \w+) (quickstart|first\.toml|mine\.toml)\b", TINY),
     (r"^bessemer serve start\b", "--port {port}"),
 ]
 """What is appended to commands: a network and a budget with which a training takes seconds, a port that is free."""
-NAMES = {"RUN": "latest", "SOME-LONG-WORD": "some-long-word"}
-PREPARED = dict.fromkeys(
-    ("docs/reuse.md", "docs/run_page.md", "docs/installing.md", "docs/using_models.md"), "bessemer run recipe.toml"
-)
-"""A command that is run before those of a document, which show what is done with a run."""
+NAMES = {"RUN": "latest", "SOME-LONG-WORD": "some-long-word", "FOLDER": "english-text"}
+PREPARED = {
+    "README.md": "rm recipe.toml && bessemer demo",
+    **dict.fromkeys(
+        ("docs/reuse.md", "docs/run_page.md", "docs/installing.md", "docs/using_models.md"), "bessemer run recipe.toml"
+    ),
+}
+"""What is run before the commands of a document, which show what is done with a run."""
 EACH_ALONE = {"docs/operations.md"}
 """Its services are alternatives: each is brought up under a root of its own, and down again."""
 RUN_DOCUMENTS = sorted({command.document for command in COMMANDS if command.not_run is None})
 
 
-@pytest.fixture(scope="module")
-def world(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def world(foundry: Path, tmp_path: Path) -> Path:
     """A folder with the small recipe, the environment and the scripts, as readers of the docs have them."""
-    folder = tmp_path_factory.mktemp("docs")
+    folder = tmp_path / "docs"
+    folder.mkdir()
     (folder / "recipe.toml").write_text((foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry)))
     (folder / ".venv").symlink_to(Path(sys.prefix))
     for name in ("benchmarks", "deployments", "flows", "tasks", "model", "tests", "pyproject.toml"):
@@ -277,7 +281,7 @@ def test_every_command_runs(document: str, world: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     if document in PREPARED:
-        run(PREPARED[document], world)
+        run(smaller(PREPARED[document], port), world)
     for name, content in SHOWN_FILE.findall((PROJECT / document).read_text(encoding="utf-8")):
         (world / name).parent.mkdir(exist_ok=True)
         (world / name).write_text(content)
