@@ -184,7 +184,7 @@ TINY = (
     " --set evaluate.max_items=8"
 )
 SMALLER = [
-    (r"^(rm recipe\.toml && bessemer|bessemer|\.venv/bin/bessemer) (demo|run (quickstart|first\.toml|mine\.toml)|estimate first\.toml)\b", TINY),
+    (r"^(rm \S+ && |\.venv/bin/|)bessemer (demo|run (quickstart|first\.toml|mine\.toml)|estimate first\.toml)\b", TINY),
     (r"^(bessemer|\.venv/bin/bessemer) (plan|store accept \w+) (quickstart|first\.toml|mine\.toml)\b", TINY),
     (r"^bessemer serve start\b", "--port {port}"),
 ]
