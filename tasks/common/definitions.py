@@ -89,7 +89,8 @@ class Module:
         """Return one of its definitions."""
         if name not in self._written:
             assert name == WHOLE, f"{self.name}: {name}"
-            self._written[name] = write_definition(self._parse(), self._outside)
+            statements = [one for one in self._parse() if not has_no_effect(one)]
+            self._written[name] = write_definition(statements, self._outside)
         return self._written[name]
 
     def _parse(self) -> list[ast.stmt]:

@@ -18,9 +18,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     return cached(numba.njit(nogil=True)(function))
 
 
-inlined_kernel: Callable[[Callable[..., Any]], Any] = numba.njit(nogil=True, inline="always")
-"""Decorate a small function that kernels call for each character or number.
-
-Its code becomes a part of each kernel that calls it: a call with an array argument costs numba more than the work on
-one character.
-"""
+def inlined_kernel(function: Callable[..., Any]) -> Any:
+    """Compile a small function that kernels call for each character or number, within each kernel that calls it: a call
+    with an array argument costs numba more than the work on one character."""
+    return numba.njit(nogil=True, inline="always")(function)

@@ -143,6 +143,10 @@ def _is_docstring(statement: Any) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
+def _is_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
 def _comments(source: str) -> str:
     """A comment after every whole statement's line, and a block of them at both ends."""
     ends = {node.end_lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Return | ast.Assign)}
@@ -173,7 +177,9 @@ def _log_lines(source: str) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             node.body[0:0] = ast.parse(LOG_LINES).body
-    at = 1 if ast.get_docstring(tree) is not None else 0
+    at = 0
+    while at < len(tree.body) and (_is_docstring(tree.body[at]) or _is_future(tree.body[at])):
+        at += 1
     tree.body[at:at] = ast.parse(LOGGER).body
     return ast.unparse(tree)
 

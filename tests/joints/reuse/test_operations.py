@@ -33,7 +33,7 @@ class _Edit(ast.NodeTransformer):
         self.generic_visit(node)
         for statement in node.body:
             self._lengthen(statement)
-        node.body.insert(_behind_docstring(node.body), *ast.parse("_calls = [0]").body)
+        node.body.insert(_first_place(node.body), *ast.parse("_calls = [0]").body)
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
@@ -43,7 +43,7 @@ class _Edit(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self.edited.append(".".join([*self._around, node.name]))
         self._visit_within(node, f"{node.name}.<locals>")
-        node.body.insert(_behind_docstring(node.body), *ast.parse("_calls[0] += 1").body)
+        node.body.insert(_first_place(node.body), *ast.parse("_calls[0] += 1").body)
         return node
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
@@ -67,11 +67,15 @@ class _Edit(ast.NodeTransformer):
                     self.edited.append(name)
 
 
-def _behind_docstring(body: list[ast.stmt]) -> int:
-    match body[:1]:
-        case [ast.Expr(value=ast.Constant(value=str()))]:
-            return 1
-    return 0
+def _first_place(body: list[ast.stmt]) -> int:
+    at = 0
+    for statement in body:
+        match statement:
+            case ast.Expr(value=ast.Constant(value=str())) | ast.ImportFrom(module="__future__"):
+                at += 1
+            case _:
+                break
+    return at
 
 
 def edit_operations(project: Path) -> dict[str, list[str]]:

@@ -243,6 +243,12 @@ def test_a_module_as_a_root_counts_whole(write: Write) -> None:
     assert write("tasks.a", a=A.replace("return 1", "return 2")).digest != before.digest
 
 
+def test_docstrings_and_log_lines_of_a_module_that_counts_whole_do_not_count(write: Write) -> None:
+    before = write("tasks.a", a=A, b=B)
+    assert write("tasks.a", a=f'"""Words."""\n{A}\nX = 1\n"""Words below."""\n').digest != before.digest
+    assert write("tasks.a", a=f'"""Words."""\nimport logging\n\nlog = logging.getLogger(__name__)\n{A}') == before
+
+
 def test_the_block_for_a_module_that_is_run_is_a_root_of_its_own(write: Write) -> None:
     a = "def run(x):\n    return x\n\nif __name__ == '__main__':\n    run(1)\n"
     other = a.replace("run(1)", "run(2)")
