@@ -53,12 +53,12 @@ def as_user(user: int, body: Callable[[], Any]) -> str:
             os.setgroups([FOUNDERS])
             os.setgid(user)
             os.setuid(user)
-            told = body().outcome
+            reported = body().outcome
         except BessemerError as error:
-            told = f"{type(error).__name__}: {error}"
+            reported = f"{type(error).__name__}: {error}"
         except BaseException as error:
-            told = f"unexpected {type(error).__name__}: {error}"
-        os.write(writing, told.encode())
+            reported = f"unexpected {type(error).__name__}: {error}"
+        os.write(writing, reported.encode())
         os._exit(0)
     os.close(writing)
     os.waitpid(child, 0)
@@ -84,9 +84,9 @@ def test_anothers_root_can_be_reused_and_what_it_lacks_is_told(place: Path) -> N
     root.chmod(0o755)
     assert as_user(ANNA, lambda: cast(root)) == "built"
     assert as_user(BORIS, lambda: cast(root)) == "reused"
-    told = as_user(BORIS, lambda: cast(root, "rail"))
-    assert told.startswith(f"InputError: cast: {root}/")
-    assert "cannot be written (Permission denied). Give this user write permission, or choose another root" in told
+    reported = as_user(BORIS, lambda: cast(root, "rail"))
+    assert reported.startswith(f"InputError: cast: {root}/")
+    assert "cannot be written (Permission denied). Give this user write permission, or choose another root" in reported
     assert as_user(ANNA, lambda: cast(root, "rail")) == "built"
 
 

@@ -25,7 +25,7 @@ ENDS = {
 }
 """What the runs say that do not reuse everything."""
 SETTLED = 2000
-"""Milliseconds in which the fields of a form have told it their defaults; people do not click sooner."""
+"""Milliseconds in which the fields of a form have set their defaults; people do not click sooner."""
 SECONDS = 900.0
 BUSY = 503
 AS_IN_THE_RECIPE = "as in the recipe"

@@ -1,4 +1,4 @@
-"""The book of trials: what it was told it knows again, whenever its writer was killed."""
+"""The book of trials: what was recorded it knows again, whenever its writer was killed."""
 
 from pathlib import Path
 

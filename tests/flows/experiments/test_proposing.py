@@ -21,8 +21,8 @@ def config(**settings: Any) -> SearchConfig:
     return SearchConfig.model_validate({"space": SPACE, **settings})
 
 
-def trial(number: int, settings: dict[str, Value], **told: Any) -> Trial:
-    return Trial(number, "tpe", settings, f"run-{number}", **told)
+def trial(number: int, settings: dict[str, Value], **reported: Any) -> Trial:
+    return Trial(number, "tpe", settings, f"run-{number}", **reported)
 
 
 def settings(lr: float, rows: int = 8, layers: int = 2, guard: bool = True) -> dict[str, Value]:

@@ -225,10 +225,10 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path):
     read_me.write_text("# Air\n\nis blown through iron\n")
     with pytest.raises(
         InputError, match=r"README\.md: this file is no SentencePiece model\. Expected is .*vocab"
-    ) as told:
+    ) as reported:
         compare_tokenizers(text, [read_me])
-    assert "vocab.base" not in str(told.value)
-    assert "Wire format" not in str(told.value)
+    assert "vocab.base" not in str(reported.value)
+    assert "Wire format" not in str(reported.value)
     damaged = tmp_path / "damaged.tokenizer.json"
     damaged.write_text('{"model": {"type": "BPE"}}')
     with pytest.raises(InputError, match=r"damaged\.tokenizer\.json: the library tokenizers cannot read it"):
@@ -257,8 +257,8 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path):
     base, text = trained(tmp_path / "base.model"), tmp_path / "mine.txt"
     text.write_text("The iron")
     asked = [sys.executable, "-m", "flows.cli", "data", "tokenizers", str(text), str(base)]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    assert "changed lines" in told
-    assert "0 of 1" in told
+    reported = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert "changed lines" in reported
+    assert "0 of 1" in reported
     (line,) = json.loads(subprocess.run([*asked, "--json"], capture_output=True, text=True, check=True).stdout)
     assert (line["pieces"], line["lost_lines"]) == (340, 0)

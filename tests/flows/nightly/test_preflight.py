@@ -1,4 +1,4 @@
-"""What is told before a night begins: all that is missing, at once, with the code of what a person must mend."""
+"""Before a nightly run all that is missing is reported at once, with the exit code of what a person must mend."""
 
 import shutil
 import socket
@@ -85,11 +85,11 @@ def test_all_that_is_missing_is_told_at_once(recipe: Recipe, tmp_path: Path, mon
         server = f"http://127.0.0.1:{probe.getsockname()[1]}/api"
         with pytest.raises(Infra) as caught:
             check_night(recipe, NEW, tmp_path, NightlyConfig(), {}, server)
-    told = str(caught.value)
-    assert "disk: 1.0 MB free under" in told
-    assert "plus a reserve of 1 GB" in told
-    assert "memory: 1.0 MB free" in told
-    assert f"server: the Prefect server at {server} does not answer" in told
+    reported = str(caught.value)
+    assert "disk: 1.0 MB free under" in reported
+    assert "plus a reserve of 1 GB" in reported
+    assert "memory: 1.0 MB free" in reported
+    assert f"server: the Prefect server at {server} does not answer" in reported
     lost = {"notes": {"a.txt": "unreadable", "b.txt": "ab"}}
     with pytest.raises(InputError, match=r"files that cannot be read: notes: a\.txt;"):
         check_night(recipe, lost, tmp_path, NightlyConfig(), {}, None)

@@ -39,7 +39,7 @@ MANIFEST = {
 
 @pytest.fixture
 def folder(object_store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of an artifact of one file, which stands in a store and is not here but for its manifest."""
+    """The folder of an artifact of one file, which is in a store and not here but for its manifest."""
     for name, value in {**object_store.environment, "BESSEMER_CACHE": str(tmp_path / "cache")}.items():
         monkeypatch.setenv(name, value)
     root = attached_root(f"s3://bessemer/{secrets.token_hex(6)}")

@@ -64,7 +64,7 @@ def test_a_phase_rebuilds_chunk_or_train_alone_and_never_what_reads_documents(
 
 
 def test_of_an_input_that_is_not_built_yet_no_content_is_told(foundry: Path, root: Path) -> None:
-    """Clean stands twice, dedup once: what stands in for the clean to come is not what dedup was made from."""
+    """Clean exists twice, dedup once: what replaces the clean to come is not what dedup was made from."""
     other = ("clean.preset=gopher", "clean.limits.gopher_words_max=300", "clean.html_extractor=resiliparse")
     recipe = load_recipe(foundry / "foundry.toml", root, other)
     context = RunContext(root, "run")

@@ -126,10 +126,10 @@ def test_a_damaged_description_of_a_model_is_named(folder: Path, tmp_path: Path)
 
 def test_a_run_that_is_refused_has_no_name(folder: Path) -> None:
     words = ["run", str(folder / "small.toml"), "--root", str(folder / "root"), "--set", MODEL, "--set", NEW_ROWS]
-    told = CliRunner().invoke(app, words)
-    assert told.exit_code == RecipeError.exit_code
-    assert "there are none" in told.output
-    assert "run 2" not in told.output
+    reported = CliRunner().invoke(app, words)
+    assert reported.exit_code == RecipeError.exit_code
+    assert "there are none" in reported.output
+    assert "run 2" not in reported.output
     assert not (folder / "root" / "runs").exists()
 
 

@@ -1,4 +1,4 @@
-"""A preset and a base model's description stand for settings of the network that a recipe leaves out."""
+"""A preset and a base model's description replace settings of the network that a recipe leaves out."""
 
 import json
 from pathlib import Path
@@ -70,8 +70,8 @@ def test_plan_tells_what_is_not_the_preset_s(folder: Path) -> None:
     load(folder, "layers = 2")
     words = ["estimate", str(folder / "small.toml"), "--set", "train.model.preset=gpt2-small"]
     (folder / "books").rmdir()
-    told = CliRunner().invoke(app, [*words, "--root", str(folder / "root")]).stdout
-    assert "! the network is no gpt2-small, but one with layers 2 instead of 12" in told
+    reported = CliRunner().invoke(app, [*words, "--root", str(folder / "root")]).stdout
+    assert "! the network is no gpt2-small, but one with layers 2 instead of 12" in reported
 
 
 def test_a_preset_of_bert_sets_the_objective(folder: Path) -> None:

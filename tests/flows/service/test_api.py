@@ -38,7 +38,7 @@ def serve() -> Iterator[Callable[..., tuple[str, list[bytes]]]]:
             do_GET = do_POST
 
             def log_message(self, format: str, *args: object) -> None:
-                """Nothing is told."""
+                """Nothing is printed."""
 
         class Server(HTTPServer):
             address_family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -37,9 +37,9 @@ def test_it_is_one_line_of_user_and_password(file: Path) -> None:
     assert read_password(file) == "me:word"
     for wrong in ("word", "me:", ":word", "me:word\nyou:word", ""):
         file.write_text(wrong)
-        with pytest.raises(InputError, match="one line, USER:PASSWORD") as told:
+        with pytest.raises(InputError, match="one line, USER:PASSWORD") as reported:
             read_password(file)
-        assert "word" not in str(told.value).replace(str(file), "").replace("password", "")
+        assert "word" not in str(reported.value).replace(str(file), "").replace("password", "")
 
 
 def test_a_file_that_others_may_read_is_refused(file: Path) -> None:

@@ -175,7 +175,7 @@ def test_words_are_hidden_whole_and_no_more_than_their_share(rows, length, most,
         hidden = [word for word in words if set(word) & set(places)]
         assert sorted(place for word in hidden for place in word) == places
         left = min(candidates, most, max(1, round(0.15 * candidates))) - len(places)
-        # What is left has room for no other word.
+        # What is left is too little for another word.
         assert left >= 0
         assert all(len(word) > left for word in words if word not in hidden) or left == 0
         unhidden = np.delete(np.arange(length), places)

@@ -66,7 +66,7 @@ def filled(inputs: list[int], targets: list[int]) -> list[int]:
 
 
 def restored(kind: Denoising, inputs: list[int], targets: list[int]) -> list[int]:
-    """The text, whose tokens ascend, so that order too can be told where an objective loses it."""
+    """The text, whose tokens ascend, so that order too can be read where an objective loses it."""
     if kind in ("random_spans", "iid_spans"):
         return filled(inputs, targets)
     if kind == "iid_drop":

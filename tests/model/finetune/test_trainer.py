@@ -119,7 +119,7 @@ def test_the_model_that_it_starts_from_stays_as_it_is(
 
 
 class KilledError(Exception):
-    """Stands for kill -9: nothing is cleaned up behind it."""
+    """In place of kill -9: nothing is cleaned up behind it."""
 
 
 def test_a_killed_run_goes_on_at_the_seed_where_it_was(

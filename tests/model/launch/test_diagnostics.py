@@ -65,7 +65,7 @@ def test_no_room_for_a_checkpoint_or_for_ranks_is_told(tmp_path: Path) -> None:
     assert find_shortage(tmp_path, memory_needed=1) is None, "what a failed write left is removed before the next one"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system tells memory in /proc")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system has memory in /proc")
 def test_memory_that_is_not_there_is_told(tmp_path: Path) -> None:
     free = available_memory()
     assert free is not None
@@ -73,7 +73,7 @@ def test_memory_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert "MiB of memory are free, and the ranks used" in (find_shortage(tmp_path, memory_needed=1 << 50) or "")
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system tells memory in /proc")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system has memory in /proc")
 def test_memory_of_a_process_is_what_it_shares_with_no_other() -> None:
     code = "import sys; held = bytearray(b'x') * (64 << 20); print(flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

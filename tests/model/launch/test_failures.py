@@ -93,7 +93,7 @@ def test_last_words_need_no_room_on_a_disk_that_has_filled_up(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (OSError(28, "No space left on device"), Infra),
         (MemoryError(), Infra),
@@ -109,6 +109,6 @@ def test_last_words_need_no_room_on_a_disk_that_has_filled_up(tmp_path: Path) ->
         (InputError("no such file"), InputError),
     ],
 )
-def test_what_a_rank_tells_of_an_exception(error: Exception, told: type | None) -> None:
+def test_what_a_rank_tells_of_an_exception(error: Exception, reported: type | None) -> None:
     found = reported_error(error)
-    assert found is None if told is None else type(found) is told
+    assert found is None if reported is None else type(found) is reported

@@ -77,8 +77,8 @@ def test_the_size_that_was_found_is_told_kept_and_used(make_run) -> None:
     run = make_run(batch_rows=6, positions=24, micro_batch_rows="auto")
     messages = io.StringIO()
     train(run, messages=messages)
-    told = [json.loads(line) for line in messages.getvalue().splitlines()]
-    (event,) = [message for message in told if message.get("event") == "micro_batch_rows"]
+    reported = [json.loads(line) for line in messages.getvalue().splitlines()]
+    (event,) = [message for message in reported if message.get("event") == "micro_batch_rows"]
     assert event["rows"] == 6
     assert [part.partition(":")[0] for part in event["tried"].split("; ")] == ["1", "2", "3", "6"]
     chosen = json.loads((run.out / "result" / "model.json").read_text())["train"]["micro_batch_rows"]
@@ -112,8 +112,8 @@ def test_a_size_that_was_found_for_other_settings_is_not_believed(make_run, befo
     write_sealed(run.out / DECISION, {name: value for name, value in before.items() if name != "digest"})
     messages = io.StringIO()
     train(run, messages=messages)
-    told = [json.loads(line) for line in messages.getvalue().splitlines()]
-    (remark,) = [message for message in told if message.get("event") == "micro_batch_rows_anew"]
+    reported = [json.loads(line) for line in messages.getvalue().splitlines()]
+    (remark,) = [message for message in reported if message.get("event") == "micro_batch_rows_anew"]
     assert (remark["rows"], remark["because"]) == (before["rows"], "it was found for other settings")
     assert json.loads((run.out / "result" / "model.json").read_text())["train"]["micro_batch_rows"] == 6
 

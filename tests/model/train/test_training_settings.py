@@ -108,9 +108,9 @@ def test_penalties_shrink_matrices_and_stay_out_of_the_loss_that_is_told(make_ru
         run = make_run(name, positions=40, optimizer={"weight_decay": 0.0, **penalties})
         train(run)
         weights = load_file(run.out / "result" / "model.safetensors")
-        told = columns(run, "metrics")
+        reported = columns(run, "metrics")
         matrices = [v for name, v in weights.items() if v.ndim == 2 and name.startswith("blocks")]
-        return sum(float(np.square(m).sum()) for m in matrices), told["loss"][0], told["grad_norm"][0]
+        return sum(float(np.square(m).sum()) for m in matrices), reported["loss"][0], reported["grad_norm"][0]
 
     plain, l1, l2 = trained("plain"), trained("l1", l1=0.1), trained("l2", l2=1.0)
     assert l1[0] < plain[0] > l2[0]

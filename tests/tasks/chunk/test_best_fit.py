@@ -41,19 +41,19 @@ def fewest_possible(lengths: list[int], capacity: int) -> int:
     """The optimum by trying everything, for a few things."""
     best = len(lengths)
 
-    def place(number: int, rooms: list[int]) -> None:
+    def place(number: int, spaces: list[int]) -> None:
         nonlocal best
-        if len(rooms) >= best:
+        if len(spaces) >= best:
             return
         if number == len(lengths):
-            best = len(rooms)
+            best = len(spaces)
             return
-        for bin_number in {room: bin_number for bin_number, room in enumerate(rooms)}.values():
-            if rooms[bin_number] >= lengths[number]:
-                rooms[bin_number] -= lengths[number]
-                place(number + 1, rooms)
-                rooms[bin_number] += lengths[number]
-        place(number + 1, [*rooms, capacity - lengths[number]])
+        for bin_number in {space: bin_number for bin_number, space in enumerate(spaces)}.values():
+            if spaces[bin_number] >= lengths[number]:
+                spaces[bin_number] -= lengths[number]
+                place(number + 1, spaces)
+                spaces[bin_number] += lengths[number]
+        place(number + 1, [*spaces, capacity - lengths[number]])
 
     place(0, [])
     return best

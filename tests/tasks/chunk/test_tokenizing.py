@@ -1,4 +1,4 @@
-"""A part's documents as tokens, each closed, with the text that each token covers where pieces don't tell it."""
+"""A part's documents as tokens, each closed, with the text that each token covers where pieces don't show it."""
 
 import pyarrow as pa
 import pytest

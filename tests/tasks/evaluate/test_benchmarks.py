@@ -277,12 +277,12 @@ def test_what_a_choice_is_worth_without_the_question_is_divided_out(tokenizer):
         network, [((EOS, *tokenizer.encode("question 0?")), c) for c in continuations]
     )
     assert one.unconditional == pytest.approx(tuple(alone))
-    gains = [told - without for told, without in zip(asked, alone, strict=True)]
+    gains = [reported - without for reported, without in zip(asked, alone, strict=True)]
     assert is_right(one, "unconditional", items[0].continuations) is (gains.index(max(gains)) == 0)
 
 
 def test_choices_whose_tokens_lie_across_the_border_are_counted(tokenizer):
-    # Where no blank stands between, `the c` and `at` are read as `the cat` together.
+    # Where no blank is between, `the c` and `at` are read as `the cat` together.
     across = Item("across", "zh", "on the c", ("at", "zz"), 0, "")
     assert crosses_boundary(tokenizer, "on the c", "at")
     assert not crosses_boundary(tokenizer, "on the", " cat")

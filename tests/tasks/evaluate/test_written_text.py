@@ -77,6 +77,6 @@ def test_bytes_that_are_no_text(data: bytes, broken: int) -> None:
 
 def test_repetition_is_the_share_of_4grams_that_stood_before() -> None:
     assert repeated_share([1, 2, 3, 4, 5]) == 0.0
-    # Five 4-grams, of which 1212 stands twice more and 2121 once more.
+    # Five 4-grams, of which 1212 comes twice more and 2121 once more.
     assert repeated_share([1, 2, 1, 2, 1, 2, 1, 2]) == pytest.approx(3 / 5)
     assert repeated_share([1, 2, 3]) is None

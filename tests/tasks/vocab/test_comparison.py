@@ -1,4 +1,4 @@
-"""What an extension is told to do, on texts whose tokens can be counted by hand."""
+"""What an extension does, on texts whose tokens can be counted by hand."""
 
 import io
 

@@ -115,7 +115,7 @@ def test_a_piece_has_the_score_of_its_count_or_a_little_more_than_its_rival(base
 
 
 def test_two_ways_to_cut_a_text_never_tie(base: bytes) -> None:
-    """中国 + 人 and 中 + 国人 would, if each word stood above its characters by the same."""
+    """中国 + 人 and 中 + 国人 would, if each word scored above its characters by the same."""
     donor = CandidateVocabulary(Counter({"中": 50, "国": 50, "人": 50}), Counter({"中国": 1, "国人": 1}))
     scores = {piece.piece: piece.score for piece in read_model(extend_unigram(base, donor, BARE, 5).model).pieces}
     assert abs(scores["中国"] + scores["人"] - scores["中"] - scores["国人"]) > MARGIN

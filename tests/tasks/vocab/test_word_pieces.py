@@ -138,7 +138,7 @@ def test_whatever_comes_in_is_emitted_and_old_text_stands(base: bytes, words: li
 
 
 def test_a_piece_that_nothing_leads_to_is_found(base: bytes):
-    """Each word that could hold ##b behind one sign stands in the vocabulary whole."""
+    """Each word that could hold ##b behind one sign is in the vocabulary whole."""
     parsed = json.loads(base)
     parsed["model"]["vocab"] = {"[UNK]": 0, "a": 1, "##b": 2, "ab": 3}
     parsed["added_tokens"] = []
@@ -160,9 +160,9 @@ def test_the_stage_extends_a_released_one(context, make_documents, base: bytes, 
     assert [before.encode(text) for text in ENGLISH] == [tokenizer.encode(text) for text in ENGLISH]
     assert not any(tokenizer.unk in tokenizer.encode(text) for text in RUSSIAN_TEXT + CHINESE_TEXT)
     facts = vocab.report.facts["vocabulary"]
-    told = facts["languages"]["en"]
-    assert (told["untouched_lines"], told["moved_lines"]) == (len(ENGLISH), 0)
-    assert told["unknown_share"][0] > 0.15 > told["unknown_share"][1] == 0
+    reported = facts["languages"]["en"]
+    assert (reported["untouched_lines"], reported["moved_lines"]) == (len(ENGLISH), 0)
+    assert reported["unknown_share"][0] > 0.15 > reported["unknown_share"][1] == 0
     assert facts["unknown_share"] == {"en": 0.0, "ru": 0.0, "zh": 0.0}
     assert facts["added"]["ru"]["rows"] == 90
     rows_told = vocab.table("added_pieces").to_pylist()

@@ -1,4 +1,4 @@
-"""Two runs beside each other: what differs is told once, with its cause; what is the same is told as such."""
+"""Two runs beside each other: what differs is named once, with its cause; what is the same is named as such."""
 
 import json
 from collections.abc import Callable
@@ -145,12 +145,12 @@ def test_the_page_is_one_file_that_runs_nothing_of_the_data(made_run: Any, other
 
 def test_the_command_tells_and_writes(made_run: Any, other: dict[str, Any], tmp_path: Path) -> None:
     root = ["--root", str(made_run.root)]
-    told = CliRunner().invoke(app, ["runs", "compare", "20270115", "20270116", *root])
-    assert told.exit_code == 0, told.output
+    reported = CliRunner().invoke(app, ["runs", "compare", "20270115", "20270116", *root])
+    assert reported.exit_code == 0, reported.output
     page = made_run.root / "runs" / other["run_id"] / "compare-20270115T080000Z-abcdef.html"
     assert page.is_file()
     for words in ("the same bytes", "sample.sources.web.weight", "final loss", "no difference", str(page)):
-        assert words in told.output
+        assert words in reported.output
     as_json = CliRunner().invoke(
         app, ["runs", "compare", "20270115", "20270116", "--json", "-o", str(tmp_path / "c.html"), *root]
     )

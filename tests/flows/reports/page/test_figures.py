@@ -33,7 +33,7 @@ def links(figure: dict[str, Any]) -> dict[tuple[str, str, str], int]:
     (trace,) = figure["data"]
     names = [label.rpartition(" ")[0] for label in trace["node"]["label"]]
     link = trace["link"]
-    sources = [told.partition(":")[0] for told in link["customdata"]]
+    sources = [reported.partition(":")[0] for reported in link["customdata"]]
     return {
         (names[begin], names[end], source): value
         for begin, end, source, value in zip(link["source"], link["target"], sources, link["value"], strict=True)
@@ -172,11 +172,11 @@ def test_scores_of_all_benchmarks_are_one_picture(made_run: Any) -> None:
 
 def test_figures_are_json_and_name_colours_that_the_page_has(made_run: Any) -> None:
     view = page_view(made_run.record, made_run.folder, made_run.root, lambda _, make, __: make())
-    told = json.dumps(view["figures"], allow_nan=False)
+    reported = json.dumps(view["figures"], allow_nan=False)
     assert {"funnel", "mixture", "removed", "leaks", "tokens", "training", "speed", "heat", "lineage", "scores"} <= set(
         view["figures"]
     )
-    assert "<script" not in told
+    assert "<script" not in reported
 
 
 def test_names_are_plain_text_for_plotly() -> None:

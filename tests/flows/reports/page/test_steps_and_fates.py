@@ -1,4 +1,4 @@
-"""From a step to its documents, from a document to its fate, and what differs within a pair of copies."""
+"""From a step to its documents, from a document to its outcome, and what differs within a pair of copies."""
 
 import re
 from collections.abc import Callable
@@ -76,8 +76,8 @@ def test_the_page_tells_the_fate_of_the_documents_that_it_shows(
     assert document_histories(made_run.record, {}, [b"x"]) == {}
     assert document_histories(made_run.record, artifacts, []) == {}
     early = make(tmp_path, until="clean", failed="dedup")
-    told = write_page(early.folder, early.root).read_text()
-    assert "outcome: dropped in clean" in told
+    reported = write_page(early.folder, early.root).read_text()
+    assert "outcome: dropped in clean" in reported
 
 
 def test_pairs_of_the_largest_cluster_come_first(made_run: Any) -> None:

@@ -1,4 +1,4 @@
-"""The pictures of a training: its curves with what happened on the way, and the heat map of its thermometers."""
+"""The pictures of a training: its curves with its events, and the heat map of its activation ranges."""
 
 import json
 from pathlib import Path
@@ -38,11 +38,11 @@ def slice_batch(*steps: tuple[int, int, float]) -> tuple[pa.Table, pa.Table]:
     return pa.Table.from_pylist(metrics, schema=METRICS), pa.Table.from_pylist(places, schema=STEPS)
 
 
-def events_of(*told: tuple[int, int, str, dict[str, Any]]) -> pa.Table:
+def events_of(*reported: tuple[int, int, str, dict[str, Any]]) -> pa.Table:
     rest = {"time": 0.0, "class": "Numerics", "positions": [7, 8]}
     rows = [
         {"seq": seq, "step": step, "attempt": attempt, "kind": kind, "detail": json.dumps(detail), **rest}
-        for seq, (step, attempt, kind, detail) in enumerate(told)
+        for seq, (step, attempt, kind, detail) in enumerate(reported)
     ]
     return pa.Table.from_pylist(rows, schema=EVENTS)
 
@@ -65,7 +65,7 @@ def test_what_the_guard_went_back_from_is_a_pale_line_beside_the_curve() -> None
 
 def test_events_stand_where_their_step_is_and_tell_what_they_know() -> None:
     table, steps = slice_batch((0, 0, 5.0), (1, 0, 9.0), (2, 0, INFINITY), (1, 1, 4.0), (2, 1, 3.0))
-    told = events_of(
+    reported = events_of(
         (0, 0, "start", {}),
         (1, 0, "spike", {"loss": "9.0"}),
         (2, 0, "skipped_step", {"loss": "inf"}),
@@ -73,7 +73,7 @@ def test_events_stand_where_their_step_is_and_tell_what_they_know() -> None:
         (3, 1, "resume", {"pid": 12, "ranks": 1}),
     )
     marks = {
-        trace["name"]: trace for trace in training_figure(table, steps, told)["data"] if trace["mode"] == "markers"
+        trace["name"]: trace for trace in training_figure(table, steps, reported)["data"] if trace["mode"] == "markers"
     }
     places = {name: (trace["x"], trace["y"]) for name, trace in marks.items()}
     # Step 2 of the first attempt has no finite loss, and there is no step 3 yet.
@@ -90,8 +90,8 @@ def test_events_stand_where_their_step_is_and_tell_what_they_know() -> None:
 
 def test_thousands_of_overflows_are_as_many_marks_as_can_be_seen() -> None:
     table, steps = slice_batch(*((step, 0, 2.0) for step in range(3000)))
-    told = events_of(*((step, 0, "overflow", {}) for step in range(3000)))
-    (marks,) = (trace for trace in training_figure(table, steps, told)["data"] if trace["mode"] == "markers")
+    reported = events_of(*((step, 0, "overflow", {}) for step in range(3000)))
+    (marks,) = (trace for trace in training_figure(table, steps, reported)["data"] if trace["mode"] == "markers")
     assert marks["name"] == "overflow (3000)"
     assert len(marks["x"]) == 200
     assert (marks["x"][0], marks["x"][-1]) == (10, 30_000)

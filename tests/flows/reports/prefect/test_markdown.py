@@ -1,4 +1,4 @@
-"""Tables keep their columns whatever stands in a cell."""
+"""Tables keep their columns whatever is in a cell."""
 
 import base64
 import re

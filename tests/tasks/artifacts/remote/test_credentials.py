@@ -1,4 +1,4 @@
-"""Credentials that a store does not take: told at once, and gone on from once there are others."""
+"""Credentials that a store does not take: reported at once, and gone on from once there are others."""
 
 import subprocess
 import sys
