@@ -44,7 +44,7 @@ def test_what_is_sound_passes_and_what_was_not_asked_is_named(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("packages", "cause"), [(None, "lost"), ([UNKNOWN], "the index answers for no package")])
 @pytest.mark.parametrize(("asked", "code"), [("", 0), ("required", 75)])
-def test_no_answer_is_told_and_fails_only_where_one_is_required(
+def test_no_answer_is_reported_and_fails_only_where_one_is_required(
     tmp_path: Path, packages: list[dict[str, Any]] | None, cause: str, asked: str, code: int
 ) -> None:
     done = audited(tmp_path, packages, AUDIT=asked)

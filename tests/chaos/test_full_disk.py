@@ -90,7 +90,7 @@ def test_a_disk_that_fills_up_during_the_commit_publishes_nothing_and_no_unit_is
     assert not list(small_disk.glob("work/*"))
 
 
-def test_a_disk_with_no_room_for_a_lease_leaves_none_behind(small_disk: Path) -> None:
+def test_a_disk_with_no_space_for_a_lease_leaves_none_behind(small_disk: Path) -> None:
     fill(small_disk / "ballast")
     with pytest.raises(Infra, match="no space left"):
         build_artifact(RunContext(small_disk, "run"), NOISE, NoiseConfig(), {}, lambda workspace: StageReport())

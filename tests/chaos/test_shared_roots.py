@@ -77,7 +77,7 @@ def place() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_anothers_root_can_be_reused_and_what_it_lacks_is_told(place: Path) -> None:
+def test_anothers_root_can_be_reused_and_what_it_lacks_is_reported(place: Path) -> None:
     root = place / "annas"
     root.mkdir()
     os.chown(root, ANNA, ANNA)
@@ -133,7 +133,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_a_root_that_may_only_be_read_serves_what_stands_and_says_why_it_cannot_build(disk: Path) -> None:
+def test_a_root_that_may_only_be_read_serves_what_exists_and_says_why_it_cannot_build(disk: Path) -> None:
     assert cast(disk).outcome == "built"
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     assert cast(disk).outcome == "reused"

@@ -158,7 +158,7 @@ def test_only_and_from_and_force(first: dict[str, Any], recipe: Path, root: Path
     assert "params.seed: 7 -> 8" in missing.stderr
 
 
-def test_a_run_stands_among_the_bases(recipe: Path, root: Path, first: dict[str, Any]) -> None:
+def test_a_run_is_among_the_bases(recipe: Path, root: Path, first: dict[str, Any]) -> None:
     folder = root / "runs" / first["run_id"]
     reported = bessemer("data", "tokenizers", recipe, folder, "--score-bytes", "500", "--json")
     (line,) = json.loads(reported.stdout)
@@ -167,7 +167,7 @@ def test_a_run_stands_among_the_bases(recipe: Path, root: Path, first: dict[str,
     assert 0 < line["bits_per_byte"] < 16
 
 
-def test_why_tells_a_dropped_a_duplicate_a_cut_and_a_trained_document(
+def test_why_says_a_dropped_a_duplicate_a_cut_and_a_trained_document(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
     assert why(artifacts, root, first, "short.txt")["fate"] == "dropped in clean by rule `kind_words`"
@@ -222,7 +222,7 @@ def test_why_takes_the_name_that_step_and_leaks_give_a_piece(
     assert [life["path"] for life in reported["documents"]] == ["leak.txt"]
 
 
-def test_why_tells_a_reject_and_an_unknown_document(root: Path, first: dict[str, Any]) -> None:
+def test_why_says_a_reject_and_an_unknown_document(root: Path, first: dict[str, Any]) -> None:
     (reject,) = json.loads(
         bessemer("data", "history", "broken.txt", "--root", root, "--run", first["run_id"], "--json").stdout
     )["rejects"]
@@ -314,7 +314,7 @@ def test_bad_input_ends_with_its_exit_code_and_a_clear_message(
     assert "Traceback" not in done.stderr
 
 
-def test_text_of_which_nothing_is_left_is_told_by_the_stage_that_dropped_it(tmp_path: Path) -> None:
+def test_text_of_which_nothing_is_left_is_reported_by_the_stage_that_dropped_it(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     for number in range(5):
         (tmp_path / "texts" / f"{number}.txt").write_text("Too short.\n")
@@ -348,7 +348,7 @@ def test_an_interrupted_run_says_so_and_the_next_one_goes_on(foundry: Path, tmp_
     assert json.loads((Path(entry["path"]) / "manifest.json").read_text())["timings"]["resumed"]
 
 
-def test_a_root_that_cannot_be_written_is_told(recipe: Path, tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_written_is_reported(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = bessemer("run", recipe, "--root", tmp_path / "file" / "root", check=False)
     assert done.returncode == 3

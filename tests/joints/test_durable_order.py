@@ -228,7 +228,7 @@ def test_the_listener_hears_every_kind_of_write(copies: Path) -> None:
 
 
 @pytest.mark.parametrize("view", [KILLED, UNWRITTEN, FOLDERS, PROMISED])
-def test_at_every_write_what_stands_is_whole_and_what_is_recorded_is_not_done_again(
+def test_at_every_write_what_exists_is_whole_and_what_is_recorded_is_not_done_again(
     copies: Path, undisturbed: str, view: str
 ) -> None:
     events = json.loads((copies / "events.json").read_text())
@@ -282,7 +282,7 @@ class Ingot:
         return {"weight|exp_avg": self.weight / 2}
 
 
-def test_at_every_write_the_checkpoints_that_stand_are_whole(tmp_path: Path) -> None:
+def test_at_every_write_the_checkpoints_that_exist_are_whole(tmp_path: Path) -> None:
     """Two checkpoints are written, of which the first is removed as the second is complete."""
     root, copies = tmp_path / "root", tmp_path / "copies"
     folder = root / "checkpoints"

@@ -184,7 +184,7 @@ def test_the_same_bytes_for_any_workers_and_after_kills(
 
 
 @pytest.mark.parametrize("builder", CASES, indirect=True)
-def test_every_document_has_one_fate(
+def test_every_document_has_one_outcome(
     builder: Builder, request: pytest.FixtureRequest, documents: Artifact, data: Path, measured: Measured
 ) -> None:
     artifact = Artifact.open(Path(builder.finished("root", 2)["artifact"]))

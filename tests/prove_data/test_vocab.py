@@ -68,7 +68,7 @@ def extended(corpora: Any, base: bytes) -> bytes:
     return model
 
 
-def test_every_row_is_emitted_and_the_base_stands(base: bytes, extended: bytes, measured: Measured) -> None:
+def test_every_row_is_emitted_and_the_base_stays(base: bytes, extended: bytes, measured: Measured) -> None:
     old, new = ([(p.piece, p.score, p.type) for p in read_model(model).pieces] for model in (base, extended))
     measured(
         "vocab", "added pieces never emitted", len(unreachable_tokens(extended)), at_most=0, note=f"{len(new)} pieces"

@@ -133,7 +133,7 @@ def what_is_wrong(folder: Path, complete: int, begun: int) -> str:
     return ""
 
 
-def test_what_stands_after_a_kill_is_whole(proof: Callable, tmp_path: Path) -> None:
+def test_what_exists_after_a_kill_is_whole(proof: Callable, tmp_path: Path) -> None:
     tally = proof(NAME)
     folder = tmp_path / "checkpoints"
     torch.set_num_threads(1)

@@ -42,12 +42,12 @@ def test_a_run_of_the_command_shows_in_the_ui_of_its_root(service: Any) -> None:
     assert (run["tags"], run["state"]["message"]) == (["foundry"], "8 built")
 
 
-def test_up_again_and_status_say_that_it_stands(service: Any) -> None:
+def test_up_again_and_status_say_that_it_runs(service: Any) -> None:
     assert "the service is already running" in service.bessemer("serve", "start", "--root", service.root).stdout
     assert json.loads(service.bessemer("serve", "status", "--root", service.root, "--json").stdout)["up"]
 
 
-def test_a_port_in_use_is_told(service: Any, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(service: Any, tmp_path: Path) -> None:
     port = service.ui.rpartition(":")[2]
     done = service.bessemer("serve", "start", "--root", tmp_path, "--port", port, check=False)
     assert done.returncode == 3
@@ -121,7 +121,7 @@ def test_a_stage_is_rerun_from_the_form(service: Any, page: Any, pictures: Path)
     page.get_by_text("params.threshold: 0.8").first.wait_for()
 
 
-def test_a_wrong_value_is_refused_by_the_form_where_it_stands(service: Any, page: Any, pictures: Path) -> None:
+def test_a_wrong_value_is_refused_by_the_form_where_it_is(service: Any, page: Any, pictures: Path) -> None:
     before = len(service.runs("03-rerun-dedup"))
     open_form(page, service, "03-rerun-dedup")
     for label, wrong, reported in (("dedup.threshold", "1.5", "less than or equal to 1"), ("bands", "2.5", "2 and 3")):

@@ -55,6 +55,6 @@ def test_one_run_that_went_wrong_hardly_counts() -> None:
 
 
 @pytest.mark.parametrize("runs", [losses(1, 1, 1)[:3], [(1e4, 2.0)] * 3 + [(2e4, 1.9)] * 3])
-def test_too_little_to_tell(runs: list[tuple[float, float]]) -> None:
+def test_too_little_to_judge(runs: list[tuple[float, float]]) -> None:
     with pytest.raises(ValueError, match="cannot determine three unknowns"):
         fit(runs)

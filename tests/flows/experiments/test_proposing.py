@@ -88,5 +88,5 @@ def test_it_comes_back_to_a_good_rate_where_chance_does_not() -> None:
     assert distance("tpe") < 0.6 < 0.9 < distance("random")
 
 
-def test_settings_are_told_briefly() -> None:
+def test_settings_are_reported_briefly() -> None:
     assert format_settings({"a.b": 0.0123456, "c": True, "d": "cosine", "e": 8}) == "a.b=0.01235, c=true, d=cosine, e=8"

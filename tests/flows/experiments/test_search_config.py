@@ -35,7 +35,7 @@ def test_a_run_does_not_mind_what_is_searched(write, foundry: Path, tmp_path: Pa
     assert load_recipe(write(), tmp_path).identity_params() == own
 
 
-def test_a_recipe_without_a_search_is_told_what_to_write(foundry: Path) -> None:
+def test_a_recipe_without_a_search_is_reported_what_to_write(foundry: Path) -> None:
     with pytest.raises(RecipeError, match=r"no table \[search\]") as error:
         read_search(foundry / "foundry.toml", None, None, None)
     assert "[search.space]" in str(error.value)

@@ -72,6 +72,6 @@ def test_random_mixtures_keep_the_bounds_lie_around_the_prior_and_are_the_seeds(
         ([0.0, 0.0], [0.3, 0.3], "can give 60% of budget_tokens"),
     ],
 )
-def test_bounds_that_leave_no_room_are_told(low: list[float], high: list[float], reported: str) -> None:
+def test_bounds_that_leave_no_space_are_reported(low: list[float], high: list[float], reported: str) -> None:
     with pytest.raises(RecipeError, match=reported):
         check_bounds(np.array(low), np.array(high), ["a", "b"])

@@ -62,7 +62,7 @@ def test_a_dropped_document_comes_with_rule_value_and_limit(artifacts: dict[str,
     assert view["segments"] == [(REMOVED, "Too short.\n")]
 
 
-def test_a_duplicate_stands_beside_its_survivor(artifacts: dict[str, Artifact]):
+def test_a_duplicate_is_beside_its_survivor(artifacts: dict[str, Artifact]):
     views = {view["path"]: view for view in peek(artifacts, "dedup", ALL)}
     near = views["near-twin.txt"]
     assert near["survivor"]["path"] == "near-twin-longer.txt"
@@ -116,7 +116,7 @@ def test_a_row_of_pairs_is_shown_with_its_special_tokens_and_label(artifacts: di
     assert padded
 
 
-def test_a_row_of_pairs_shows_what_is_hidden_and_what_stands_in_its_place(artifacts: dict[str, Artifact], tmp_path):
+def test_a_row_of_pairs_shows_what_is_hidden_and_what_exists_in_its_place(artifacts: dict[str, Artifact], tmp_path):
     context, decontaminate = RunContext(tmp_path, run_id="pairs"), artifacts["decontaminate"]
     vocab = BUILDERS["vocab"](context, decontaminate, VocabConfig(vocab_size=400, special_tokens=BERT_TOKENS))
     for whole_words in (False, True):
@@ -162,7 +162,7 @@ def test_a_row_of_t5_shows_what_the_encoder_reads_and_the_decoder_writes(artifac
             )
 
 
-def test_a_row_of_gpt_is_read_as_it_stands_or_its_beginning_both_ways(artifacts: dict[str, Artifact]):
+def test_a_row_of_gpt_is_read_as_it_is_or_its_beginning_both_ways(artifacts: dict[str, Artifact]):
     assert all(row["as_read"] == [] for row in peek(artifacts, "chunk", Selection(3, 1)))
     chunk, tokenizer = artifacts["chunk"], open_tokenizer(artifacts["vocab"])
     table = chunk.table("sequences").slice(0, 2)
@@ -175,7 +175,7 @@ def test_a_row_of_gpt_is_read_as_it_stands_or_its_beginning_both_ways(artifacts:
         assert read + written == 65
 
 
-def test_rows_as_read_are_told_in_the_terminal(artifacts: dict[str, Artifact], tmp_path: Path):
+def test_rows_as_read_are_reported_in_the_terminal(artifacts: dict[str, Artifact], tmp_path: Path):
     view = {"title": "row 1", "segments": [(EVEN_PIECE, "ab")]}
     view["as_read"] = [{"title": "read, 1 tokens hidden", "segments": [(SAME, "a"), (REMOVED, "b"), (ADDED, "[MASK]")]}]
     reported = io.StringIO()
@@ -292,7 +292,7 @@ def test_marking_shared_passages_loses_nothing(text: str, other: str):
     assert "".join(part for _, part in shared_passages(text, other)) == text
 
 
-def test_a_long_text_is_cut_and_the_loss_told():
+def test_a_long_text_is_cut_and_the_loss_reported():
     segments = [(SAME, "a" * 5000), (REMOVED, "gone"), (SAME, "b" * 5000)]
     shown, hidden = fitted(segments)
     assert (REMOVED, "gone") in shown

@@ -110,7 +110,7 @@ def test_an_exported_model_is_taught_like_its_original(home: Path, bessemer: Cal
     assert own == exported
 
 
-def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> None:
+def test_what_is_wrong_is_reported(home: Path, bessemer: Callable[..., Result]) -> None:
     bessemer("model", "finetune", home / "bert", "--task", home / "metals.toml", "--out", home / "out")
     cases = [
         (("model", "finetune", home / "bert", "--task", home / "none.toml"), 3, "no task file"),

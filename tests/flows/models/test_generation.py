@@ -78,7 +78,7 @@ def test_a_fine_tuned_t5_answers_without_the_prompt(model: Callable[..., Path]) 
     assert "question" not in reported.stdout
 
 
-def test_a_bert_fills_holes_and_tells_what_else_it_thought_of(model: Callable[..., Path]) -> None:
+def test_a_bert_fills_holes_and_says_what_else_it_thought_of(model: Callable[..., Path]) -> None:
     folder = model(BERTConfig)
     reported = generate(folder, "--prompt", "the ___ sat on [MASK] mat.", "--temperature", "0")
     assert re.fullmatch(r"the \S+ sat on \S+ mat\.\n", reported.stdout)
@@ -123,7 +123,7 @@ def test_a_blank_before_a_hole_belongs_to_its_filling(tokenizer: Tokenizer) -> N
     assert Blanks.in_text("___ sat").filled(tokenizer, [" A cat"]) == "A cat sat"
 
 
-def test_text_is_told_in_whole_characters() -> None:
+def test_text_is_reported_in_whole_characters() -> None:
     written = [bytes([byte]) for byte in "aé中b".encode()]
     parts = list(decoded(iter(range(7)), lambda ids: b"".join(written[i] for i in ids).decode(errors="replace")))
     assert parts == ["a", "é", "中", "b"]

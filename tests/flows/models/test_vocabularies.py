@@ -102,7 +102,7 @@ def test_an_extended_vocabulary_is_shown_beside_its_base(context: RunContext, do
     assert vocab.report.facts["vocabulary"]["languages"]["unknown"]["moved_lines"] == 0
 
 
-def test_a_trained_vocabulary_stands_alone(context: RunContext, documents: Artifact):
+def test_a_trained_vocabulary_is_alone(context: RunContext, documents: Artifact):
     (view,) = tokens_of_text(build_vocab(context, documents, VocabConfig(vocab_size=320)), "air air")
     assert view["title"].startswith("the run's vocabulary, vocabulary of 320: ")
     assert "".join(view["pieces"]) == "air air"
@@ -114,7 +114,7 @@ def test_a_base_that_nothing_was_added_to_is_shown_once(context: RunContext, doc
     assert view["title"].startswith("the base, vocabulary of 340: ")
 
 
-def test_text_that_its_token_loses_stands_behind_the_name_of_that_token(
+def test_text_that_its_token_loses_is_behind_the_name_of_that_token(
     context: RunContext, documents: Artifact, tmp_path: Path
 ):
     vocab = build_vocab(context, documents, VocabConfig(base=of_bert(tmp_path)))
@@ -177,7 +177,7 @@ def test_a_runs_vocabulary_counts_once_in_its_folder_and_other_programs_file_say
     assert [own[key] for key in same] == [fast[key] for key in same]
 
 
-def test_bases_stand_in_the_order_of_their_tokens_and_tell_what_they_lose(tmp_path: Path):
+def test_bases_are_in_the_order_of_their_tokens_and_say_what_they_lose(tmp_path: Path):
     folder = tmp_path / "models"
     folder.mkdir()
     exact = trained(folder / "exact.model")
@@ -193,7 +193,7 @@ def test_bases_stand_in_the_order_of_their_tokens_and_tell_what_they_lose(tmp_pa
     assert second["tokens_per_word"] == pytest.approx(second["tokens"] / 3, abs=1e-4)
 
 
-def test_a_tokenizer_json_stands_beside_the_others(tmp_path: Path):
+def test_a_tokenizer_json_is_beside_the_others(tmp_path: Path):
     engine = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "the": 1, "iron": 2}, unk_token="[UNK]"))
     engine.normalizer, engine.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
     (tmp_path / "bert.tokenizer.json").write_text(engine.to_str())

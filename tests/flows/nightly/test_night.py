@@ -70,7 +70,7 @@ def test_where_nothing_is_new_the_night_says_so_and_ends_well(folder: Path, root
     assert [night["state"] for night in listed["nights"]] == ["promoted", "nothing new"]
 
 
-def test_a_night_that_fails_is_told_and_its_files_wait_for_the_next(webhook: Any, folder: Path, root: Path) -> None:
+def test_a_night_that_fails_is_reported_and_its_files_wait_for_the_next(webhook: Any, folder: Path, root: Path) -> None:
     with webhook() as (address, heard):
         tonight = find_new_data(raw_of(folder, root, f"notify.webhook={address}"))
         with pytest.raises(Infra, match="the disk is full"):
@@ -89,7 +89,7 @@ def test_a_night_that_lacks_something_does_not_begin(folder: Path, root: Path) -
     assert [night.state for night in list_nights(root)] == ["failed"]
 
 
-def test_a_night_that_ended_without_a_word_is_told_as_such(folder: Path, root: Path) -> None:
+def test_a_night_that_ended_without_a_word_is_reported_as_such(folder: Path, root: Path) -> None:
     end_with("under way", root, folder)
     with pytest.raises(Infra):
         run_nightly(find_new_data(raw_of(folder, root)), road_that_fails, None)
@@ -131,14 +131,14 @@ def test_the_files_of_a_night_are_asked_for_by_its_name(folder: Path, root: Path
         find_new_data(raw_of(folder, root), ("nobody",))
 
 
-def test_idle_nights_can_be_told_too(webhook: Any, folder: Path, root: Path) -> None:
+def test_idle_nights_can_be_reported_too(webhook: Any, folder: Path, root: Path) -> None:
     end_with("promoted", root, folder)
     with webhook() as (address, heard):
         skip_nightly(find_new_data(raw_of(folder, root, f"notify.webhook={address}", 'notify.on=["nothing"]')))
     assert [one["json"]["event"] for one in heard] == ["nothing new"]
 
 
-def test_a_source_that_cannot_be_found_is_told_too(webhook: Any, folder: Path, root: Path) -> None:
+def test_a_source_that_cannot_be_found_is_reported_too(webhook: Any, folder: Path, root: Path) -> None:
     (folder / "notes").rename(folder / "gone")
     with webhook() as (address, heard), pytest.raises(InputError, match="does not exist"):
         find_new_data(raw_of(folder, root, f"notify.webhook={address}"))
@@ -177,7 +177,7 @@ def test_a_training_that_paused_is_no_night(folder: Path, root: Path) -> None:
     assert [night.state for night in list_nights(root)] == ["failed"]
 
 
-def test_people_are_told_where_the_end_of_a_night_cannot_be_written(
+def test_people_are_notified_where_the_end_of_a_night_cannot_be_written(
     webhook: Any, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Night.save
@@ -228,7 +228,7 @@ def test_a_night_whose_end_was_written_stays_as_it_ended(folder: Path, root: Pat
     assert [night.state for night in list_nights(root)] == ["nothing new"]
 
 
-def test_a_night_that_cannot_begin_is_told_by_the_addresses_that_can_be_read(
+def test_a_night_that_cannot_begin_is_reported_by_the_addresses_that_can_be_read(
     webhook: Any, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = folder / "foundry.toml"
@@ -262,7 +262,7 @@ def test_a_night_that_cannot_begin_is_told_by_the_addresses_that_can_be_read(
     assert list_nights(root) == []
 
 
-def test_that_another_night_is_under_way_is_told_to_nobody(webhook: Any, folder: Path, root: Path) -> None:
+def test_that_another_night_is_under_way_is_reported_to_nobody(webhook: Any, folder: Path, root: Path) -> None:
     with webhook() as (address, heard), exclusive_nightly(root):
         settings = (f"notify.webhook={address}",)
         with (
@@ -273,7 +273,7 @@ def test_that_another_night_is_under_way_is_told_to_nobody(webhook: Any, folder:
         assert heard == []
 
 
-def test_a_night_that_was_killed_is_told_by_the_next(webhook: Any, folder: Path, root: Path) -> None:
+def test_a_night_that_was_killed_is_reported_by_the_next(webhook: Any, folder: Path, root: Path) -> None:
     end_with("under way", root, folder)
     with webhook() as (address, heard):
         find_new_data(raw_of(folder, root, f"notify.webhook={address}"))

@@ -31,7 +31,7 @@ def test_a_webhook_gets_the_message_as_json(webhook: Any, monkeypatch: pytest.Mo
     assert one["headers"]["Content-Type"] == "application/json"
 
 
-def test_only_what_was_asked_for_is_told(webhook: Any) -> None:
+def test_only_what_was_asked_for_is_reported(webhook: Any) -> None:
     with webhook() as (address, heard):
         assert notify(NotifyConfig(webhook=address), "promoted", MESSAGE) == []
         assert notify(NotifyConfig(webhook=address, on=("promoted",)), "promoted", MESSAGE) == ["webhook: sent"]
@@ -55,7 +55,7 @@ def test_a_mail_is_one_letter_to_all_with_its_subject_on_one_line(mailbox: Any) 
     assert "Worse on notes." in letter.get_payload()
 
 
-def test_a_server_in_trouble_is_asked_again_and_what_became_of_it_is_told_without_addresses(
+def test_a_server_in_trouble_is_asked_again_and_what_became_of_it_is_reported_without_addresses(
     webhook: Any,
 ) -> None:
     with webhook(503, 500) as (address, heard):

@@ -187,7 +187,7 @@ def test_runs_that_undoing_leads_to_are_needed_and_others_are_not(root: Path) ->
     assert needed_runs(root) == {"a", "c"}
 
 
-def test_the_commands_tell_promote_and_undo(root: Path) -> None:
+def test_the_commands_say_promote_and_undo(root: Path) -> None:
     def call(*words: str) -> tuple[int, str]:
         done = CliRunner().invoke(app, [*words, "--root", str(root)])
         return done.exit_code, done.output

@@ -107,7 +107,7 @@ def test_a_schedule_that_ends_for_good_is_remarked(recipe: Path, tmp_path: Path)
         ("notify=3", "a table of settings belongs there"),
     ],
 )
-def test_wrong_tables_are_told_at_once(recipe: Path, tmp_path: Path, setting: str, reported: str) -> None:
+def test_wrong_tables_are_reported_at_once(recipe: Path, tmp_path: Path, setting: str, reported: str) -> None:
     with pytest.raises(RecipeError, match=reported.replace("(", "\\(")):
         read_raw(str(recipe), tmp_path, [setting])
 
@@ -118,7 +118,7 @@ def test_a_classifier_that_has_nothing_to_learn_from_tonight_is_refused(recipe: 
         raw.of_night({"notes": ["note-01.txt"]}, base(recipe, tmp_path))
 
 
-def test_a_secret_address_of_the_environment_is_not_told(
+def test_a_secret_address_of_the_environment_is_not_reported(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BESSEMER_WEBHOOK", "secret-words-and-no-address")

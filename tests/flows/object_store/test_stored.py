@@ -75,7 +75,7 @@ def test_damage_in_a_store_is_put_right_from_here_or_taken_out_of_use(folder: Pa
     assert store.read(aside) == read_manifest(folder)
 
 
-def test_what_builds_left_goes_and_what_stands_stays(folder: Path) -> None:
+def test_what_builds_left_goes_and_what_exists_stays(folder: Path) -> None:
     store = store_behind(folder.parents[2])
     known, left = ("clean", MANIFEST["identity"]), ("train", "2" * 32)
     for stage, identity in (known, left):

@@ -62,7 +62,7 @@ def test_a_recipe_s_plan_has_its_activations(recipe: Recipe):
     assert reported["native"]["activations"] > 0
 
 
-def test_layouts_that_the_trainer_has_not_are_not_told(recipe: Recipe):
+def test_layouts_that_the_trainer_has_not_are_not_reported(recipe: Recipe):
     lamb = recipe.train.trainer_config().model_copy(
         update={"optimizer": recipe.train.optimizer.model_copy(update={"kind": "lamb"})}
     )
@@ -127,7 +127,7 @@ def test_a_device_is_asked_for_its_memory(recipe: Recipe, monkeypatch: pytest.Mo
         check_memory(cuda)
 
 
-def test_a_model_that_stands_needs_no_memory(recipe: Recipe, foundry: Path, tmp_path: Path, build, machine_of):
+def test_a_model_that_exists_needs_no_memory(recipe: Recipe, foundry: Path, tmp_path: Path, build, machine_of):
     root = tmp_path / "root"
     machine_of(1)
     with pytest.raises(RecipeError, match="at least"):

@@ -42,7 +42,7 @@ def reported(recipe: Recipe, root: Path) -> dict[str, Any]:
     return plan_recipe(recipe, root, 0.01, ASKED, ProgressListener())
 
 
-def test_small_sources_are_taken_whole_and_told(reported: dict[str, Any]):
+def test_small_sources_are_taken_whole_and_reported(reported: dict[str, Any]):
     assert {name: source["share"] for name, source in reported["pilot"]["sources"].items()} == {
         "notes": 1.0,
         "code": 1.0,
@@ -119,7 +119,7 @@ def test_the_processor_says_nothing_of_devices(reported: dict[str, Any], recipe:
     assert "on this hardware" not in printed
 
 
-def test_this_processor_is_told_by_the_steps_it_makes_and_without_a_share(recipe: Recipe, root: Path):
+def test_this_processor_is_known_by_the_steps_it_makes_and_without_a_share(recipe: Recipe, root: Path):
     found = plan_recipe(recipe, root, 0.01, PlanOptions(days=1.0), ProgressListener())
     training = found["training"]
     assert training["mfu"] is training["peak_flops"] is None

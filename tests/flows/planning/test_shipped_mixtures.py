@@ -16,7 +16,7 @@ def shipped(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gpt3", "opt_175b", "yalm_100b", "bert_base", "t5_base"])
-def test_sample_and_chunk_are_told_the_same_mixture(tmp_path, name):
+def test_sample_and_chunk_are_reported_the_same_mixture(tmp_path, name):
     recipe = shipped(name, tmp_path)
     assert recipe.sample.budget_tokens == recipe.chunk.budget_tokens
     assert recipe.sample.max_epochs == recipe.chunk.max_epochs
@@ -85,7 +85,7 @@ def test_without_text_the_plan_is_the_table_of_gpt3(tmp_path):
     assert any("wikipedia 2.48 to 3.47 epochs" in warning for warning in reported["warnings"])
 
 
-def test_with_the_hardware_named_the_plan_tells_the_training_of_yalm(tmp_path):
+def test_with_the_hardware_named_the_plan_says_the_training_of_yalm(tmp_path):
     reported = plan_from_declared_sizes(
         shipped("yalm_100b", tmp_path), PlanOptions(hardware="a100", devices=800, days=65)
     )

@@ -33,7 +33,7 @@ def items(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / CLOZE).read_text().splitlines()]
 
 
-def test_leaked_items_stand_in_the_sources_and_unseen_ones_do_not(folder: Path):
+def test_leaked_items_are_in_the_sources_and_unseen_ones_do_not(folder: Path):
     documentation = " ".join(" ".join(path.read_text().split()) for path in folder.rglob("documentation/**/*.txt"))
     found = {item["id"]: item["match_text"] in documentation for item in items(folder)}
     leaked = [found_there for key, found_there in found.items() if key.startswith("documentation")]

@@ -114,13 +114,13 @@ def test_a_network_that_is_not_trained_on_the_objective_is_refused(tmp_path: Pat
         ("train.length_warmup.start_length=100", "train"),
     ],
 )
-def test_what_is_no_table_and_no_number_is_told_as_such(tmp_path: Path, setting: str, words: str) -> None:
+def test_what_is_no_table_and_no_number_is_reported_as_such(tmp_path: Path, setting: str, words: str) -> None:
     more = ("train.length_warmup.share=0.1",) if "length_warmup" in setting else ()
     with pytest.raises(RecipeError, match=words):
         load(tmp_path, MINIMAL, setting, *more)
 
 
-def test_the_gate_is_told_the_base_model_and_refused_where_it_has_nothing_to_compare(tmp_path: Path) -> None:
+def test_the_gate_gets_the_base_model_and_is_refused_where_it_has_nothing_to_compare(tmp_path: Path) -> None:
     gate = 'evaluate.gate.sources=["books"]'
     reported = load(tmp_path, MINIMAL, gate, "train.base_model={recipe}/english", "vocab.base={recipe}/english.model")
     assert reported.evaluate.gate is not None
@@ -224,7 +224,7 @@ def test_a_wrong_recipe_names_its_wrong_key(tmp_path: Path, change: tuple[str, s
         ("train.model.d_model=16", "train.model.d_model: unknown key; did you mean `train.model.width`?"),
     ],
 )
-def test_a_value_that_means_another_is_told_so(tmp_path: Path, setting: str, message: str) -> None:
+def test_a_value_that_means_another_is_reported_so(tmp_path: Path, setting: str, message: str) -> None:
     with pytest.raises(RecipeError) as reported:
         load(tmp_path, MINIMAL, setting)
     assert message in f"{reported.value}\n"
@@ -243,7 +243,7 @@ def test_a_value_that_means_another_is_told_so(tmp_path: Path, setting: str, mes
         ("clean.thershold=1", ""),  # like nothing of clean
     ],
 )
-def test_a_key_in_the_wrong_table_is_told_where_it_belongs(tmp_path: Path, setting: str, meant: str) -> None:
+def test_a_key_in_the_wrong_table_is_reported_where_it_belongs(tmp_path: Path, setting: str, meant: str) -> None:
     with pytest.raises(RecipeError) as reported:
         load(tmp_path, MINIMAL, setting)
     key = setting.partition("=")[0]
@@ -252,7 +252,7 @@ def test_a_key_in_the_wrong_table_is_told_where_it_belongs(tmp_path: Path, setti
     ) in str(reported.value)
 
 
-def test_no_sources_is_told_with_the_cure(tmp_path: Path) -> None:
+def test_no_sources_is_reported_with_the_cure(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"add at least one \[\[sources\]\]"):
         load(tmp_path, 'name = "empty"\n')
 
@@ -295,7 +295,7 @@ def test_a_stretch_of_the_road() -> None:
         ('train.base_model="https://me:h1dden@host/x"', "train.base_model"),
     ],
 )
-def test_an_address_with_credentials_is_refused_and_the_secret_not_told(
+def test_an_address_with_credentials_is_refused_and_the_secret_not_reported(
     foundry: Path, tmp_path: Path, setting: str, place: str
 ) -> None:
     with pytest.raises(RecipeError) as refused:

@@ -26,7 +26,7 @@ def test_quick_stages_say_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reported(60.0, monkeypatch) == []
 
 
-def test_words_stand_off_from_the_name_of_a_trial_too() -> None:
+def test_words_are_apart_from_the_name_of_a_trial_too() -> None:
     out = io.StringIO()
     with ProgressBars(Console(file=out, width=80)) as bars:
         for stage in ("train", "no-norm 1 decontaminate", "train"):

@@ -131,7 +131,7 @@ def test_what_cannot_be_accepted_says_why(
         list(propose_aliases(recipe, root, stage, "why not"))
 
 
-def test_an_accepted_artifact_that_is_gone_is_built_and_told(
+def test_an_accepted_artifact_that_is_gone_is_built_and_reported(
     recipe: Recipe, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pretend(monkeypatch, "ftfy", "2099.1")

@@ -169,7 +169,7 @@ def test_ten_thousand_parts_take_seconds(root: Root) -> None:
     assert not folder.exists()
 
 
-def test_the_command_tells_before_it_removes(root: Root) -> None:
+def test_the_command_says_before_it_removes(root: Root) -> None:
     words = ["store", "gc", "--root", str(root.path), "--keep-last", "1"]
     reported = CliRunner().invoke(app, [*words, "--dry-run"])
     assert reported.exit_code == 0, reported.output

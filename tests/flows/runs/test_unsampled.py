@@ -30,7 +30,7 @@ def why(root: Path, wanted: object) -> dict[str, Any]:
     return json.loads(bessemer("data", "history", wanted, "--root", root, "--run", "latest", "--json"))
 
 
-def test_a_file_that_was_not_selected_is_told(halved: tuple[Path, set[str]]) -> None:
+def test_a_file_that_was_not_selected_is_reported(halved: tuple[Path, set[str]]) -> None:
     root, kept = halved
     away = next(name for name in (f"note-{number:02d}.txt" for number in range(60)) if name not in kept)
     reported = why(root, away)

@@ -32,7 +32,7 @@ from model.errors import BessemerError, Infra, InputError
 SECONDS = 400.0
 
 
-def test_prefect_takes_them_as_they_stand() -> None:
+def test_prefect_takes_them_as_they_are() -> None:
     found = [AutomationCreate.model_validate(automation) for automation in read_automations()]
     assert [automation.name for automation in found] == [
         "bessemer-end-silent-runs",

@@ -52,7 +52,7 @@ def refused(code: bytes, text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+asyncpg"])
-def test_an_address_is_told_to_prefect_as_it_takes_it(scheme: str) -> None:
+def test_an_address_is_reported_to_prefect_as_it_takes_it(scheme: str) -> None:
     with postgresql(LET_IN) as port:
         found = database_settings(f"{scheme}://me:word@127.0.0.1:{port}/runs")
     assert found == {CONNECTION_URL: f"postgresql+asyncpg://me:word@127.0.0.1:{port}/runs"}
@@ -81,7 +81,7 @@ def test_what_postgresql_refuses_is_explained_without_the_password(
     assert "me:word" not in str(reported.value)
 
 
-def test_nobody_at_the_address_is_told_without_the_password() -> None:
+def test_nobody_at_the_address_is_reported_without_the_password() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     with pytest.raises(Infra, match=f"no PostgreSQL answers at 127.0.0.1:{port}") as reported:

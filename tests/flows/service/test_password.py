@@ -83,7 +83,7 @@ def test_a_root_that_is_moved_keeps_its_password(tmp_path: Path) -> None:
     assert ServiceFiles(tmp_path / "moved").password_file() == tmp_path / "moved" / "service" / "password"
 
 
-def test_only_the_server_is_told_what_it_asks_for(file: Path, tmp_path: Path) -> None:
+def test_only_the_server_gets_what_it_asks_for(file: Path, tmp_path: Path) -> None:
     files = ServiceFiles(tmp_path / "root")
     files.folder.mkdir(parents=True)
     files.remember_address("127.0.0.1", 4321, "sqlite", file)

@@ -198,7 +198,7 @@ def test_no_variable_of_the_shell_changes_an_identity_or_a_byte(
 
 
 @pytest.mark.joints
-def test_the_command_tells_what_it_leaves_out_and_gives_the_same_bytes(
+def test_the_command_says_what_it_leaves_out_and_gives_the_same_bytes(
     foundry: Path, roots: list[Path], joint: Callable[..., Any]
 ) -> None:
     words: list[str | Path] = ["-m", "flows.cli", "run", foundry / "tiny.toml", "--root", roots[0], "--force"]

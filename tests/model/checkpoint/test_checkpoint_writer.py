@@ -61,7 +61,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_stands_is_what_was_when_it_was_asked_for(tmp_path: Path) -> None:
+def test_what_exists_is_what_was_when_it_was_asked_for(tmp_path: Path) -> None:
     engine, journal, state = Ingot(), journal_of(2), {"tokens": 7}
     with CheckpointWriter(tmp_path, SINGLE_PROCESS) as writer:
         writer.save(2, engine, journal, state, keep=2)
@@ -77,7 +77,7 @@ def test_what_stands_is_what_was_when_it_was_asked_for(tmp_path: Path) -> None:
         assert checkpoint.metrics_log().count("events") == step
 
 
-def test_the_next_waits_for_the_one_before_and_each_is_told_once_when_it_stands(tmp_path: Path) -> None:
+def test_the_next_waits_for_the_one_before_and_each_is_reported_once_when_it_exists(tmp_path: Path) -> None:
     reported: list[tuple[int, list[int]]] = []
     with CheckpointWriter(
         tmp_path, SINGLE_PROCESS, lambda step: reported.append((step, intact_steps(tmp_path)))
@@ -90,7 +90,7 @@ def test_the_next_waits_for_the_one_before_and_each_is_told_once_when_it_stands(
     assert intact_steps(tmp_path) == [1, 2, 3]
 
 
-def test_ends_of_steps_bring_it_to_stand_without_waiting(tmp_path: Path) -> None:
+def test_ends_of_steps_stop_it_without_waiting(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, SINGLE_PROCESS)
     writer.save(1, Ingot(), journal_of(1), {}, keep=1)
     steps = 0
@@ -151,7 +151,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_a_disk_without_room_is_told_in_numbers_before_anything_is_written(small_disk: Path) -> None:
+def test_a_disk_without_space_is_reported_in_numbers_before_anything_is_written(small_disk: Path) -> None:
     folder = small_disk / "checkpoints"
     with CheckpointWriter(folder, SINGLE_PROCESS) as writer:
         writer.save(1, Ingot(), journal_of(1), {}, keep=1)
@@ -207,7 +207,7 @@ with join_process_group(rank, 2, home / "rendezvous") as ranks:
 """
 
 
-def test_all_ranks_have_written_before_it_stands_and_all_stop_where_one_could_not(tmp_path: Path) -> None:
+def test_all_ranks_have_written_before_it_exists_and_all_stop_where_one_could_not(tmp_path: Path) -> None:
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", TWO_RANKS, str(rank), str(tmp_path)], cwd=PROJECT, stdout=subprocess.PIPE, text=True
@@ -227,7 +227,7 @@ def test_all_ranks_have_written_before_it_stands_and_all_stop_where_one_could_no
     assert digests == {path.name: digest_file(path) for path in checkpoint.path.iterdir() if path.name != "COMPLETE"}
 
 
-def test_a_step_that_does_not_stand_or_is_damaged_is_named_with_those_that_are_whole(tmp_path: Path) -> None:
+def test_a_step_that_does_not_exist_or_is_damaged_is_named_with_those_that_are_whole(tmp_path: Path) -> None:
     with CheckpointWriter(tmp_path, SINGLE_PROCESS) as writer:
         for step in (1, 2, 3):
             writer.save(step, Ingot(), journal_of(1), {}, keep=9)

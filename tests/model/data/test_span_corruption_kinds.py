@@ -235,7 +235,7 @@ def test_a_prefix_is_of_any_length_equally_often(p_of_counts) -> None:
     mean_span=st.sampled_from([2.0, 3.0, 5.0, 10.0]),
     kind=st.sampled_from(KINDS),
 )
-def test_rows_are_as_long_as_the_input_has_room_for(
+def test_rows_are_as_long_as_the_input_has_space_for(
     inputs: int, density: float, mean_span: float, kind: Denoising
 ) -> None:
     raw = raw_length(inputs, density, mean_span, kind)

@@ -107,7 +107,7 @@ def test_a_slow_rise_is_divergence() -> None:
     assert (found.onset, found.step) == (128, 135)
 
 
-def test_a_rise_is_told_sooner_the_higher_it_is() -> None:
+def test_a_rise_is_reported_sooner_the_higher_it_is() -> None:
     """Of 3: a fifth of it and more is four deviations and a step counts for no more than three, 5% is one, and none."""
     wide = GuardConfig(least_loss_deviation=0.2)
     found = [steps_until(after(128, wide), [loss] * 60) for loss in (4.1, 3.3, 3.14)]
@@ -219,7 +219,7 @@ def test_a_chain_of_spikes_longer_than_the_window_dates_its_first() -> None:
     assert (found.onset, found.step) == (128, 229)
 
 
-def test_a_lower_limit_tells_sooner() -> None:
+def test_a_lower_limit_reports_sooner() -> None:
     """What a run that went back is held against."""
     wide = GuardConfig(least_loss_deviation=0.2)
     detectors = after(128, wide), after(128, wide)

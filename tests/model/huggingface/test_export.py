@@ -232,7 +232,7 @@ def test_half_precision_is_read_as_float32(small_gpt2: Path) -> None:
     assert {parameter.dtype for parameter in taken_over(small_gpt2).parameters()} == {torch.float32}
 
 
-def test_what_does_not_fit_is_told_by_name(small_gpt2: Path) -> None:
+def test_what_does_not_fit_is_reported_by_name(small_gpt2: Path) -> None:
     resettled(small_gpt2, vocab_size=38)
     reported = r"wte\.weight has the shape \[40, 16\].*\[38, 16\]\. The table has 40 rows, and vocab_size there is 38"
     with pytest.raises(InputError, match=reported):

@@ -203,7 +203,7 @@ def test_a_stop_is_no_failure(make_run, launch: Launch) -> None:
     assert not read_restarts(run.out)
 
 
-def test_a_fault_of_a_program_is_told_once_and_not_tried_again(make_run, tmp_path: Path) -> None:
+def test_a_fault_of_a_program_is_reported_once_and_not_tried_again(make_run, tmp_path: Path) -> None:
     """A library that is broken where this training runs, found by the ranks alone: the supervisor loads none."""
     broken = tmp_path / "broken" / "safetensors"
     broken.mkdir(parents=True)

@@ -69,7 +69,7 @@ def test_where_no_steps_are_made_another_limit_holds() -> None:
     assert watch.hang(123, TWO) is not None
 
 
-def test_a_rank_whose_own_work_takes_over_three_times_as_long_is_told_once() -> None:
+def test_a_rank_whose_own_work_takes_over_three_times_as_long_is_reported_once() -> None:
     watch = RankMonitor(3, hang_seconds=10, start_seconds=60, now=0)
     reported = []
     for step in range(4 * SLOW_STEPS):

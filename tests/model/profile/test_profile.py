@@ -317,7 +317,7 @@ def test_the_parts_of_an_encoder_and_a_decoder() -> None:
         ("norm_study.blocks.0.mlp_in", MLP),
     ],
 )
-def test_parts_are_told_by_names_of_modules(path: str, part: str | None) -> None:
+def test_parts_are_recognised_by_names_of_modules(path: str, part: str | None) -> None:
     assert part_of_module(path) == part
 
 

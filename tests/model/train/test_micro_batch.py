@@ -44,7 +44,7 @@ def test_sizes_are_tried_up_to_the_largest_that_fits(limit: int, rows: list[int]
     assert [trial.rows for trial in largest_that_fits(divisors(12), limit, linear(100, 10, []))] == rows
 
 
-def test_where_not_one_row_fits_it_is_told_with_the_cure() -> None:
+def test_where_not_one_row_fits_it_is_reported_with_the_cure() -> None:
     with pytest.raises(RecipeError, match="one row needs 3 MiB, and each rank may use 2 MiB"):
         largest_that_fits([1, 2], 2 << 20, linear(1 << 20, 2 << 20, []))
 
@@ -73,7 +73,7 @@ def test_peaks_are_seen_and_forgotten() -> None:
     assert peak_bytes() < high - (100 << 20)
 
 
-def test_the_size_that_was_found_is_told_kept_and_used(make_run) -> None:
+def test_the_size_that_was_found_is_reported_kept_and_used(make_run) -> None:
     run = make_run(batch_rows=6, positions=24, micro_batch_rows="auto")
     messages = io.StringIO()
     train(run, messages=messages)

@@ -103,7 +103,7 @@ def test_a_limit_that_no_gradient_reaches_changes_no_bit_and_a_lower_one_does(ma
     assert weights["never"] == weights["nor"] != weights["always"]
 
 
-def test_penalties_shrink_matrices_and_stay_out_of_the_loss_that_is_told(make_run) -> None:
+def test_penalties_shrink_matrices_and_stay_out_of_the_loss_that_is_reported(make_run) -> None:
     def trained(name: str, **penalties: float) -> tuple[float, float, float]:
         run = make_run(name, positions=40, optimizer={"weight_decay": 0.0, **penalties})
         train(run)
@@ -157,7 +157,7 @@ def test_sgd_under_zero_goes_on_bit_by_bit(make_run, launch: Callable[..., subpr
     assert result(run) == undisturbed
 
 
-def test_overflows_of_float16_are_skipped_told_and_not_taken_for_the_end(make_run) -> None:
+def test_overflows_of_float16_are_skipped_reported_and_not_taken_for_the_end(make_run) -> None:
     run = make_run(positions=40, dtype="float16", loss_scale={"start": 2.0**30, "growth_steps": 5})
     train(run)
     steps, metrics, events = columns(run, "steps"), columns(run, "metrics"), columns(run, "events")

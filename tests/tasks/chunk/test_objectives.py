@@ -84,7 +84,7 @@ def test_every_document_is_rebuilt_and_workers_and_kills_change_no_byte(context,
     assert [record.digest for record in workspace.records()] == [record.digest for record in one.records]
 
 
-def test_the_schema_tells_what_rows_are(context, documents, vocab):
+def test_the_schema_says_what_rows_are(context, documents, vocab):
     tokenizer = open_tokenizer(vocab)
     for config in (MASKED, SPANS, BEST_FIT):
         chunk = build_chunk(context, documents, vocab, config)
@@ -107,7 +107,7 @@ def test_the_schema_tells_what_rows_are(context, documents, vocab):
     assert chunk.report.facts["rows"]["packing"] == "best_fit"
 
 
-def test_pairs_stand_between_their_special_tokens(context, documents, vocab):
+def test_pairs_are_between_their_special_tokens(context, documents, vocab):
     tokenizer = open_tokenizer(vocab)
     chunk = build_chunk(context, documents, vocab, MASKED)
     table, tokens = chunk.table("sequences"), tokens_of(chunk)

@@ -169,7 +169,7 @@ def test_every_stretch_is_read_once_and_labels_are_true(
     assert packer.labels == {"next": labels.count(True), "not_next": labels.count(False), "single": labels.count(None)}
 
 
-def test_half_of_the_labels_are_false_and_lengths_do_not_tell_which():
+def test_half_of_the_labels_are_false_and_lengths_do_not_show_which():
     generator = np.random.default_rng(3)
     texts = [
         " ".join("X" * size + "." for size in generator.integers(3, 40, generator.integers(20, 200))) for _ in range(60)

@@ -25,7 +25,7 @@ def documents() -> pa.Table:
     )
 
 
-def test_pieces_that_tell_their_text_need_no_column_for_it(documents: pa.Table) -> None:
+def test_pieces_that_say_their_text_need_no_column_for_it(documents: pa.Table) -> None:
     tokenizer = SentencePieceTokenizer(
         train_sentencepiece(
             ["The steel of the steels, which are alloys of iron and carbon. " * 50], VocabConfig(vocab_size=300)

@@ -63,7 +63,7 @@ def test_rounded_weights_are_reported_with_their_effect_on_the_epochs():
 
 
 @pytest.mark.parametrize("weights", [(0.75, 0.25), (3.0, 1.0)])
-def test_exact_and_relative_weights_have_no_rounding_to_tell(weights):
+def test_exact_and_relative_weights_have_no_rounding_to_report(weights):
     sources = tuple(Source(name=f"s{w:g}", paths="x", tokens=10**6, weight=w) for w in weights)
     config = SampleConfig(sources=sources, budget_tokens=1000, normalise_weights=True)
     assert mixture_remarks(config, plan_from_sizes(config, {}, {})) == []

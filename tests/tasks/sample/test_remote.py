@@ -236,7 +236,7 @@ def test_a_marked_stream_is_hashed_once(tmp_path):
         assert len(opened) == times
 
 
-def test_names_of_remote_files_tell_their_format():
+def test_names_of_remote_files_say_their_format():
     assert RemoteFile("https://a.example/data/x.jsonl.gz?download=1", None).name == "x.jsonl.gz"
 
 

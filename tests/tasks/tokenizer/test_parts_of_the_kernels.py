@@ -73,7 +73,7 @@ def test_merges_are_those_of_the_definition(pieces: Pieces, text: str) -> None:
     assert merged(merges, text, long=True) == expected
 
 
-def test_the_best_score_has_rank_0_and_minus_nothing_stands_below_nothing() -> None:
+def test_the_best_score_has_rank_0_and_minus_nothing_is_below_nothing() -> None:
     scores = np.array([-2.0, 0.0, -0.0, 3.0, -2.0, -1e9], np.float32)
     assert score_ranks(scores).tolist() == [3, 1, 2, 0, 3, 4]
 

@@ -110,7 +110,7 @@ def test_a_vocabulary_that_is_exact_gives_the_same_borders_by_its_pieces():
         assert pieces == [tokenizer.piece_bytes[number] for number in ids]
 
 
-def test_ids_alone_do_not_tell_bytes(small: Tokenizer):
+def test_ids_alone_do_not_show_bytes(small: Tokenizer):
     with pytest.raises(Bug, match="do not determine"):
         small.borders(np.array([5, 6]))
 

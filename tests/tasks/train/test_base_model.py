@@ -140,7 +140,7 @@ def test_settings_of_new_rows_without_a_base_model_are_refused(setting: dict[str
         TrainStageConfig.model_validate(setting)
 
 
-def test_the_beginning_is_told_in_a_sentence() -> None:
+def test_the_beginning_is_reported_in_a_sentence() -> None:
     message = {"kind": "event", "event": "base_model", "weights": "ab12"}
     grown = message | {"new_rows": 8000, "start": "mean", "without_meaning": 1234}
     reported = [sentence for one in (message, grown) for sentence in MessageFormatter().format(one)]

@@ -112,7 +112,7 @@ def test_new_scripts_get_new_rows_which_learn_alone(context: RunContext, gpt2: P
     assert torch.equal(after["blocks.0.mlp_in.weight"], before["blocks.0.mlp_in.weight"])
 
 
-def test_padded_rows_are_told_with_the_setting_that_keeps_them(
+def test_padded_rows_are_reported_with_the_setting_that_keeps_them(
     context: RunContext, publish: Publish, grown: Callable[..., Any]
 ) -> None:
     content = train_byte_level(PROSE, VocabConfig(vocab_size=PIECES, model_type="byte_level"))
@@ -176,7 +176,7 @@ def test_a_vocabulary_that_is_not_the_model_s_is_refused(gpt2: Path, tmp_path: P
         check_base_model(config(gpt2), PIECES, other)
 
 
-def test_what_does_not_fit_is_told_before_any_work(gpt2: Path) -> None:
+def test_what_does_not_fit_is_reported_before_any_work(gpt2: Path) -> None:
     base, rows = gpt2 / "tokenizer.json", settings_rows(gpt2)
     check_base_model(config(gpt2), rows, base)
     other = config(gpt2, model=settings_of_base(gpt2) | {"layers": 2})

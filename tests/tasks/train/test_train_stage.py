@@ -116,7 +116,7 @@ def test_a_log_gets_about_twenty_lines_however_many_steps():
     assert reported[-1].startswith("step 1000 of 1000: loss 1.0000")
 
 
-def test_a_restart_is_told_in_a_sentence_with_what_it_cost():
+def test_a_restart_is_reported_in_a_sentence_with_what_it_cost():
     restart = {"kind": "event", "event": "restart", "number": 2, "step": 57, "checkpoint": 50, "seconds_lost": 12.4}
     (reported,) = MessageFormatter().format({**restart, "words": "Infra: rank 1 of 2 was killed by SIGKILL"})
     assert reported == (
@@ -138,7 +138,7 @@ ROLLBACK = {
 }
 
 
-def test_a_rollback_is_told_with_its_cause_its_onset_and_what_is_left_out():
+def test_a_rollback_is_reported_with_its_cause_its_onset_and_what_is_left_out():
     (reported,) = MessageFormatter().format(ROLLBACK)
     assert reported == (
         "rollback at step 205: the loss has risen from 2.6 to 3.17 since step 201; it began at step 201, training rolls"

@@ -84,7 +84,7 @@ def test_fewer_rows_than_pieces_are_refused(released: Path) -> None:
         prepare_base(config)
 
 
-def test_bytes_stand_in_for_what_was_unknown_and_other_text_keeps_its_ids(released: Path, base: bytes) -> None:
+def test_bytes_replace_what_was_unknown_and_other_text_keeps_its_ids(released: Path, base: bytes) -> None:
     theirs = sentencepiece.SentencePieceProcessor(model_proto=released.read_bytes())
     ours = SentencePieceTokenizer(base)
     assert theirs.unk_id() in theirs.encode("steel 钢 {}")
@@ -95,7 +95,7 @@ def test_bytes_stand_in_for_what_was_unknown_and_other_text_keeps_its_ids(releas
     assert (ours.pad, ours.eos, ours.unk) == (0, 1, 2)
 
 
-def test_a_piece_stands_above_the_best_way_to_write_it_with_shorter_ones() -> None:
+def test_a_piece_is_above_the_best_way_to_write_it_with_shorter_ones() -> None:
     scores = {"a": -1.0, "b": -2.0, "ab": -2.5, "c": -4.0}
     assert best_alternative("ab", scores, -9.0) == -3.0
     assert best_alternative("abc", scores, -9.0) == -6.5

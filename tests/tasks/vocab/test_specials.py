@@ -39,7 +39,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return trained(request.param, special_tokens=BERT, sentinels=3)
 
 
-def test_they_stand_behind_all_pieces_and_number_0_has_the_highest_id(tokenizer: Tokenizer):
+def test_they_are_behind_all_pieces_and_number_0_has_the_highest_id(tokenizer: Tokenizer):
     assert tokenizer.vocab_size == 420
     assert (tokenizer.unk, tokenizer.bos, tokenizer.eos, tokenizer.pad) == (0, 1, 2, 3)
     assert (tokenizer.cls, tokenizer.sep, tokenizer.mask) == (414, 415, 416)

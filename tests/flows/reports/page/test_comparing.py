@@ -50,7 +50,7 @@ def test_stages_differ_by_their_bytes(made_run: Any, other: dict[str, Any]) -> N
     assert (verdicts["clean"], verdicts["dedup"]) == ("the same bytes", "in one run only")
 
 
-def test_numbers_stand_beside_each_other(made_run: Any, other: dict[str, Any]) -> None:
+def test_numbers_are_beside_each_other(made_run: Any, other: dict[str, Any]) -> None:
     found = compare(made_run.record, other)
     assert found["mixture"] == [{"name": "books", "values": [0.5, 0.25]}, {"name": "web", "values": [0.5, 0.75]}]
     assert {"name": "final loss", "values": [3.3, 3.0]} in found["training"]
@@ -143,7 +143,7 @@ def test_the_page_is_one_file_that_runs_nothing_of_the_data(made_run: Any, other
         assert f'<section id="{section}">' in page
 
 
-def test_the_command_tells_and_writes(made_run: Any, other: dict[str, Any], tmp_path: Path) -> None:
+def test_the_command_says_and_writes(made_run: Any, other: dict[str, Any], tmp_path: Path) -> None:
     root = ["--root", str(made_run.root)]
     reported = CliRunner().invoke(app, ["runs", "compare", "20270115", "20270116", *root])
     assert reported.exit_code == 0, reported.output

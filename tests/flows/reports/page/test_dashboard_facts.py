@@ -14,7 +14,7 @@ def pictures(markdown: str) -> dict[str, str]:
     return {words: base64.b64decode(svg).decode() for words, svg in found}
 
 
-def test_the_summary_tells_mixture_leaks_tokens_gaps_and_cost(made_run: Any) -> None:
+def test_the_summary_says_mixture_leaks_tokens_gaps_and_cost(made_run: Any) -> None:
     reported = run_markdown(made_run.record)
     shown = pictures(reported)
     assert "50.0%, 2.00 epochs" in shown["shares of the training tokens by source"]
@@ -26,7 +26,7 @@ def test_the_summary_tells_mixture_leaks_tokens_gaps_and_cost(made_run: Any) -> 
     assert "`bessemer model card 20270115T080000Z-abcdef --root" in reported
 
 
-def test_a_stage_tells_what_it_was_made_from(made_run: Any) -> None:
+def test_a_stage_says_what_it_was_made_from(made_run: Any) -> None:
     artifacts = open_artifacts(made_run.record)
     sample, clean = artifacts["sample"], artifacts["clean"]
     reported = stage_markdown(clean)
@@ -34,7 +34,7 @@ def test_a_stage_tells_what_it_was_made_from(made_run: Any) -> None:
     assert "made from" not in stage_markdown(sample)
 
 
-def test_dedup_tells_how_much_of_what_was_planted_it_found(made_run: Any) -> None:
+def test_dedup_says_how_much_of_what_was_planted_it_found(made_run: Any) -> None:
     shown = pictures(stage_markdown(open_artifacts(made_run.record)["dedup"]))
     svg = shown["dedup: recall of injected copies by similarity"]
     assert "49 of 50 injected copies found" in svg

@@ -69,7 +69,7 @@ def bert_run(make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.Monke
     return make(tmp_path)
 
 
-def test_measures_stand_beside_what_a_guess_reaches():
+def test_measures_are_beside_what_a_guess_reaches():
     lines = heldout_metrics(score_rows(BERT))
     assert [(line["metric"], line["source"]) for line in lines] == [
         (metric, source)
@@ -116,7 +116,7 @@ def test_the_page_of_a_bert_shows_its_measures_and_no_bits_of_its_own(bert_run: 
     assert ">-<" not in table
 
 
-def test_the_summary_for_a_dashboard_tells_them_in_a_sentence(bert_run: Any):
+def test_the_summary_for_a_dashboard_says_them_in_a_sentence(bert_run: Any):
     record = read_sealed(bert_run.folder / "run.json", "")
     reported = run_markdown(record)
     assert "Held-out text, mean of the sources: pseudo-bits per byte 1.500" in reported

@@ -42,7 +42,7 @@ def test_the_head_is_what_the_hub_reads(reported: str) -> None:
     assert "&id" not in reported
 
 
-def test_the_card_tells_data_leaks_scores_energy_and_limits(reported: str) -> None:
+def test_the_card_has_data_leaks_scores_energy_and_limits(reported: str) -> None:
     for sentence in (
         "trained on 640 tokens, made by Bessemer in the run `20270115T080000Z-abcdef`",
         "| books | CC0-1.0 | 12 | 9 | 480 | 50.0% | 50.0% | 50.0% | 0.67 |",

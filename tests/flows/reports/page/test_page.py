@@ -234,7 +234,7 @@ def test_records_that_could_not_be_read_are_shown_by_reason(page: Path):
     assert "smith@example.org" not in section
 
 
-def test_an_extended_base_is_told_language_by_language(page: Path):
+def test_an_extended_base_is_reported_language_by_language(page: Path):
     reader = read(page)
     assert "A base vocabulary of 480 tokens, extended to 512." in reader.text
     section = page.read_text().partition('<section id="vocabulary">')[2].partition("</section>")[0]
@@ -255,7 +255,7 @@ def test_an_extended_base_is_told_language_by_language(page: Path):
         ({"unknown_share": {"books": 0.0, "web": 0.0125}}, ["3.50", "0", "3.10", "1.25%"]),
     ],
 )
-def test_a_trained_vocabulary_is_told_source_by_source(
+def test_a_trained_vocabulary_is_reported_source_by_source(
     make: Callable[..., Any], tmp_path: Path, unknown: dict[str, Any], cells: list[str]
 ):
     reported = {"pieces": 512, "model_type": "wordpiece", "bytes_per_token": {"books": 3.5, "web": 3.1}, **unknown}
@@ -316,7 +316,7 @@ def test_page_and_screen_say_from_which_model_training_went_on(
     assert only.endswith("; only the new rows were trained")
 
 
-def test_page_and_screen_tell_what_the_gate_found(make: Callable[..., Any], tmp_path: Path):
+def test_page_and_screen_say_what_the_gate_found(make: Callable[..., Any], tmp_path: Path):
     gate = {"rises": {"en": 0.031}}
     base = {"base_model": {"weights": "3f0c81d2a9b4c5d6", "new_rows": 2, "start": "mean", "without_meaning": 0}}
     made = make(tmp_path, facts={"train": base, "evaluate": {"gate": gate}}, max_rise=0.02)
@@ -329,7 +329,7 @@ def test_page_and_screen_tell_what_the_gate_found(make: Callable[..., Any], tmp_
     )
 
 
-def test_a_leak_stands_marked_between_its_surroundings(page: Path):
+def test_a_leak_is_marked_between_its_surroundings(page: Path):
     marked = re.findall(r"<mark>(.*?)</mark>", page.read_text())
     assert marked == ["The leaked sentence stands here."]
 

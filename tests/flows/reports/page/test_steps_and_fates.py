@@ -53,7 +53,7 @@ def test_few_steps_are_chosen_and_the_first_and_last_are_among_them(steps: int, 
         assert happened & set(range(steps)) <= set(chosen)
 
 
-def test_many_lives_are_those_told_one_by_one(made_run: Any) -> None:
+def test_many_lives_are_those_reported_one_by_one(made_run: Any) -> None:
     artifacts = open_artifacts(made_run.record)
     ids = artifacts["sample"].table("documents").column("doc_id").to_pylist()
     together = histories_of(artifacts, ids, ended=True)
@@ -64,7 +64,7 @@ def test_many_lives_are_those_told_one_by_one(made_run: Any) -> None:
     assert fates["books/2.txt"].startswith("trained in")
 
 
-def test_the_page_tells_the_fate_of_the_documents_that_it_shows(
+def test_the_page_says_the_outcome_of_the_documents_that_it_shows(
     made_run: Any, make: Callable[..., Any], tmp_path: Path
 ) -> None:
     page = write_page(made_run.folder, made_run.root).read_text()

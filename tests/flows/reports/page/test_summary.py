@@ -26,7 +26,7 @@ def screen(made: Any, width: int = 100) -> list[str]:
     return console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_one_screen_tells_the_run(made_run: Any):
+def test_one_screen_says_the_run(made_run: Any):
     lines = screen(made_run)
     assert len(lines) <= 40
     text = " ".join(" ".join(lines).split())
@@ -79,7 +79,7 @@ def test_artifacts_that_are_gone_are_named(make: Callable[..., Any], tmp_path: P
     assert reported.replace(" ", "") in text
 
 
-def test_a_running_run_tells_what_is_still_to_come(make: Callable[..., Any], tmp_path: Path):
+def test_a_running_run_says_what_is_still_to_come(make: Callable[..., Any], tmp_path: Path):
     made = make(tmp_path, until="chunk")
     record = {**made.record, "state": "running", "asked": {"only": None}}
     write_sealed(made.folder / "run.json", record)

@@ -63,7 +63,7 @@ def test_what_the_guard_went_back_from_is_a_pale_line_beside_the_curve() -> None
     assert not figure["layout"]["showlegend"]
 
 
-def test_events_stand_where_their_step_is_and_tell_what_they_know() -> None:
+def test_events_are_where_their_step_is_and_say_what_they_know() -> None:
     table, steps = slice_batch((0, 0, 5.0), (1, 0, 9.0), (2, 0, INFINITY), (1, 1, 4.0), (2, 1, 3.0))
     reported = events_of(
         (0, 0, "start", {}),
@@ -170,7 +170,7 @@ def test_no_reading_is_lost_whatever_the_number_of_columns(steps: int, columns: 
         ),
     ],
 )
-def test_thermometers_of_a_kind_stand_together(config: Any, groups: dict[str, tuple[str, ...]]) -> None:
+def test_activation_ranges_of_a_kind_are_together(config: Any, groups: dict[str, tuple[str, ...]]) -> None:
     names = activation_range_names(config)
     ones = np.ones((1, len(names)))
     heat = heat_of(-ones, ones, 5, names)
@@ -190,7 +190,7 @@ def test_what_is_no_number_is_a_gap_with_a_cross() -> None:
 
 
 @given(small=st.floats(0, 1e-30), large=st.floats(1e-3, 1e30))
-def test_colours_tell_a_few_powers_of_ten_apart(small: float, large: float) -> None:
+def test_colours_distinguish_a_few_powers_of_ten(small: float, large: float) -> None:
     heat = heat_of([[-small, -1, -1, -1]], [[small, large, 1, 1]], 5)
     low, high = heat.decades
     assert 1 <= high - low <= 8

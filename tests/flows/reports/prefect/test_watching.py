@@ -111,7 +111,7 @@ def test_what_was_built_has_its_page_and_what_was_reused_has_none(reported: dict
     assert sorted(pages) == [("k-che-co-clean", "made clean"), ("k-che-co-sample", "made sample")]
 
 
-def test_a_server_that_is_gone_is_told_once_and_the_run_goes_on(reported: dict[str, Any]) -> None:
+def test_a_server_that_is_gone_is_reported_once_and_the_run_goes_on(reported: dict[str, Any]) -> None:
     assert ["finished", "vocab", "built"] in reported["heard"]
     (warning,) = [message for message in reported["warned"] if "Prefect shows no more progress of this run" in message]
     assert "which continues" in warning
@@ -126,7 +126,7 @@ def test_what_happens_is_an_event_of_its_flow_run(reported: dict[str, Any]) -> N
     ]
 
 
-def test_leaks_are_told_where_they_are_many_or_remain() -> None:
+def test_leaks_are_reported_where_they_are_many_or_remain() -> None:
     counts = {"items": 100, "leaked": 10, "clean": 90, "unmatchable": 0, "remains": 0}
     found = leaks_over_limit({"few": counts, "many": {**counts, "leaked": 11}, "flagged": {**counts, "remains": 1}})
     assert list(found) == ["many", "flagged"]
@@ -139,7 +139,7 @@ def test_the_onlooker_hears_everything(reported: dict[str, Any]) -> None:
     ]
 
 
-def test_a_long_stage_is_not_told_every_second() -> None:
+def test_a_long_stage_is_not_reported_every_second() -> None:
     for seconds, most in ((20, 21), (3600, 130), (86_400, 200)):
         at, updates = 0.0, 0
         while at < seconds:
