@@ -13,6 +13,7 @@ DIGEST_BYTES = 16
 _BLOCK_BYTES = 1 << 22
 
 _PARALLEL_FROM_BYTES = 1 << 26
+"""Size from which a file is hashed by several threads."""
 
 _SPECIAL_FILES = {
     stat.S_IFIFO: "a FIFO",

@@ -73,11 +73,11 @@ def chunk(context: RunContext, documents: Artifact, vocab: Artifact, config: Chu
 def train(context: RunContext, sequences: Artifact, vocab: Artifact, config: TrainStageConfig) -> State:
     """Train a model on the sequences in their order."""
     log = get_run_logger()
-    teller = MessageFormatter()
+    formatter = MessageFormatter()
     run = {"prefect.resource.id": f"prefect.flow-run.{flow_run.id}", "prefect.resource.name": flow_run.name or ""}
 
     def on_log(message: dict[str, Any]) -> None:
-        for sentence in teller.format(message):
+        for sentence in formatter.format(message):
             log.info(sentence)
         if message.get("kind") == "event":
             emit_event(f"bessemer.{message['event']}", resource=run, payload=message)

@@ -1,4 +1,4 @@
-"""The small corpus that the whole team speaks of, and the small recipe that takes it down the road in seconds."""
+"""The small corpus of many tests, and the small recipe that runs the pipeline on it in seconds."""
 
 import json
 import os

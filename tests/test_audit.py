@@ -1,4 +1,4 @@
-"""What `make audit` says of pip-audit's answer: advisories fail it, a missing answer is told and does not."""
+"""What `make audit` says of pip-audit's answer: advisories fail it, a missing answer is reported and does not."""
 
 import json
 import os
@@ -27,8 +27,8 @@ def audited(
         f'#!/bin/sh\nif [ "$1" = --version ]; then echo pip-audit 2.10.1; exit; fi\n{answer}\necho lost\n'
     )
     program.chmod(0o755)
-    told = {**os.environ, "AUDIT": "", **environment}
-    return subprocess.run([AUDIT, folder], capture_output=True, text=True, env=told, check=False)
+    reported = {**os.environ, "AUDIT": "", **environment}
+    return subprocess.run([AUDIT, folder], capture_output=True, text=True, env=reported, check=False)
 
 
 def test_an_advisory_fails_and_is_named(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_what_is_sound_passes_and_what_was_not_asked_is_named(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("packages", "cause"), [(None, "lost"), ([UNKNOWN], "the index answers for no package")])
 @pytest.mark.parametrize(("asked", "code"), [("", 0), ("required", 75)])
-def test_no_answer_is_told_and_fails_only_where_one_is_required(
+def test_no_answer_is_reported_and_fails_only_where_one_is_required(
     tmp_path: Path, packages: list[dict[str, Any]] | None, cause: str, asked: str, code: int
 ) -> None:
     done = audited(tmp_path, packages, AUDIT=asked)

@@ -1,4 +1,4 @@
-"""What is installed: the three rooms and the command, with the recipes inside, and a lock that fits pyproject.toml."""
+"""What is installed: three packages and the command, with the recipes inside, and a lock that fits pyproject.toml."""
 
 import importlib.metadata
 import itertools
@@ -40,7 +40,9 @@ def test_the_wheel_holds_the_three_rooms_and_nothing_else(wheel: zipfile.ZipFile
 
 def test_recipes_and_templates_travel_in_the_wheel(wheel: zipfile.ZipFile):
     data = ("*.toml", "*.html", "*.css", "*.js", "*.tsv", "*.txt", "*.bz2")
-    files = [path for room in ("flows", "tasks", "model") for mask in data for path in (PROJECT / room).rglob(mask)]
+    files = [
+        path for package in ("flows", "tasks", "model") for mask in data for path in (PROJECT / package).rglob(mask)
+    ]
     assert {path.relative_to(PROJECT).as_posix() for path in files} <= set(wheel.namelist())
     assert {"flows/shipped/recipes/quickstart.toml", "flows/shipped/texts/README.md"} <= set(wheel.namelist())
 

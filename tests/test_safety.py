@@ -12,8 +12,8 @@ import yaml
 PROJECT = Path(__file__).parents[1]
 MODULES = {
     path.relative_to(PROJECT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for room in ("flows", "tasks", "model", "benchmarks", "deployments")
-    for path in sorted((PROJECT / room).rglob("*.py"))
+    for package in ("flows", "tasks", "model", "benchmarks", "deployments")
+    for path in sorted((PROJECT / package).rglob("*.py"))
 }
 SHELLS = {"system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell"}
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}

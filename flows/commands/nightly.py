@@ -79,9 +79,9 @@ def _list(root: Path, as_json: bool) -> None:
 
     console().print(table_of_nights(nights, current))
     if epochs:
-        told = ", ".join(f"{source} {times:.2f}" for source, times in sorted(epochs.items()))
+        reads = ", ".join(f"{source} {times:.2f}" for source, times in sorted(epochs.items()))
         console().print(
-            f"the current model has read the text of its {len(chain)} nights so often: {told}", markup=False
+            f"the current model has read the text of its {len(chain)} nights so often: {reads}", markup=False
         )
 
 

@@ -399,7 +399,8 @@ def scan_remarks(scan: FolderScan) -> list[str]:
     if total < LITTLE_BYTES:
         remarks.append(
             f"{format_bytes(total)} of text are enough to try every stage, and too little to learn a language from."
-            f" Add text, megabytes at least, or continue training a released model (train.base_model, docs/recipes.md)."
+            f" Add text, megabytes at least, or continue training a released model (train.base_model,"
+            f" docs/continue_training.md)."
         )
     if documents < FEW_DOCUMENTS:
         remarks.append(

@@ -92,7 +92,7 @@ def sizes(text_bytes: float, characters: int = 0) -> Sizes:
     """Return the sizes with the largest network, of those in `NETWORKS`, that a text of `text_bytes` bytes is enough
     for; the smallest one for less.
 
-    `characters` is the number of different characters, for which the vocabulary has room.
+    `characters` is the number of different characters, each of which gets an entry of the vocabulary.
     """
     chosen = _sizes(NETWORKS[0], text_bytes, characters)
     for network in NETWORKS[1:]:
@@ -110,7 +110,7 @@ def _sizes(network: Network, text_bytes: float, characters: int) -> Sizes:
 
 
 def vocabulary_of(network: Network, characters: int = 0) -> int:
-    """Return the power of two that is nearest to the best number of entries, with room for all characters."""
+    """Return the power of two that is nearest to the best number of entries, large enough for all characters."""
     best = EMBEDDING_FACTOR * network.block_parameters**EMBEDDING_POWER / network.width
     vocabulary = min(LARGEST_VOCABULARY, max(SMALLEST_VOCABULARY, 2 ** round(math.log2(best))))
     while vocabulary < RESERVED_PIECES + characters:

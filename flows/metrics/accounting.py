@@ -308,5 +308,5 @@ def _padded_rows(reports: Mapping[str, StageReport]) -> list[str]:
         hint += " or chunk.packing = concat"
     return [
         f"{facts['padding_share']:.0%} of the rows of {facts['rows']['row_length']:,} tokens are padding: the texts are"
-        f" too short for them, or too long to stand two in a row; {hint} leaves less"
+        f" too short for them, or too long for two in a row; {hint} leaves less"
     ]

@@ -1,6 +1,7 @@
 """The activation map of a training: ranges of activations by layer and step, as the network recorded them.
 
-The run page and Prefect's artifacts draw it. METRICS and model.json call the recorders thermometers."""
+The run page and Prefect's artifacts draw it. The column of METRICS and the key of model.json are `thermometers`.
+"""
 
 import json
 import re
@@ -11,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from model.checkpoint.metrics import final_rows
+from model.checkpoint.run_folder import DESCRIPTION
 from tasks.artifacts.artifact import Artifact
-
-DESCRIPTION = "model.json"
 
 MAX_DECADES = 8
 """Powers of ten that colours distinguish; smaller values have the colour of the lowest."""
@@ -48,7 +48,7 @@ class ActivationMap:
 
     @property
     def decades(self) -> tuple[int, int]:
-        """Powers of ten between which the finite readings lie, MOST_DECADES apart at most."""
+        """Powers of ten between which the finite readings lie, MAX_DECADES apart at most."""
         drawn = self.largest[np.isfinite(self.largest) & (self.largest > 0)]
         if not drawn.size:
             return 0, 1

@@ -77,7 +77,7 @@ def unfinished(root: Path, run_id: str | None) -> Unfinished:
     cure = f"Run the recipe with `--until {BEFORE_TRAINING}`, then ask again."
     would = existing_artifact(recipe, root, "train", training, cure)
     if not isinstance(would, WouldBuild):
-        raise InputError(f"{training} came to its end; there is nothing to resume")
+        raise InputError(f"{training} has ended; there is nothing to resume")
     identity = would.identity
     if is_alive(root / "locks" / identity.key):
         raise InputError(

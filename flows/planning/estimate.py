@@ -8,7 +8,7 @@ document and its copy are both in a pilot of share q only with probability q squ
 meets j - 1 of its copies in the pilot with the binomial probability B(j - 1; K - 1, q). The share of documents in
 groups of each size is the mixture with the highest likelihood of the observed counts, found by expectation-maximisation
 (the nonparametric maximum likelihood of Norris and Pollock 1998, over documents instead of species); of a group of K,
-one document is kept. A pilot cannot tell how many of the documents that it met once have a single copy elsewhere. The
+one document is kept. A pilot cannot know how many of the documents that it met once have a single copy elsewhere. The
 interval of the removed share is therefore from the share that the pilot removed, to the share if all groups were pairs,
 which are the hardest to observe.
 """

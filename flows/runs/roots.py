@@ -49,7 +49,8 @@ def put_record(root: Path, run_id: str, *, pages: bool = False) -> None:
 def put_nightly_record(root: Path, run_id: str) -> None:
     """Upload the record of a nightly run to the object store behind its root, if there is one.
 
-    One that cannot be uploaded now is uploaded when the root is next opened, if the store has none of it.
+    A store that fails now does not end the run: the next command that opens the root uploads the record, if the store
+    has none.
     """
     store = store_of(root)
     if store is None:

@@ -49,6 +49,7 @@ class DeploymentCode:
     job_variables: dict[str, Any]
 
     def digest(self) -> str:
+        """Return a digest of all four fields."""
         return digest_bytes(json.dumps(asdict(self), sort_keys=True).encode())
 
 

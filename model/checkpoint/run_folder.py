@@ -17,6 +17,7 @@ WEIGHTS = "model.safetensors"
 """File of its weights."""
 
 CHECKPOINTS = "checkpoints"
+"""Folder of the checkpoints, each in a folder of its own."""
 
 PREFIX = "step-"
 """Prefix of a checkpoint's name; the number of steps before it follows."""

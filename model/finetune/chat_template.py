@@ -72,7 +72,7 @@ class ChatTemplate:
     """A template with the names of the special tokens that it writes."""
 
     source: str
-    """Jinja."""
+    """The template in Jinja."""
     bos_token: str
     eos_token: str
 

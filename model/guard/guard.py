@@ -79,7 +79,7 @@ class Guard:
 
         `overflow` says whether the loss scale was lowered for it, and `scale` is the one it was computed with.
         """
-        # `admits` has judged finite numbers, so whether the step was applied tells its level.
+        # `admits` has judged finite numbers, so whether the step was applied says its level.
         level: Level = "clean" if overflow or done.applied else "spike" if done.finite else "nonfinite"
         limit = RISEN if self._replayed(step) is None else RISEN / 2
         found = self._detector.update(

@@ -1,1 +1,1 @@
-"""Convert networks to and from `transformers`: settings and weights of GPT-2, LLaMA, NeoX, OPT, BERT and T5."""
+"""Convert networks to and from `transformers`: settings and weights of the families in `registry.py`."""

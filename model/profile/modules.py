@@ -3,7 +3,7 @@
 Between modules the network calls functions (attention itself, activations, the tied head), so three rules fill the
 gaps. Within a block, a function belongs to the part of the module before it: attention follows its input projection.
 Outside all blocks, operations before the first module prepare the batch (targets, masks); from there or from any
-embedding to the next block they belong to the embedding, between two blocks to the activation ranges (thermometers),
+embedding to the next block they belong to the embedding, between two blocks to the activation ranges,
 and after the last block to the head and loss.
 """
 

@@ -271,8 +271,8 @@ def this_process() -> dict[str, Any]:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process of this machine started, which tells it from a later one with its pid; None if it is
-    dead."""
+    """Return when a process of this machine started, which distinguishes it from a later one with its pid; None if it
+    is dead."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:

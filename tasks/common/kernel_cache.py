@@ -21,6 +21,7 @@ from tasks.common.code_cache import cached_code_of, project_state
 from tasks.common.code_fingerprint import PROJECT
 
 _SETTINGS: Any = config
+"""numba's settings, whose names are set at import, so that no type checker knows them."""
 
 
 def cached(dispatcher: Any) -> Any:
@@ -36,7 +37,7 @@ def cached(dispatcher: Any) -> Any:
 
 
 class _Locator(_CacheLocator):
-    """Tells numba the folder and file name of a kernel, and that a file of that name is never out of date."""
+    """Names the folder and file of a kernel for numba. A file of that name is never out of date."""
 
     def __init__(self, folder: Path, file: str, fingerprint: str) -> None:
         self._folder = folder

@@ -71,7 +71,7 @@ def cause_of(artifact: Artifact) -> str:
 
 
 def with_short_digests(sentence: str) -> str:
-    """Return the sentence with each digest cut to 12 digits, which are enough to tell them apart."""
+    """Return the sentence with each digest cut to 12 digits, which are enough to distinguish them."""
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20}\b", r"\1", sentence)
 
 

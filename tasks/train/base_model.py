@@ -33,7 +33,6 @@ from tasks.common.digests import INPUTS, InputDigests
 from tasks.tokenizer.base import ADDED_PIECES, BASE, DESCRIPTION_FILE, Tokenizer
 from tasks.train.config import TrainStageConfig
 
-"""Files of a trained model, as the trainer writes them."""
 VOCABULARY_FILES = ("tokenizer.model", "spiece.model", "tokenizer.json", "vocab.txt")
 """Files in which published models have their vocabularies."""
 

@@ -90,7 +90,7 @@ def test_a_disk_that_fills_up_during_the_commit_publishes_nothing_and_no_unit_is
     assert not list(small_disk.glob("work/*"))
 
 
-def test_a_disk_with_no_room_for_a_lease_leaves_none_behind(small_disk: Path) -> None:
+def test_a_disk_with_no_space_for_a_lease_leaves_none_behind(small_disk: Path) -> None:
     fill(small_disk / "ballast")
     with pytest.raises(Infra, match="no space left"):
         build_artifact(RunContext(small_disk, "run"), NOISE, NoiseConfig(), {}, lambda workspace: StageReport())
@@ -122,12 +122,12 @@ def test_a_disk_that_fills_up_ends_the_run_within_a_minute_with_its_message(
             fill(ballast)
             run.send_signal(signal.SIGCONT)
             began = time.monotonic()
-            told = run.communicate(timeout=300)[1]
+            reported = run.communicate(timeout=300)[1]
             seconds = time.monotonic() - began
-        assert run.returncode == 75, told
+        assert run.returncode == 75, reported
         assert seconds < 60
-        assert f"Infra: {stage}: no space left while writing" in told
-        assert "Traceback" not in told
+        assert f"Infra: {stage}: no space left while writing" in reported
+        assert "Traceback" not in reported
         assert (root / "service" / "prefect" / "prefect.db").is_file()
         refused = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
         assert refused.returncode == 75

@@ -53,12 +53,12 @@ def as_user(user: int, body: Callable[[], Any]) -> str:
             os.setgroups([FOUNDERS])
             os.setgid(user)
             os.setuid(user)
-            told = body().outcome
+            reported = body().outcome
         except BessemerError as error:
-            told = f"{type(error).__name__}: {error}"
+            reported = f"{type(error).__name__}: {error}"
         except BaseException as error:
-            told = f"unexpected {type(error).__name__}: {error}"
-        os.write(writing, told.encode())
+            reported = f"unexpected {type(error).__name__}: {error}"
+        os.write(writing, reported.encode())
         os._exit(0)
     os.close(writing)
     os.waitpid(child, 0)
@@ -77,16 +77,16 @@ def place() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_anothers_root_can_be_reused_and_what_it_lacks_is_told(place: Path) -> None:
+def test_anothers_root_can_be_reused_and_what_it_lacks_is_reported(place: Path) -> None:
     root = place / "annas"
     root.mkdir()
     os.chown(root, ANNA, ANNA)
     root.chmod(0o755)
     assert as_user(ANNA, lambda: cast(root)) == "built"
     assert as_user(BORIS, lambda: cast(root)) == "reused"
-    told = as_user(BORIS, lambda: cast(root, "rail"))
-    assert told.startswith(f"InputError: cast: {root}/")
-    assert "cannot be written (Permission denied). Give this user write permission, or choose another root" in told
+    reported = as_user(BORIS, lambda: cast(root, "rail"))
+    assert reported.startswith(f"InputError: cast: {root}/")
+    assert "cannot be written (Permission denied). Give this user write permission, or choose another root" in reported
     assert as_user(ANNA, lambda: cast(root, "rail")) == "built"
 
 
@@ -133,7 +133,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_a_root_that_may_only_be_read_serves_what_stands_and_says_why_it_cannot_build(disk: Path) -> None:
+def test_a_root_that_may_only_be_read_serves_what_exists_and_says_why_it_cannot_build(disk: Path) -> None:
     assert cast(disk).outcome == "built"
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     assert cast(disk).outcome == "reused"

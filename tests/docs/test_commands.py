@@ -28,7 +28,7 @@ from flows.recipe.load import load_recipe
 
 PROJECT = Path(__file__).parents[2]
 LISTS = {"docs/decisions.md", "docs/survey.md", "docs/reference.md"}
-"""They tell of commands that were run once, or are made from the commands themselves."""
+"""They name commands that were run once, or are made from the commands themselves."""
 DOCUMENTS = [
     path
     for path in (PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *sorted((PROJECT / "docs").glob("*.md")))
@@ -126,7 +126,7 @@ def test_every_word_of_every_command_exists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("bessemer rnu quickstart", ["no command `rnu`"]),
         (".venv/bin/bessemer run quickstart --forse", ["no option --forse"]),
@@ -135,8 +135,8 @@ def test_every_word_of_every_command_exists() -> None:
         ("bessemer study search recipe.toml --trials 40      # goes on", []),
     ],
 )
-def test_a_word_that_does_not_exist_is_seen(text: str, told: list[str]) -> None:
-    assert wrong_words(text) == told
+def test_a_word_that_does_not_exist_is_seen(text: str, reported: list[str]) -> None:
+    assert wrong_words(text) == reported
 
 
 def test_every_target_script_and_module_exists() -> None:

@@ -1,4 +1,4 @@
-"""A root in which the first three stages of the small recipe stand, and what Prefect's forms submit."""
+"""A root in which the first three stages of the small recipe exist, and what Prefect's forms submit."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ class Enough(Exception):
 
 
 def build_until(last: str, recipe: Recipe, root: Path) -> dict[str, Artifact]:
-    """Build the road up to `last` and return the artifacts by stage."""
+    """Build the pipeline up to `last` and return the artifacts by stage."""
     context, artifacts = RunContext(root, "run"), {}
 
     def step(stage: str, *inputs: Any) -> Artifact:

@@ -91,7 +91,7 @@ def test_the_root_is_taken_before_the_command_and_behind_it(tmp_path: Path):
         shown = CliRunner().invoke(app, words)
         assert (shown.exit_code, str(first) in shown.output.replace("\n", "")) == (0, True), words
     both = CliRunner().invoke(app, ["--root", str(first), "runs", "list", "--root", str(second)])
-    assert str(second) in both.output.replace("\n", ""), "the one that stands closer to the command decides"
+    assert str(second) in both.output.replace("\n", ""), "the one closer to the command decides"
     assert CliRunner().invoke(app, ["--root"]).exit_code == 2
 
 

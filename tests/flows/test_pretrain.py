@@ -90,8 +90,8 @@ def document_named(artifacts: dict[str, Artifact], name: str) -> str:
 
 def why(artifacts: dict[str, Artifact], root: Path, first: dict[str, Any], name: str) -> dict[str, Any]:
     words = ("data", "history", document_named(artifacts, name), "--root", root, "--run", first["run_id"], "--json")
-    told = json.loads(bessemer(*words).stdout)
-    (life,) = told["documents"]
+    reported = json.loads(bessemer(*words).stdout)
+    (life,) = reported["documents"]
     return life
 
 
@@ -150,24 +150,24 @@ def test_only_and_from_and_force(first: dict[str, Any], recipe: Path, root: Path
         "dedup reproduced",
     ]
     assert outcomes(run(recipe, root, "--until", "clean")) == ["sample reused", "clean reused"]
-    told = " ".join(bessemer("data", "history", "note-05.txt", "--root", root).stdout.split())
-    assert "this run did not train; the latest that did: bessemer data history note-05.txt --run 20" in told
+    reported = " ".join(bessemer("data", "history", "note-05.txt", "--root", root).stdout.split())
+    assert "this run did not train; the latest that did: bessemer data history note-05.txt --run 20" in reported
     missing = bessemer("run", recipe, "--root", root, "--from", "vocab", "--set", "seed=8", check=False)
     assert missing.returncode == 3
     assert "sample: this run may only build" in missing.stderr
     assert "params.seed: 7 -> 8" in missing.stderr
 
 
-def test_a_run_stands_among_the_bases(recipe: Path, root: Path, first: dict[str, Any]) -> None:
+def test_a_run_is_among_the_bases(recipe: Path, root: Path, first: dict[str, Any]) -> None:
     folder = root / "runs" / first["run_id"]
-    told = bessemer("data", "tokenizers", recipe, folder, "--score-bytes", "500", "--json")
-    (line,) = json.loads(told.stdout)
+    reported = bessemer("data", "tokenizers", recipe, folder, "--score-bytes", "500", "--json")
+    (line,) = json.loads(reported.stdout)
     assert line["path"] == str(folder)
     assert line["scored_bytes"] in range(497, 501)
     assert 0 < line["bits_per_byte"] < 16
 
 
-def test_why_tells_a_dropped_a_duplicate_a_cut_and_a_trained_document(
+def test_why_says_a_dropped_a_duplicate_a_cut_and_a_trained_document(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
     assert why(artifacts, root, first, "short.txt")["fate"] == "dropped in clean by rule `kind_words`"
@@ -195,15 +195,15 @@ def test_why_tells_a_dropped_a_duplicate_a_cut_and_a_trained_document(
 
 def test_leaks_names_every_item(artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]) -> None:
     at = ("--root", root, "--run", first["run_id"])
-    told = json.loads(bessemer("data", "leaks", *at, "--json").stdout)
-    (counts,) = told["benchmarks"]
+    reported = json.loads(bessemer("data", "leaks", *at, "--json").stdout)
+    (counts,) = reported["benchmarks"]
     assert (counts["benchmark"], counts["items"], counts["leaked"]) == ("cloze", 3, 1)
-    assert {item["item_id"]: item["state"] for item in told["items"]} == {
+    assert {item["item_id"]: item["state"] for item in reported["items"]} == {
         "leaked": "leaked",
         "clean": "clean",
         "clean-too": "clean",
     }
-    (leak,) = next(item["leaks"] for item in told["items"] if item["state"] == "leaked")
+    (leak,) = next(item["leaks"] for item in reported["items"] if item["state"] == "leaked")
     assert (leak["path"], leak["doc_id"]) == ("leak.txt", document_named(artifacts, "leak.txt"))
     one_by_one = bessemer("data", "leaks", "cloze", "--state", "clean", *at).stdout
     assert one_by_one.split() == ["clean", "cloze", "clean", "clean", "cloze", "clean-too", "2", "clean"]
@@ -218,11 +218,11 @@ def test_why_takes_the_name_that_step_and_leaks_give_a_piece(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
     piece = document_named(artifacts, "leak.txt")[:12] + "/1"
-    told = json.loads(bessemer("data", "history", piece, "--root", root, "--run", first["run_id"], "--json").stdout)
-    assert [life["path"] for life in told["documents"]] == ["leak.txt"]
+    reported = json.loads(bessemer("data", "history", piece, "--root", root, "--run", first["run_id"], "--json").stdout)
+    assert [life["path"] for life in reported["documents"]] == ["leak.txt"]
 
 
-def test_why_tells_a_reject_and_an_unknown_document(root: Path, first: dict[str, Any]) -> None:
+def test_why_says_a_reject_and_an_unknown_document(root: Path, first: dict[str, Any]) -> None:
     (reject,) = json.loads(
         bessemer("data", "history", "broken.txt", "--root", root, "--run", first["run_id"], "--json").stdout
     )["rejects"]
@@ -235,12 +235,12 @@ def test_why_tells_a_reject_and_an_unknown_document(root: Path, first: dict[str,
 def test_step_names_documents_whose_texts_agree_with_the_tokens(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
-    told = json.loads(bessemer("data", "step", first["run_id"], "3", "--root", root, "--json").stdout)
-    assert told["rows"] == 8
-    assert {"notes", "code"} >= {document["source"] for document in told["documents"]}
-    assert all(document["text"] and document["tokens"] > 0 for document in told["documents"])
+    reported = json.loads(bessemer("data", "step", first["run_id"], "3", "--root", root, "--json").stdout)
+    assert reported["rows"] == 8
+    assert {"notes", "code"} >= {document["source"] for document in reported["documents"]}
+    assert all(document["text"] and document["tokens"] > 0 for document in reported["documents"])
     # A trained document's own list of steps and the step's list of documents must agree.
-    doc_id = told["documents"][0]["doc_id"]
+    doc_id = reported["documents"][0]["doc_id"]
     life = json.loads(bessemer("data", "history", doc_id, "--root", root, "--run", first["run_id"], "--json").stdout)[
         "documents"
     ][0]
@@ -264,8 +264,8 @@ def test_conservation_recounted_from_the_tables(artifacts: dict[str, Artifact], 
     steps = artifacts["train"].table("steps").to_pylist()
     assert sum(step["pos_end"] - step["pos_start"] for step in steps) == order
     assert all(step["applied"] for step in steps)
-    told = artifacts["train"].table("metrics").column("tokens").to_pylist()
-    assert told[-1] == artifacts["chunk"].report.facts["order"]["tokens"]
+    reported = artifacts["train"].table("metrics").column("tokens").to_pylist()
+    assert reported[-1] == artifacts["chunk"].report.facts["order"]["tokens"]
 
 
 def test_every_item_has_a_leak_state(artifacts: dict[str, Artifact], first: dict[str, Any]) -> None:
@@ -314,7 +314,7 @@ def test_bad_input_ends_with_its_exit_code_and_a_clear_message(
     assert "Traceback" not in done.stderr
 
 
-def test_text_of_which_nothing_is_left_is_told_by_the_stage_that_dropped_it(tmp_path: Path) -> None:
+def test_text_of_which_nothing_is_left_is_reported_by_the_stage_that_dropped_it(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     for number in range(5):
         (tmp_path / "texts" / f"{number}.txt").write_text("Too short.\n")
@@ -336,9 +336,9 @@ def test_an_interrupted_run_says_so_and_the_next_one_goes_on(foundry: Path, tmp_
         assert time.monotonic() < deadline
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C does
-    _, told = process.communicate(timeout=SECONDS)
-    assert process.returncode == 130, told
-    assert "finished parts and checkpoints are kept" in told
+    _, reported = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130, reported
+    assert "finished parts and checkpoints are kept" in reported
     (record,) = json.loads(bessemer("runs", "list", "--root", tmp_path, "--json").stdout)
     assert record["state"] == "interrupted"
     assert outcomes(record)[-1] == "train interrupted"
@@ -348,7 +348,7 @@ def test_an_interrupted_run_says_so_and_the_next_one_goes_on(foundry: Path, tmp_
     assert json.loads((Path(entry["path"]) / "manifest.json").read_text())["timings"]["resumed"]
 
 
-def test_a_root_that_cannot_be_written_is_told(recipe: Path, tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_written_is_reported(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = bessemer("run", recipe, "--root", tmp_path / "file" / "root", check=False)
     assert done.returncode == 3

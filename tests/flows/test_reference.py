@@ -17,7 +17,7 @@ def test_the_command_prints_the_page() -> None:
     assert (shown.exit_code, shown.stdout) == (0, PAGE)
 
 
-def test_every_key_of_a_stage_stands_there_with_its_help() -> None:
+def test_every_key_of_a_stage_is_there_with_its_help() -> None:
     page = PAGE
     assert set(re.findall(r"^### `\[([a-z]+)\]`", page, re.MULTILINE)) >= {*STAGES, "search", "mix", "variables"}
     missing = [
@@ -34,7 +34,7 @@ def test_every_key_of_a_stage_stands_there_with_its_help() -> None:
     assert not re.search(r"^\| `[a-z_]+` \|.*\|  \|$", page, re.MULTILINE), "a key without help"
 
 
-def test_bounds_defaults_and_what_is_runtime_are_told() -> None:
+def test_bounds_defaults_and_what_is_runtime_are_reported() -> None:
     page = PAGE
     assert "| `seed` | integer, at least 0, below 2^63 | `1` | Run seed," in page
     assert "| `paths` | list of text | needed | *runtime* Files, folders," in page

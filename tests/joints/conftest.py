@@ -1,6 +1,6 @@
 """The table that `make prove-joints` prints: what each proof tried, and how often the joint held.
 
-A proof counts its cases in a block and says in words what a case was. Every row is told, that of a failing proof too:
+A proof counts its cases in a block and says in words what a case was. Every row is printed, also of a failing proof:
 
     pytestmark = pytest.mark.joints
 
@@ -51,7 +51,7 @@ class Tally:
     """The last column: the worst case met, or what held besides the count."""
 
     def expect(self, held: bool, case: str) -> bool:
-        """Count a case; `case` says what was done and found, and is told when it did not hold. Returns `held`."""
+        """Count a case; `case` says what was done and found, and is printed when it did not hold. Returns `held`."""
         self.tried += 1
         if not held:
             self.missed.append(case)
@@ -92,8 +92,8 @@ def _told(tally: Tally) -> str:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """The table, at the end of the session; nothing where no proof ran."""
     reports = [report for group in ("passed", "failed") for report in terminalreporter.stats.get(group, [])]
-    told = [(report.nodeid, row) for report in reports for name, row in report.user_properties if name == ROW]
-    rows = [row for _, row in sorted(told, key=lambda item: item[0])]
+    reported = [(report.nodeid, row) for report in reports for name, row in report.user_properties if name == ROW]
+    rows = [row for _, row in sorted(reported, key=lambda item: item[0])]
     if not rows:
         return
     terminalreporter.section("joints")

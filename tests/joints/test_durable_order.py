@@ -3,7 +3,7 @@
 One build runs in a child process that listens to every file it opens, renames, links and removes, and to every fsync.
 Before each of them, a hundred-odd instants, it copies the root four times: as a process that is killed there leaves it;
 as a loss of power does on a file system that wrote the names back and not the bytes; on one that wrote back the names
-of folders, and of files what fsync had promised; and on one that kept nothing but that. In each copy, whatever stands
+of folders, and of files what fsync had promised; and on one that kept nothing but that. In each copy, whatever exists
 is whole, whatever is recorded as finished is not done again, and the next build gives the bytes of an undisturbed one.
 """
 
@@ -228,16 +228,16 @@ def test_the_listener_hears_every_kind_of_write(copies: Path) -> None:
 
 
 @pytest.mark.parametrize("view", [KILLED, UNWRITTEN, FOLDERS, PROMISED])
-def test_at_every_write_what_stands_is_whole_and_what_is_recorded_is_not_done_again(
+def test_at_every_write_what_exists_is_whole_and_what_is_recorded_is_not_done_again(
     copies: Path, undisturbed: str, view: str
 ) -> None:
     events = json.loads((copies / "events.json").read_text())
     for number, event in enumerate(events):
         root, at = copies / f"{number:03d}" / view, f"{view} at {number} of {len(events)}, before: {event}"
         for path in root.glob("artifacts/*/*"):
-            assert is_whole(path), f"{at}: {path.name} of {path.parent.name} stands and is not whole"
+            assert is_whole(path), f"{at}: {path.name} of {path.parent.name} exists and is not whole"
         published = list(root.glob("artifacts/trim/*"))
-        assert published or number < len(events) - 1, f"{at}: the build had returned, and nothing stands"
+        assert published or number < len(events) - 1, f"{at}: the build had returned, and nothing exists"
         recorded = len(list(root.glob("work/*/units/*.json")))
         for folder in root.glob("work/*/files"):
             (folder / "part-99999.arrow").write_bytes(b"of a unit that was never finished")
@@ -282,8 +282,8 @@ class Ingot:
         return {"weight|exp_avg": self.weight / 2}
 
 
-def test_at_every_write_the_checkpoints_that_stand_are_whole(tmp_path: Path) -> None:
-    """Two checkpoints are written, of which the first is removed as the second stands."""
+def test_at_every_write_the_checkpoints_that_exist_are_whole(tmp_path: Path) -> None:
+    """Two checkpoints are written, of which the first is removed as the second is complete."""
     root, copies = tmp_path / "root", tmp_path / "copies"
     folder = root / "checkpoints"
     folder.mkdir(parents=True)
@@ -299,8 +299,8 @@ def test_at_every_write_the_checkpoints_that_stand_are_whole(tmp_path: Path) -> 
     for number, event in enumerate(events):
         for view in (KILLED, UNWRITTEN, FOLDERS, PROMISED):
             place = copies / f"{number:03d}" / view / "checkpoints"
-            stand, whole = checkpoint_steps(place), intact_steps(place)
-            assert stand == whole, f"{view} at {number}, before {event}: {stand} stand, and {whole} are whole"
+            found, whole = checkpoint_steps(place), intact_steps(place)
+            assert found == whole, f"{view} at {number}, before {event}: {found} exist, and {whole} are whole"
             assert len(whole) >= wholes, f"{view} at {number}, before {event}: none is left"
         wholes = min(1, len(intact_steps(copies / f"{number:03d}" / PROMISED / "checkpoints")))
     assert wholes == 1, "two checkpoints were written, and a loss of power leaves none"

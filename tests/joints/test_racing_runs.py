@@ -42,11 +42,13 @@ def test_two_commands_race(foundry: Path, tmp_path: Path, joint: Callable[..., A
                 )
                 for _ in range(2)
             ]
-            told = [racer.communicate() for racer in racers]
+            reported = [racer.communicate() for racer in racers]
             codes = [racer.returncode for racer in racers]
-            if not tally.expect(codes == [0, 0], f"race {race}: exit codes {codes}: {[err[-300:] for _, err in told]}"):
+            if not tally.expect(
+                codes == [0, 0], f"race {race}: exit codes {codes}: {[err[-300:] for _, err in reported]}"
+            ):
                 continue
-            records = [json.loads(out)["stages"] for out, _ in told]
+            records = [json.loads(out)["stages"] for out, _ in reported]
             outcomes = [sorted(entry["outcome"] for entry in pair) for pair in zip(*records, strict=True)]
             tally.expect(outcomes == [["built", "reused"]] * len(STAGES), f"race {race}: {outcomes}")
             shared += {entry["outcome"] for entry in records[0]} == {"built", "reused"}

@@ -24,7 +24,7 @@ WRITES = "tests/joints/test_durable_order.py"
 BUILDERS = "tests/joints/test_builders.py"
 RACES, LATE = f"{BUILDERS}::test_two_builders_race", f"{BUILDERS}::test_a_builder_that_wakes_up_late"
 LATE_WRITES = f"{LATE}_writes_nothing_into_the_work_that_was_taken_over"
-CHECKPOINTS = f"{WRITES}::test_at_every_write_the_checkpoints_that_stand_are_whole"
+CHECKPOINTS = f"{WRITES}::test_at_every_write_the_checkpoints_that_exist_are_whole"
 BUILD, LEASE = "tests/tasks/artifacts/test_build.py", "tests/tasks/artifacts/test_lease.py"
 KILLS = "tests/chaos/test_kill_in_every_stage.py"
 

@@ -97,8 +97,8 @@ def test_a_stage_without_a_library_does_not_depend_on_what_it_reads() -> None:
 def _shed(environment: Mapping[str, str]) -> tuple[int, list[Any]]:
     words = [sys.executable, "-c", SHED, "two words"]
     process = subprocess.Popen(words, env={"PYTHONPATH": str(PROJECT), **environment}, stdout=subprocess.PIPE)
-    told, _ = process.communicate(timeout=60)
-    return process.pid, json.loads(told)
+    reported, _ = process.communicate(timeout=60)
+    return process.pid, json.loads(reported)
 
 
 def test_a_process_that_read_a_deciding_variable_is_started_again_without_it() -> None:
@@ -116,8 +116,8 @@ def test_a_process_without_one_leaves_the_rest_out_as_it_goes() -> None:
 def test_a_command_can_be_started_so() -> None:
     words = [sys.executable, "-m", "model.environment", "-c", "import os; print(*sorted(os.environ))"]
     known = {**PASSING, **UNKNOWN, **DECIDING, "PYTHONPATH": str(PROJECT)}
-    told = subprocess.run(words, env=known, capture_output=True, text=True, check=True).stdout
-    assert set(told.split()) == {*PASSING, *FIXED, "PYTHONPATH"}
+    reported = subprocess.run(words, env=known, capture_output=True, text=True, check=True).stdout
+    assert set(reported.split()) == {*PASSING, *FIXED, "PYTHONPATH"}
 
 
 def test_what_is_left_out_is_reported_by_name() -> None:
@@ -136,8 +136,8 @@ def test_the_command_line_filters_its_environment(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), str(PROJECT)])
     environment = {**os.environ, "PYTHONPATH": path, "ATEN_CPU_CAPABILITY": "default"}
     words = [sys.executable, "-m", "flows.cli", "--version"]
-    told = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
-    assert told.startswith("bessemer ")
+    reported = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+    assert reported.startswith("bessemer ")
     assert (tmp_path / "log").read_text() == "default\nNone\n"
 
 

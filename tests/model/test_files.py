@@ -31,8 +31,10 @@ def test_the_digest_of_a_large_file_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "zeros"
     with path.open("wb") as stream:
         stream.truncate(SIZE)
-    told = subprocess.run([sys.executable, "-c", PEAK, str(path)], check=True, capture_output=True, text=True).stdout
-    digest, more = told.split()
+    reported = subprocess.run(
+        [sys.executable, "-c", PEAK, str(path)], check=True, capture_output=True, text=True
+    ).stdout
+    digest, more = reported.split()
     assert digest == blake3.blake3(bytes(SIZE)).hexdigest(length=16) == digest_file(path)
     assert int(more) < SIZE / 4
 

@@ -108,18 +108,18 @@ def test_two_spellings_of_one_thing_have_one_text(one: str, other: str) -> None:
     assert text(one) == text(other)
 
 
-TELL = """
+DIGEST_PROGRAM = """
 import ast, hashlib, pathlib, sys
 from model.code_digest import meaning
 from tasks.common.definitions import Module
 for path in sys.stdin.read().split("\\n"):
     source = pathlib.Path(path).read_bytes()
-    told = hashlib.sha256(meaning(ast.parse(source)).encode())
+    digest = hashlib.sha256(meaning(ast.parse(source)).encode())
     if path.startswith(("flows/", "tasks/", "model/")):
         module = Module(path.removesuffix(".py").replace("/", "."), pathlib.Path(path), source)
         for name in sorted(module.definitions()):
-            told.update(repr((name, module.written(name))).encode())
-    print(path, told.hexdigest())
+            digest.update(repr((name, module.written(name))).encode())
+    print(path, digest.hexdigest())
 """
 
 
@@ -131,8 +131,8 @@ def test_other_versions_of_python_write_every_file_of_the_project_alike(version:
         pytest.skip(f"there is no Python {version} here to compare with")
     files = [
         path.relative_to(PROJECT).as_posix()
-        for room in ("flows", "tasks", "model", "tests", "benchmarks")
-        for path in sorted((PROJECT / room).rglob("*.py"))
+        for package in ("flows", "tasks", "model", "tests", "benchmarks")
+        for path in sorted((PROJECT / package).rglob("*.py"))
     ]
     mine, theirs = told_by(sys.executable, *files), told_by(interpreter, *files)
     assert len(mine) == len(files) > 800
@@ -144,7 +144,12 @@ def told_by(python: str, *files: str) -> list[str]:
     """A line for each file, with a digest of all that this interpreter writes of it."""
     environment = {"PYTHONPATH": str(PROJECT), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [python, "-c", TELL], input="\n".join(files), text=True, capture_output=True, cwd=PROJECT, env=environment
+        [python, "-c", DIGEST_PROGRAM],
+        input="\n".join(files),
+        text=True,
+        capture_output=True,
+        cwd=PROJECT,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -111,8 +111,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def _write(terminalreporter: Any, cells: Sequence[Sequence[str]]) -> None:
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     for line in cells:
-        told = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        terminalreporter.write_line(told.rstrip())
+        reported = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        terminalreporter.write_line(reported.rstrip())
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -55,9 +55,11 @@ def test_languages_of_long_documents(data: Path, measured: Measured) -> None:
         low, high = wilson_interval(sum(found), len(found))
         share = sum(found) / len(found)
         note = f"{len(found)} documents over {LONG} characters"
-        measured("clean", f"language {language} told", share, at_least=0.98, low=low, high=high, note=note)
+        measured("clean", f"language {language} recognised", share, at_least=0.98, low=low, high=high, note=note)
     low, high = wilson_interval(right, tried)
-    measured("clean", "language told, all", right / tried, at_least=0.99, low=low, high=high, note=f"{tried} documents")
+    measured(
+        "clean", "language recognised, all", right / tried, at_least=0.99, low=low, high=high, note=f"{tried} documents"
+    )
 
 
 def test_quality_on_sources_that_training_has_not_seen(data: Path, measured: Measured) -> None:

@@ -130,7 +130,7 @@ def test_items_planted_into_real_documents_by_others(tmp_path: Path, data: Path,
         measured("decontaminate", f"found: {kind}", sum(hits) / len(hits), low=low, high=high, note=note, **goal)
         whole += hits if kind in WHOLE else []
     low, high = wilson_interval(sum(whole), len(whole))
-    note = f"{sum(whole)} of {len(whole)} items that stand whole in a document"
+    note = f"{sum(whole)} of {len(whole)} items that are whole in a document"
     measured(
         "decontaminate",
         "recall, planted by others",

@@ -53,9 +53,9 @@ KINDS = {
 
 
 def bessemer(*words: str | Path) -> str:
-    told = subprocess.run([sys.executable, "-m", "flows.cli", *map(str, words)], capture_output=True, text=True)
-    assert told.returncode == 0, told.stdout + told.stderr
-    return told.stdout
+    reported = subprocess.run([sys.executable, "-m", "flows.cli", *map(str, words)], capture_output=True, text=True)
+    assert reported.returncode == 0, reported.stdout + reported.stderr
+    return reported.stdout
 
 
 def run(folder: Path, root: Path, recipe: str) -> None:

@@ -2,11 +2,11 @@
 
 A BERT (English and Chinese) and a T5 (English) are trained by the stages of a run. The BERT then learns the mood of
 comments and whether a sentence is grammatical (sentence tasks), which words had a capital letter (a token task), and
-where the answer to a question stands (a span task); the T5 learns three tasks at once, one of them a regression. Test
-items are every fifth document, question or pair, and stand in no training text.
+where the answer to a question is (a span task); the T5 learns three tasks at once, one of them a regression. Test
+items are every fifth document, question or pair, and are in no training text.
 
 Only the sentence tasks have a target. After a million tokens of pre-training the others come out level with a guess, or
-too near to it to tell; they are measured all the same.
+too near to it to judge; they are measured all the same.
 """
 
 import json
@@ -214,7 +214,7 @@ def taught(
     return finetune(network, parent, config, tokenizer, out, log=print)
 
 
-def told(found: dict[str, Any], task: str) -> tuple[float, float]:
+def reported(found: dict[str, Any], task: str) -> tuple[float, float]:
     """The main measure on test items, and a guess's."""
     kind = next(one["kind"] for one in found["tasks"] if one["name"] == task)
     main = main_metric(kind, found["scores"]["test"][task])
@@ -240,7 +240,7 @@ def test_a_bert_is_taught(
     task: str, settings: dict[str, Any], beyond: float | None, bert: Any, tasks: Tasks, tmp_path: Path, measured: Any
 ) -> None:
     found = taught(*bert, tmp_path / "out", getattr(tasks, task)(), **settings)
-    value, guess = told(found, task)
+    value, guess = reported(found, task)
     note = f"a guess that reads nothing: {guess:.3f}"
     measure = main_metric(found["tasks"][0]["kind"], found["scores"]["test"][task])
     if task == "passages":
@@ -255,7 +255,7 @@ def test_a_t5_is_taught_three_tasks_at_once(foundry: Foundry, tasks: Tasks, tmp_
     three = (tasks.mood(), tasks.grammar(), tasks.likeness())
     found = taught(trained, load_model(trained.path), tokenizer, tmp_path / "out", *three, epochs=3, mixing_cap=4000)
     for task in ("mood", "grammar", "likeness"):
-        value, guess = told(found, task)
+        value, guess = reported(found, task)
         measured("finetune", f"T5, three tasks, {task}", value, note=f"a guess that reads nothing: {guess:.3f}")
 
 

@@ -30,7 +30,7 @@ MOST_SECONDS, MOST_BYTES = 60, 2 * 10**9
 """For 20 million tokens, of processor time."""
 
 
-def test_five_tokens_tell_more_than_frequencies_and_xz(corpora: Any, measured: Callable[..., None]) -> None:
+def test_five_tokens_say_more_than_frequencies_and_xz(corpora: Any, measured: Callable[..., None]) -> None:
     names = [*(name for folders in CORPORA.values() for name in folders), *OTHERS]
     texts = {name: list(corpora.documents(name, kept_out=False)) for name in names}
     share = VOCABULARY_BYTES / sum(len(text) for documents in texts.values() for text in documents)

@@ -124,9 +124,9 @@ def test_pairs_hold_all_text_and_half_of_the_labels_are_false(
     for number, block in enumerate(blocks.values()):
         packer = PairPacker(layout, TokenBytes.of(tokenizer), 0, number)
         wrong += wrong_documents(packer.rows(group_into_windows([block])), block)
-        told = packer.labels
-        furthest = max(furthest, abs(told["not_next"] / (told["next"] + told["not_next"]) - 0.5))
-        single, rows = single + told["single"], rows + told.total()
+        reported = packer.labels
+        furthest = max(furthest, abs(reported["not_next"] / (reported["next"] + reported["not_next"]) - 0.5))
+        single, rows = single + reported["single"], rows + reported.total()
     measured("chunk", f"documents not rebuilt, pairs of {length}", wrong, at_most=0)
     measured("chunk", f"label shares off one half, pairs of {length}", furthest, at_most=0.01)
     measured("chunk", f"rows without a second stretch, pairs of {length}", single / rows, at_most=0.02)

@@ -1,5 +1,5 @@
 """Each data stage on real text, by the code that a run uses: the same bytes for any number of workers and after
-kill -9 at ten random moments, and for every document that came in one fate."""
+kill -9 at ten random moments, and for every document that came in one outcome."""
 
 import gzip
 import json
@@ -31,7 +31,7 @@ CORPORA = {
     "zh_poetry": "text",
     "web_html_raw": "html",
 }
-TWICE = '{"id": "twice", "text": "An id that stands here twice."}\n'
+TWICE = '{"id": "twice", "text": "An id that is here twice."}\n'
 DAMAGED = '{"id": "torn", "text": "A line that was cut\n' + TWICE + TWICE
 CASES = {
     "sample": {},
@@ -69,16 +69,16 @@ class Builder:
     def finished(self, root: str, workers: int) -> dict[str, Any]:
         """What a build that nothing disturbs says of its artifact."""
         build = self.start(root, workers)
-        told, _ = build.communicate(timeout=DEADLINE)
+        reported, _ = build.communicate(timeout=DEADLINE)
         assert build.returncode == 0
-        return json.loads(told)
+        return json.loads(reported)
 
     def is_under_way(self, root: str) -> bool:
         """Whether work on the artifact has begun."""
         return any((self.folder / root).glob("work/*"))
 
     def is_published(self, root: str) -> bool:
-        """Whether the artifact stands."""
+        """Whether the artifact exists."""
         return any((self.folder / root).glob(f"artifacts/{self.stage}/*/manifest.json"))
 
     def finished_units(self, root: str) -> int:
@@ -99,7 +99,7 @@ class Builder:
             time.sleep(0.002)
 
     def killed(self, root: str, workers: int, delay: float) -> bool:
-        """Kill -9 a build `delay` seconds after its work began; False where the artifact stood already.
+        """Kill -9 a build `delay` seconds after its work began; False where the artifact existed already.
 
         No process that it started may outlive it.
         """
@@ -176,15 +176,15 @@ def test_the_same_bytes_for_any_workers_and_after_kills(
             break
     assert len(units) >= KILLS
     name = request.node.callspec.id
-    assert len({told["identity"] for told in outputs}) == 1, "the code was edited while the proof ran"
-    different = {json.dumps(told["digests"], sort_keys=True) for told in outputs}
+    assert len({reported["identity"] for reported in outputs}) == 1, "the code was edited while the proof ran"
+    different = {json.dumps(reported["digests"], sort_keys=True) for reported in outputs}
     files = len(outputs[0]["digests"])
     note = f"{files} files, 1, 2 and 4 workers, {len(units)} x kill -9 with {min(units)} to {max(units)} parts finished"
     measured(builder.stage, f"{name}: different outputs", len(different), at_most=1, note=note)
 
 
 @pytest.mark.parametrize("builder", CASES, indirect=True)
-def test_every_document_has_one_fate(
+def test_every_document_has_one_outcome(
     builder: Builder, request: pytest.FixtureRequest, documents: Artifact, data: Path, measured: Measured
 ) -> None:
     artifact = Artifact.open(Path(builder.finished("root", 2)["artifact"]))
@@ -204,7 +204,7 @@ def test_every_document_has_one_fate(
         fates = f"{len(dropped)} dropped, {len(held)} held out, a row of the ledger each"
     name = request.node.callspec.id
     note = f"{came} in, {len(stayed)} out, {fates}"
-    measured(builder.stage, f"{name}: documents without one fate", lost, at_most=0, note=note)
+    measured(builder.stage, f"{name}: documents without one outcome", lost, at_most=0, note=note)
 
 
 def ids(artifact: Artifact, table: str) -> set[bytes]:

@@ -50,8 +50,8 @@ def build(
 ) -> tuple[int, int, int, float, int]:
     """(read, kept, rejected, processor seconds, peak MiB) of a build in a process of its own."""
     command = [sys.executable, "-c", BUILD, str(path), str(folder), id_field, str(part_bytes)]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    return int(told[0]), int(told[1]), int(told[2]), float(told[3]), int(told[4])
+    reported = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return int(reported[0]), int(reported[1]), int(reported[2]), float(reported[3]), int(reported[4])
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -153,5 +153,5 @@ def test_kill_9_at_random_moments_changes_no_byte(lines, tmp_path, measured):
         kept_parts.append(len(list((tmp_path / "killed" / "units").glob("*.json"))))
     assert build(path, tmp_path / "killed", "id", 2 * 1024**2)[:3] == whole[:3]
     same = digests(tmp_path / "killed") == digests(tmp_path / "whole")
-    note = f"parts that stood after each kill: {kept_parts}"
+    note = f"parts that existed after each kill: {kept_parts}"
     measured("sample", f"same bytes after {KILLS} x kill -9 (1 yes)", float(same), at_least=1, note=note)

@@ -32,7 +32,7 @@ SOUP = (
     "  \t\n\0\u00a0\u3000\u200b\ufeff\u2581abcXYZ019.,;<>/_-=ñéüßæﬁ①½приветЁъ"
     "钢铁厂，。中国人民日本語テスト한국어🙂👩\u200d👧\u0301\u202e"
 )
-HANDFUL = 500
+BATCH = 500
 
 
 def documents(data: Path) -> Iterator[str]:
@@ -47,12 +47,12 @@ def documents(data: Path) -> Iterator[str]:
 
 def some_text(data: Path, corpora: tuple[str, ...], most_bytes: int) -> Iterator[str]:
     for corpus in corpora:
-        room = most_bytes
+        space = most_bytes
         with gzip.open(data / corpus / "part-000.jsonl.gz", "rt", encoding="utf-8") as stream:
             for record in map(json.loads, stream):
-                if room > 0:
+                if space > 0:
                     yield record["text"]
-                    room -= len(record["text"].encode())
+                    space -= len(record["text"].encode())
 
 
 @pytest.fixture(scope="module", params=[*BASES, "mistral_v1_32k + zh + ru", "unigram trained here"])
@@ -79,10 +79,10 @@ def different(model: bytes, texts: Iterator[str]) -> tuple[int, int]:
         Encoder(model),
     )
     wrong = count = 0
-    while handful := list(islice(texts, HANDFUL)):
-        encoded = encoder.encode(pa.array(handful, pa.large_string()))
-        expected = iter(peer.encode([text for text in handful if MARK not in text], return_type="numpy"))
-        for text, (first, last) in zip(handful, pairwise(encoded.offsets.tolist()), strict=True):
+    while batch := list(islice(texts, BATCH)):
+        encoded = encoder.encode(pa.array(batch, pa.large_string()))
+        expected = iter(peer.encode([text for text in batch if MARK not in text], return_type="numpy"))
+        for text, (first, last) in zip(batch, pairwise(encoded.offsets.tolist()), strict=True):
             wanted = tokenizer.encode(text) if MARK in text else next(expected)
             wrong += not np.array_equal(encoded.ids[first:last], wanted)
             count += 1

@@ -68,7 +68,7 @@ def extended(corpora: Any, base: bytes) -> bytes:
     return model
 
 
-def test_every_row_is_emitted_and_the_base_stands(base: bytes, extended: bytes, measured: Measured) -> None:
+def test_every_row_is_emitted_and_the_base_stays(base: bytes, extended: bytes, measured: Measured) -> None:
     old, new = ([(p.piece, p.score, p.type) for p in read_model(model).pieces] for model in (base, extended))
     measured(
         "vocab", "added pieces never emitted", len(unreachable_tokens(extended)), at_most=0, note=f"{len(new)} pieces"
@@ -145,12 +145,12 @@ def test_the_table(
     unused = [unused_pieces(model, sizes[0], texts_of_all(corpora)) for model in models]
     lines = [["rows added", "", *(f"{size - sizes[0]:,}" for size in sizes)]]
     for language in LANGUAGES:
-        told = [pair[language] for pair in pairs]
+        reported = [pair[language] for pair in pairs]
         for what, key in (("tokens a character", "tokens_per_character"), ("tokens a word", "tokens_per_word")):
-            if told[0][key] is not None:
-                lines.append([what, language, *(f"{line[key][1]:.3f}" for line in told)])
-        lines.append(["share of byte tokens", language, *(f"{line['byte_share'][1]:.1%}" for line in told)])
-        changed = (f"{line['moved_lines']:,} of {line['untouched_lines']:,}" for line in told)
+            if reported[0][key] is not None:
+                lines.append([what, language, *(f"{line[key][1]:.3f}" for line in reported)])
+        lines.append(["share of byte tokens", language, *(f"{line['byte_share'][1]:.1%}" for line in reported)])
+        changed = (f"{line['moved_lines']:,} of {line['untouched_lines']:,}" for line in reported)
         lines.append(["old lines with other ids", language, *changed])
     lines.append(["added pieces never emitted", "", *(f"{len(found - old):,}" for found in dead)])
     lines.append(["base pieces never emitted", "", *(f"{len(found & old):,}" for found in dead)])
@@ -230,8 +230,8 @@ def test_our_own_fast_tokenizer_gives_the_same_ids_on_every_line(
 
 
 def count_other_ids(name: str, model: bytes, texts: list[str], measured: Measured) -> None:
-    """Lines that hold a U+2581 are left out, and told: it is spelled in bytes here, and a blank there. Lines whose best
-    cuts tie by their scores are told apart, for there rounding decides (float32 here, float64 there): a Unigram base
+    """Lines that hold a U+2581 are left out, and counted: it is bytes here, and a blank there. Lines whose best
+    cuts tie by their scores are counted apart, for there rounding decides (float32 here, float64 there): a Unigram base
     writes 000 as 00 and 0 or as 0 and 00."""
     plain = [line for line in texts if BLANK not in line]
     differing = other_ids(model, plain)

@@ -50,8 +50,8 @@ def test_a_byte_level_base(name: str, data: Path, corpora: Any, measured: Measur
     measured("vocab", f"byte-level, {name}: lines with other ids", moved, at_most=0, note=f"of {len(old):,}")
     unseen = [run for text in corpora.documents(folder, kept_out=True) for run in script.runs(text)]
     costs = [sum(map(len, one.encode_batch(unseen))) / sum(map(len, unseen)) for one in (before, after)]
-    told = f"{costs[0]:.3f} -> {costs[1]:.3f} a character"
-    measured("vocab", f"byte-level, {name}: tokens by the base's", costs[1] / costs[0], at_most=0.5, note=told)
+    reported = f"{costs[0]:.3f} -> {costs[1]:.3f} a character"
+    measured("vocab", f"byte-level, {name}: tokens by the base's", costs[1] / costs[0], at_most=0.5, note=reported)
 
 
 @pytest.fixture(scope="module", params=["cased", "small letters"])
@@ -122,5 +122,5 @@ def test_beside_chinese_llamas_recipe_on_the_same_text(corpora: Any, mistral: by
         costs = [
             sum(map(len, bare_processor(model).encode(unseen))) / sum(map(len, unseen)) for model in (ours, theirs)
         ]
-        told = f"{costs[0]:.3f} against {costs[1]:.3f} tokens per character"
-        measured("vocab", f"tokens of ours by theirs, {folder}", costs[0] / costs[1], at_most=0.97, note=told)
+        reported = f"{costs[0]:.3f} against {costs[1]:.3f} tokens per character"
+        measured("vocab", f"tokens of ours by theirs, {folder}", costs[0] / costs[1], at_most=0.97, note=reported)

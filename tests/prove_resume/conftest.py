@@ -1,7 +1,7 @@
 """Cases that are counted, in calls as short as one likes: each is a JSON line, and a later call goes on behind it.
 
 PROVE_FOLDER names the folder of the lines; without it nothing is kept for a later call. PROVE_SECONDS is what a proof
-may take in one call. Lines of other code in `model/` do not count. The table at the end counts all that stand.
+may take in one call. Lines of other code in `model/` do not count. The table at the end counts all that exist.
 """
 
 import json
@@ -188,6 +188,6 @@ def _rows(folder: Path) -> Iterator[tuple[str, ...]]:
         lines = _read(folder, name).values()
         missed = sum(bool(line["missed"]) for line in lines)
         kinds = Counter(line["kind"] for line in lines if line["kind"])
-        told = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items(), key=lambda item: -item[1]))
+        reported = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items(), key=lambda item: -item[1]))
         counts = (cases, len(lines), len(lines) - missed, missed)
-        yield (name, *map(str, counts), f"{sum(line['seconds'] for line in lines):.0f}", told)
+        yield (name, *map(str, counts), f"{sum(line['seconds'] for line in lines):.0f}", reported)

@@ -38,10 +38,10 @@ CLOCKS = ("perf.arrow", "events.arrow", "COMPLETE")
 
 @dataclass
 class Trainer:
-    """A trainer as a process, and what it has told so far."""
+    """A trainer as a process, and what it has printed so far."""
 
     run: TrainerRun
-    told: list[tuple[float, dict]] = field(default_factory=list)
+    printed: list[tuple[float, dict]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         file = self.run.out.with_suffix(".json")
@@ -61,20 +61,20 @@ class Trainer:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.endswith(b"\n"):
-                self.told.append((time.monotonic(), json.loads(line)))
+                self.printed.append((time.monotonic(), json.loads(line)))
 
     def when(self, kind: str) -> float | None:
-        """When something was told first."""
-        return next((at for at, message in self.told if message["kind"] == kind), None)
+        """When something was printed first."""
+        return next((at for at, message in self.printed if message["kind"] == kind), None)
 
     def count(self, kind: str) -> int:
-        """How often something was told."""
-        return sum(message["kind"] == kind for _, message in self.told)
+        """How often something was printed."""
+        return sum(message["kind"] == kind for _, message in self.printed)
 
     def newest_checkpoint(self) -> int:
-        """The last step after which one stands, as far as was told; 0 before the first."""
+        """The last step after which one exists, as far as was printed; 0 before the first."""
         return max(
-            (message["step"] for _, message in self.told if message["kind"] in ("start", "checkpoint")), default=0
+            (message["step"] for _, message in self.printed if message["kind"] in ("start", "checkpoint")), default=0
         )
 
     def wait(self, true: Callable[[], bool], seconds: float = 300.0) -> bool:

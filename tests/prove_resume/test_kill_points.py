@@ -1,4 +1,4 @@
-"""SIGKILL at a thousand seeded times, in a process that does nothing but write checkpoints: what stands is whole."""
+"""SIGKILL at a thousand seeded times, in a process that only writes checkpoints: what is on disk is whole."""
 
 import os
 import random
@@ -53,33 +53,33 @@ def healthy_at(step: int) -> list[int]:
     return list(range(step - step % HEALTHY_EVERY, 0, -HEALTHY_EVERY))[:3]
 
 
-def write_for_ever(folder: Path, begins_at: int, told: int) -> None:
-    """Checkpoints of one step after the other; each is told when it begins and when it stands."""
+def write_for_ever(folder: Path, begins_at: int, reported: int) -> None:
+    """Checkpoints of one step after the other; each is reported when it begins and when it is complete."""
 
-    def tell(kind: str, step: int) -> None:
-        os.write(told, f"{kind} {step}\n".encode())
+    def report(kind: str, step: int) -> None:
+        os.write(reported, f"{kind} {step}\n".encode())
 
-    writer = CheckpointWriter(folder, SINGLE_PROCESS, lambda step: tell("stands", step))
+    writer = CheckpointWriter(folder, SINGLE_PROCESS, lambda step: report("complete", step))
     step = begins_at
     while True:
-        tell("begins", step)
+        report("begins", step)
         writer.save(step, Engine(step), journal_at(step), {"tokens": step}, KEEP, healthy_at(step))
         writer.finish()
         step += 1
 
 
 def killed_after(seconds: float, folder: Path, begins_at: int) -> tuple[int, int]:
-    """The last step that stood and the last that was begun when the writing process was killed."""
-    reads, told = os.pipe()
+    """The last step that was complete and the last that was begun when the writing process was killed."""
+    reads, reported = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reads)
         try:
-            write_for_ever(folder, begins_at, told)
+            write_for_ever(folder, begins_at, reported)
         except BaseException as error:
             os.write(2, f"child: {type(error).__name__}: {error}\n".encode())
         os._exit(1)
-    os.close(told)
+    os.close(reported)
     with os.fdopen(reads) as lines:
         # The first line: the child is at work.
         first = lines.readline()
@@ -88,12 +88,12 @@ def killed_after(seconds: float, folder: Path, begins_at: int) -> tuple[int, int
         _, status = os.waitpid(child, 0)
         words = [line.split() for line in (first, *lines) if line.endswith("\n")]
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, "the child ended by itself"
-    steps = {kind: [int(step) for said, step in words if said == kind] for kind in ("begins", "stands")}
-    return max(steps["stands"], default=begins_at - 1), max(steps["begins"])
+    steps = {kind: [int(step) for said, step in words if said == kind] for kind in ("begins", "complete")}
+    return max(steps["complete"], default=begins_at - 1), max(steps["begins"])
 
 
 def to_keep(newest: int) -> set[int]:
-    """Steps of the checkpoints that stay when the newest stands."""
+    """Steps of the checkpoints that stay when the newest is complete."""
     return {step for step in (*range(newest - KEEP + 1, newest + 1), *healthy_at(newest)) if step > 0}
 
 
@@ -103,25 +103,25 @@ def phase(folder: Path) -> str:
     if any(path.name.startswith("tmp-step-") for path in left_over):
         return "within a removal"
     if not left_over:
-        standing = checkpoint_steps(folder)
-        return "before a removal" if set(standing) - to_keep(standing[-1]) else "before the folder"
+        existing = checkpoint_steps(folder)
+        return "before a removal" if set(existing) - to_keep(existing[-1]) else "before the folder"
     names = {path.name for path in left_over[0].iterdir()}
     if COMPLETE not in names:
         return "in files" if names else "before the files"
     return "before the rename" if (left_over[0] / COMPLETE).read_bytes().endswith(b"}\n") else "in COMPLETE"
 
 
-def what_is_wrong(folder: Path, stood: int, begun: int) -> str:
-    """What does not hold of the checkpoints that stand, in words; nothing where all is well."""
+def what_is_wrong(folder: Path, complete: int, begun: int) -> str:
+    """What does not hold of the checkpoints on disk, in words; nothing where all is well."""
     if damaged := quarantine_damaged(folder):
         return f"damaged: {damaged}"
     newest = newest_checkpoint(folder, {})
-    standing = checkpoint_steps(folder)
-    if newest is None or newest.state["step"] not in (stood, begun):
-        return f"{standing} stand, where {stood} stood and {begun} was begun"
-    if missing := to_keep(newest.state["step"]) - set(standing):
-        return f"missing: {sorted(missing)} of {standing}"
-    for step in standing:
+    existing = checkpoint_steps(folder)
+    if newest is None or newest.state["step"] not in (complete, begun):
+        return f"{existing} exist, where {complete} was complete and {begun} was begun"
+    if missing := to_keep(newest.state["step"]) - set(existing):
+        return f"missing: {sorted(missing)} of {existing}"
+    for step in existing:
         checkpoint = checkpoint_at(folder, step, {"tokens": step})
         held = {
             "weights": checkpoint.weights()["weight"].unique().tolist() == [step],
@@ -133,7 +133,7 @@ def what_is_wrong(folder: Path, stood: int, begun: int) -> str:
     return ""
 
 
-def test_what_stands_after_a_kill_is_whole(proof: Callable, tmp_path: Path) -> None:
+def test_what_exists_after_a_kill_is_whole(proof: Callable, tmp_path: Path) -> None:
     tally = proof(NAME)
     folder = tmp_path / "checkpoints"
     torch.set_num_threads(1)
@@ -150,8 +150,8 @@ def test_what_stands_after_a_kill_is_whole(proof: Callable, tmp_path: Path) -> N
             break
         began = time.monotonic()
         away = random.Random(case).uniform(0, SAVES_AWAY * seconds_a_save)
-        stood, begun = killed_after(away, folder, checkpoint_steps(folder)[-1] + 1)
+        complete, begun = killed_after(away, folder, checkpoint_steps(folder)[-1] + 1)
         where = phase(folder)
-        wrong = what_is_wrong(folder, stood, begun)
-        tally.add(case, wrong, time.monotonic() - began, where, after_s=round(away, 6), stood=stood, begun=begun)
+        wrong = what_is_wrong(folder, complete, begun)
+        tally.add(case, wrong, time.monotonic() - began, where, after_s=round(away, 6), complete=complete, begun=begun)
     tally.verdict()

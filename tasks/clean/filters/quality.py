@@ -40,8 +40,12 @@ from tasks.clean.presets import QUALITY
 from tasks.common.numeric import seed64, unit_interval
 
 BIAS = -1
+"""Feature under which the table QUALITY has the bias."""
+
 EPOCHS = 4
+
 MAX_FOLDS = 8
+"""Most pairs of sources on which the classifier is evaluated."""
 
 MIN_DOCUMENTS = 50
 """Documents of each class below which nothing can be learned."""
@@ -243,7 +247,7 @@ class Examples:
         return Examples(self.bounds, self.features, values.astype(np.float32))
 
     def train(self, good: np.ndarray, rows: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
-        """Train on `rows`, in a seeded order; returns (weights, bias)."""
+        """Train on `rows`, in a seeded order, and return (weights, bias)."""
         generator = np.random.Generator(np.random.Philox(seed64(seed, "clean", "quality order")))
         order = np.concatenate([generator.permutation(rows) for _ in range(EPOCHS)])
         share = good[rows].mean()

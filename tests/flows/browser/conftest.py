@@ -115,9 +115,9 @@ def service(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     try:
-        told = Service.bessemer("serve", "start", "--root", root, "--recipe", recipe, "--port", str(port)).stdout
-        printed = re.search(rf"http://127\.0\.0\.1:{port}/deployments", told)
-        assert printed, told
+        reported = Service.bessemer("serve", "start", "--root", root, "--recipe", recipe, "--port", str(port)).stdout
+        printed = re.search(rf"http://127\.0\.0\.1:{port}/deployments", reported)
+        assert printed, reported
         Service.bessemer("run", recipe, "--root", root, "--json")
         yield Service(root, printed.group())
     finally:

@@ -42,12 +42,12 @@ def test_a_run_of_the_command_shows_in_the_ui_of_its_root(service: Any) -> None:
     assert (run["tags"], run["state"]["message"]) == (["foundry"], "8 built")
 
 
-def test_up_again_and_status_say_that_it_stands(service: Any) -> None:
+def test_up_again_and_status_say_that_it_runs(service: Any) -> None:
     assert "the service is already running" in service.bessemer("serve", "start", "--root", service.root).stdout
     assert json.loads(service.bessemer("serve", "status", "--root", service.root, "--json").stdout)["up"]
 
 
-def test_a_port_in_use_is_told(service: Any, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(service: Any, tmp_path: Path) -> None:
     port = service.ui.rpartition(":")[2]
     done = service.bessemer("serve", "start", "--root", tmp_path, "--port", port, check=False)
     assert done.returncode == 3
@@ -123,15 +123,15 @@ def test_a_stage_is_rerun_from_the_form(service: Any, page: Any, pictures: Path)
     page.get_by_text("params.threshold: 0.8").first.wait_for()
 
 
-def test_a_wrong_value_is_refused_by_the_form_where_it_stands(service: Any, page: Any, pictures: Path) -> None:
+def test_a_wrong_value_is_refused_by_the_form_where_it_is(service: Any, page: Any, pictures: Path) -> None:
     before = len(service.runs("03-rerun-dedup"))
     open_form(page, service, "03-rerun-dedup")
-    for label, wrong, told in (("dedup.threshold", "1.5", "less than or equal to 1"), ("bands", "2.5", "2 and 3")):
+    for label, wrong, reported in (("dedup.threshold", "1.5", "less than or equal to 1"), ("bands", "2.5", "2 and 3")):
         field = page.get_by_label(f"{label} (Optional)", exact=True)
         field.fill(wrong)
         page.get_by_role("button", name="Submit").click()
         page.screenshot(path=pictures / f"refused-{label}.png")
-        assert told in field.evaluate("field => field.validationMessage")
+        assert reported in field.evaluate("field => field.validationMessage")
         assert field.evaluate("field => field === document.activeElement"), "the form goes to what is wrong"
         field.fill("")
     assert "/run?" in page.url
@@ -148,21 +148,21 @@ def test_a_wrong_value_is_refused_by_the_server_with_its_place(service: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "reported"),
     [
         ({"recipe": "quikstart"}, "Did you mean `quickstart`?"),
         ({"changes": {"budget_tokens": "many"}}, "budget_tokens is 'many'; write a positive count"),
     ],
 )
 def test_what_only_the_recipe_knows_fails_at_once_with_the_name_of_its_error(
-    service: Any, wrong: dict[str, Any], told: str
+    service: Any, wrong: dict[str, Any], reported: str
 ) -> None:
     deployment = service.deployment("01-rerun-sample")
     parameters = {**deployment["parameters"], **wrong}
     run = service.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
     state = service.wait_until_ended("01-rerun-sample", run["id"])["state"]
     assert (state["type"], state["name"]) == ("FAILED", "RecipeError")
-    assert told in state["message"]
+    assert reported in state["message"]
 
 
 def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(service: Any, recipe: Path) -> None:
@@ -175,8 +175,8 @@ def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(servi
     while not list(service.root.glob("work/*/scratch/train/checkpoints/step-*")):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    told = service.bessemer("serve", "stop", "--root", service.root).stdout
-    assert "1 run under way: keeping finished parts and the last checkpoint" in told
+    reported = service.bessemer("serve", "stop", "--root", service.root).stdout
+    assert "1 run under way: keeping finished parts and the last checkpoint" in reported
     record = json.loads(service.bessemer("runs", "list", "--root", service.root, "--json").stdout)[-1]
     assert record["state"] == "interrupted"
     assert list(service.root.glob("work/*/scratch/train/checkpoints/step-*"))

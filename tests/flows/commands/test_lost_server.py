@@ -113,7 +113,7 @@ def status(url: str, password: str | None) -> int:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory, home: Path) -> dict[str, Any]:
+def reported(tmp_path_factory: pytest.TempPathFactory, home: Path) -> dict[str, Any]:
     """A run that is killed with its server, then one whose server is killed, under the same root."""
     root = tmp_path_factory.mktemp("root")
     with started(KILLED, root, home) as killed:
@@ -140,32 +140,32 @@ def told(tmp_path_factory: pytest.TempPathFactory, home: Path) -> dict[str, Any]
     return {**begun, **seen, **json.loads(out.splitlines()[-1]), "err": err, "root": root, "orphans": first_server}
 
 
-def test_a_server_that_is_killed_is_started_again_and_the_run_goes_on(told: dict[str, Any]) -> None:
-    assert told["total"] == 3
-    assert ["hardy", "Completed"] in told["runs"]
-    assert "the Prefect server of this run ended (exit code -9); restarting it" in told["err"]
+def test_a_server_that_is_killed_is_started_again_and_the_run_goes_on(reported: dict[str, Any]) -> None:
+    assert reported["total"] == 3
+    assert ["hardy", "Completed"] in reported["runs"]
+    assert "the Prefect server of this run ended (exit code -9); restarting it" in reported["err"]
 
 
-def test_a_run_that_was_killed_is_called_crashed_by_the_next_with_all_within_it(told: dict[str, Any]) -> None:
-    assert sorted(told["runs"]) == [["doomed", "Crashed"], ["hardy", "Completed"], ["within", "Crashed"]]
-    assert sorted(told["tasks"]) == [
+def test_a_run_that_was_killed_is_called_crashed_by_the_next_with_all_within_it(reported: dict[str, Any]) -> None:
+    assert sorted(reported["runs"]) == [["doomed", "Crashed"], ["hardy", "Completed"], ["within", "Crashed"]]
+    assert sorted(reported["tasks"]) == [
         ["with", "Crashed"],
         *[["work", name] for name in ("Completed", "Completed", "Crashed")],
     ]
 
 
-def test_the_database_is_the_roots_own_and_no_home_is_needed(told: dict[str, Any]) -> None:
-    assert (told["root"] / "service" / "prefect" / "prefect.db").is_file()
-    assert "warning" not in told["err"]
+def test_the_database_is_the_roots_own_and_no_home_is_needed(reported: dict[str, Any]) -> None:
+    assert (reported["root"] / "service" / "prefect" / "prefect.db").is_file()
+    assert "warning" not in reported["err"]
 
 
-def test_a_private_server_asks_for_a_password_that_no_command_line_shows(told: dict[str, Any]) -> None:
-    assert (told["without"], told["wrong"], told["right"]) == (401, 401, 200)
-    assert told["password"].partition(":")[2] not in " ".join(told["command"])
+def test_a_private_server_asks_for_a_password_that_no_command_line_shows(reported: dict[str, Any]) -> None:
+    assert (reported["without"], reported["wrong"], reported["right"]) == (401, 401, 200)
+    assert reported["password"].partition(":")[2] not in " ".join(reported["command"])
 
 
-def test_the_server_of_a_killed_run_is_gone(told: dict[str, Any]) -> None:
-    assert not told["orphans"].is_running()
+def test_the_server_of_a_killed_run_is_gone(reported: dict[str, Any]) -> None:
+    assert not reported["orphans"].is_running()
 
 
 NO_DATABASE = """
@@ -215,9 +215,9 @@ def test_a_lost_server_is_infrastructure(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(typer.Exit) as exit_, handle_errors():
         lost()
     assert exit_.value.exit_code == 75
-    told = capsys.readouterr().err
-    assert told.startswith("Infra: the Prefect server was lost")
-    assert "Traceback" not in told
+    reported = capsys.readouterr().err
+    assert reported.startswith("Infra: the Prefect server was lost")
+    assert "Traceback" not in reported
 
 
 def test_a_server_that_fails_for_want_of_disk_is_infrastructure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,9 +82,9 @@ def test_changes_are_laid_beside_the_base_and_parts_beside_the_whole(home: Path)
     assert stopped["measures"] == {}
     (cause,) = stopped["failed"].values()
     assert cause.startswith("GuardError: train: stopped after")
-    told = Path(found["markdown"]).read_text()
-    assert "| embedding-norm |" in told
-    assert "too-deep, seed 7, failed: GuardError" in told
+    reported = Path(found["markdown"]).read_text()
+    assert "| embedding-norm |" in reported
+    assert "too-deep, seed 7, failed: GuardError" in reported
     assert "figure-measure0" in Path(found["page"]).read_text()
 
     (run,) = base["runs"].values()
@@ -121,7 +121,9 @@ def test_where_second_runs_are_asked_for_they_go_on_from_the_first_and_are_measu
     base, _, alone = (line["measures"]["bits per byte"] for line in found["lines"])
     assert alone["value"] > base["value"]
     assert alone["difference"] == alone["value"] - base["value"]
-    told = Path(found["markdown"]).read_text()
-    assert "Each model continued in a second run, alike for all, on 25% as many tokens (`train.batch_rows` 8" in told
-    assert "not compared: the speed of a second run" in told
+    reported = Path(found["markdown"]).read_text()
+    assert (
+        "Each model continued in a second run, alike for all, on 25% as many tokens (`train.batch_rows` 8" in reported
+    )
+    assert "not compared: the speed of a second run" in reported
     assert "second-run-alone is the second run from new weights" in Path(found["page"]).read_text()

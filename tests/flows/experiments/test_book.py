@@ -1,4 +1,4 @@
-"""The book of trials: what it was told it knows again, whenever its writer was killed."""
+"""The book of trials: what was recorded it knows again, whenever its writer was killed."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def written(path: Path) -> list[Trial]:
     return book.trials
 
 
-def test_a_book_that_is_opened_again_tells_the_same(path: Path) -> None:
+def test_a_book_that_is_opened_again_says_the_same(path: Path) -> None:
     trials = written(path)
     assert TrialLog(path).trials == trials
     first, second = trials

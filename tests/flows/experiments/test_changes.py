@@ -1,4 +1,4 @@
-"""Files of changes: those that ship fit a recipe, and wrong ones are told at once."""
+"""Files of changes: those that ship fit a recipe, and wrong ones are named at once."""
 
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def test_second_runs_are_alike_whatever_the_change_and_second_recipe_from_its_mo
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("[changes.base]\n'train.batch_rows' = 4", "`base` is the name"),
         ("[changes.nothing]", "`nothing` names no setting"),
@@ -86,8 +86,8 @@ def test_second_runs_are_alike_whatever_the_change_and_second_recipe_from_its_mo
         ("[changes", "not valid TOML"),
     ],
 )
-def test_a_file_that_is_none_is_refused_with_its_key(write, text: str, told: str) -> None:
-    with pytest.raises(RecipeError, match=told):
+def test_a_file_that_is_none_is_refused_with_its_key(write, text: str, reported: str) -> None:
+    with pytest.raises(RecipeError, match=reported):
         read_changes(write(text), None)
 
 

@@ -85,7 +85,7 @@ def test_every_size_reads_by_its_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ({"sizes": SIZES[:3]}, r"ladder\.toml:\n  sizes: .* at least 4 items"),
         ({"sizes": [*SIZES, SIZES[0]]}, r"ladder\.toml:\n  two sizes are the same$"),
@@ -93,13 +93,13 @@ def test_every_size_reads_by_its_weights(tmp_path: Path) -> None:
         ({"sizes": [{**SIZES[0], "depth": 3}, *SIZES[1:]]}, r"ladder\.toml:\n  sizes\.0\.depth: "),
     ],
 )
-def test_a_wrong_ladder_says_what_is_wrong(tmp_path: Path, values: dict, told: str) -> None:
+def test_a_wrong_ladder_says_what_is_wrong(tmp_path: Path, values: dict, reported: str) -> None:
     file = tmp_path / "ladder.toml"
     lines = [f"seeds = {values.get('seeds', 2)}"]
     for size in values["sizes"]:
         lines += ["[[sizes]]", *(f"{key} = {value}" for key, value in size.items())]
     file.write_text("\n".join(lines))
-    with pytest.raises(RecipeError, match=told):
+    with pytest.raises(RecipeError, match=reported):
         read_ladder(file, None)
 
 
@@ -110,8 +110,8 @@ def test_those_that_ship_can_be_read() -> None:
 
 
 def test_the_help_says_what_it_does() -> None:
-    told = CliRunner().invoke(app, ["study", "scale", "--help"])
-    assert "predict the largest before it is trained" in " ".join(told.stdout.split())
+    reported = CliRunner().invoke(app, ["study", "scale", "--help"])
+    assert "predict the largest before it is trained" in " ".join(reported.stdout.split())
 
 
 def test_a_size_of_which_no_run_came_to_a_number_ends_the_ladder_with_the_cause() -> None:

@@ -20,9 +20,9 @@ def test_a_law_without_scatter_is_found_again() -> None:
     assert found.irreducible == pytest.approx(1.69, rel=1e-3)
     assert found.factor == pytest.approx(406.4, rel=1e-2)
     assert found.exponent == pytest.approx(0.34, rel=1e-3)
-    told = found.predict(3e6)
-    assert told.loss == pytest.approx(1.69 + 406.4 * 3e6**-0.34, rel=1e-3)
-    assert told.high - told.low < 0.01
+    reported = found.predict(3e6)
+    assert reported.loss == pytest.approx(1.69 + 406.4 * 3e6**-0.34, rel=1e-3)
+    assert reported.high - reported.low < 0.01
 
 
 @given(
@@ -32,8 +32,8 @@ def test_a_law_without_scatter_is_found_again() -> None:
 )
 @settings(max_examples=25, deadline=None)
 def test_any_law_without_scatter_is_predicted(irreducible: float, factor: float, exponent: float) -> None:
-    told = fit(losses(irreducible, factor, exponent)).predict(1e6)
-    assert told.loss == pytest.approx(irreducible + factor * 1e6**-exponent, rel=0.01)
+    reported = fit(losses(irreducible, factor, exponent)).predict(1e6)
+    assert reported.loss == pytest.approx(irreducible + factor * 1e6**-exponent, rel=0.01)
 
 
 def test_intervals_hold_what_they_say() -> None:
@@ -42,9 +42,9 @@ def test_intervals_hold_what_they_say() -> None:
     held = 0
     for _ in range(100):
         runs = [(n, loss * np.exp(draw.normal(0, 0.005))) for n, loss in losses(1.5, 60.0, 0.3) for _ in range(3)]
-        told = fit(runs).predict(1e6)
+        reported = fit(runs).predict(1e6)
         new = (1.5 + 60.0 * 1e6**-0.3) * np.exp(draw.normal(0, 0.005))
-        held += told.low <= new <= told.high
+        held += reported.low <= new <= reported.high
     assert 88 <= held <= 100
 
 
@@ -55,6 +55,6 @@ def test_one_run_that_went_wrong_hardly_counts() -> None:
 
 
 @pytest.mark.parametrize("runs", [losses(1, 1, 1)[:3], [(1e4, 2.0)] * 3 + [(2e4, 1.9)] * 3])
-def test_too_little_to_tell(runs: list[tuple[float, float]]) -> None:
+def test_too_little_to_judge(runs: list[tuple[float, float]]) -> None:
     with pytest.raises(ValueError, match="cannot determine three unknowns"):
         fit(runs)

@@ -21,8 +21,8 @@ def config(**settings: Any) -> SearchConfig:
     return SearchConfig.model_validate({"space": SPACE, **settings})
 
 
-def trial(number: int, settings: dict[str, Value], **told: Any) -> Trial:
-    return Trial(number, "tpe", settings, f"run-{number}", **told)
+def trial(number: int, settings: dict[str, Value], **reported: Any) -> Trial:
+    return Trial(number, "tpe", settings, f"run-{number}", **reported)
 
 
 def settings(lr: float, rows: int = 8, layers: int = 2, guard: bool = True) -> dict[str, Value]:
@@ -88,5 +88,5 @@ def test_it_comes_back_to_a_good_rate_where_chance_does_not() -> None:
     assert distance("tpe") < 0.6 < 0.9 < distance("random")
 
 
-def test_settings_are_told_briefly() -> None:
+def test_settings_are_reported_briefly() -> None:
     assert format_settings({"a.b": 0.0123456, "c": True, "d": "cosine", "e": 8}) == "a.b=0.01235, c=true, d=cosine, e=8"

@@ -46,11 +46,11 @@ def test_with_noise_the_fit_ranks_mixtures_that_it_has_not_seen() -> None:
     shares, losses = proxies(32, noise=0.005)
     fit = fit_losses(shares[:24], losses[:24])
     predicted, measured = fit.mean_loss(shares[24:]), losses[24:].mean(axis=1)
-    rank, told = rank_correlation(predicted, measured), r_squared(predicted, measured)
+    rank, reported = rank_correlation(predicted, measured), r_squared(predicted, measured)
     assert rank is not None
-    assert told is not None
+    assert reported is not None
     assert rank > 0.7
-    assert told > 0.7
+    assert reported > 0.7
 
 
 def test_shares_stay_between_those_that_were_tried() -> None:

@@ -63,9 +63,9 @@ def test_runs_that_held_out_other_text_are_compared_on_what_both_held_out(tmp_pa
     line = found["lines"][1]["measures"]["bits per byte"]
     # Of source a the document 1 (16 and 8 bits of 8 bytes), of b the document 3: means 1.5 and 1 bit a byte.
     assert (line["documents"], line["difference"], line["value"]) == (2, 1.0 - 1.5, 9.0)
-    told = Path(found["markdown"]).read_text()
-    assert "| wide | 9.0000 | 1 | -0.5000 |  | (on 2 documents) |" in told
-    assert "| wide | 90.0000 | 1 |  |  | not compared: other text |" in told
+    reported = Path(found["markdown"]).read_text()
+    assert "| wide | 9.0000 | 1 | -0.5000 |  | (on 2 documents) |" in reported
+    assert "| wide | 90.0000 | 1 |  |  | not compared: other text |" in reported
 
 
 def test_perplexities_of_other_tokens_are_not_compared() -> None:
@@ -79,9 +79,9 @@ def test_perplexities_of_other_tokens_are_not_compared() -> None:
 
 def test_the_table_is_written_as_text_as_json_and_as_a_page(tmp_path: Path) -> None:
     found = write_report("mine", ASKED, RUNS, tmp_path)
-    told = Path(found["markdown"]).read_text()
-    assert "| wide | 3.0000 | 2 | -1.0000 | -1.0000 to -1.0000 | better |" in told
-    assert "- broken, seed 1, failed: Numerics" in told
+    reported = Path(found["markdown"]).read_text()
+    assert "| wide | 3.0000 | 2 | -1.0000 | -1.0000 to -1.0000 | better |" in reported
+    assert "- broken, seed 1, failed: Numerics" in reported
     assert read_sealed(Path(found["table"]), "")["lines"][1]["change"] == "wide"
     page = Path(found["page"]).read_text()
     figures = re.search(r'<script id="figures" type="application/json">(.*?)</script>', page, re.DOTALL)
@@ -106,9 +106,9 @@ def test_parts_are_written_dearest_first(tmp_path: Path) -> None:
     }
     paths = components_report.write_report(found, tmp_path)
     assert read_sealed(Path(paths["table"]), "") == found
-    told = Path(paths["markdown"]).read_text()
-    assert told.index("layer 1 head 0") < told.index("layer 0 head 0")
-    assert "| layer 1 head 0 | 90 | 2.5000 | +0.5000 | ± 0.1960 |" in told
+    reported = Path(paths["markdown"]).read_text()
+    assert reported.index("layer 1 head 0") < reported.index("layer 0 head 0")
+    assert "| layer 1 head 0 | 90 | 2.5000 | +0.5000 | ± 0.1960 |" in reported
     assert "figure-size" in Path(paths["page"]).read_text()
 
 

@@ -87,7 +87,7 @@ def test_trials_side_by_side_build_what_they_share_once(foundry: Path, tmp_path:
     assert "run it: bessemer run" in shown
 
 
-def told(trials: list[Trial]) -> list[Any]:
+def reported(trials: list[Trial]) -> list[Any]:
     """What a search decided and found, without its clocks and run ids."""
     return [
         (
@@ -129,7 +129,7 @@ def test_a_search_killed_again_and_again_finds_what_an_undisturbed_one_does(foun
         os.kill(running.pid, signal.SIGKILL)
         running.wait()
     search(recipe, root)
-    assert told(TrialLog(path).trials) == told(whole)
+    assert reported(TrialLog(path).trials) == reported(whole)
     assert models(root) == models(tmp_path / "whole")
 
 

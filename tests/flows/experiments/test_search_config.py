@@ -1,4 +1,4 @@
-"""What is wrong with a search is told before anything runs, in the words of the recipe."""
+"""What is wrong with a search is reported before anything runs, in the words of the recipe."""
 
 from pathlib import Path
 from typing import Any
@@ -35,14 +35,14 @@ def test_a_run_does_not_mind_what_is_searched(write, foundry: Path, tmp_path: Pa
     assert load_recipe(write(), tmp_path).identity_params() == own
 
 
-def test_a_recipe_without_a_search_is_told_what_to_write(foundry: Path) -> None:
+def test_a_recipe_without_a_search_is_reported_what_to_write(foundry: Path) -> None:
     with pytest.raises(RecipeError, match=r"no table \[search\]") as error:
         read_search(foundry / "foundry.toml", None, None, None)
     assert "[search.space]" in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("space", "told"),
+    ("space", "reported"),
     [
         ('"train.schedule.peak_rate" = { low = 1e-4, high = 1e-1 }', "train.schedule.peak_rate: unknown key"),
         ('"train.schedule.peak_lr" = { low = 0.0, high = 1.0 }', r"train.schedule.peak_lr.*greater than 0"),
@@ -52,14 +52,14 @@ def test_a_recipe_without_a_search_is_told_what_to_write(foundry: Path) -> None:
         ('"vocab.vocab_size" = { choices = [400, 512] }', "other text, or other tokens"),
     ],
 )
-def test_a_space_that_the_recipe_cannot_take_is_refused_at_once(write, tmp_path, space: str, told: str) -> None:
+def test_a_space_that_the_recipe_cannot_take_is_refused_at_once(write, tmp_path, space: str, reported: str) -> None:
     head = "rungs = 3" if "dropout" in space or "vocab" in space else "trials = 4"
-    with pytest.raises(RecipeError, match=told):
+    with pytest.raises(RecipeError, match=reported):
         study(write(space, head), tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("space", "told"),
+    ("space", "reported"),
     [
         ('"a" = { low = 2, high = 1 }', "search.space.a: low 2 is not below high 1"),
         ('"a" = { low = 0, high = 1, log = true }', "has no logarithm"),
@@ -67,8 +67,8 @@ def test_a_space_that_the_recipe_cannot_take_is_refused_at_once(write, tmp_path,
         ('"a" = { lowest = 1 }', "search.space.a"),
     ],
 )
-def test_a_space_that_is_none_is_refused_with_its_key(write, space: str, told: str) -> None:
-    with pytest.raises(RecipeError, match=told):
+def test_a_space_that_is_none_is_refused_with_its_key(write, space: str, reported: str) -> None:
+    with pytest.raises(RecipeError, match=reported):
         read_search(write(space), None, None, None)
 
 

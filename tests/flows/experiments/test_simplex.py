@@ -16,7 +16,7 @@ def bounded(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     low = np.array(draw(st.lists(st.floats(0, 1 / sources), min_size=sources, max_size=sources)))
     width = np.array(draw(st.lists(st.floats(0, 1), min_size=sources, max_size=sources)))
     high = np.minimum(1.0, low + width)
-    # Room for what is missing to one.
+    # Space for what is missing to one.
     high[0] = max(high[0], min(1.0, 1 - high[1:].sum()))
     return np.array(draw(numbers)), low, high
 
@@ -65,13 +65,13 @@ def test_random_mixtures_keep_the_bounds_lie_around_the_prior_and_are_the_seeds(
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "told"),
+    ("low", "high", "reported"),
     [
         ([0.1, 0.1], [0.05, 1.0], "source `a` may be at most 5.00%"),
         ([0.6, 0.6], [1.0, 1.0], "asks for 120%"),
         ([0.0, 0.0], [0.3, 0.3], "can give 60% of budget_tokens"),
     ],
 )
-def test_bounds_that_leave_no_room_are_told(low: list[float], high: list[float], told: str) -> None:
-    with pytest.raises(RecipeError, match=told):
+def test_bounds_that_leave_no_space_are_reported(low: list[float], high: list[float], reported: str) -> None:
+    with pytest.raises(RecipeError, match=reported):
         check_bounds(np.array(low), np.array(high), ["a", "b"])

@@ -82,7 +82,7 @@ def test_a_machine_that_fails_is_no_fault_of_the_trial(
         run_segment(stretch, tmp_path, ProgressListener())
 
 
-def test_a_pause_tells_where_and_how_good(
+def test_a_pause_says_where_and_how_good(
     stretch: TrialSegment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages = [

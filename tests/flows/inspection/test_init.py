@@ -71,7 +71,7 @@ def test_subfolders_and_formats_become_sources(folder: Path):
     }
 
 
-def test_languages_fields_and_counts_are_told(folder: Path):
+def test_languages_fields_and_counts_are_reported(folder: Path):
     sources = found(folder)
     assert sources["books", "text"].languages.most_common(1)[0][0] == "en"
     assert sources["русский", "text"].languages.most_common(1)[0][0] == "ru"
@@ -179,7 +179,7 @@ def test_every_default_in_a_comment_may_be_switched_on(folder: Path, tmp_path: P
     assert sum(map(_is_setting, text.splitlines())) > 60
 
 
-def test_each_setting_in_a_comment_may_be_switched_on_alone_and_words_are_told_apart(folder: Path, tmp_path: Path):
+def test_each_setting_in_a_comment_may_be_switched_on_alone_and_words_are_distinguished(folder: Path, tmp_path: Path):
     lines = write_recipe(scan_folder(folder), "mine").splitlines()
     commented = [number for number, line in enumerate(lines) if line.startswith("#") and not line.startswith("##")]
     assert all(_is_setting(lines[number]) or "priority = 1" in lines[number] for number in commented)

@@ -1,4 +1,4 @@
-"""What a stage did to documents whose fate is known, and texts laid over each other."""
+"""What a stage did to documents whose outcome is known, and texts compared by lines."""
 
 import io
 import json
@@ -62,7 +62,7 @@ def test_a_dropped_document_comes_with_rule_value_and_limit(artifacts: dict[str,
     assert view["segments"] == [(REMOVED, "Too short.\n")]
 
 
-def test_a_duplicate_stands_beside_its_survivor(artifacts: dict[str, Artifact]):
+def test_a_duplicate_is_beside_its_survivor(artifacts: dict[str, Artifact]):
     views = {view["path"]: view for view in peek(artifacts, "dedup", ALL)}
     near = views["near-twin.txt"]
     assert near["survivor"]["path"] == "near-twin-longer.txt"
@@ -116,7 +116,7 @@ def test_a_row_of_pairs_is_shown_with_its_special_tokens_and_label(artifacts: di
     assert padded
 
 
-def test_a_row_of_pairs_shows_what_is_hidden_and_what_stands_in_its_place(artifacts: dict[str, Artifact], tmp_path):
+def test_a_row_of_pairs_shows_what_is_hidden_and_what_exists_in_its_place(artifacts: dict[str, Artifact], tmp_path):
     context, decontaminate = RunContext(tmp_path, run_id="pairs"), artifacts["decontaminate"]
     vocab = BUILDERS["vocab"](context, decontaminate, VocabConfig(vocab_size=400, special_tokens=BERT_TOKENS))
     for whole_words in (False, True):
@@ -162,25 +162,25 @@ def test_a_row_of_t5_shows_what_the_encoder_reads_and_the_decoder_writes(artifac
             )
 
 
-def test_a_row_of_gpt_is_read_as_it_stands_or_its_beginning_both_ways(artifacts: dict[str, Artifact]):
+def test_a_row_of_gpt_is_read_as_it_is_or_its_beginning_both_ways(artifacts: dict[str, Artifact]):
     assert all(row["as_read"] == [] for row in peek(artifacts, "chunk", Selection(3, 1)))
     chunk, tokenizer = artifacts["chunk"], open_tokenizer(artifacts["vocab"])
     table = chunk.table("sequences").slice(0, 2)
-    told = RowFormat.of(table.schema)
-    assert told is not None
+    reported = RowFormat.of(table.schema)
+    assert reported is not None
     tokens, rows = np.array(table.column("tokens").to_pylist()), np.arange(2)
-    for (text,) in model_inputs(tokens, rows, told, tokenizer, InputSettings(1, has_prefix=True)):
+    for (text,) in model_inputs(tokens, rows, reported, tokenizer, InputSettings(1, has_prefix=True)):
         assert [kind for kind, _ in text["segments"]] == [SHARED, SAME]
         read, written = (int(word) for word in text["title"].split() if word.isdigit())
         assert read + written == 65
 
 
-def test_rows_as_read_are_told_in_the_terminal(artifacts: dict[str, Artifact], tmp_path: Path):
+def test_rows_as_read_are_reported_in_the_terminal(artifacts: dict[str, Artifact], tmp_path: Path):
     view = {"title": "row 1", "segments": [(EVEN_PIECE, "ab")]}
     view["as_read"] = [{"title": "read, 1 tokens hidden", "segments": [(SAME, "a"), (REMOVED, "b"), (ADDED, "[MASK]")]}]
-    told = io.StringIO()
-    print_views([view], Console(file=told, width=80), full=False)
-    assert told.getvalue().splitlines()[:4] == ["row 1", "ab|", "read, 1 tokens hidden", "a[-b-]{+[MASK]+}"]
+    reported = io.StringIO()
+    print_views([view], Console(file=reported, width=80), full=False)
+    assert reported.getvalue().splitlines()[:4] == ["row 1", "ab|", "read, 1 tokens hidden", "a[-b-]{+[MASK]+}"]
 
 
 def test_the_same_seed_shows_the_same_and_more_only_adds(artifacts: dict[str, Artifact]):
@@ -275,9 +275,9 @@ def test_the_run_that_answers_is_named_and_where_it_cannot_one_that_can(artifact
     assert f"the run {short} has no artifact of the stage `chunk`" in failed.stderr
     assert f"--run {full}" in failed.stderr
     assert f"run {short}, recipe foundry" in asked("data", "peek", "clean", "--json").stderr
-    told = asked("data", "tokens", "air", "--json")
-    assert f"run {full}, recipe foundry" in told.stderr
-    assert json.loads(told.stdout)[0]["unknown"] == 0
+    reported = asked("data", "tokens", "air", "--json")
+    assert f"run {full}, recipe foundry" in reported.stderr
+    assert json.loads(reported.stdout)[0]["unknown"] == 0
 
 
 @given(st.text("ab \n.é世", max_size=60), st.text("ab \n.é世", max_size=60))
@@ -292,7 +292,7 @@ def test_marking_shared_passages_loses_nothing(text: str, other: str):
     assert "".join(part for _, part in shared_passages(text, other)) == text
 
 
-def test_a_long_text_is_cut_and_the_loss_told():
+def test_a_long_text_is_cut_and_the_loss_reported():
     segments = [(SAME, "a" * 5000), (REMOVED, "gone"), (SAME, "b" * 5000)]
     shown, hidden = fitted(segments)
     assert (REMOVED, "gone") in shown

@@ -40,7 +40,7 @@ def test_more_text_never_gives_a_smaller_network_and_enough_text_feeds_it() -> N
         assert chosen.budget_tokens >= 20 * chosen.parameters or chosen.network == NETWORKS[0]
 
 
-def test_the_vocabulary_has_room_for_all_characters() -> None:
+def test_the_vocabulary_has_space_for_all_characters() -> None:
     assert sizes(1e5, characters=80).vocab_size == 512
     assert sizes(1e5, characters=4000).vocab_size == 8192
 

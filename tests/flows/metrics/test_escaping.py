@@ -131,9 +131,9 @@ def test_errors_of_the_command_are_escaped(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert escaped(told) == told
-    assert r"\u202e" in told or r"\x1b[2J" in told
+    reported = capsys.readouterr().err
+    assert escaped(reported) == reported
+    assert r"\u202e" in reported or r"\x1b[2J" in reported
 
 
 def _on_a_terminal(*words: str | Path, cwd: Path) -> str:
@@ -157,9 +157,9 @@ def test_names_of_files_reach_no_terminal_as_sequences(tmp_path: Path):
     folder.mkdir()
     (folder / "fine.txt").write_text("A sentence of plain English that anybody can read. " * 40)
     (folder / "a\x1b]0;owned\x07b\u202egnp.jsonl").write_text('{"text": "x"\n{broken\n')
-    told = _on_a_terminal(PROGRAM, "init", "corpus", "--output", "\u202erecipe.toml", cwd=tmp_path)
-    assert [sign for sign in ("\x1b]", "\x07", "\u202e") if sign in told] == []
-    assert r"\u202erecipe.toml" in told
+    reported = _on_a_terminal(PROGRAM, "init", "corpus", "--output", "\u202erecipe.toml", cwd=tmp_path)
+    assert [sign for sign in ("\x1b]", "\x07", "\u202e") if sign in reported] == []
+    assert r"\u202erecipe.toml" in reported
 
 
 def test_what_is_printed_while_bars_are_drawn_is_escaped(tmp_path: Path):
@@ -176,9 +176,9 @@ with shown_progress(False) as bars:
 print("end", sys.argv[1])
 """
     words = "x\x1b]8;;https://evil.example\x07y\x1b[8mz"
-    told = _on_a_terminal(sys.executable, "-c", script, words, cwd=tmp_path)
-    assert told.count(escaped(words)) == 4
-    assert [sign for sign in ("\x1b]8", "\x1b[8m") if sign in told] == []
+    reported = _on_a_terminal(sys.executable, "-c", script, words, cwd=tmp_path)
+    assert reported.count(escaped(words)) == 4
+    assert [sign for sign in ("\x1b]8", "\x1b[8m") if sign in reported] == []
 
 
 def test_peek_shows_sequences_of_documents_as_text():

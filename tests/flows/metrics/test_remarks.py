@@ -22,7 +22,7 @@ def mixed(weight: float, planned: float, realised: float) -> dict[str, Any]:
     return {**shares, "tokens": 1200, "reads": round(100 * realised), "epochs": 4.0}
 
 
-def test_a_small_source_that_a_rule_empties_is_told_with_the_rule():
+def test_a_small_source_that_a_rule_empties_is_reported_with_the_rule():
     sample = reported({"prose": counts(9, 9), "mixed": counts(2, 2)})
     clean = reported({"prose": counts(9, 8, short=1), "mixed": counts(2, 0, gopher_words_min=2)})
     assert run_warnings({"sample": sample, "clean": clean}, {}) == [
@@ -30,7 +30,7 @@ def test_a_small_source_that_a_rule_empties_is_told_with_the_rule():
     ]
 
 
-def test_every_fate_of_an_emptied_source_is_told():
+def test_every_outcome_of_an_emptied_source_is_reported():
     lost = SourceCounts(9, 6, not_selected=2, rejected=1)
     sample = reported({"mixed": lost, "prose": counts(1, 1)})
     clean = reported({"mixed": counts(6, 2, short=1, ugly=3), "prose": counts(1, 1)})
@@ -41,7 +41,7 @@ def test_every_fate_of_an_emptied_source_is_told():
     ]
 
 
-def test_a_source_without_documents_is_told_and_one_without_weight_is_not():
+def test_a_source_without_documents_is_reported_and_one_without_weight_is_not():
     plan = {"prose": {"weight": 1.0}, "empty": {"weight": 0.5}, "left out": {"weight": 0}}
     sample = reported({"prose": counts(1, 1)}, mixture_plan=plan)
     assert run_warnings({"sample": sample}, {}) == [
@@ -49,17 +49,17 @@ def test_a_source_without_documents_is_told_and_one_without_weight_is_not():
     ]
 
 
-def test_a_mixture_a_point_off_the_weights_is_told_with_its_cause():
+def test_a_mixture_a_point_off_the_weights_is_reported_with_its_cause():
     plan = {"prose": {"weight": 0.5}, "code": {"weight": 0.5}}
     sample = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture_plan=plan)
     mixture = {"prose": mixed(0.5, 0.9, 0.9), "code": mixed(0.5, 0.1, 0.1)}
     chunk = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
-    told = (
+    remark = (
         "training read another mixture than the recipe asks for: code 10.0% and not 50.0% (its 1,200 tokens are read"
         " 4.00 times, as often as is allowed); prose 90.0% and not 50.0% (it replaces what other sources lack)"
     )
-    assert run_warnings({"sample": sample, "chunk": chunk}, {"limit": 1.0}) == [told]
-    small = f"{told}. The limit of 1.00% leaves sources too small for their weights"
+    assert run_warnings({"sample": sample, "chunk": chunk}, {"limit": 1.0}) == [remark]
+    small = f"{remark}. The limit of 1.00% leaves sources too small for their weights"
     assert run_warnings({"sample": sample, "chunk": chunk}, {"limit": 0.01}) == [small]
 
 
@@ -88,22 +88,22 @@ def test_with_a_temperature_the_weights_are_those_that_chunk_found():
     assert len(run_warnings({"sample": sample, "chunk": chunk}, {})) == 1
 
 
-def test_a_vocabulary_that_loses_words_is_told_by_source():
+def test_a_vocabulary_that_loses_words_is_reported_by_source():
     shares = {"code": 0.0, "mixed": 0.01, "poems": 0.0312}
-    (told,) = run_warnings({"vocab": reported({}, vocabulary={"unknown_share": shares})}, {})
-    assert told.startswith("3.1% of the tokens of source `poems` are unknown words")
-    assert told.endswith("raise vocab.vocab_size or vocab.character_coverage, or take another vocab.model_type")
+    (remark,) = run_warnings({"vocab": reported({}, vocabulary={"unknown_share": shares})}, {})
+    assert remark.startswith("3.1% of the tokens of source `poems` are unknown words")
+    assert remark.endswith("raise vocab.vocab_size or vocab.character_coverage, or take another vocab.model_type")
     extended = {"unknown_share": shares, "base": {"pieces": 300}}
-    (told,) = run_warnings({"vocab": reported({}, vocabulary=extended)}, {})
-    assert told.endswith("extend the base by the source's script with vocab.extend, or take another base")
+    (remark,) = run_warnings({"vocab": reported({}, vocabulary=extended)}, {})
+    assert remark.endswith("extend the base by the source's script with vocab.extend, or take another base")
     assert run_warnings({"vocab": reported({}, vocabulary={"pieces": 300})}, {}) == []
 
 
-def test_rows_that_are_mostly_padding_are_told_with_a_cure():
+def test_rows_that_are_mostly_padding_are_reported_with_a_cure():
     rows = {"objective": "masked_lm", "packing": "pairs", "row_length": 512, "rows": 10}
     of_chat = reported({"chat": counts(9, 9)}, rows=rows, padding_share=0.94)
     assert run_warnings({"chunk": of_chat}, {}) == [
-        "94% of the rows of 512 tokens are padding: the texts are too short for them, or too long to stand two in a"
+        "94% of the rows of 512 tokens are padding: the texts are too short for them, or too long for two in a"
         " row; a smaller train.model.context leaves less"
     ]
     awkward = reported({"notes": counts(9, 9)}, rows={**rows, "packing": "best_fit"}, padding_share=0.4)

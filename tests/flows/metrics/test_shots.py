@@ -17,7 +17,7 @@ def row(shots: int, shown: list[int]) -> dict[str, object]:
     return {"task": "cloze", "shots": shots, "note": note}
 
 
-def test_shots_that_do_not_fit_are_told_once_for_each_number() -> None:
+def test_shots_that_do_not_fit_are_reported_once_for_each_number() -> None:
     rows = [row(0, [0, 0, 0, 0]), row(1, [1, 1, 1, 1]), row(3, [1, 1, 1, 2]), row(3, [1, 1, 1, 2])]
     assert describe_few_shot_limits(rows) == (
         "cloze 3-shot shows 1.25 examples on average, for 4 of 4 items leave no room for more. A larger"
@@ -25,11 +25,11 @@ def test_shots_that_do_not_fit_are_told_once_for_each_number() -> None:
     )
 
 
-def test_where_all_fit_nothing_is_told() -> None:
+def test_where_all_fit_nothing_is_reported() -> None:
     assert describe_few_shot_limits([row(0, [0, 0]), row(1, [1, 1]), {"task": "cloze", "shots": 3, "note": None}]) == ""
 
 
-def test_items_that_were_drawn_are_told_once_for_each_benchmark() -> None:
+def test_items_that_were_drawn_are_reported_once_for_each_benchmark() -> None:
     asked = TaskResponses("cloze", 0, [], {}, requested=160, evaluated=160, available=1320)
     rows = [{"task": "cloze", "note": "; ".join(["per chars", *asked.notes])}] * 2
     assert describe_sampled_items([*rows, {"task": "pairs", "note": "per chars"}, {"task": "none", "note": None}]) == (

@@ -158,9 +158,9 @@ def test_the_command_talks_and_ends_with_its_input(
     known = trained(False)
     monkeypatch.setattr("flows.models.load.open_trained", lambda root, model: known)
     words = ["model", "chat", "x", "--temperature", "0", "--tokens", "5", "--device", "cpu", "--root", str(tmp_path)]
-    told = CliRunner().invoke(app, words, input="the cat\n")
-    assert told.exit_code == 0, told.stderr
-    assert texts_of(Chat(known, "cpu").continuation("the cat", GREEDY, 5)) in told.stdout
+    reported = CliRunner().invoke(app, words, input="the cat\n")
+    assert reported.exit_code == 0, reported.stderr
+    assert texts_of(Chat(known, "cpu").continuation("the cat", GREEDY, 5)) in reported.stdout
 
 
 def test_a_bert_has_no_conversation(tokenizer: Tokenizer) -> None:
@@ -264,9 +264,9 @@ def test_requests_from_elsewhere_are_refused(page: Page) -> None:
         (404, "GET", f"{page.path}../../etc/passwd", {}),
         (415, "POST", answer, {"Content-Type": "text/plain"}),
     ):
-        found, _, told = page.ask(method, path, body, **headers)
-        assert found == status, (method, path, headers, told)
-        assert page.path.strip("/") not in told.decode()
+        found, _, reported = page.ask(method, path, body, **headers)
+        assert found == status, (method, path, headers, reported)
+        assert page.path.strip("/") not in reported.decode()
 
 
 @pytest.mark.parametrize("page", ["base"], indirect=True)

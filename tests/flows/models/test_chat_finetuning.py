@@ -61,9 +61,9 @@ def home(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path
     ]
     (folder / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "boxes.toml").write_text(TASK)
-    told = bessemer(folder)("model", "finetune", folder / "gpt", "--task", folder / "boxes.toml")
-    assert told.exit_code == 0, told.stderr
-    assert "boxes, held-out examples" in told.stdout
+    reported = bessemer(folder)("model", "finetune", folder / "gpt", "--task", folder / "boxes.toml")
+    assert reported.exit_code == 0, reported.stderr
+    assert "boxes, held-out examples" in reported.stdout
     return folder
 
 
@@ -77,16 +77,16 @@ def bessemer(home: Path) -> Callable[..., Result]:
 def test_it_answers_through_predict(home: Path) -> None:
     asked = [{"messages": [{"role": "user", "content": question}]} for question, _ in PAIRS]
     (home / "asked.jsonl").write_text("".join(json.dumps(record) + "\n" for record in asked))
-    told = bessemer(home)("model", "predict", home / "finetuned" / "boxes", home / "asked.jsonl")
-    assert told.exit_code == 0, told.stderr
-    assert [json.loads(line)["answer"] for line in told.stdout.splitlines()] == [answer for _, answer in PAIRS]
+    reported = bessemer(home)("model", "predict", home / "finetuned" / "boxes", home / "asked.jsonl")
+    assert reported.exit_code == 0, reported.stderr
+    assert [json.loads(line)["answer"] for line in reported.stdout.splitlines()] == [answer for _, answer in PAIRS]
 
 
 def test_the_exported_model_answers_in_transformers(home: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     exported = tmp_path / "exported"
-    told = bessemer(home)("model", "export", home / "finetuned" / "boxes", exported)
-    assert told.exit_code == 0, told.stderr
+    reported = bessemer(home)("model", "export", home / "finetuned" / "boxes", exported)
+    assert reported.exit_code == 0, reported.stderr
     theirs = transformers.AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32).eval()
     words = transformers.AutoTokenizer.from_pretrained(exported)
     trained = open_trained(home, str(home / "finetuned" / "boxes"))
@@ -120,8 +120,8 @@ def test_a_published_tokenizers_template_is_used(home: Path, tmp_path: Path, tok
     names = {number: name for name, number in trained.tokenizer.special_names.items()}
     special = [names[token] for token in found.ids if token in names]
     assert special == ["<s>", "</s>", "<s>", "</s>"]
-    told = bessemer(home)("model", "finetune", exported, "--task", home / "boxes.toml", "--out", tmp_path / "tuned")
-    assert told.exit_code == 0, told.stderr
+    reported = bessemer(home)("model", "finetune", exported, "--task", home / "boxes.toml", "--out", tmp_path / "tuned")
+    assert reported.exit_code == 0, reported.stderr
     tuned = open_trained(home, str(tmp_path / "tuned"))
     assert chat_template(tuned) == template
     prompt = Prompt(template.prompt([Message("user", PAIRS[3][0])], tuned.tokenizer), Sampling(0.0))
@@ -133,6 +133,6 @@ def test_a_published_tokenizers_template_is_used(home: Path, tmp_path: Path, tok
 def test_a_gpt_that_learns_labels_is_refused(home: Path, tmp_path: Path) -> None:
     (tmp_path / "mood.toml").write_text(TASK.replace('"chat"', '"classification"') + 'fields = ["a"]\nanswer = "b"\n')
     (tmp_path / "train.jsonl").write_text('{"a": "x", "b": "y"}\n{"a": "z", "b": "w"}\n')
-    told = bessemer(home)("model", "finetune", home / "gpt", "--task", tmp_path / "mood.toml")
-    assert told.exit_code == 2
-    assert 'one task of kind = "chat"' in told.stderr
+    reported = bessemer(home)("model", "finetune", home / "gpt", "--task", tmp_path / "mood.toml")
+    assert reported.exit_code == 2
+    assert 'one task of kind = "chat"' in reported.stderr

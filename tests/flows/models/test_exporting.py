@@ -59,9 +59,9 @@ def trained(tmp_path: Path) -> Callable[[Tokenizer, NetworkConfig], Path]:
 
 def exported(model: Path, class_name: str) -> tuple[Any, Any]:
     """What transformers loads of the exported model: the network and its tokenizer."""
-    told = CliRunner().invoke(app, ["model", "export", str(model), str(model.parent / "out")])
-    assert told.exit_code == 0, told.output
-    assert f"transformers.{class_name}" in told.output
+    reported = CliRunner().invoke(app, ["model", "export", str(model), str(model.parent / "out")])
+    assert reported.exit_code == 0, reported.output
+    assert f"transformers.{class_name}" in reported.output
     network = getattr(transformers, class_name).from_pretrained(model.parent / "out")
     return network.eval(), transformers.AutoTokenizer.from_pretrained(model.parent / "out")
 
@@ -215,17 +215,17 @@ def test_a_t5_computes_and_tokenizes_alike(choices: dict[str, Any], trained: Cal
 def test_what_cannot_be_exported_leaves_nothing_behind(trained: Callable[..., Path]) -> None:
     model = trained(pieces(), GPTConfig(vocab_size=400, embedding_norm=True, **SIZES))
     out = model.parent / "out"
-    told = CliRunner().invoke(app, ["model", "export", str(model), str(out)])
-    assert told.exit_code == RecipeError.exit_code
-    assert "Train with train.model.embedding_norm = false to be able to export the model" in told.output
+    reported = CliRunner().invoke(app, ["model", "export", str(model), str(out)])
+    assert reported.exit_code == RecipeError.exit_code
+    assert "Train with train.model.embedding_norm = false to be able to export the model" in reported.output
     assert [path.name for path in model.parent.iterdir()] == ["trained"]
 
 
 def test_a_folder_with_something_in_it_is_left_alone(trained: Callable[..., Path]) -> None:
     model = trained(pieces(), GPTConfig(vocab_size=400, **SIZES))
-    told = CliRunner().invoke(app, ["model", "export", str(model), str(model)])
-    assert told.exit_code == InputError.exit_code
-    assert "exists and is not empty; nothing was written" in told.output
+    reported = CliRunner().invoke(app, ["model", "export", str(model), str(model)])
+    assert reported.exit_code == InputError.exit_code
+    assert "exists and is not empty; nothing was written" in reported.output
     assert sorted(path.name for path in model.iterdir())[0] == "model.json"
 
 
@@ -261,9 +261,9 @@ def test_an_exported_folder_is_a_model_like_others(
     for name, weights in before.network.state_dict().items():
         assert torch.equal(after.network.state_dict()[name], weights), name
     words = ["--prompt", "the ___ dog" if kind is BERTConfig else "the old", "--tokens", "4", "--temperature", "0"]
-    told = [CliRunner().invoke(app, ["model", "generate", str(folder), *words]) for folder in (model, out)]
-    assert told[1].exit_code == 0, told[1].output
-    assert told[0].stdout == told[1].stdout
+    reported = [CliRunner().invoke(app, ["model", "generate", str(folder), *words]) for folder in (model, out)]
+    assert reported[1].exit_code == 0, reported[1].output
+    assert reported[0].stdout == reported[1].stdout
 
 
 def test_an_exported_model_has_no_task_to_answer(trained: Callable[..., Path]) -> None:
@@ -275,9 +275,9 @@ def test_an_exported_model_has_no_task_to_answer(trained: Callable[..., Path]) -
     out = model.parent / "out"
     exported(model, "T5ForConditionalGeneration")
     assert open_trained(model.parent, str(out)).description == {FINETUNED: {"mood": {"prefix": "mood text: "}}}
-    told = CliRunner().invoke(app, ["model", "predict", str(out), "--field", "text=so so"])
-    assert told.exit_code == InputError.exit_code
-    assert "Name the folder that `bessemer model finetune` wrote" in told.output
+    reported = CliRunner().invoke(app, ["model", "predict", str(out), "--field", "text=so so"])
+    assert reported.exit_code == InputError.exit_code
+    assert "Name the folder that `bessemer model finetune` wrote" in reported.output
 
 
 def test_a_vocabulary_larger_than_the_table_is_refused(trained: Callable[..., Path]) -> None:
@@ -285,9 +285,9 @@ def test_a_vocabulary_larger_than_the_table_is_refused(trained: Callable[..., Pa
     model = trained(tokenizer, GPTConfig(vocab_size=400, **SIZES))
     exported(model, "Qwen3ForCausalLM")
     (model.parent / "out" / "tokenizer.model").write_bytes(pieces(vocab_size=410).model)
-    told = CliRunner().invoke(app, ["model", "generate", str(model.parent / "out")])
-    assert told.exit_code == InputError.exit_code
-    assert "has 410, and the model has 400 embedding rows" in told.output
+    reported = CliRunner().invoke(app, ["model", "generate", str(model.parent / "out")])
+    assert reported.exit_code == InputError.exit_code
+    assert "has 410, and the model has 400 embedding rows" in reported.output
 
 
 def test_presets_lists_all_and_their_parameters() -> None:

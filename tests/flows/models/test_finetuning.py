@@ -75,12 +75,12 @@ def bessemer(home: Path) -> Callable[..., Result]:
 
 @pytest.mark.parametrize("which", ["bert", "t5"])
 def test_a_model_is_taught_and_asked(home: Path, bessemer: Callable[..., Result], which: str) -> None:
-    told = bessemer("model", "finetune", home / which, "--task", home / "metals.toml")
-    assert told.exit_code == 0, told.stderr
+    reported = bessemer("model", "finetune", home / which, "--task", home / "metals.toml")
+    assert reported.exit_code == 0, reported.stderr
     folder = home / "finetuned" / "metals"
-    assert "metals, test: accuracy" in told.stdout
-    assert f"written: {folder}" in told.stdout
-    assert "seed 1, epoch 1 of 1" in told.stderr
+    assert "metals, test: accuracy" in reported.stdout
+    assert f"written: {folder}" in reported.stdout
+    assert "seed 1, epoch 1 of 1" in reported.stderr
     one = bessemer("model", "predict", folder, "--field", "sentence=we smelt tin")
     assert json.loads(one.stdout).keys() == {"sentence", "label"}
     asked = home / "asked.jsonl"
@@ -104,13 +104,13 @@ def test_an_exported_model_is_taught_like_its_original(home: Path, bessemer: Cal
     for name, model in (("own", home / "t5"), ("exported", home / "out")):
         if name == "exported":
             assert bessemer("model", "export", home / "t5", model).exit_code == 0
-        told = bessemer("model", "finetune", model, "--task", home / "metals.toml", "--out", home / name)
-        assert told.exit_code == 0, told.stderr
+        reported = bessemer("model", "finetune", model, "--task", home / "metals.toml", "--out", home / name)
+        assert reported.exit_code == 0, reported.stderr
     own, exported = ((home / name / "model.safetensors").read_bytes() for name in ("own", "exported"))
     assert own == exported
 
 
-def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> None:
+def test_what_is_wrong_is_reported(home: Path, bessemer: Callable[..., Result]) -> None:
     bessemer("model", "finetune", home / "bert", "--task", home / "metals.toml", "--out", home / "out")
     cases = [
         (("model", "finetune", home / "bert", "--task", home / "none.toml"), 3, "no task file"),
@@ -131,8 +131,8 @@ def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> N
         (("model", "generate", home / "out", "--prompt", "we ___ tin"), 3, "bessemer model predict"),
     ]
     for words, code, message in cases:
-        told = bessemer(*words)
-        assert (told.exit_code, message in told.stderr) == (code, True), told.stderr
+        reported = bessemer(*words)
+        assert (reported.exit_code, message in reported.stderr) == (code, True), reported.stderr
     for was, now, message in (
         ("epochs = 1", "epoch = 1", "epoch: unknown key; did you mean epochs?"),
         ("epochs = 1", "learning_rte = 1", "learning_rte: unknown key; did you mean learning_rate?"),
@@ -142,8 +142,8 @@ def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> N
         ("epochs = 1", "zzz = 1", "zzz: unknown key; known are tasks, learning_rate, epochs,"),
     ):
         (home / "metals.toml").write_text(TASK.replace(was, now))
-        told = bessemer("model", "finetune", home / "bert", "--task", home / "metals.toml")
-        assert (told.exit_code, message in told.stderr) == (2, True), told.stderr
+        reported = bessemer("model", "finetune", home / "bert", "--task", home / "metals.toml")
+        assert (reported.exit_code, message in reported.stderr) == (2, True), reported.stderr
 
 
 def test_fields_are_text_or_lists() -> None:
@@ -158,5 +158,5 @@ def test_fields_are_text_or_lists() -> None:
 
 
 def test_the_help_teaches() -> None:
-    told = CliRunner().invoke(app, ["model", "finetune", "--help"]).stdout
-    assert 'kind = "classification"    # regression, tagging, span; a T5 also text' in told
+    reported = CliRunner().invoke(app, ["model", "finetune", "--help"]).stdout
+    assert 'kind = "classification"    # regression, tagging, span; a T5 also text' in reported

@@ -53,8 +53,8 @@ def generate(folder: Path, *words: str) -> Result:
 
 def test_a_gpt_writes_several_texts_of_one_seed(model: Callable[..., Path]) -> None:
     folder = model(GPTConfig)
-    told = generate(folder, "--prompt", "the cat", "--tokens", "8", "--samples", "3", "--top-k", "40")
-    parts = re.split(r"^\[\d\]\n", told.stdout, flags=re.MULTILINE)
+    reported = generate(folder, "--prompt", "the cat", "--tokens", "8", "--samples", "3", "--top-k", "40")
+    parts = re.split(r"^\[\d\]\n", reported.stdout, flags=re.MULTILINE)
     assert [part[:7] for part in parts] == ["", "the cat", "the cat", "the cat"]
     assert len(set(parts)) == 4
     found = json.loads(generate(folder, "--prompt", "the cat", "--tokens", "8", "--top-k", "40", "--json").stdout)
@@ -73,16 +73,16 @@ def test_a_t5_fills_holes_and_goes_on(model: Callable[..., Path]) -> None:
 
 
 def test_a_fine_tuned_t5_answers_without_the_prompt(model: Callable[..., Path]) -> None:
-    told = generate(model(T5Config, finetuned={}), "--prompt", "question: the cat?", "--tokens", "5")
-    assert told.exit_code == 0
-    assert "question" not in told.stdout
+    reported = generate(model(T5Config, finetuned={}), "--prompt", "question: the cat?", "--tokens", "5")
+    assert reported.exit_code == 0
+    assert "question" not in reported.stdout
 
 
-def test_a_bert_fills_holes_and_tells_what_else_it_thought_of(model: Callable[..., Path]) -> None:
+def test_a_bert_fills_holes_and_says_what_else_it_thought_of(model: Callable[..., Path]) -> None:
     folder = model(BERTConfig)
-    told = generate(folder, "--prompt", "the ___ sat on [MASK] mat.", "--temperature", "0")
-    assert re.fullmatch(r"the \S+ sat on \S+ mat\.\n", told.stdout)
-    assert told.stderr.count("hole ") == 2
+    reported = generate(folder, "--prompt", "the ___ sat on [MASK] mat.", "--temperature", "0")
+    assert re.fullmatch(r"the \S+ sat on \S+ mat\.\n", reported.stdout)
+    assert reported.stderr.count("hole ") == 2
     found = json.loads(generate(folder, "--prompt", "___ cat", "--temperature", "0", "--json").stdout)
     (hole,) = found["holes"]
     assert found["text"] == f"{hole['text']} cat"
@@ -91,9 +91,9 @@ def test_a_bert_fills_holes_and_tells_what_else_it_thought_of(model: Callable[..
 
 
 def test_a_bert_without_a_hole_says_what_to_write(model: Callable[..., Path]) -> None:
-    told = generate(model(BERTConfig), "--prompt", "the cat")
-    assert told.exit_code == 3
-    assert "write ___ or [MASK]" in told.stderr
+    reported = generate(model(BERTConfig), "--prompt", "the cat")
+    assert reported.exit_code == 3
+    assert "write ___ or [MASK]" in reported.stderr
     tuned = generate(model(BERTConfig, finetuned={}), "--prompt", "the ___")
     assert tuned.exit_code == 3
     assert "bessemer model predict" in tuned.stderr
@@ -102,9 +102,9 @@ def test_a_bert_without_a_hole_says_what_to_write(model: Callable[..., Path]) ->
 def test_a_folder_with_half_a_vocabulary_is_refused(model: Callable[..., Path]) -> None:
     folder = model(GPTConfig)
     (folder / "tokenizer.model").unlink()
-    told = generate(folder, "--prompt", "the cat")
-    assert told.exit_code == 3
-    assert "0 vocabularies" in told.stderr
+    reported = generate(folder, "--prompt", "the cat")
+    assert reported.exit_code == 3
+    assert "0 vocabularies" in reported.stderr
 
 
 def test_a_blank_before_a_hole_belongs_to_its_filling(tokenizer: Tokenizer) -> None:
@@ -123,7 +123,7 @@ def test_a_blank_before_a_hole_belongs_to_its_filling(tokenizer: Tokenizer) -> N
     assert Blanks.in_text("___ sat").filled(tokenizer, [" A cat"]) == "A cat sat"
 
 
-def test_text_is_told_in_whole_characters() -> None:
+def test_text_is_reported_in_whole_characters() -> None:
     written = [bytes([byte]) for byte in "aé中b".encode()]
     parts = list(decoded(iter(range(7)), lambda ids: b"".join(written[i] for i in ids).decode(errors="replace")))
     assert parts == ["a", "é", "中", "b"]

@@ -137,7 +137,7 @@ def test_choices_have_the_same_log_probabilities_and_accuracy(
         ours = make_choice_task("choice", "sum").request(requester, item, ())
         assert ours is not None
         assert list(ours.log_probabilities) == pytest.approx(theirs[item.item_id], rel=1e-5)
-        by_length = [told / len(text) for told, text in zip(ours.log_probabilities, item.choices, strict=True)]
+        by_length = [reported / len(text) for reported, text in zip(ours.log_probabilities, item.choices, strict=True)]
         normed += by_length.index(max(by_length)) == item.answer
     scored = benchmark_scores(
         choices, tokenizer, name, items, {}, EvaluateConfig(shots=(0,)), advance=lambda done: None

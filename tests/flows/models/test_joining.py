@@ -64,7 +64,7 @@ def test_what_came_to_its_end_is_not_joined(tmp_path: Path, begun: Callable[...,
 
 
 def test_where_none_is_the_command_says_what_to_do(tmp_path: Path) -> None:
-    told = CliRunner().invoke(app, ["training", "join", "--root", str(tmp_path), "--wait", "0"])
-    assert told.exit_code == 3
-    assert "no training is running under" in told.stderr
-    assert "train.hosts.address" in told.stderr
+    reported = CliRunner().invoke(app, ["training", "join", "--root", str(tmp_path), "--wait", "0"])
+    assert reported.exit_code == 3
+    assert "no training is running under" in reported.stderr
+    assert "train.hosts.address" in reported.stderr

@@ -102,7 +102,7 @@ def test_an_extended_vocabulary_is_shown_beside_its_base(context: RunContext, do
     assert vocab.report.facts["vocabulary"]["languages"]["unknown"]["moved_lines"] == 0
 
 
-def test_a_trained_vocabulary_stands_alone(context: RunContext, documents: Artifact):
+def test_a_trained_vocabulary_is_alone(context: RunContext, documents: Artifact):
     (view,) = tokens_of_text(build_vocab(context, documents, VocabConfig(vocab_size=320)), "air air")
     assert view["title"].startswith("the run's vocabulary, vocabulary of 320: ")
     assert "".join(view["pieces"]) == "air air"
@@ -114,7 +114,7 @@ def test_a_base_that_nothing_was_added_to_is_shown_once(context: RunContext, doc
     assert view["title"].startswith("the base, vocabulary of 340: ")
 
 
-def test_text_that_its_token_loses_stands_behind_the_name_of_that_token(
+def test_text_that_its_token_loses_is_behind_the_name_of_that_token(
     context: RunContext, documents: Artifact, tmp_path: Path
 ):
     vocab = build_vocab(context, documents, VocabConfig(base=of_bert(tmp_path)))
@@ -177,7 +177,7 @@ def test_a_runs_vocabulary_counts_once_in_its_folder_and_other_programs_file_say
     assert [own[key] for key in same] == [fast[key] for key in same]
 
 
-def test_bases_stand_in_the_order_of_their_tokens_and_tell_what_they_lose(tmp_path: Path):
+def test_bases_are_in_the_order_of_their_tokens_and_say_what_they_lose(tmp_path: Path):
     folder = tmp_path / "models"
     folder.mkdir()
     exact = trained(folder / "exact.model")
@@ -193,7 +193,7 @@ def test_bases_stand_in_the_order_of_their_tokens_and_tell_what_they_lose(tmp_pa
     assert second["tokens_per_word"] == pytest.approx(second["tokens"] / 3, abs=1e-4)
 
 
-def test_a_tokenizer_json_stands_beside_the_others(tmp_path: Path):
+def test_a_tokenizer_json_is_beside_the_others(tmp_path: Path):
     engine = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "the": 1, "iron": 2}, unk_token="[UNK]"))
     engine.normalizer, engine.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
     (tmp_path / "bert.tokenizer.json").write_text(engine.to_str())
@@ -225,10 +225,10 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path):
     read_me.write_text("# Air\n\nis blown through iron\n")
     with pytest.raises(
         InputError, match=r"README\.md: this file is no SentencePiece model\. Expected is .*vocab"
-    ) as told:
+    ) as reported:
         compare_tokenizers(text, [read_me])
-    assert "vocab.base" not in str(told.value)
-    assert "Wire format" not in str(told.value)
+    assert "vocab.base" not in str(reported.value)
+    assert "Wire format" not in str(reported.value)
     damaged = tmp_path / "damaged.tokenizer.json"
     damaged.write_text('{"model": {"type": "BPE"}}')
     with pytest.raises(InputError, match=r"damaged\.tokenizer\.json: the library tokenizers cannot read it"):
@@ -257,8 +257,8 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path):
     base, text = trained(tmp_path / "base.model"), tmp_path / "mine.txt"
     text.write_text("The iron")
     asked = [sys.executable, "-m", "flows.cli", "data", "tokenizers", str(text), str(base)]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    assert "changed lines" in told
-    assert "0 of 1" in told
+    reported = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert "changed lines" in reported
+    assert "0 of 1" in reported
     (line,) = json.loads(subprocess.run([*asked, "--json"], capture_output=True, text=True, check=True).stdout)
     assert (line["pieces"], line["lost_lines"]) == (340, 0)

@@ -1,4 +1,4 @@
-"""Real servers on the loopback that hear what people are told of nights."""
+"""Real servers on the loopback that receive the notifications of nightly runs."""
 
 import json
 import socketserver

@@ -171,20 +171,20 @@ def texts(artifact: Artifact, table: str) -> list[str]:
 
 
 def test_a_chain_of_nights(tmp_path: Path, heard: Any) -> None:
-    address, told = heard
+    address, reported = heard
     inputs = Inputs(tmp_path / "inputs")
     nights = Nights(tmp_path / "root", inputs, address)
 
     inputs.first_night()
     nights.spend()
     first = nights.current()
-    assert (told[-1]["json"]["event"], told[-1]["json"]["run_id"]) == ("promoted", first)
-    standing = sorted(path.name for path in (nights.root / "artifacts").glob("*/*"))
+    assert (reported[-1]["json"]["event"], reported[-1]["json"]["run_id"]) == ("promoted", first)
+    existing = sorted(path.name for path in (nights.root / "artifacts").glob("*/*"))
 
     # A night run twice finds nothing new, builds nothing, and ends well.
     assert "no new data" in nights.spend()
-    assert told[-1]["json"]["event"] == "nothing new"
-    assert sorted(path.name for path in (nights.root / "artifacts").glob("*/*")) == standing
+    assert reported[-1]["json"]["event"] == "nothing new"
+    assert sorted(path.name for path in (nights.root / "artifacts").glob("*/*")) == existing
     assert nights.current() == first
 
     inputs.second_night()
@@ -193,15 +193,15 @@ def test_a_chain_of_nights(tmp_path: Path, heard: Any) -> None:
     assert second != first
     _check_second_night(nights, first, second)
 
-    # Poison: the promotion is blocked, the webhook is told, the exit code says so, and the current model stays.
+    # Poison: the promotion is blocked, the webhook is called, the exit code says so, and the current model stays.
     inputs.come("library", 60, 80, backwards)
     error = nights.spend(code=4)
     assert "was not promoted" in error
     blocked = nights.listed()[-1]
     assert (blocked["state"], blocked["base"]) == ("blocked", second)
-    assert (told[-1]["json"]["event"], told[-1]["json"]["run_id"]) == ("blocked", blocked["run_id"])
-    assert told[-1]["headers"]["Authorization"] == "Bearer s3cret-token"
-    assert "all sources: bits_per_byte" in told[-1]["json"]["worse"]
+    assert (reported[-1]["json"]["event"], reported[-1]["json"]["run_id"]) == ("blocked", blocked["run_id"])
+    assert reported[-1]["headers"]["Authorization"] == "Bearer s3cret-token"
+    assert "all sources: bits_per_byte" in reported[-1]["json"]["worse"]
     assert blocked["bits_after"] > blocked["bits_before"]
     assert nights.current() == second
 
@@ -268,7 +268,7 @@ def _scored(artifacts: dict[str, Artifact]) -> list[tuple[bytes, int]]:
 
 
 def _check_epochs(nights: Nights, *chain: str) -> None:
-    """No text stands in the rows of two nights, and none was read more often than `max_epochs` allows."""
+    """No text is in the rows of two nightly runs, and none was read more often than `max_epochs` allows."""
     seen: set[str] = set()
     for run_id in chain:
         artifacts = nights.artifacts(run_id)
@@ -276,9 +276,9 @@ def _check_epochs(nights: Nights, *chain: str) -> None:
         assert not seen & mine
         seen |= mine
         assert pc.max(artifacts["chunk"].table("order").column("epoch")).as_py() < 4
-    told = json.loads(nights.call("nightly", "--list", "--json"))["epochs_of_chain"]
-    assert set(told) == {"library", "packages"}
-    assert all(0 < epochs <= 4 for epochs in told.values())
+    reported = json.loads(nights.call("nightly", "--list", "--json"))["epochs_of_chain"]
+    assert set(reported) == {"library", "packages"}
+    assert all(0 < epochs <= 4 for epochs in reported.values())
 
 
 def _check_undo_and_collection(nights: Nights, second: str, fourth: str) -> None:
@@ -302,7 +302,7 @@ def _check_undo_and_collection(nights: Nights, second: str, fourth: str) -> None
 
 
 def _check_secrets(nights: Nights) -> None:
-    """Neither the address nor the token of the webhook stands in anything that nights wrote."""
+    """Neither the address nor the token of the webhook is in anything that nightly runs wrote."""
     secrets = (nights.environment["BESSEMER_WEBHOOK"].encode(), b"s3cret-token")
     for path in nights.root.rglob("*"):
         if path.is_file() and path.suffix in (".json", ".html", ".log", ".toml"):
@@ -310,7 +310,7 @@ def _check_secrets(nights: Nights) -> None:
 
 
 def test_a_night_that_is_killed_is_made_up_for_by_the_next(tmp_path: Path, heard: Any) -> None:
-    address, told = heard
+    address, reported = heard
     inputs = Inputs(tmp_path / "inputs")
     nights = Nights(tmp_path / "root", inputs, address)
     inputs.come("library", 0, 30)
@@ -331,4 +331,4 @@ def test_a_night_that_is_killed_is_made_up_for_by_the_next(tmp_path: Path, heard
     lost, made = nights.listed()
     assert (lost["state"], made["state"]) == ("interrupted", "promoted")
     assert len(made["files"]["library"]) == 40
-    assert [one["json"]["event"] for one in told] == ["interrupted", "promoted"]
+    assert [one["json"]["event"] for one in reported] == ["interrupted", "promoted"]

@@ -1,4 +1,4 @@
-"""A night without the road: what is new, who may spend it, what becomes of it where the road gives nothing."""
+"""A nightly run without the stages: what is new, who may take it, the result where the pipeline gives nothing."""
 
 import errno
 import json
@@ -70,7 +70,7 @@ def test_where_nothing_is_new_the_night_says_so_and_ends_well(folder: Path, root
     assert [night["state"] for night in listed["nights"]] == ["promoted", "nothing new"]
 
 
-def test_a_night_that_fails_is_told_and_its_files_wait_for_the_next(webhook: Any, folder: Path, root: Path) -> None:
+def test_a_night_that_fails_is_reported_and_its_files_wait_for_the_next(webhook: Any, folder: Path, root: Path) -> None:
     with webhook() as (address, heard):
         tonight = find_new_data(raw_of(folder, root, f"notify.webhook={address}"))
         with pytest.raises(Infra, match="the disk is full"):
@@ -89,16 +89,16 @@ def test_a_night_that_lacks_something_does_not_begin(folder: Path, root: Path) -
     assert [night.state for night in list_nights(root)] == ["failed"]
 
 
-def test_a_night_that_ended_without_a_word_is_told_as_such(folder: Path, root: Path) -> None:
+def test_a_night_that_ended_without_a_word_is_reported_as_such(folder: Path, root: Path) -> None:
     end_with("under way", root, folder)
     with pytest.raises(Infra):
         run_nightly(find_new_data(raw_of(folder, root)), road_that_fails, None)
-    told = [(night.state, night.why) for night in list_nights(root)]
-    assert told[0] == (
+    reported = [(night.state, night.why) for night in list_nights(root)]
+    assert reported[0] == (
         "interrupted",
         "it died; finished artifacts are kept, and the next nightly run takes its files",
     )
-    assert told[1][0] == "failed"
+    assert reported[1][0] == "failed"
 
 
 def test_two_nights_never_collide(folder: Path, root: Path) -> None:
@@ -131,14 +131,14 @@ def test_the_files_of_a_night_are_asked_for_by_its_name(folder: Path, root: Path
         find_new_data(raw_of(folder, root), ("nobody",))
 
 
-def test_idle_nights_can_be_told_too(webhook: Any, folder: Path, root: Path) -> None:
+def test_idle_nights_can_be_reported_too(webhook: Any, folder: Path, root: Path) -> None:
     end_with("promoted", root, folder)
     with webhook() as (address, heard):
         skip_nightly(find_new_data(raw_of(folder, root, f"notify.webhook={address}", 'notify.on=["nothing"]')))
     assert [one["json"]["event"] for one in heard] == ["nothing new"]
 
 
-def test_a_source_that_cannot_be_found_is_told_too(webhook: Any, folder: Path, root: Path) -> None:
+def test_a_source_that_cannot_be_found_is_reported_too(webhook: Any, folder: Path, root: Path) -> None:
     (folder / "notes").rename(folder / "gone")
     with webhook() as (address, heard), pytest.raises(InputError, match="does not exist"):
         find_new_data(raw_of(folder, root, f"notify.webhook={address}"))
@@ -162,7 +162,7 @@ def test_a_night_that_was_killed_behind_its_promotion_is_promoted(folder: Path, 
     made = {"number": 1, "run_id": killed.run_id, "who": "", "when": "", "why": "by a proof", "replaced": None}
     (root / "promotions" / "000001").mkdir(parents=True)
     write_sealed(root / "promotions" / "000001" / "promotion.json", made)
-    with pytest.raises(InputError, match="no run"):  # Its run has no record here; what became of it is told before.
+    with pytest.raises(InputError, match="no run"):  # Its run has no record here; its result is tested before.
         find_new_data(raw_of(folder, root))
     first, _ = list_nights(root)
     assert (first.state, first.why) == ("promoted", "by a proof")
@@ -177,7 +177,7 @@ def test_a_training_that_paused_is_no_night(folder: Path, root: Path) -> None:
     assert [night.state for night in list_nights(root)] == ["failed"]
 
 
-def test_people_are_told_where_the_end_of_a_night_cannot_be_written(
+def test_people_are_notified_where_the_end_of_a_night_cannot_be_written(
     webhook: Any, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Night.save
@@ -228,7 +228,7 @@ def test_a_night_whose_end_was_written_stays_as_it_ended(folder: Path, root: Pat
     assert [night.state for night in list_nights(root)] == ["nothing new"]
 
 
-def test_a_night_that_cannot_begin_is_told_by_the_addresses_that_can_be_read(
+def test_a_night_that_cannot_begin_is_reported_by_the_addresses_that_can_be_read(
     webhook: Any, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = folder / "foundry.toml"
@@ -237,7 +237,7 @@ def test_a_night_that_cannot_begin_is_told_by_the_addresses_that_can_be_read(
     def crashed_too_often() -> None:
         raise GuardError("the last 4 runs crashed")
 
-    def told(match: str, root: Path = root, settings: tuple[str, ...] = (), **more: Any) -> str:
+    def reported(match: str, root: Path = root, settings: tuple[str, ...] = (), **more: Any) -> str:
         heard.clear()
         with pytest.raises(BessemerError, match=match), start_nightly(str(recipe), root, settings=settings, **more):
             raise AssertionError("a night began")
@@ -248,21 +248,21 @@ def test_a_night_that_cannot_begin_is_told_by_the_addresses_that_can_be_read(
     with webhook() as (address, heard):
         notify = f'\n[notify]\nwebhook = "{address}"\n'
         recipe.write_text(f"{text}{notify}[nightly]\nmax_hours = -1\n")
-        assert "nightly.max_hours" in told("max_hours")
+        assert "nightly.max_hours" in reported("max_hours")
         recipe.write_text(text + notify)
-        assert told("crashed", check=crashed_too_often) == "GuardError: the last 4 runs crashed"
+        assert reported("crashed", check=crashed_too_often) == "GuardError: the last 4 runs crashed"
         (root / "file").write_text("in the way")
-        assert "cannot be written" in told("cannot be written", root / "file")
+        assert "cannot be written" in reported("cannot be written", root / "file")
         monkeypatch.setenv("BESSEMER_WEBHOOK", address)
-        assert "notify.mail_server" in told("mail_server", settings=("notify.mail_server=nowhere",))
+        assert "notify.mail_server" in reported("mail_server", settings=("notify.mail_server=nowhere",))
         recipe.write_text("no recipe")
-        assert "not valid TOML" in told("not valid TOML")
+        assert "not valid TOML" in reported("not valid TOML")
         recipe.unlink()
-        assert "there is no such file" in told("no such file")
+        assert "there is no such file" in reported("no such file")
     assert list_nights(root) == []
 
 
-def test_that_another_night_is_under_way_is_told_to_nobody(webhook: Any, folder: Path, root: Path) -> None:
+def test_that_another_night_is_under_way_is_reported_to_nobody(webhook: Any, folder: Path, root: Path) -> None:
     with webhook() as (address, heard), exclusive_nightly(root):
         settings = (f"notify.webhook={address}",)
         with (
@@ -273,7 +273,7 @@ def test_that_another_night_is_under_way_is_told_to_nobody(webhook: Any, folder:
         assert heard == []
 
 
-def test_a_night_that_was_killed_is_told_by_the_next(webhook: Any, folder: Path, root: Path) -> None:
+def test_a_night_that_was_killed_is_reported_by_the_next(webhook: Any, folder: Path, root: Path) -> None:
     end_with("under way", root, folder)
     with webhook() as (address, heard):
         find_new_data(raw_of(folder, root, f"notify.webhook={address}"))

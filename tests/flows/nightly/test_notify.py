@@ -1,4 +1,4 @@
-"""What people are told, through a real HTTP server and a real SMTP server on the loopback."""
+"""The notifications of people, through a real HTTP server and a real SMTP server on the loopback."""
 
 import socket
 import threading
@@ -31,7 +31,7 @@ def test_a_webhook_gets_the_message_as_json(webhook: Any, monkeypatch: pytest.Mo
     assert one["headers"]["Content-Type"] == "application/json"
 
 
-def test_only_what_was_asked_for_is_told(webhook: Any) -> None:
+def test_only_what_was_asked_for_is_reported(webhook: Any) -> None:
     with webhook() as (address, heard):
         assert notify(NotifyConfig(webhook=address), "promoted", MESSAGE) == []
         assert notify(NotifyConfig(webhook=address, on=("promoted",)), "promoted", MESSAGE) == ["webhook: sent"]
@@ -55,21 +55,21 @@ def test_a_mail_is_one_letter_to_all_with_its_subject_on_one_line(mailbox: Any) 
     assert "Worse on notes." in letter.get_payload()
 
 
-def test_a_server_in_trouble_is_asked_again_and_what_became_of_it_is_told_without_addresses(
+def test_a_server_in_trouble_is_asked_again_and_what_became_of_it_is_reported_without_addresses(
     webhook: Any,
 ) -> None:
     with webhook(503, 500) as (address, heard):
         assert notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0) == ["webhook: sent"]
         assert len(heard) == 3
     with webhook(503, 503, 404) as (address, _):
-        told = notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
-    assert told == ["webhook: failed after 3 attempts (the server answered 404)"]
+        reported = notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
+    assert reported == ["webhook: failed after 3 attempts (the server answered 404)"]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{probe.getsockname()[1]}"
         both = NotifyConfig(webhook=f"http://{nobody}/s3cret", mail_to=("a@example.org",), mail_server=nobody)
-        told = notify(both, "failed", MESSAGE, pause=0.0)
-    assert told == [
+        reported = notify(both, "failed", MESSAGE, pause=0.0)
+    assert reported == [
         "webhook: failed after 3 attempts (ConnectionRefusedError)",
         "mail: failed after 3 attempts (ConnectionRefusedError)",
     ]
@@ -79,12 +79,12 @@ def test_a_redirect_is_not_followed(webhook: Any, monkeypatch: pytest.MonkeyPatc
     """Elsewhere nobody should get the token, and a GET carries no message."""
     monkeypatch.setenv("BESSEMER_WEBHOOK_TOKEN", "t0ken")
     with webhook() as (elsewhere, heard), webhook(302, to=elsewhere) as (address, _):
-        told = notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
-    assert told == ["webhook: sent"]  # By the second attempt, at the same address.
+        reported = notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
+    assert reported == ["webhook: sent"]  # By the second attempt, at the same address.
     assert heard == []
     with webhook(302, 307, 302, to=elsewhere) as (address, asked):
-        told = notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
-    assert told == ["webhook: failed after 3 attempts (the server answered 302)"]
+        reported = notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
+    assert reported == ["webhook: failed after 3 attempts (the server answered 302)"]
     assert len(asked) == 3
 
 
@@ -100,9 +100,9 @@ def test_what_does_not_speak_http_ends_nothing() -> None:
         thread = threading.Thread(target=answer, args=(server,), daemon=True)
         thread.start()
         config = NotifyConfig(webhook=f"http://127.0.0.1:{server.getsockname()[1]}/hooks")
-        told = notify(config, "failed", MESSAGE, pause=0.0)
+        reported = notify(config, "failed", MESSAGE, pause=0.0)
         thread.join(10)
-    assert told == ["webhook: failed after 3 attempts (BadStatusLine)"]
+    assert reported == ["webhook: failed after 3 attempts (BadStatusLine)"]
 
 
 def test_an_address_with_a_password_is_refused_and_not_shown() -> None:
@@ -117,6 +117,6 @@ def test_a_password_is_sent_in_tls_alone(mailbox: Any, monkeypatch: pytest.Monke
     monkeypatch.setenv("BESSEMER_MAIL_USER", "u")
     monkeypatch.setenv("BESSEMER_MAIL_PASSWORD", "s3cret")
     with mailbox() as (server, heard):
-        (told,) = notify(NotifyConfig(mail_to=("a@example.org",), mail_server=server), "failed", MESSAGE)
-    assert "set notify.mail_starttls = true" in told
+        (reported,) = notify(NotifyConfig(mail_to=("a@example.org",), mail_server=server), "failed", MESSAGE)
+    assert "set notify.mail_starttls = true" in reported
     assert heard == []

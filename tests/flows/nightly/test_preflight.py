@@ -1,4 +1,4 @@
-"""What is told before a night begins: all that is missing, at once, with the code of what a person must mend."""
+"""Before a nightly run all that is missing is reported at once, with the exit code of what a person must mend."""
 
 import shutil
 import socket
@@ -56,7 +56,7 @@ def test_the_pace_is_that_of_the_night_that_read_most(recipe: Recipe) -> None:
     assert needs.seconds == pytest.approx(20 + 40)
 
 
-def test_a_night_that_is_too_long_for_its_text_alone_is_told_so(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_night_that_is_too_long_for_its_text_alone_is_reported_so(recipe: Recipe, tmp_path: Path) -> None:
     before: Any = {"sample": Before(1.0, bytes_in=1), "train": Before(1.0, tokens_s=1e9)}
     config = NightlyConfig(max_hours=1, spare_gigabytes=0)
     with pytest.raises(RecipeError, match=r"of it before training, for .* of new text: add fewer files"):
@@ -73,11 +73,13 @@ def test_disk_is_the_text_six_times_and_the_checkpoints(recipe: Recipe) -> None:
     assert describe_needs(needs).startswith("up to ")
 
 
-def test_a_night_with_room_for_all_begins(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_night_with_space_for_all_begins(recipe: Recipe, tmp_path: Path) -> None:
     assert check_night(recipe, NEW, tmp_path, NightlyConfig(spare_gigabytes=0), {}, None).text_bytes > 0
 
 
-def test_all_that_is_missing_is_told_at_once(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_is_missing_is_reported_at_once(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10**6})())
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 10**6})())
     with socket.socket() as probe:
@@ -85,11 +87,11 @@ def test_all_that_is_missing_is_told_at_once(recipe: Recipe, tmp_path: Path, mon
         server = f"http://127.0.0.1:{probe.getsockname()[1]}/api"
         with pytest.raises(Infra) as caught:
             check_night(recipe, NEW, tmp_path, NightlyConfig(), {}, server)
-    told = str(caught.value)
-    assert "disk: 1.0 MB free under" in told
-    assert "plus a reserve of 1 GB" in told
-    assert "memory: 1.0 MB free" in told
-    assert f"server: the Prefect server at {server} does not answer" in told
+    reported = str(caught.value)
+    assert "disk: 1.0 MB free under" in reported
+    assert "plus a reserve of 1 GB" in reported
+    assert "memory: 1.0 MB free" in reported
+    assert f"server: the Prefect server at {server} does not answer" in reported
     lost = {"notes": {"a.txt": "unreadable", "b.txt": "ab"}}
     with pytest.raises(InputError, match=r"files that cannot be read: notes: a\.txt;"):
         check_night(recipe, lost, tmp_path, NightlyConfig(), {}, None)

@@ -62,13 +62,13 @@ def test_the_current_model_has_a_stable_name_for_tools_and_for_people(root: Path
 def test_who_promoted_what_when_and_why_is_kept(root: Path) -> None:
     make_current(root, "a", "b")
     undo(root, "it writes nonsense")
-    told = history(root)
-    assert [(one.number, one.run_id, one.why) for one in told] == [
+    reported = history(root)
+    assert [(one.number, one.run_id, one.why) for one in reported] == [
         (1, "a", "it is better"),
         (2, "b", "it is better"),
         (3, "a", "it writes nonsense"),
     ]
-    assert all("@" in one.who and one.when.endswith("UTC") for one in told)
+    assert all("@" in one.who and one.when.endswith("UTC") for one in reported)
 
 
 def test_undoing_again_and_again_goes_back_through_all_that_was_promoted(root: Path) -> None:
@@ -187,7 +187,7 @@ def test_runs_that_undoing_leads_to_are_needed_and_others_are_not(root: Path) ->
     assert needed_runs(root) == {"a", "c"}
 
 
-def test_the_commands_tell_promote_and_undo(root: Path) -> None:
+def test_the_commands_say_promote_and_undo(root: Path) -> None:
     def call(*words: str) -> tuple[int, str]:
         done = CliRunner().invoke(app, [*words, "--root", str(root)])
         return done.exit_code, done.output
@@ -199,8 +199,8 @@ def test_the_commands_tell_promote_and_undo(root: Path) -> None:
     )
     assert call("model", "promote", "b")[0] == 0
     assert call("model", "promote", "--undo", "--because", "worse")[1] == "the current model is that of run a (worse)\n"
-    code, told = call("model", "current")
-    assert (code, told.partition(",")[0]) == (0, "a")
+    code, reported = call("model", "current")
+    assert (code, reported.partition(",")[0]) == (0, "a")
     assert "undoes 2" in call("model", "current", "--history")[1]
     assert call("model", "promote")[0] == 2
     assert call("model", "promote", "a", "--undo")[0] == 2

@@ -1,4 +1,4 @@
-"""New data compared with what an earlier run kept: `why` tells of a copy which old document stays."""
+"""New data compared with what an earlier run kept: `why` says of a copy which old document stays."""
 
 import io
 from pathlib import Path
@@ -48,8 +48,8 @@ def test_why_names_the_old_document_of_a_new_copy(foundry: Path, root: Path, tmp
     assert (stays["path"], stays["source"], stays["earlier"]) == ("note-07.txt", "notes", before.name)
     screen = Console(file=io.StringIO(), width=400, color_system=None)
     print_document_history(life, screen)
-    told = screen.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
-    assert f"kept: notes: note-07.txt record 0, in the earlier dedup artifact {before.name}: {old[:40]}" in told
+    reported = screen.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    assert f"kept: notes: note-07.txt record 0, in the earlier dedup artifact {before.name}: {old[:40]}" in reported
 
     (other,) = find_documents(artifacts, "other.txt")
     assert history_of(artifacts, other).outcome == "in progress"

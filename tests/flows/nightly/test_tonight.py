@@ -91,12 +91,12 @@ def test_what_a_recipe_compares_with_by_itself_stays(recipe: Path, tmp_path: Pat
 
 def test_a_schedule_that_ends_for_good_is_remarked(recipe: Path, tmp_path: Path) -> None:
     assert read_raw(str(recipe), tmp_path).warnings() == []
-    (told,) = read_raw(str(recipe), tmp_path, ["train.schedule.kind=cosine"]).warnings()
-    assert told.startswith("train.schedule.kind is cosine")
+    (reported,) = read_raw(str(recipe), tmp_path, ["train.schedule.kind=cosine"]).warnings()
+    assert reported.startswith("train.schedule.kind is cosine")
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "reported"),
     [
         ("nightly.max_hours=-1", "nightly.max_hours: Input should be greater than 0"),
         ("nightly.hours=1", "nightly.hours: Extra inputs are not permitted"),
@@ -107,8 +107,8 @@ def test_a_schedule_that_ends_for_good_is_remarked(recipe: Path, tmp_path: Path)
         ("notify=3", "a table of settings belongs there"),
     ],
 )
-def test_wrong_tables_are_told_at_once(recipe: Path, tmp_path: Path, setting: str, told: str) -> None:
-    with pytest.raises(RecipeError, match=told.replace("(", "\\(")):
+def test_wrong_tables_are_reported_at_once(recipe: Path, tmp_path: Path, setting: str, reported: str) -> None:
+    with pytest.raises(RecipeError, match=reported.replace("(", "\\(")):
         read_raw(str(recipe), tmp_path, [setting])
 
 
@@ -118,7 +118,7 @@ def test_a_classifier_that_has_nothing_to_learn_from_tonight_is_refused(recipe: 
         raw.of_night({"notes": ["note-01.txt"]}, base(recipe, tmp_path))
 
 
-def test_a_secret_address_of_the_environment_is_not_told(
+def test_a_secret_address_of_the_environment_is_not_reported(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BESSEMER_WEBHOOK", "secret-words-and-no-address")

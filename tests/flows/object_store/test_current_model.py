@@ -21,7 +21,7 @@ from tasks.artifacts.remote.metadata import create_promotion, put_run
 
 
 def a_run(root: Path, name: str) -> str:
-    """A run of `root` with a model and a tokenizer that stand in its store; its id."""
+    """A run of `root` with a model and a tokenizer that are in its store; its id."""
     run_id = f"20261122T0200{name}"
     store = store_of(root)
     assert store is not None
@@ -106,9 +106,17 @@ def test_a_promotion_that_a_kill_kept_from_this_machine_is_found_again(machines:
     run_id = a_run(root, "1")
     store = store_of(root)
     assert store is not None
-    told = {"number": 1, "run_id": run_id, "who": "a@b", "when": "now", "why": "w", "replaced": None, "restores": None}
-    assert create_promotion(store, 1, told)
-    assert not create_promotion(store, 1, {**told, "who": "another"})
+    reported = {
+        "number": 1,
+        "run_id": run_id,
+        "who": "a@b",
+        "when": "now",
+        "why": "w",
+        "replaced": None,
+        "restores": None,
+    }
+    assert create_promotion(store, 1, reported)
+    assert not create_promotion(store, 1, {**reported, "who": "another"})
     assert current_run(machines.root("a")) == run_id
 
 

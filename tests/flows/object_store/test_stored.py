@@ -39,7 +39,7 @@ MANIFEST = {
 
 @pytest.fixture
 def folder(object_store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of an artifact of one file, which stands in a store and is not here but for its manifest."""
+    """The folder of an artifact of one file, which is in a store and not here but for its manifest."""
     for name, value in {**object_store.environment, "BESSEMER_CACHE": str(tmp_path / "cache")}.items():
         monkeypatch.setenv(name, value)
     root = attached_root(f"s3://bessemer/{secrets.token_hex(6)}")
@@ -75,7 +75,7 @@ def test_damage_in_a_store_is_put_right_from_here_or_taken_out_of_use(folder: Pa
     assert store.read(aside) == read_manifest(folder)
 
 
-def test_what_builds_left_goes_and_what_stands_stays(folder: Path) -> None:
+def test_what_builds_left_goes_and_what_exists_stays(folder: Path) -> None:
     store = store_behind(folder.parents[2])
     known, left = ("clean", MANIFEST["identity"]), ("train", "2" * 32)
     for stage, identity in (known, left):

@@ -111,13 +111,13 @@ def test_each_addition_that_is_proposed_is_enough(known: Training):
         assert solved.missing() == ()
 
 
-def test_too_little_is_told_before_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch):
+def test_too_little_is_reported_before_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(PlanOptions, "device", lambda self: pytest.fail("the processor was measured"))
     with pytest.raises(RecipeError, match=r"--parameters, --days are all unknown\.\n  for the parameters, add"):
         calculate(PlanOptions(tokens=1e9))
 
 
-def test_attention_that_eats_everything_is_told():
+def test_attention_that_eats_everything_is_reported():
     tiny = Training(A100, tokens=1e15, devices=1, days=1, mfu=0.4, shape=Shape(80, 10_240, 1024))
     with pytest.raises(RecipeError, match="attention alone"):
         solve(tiny)

@@ -20,7 +20,7 @@ from flows.planning.estimate import (
 
 
 def pilot_of(groups: list[int], share: float, seed: int = 0) -> ObservedCopies:
-    """What a pilot of that share sees of a source whose documents stand in groups of copies of these sizes."""
+    """What a pilot of that share sees of a source whose documents are in groups of copies of these sizes."""
     seen = np.random.default_rng(seed).binomial(groups, share)
     by_group = Counter({int(size): int(size * count) for size, count in Counter(seen.tolist()).items() if size})
     return ObservedCopies(by_group, removed=int(sum(size - 1 for size in seen if size)))

@@ -30,7 +30,7 @@ def test_before_the_first_run_all_will_be_built_and_nothing_is_written(foundry: 
     assert {path.name for path in (tmp_path / "root").iterdir()} == {"inputs.json"}
 
 
-def test_what_stands_is_reused_and_what_follows_was_never_built(foundry: Path, root: Path) -> None:
+def test_what_exists_is_reused_and_what_follows_was_never_built(foundry: Path, root: Path) -> None:
     found = forecast(foundry, root)
     assert verdicts(found) == ["reused"] * 3 + ["build"] * 5
     assert found["decontaminate"].cause == "no artifact of this stage exists yet"
@@ -63,8 +63,8 @@ def test_a_phase_rebuilds_chunk_or_train_alone_and_never_what_reads_documents(
     assert slower["train"].cause.startswith("params.phases")
 
 
-def test_of_an_input_that_is_not_built_yet_no_content_is_told(foundry: Path, root: Path) -> None:
-    """Clean stands twice, dedup once: what stands in for the clean to come is not what dedup was made from."""
+def test_of_an_input_that_is_not_built_yet_no_content_is_reported(foundry: Path, root: Path) -> None:
+    """Clean exists twice, dedup once: what replaces the clean to come is not what dedup was made from."""
     other = ("clean.preset=gopher", "clean.limits.gopher_words_max=300", "clean.html_extractor=resiliparse")
     recipe = load_recipe(foundry / "foundry.toml", root, other)
     context = RunContext(root, "run")
@@ -82,12 +82,12 @@ def test_of_an_input_that_is_not_built_yet_no_content_is_told(foundry: Path, roo
     )
 
 
-def test_a_missing_input_is_told_as_a_run_would_tell_it(foundry: Path, root: Path) -> None:
+def test_a_missing_input_is_reported_as_a_run_would_report_it(foundry: Path, root: Path) -> None:
     with pytest.raises(InputError, match="nowhere"):
         forecast(foundry, root, "decontaminate.benchmarks.cloze.path=nowhere.jsonl")
 
 
-def test_a_recipe_of_other_sources_is_not_compared_with_what_stands(root: Path, tmp_path: Path) -> None:
+def test_a_recipe_of_other_sources_is_not_compared_with_what_exists(root: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.txt").write_text("The furnace was lit before dawn.")
     (tmp_path / "mine.toml").write_text(OTHER_SOURCES)
@@ -97,7 +97,7 @@ def test_a_recipe_of_other_sources_is_not_compared_with_what_stands(root: Path, 
     assert found[0].differences == ()
 
 
-def test_a_source_more_is_told_as_such(foundry: Path, root: Path, tmp_path: Path) -> None:
+def test_a_source_more_is_reported_as_such(foundry: Path, root: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.txt").write_text("The furnace was lit before dawn.")
     one_more = f'[[sources]]\nname = "mine"\npaths = ["{tmp_path}/mine"]\nweight = 0.0001\n\n[sample]\n'
@@ -106,7 +106,7 @@ def test_a_source_more_is_told_as_such(foundry: Path, root: Path, tmp_path: Path
     assert forecast_stages(load_recipe(tmp_path / "more.toml", root), root)[0].cause == "parents.source/mine is new"
 
 
-def test_a_source_all_of_whose_files_changed_is_told_as_such(root: Path, tmp_path: Path) -> None:
+def test_a_source_all_of_whose_files_changed_is_reported_as_such(root: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine.toml").write_text(OTHER_SOURCES)
     recipe = load_recipe(tmp_path / "mine.toml", root)

@@ -56,23 +56,23 @@ def test_13b_parameters_under_zero_1_take_122_gb_of_each_of_8_devices():
 
 def test_a_recipe_s_plan_has_its_activations(recipe: Recipe):
     train = recipe.train.trainer_config()
-    told = memory_by_layout(network_of(recipe), train, 1.0, 1)
-    assert list(told) == ["native", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
-    assert told["native"]["total"] == rank_memory(network_of(recipe), train).total
-    assert told["native"]["activations"] > 0
+    reported = memory_by_layout(network_of(recipe), train, 1.0, 1)
+    assert list(reported) == ["native", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
+    assert reported["native"]["total"] == rank_memory(network_of(recipe), train).total
+    assert reported["native"]["activations"] > 0
 
 
-def test_layouts_that_the_trainer_has_not_are_not_told(recipe: Recipe):
+def test_layouts_that_the_trainer_has_not_are_not_reported(recipe: Recipe):
     lamb = recipe.train.trainer_config().model_copy(
         update={"optimizer": recipe.train.optimizer.model_copy(update={"kind": "lamb"})}
     )
     assert list(layouts(lamb, 8)) == ["native"]
     cut = TrainConfig(ranks=4, tensor_parallel=2, pipeline_parallel=2)
     (name,) = layouts(cut, 8)
-    told = memory_by_layout(network_of(recipe), cut, 1.0, 8)[name]
+    reported = memory_by_layout(network_of(recipe), cut, 1.0, 8)[name]
     assert name == "tensor 2 x pipeline 2"
-    assert (told["activations"], told["total"]) == (None, None)
-    assert "not modelled" in told["unknown"]
+    assert (reported["activations"], reported["total"]) == (None, None)
+    assert "not modelled" in reported["unknown"]
 
 
 def test_a_training_that_cannot_fit_is_refused_before_anything_is_built(recipe: Recipe, tmp_path: Path, machine_of):
@@ -96,10 +96,10 @@ def test_a_training_that_cannot_fit_is_refused_before_anything_is_built(recipe: 
 
 def test_gpt3_is_refused_by_the_command(tmp_path: Path):
     asked = ["run", "gpt3", "--root", str(tmp_path / "root"), "--set", "train.device=cpu"]
-    told = CliRunner().invoke(app, asked)
-    assert told.exit_code == RecipeError.exit_code
+    reported = CliRunner().invoke(app, asked)
+    assert reported.exit_code == RecipeError.exit_code
     # 800 ranks, each of which initialises the network that ZeRO-3 then shards.
-    assert "698.4 GB of weights, which each rank initialises whole" in " ".join(told.output.split())
+    assert "698.4 GB of weights, which each rank initialises whole" in " ".join(reported.output.split())
     assert not (tmp_path / "root").exists()
 
 
@@ -121,13 +121,13 @@ def test_rows_at_once_that_the_machine_chooses_are_counted_as_one(recipe: Recipe
 
 def test_a_device_is_asked_for_its_memory(recipe: Recipe, monkeypatch: pytest.MonkeyPatch):
     cuda = changed(recipe, device="cuda")
-    room = {"total_memory": int(recipe_memory(cuda).at_least) - 1}
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("Device", (), room))
+    memory = {"total_memory": int(recipe_memory(cuda).at_least) - 1}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("Device", (), memory))
     with pytest.raises(RecipeError, match="the device has"):
         check_memory(cuda)
 
 
-def test_a_model_that_stands_needs_no_memory(recipe: Recipe, foundry: Path, tmp_path: Path, build, machine_of):
+def test_a_model_that_exists_needs_no_memory(recipe: Recipe, foundry: Path, tmp_path: Path, build, machine_of):
     root = tmp_path / "root"
     machine_of(1)
     with pytest.raises(RecipeError, match="at least"):

@@ -38,42 +38,45 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(recipe: Recipe, root: Path) -> dict[str, Any]:
+def reported(recipe: Recipe, root: Path) -> dict[str, Any]:
     return plan_recipe(recipe, root, 0.01, ASKED, ProgressListener())
 
 
-def test_small_sources_are_taken_whole_and_told(told: dict[str, Any]):
-    assert {name: source["share"] for name, source in told["pilot"]["sources"].items()} == {"notes": 1.0, "code": 1.0}
-    assert any("the pilot's share of notes, code was raised" in warning for warning in told["warnings"])
+def test_small_sources_are_taken_whole_and_reported(reported: dict[str, Any]):
+    assert {name: source["share"] for name, source in reported["pilot"]["sources"].items()} == {
+        "notes": 1.0,
+        "code": 1.0,
+    }
+    assert any("the pilot's share of notes, code was raised" in warning for warning in reported["warnings"])
 
 
-def test_a_whole_pilot_foresees_what_the_road_gives(told: dict[str, Any], recipe: Recipe, root: Path):
+def test_a_whole_pilot_foresees_what_the_road_gives(reported: dict[str, Any], recipe: Recipe, root: Path):
     context = RunContext(root, run_id="whole")
     documents = BUILDERS["sample"](context, recipe.sample)
     cleaned = BUILDERS["clean"](context, documents, recipe.clean)
     unique = BUILDERS["dedup"](context, cleaned, recipe.dedup)
-    stages = {line["stage"]: line for line in told["stages"]}
+    stages = {line["stage"]: line for line in reported["stages"]}
     for artifact in (documents, cleaned, unique):
         found = artifact.report.total()
         assert stages[artifact.stage]["documents"]["value"] == found.documents_out
         assert stages[artifact.stage]["bytes"]["value"] == pytest.approx(found.bytes_out)
 
 
-def test_every_stage_was_measured(told: dict[str, Any]):
-    assert all(line["seconds"] > 0 and line["disk_bytes"] > 0 for line in told["stages"])
-    assert all(10e6 < line["pilot_peak_bytes"] < 10e9 for line in told["stages"])
+def test_every_stage_was_measured(reported: dict[str, Any]):
+    assert all(line["seconds"] > 0 and line["disk_bytes"] > 0 for line in reported["stages"])
+    assert all(10e6 < line["pilot_peak_bytes"] < 10e9 for line in reported["stages"])
 
 
-def test_training_reads_the_budget_and_eight_devices_cost_eight_prices(told: dict[str, Any]):
-    training = told["training"]
+def test_training_reads_the_budget_and_eight_devices_cost_eight_prices(reported: dict[str, Any]):
+    training = reported["training"]
     assert training["tokens"] <= 40_000
     assert training["cost"] == pytest.approx(3.5 * 8 * 24 * training["days"])
-    assert told["feeding"]["bound"] == "data"
+    assert reported["feeding"]["bound"] == "data"
 
 
-def test_the_lines_for_the_recipe_may_be_pasted_into_one_that_init_wrote(told: dict[str, Any], tmp_path: Path):
+def test_the_lines_for_the_recipe_may_be_pasted_into_one_that_init_wrote(reported: dict[str, Any], tmp_path: Path):
     console = Console(file=io.StringIO(), width=80)
-    print_plan(told, console)
+    print_plan(reported, console)
     printed = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     lines = [line for line in printed.splitlines() if line.startswith(("slack = ", "tokens_per_byte = "))]
     for name in ("notes", "code"):
@@ -84,16 +87,16 @@ def test_the_lines_for_the_recipe_may_be_pasted_into_one_that_init_wrote(told: d
     measured = load_recipe(tmp_path / "mine.toml", tmp_path).sample
     assert measured.slack == 1.2
     assert measured.tokens_per_byte == {
-        line["source"]: pytest.approx(line["tokens_per_byte"], rel=1e-3) for line in told["sources"]
+        line["source"]: pytest.approx(line["tokens_per_byte"], rel=1e-3) for line in reported["sources"]
     }
 
 
-def test_a_second_pilot_is_reused(told: dict[str, Any], recipe: Recipe, root: Path):
+def test_a_second_pilot_is_reused(reported: dict[str, Any], recipe: Recipe, root: Path):
     again = plan_recipe(recipe, root, 0.01, ASKED, ProgressListener())
-    assert again == told
+    assert again == reported
 
 
-def test_the_processor_says_nothing_of_devices(told: dict[str, Any], recipe: Recipe, root: Path):
+def test_the_processor_says_nothing_of_devices(reported: dict[str, Any], recipe: Recipe, root: Path):
     train = recipe.train.model_copy(update={"device": "cuda", "ranks": 4, "dtype": "bfloat16"})
     found = plan_recipe(
         recipe.model_copy(update={"train": train}), root, 0.01, PlanOptions(days=1.0), ProgressListener()
@@ -102,11 +105,11 @@ def test_the_processor_says_nothing_of_devices(told: dict[str, Any], recipe: Rec
     assert {name for name, value in training.items() if value is None} == {
         *("peak_flops", "days", "device_hours", "mfu", "sustained_flops", "cost", "memory_bytes", "price", "arithmetic")
     }
-    assert training["flops"] == told["training"]["flops"]
+    assert training["flops"] == reported["training"]["flops"]
     # 4 bytes of weight and 4 of gradient on each, and a fourth of moments and of ZeRO's copy, 12.
     zero = training["memory"]["ZeRO-1"]
     assert zero["weights"] + zero["gradients"] + zero["optimizer"] == 11 * training["parameters"]
-    assert found["feeding"]["parameters_by_data"] == told["feeding"]["parameters_by_data"]
+    assert found["feeding"]["parameters_by_data"] == reported["feeding"]["parameters_by_data"]
     assert any("its speed is not known here" in warning for warning in found["warnings"])
     console = Console(file=io.StringIO(), width=80)
     print_plan(found, console)
@@ -116,7 +119,7 @@ def test_the_processor_says_nothing_of_devices(told: dict[str, Any], recipe: Rec
     assert "on this hardware" not in printed
 
 
-def test_this_processor_is_told_by_the_steps_it_makes_and_without_a_share(recipe: Recipe, root: Path):
+def test_this_processor_is_known_by_the_steps_it_makes_and_without_a_share(recipe: Recipe, root: Path):
     found = plan_recipe(recipe, root, 0.01, PlanOptions(days=1.0), ProgressListener())
     training = found["training"]
     assert training["mfu"] is training["peak_flops"] is None
@@ -161,9 +164,9 @@ def test_half_a_corpus_foresees_the_other_half(tmp_path: Path):
     """
     (tmp_path / "half.toml").write_text(text)
     half = load_recipe(tmp_path / "half.toml", tmp_path)
-    told = plan_recipe(half, tmp_path / "root", 0.01, ASKED, ProgressListener())
-    assert 0.1 < told["pilot"]["sources"]["notes"]["share"] < 0.3
-    stages = {line["stage"]: line["documents"] for line in told["stages"]}
+    reported = plan_recipe(half, tmp_path / "root", 0.01, ASKED, ProgressListener())
+    assert 0.1 < reported["pilot"]["sources"]["notes"]["share"] < 0.3
+    stages = {line["stage"]: line["documents"] for line in reported["stages"]}
     assert stages["sample"]["value"] == 2000
     assert stages["clean"]["low"] <= 1333 <= stages["clean"]["high"]
     assert stages["clean"]["high"] - stages["clean"]["low"] < 400
@@ -187,9 +190,9 @@ def test_sizes_that_are_stated_are_planned_with_and_others_are_not_known(foundry
     text = text.replace('weight = 0.5\nlanguage = "en"', 'weight = 0.5\nlanguage = "en"\ntokens = "1K"')
     file = tmp_path / "stated.toml"
     file.write_text(text.replace("{recipe}/cloze.jsonl", str(foundry / "cloze.jsonl")))
-    told = plan_from_declared_sizes(load_recipe(file, tmp_path), PlanOptions())
-    assert [line["tokens"] for line in told["sources"]] == [1000, None]
-    assert [line["epochs"] is None for line in told["sources"]] == [False, True]
+    reported = plan_from_declared_sizes(load_recipe(file, tmp_path), PlanOptions())
+    assert [line["tokens"] for line in reported["sources"]] == [1000, None]
+    assert [line["epochs"] is None for line in reported["sources"]] == [False, True]
     by_size = re.sub(r"(?m)^weight = .*$", "", file.read_text()).replace("seed = 7", "seed = 7\ntemperature = 2")
     file.write_text(by_size)
     with pytest.raises(RecipeError, match=r"temperature = 2\).* code declares no size"):
@@ -206,18 +209,18 @@ def test_a_budget_is_a_number_with_its_multiple(foundry: Path, tmp_path: Path, w
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "reported"),
     [
         (PlanOptions(tokens=1e9), r"--tokens 1\.0B is for the calculator.*--set budget_tokens="),
         (PlanOptions(parameters=1e6), r"--parameters 1\.0M is for the calculator.*--set train\.model\.width="),
         (PlanOptions(layers=4, width=8, context=8), r"--layers 4 is for the calculator.*--set train\.model\.layers="),
     ],
 )
-def test_sizes_are_the_recipe_s_own(recipe: Recipe, root: Path, asked: PlanOptions, told: str):
+def test_sizes_are_the_recipe_s_own(recipe: Recipe, root: Path, asked: PlanOptions, reported: str):
     """Whether its text is here or not."""
-    with pytest.raises(RecipeError, match=told):
+    with pytest.raises(RecipeError, match=reported):
         plan_recipe(recipe, root, 0.01, asked, ProgressListener())
-    with pytest.raises(RecipeError, match=told):
+    with pytest.raises(RecipeError, match=reported):
         plan_from_declared_sizes(recipe, asked)
 
 

@@ -79,7 +79,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("settings", "kind", "message", "stage"), REFUSED)
-def test_what_a_stage_cannot_begin_with_is_told_before_all_work(
+def test_what_a_stage_cannot_begin_with_is_reported_before_all_work(
     folder: Path, settings: tuple[str, ...], kind: type[BessemerError], message: str, stage: str
 ) -> None:
     recipe = load(folder, *settings)
@@ -126,22 +126,24 @@ def test_a_damaged_description_of_a_model_is_named(folder: Path, tmp_path: Path)
 
 def test_a_run_that_is_refused_has_no_name(folder: Path) -> None:
     words = ["run", str(folder / "small.toml"), "--root", str(folder / "root"), "--set", MODEL, "--set", NEW_ROWS]
-    told = CliRunner().invoke(app, words)
-    assert told.exit_code == RecipeError.exit_code
-    assert "there are none" in told.output
-    assert "run 2" not in told.output
+    reported = CliRunner().invoke(app, words)
+    assert reported.exit_code == RecipeError.exit_code
+    assert "there are none" in reported.output
+    assert "run 2" not in reported.output
     assert not (folder / "root" / "runs").exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_a_device_that_is_not_there_is_told_before_the_first_stage(folder: Path) -> None:
+def test_a_device_that_is_not_there_is_reported_before_the_first_stage(folder: Path) -> None:
     recipe = load(folder, "train.device=cuda")
     check_prerequisites(recipe, select_stages(until="chunk"))
     with pytest.raises(RecipeError, match=r"train\.device is cuda"):
         check_prerequisites(recipe, select_stages())
 
 
-def test_a_cluster_without_dask_is_told_before_anything_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_without_dask_is_reported_before_anything_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = load(folder, "machines.address=tcp://127.0.0.1:1", "clean.machines.executor=threads")
     check_prerequisites(recipe, STAGES)
     monkeypatch.setitem(sys.modules, "distributed", None)

@@ -16,7 +16,7 @@ def shipped(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gpt3", "opt_175b", "yalm_100b", "bert_base", "t5_base"])
-def test_sample_and_chunk_are_told_the_same_mixture(tmp_path, name):
+def test_sample_and_chunk_are_reported_the_same_mixture(tmp_path, name):
     recipe = shipped(name, tmp_path)
     assert recipe.sample.budget_tokens == recipe.chunk.budget_tokens
     assert recipe.sample.max_epochs == recipe.chunk.max_epochs
@@ -73,23 +73,25 @@ def test_a_size_may_be_written_as_a_count(tmp_path):
 def test_without_text_the_plan_is_the_table_of_gpt3(tmp_path):
     recipe = shipped("gpt3", tmp_path)
     assert not has_local_text(recipe.sample)
-    told = plan_from_declared_sizes(recipe, PlanOptions(hardware="this"))
-    assert {line["source"]: round(line["epochs"], 2) for line in told["sources"]} == {
+    reported = plan_from_declared_sizes(recipe, PlanOptions(hardware="this"))
+    assert {line["source"]: round(line["epochs"], 2) for line in reported["sources"]} == {
         "common_crawl": 0.43,
         "webtext2": 3.44,
         "books1": 1.98,
         "books2": 0.43,
         "wikipedia": 2.97,
     }
-    assert told["training"] is None
-    assert any("wikipedia 2.48 to 3.47 epochs" in warning for warning in told["warnings"])
+    assert reported["training"] is None
+    assert any("wikipedia 2.48 to 3.47 epochs" in warning for warning in reported["warnings"])
 
 
-def test_with_the_hardware_named_the_plan_tells_the_training_of_yalm(tmp_path):
-    told = plan_from_declared_sizes(shipped("yalm_100b", tmp_path), PlanOptions(hardware="a100", devices=800, days=65))
-    assert told["training"]["parameters"] == pytest.approx(101e9, rel=0.005)
-    assert told["training"]["mfu"] == pytest.approx(0.13, abs=0.01)
-    epochs = {line["source"]: line["epochs"] for line in told["sources"] if line["epochs"] is not None}
+def test_with_the_hardware_named_the_plan_says_the_training_of_yalm(tmp_path):
+    reported = plan_from_declared_sizes(
+        shipped("yalm_100b", tmp_path), PlanOptions(hardware="a100", devices=800, days=65)
+    )
+    assert reported["training"]["parameters"] == pytest.approx(101e9, rel=0.005)
+    assert reported["training"]["mfu"] == pytest.approx(0.13, abs=0.01)
+    epochs = {line["source"]: line["epochs"] for line in reported["sources"] if line["epochs"] is not None}
     # 0.49 of 1.01 times 300B of the 1 TB that was left of the Russian web.
     assert epochs == {"web_ru": pytest.approx(0.933, abs=0.001), "pile": pytest.approx(0.371, abs=0.001)}
 
@@ -107,11 +109,11 @@ def test_with_the_hardware_named_the_plan_tells_the_training_of_yalm(tmp_path):
 def test_parameters_flops_and_epochs_are_the_published_ones(
     name: str, parameters: float, flops: float, epochs: float, tmp_path
 ):
-    told = plan_from_declared_sizes(shipped(name, tmp_path), PlanOptions(hardware="a100", devices=8))
-    training = told["training"]
+    reported = plan_from_declared_sizes(shipped(name, tmp_path), PlanOptions(hardware="a100", devices=8))
+    training = reported["training"]
     assert training["parameters"] == pytest.approx(parameters, rel=0.005)
     assert 6 * training["parameters"] * training["tokens"] == pytest.approx(flops, rel=0.005)
-    assert min(line["epochs"] for line in told["sources"]) == pytest.approx(epochs, rel=0.02)
+    assert min(line["epochs"] for line in reported["sources"]) == pytest.approx(epochs, rel=0.02)
 
 
 def test_shares_by_size_need_sizes(tmp_path):

@@ -313,12 +313,12 @@ def test_scoring_in_the_table_of_what_is_only_looked_for_is_led_to_the_other(key
         ({"path": "x"}, "neither `task` nor `name`"),
     ],
 )
-def test_what_no_task_is_is_told(entry: dict[str, Any], message: str) -> None:
+def test_what_no_task_is_is_reported(entry: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         split_benchmarks({"benchmarks": [entry]}, "mine.toml")
 
 
-def test_a_wrong_key_of_a_benchmark_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_wrong_key_of_a_benchmark_is_reported_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(RECIPE.replace("shots = [0]", "shot = [0]"))
     with pytest.raises(RecipeError, match=r"evaluate\.benchmarks\.quiz\.shot: unknown key"):
         load_recipe(tmp_path / "mine.toml", tmp_path)

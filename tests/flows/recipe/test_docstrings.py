@@ -12,7 +12,7 @@ class Shelf:
 '''
 
 
-def test_docstrings_stand_under_their_dotted_names_in_order():
+def test_docstrings_are_under_their_dotted_names_in_order():
     text = module_text("library", MODULE)
     assert (
         text == "library\n\nAbout the module.\n\n\nlibrary.Shelf\n\nHolds books.\n\n\nlibrary.Shelf.add\n\nAdd one.\n"

@@ -265,7 +265,7 @@ def test_a_recipe_that_is_a_folder_is_no_recipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
-def test_an_address_that_no_record_has_is_told_and_one_that_some_lack_is_not(name: str, tmp_path: Path) -> None:
+def test_an_address_that_no_record_has_is_reported_and_one_that_some_lack_is_not(name: str, tmp_path: Path) -> None:
     def misfit(url_field: str, *links: str):
         rows = [{"text": "words", **({"link": link} if link else {})} for link in links]
         text = "".join(json.dumps(row) + "\n" for row in rows)

@@ -1,4 +1,4 @@
-"""A preset and a base model's description stand for settings of the network that a recipe leaves out."""
+"""A preset and a base model's description replace settings of the network that a recipe leaves out."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_keys_and_settings_beside_a_preset_overrule_it(folder: Path) -> None:
     assert recipe.chunk.row_length == 129
 
 
-def test_sizes_beside_a_preset_that_are_not_its_are_told(folder: Path) -> None:
+def test_sizes_beside_a_preset_that_are_not_its_are_reported(folder: Path) -> None:
     sizes = "context = 1024\nlayers = 4\nheads = 12\nwidth = 240\ndropout = 0.1\n"
     recipe = load(folder, sizes, "train.model.preset=gpt2-small")
     assert recipe.warnings == (
@@ -66,12 +66,12 @@ def test_sizes_beside_a_preset_that_are_not_its_are_told(folder: Path) -> None:
     assert load(folder, sizes).warnings == ()
 
 
-def test_plan_tells_what_is_not_the_preset_s(folder: Path) -> None:
+def test_plan_says_what_is_not_the_preset_s(folder: Path) -> None:
     load(folder, "layers = 2")
     words = ["estimate", str(folder / "small.toml"), "--set", "train.model.preset=gpt2-small"]
     (folder / "books").rmdir()
-    told = CliRunner().invoke(app, [*words, "--root", str(folder / "root")]).stdout
-    assert "! the network is no gpt2-small, but one with layers 2 instead of 12" in told
+    reported = CliRunner().invoke(app, [*words, "--root", str(folder / "root")]).stdout
+    assert "! the network is no gpt2-small, but one with layers 2 instead of 12" in reported
 
 
 def test_a_preset_of_bert_sets_the_objective(folder: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_base_of_another_architecture_or_none_gives_nothing(folder: Path) -> N
     assert resolve_model_config({"model": {"width": 8}, "base_model": str(folder / "gone")}, "it") == {"width": 8}
 
 
-def test_a_preset_that_is_misspelled_is_guessed_and_one_with_a_wrong_key_told(folder: Path) -> None:
+def test_a_preset_that_is_misspelled_is_guessed_and_one_with_a_wrong_key_reported(folder: Path) -> None:
     with pytest.raises(RecipeError, match=r"train\.model\.presett: unknown key; did you mean `preset`\?"):
         load(folder, 'presett = "gpt2-small"')
     with pytest.raises(RecipeError, match=r"train\.model\.layres: unknown key; did you mean `layers`\?"):

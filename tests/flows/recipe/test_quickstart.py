@@ -33,11 +33,11 @@ def items(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / CLOZE).read_text().splitlines()]
 
 
-def test_leaked_items_stand_in_the_sources_and_unseen_ones_do_not(folder: Path):
+def test_leaked_items_are_in_the_sources_and_unseen_ones_do_not(folder: Path):
     documentation = " ".join(" ".join(path.read_text().split()) for path in folder.rglob("documentation/**/*.txt"))
     found = {item["id"]: item["match_text"] in documentation for item in items(folder)}
-    leaked = [stands for key, stands in found.items() if key.startswith("documentation")]
-    unseen = [stands for key, stands in found.items() if key.startswith("unseen")]
+    leaked = [found_there for key, found_there in found.items() if key.startswith("documentation")]
+    unseen = [found_there for key, found_there in found.items() if key.startswith("unseen")]
     assert len(leaked) >= 60
     assert all(leaked)
     assert len(unseen) >= 60

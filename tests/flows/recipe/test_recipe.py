@@ -114,17 +114,17 @@ def test_a_network_that_is_not_trained_on_the_objective_is_refused(tmp_path: Pat
         ("train.length_warmup.start_length=100", "train"),
     ],
 )
-def test_what_is_no_table_and_no_number_is_told_as_such(tmp_path: Path, setting: str, words: str) -> None:
+def test_what_is_no_table_and_no_number_is_reported_as_such(tmp_path: Path, setting: str, words: str) -> None:
     more = ("train.length_warmup.share=0.1",) if "length_warmup" in setting else ()
     with pytest.raises(RecipeError, match=words):
         load(tmp_path, MINIMAL, setting, *more)
 
 
-def test_the_gate_is_told_the_base_model_and_refused_where_it_has_nothing_to_compare(tmp_path: Path) -> None:
+def test_the_gate_gets_the_base_model_and_is_refused_where_it_has_nothing_to_compare(tmp_path: Path) -> None:
     gate = 'evaluate.gate.sources=["books"]'
-    told = load(tmp_path, MINIMAL, gate, "train.base_model={recipe}/english", "vocab.base={recipe}/english.model")
-    assert told.evaluate.gate is not None
-    assert (told.evaluate.gate.base_model, told.evaluate.gate.max_rise) == (tmp_path / "english", 0.02)
+    reported = load(tmp_path, MINIMAL, gate, "train.base_model={recipe}/english", "vocab.base={recipe}/english.model")
+    assert reported.evaluate.gate is not None
+    assert (reported.evaluate.gate.base_model, reported.evaluate.gate.max_rise) == (tmp_path / "english", 0.02)
     with pytest.raises(RecipeError, match=r"train\.base_model is not set\. Name a trained model there"):
         load(tmp_path, MINIMAL, gate)
     with pytest.raises(RecipeError, match=r"evaluate\.gate\.sources names the source `zh`, but the sources are books"):
@@ -224,10 +224,10 @@ def test_a_wrong_recipe_names_its_wrong_key(tmp_path: Path, change: tuple[str, s
         ("train.model.d_model=16", "train.model.d_model: unknown key; did you mean `train.model.width`?"),
     ],
 )
-def test_a_value_that_means_another_is_told_so(tmp_path: Path, setting: str, message: str) -> None:
-    with pytest.raises(RecipeError) as told:
+def test_a_value_that_means_another_is_reported_so(tmp_path: Path, setting: str, message: str) -> None:
+    with pytest.raises(RecipeError) as reported:
         load(tmp_path, MINIMAL, setting)
-    assert message in f"{told.value}\n"
+    assert message in f"{reported.value}\n"
 
 
 @pytest.mark.parametrize(
@@ -243,16 +243,16 @@ def test_a_value_that_means_another_is_told_so(tmp_path: Path, setting: str, mes
         ("clean.thershold=1", ""),  # like nothing of clean
     ],
 )
-def test_a_key_in_the_wrong_table_is_told_where_it_belongs(tmp_path: Path, setting: str, meant: str) -> None:
-    with pytest.raises(RecipeError) as told:
+def test_a_key_in_the_wrong_table_is_reported_where_it_belongs(tmp_path: Path, setting: str, meant: str) -> None:
+    with pytest.raises(RecipeError) as reported:
         load(tmp_path, MINIMAL, setting)
     key = setting.partition("=")[0]
     assert f"  --set {setting}: {key}: unknown key; " + (
         f"did you mean `{meant}`?" if meant else "known keys: "
-    ) in str(told.value)
+    ) in str(reported.value)
 
 
-def test_no_sources_is_told_with_the_cure(tmp_path: Path) -> None:
+def test_no_sources_is_reported_with_the_cure(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"add at least one \[\[sources\]\]"):
         load(tmp_path, 'name = "empty"\n')
 
@@ -295,7 +295,7 @@ def test_a_stretch_of_the_road() -> None:
         ('train.base_model="https://me:h1dden@host/x"', "train.base_model"),
     ],
 )
-def test_an_address_with_credentials_is_refused_and_the_secret_not_told(
+def test_an_address_with_credentials_is_refused_and_the_secret_not_reported(
     foundry: Path, tmp_path: Path, setting: str, place: str
 ) -> None:
     with pytest.raises(RecipeError) as refused:
@@ -318,8 +318,8 @@ def test_machines_are_said_once_for_all_stages_that_spread_their_parts_and_may_d
     for stage in ("clean", "dedup", "decontaminate"):
         assert getattr(recipe, stage).machines.address == "tcp://head:8786"
     assert (recipe.chunk.machines.executor, recipe.chunk.machines.address) == ("threads", None)
-    with pytest.raises(RecipeError, match=r"(?s)machines: executor = \"dask\" needs.*\Z") as told:
+    with pytest.raises(RecipeError, match=r"(?s)machines: executor = \"dask\" needs.*\Z") as reported:
         load(tmp_path, MINIMAL, said[0])
-    assert len(str(told.value).splitlines()) == 2
+    assert len(str(reported.value).splitlines()) == 2
     with pytest.raises(RecipeError, match=r"machines\.executor: .*did you mean `dask`\?"):
         load(tmp_path, MINIMAL, "machines.executor=Dask")

@@ -1,4 +1,4 @@
-"""Artifacts of another format, and parents that somebody deleted: told, and nothing else is lost."""
+"""Artifacts of another format, and parents that somebody deleted: named, and nothing else is lost."""
 
 import json
 import shutil

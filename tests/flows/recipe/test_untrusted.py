@@ -372,7 +372,7 @@ def test_what_the_program_itself_writes_into_a_recipe_is_no_reach_of_it(folder: 
         recipe(folder, more.replace(run_id, f"{run_id}0"))
 
 
-def test_nobody_is_told_of_nights_by_the_recipe_s_own_words(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_nobody_is_notified_of_nights_by_the_recipe_s_own_words(folder: Path, monkeypatch: pytest.MonkeyPatch):
     table = {"notify": {"webhook": "https://example.org/hook"}}
     with pytest.raises(RecipeError, match=r"theirs: notify .*--untrusted refuses.*BESSEMER_WEBHOOK"):
         read_notify(table, "theirs")

@@ -21,7 +21,7 @@ from tasks.artifacts.tables import write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 
-TOLD = Training(
+TRAINING = Training(
     values={0: {"train/loss": 3.0, "train/learning_rate": 0.5}, 1: {"train/loss": math.inf}, 2: {"train/loss": 1.25}},
     times={0: 1000.0, 1: 1002.0},
     events=[TrainingEvent(1, 1001.5, "skipped_step", '{"loss": "inf"}')],
@@ -78,11 +78,11 @@ def train(tmp_path: Path) -> Artifact:
 
 
 def test_what_was_taken_back_is_left_out_and_each_step_has_its_time(train: Artifact) -> None:
-    told = read_training({"train": train})
-    assert [values["train/loss"] for _, _, values in told.rows()] == [3.0, 2.0, 1.0]
+    reported = read_training({"train": train})
+    assert [values["train/loss"] for _, _, values in reported.rows()] == [3.0, 2.0, 1.0]
     began = train.manifest["timings"]["started"]
-    assert [time - began for _, time, _ in told.rows()] == pytest.approx([5.0, 6.0, 8.0])
-    assert told.values[1] == {
+    assert [time - began for _, time, _ in reported.rows()] == pytest.approx([5.0, 6.0, 8.0])
+    assert reported.values[1] == {
         "train/loss": 2.0,
         "train/learning_rate": 0.5,
         "train/gradient_norm": 2.0,
@@ -95,8 +95,8 @@ def test_what_was_taken_back_is_left_out_and_each_step_has_its_time(train: Artif
         "speed/resident_bytes": 1024,
         "heldout/books/nats_per_token": 4.0,
     }
-    assert "speed/model_flops_utilisation" not in told.values[0]
-    assert told.events == [TrainingEvent(1, 7.5, "rollback", "{}")]
+    assert "speed/model_flops_utilisation" not in reported.values[0]
+    assert reported.events == [TrainingEvent(1, 7.5, "rollback", "{}")]
 
 
 def test_a_run_that_trained_nothing_says_so() -> None:
@@ -107,7 +107,7 @@ def test_a_run_that_trained_nothing_says_so() -> None:
 def test_tensorboard_reads_the_same_numbers(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    read = EventAccumulator(str(write_tensorboard(TOLD, tmp_path / "run")), {"scalars": 0, "tensors": 0}).Reload()
+    read = EventAccumulator(str(write_tensorboard(TRAINING, tmp_path / "run")), {"scalars": 0, "tensors": 0}).Reload()
     assert read.Tags()["scalars"] == ["train/loss", "train/learning_rate"]
     points = [(point.step, point.wall_time, point.value) for point in read.Scalars("train/loss")]
     assert points == [(0, 1000.0, 3.0), (1, 1002.0, math.inf), (2, 1002.0, 1.25)]
@@ -117,9 +117,9 @@ def test_tensorboard_reads_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_a_second_export_to_the_same_folder_is_refused(tmp_path: Path) -> None:
-    write_tensorboard(TOLD, tmp_path / "run")
+    write_tensorboard(TRAINING, tmp_path / "run")
     with pytest.raises(InputError, match="is not empty"):
-        write_tensorboard(TOLD, tmp_path / "run")
+        write_tensorboard(TRAINING, tmp_path / "run")
 
 
 def records_of(file: Path) -> Iterator[bytes]:
@@ -147,7 +147,7 @@ def test_weights_and_biases_reads_the_same_numbers_and_nothing_of_the_machine(
 
     secret = "planted-c0ffee-and-nobody-s"
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
-    written = write_wandb(TOLD, tmp_path / "run", run_id="20270115T080000Z-abcdef", name="n", config={"seed": 7})
+    written = write_wandb(TRAINING, tmp_path / "run", run_id="20270115T080000Z-abcdef", name="n", config={"seed": 7})
     (file,) = written.glob("*.wandb")
     records = [Record.FromString(data) for data in records_of(file)]
     history = [
@@ -165,6 +165,6 @@ def test_weights_and_biases_reads_the_same_numbers_and_nothing_of_the_machine(
 
 
 def test_the_command_says_what_it_lacks(tmp_path: Path) -> None:
-    told = CliRunner().invoke(app, ["runs", "export-metrics", "--root", str(tmp_path)])
-    assert told.exit_code == 2
-    assert "name the program" in told.output
+    reported = CliRunner().invoke(app, ["runs", "export-metrics", "--root", str(tmp_path)])
+    assert reported.exit_code == 2
+    assert "name the program" in reported.output

@@ -60,9 +60,9 @@ def test_what_a_source_asks_is_asked_of_the_model(stated: str, declared: str, go
 
 def test_the_error_names_source_licence_reason_and_cure() -> None:
     sources = {"books": "CC0-1.0", "wiki": "CC-BY-SA-4.0", "web": None, "papers": "CC-BY-NC-4.0"}
-    with pytest.raises(RecipeError) as told:
+    with pytest.raises(RecipeError) as reported:
         check_licence("MIT", sources)
-    assert str(told.value).splitlines() == [
+    assert str(reported.value).splitlines() == [
         "licence MIT: the model cannot have this licence, because it conflicts with those of its sources:",
         "  wiki (CC-BY-SA-4.0): derived works must have the same licence",
         "  web (no licence stated): without a licence nothing is permitted",

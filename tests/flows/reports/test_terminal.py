@@ -9,7 +9,7 @@ from flows.reports import progress as terminal
 from flows.reports.progress import ProgressBars
 
 
-def told(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def reported(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(terminal, "QUIET_SECONDS", seconds)
     out = io.StringIO()
     with ProgressBars(Console(file=out, width=80)) as bars:
@@ -19,14 +19,14 @@ def told(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_line_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(0.0, monkeypatch) == ["train 10 of 1,000 steps", "train 11 of 1,000 steps"]
+    assert reported(0.0, monkeypatch) == ["train 10 of 1,000 steps", "train 11 of 1,000 steps"]
 
 
 def test_quick_stages_say_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(60.0, monkeypatch) == []
+    assert reported(60.0, monkeypatch) == []
 
 
-def test_words_stand_off_from_the_name_of_a_trial_too() -> None:
+def test_words_are_apart_from_the_name_of_a_trial_too() -> None:
     out = io.StringIO()
     with ProgressBars(Console(file=out, width=80)) as bars:
         for stage in ("train", "no-norm 1 decontaminate", "train"):

@@ -61,11 +61,11 @@ def test_an_accepted_artifact_is_what_a_run_goes_on_from(
     recipe: Recipe, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = Artifact.open(next(root.glob("artifacts/sample/*")))
-    standing = Artifact.open(next(root.glob("artifacts/clean/*")))
+    existing = Artifact.open(next(root.glob("artifacts/clean/*")))
     pretend(monkeypatch, "ftfy", "2099.1")
     accept_one(recipe, root, "clean")
     artifact = BUILDERS["clean"](RunContext(root, "run"), sample, recipe.clean)
-    assert (artifact.outcome, artifact.identity, artifact.content) == ("accepted", standing.identity, standing.content)
+    assert (artifact.outcome, artifact.identity, artifact.content) == ("accepted", existing.identity, existing.content)
 
 
 def test_a_word_can_be_taken_back(recipe: Recipe, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,13 +131,13 @@ def test_what_cannot_be_accepted_says_why(
         list(propose_aliases(recipe, root, stage, "why not"))
 
 
-def test_an_accepted_artifact_that_is_gone_is_built_and_told(
+def test_an_accepted_artifact_that_is_gone_is_built_and_reported(
     recipe: Recipe, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pretend(monkeypatch, "ftfy", "2099.1")
     accept_one(recipe, root, "clean")
-    (standing,) = root.glob("artifacts/clean/*")
-    standing.rename(root / "elsewhere")
+    (existing,) = root.glob("artifacts/clean/*")
+    existing.rename(root / "elsewhere")
     with caplog.at_level("INFO", logger="tasks.artifacts.build"):
         assert outcomes(recipe, root)[1][0] == "build"
     assert "no longer exists" in caplog.text

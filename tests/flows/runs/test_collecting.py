@@ -169,13 +169,13 @@ def test_ten_thousand_parts_take_seconds(root: Root) -> None:
     assert not folder.exists()
 
 
-def test_the_command_tells_before_it_removes(root: Root) -> None:
+def test_the_command_says_before_it_removes(root: Root) -> None:
     words = ["store", "gc", "--root", str(root.path), "--keep-last", "1"]
-    told = CliRunner().invoke(app, [*words, "--dry-run"])
-    assert told.exit_code == 0, told.output
-    assert "runs that keep what they need: 1, others: 1; artifacts that stay: 6" in told.stdout
-    assert "within the last hour" not in told.stdout
-    assert "chunk: 1 artifacts" in told.stdout
+    reported = CliRunner().invoke(app, [*words, "--dry-run"])
+    assert reported.exit_code == 0, reported.output
+    assert "runs that keep what they need: 1, others: 1; artifacts that stay: 6" in reported.stdout
+    assert "within the last hour" not in reported.stdout
+    assert "chunk: 1 artifacts" in reported.stdout
     assert CliRunner().invoke(app, words, input="n\n").exit_code == 1
     assert "chunk/c1" in root.names()
     assert CliRunner().invoke(app, [*words, "--yes"]).exit_code == 0

@@ -99,6 +99,6 @@ def test_a_run_that_ended_with_its_machine_is_listed_as_interrupted(
     begun: subprocess.Popen[str], tmp_path: Path, changes: dict[str, Any], state: str
 ) -> None:
     record = tmp_path / "runs" / RUN_ID / RECORD
-    told = read_sealed(record, "")
-    write_sealed(record, {**told, "process": told["process"] | changes})
+    reported = read_sealed(record, "")
+    write_sealed(record, {**reported, "process": reported["process"] | changes})
     assert listed_state(tmp_path) == state

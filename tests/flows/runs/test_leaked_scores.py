@@ -2,7 +2,7 @@
 
     .venv/bin/python -m pytest -m prove -s tests/flows/runs/test_leaked_scores.py
 
-Half of a benchmark's items stand in the training text many times, with their answers. Nothing else tells the answers:
+Half of a benchmark's items are in the training text many times, with their answers. Nothing else has the answers:
 they are drawn. One run flags leaks and trains on them, the other cuts them out; all else is the same, and stages before
 `decontaminate` are built once.
 """
@@ -142,10 +142,12 @@ def test_the_gap_of_a_leaked_benchmark_is_flagged_and_gone_once_it_is_cut(tmp_pa
             if (row["task"], row["metric"]) == ("museum", "acc")
         }
         (gaps[mode],) = found.table("gaps").to_pylist()
-        told = [f"{subset} {row['value']:.3f} ± {row['stderr']:.3f} (n {row['n']})" for subset, row in scores.items()]
+        reported = [
+            f"{subset} {row['value']:.3f} ± {row['stderr']:.3f} (n {row['n']})" for subset, row in scores.items()
+        ]
         gap = gaps[mode]
         print(
-            f"\n{mode:5s} {', '.join(told)}; leaked less clean {gap['difference']:+.3f} ± {gap['stderr']:.3f},"
+            f"\n{mode:5s} {', '.join(reported)}; leaked less clean {gap['difference']:+.3f} ± {gap['stderr']:.3f},"
             f" p {gap['p']:.4f}, beyond chance: {gap['beyond_chance']}"
         )
         assert (scores["leaked"]["n"], scores["clean"]["n"]) == (LEAKED, ITEMS - LEAKED)

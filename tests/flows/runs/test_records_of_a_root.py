@@ -1,4 +1,4 @@
-"""Records of a root: each is verified, a damaged one is named, set aside, and made again where something tells it."""
+"""Records of a root: each is verified, a damaged one is named, set aside, and made again where something records it."""
 
 import json
 from collections.abc import Callable

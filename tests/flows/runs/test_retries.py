@@ -50,7 +50,7 @@ def test_infrastructure_is_tried_again_and_nothing_else(tmp_path: Path) -> None:
         env={**environment, "PREFECT_HOME": str(tmp_path), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL"},
         check=True,
     )
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["attempts"] == {"infra": 3, "input": 1, "stranger": 1}
-    assert told["ends"] == ["infra", "InputError", "ValueError"]
-    assert told["url"] is None
+    reported = json.loads(done.stdout.splitlines()[-1])
+    assert reported["attempts"] == {"infra": 3, "input": 1, "stranger": 1}
+    assert reported["ends"] == ["infra", "InputError", "ValueError"]
+    assert reported["url"] is None

@@ -1,4 +1,4 @@
-"""A run id is the name of a folder under `runs/`, whoever gives it."""
+"""A run id is the name of a folder under `runs/`, whichever way it is given."""
 
 from pathlib import Path
 

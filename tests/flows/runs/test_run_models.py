@@ -1,4 +1,4 @@
-"""`bessemer runs list` tells architectures and sizes apart, of runs that trained and of those that will."""
+"""`bessemer runs list` distinguishes architectures and sizes, of runs that trained and of those that will."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ BERT = BERTConfig(vocab_size=300, context=16, layers=1, heads=2, width=16)
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Runs that trained a GPT and a BERT, one that is to train a T5, and one of which no recipe stands."""
+    """Runs that trained a GPT and a BERT, one that is to train a T5, and one of which no recipe exists."""
     for number, config in enumerate([GPT, BERT]):
         folder = tmp_path / "artifacts" / str(number)
         folder.mkdir(parents=True)
@@ -34,8 +34,8 @@ def root(tmp_path: Path) -> Path:
 
 def record(root: Path, run_id: str, stages: list[dict[str, Any]]) -> None:
     (root / "runs" / run_id).mkdir(parents=True)
-    told = {"run_id": run_id, "recipe_name": "small", "state": "completed", "stages": stages}
-    write_sealed(root / "runs" / run_id / "run.json", told)
+    reported = {"run_id": run_id, "recipe_name": "small", "state": "completed", "stages": stages}
+    write_sealed(root / "runs" / run_id / "run.json", reported)
 
 
 def test_runs_are_listed_with_their_networks(root: Path) -> None:

@@ -30,17 +30,17 @@ def why(root: Path, wanted: object) -> dict[str, Any]:
     return json.loads(bessemer("data", "history", wanted, "--root", root, "--run", "latest", "--json"))
 
 
-def test_a_file_that_was_not_selected_is_told(halved: tuple[Path, set[str]]) -> None:
+def test_a_file_that_was_not_selected_is_reported(halved: tuple[Path, set[str]]) -> None:
     root, kept = halved
     away = next(name for name in (f"note-{number:02d}.txt" for number in range(60)) if name not in kept)
-    told = why(root, away)
-    assert told["documents"] == told["rejects"] == []
-    (sentence,) = told["others"]
+    reported = why(root, away)
+    assert reported["documents"] == reported["rejects"] == []
+    (sentence,) = reported["others"]
     assert sentence.startswith(f"notes: {away}: read and not selected; of the records of `notes` sampling kept 50.0%")
 
 
 def test_documents_of_a_file_are_those_of_that_very_file(halved: tuple[Path, set[str]]) -> None:
-    """A path that is part of another file's path, or stands in another source, has none of their documents."""
+    """A path that is part of another file's path, or is in another source, has none of their documents."""
     root, kept = halved
     name = next(name for name in sorted(kept) if name.startswith("note-"))
     files = [("notes", name), ("notes", name.removeprefix("note-")), ("code", name)]

@@ -38,7 +38,7 @@ def serve() -> Iterator[Callable[..., tuple[str, list[bytes]]]]:
             do_GET = do_POST
 
             def log_message(self, format: str, *args: object) -> None:
-                """Nothing is told."""
+                """Nothing is printed."""
 
         class Server(HTTPServer):
             address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -60,14 +60,14 @@ def test_a_busy_server_is_asked_again(serve, monkeypatch: pytest.MonkeyPatch) ->
     assert [json.loads(body) for body in asked] == [{"a": 1}] * 3
 
 
-def test_one_that_stays_busy_is_told(serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_stays_busy_is_reported(serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "BUSY_SECONDS", 0.0)
     url, _ = serve([503])
     with pytest.raises(Infra, match=r"the server refused POST .* 503"):
         api.post(url, {})
 
 
-def test_a_refusal_is_told_at_once(serve) -> None:
+def test_a_refusal_is_reported_at_once(serve) -> None:
     url, asked = serve([409])
     with pytest.raises(Infra, match="409"):
         api.post(url, {})

@@ -89,7 +89,7 @@ def test_only_own_addresses_are_answered(
 
 
 def test_a_socket_is_known_by_the_address_at_which_it_was_reached() -> None:
-    """Of a server that listens everywhere, uvicorn names the address that this connection came to."""
+    """Of a server that listens everywhere, uvicorn names the address that this connection reached."""
     assert "http://10.0.0.7:4200" in own_addresses("http", "10.0.0.7", 4200)
     assert "http://10.0.0.7:4200" in own_addresses("http", "::ffff:10.0.0.7", 4200)
     assert "https://[fe80::1]" in own_addresses("https", "fe80::1%eth0", 443)

@@ -32,7 +32,7 @@ from model.errors import BessemerError, Infra, InputError
 SECONDS = 400.0
 
 
-def test_prefect_takes_them_as_they_stand() -> None:
+def test_prefect_takes_them_as_they_are() -> None:
     found = [AutomationCreate.model_validate(automation) for automation in read_automations()]
     assert [automation.name for automation in found] == [
         "bessemer-end-silent-runs",
@@ -58,9 +58,9 @@ def test_every_end_of_a_run_is_known_to_what_looks_for_silent_ones() -> None:
 
 @pytest.mark.parametrize(("began", "seconds"), [(0, 300), (1, 5), (2, 5)])
 def test_a_crash_is_followed_by_one_run_later_where_it_came_before_the_first_line(began: int, seconds: int) -> None:
-    told = Resource({"prefect.resource.id": "prefect.flow-run.1", "prefect.run-count": str(began)})
+    reported = Resource({"prefect.resource.id": "prefect.flow-run.1", "prefect.run-count": str(began)})
     restarts = [one for one in read_automations() if one["actions"][0]["type"] == "run-deployment"]
-    matching = [one for one in restarts if ResourceSpecification(one["trigger"]["match"]).matches(told)]
+    matching = [one for one in restarts if ResourceSpecification(one["trigger"]["match"]).matches(reported)]
     assert [one["actions"][0]["schedule_after"] for one in matching] == [seconds]
 
 
@@ -84,9 +84,9 @@ def test_only_the_machines_failures_count_as_crashes() -> None:
 
 
 def test_a_full_disk_is_worth_another_run_wherever_it_was_met() -> None:
-    told = as_bessemer_error(OSError(errno.ENOSPC, "No space left on device", "/root/runs/page.html"))
-    assert isinstance(told, Infra)
-    assert str(told).startswith("/root/runs/page.html: No space left on device")
+    reported = as_bessemer_error(OSError(errno.ENOSPC, "No space left on device", "/root/runs/page.html"))
+    assert isinstance(reported, Infra)
+    assert str(reported).startswith("/root/runs/page.html: No space left on device")
     wrong = InputError("no such file")
     assert as_bessemer_error(wrong) is wrong
     with pytest.raises(PermissionError):
@@ -94,7 +94,7 @@ def test_a_full_disk_is_worth_another_run_wherever_it_was_met() -> None:
 
 
 class Service:
-    """A service that stands, and what its API says."""
+    """A service that runs, and what its API says."""
 
     def __init__(self, root: Path, recipe: Path, ask: Callable[..., Any]) -> None:
         with socket.socket() as probe:
@@ -108,7 +108,7 @@ class Service:
         return bessemer(*words, folder=folder)
 
     def start(self) -> None:
-        """A run of the road with a training long enough to be met."""
+        """A run of the pipeline with a training long enough to be found at work."""
         (deployment,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": ["00-pretrain"]}}})
         train = {"checkpoint_steps": 5, "model": {"width": 96, "layers": 4}}
         changes = {"budget_tokens": "200K", "chunk": {"max_epochs": 16.0}, "train": train}
@@ -226,6 +226,6 @@ def test_a_run_that_never_began_is_tried_again_minutes_later(service: Service, t
 
 
 def events(root: Path) -> list[str]:
-    """Kinds of EVENTS of the one training that came to its end."""
+    """Kinds of EVENTS of the one training that ended."""
     (file,) = root.glob("artifacts/train/*/events.arrow")
     return pyarrow.ipc.open_file(file).read_all()["kind"].to_pylist()

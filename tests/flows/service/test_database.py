@@ -1,4 +1,4 @@
-"""The database of the server is named by its address, which is told without its password."""
+"""The database of the server is named by its address, which is shown without its password."""
 
 import socket
 import struct
@@ -52,7 +52,7 @@ def refused(code: bytes, text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+asyncpg"])
-def test_an_address_is_told_to_prefect_as_it_takes_it(scheme: str) -> None:
+def test_an_address_is_reported_to_prefect_as_it_takes_it(scheme: str) -> None:
     with postgresql(LET_IN) as port:
         found = database_settings(f"{scheme}://me:word@127.0.0.1:{port}/runs")
     assert found == {CONNECTION_URL: f"postgresql+asyncpg://me:word@127.0.0.1:{port}/runs"}
@@ -75,27 +75,27 @@ def test_an_address_is_told_to_prefect_as_it_takes_it(scheme: str) -> None:
 def test_what_postgresql_refuses_is_explained_without_the_password(
     answer: bytes, error: type[Exception], explained: str
 ) -> None:
-    with postgresql(answer) as port, pytest.raises(error, match=explained) as told:
+    with postgresql(answer) as port, pytest.raises(error, match=explained) as reported:
         database_settings(f"postgresql://me:word@127.0.0.1:{port}/runs")
-    assert f"serve start --database postgresql://me@127.0.0.1:{port}/runs: " in str(told.value)
-    assert "me:word" not in str(told.value)
+    assert f"serve start --database postgresql://me@127.0.0.1:{port}/runs: " in str(reported.value)
+    assert "me:word" not in str(reported.value)
 
 
-def test_nobody_at_the_address_is_told_without_the_password() -> None:
+def test_nobody_at_the_address_is_reported_without_the_password() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-    with pytest.raises(Infra, match=f"no PostgreSQL answers at 127.0.0.1:{port}") as told:
+    with pytest.raises(Infra, match=f"no PostgreSQL answers at 127.0.0.1:{port}") as reported:
         database_settings(f"postgresql://me:word@127.0.0.1:{port}/runs")
-    assert "word" not in str(told.value)
+    assert "word" not in str(reported.value)
 
 
 @pytest.mark.parametrize(
     "address", ["mysql://me:word@host/runs", "me:word@host/runs", "postgresql://me:word@host", "postgresql://h:word/r"]
 )
 def test_what_is_no_address_is_refused_without_the_password(address: str) -> None:
-    with pytest.raises(InputError, match="write postgresql://USER:PASSWORD@HOST:PORT/NAME, or sqlite") as told:
+    with pytest.raises(InputError, match="write postgresql://USER:PASSWORD@HOST:PORT/NAME, or sqlite") as reported:
         database_settings(address)
-    assert "me:word" not in str(told.value)
+    assert "me:word" not in str(reported.value)
 
 
 def test_the_password_is_not_written_down() -> None:

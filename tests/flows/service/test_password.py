@@ -37,9 +37,9 @@ def test_it_is_one_line_of_user_and_password(file: Path) -> None:
     assert read_password(file) == "me:word"
     for wrong in ("word", "me:", ":word", "me:word\nyou:word", ""):
         file.write_text(wrong)
-        with pytest.raises(InputError, match="one line, USER:PASSWORD") as told:
+        with pytest.raises(InputError, match="one line, USER:PASSWORD") as reported:
             read_password(file)
-        assert "word" not in str(told.value).replace(str(file), "").replace("password", "")
+        assert "word" not in str(reported.value).replace(str(file), "").replace("password", "")
 
 
 def test_a_file_that_others_may_read_is_refused(file: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_root_that_is_moved_keeps_its_password(tmp_path: Path) -> None:
     assert ServiceFiles(tmp_path / "moved").password_file() == tmp_path / "moved" / "service" / "password"
 
 
-def test_only_the_server_is_told_what_it_asks_for(file: Path, tmp_path: Path) -> None:
+def test_only_the_server_gets_what_it_asks_for(file: Path, tmp_path: Path) -> None:
     files = ServiceFiles(tmp_path / "root")
     files.folder.mkdir(parents=True)
     files.remember_address("127.0.0.1", 4321, "sqlite", file)

@@ -63,7 +63,7 @@ def test_a_wrong_password_and_a_missing_database_are_explained_on_the_terminal(f
     password = (folder / "password").read_text()
     assert f"//bessemer:{password}@127.0.0.1:" in address
     assert stat.S_IMODE((folder / "password").stat().st_mode) == 0o600
-    for wrong, told in (
+    for wrong, reported in (
         (address.replace(password, "wr0ng"), 'password authentication failed for user "bessemer"'),
         (address.replace(f"bessemer:{password}@", "stranger@"), 'password authentication failed for user "stranger"'),
         (f"{address}-other", 'database "bessemer-other" does not exist'),
@@ -77,7 +77,7 @@ def test_a_wrong_password_and_a_missing_database_are_explained_on_the_terminal(f
             env=environment,
         )
         assert done.returncode == 3
-        assert told in done.stderr
+        assert reported in done.stderr
         assert "wr0ng" not in done.stderr + done.stdout
         assert password not in done.stderr + done.stdout
 
@@ -109,29 +109,29 @@ def test_the_server_writes_there_and_asks_for_the_password(folder: Path, tmp_pat
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     try:
-        told = bessemer(
+        reported = bessemer(
             "serve", "start", "--root", root, "--port", port, "--database", address, "--password-file", file
         )
         request = urllib.request.Request(f"http://127.0.0.1:{port}/api/flow_runs/count", b"{}", method="POST")
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(request, timeout=60)
-        told += bessemer("run", "quickstart", "--root", root, "--until", "sample", "--limit", "1%", "--json")
+        reported += bessemer("run", "quickstart", "--root", root, "--until", "sample", "--limit", "1%", "--json")
         kept = ["psql", address.replace("+asyncpg", ""), "--tuples-only", "--no-align", "--command"]
         states = subprocess.check_output([*kept, "SELECT state_type FROM flow_run"], text=True).split()
         assert states == ["COMPLETED"]
-        told += bessemer("serve", "stop", "--root", root)
+        reported += bessemer("serve", "stop", "--root", root)
         again = subprocess.run(
             words("serve", "start", "--root", root, "--port", port), capture_output=True, text=True, check=False
         )
         assert again.returncode == 3
-        assert "stand in the database postgresql://bessemer@127.0.0.1:" in again.stderr
+        assert "are in the database postgresql://bessemer@127.0.0.1:" in again.stderr
     finally:
         subprocess.run(
             words("serve", "stop", "--now", "--root", root), check=False, capture_output=True, timeout=SECONDS
         )
     written = b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
     assert PASSWORD.split(":")[1].encode() not in written
-    assert PASSWORD.split(":")[1] not in told
+    assert PASSWORD.split(":")[1] not in reported
 
 
 def words(*more: str | Path) -> list[str]:

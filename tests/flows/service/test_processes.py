@@ -71,7 +71,7 @@ def test_a_process_that_ended_by_itself_is_stale(process: Background, tmp_path: 
     assert process.is_stale()
 
 
-def test_a_run_finds_the_server_that_stands_for_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_finds_the_server_that_runs_for_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     files = ServiceFiles(tmp_path)
     assert running_server(tmp_path) is None

@@ -83,9 +83,9 @@ def bessemer(*words: str | Path) -> str:
 def service(foundry: Path, tmp_path_factory: pytest.TempPathFactory, ask: Callable[..., Any]) -> Iterator[Service]:
     found = Service(tmp_path_factory.mktemp("root"), foundry / "foundry.toml", ask)
     try:
-        told = found.up()
-        assert str(found.root / "service" / "password") in told
-        assert found.password.partition(":")[2] not in told
+        reported = found.up()
+        assert str(found.root / "service" / "password") in reported
+        assert found.password.partition(":")[2] not in reported
         bessemer("run", found.recipe, "--root", found.root, "--json")
         yield found
     finally:

@@ -109,7 +109,7 @@ def test_a_certificate_needs_its_key_and_its_address(tls: tuple[Path, Path], tmp
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--host", "0.0.0.0"], "go over the network unencrypted"),
         (["--tls-key", "key.pem"], "belong together"),
@@ -117,14 +117,14 @@ def test_a_certificate_needs_its_key_and_its_address(tls: tuple[Path, Path], tmp
     ],
 )
 def test_up_refuses_before_it_starts_anything(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], reported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flows.cli.filter_environment", lambda: None)  # It changes this process.
     monkeypatch.setattr("sys.argv", ["bessemer", "serve", "start", "--root", str(tmp_path / "root"), *words])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == InputError.exit_code
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.log"))
     assert not list(tmp_path.rglob("password"))
 

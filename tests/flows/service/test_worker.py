@@ -27,7 +27,7 @@ def test_each_deployment_of_the_file_is_known_with_its_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reported"),
     [
         ({"entrypoint": "evil.py:main"}, "entrypoint changed"),
         ({"entrypoint": None}, "entrypoint changed"),
@@ -38,10 +38,10 @@ def test_each_deployment_of_the_file_is_known_with_its_folder() -> None:
         ({"name": "10-nightly"}, "entrypoint changed"),
     ],
 )
-def test_a_changed_deployment_is_refused(changed: dict, told: str) -> None:
+def test_a_changed_deployment_is_refused(changed: dict, reported: str) -> None:
     theirs = replace(OURS["00-pretrain"], **changed)
     assert theirs.digest() != OURS["00-pretrain"].digest()
-    assert told in str(refusal_reason(OURS, theirs, {}))
+    assert reported in str(refusal_reason(OURS, theirs, {}))
 
 
 def test_a_run_with_job_variables_or_without_a_deployment_is_refused() -> None:

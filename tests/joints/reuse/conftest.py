@@ -1,4 +1,4 @@
-"""The road of a recipe in which every kind of input and setting occurs, walked once under a tracer."""
+"""The pipeline of a recipe in which every kind of input and setting occurs, run once under a tracer."""
 
 import bz2
 import csv
@@ -283,7 +283,7 @@ class Walked:
 
 @pytest.fixture(scope="session")
 def walked(alloy: Path, tmp_path_factory: pytest.TempPathFactory) -> Walked:
-    """The road of the alloy, built once under the tracer; its kernels are compiled, not loaded."""
+    """The pipeline of the alloy, built once under the tracer; its kernels are compiled, not loaded."""
     trace = tmp_path_factory.mktemp("trace")
     kernels = tmp_path_factory.mktemp("kernels")
     root = tmp_path_factory.mktemp("root")

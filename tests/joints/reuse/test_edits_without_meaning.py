@@ -29,16 +29,16 @@ def test_edits_without_meaning_hit(
     asking = forecaster(project=checkout)
     closures = _closures(walked)
     sources = {name: _path(checkout, name).read_text(encoding="utf-8") for name in set().union(*closures.values())}
-    for told, edit in EDITS.items():
-        with joint(f"identity: {told}") as tally:
+    for reported, edit in EDITS.items():
+        with joint(f"identity: {reported}") as tally:
             others = {name: edit(source) for name, source in sources.items()}
             edited = {name for name in sources if others[name] != sources[name]}
             for name in edited:
                 _path(checkout, name).write_text(others[name], encoding="utf-8")
             for stage, answer in asking.ask().items():
-                told = "; ".join(answer.get("causes", [str(answer)]))
+                reported = "; ".join(answer.get("causes", [str(answer)]))
                 for name in sorted(closures[stage] & edited):
-                    tally.expect(f"{OF_CODE}{name}." not in told, f"{name}: {stage} says {told}")
+                    tally.expect(f"{OF_CODE}{name}." not in reported, f"{name}: {stage} says {reported}")
                 tally.expect(answer.get("outcome") == "reused", f"{stage}: {answer}")
             for name in edited:
                 _path(checkout, name).write_text(sources[name], encoding="utf-8")
@@ -62,7 +62,7 @@ def test_another_layout_of_the_whole_checkout_hits(
 def test_other_surroundings_hit(
     walked: Any, checkout: Path, forecaster: Callable[..., Any], joint: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Each a fresh process; the keys are compared with those of the run that built the road."""
+    """Each a fresh process; the keys are compared with those of the run that built the pipeline."""
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(walked.root, elsewhere / "root")
     shutil.copytree(walked.recipe.parent, elsewhere / "inputs")
@@ -90,18 +90,18 @@ def test_other_surroundings_hit(
         *("train.checkpoint_steps=3", "train.keep_checkpoints=9", "train.hang_seconds=5", "dedup.memory_bytes=4096"),
     ]
     with joint("identity: surroundings changed") as tally:
-        standing = {path.parent.name: path.name for path in walked.root.glob("artifacts/*/*")}
+        existing = {path.parent.name: path.name for path in walked.root.glob("artifacts/*/*")}
 
-        def expect(told: str, answers: dict[str, Any]) -> None:
+        def expect(reported: str, answers: dict[str, Any]) -> None:
             for stage, answer in answers.items():
-                same = (answer.get("key"), answer.get("outcome")) == (standing[stage], "reused")
-                tally.expect(same, f"{told}: {stage} says {answer}")
+                same = (answer.get("key"), answer.get("outcome")) == (existing[stage], "reused")
+                tally.expect(same, f"{reported}: {stage} says {answer}")
 
-        for told, options in processes.items():
-            expect(told, forecaster(**options).ask())
+        for reported, options in processes.items():
+            expect(reported, forecaster(**options).ask())
         asking = forecaster()
-        for told, places in requests.items():
-            expect(told, asking.ask(**places))
+        for reported, places in requests.items():
+            expect(reported, asking.ask(**places))
         for setting in settings:
             expect(setting, asking.ask(setting))
         tally.note = f"{len(processes) + len(requests) + len(settings)} surroundings; all keys stayed"
@@ -114,7 +114,7 @@ def _may_name_the_host(before: tuple[str, ...]) -> bool:
 
 
 def _closures(walked: Any) -> dict[str, set[str]]:
-    """Stage -> the modules in which the definitions stand that its fingerprint holds."""
+    """Stage -> the modules in which the definitions are that its fingerprint holds."""
     return {
         stage: {name.partition(":")[0] for name in manifest["identity_parts"]["code"]["definitions"] if ":" in name}
         for stage, manifest in walked.manifests().items()

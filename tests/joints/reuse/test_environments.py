@@ -164,7 +164,7 @@ def test_where_nothing_is_left_out_it_counts_in_what_is_built_in_that_process(
 
 @pytest.fixture(scope="session")
 def roots(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two roots in which the road of a tiny training stands, for two processes at once."""
+    """Two roots in which the pipeline of a tiny training exists, for two processes at once."""
     folder = tmp_path_factory.mktemp("environments")
     recipe = (foundry / "foundry.toml").read_text().replace('budget_tokens = "40K"', 'budget_tokens = "8K"')
     (foundry / "tiny.toml").write_text(recipe)
@@ -175,15 +175,15 @@ def roots(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]
 
 def _again(foundry: Path, root: Path, variables: Mapping[str, str], *forced: str) -> dict[str, dict[str, Any]]:
     """Stage -> what a process says of it that has these variables."""
-    told = _told([AGAIN, foundry / "tiny.toml", root, *forced], variables)
-    return {line["stage"]: line for line in map(json.loads, told.splitlines())}
+    reported = _told([AGAIN, foundry / "tiny.toml", root, *forced], variables)
+    return {line["stage"]: line for line in map(json.loads, reported.splitlines())}
 
 
 @pytest.mark.joints
 def test_no_variable_of_the_shell_changes_an_identity_or_a_byte(
     foundry: Path, roots: list[Path], joint: Callable[..., Any]
 ) -> None:
-    standing = _again(foundry, roots[0], {})
+    existing = _again(foundry, roots[0], {})
 
     def again(job: tuple[int, tuple[str, str]]) -> tuple[str, dict[str, Any]]:
         place, (name, value) = job
@@ -192,25 +192,29 @@ def test_no_variable_of_the_shell_changes_an_identity_or_a_byte(
     with joint("environment: variables of the shell") as tally:
         for name, found in _two_at_a_time(again, list(VARIABLES.items())):
             for stage in ("train", "evaluate"):
-                same = found[stage]["identity"] == standing[stage]["identity"]
+                same = found[stage]["identity"] == existing[stage]["identity"]
                 tally.expect(same and found[stage]["outcome"] == "reproduced", f"{name}: {found[stage]}")
         tally.note = f"{len(VARIABLES)} variables, train and evaluate forced under each"
 
 
 @pytest.mark.joints
-def test_the_command_tells_what_it_leaves_out_and_gives_the_same_bytes(
+def test_the_command_says_what_it_leaves_out_and_gives_the_same_bytes(
     foundry: Path, roots: list[Path], joint: Callable[..., Any]
 ) -> None:
     words: list[str | Path] = ["-m", "flows.cli", "run", foundry / "tiny.toml", "--root", roots[0], "--force"]
     with joint("environment: all at once, every stage forced") as tally:
-        told = _told(words, VARIABLES)
+        reported = _told(words, VARIABLES)
         for stage in ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate"):
-            tally.expect(bool(re.search(f"^{stage} +reproduced", told, re.MULTILINE)), f"{stage} is other: {told}")
+            tally.expect(
+                bool(re.search(f"^{stage} +reproduced", reported, re.MULTILINE)), f"{stage} is other: {reported}"
+            )
         (record,) = roots[0].glob("runs/*/run.json")
         notes = [note["note"] for note in json.loads(record.read_text())["notes"] if "left out" in note["note"]]
         tally.expect(len(notes) == 1 and "ATEN_CPU_CAPABILITY, " in notes[0], f"notes: {notes}")
-        tally.expect(" ".join(told.split()).count("left out of this run's environment") == 1, f"not told once: {told}")
-        tally.note = f"of {len(VARIABLES)} variables, {notes[0].count(',') + 1} are told"
+        tally.expect(
+            " ".join(reported.split()).count("left out of this run's environment") == 1, f"not named once: {reported}"
+        )
+        tally.note = f"of {len(VARIABLES)} variables, {notes[0].count(',') + 1} are named"
 
 
 SUMS = """
@@ -227,7 +231,7 @@ builtins.sum = checked
 """
 WITH_PYTHON = ("tasks/sample/", "tasks/clean/", "tasks/evaluate/")
 TOLD_ALONE = "tasks/dedup/recall.py"
-"""Its sums stand in the stage's report, and in no file of the artifact."""
+"""Its sums are in the stage's report, and in no file of the artifact."""
 
 
 @pytest.mark.joints
@@ -266,7 +270,7 @@ def test_another_machine_has_another_identity_or_gives_the_same_bytes(
             (tmp_path / "vendor.c").write_text(f"int mkl_serv_intel_cpu_true(void) {{ return {answer}; }}\n")
             subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "vendor.c"], check=True)
             machines.append(f"library={library}")
-    standing = _again(foundry, roots[0], {})["train"]
+    existing = _again(foundry, roots[0], {})["train"]
 
     def again(job: tuple[int, str]) -> tuple[str, dict[str, Any]]:
         place, machine = job
@@ -281,12 +285,12 @@ def test_another_machine_has_another_identity_or_gives_the_same_bytes(
     equal: list[str] = []
     with joint("environment: other machines") as tally:
         for name, found in _two_at_a_time(again, machines):
-            if found["identity"] == standing["identity"]:
+            if found["identity"] == existing["identity"]:
                 tally.expect(found["outcome"] == "reproduced", f"{name}: other bytes under one identity: {found}")
-                tally.expect(found["arithmetic"] == standing["arithmetic"], f"{name}: {found}")
+                tally.expect(found["arithmetic"] == existing["arithmetic"], f"{name}: {found}")
                 continue
-            tally.expect(found["arithmetic"] != standing["arithmetic"], f"{name}: no cause: {found}")
-            (others if found["content"] != standing["content"] else equal).append(name)
+            tally.expect(found["arithmetic"] != existing["arithmetic"], f"{name}: no cause: {found}")
+            (others if found["content"] != existing["content"] else equal).append(name)
         tally.expect(bool(others), "none of the machines gave other bytes, so that nothing was proved")
         unseen = len(machines) - len(others) - len(equal)
         tally.note = (

@@ -1,6 +1,6 @@
 """Every field of every stage's configuration, changed by itself: it counts, or it is marked as runtime and does not.
 
-Another valid value comes from the field's type and bounds; where none does, it stands in a table here, and a new field
+Another valid value comes from the field's type and bounds; where none does, it is in a table here, and a new field
 of which neither is true fails the proof. What else an identity is made of (stage, format, parents, code, libraries) is
 changed too. The ordinary tests try one other value of each field, `make prove-joints` every one.
 """
@@ -45,7 +45,7 @@ OTHERS: dict[str, list[Any]] = {
     "train.hosts.count": [4],
     "vocab.extend": [{"zh": 200}, {"ru": 100}],
 }
-"""Values that must name something that exists, which no type can tell."""
+"""Values that must name something that exists, which no type can give."""
 ONE_VALUE = {
     "chunk.input_length": "it belongs to span_corruption, where row_length, which counts, follows from it",
     "train.model.architecture": "another one is another table of settings, each of which counts",
@@ -82,7 +82,7 @@ RUNTIME_FIELDS = {
     "sample.normalise_weights": "decides whether weights, which count, may have another sum",
     "sample.workers": "test_same_bytes.py",
     "sample.sources.exclude": "the files that are left are inputs",
-    "sample.sources.licence": "the card and the export tell it; no text is another",
+    "sample.sources.licence": "the card and the export name it; no text is another",
     "sample.sources.only": "the files that are left are inputs",
     "sample.sources.paths": "the files that it names are inputs",
     "train.base_model": "its description, which holds the digest of its weights, is an input",
@@ -128,13 +128,13 @@ def test_every_field_counts_or_is_runtime(
                 for other, value in _valid(config, place, values):
                     changed.add(field)
                     after = _identity(stage, other)
-                    told = first_difference(before.parts(), after.parts())
-                    case = f"{stage}.{_text(place)} = {value!r} was told as {told}"
+                    reported = first_difference(before.parts(), after.parts())
+                    case = f"{stage}.{_text(place)} = {value!r} was named as {reported}"
                     if _is_runtime(config, place):
                         free.add(field)
-                        runtime.expect(after.key == before.key and told is None, case)
+                        runtime.expect(after.key == before.key and reported is None, case)
                     else:
-                        named = told is not None and told.startswith(f"params.{_text(place)}")
+                        named = reported is not None and reported.startswith(f"params.{_text(place)}")
                         counted.expect(after.key != before.key and named, case)
                     if not all_values:
                         break
@@ -173,8 +173,10 @@ def test_every_other_part_counts(alloy: Path, tmp_path: Path, joint: Callable[..
                 ),
             }
             for cause, other in changes.items():
-                told = str(first_difference(whole.parts(), other.parts()))
-                tally.expect(other.key != whole.key and told.startswith(cause), f"{name}: {cause} was told as {told}")
+                reported = str(first_difference(whole.parts(), other.parts()))
+                tally.expect(
+                    other.key != whole.key and reported.startswith(cause), f"{name}: {cause} was named as {reported}"
+                )
         tally.note = "every miss named the part"
 
 
@@ -201,9 +203,9 @@ def test_every_deciding_version_counts(
                         other = {library: "99.99"}
                         patch.setattr(metadata, "version", lambda it, other=other: other.get(it) or installed(it))
                     after = _identity(name, getattr(recipe, name))
-                told = str(first_difference(before.parts(), after.parts()))
-                named = told.startswith(f"libs.{library}: ")
-                tally.expect(after.key != before.key and named, f"{name}: another {library} was told as {told}")
+                reported = str(first_difference(before.parts(), after.parts()))
+                named = reported.startswith(f"libs.{library}: ")
+                tally.expect(after.key != before.key and named, f"{name}: another {library} was named as {reported}")
         tally.note = "every miss named the library"
 
 
@@ -214,12 +216,12 @@ def test_another_format_of_artifacts_counts(
     with joint("identity: format of artifacts changed") as tally:
         for name in STAGES:
             before = _identity(name, getattr(recipe, name))
-            standing, key = before.parts(), before.key
+            existing, key = before.parts(), before.key
             with monkeypatch.context() as patch:
                 patch.setattr(tasks.artifacts.identity, "FORMAT", 99)
                 after = replace(before)
-                told = first_difference(standing, after.parts())
-                tally.expect(after.key != key and told == f"format: {FORMAT} -> 99", f"{name}: told as {told}")
+                reported = first_difference(existing, after.parts())
+                tally.expect(after.key != key and reported == f"format: {FORMAT} -> 99", f"{name}: named as {reported}")
 
 
 def _identity(name: str, config: StrictConfig) -> Identity:

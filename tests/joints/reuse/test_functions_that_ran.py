@@ -79,14 +79,14 @@ def _stages_by_function(walked: Any) -> dict[str, dict[tuple[str, int], set[str]
     # What operations name themselves (to write a file durably, say) also runs where the stage does not name it.
     modules = (
         path.relative_to(walked.project)
-        for room in ("tasks", "model")
-        for path in (walked.project / room).rglob("*.py")
+        for package in ("tasks", "model")
+        for path in (walked.project / package).rglob("*.py")
     )
     names = sorted(_module(path.as_posix()) for path in modules)
     roots = [name for name in names if is_operations(name) and name not in LOADERS]
     imported = [root for name in LOADERS for root in _imported_from_ours(walked.project, name)]
     serving = code_of([*roots, *imported], walked.project).definitions
-    counted = {name: told["identity_parts"]["code"]["definitions"] for name, told in walked.manifests().items()}
+    counted = {name: reported["identity_parts"]["code"]["definitions"] for name, reported in walked.manifests().items()}
     for stage, functions in walked.functions.items():
         for file, name, line in functions:
             # `make setup` lays the environment into the checkout; its libraries have a proof of their own.

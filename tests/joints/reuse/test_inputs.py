@@ -66,17 +66,19 @@ def test_a_file_of_a_source(
     with joint("identity: bytes of every kind of file changed") as tally:
         for listing in listings:
             name, path = listing.source.name, _local(listing.files[0].path)
-            for told, change in OTHER_BYTES.items():
+            for reported, change in OTHER_BYTES.items():
                 answers = _after(change, path, lambda: asking.ask(recipe=recipe))
-                _expect_only(tally, f"{path.name} of {name} {told}", answers, "sample", f"the input `source/{name}`")
+                _expect_only(
+                    tally, f"{path.name} of {name} {reported}", answers, "sample", f"the input `source/{name}`"
+                )
         tally.note = "every miss named the source, and nothing else missed"
     with joint("identity: the same bytes in other files") as tally:
         for listing in listings:
-            for told, change in SAME_BYTES.items():
+            for reported, change in SAME_BYTES.items():
                 if change is _relink and isinstance(listing.files[0].path, RemoteFile):
                     continue  # Object stores have no links, and what lists them passes links over.
                 path = _local(listing.files[0].path)
-                _expect_reuse(tally, f"{path} {told}", _after(change, path, lambda: asking.ask(recipe=recipe)))
+                _expect_reuse(tally, f"{path} {reported}", _after(change, path, lambda: asking.ask(recipe=recipe)))
         tally.note = "all keys stayed"
 
 
@@ -119,17 +121,17 @@ def test_files_come_go_and_take_other_names(
             else:
                 _expect_only(tally, f"a file added to {name}", answers, "sample", f"the input `source/{name}`")
 
-            for told, elsewhere in (("renamed", renamed), ("removed", inputs.parent / path.name)):
+            for reported, elsewhere in (("renamed", renamed), ("removed", inputs.parent / path.name)):
                 path.rename(elsewhere)
                 answers = asking.ask(recipe=recipe)
                 elsewhere.rename(path)
-                if named_by_itself or (told == "removed" and len(listing.files) == 1):
+                if named_by_itself or (reported == "removed" and len(listing.files) == 1):
                     error = answers["sample"].get("error", "")
                     tally.expect(
-                        error.startswith("InputError") and name in error, f"{path} {told}: {answers['sample']}"
+                        error.startswith("InputError") and name in error, f"{path} {reported}: {answers['sample']}"
                     )
                 else:
-                    case = f"a file of {name} {told}"
+                    case = f"a file of {name} {reported}"
                     _expect_only(tally, case, answers, "sample", f"the input `source/{name}`")
         for passed_over in ("notes/left-out-1.txt", "notes/.hidden.txt", "pages/style.css"):
             (inputs / passed_over).write_text("Passed over.\n")
@@ -142,13 +144,13 @@ def test_benchmarks(walked: Any, inputs: Path, forecaster: Callable[..., Any], j
     benchmarks = load_recipe(recipe, walked.root).decontaminate.benchmarks
     with joint("identity: benchmark files changed") as tally:
         for benchmark in benchmarks:
-            for told, change in OTHER_BYTES.items():
+            for reported, change in OTHER_BYTES.items():
                 answers = _after(change, benchmark.path, lambda: asking.ask(recipe=recipe))
                 cause = f"the input `benchmark/{benchmark.name}`"
-                _expect_only(tally, f"{benchmark.path.name} {told}", answers, "decontaminate", cause)
-            for told, change in SAME_BYTES.items():
+                _expect_only(tally, f"{benchmark.path.name} {reported}", answers, "decontaminate", cause)
+            for reported, change in SAME_BYTES.items():
                 answers = _after(change, benchmark.path, lambda: asking.ask(recipe=recipe))
-                _expect_reuse(tally, f"{benchmark.path.name} {told}", answers)
+                _expect_reuse(tally, f"{benchmark.path.name} {reported}", answers)
             away = benchmark.path.rename(inputs / "away")
             error = asking.ask(recipe=recipe)["decontaminate"].get("error", "")
             tally.expect("InputError" in error and benchmark.name in error, f"{benchmark.path.name} removed: {error}")
@@ -179,9 +181,9 @@ def test_what_a_recipe_brings_to_clean(
                 any(cause.startswith(wanted) for cause in found) for wanted in causes
             )
             tally.expect(held, f"{name} changed: clean says {answers['clean']}")
-            for told, change in SAME_BYTES.items():
+            for reported, change in SAME_BYTES.items():
                 answers = _after(change, inputs / name, lambda: asking.ask(recipe=recipe))
-                _expect_reuse(tally, f"{name} {told}", answers)
+                _expect_reuse(tally, f"{name} {reported}", answers)
             away = (inputs / name).rename(inputs / "away")
             answer = asking.ask(recipe=recipe)["clean"]
             tally.expect(answer.get("outcome") != "reused", f"{name} removed: {answer}")
@@ -207,11 +209,11 @@ def test_data_beside_the_code(
         for file in sorted(files):
             (stage,) = (name for name, definitions in code.items() if file in definitions)
             path = checkout / file
-            for told, change in OTHER_BYTES.items():
+            for reported, change in OTHER_BYTES.items():
                 answers = _after(change, path, asking.ask)
-                _expect_only(tally, f"{file} {told}", answers, stage, f"code: {file} was edited")
-            for told, change in SAME_BYTES.items():
-                _expect_reuse(tally, f"{file} {told}", _after(change, path, asking.ask))
+                _expect_only(tally, f"{file} {reported}", answers, stage, f"code: {file} was edited")
+            for reported, change in SAME_BYTES.items():
+                _expect_reuse(tally, f"{file} {reported}", _after(change, path, asking.ask))
             away = path.rename(checkout / "away")
             _expect_only(tally, f"{file} removed", asking.ask(), stage, f"code: {file} was removed")
             away.rename(path)
@@ -238,14 +240,14 @@ def _after(change: Callable[[Path], object], path: Path, ask: Callable[[], dict[
         path.write_bytes(whole)
 
 
-def _expect_only(tally: Any, told: str, answers: dict[str, Any], stage: str, cause: str) -> None:
+def _expect_only(tally: Any, reported: str, answers: dict[str, Any], stage: str, cause: str) -> None:
     """One stage misses for one cause, and all others hit."""
     causes = answers[stage].get("causes", [])
     held = len(causes) == 1 and causes[0].startswith(cause)
     others = [name for name, answer in answers.items() if name != stage and answer.get("outcome") != "reused"]
-    tally.expect(held and not others, f"{told}: {stage} says {answers[stage]}; others that miss: {others}")
+    tally.expect(held and not others, f"{reported}: {stage} says {answers[stage]}; others that miss: {others}")
 
 
-def _expect_reuse(tally: Any, told: str, answers: dict[str, Any]) -> None:
+def _expect_reuse(tally: Any, reported: str, answers: dict[str, Any]) -> None:
     missing = {name: answer for name, answer in answers.items() if answer.get("outcome") != "reused"}
-    tally.expect(not missing, f"{told}: {missing}")
+    tally.expect(not missing, f"{reported}: {missing}")

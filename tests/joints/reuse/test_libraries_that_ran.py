@@ -1,5 +1,5 @@
 """Every distribution that a stage's code imports, and every one whose code ran within it, decides the stage's identity
-by version, or a reason stands here why not."""
+by version, or a reason is here why not."""
 
 import ast
 import importlib
@@ -73,7 +73,7 @@ def test_what_a_stage_imports_decides_by_version(
 
 
 def _modules(identity: Identity) -> set[str]:
-    """The modules in which the definitions stand that an identity counts."""
+    """The modules in which the definitions are that an identity counts."""
     return {name.partition(":")[0] for name in identity.code.definitions if ":" in name}
 
 

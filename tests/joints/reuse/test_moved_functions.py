@@ -55,10 +55,10 @@ def test_eight_identities_stay(
     walked: Any, checkout: Path, forecaster: Callable[..., Any], joint: Callable[..., Any]
 ) -> None:
     with joint("identity: every function of a stage moved to another file") as tally:
-        standing = {path.parent.name: path.name for path in walked.root.glob("artifacts/*/*")}
+        existing = {path.parent.name: path.name for path in walked.root.glob("artifacts/*/*")}
         moved = move(checkout)
         for stage, answer in forecaster(project=checkout).ask().items():
-            same = (answer.get("key"), answer.get("outcome")) == (standing[stage], "reused")
+            same = (answer.get("key"), answer.get("outcome")) == (existing[stage], "reused")
             tally.expect(same, f"{stage}: {answer}")
         tally.note = f"{sum(len(one.names) for one in moved)} definitions of {len(moved)} modules of {STAGE}"
 

@@ -130,7 +130,7 @@ EDITS = {
         "ROWS_PER_BATCH = 2048",
         EVERY - {"train"},
     ),
-    "what is told of a limit": (
+    "what is reported of a limit": (
         "tasks/artifacts/limits.py",
         "Look at the source and",
         "Look at the source, and",
@@ -174,21 +174,21 @@ def test_operations_change_no_identity_and_no_byte(
         for file, name, _ in functions
         if name in edited.get(file, ())
     }
-    told = f"{sum(map(len, edited.values()))} edits, {len(ran)} of functions that ran within a stage"
-    assert len(ran) > 50, told
+    reported = f"{sum(map(len, edited.values()))} edits, {len(ran)} of functions that ran within a stage"
+    assert len(ran) > 50, reported
     with joint("identity: every stage, operations edited") as tally:
         for stage, answer in forecaster(project=checkout).ask().items():
             tally.expect(answer.get("outcome") == "reused", f"{stage}: {answer}")
-        tally.note = told
+        tally.note = reported
     with joint("bytes: every stage built anew, operations edited") as tally:
         built = run_program("walk_road.py", walked.recipe, tmp_path / "root", STAGES[-1], project=checkout)
-        standing = walked.manifests()
+        existing = walked.manifests()
         for line in map(json.loads, built.splitlines()):
-            manifest = standing[line["stage"]]
+            manifest = existing[line["stage"]]
             same = line["outcome"] == "built" and line["content"] == manifest["content"]
             told_bytes = f"{line['stage']}: {line['outcome']}, {line['content']} and not {manifest['content']}"
             tally.expect(same and Path(line["path"]).name == manifest["identity"], told_bytes)
-        tally.note = told
+        tally.note = reported
 
 
 def _roots(stage: str) -> tuple[str, ...]:

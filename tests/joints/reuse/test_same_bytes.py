@@ -29,9 +29,9 @@ WITHOUT_EFFECT = {
 
 
 @pytest.fixture
-def standing(walked: Any, tmp_path: Path) -> Path:
-    """A copy of the root in which the whole road stands."""
-    return Path(shutil.copytree(walked.root, tmp_path / "standing"))
+def existing(walked: Any, tmp_path: Path) -> Path:
+    """A copy of the root in which the whole pipeline exists."""
+    return Path(shutil.copytree(walked.root, tmp_path / "existing"))
 
 
 def test_any_number_of_workers_gives_the_same_bytes(
@@ -44,20 +44,22 @@ def test_any_number_of_workers_gives_the_same_bytes(
         for count in (1, 2, 4):
             settings = [f"{name}={count}" for name in WORKERS]
             for line in _walk(run_program, walked.recipe, tmp_path / str(count), LAST_WITH_WORKERS, *settings):
-                told = f"{line['stage']} of {count} workers: {line['content']}, and {expected[line['stage']]} before"
-                tally.expect(line["outcome"] == "built" and line["content"] == expected[line["stage"]], told)
+                reported = (
+                    f"{line['stage']} of {count} workers: {line['content']}, and {expected[line['stage']]} before"
+                )
+                tally.expect(line["outcome"] == "built" and line["content"] == expected[line["stage"]], reported)
         tally.note = f"parts: {', '.join(f'{stage} {parts[stage]}' for stage in STAGES[:6])}"
     with joint("bytes: little memory, other checkpoints") as tally:
         settings = ["dedup.memory_bytes=4096", "train.checkpoint_steps=3", "train.keep_checkpoints=1"]
         for line in _walk(run_program, walked.recipe, tmp_path / "little", "train", *settings):
-            told = f"{line['stage']} under {settings}: {line['content']}, and {expected[line['stage']]} before"
-            tally.expect(line["outcome"] == "built" and line["content"] == expected[line["stage"]], told)
+            reported = f"{line['stage']} under {settings}: {line['content']}, and {expected[line['stage']]} before"
+            tally.expect(line["outcome"] == "built" and line["content"] == expected[line["stage"]], reported)
         tally.note = "runtime settings change no byte"
 
 
-def test_force_reproduces_every_stage(walked: Any, standing: Path, joint: Callable[..., Any]) -> None:
+def test_force_reproduces_every_stage(walked: Any, existing: Path, joint: Callable[..., Any]) -> None:
     with joint("bytes: the command with --force") as tally:
-        words = [sys.executable, "-m", "flows.cli", "run", walked.recipe, "--root", standing, "--force", "--json"]
+        words = [sys.executable, "-m", "flows.cli", "run", walked.recipe, "--root", existing, "--force", "--json"]
         done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, cwd=walked.project)
         assert done.returncode == 0, done.stderr
         stages = json.loads(done.stdout)["stages"]
@@ -68,14 +70,14 @@ def test_force_reproduces_every_stage(walked: Any, standing: Path, joint: Callab
 
 
 def test_a_change_without_effect_stops_the_wave(
-    walked: Any, standing: Path, run_program: Callable[..., str], joint: Callable[..., Any]
+    walked: Any, existing: Path, run_program: Callable[..., str], joint: Callable[..., Any]
 ) -> None:
     with joint("bytes: a setting without effect stops the wave") as tally:
         for changed, setting in WITHOUT_EFFECT.items():
-            for line in _walk(run_program, walked.recipe, standing, STAGES[-1], setting):
+            for line in _walk(run_program, walked.recipe, existing, STAGES[-1], setting):
                 wanted = "built" if line["stage"] == changed else "reused"
-                told = f"{setting}: {line['stage']} was {line['outcome']} and not {wanted}"
-                tally.expect(line["outcome"] == wanted, told)
+                reported = f"{setting}: {line['stage']} was {line['outcome']} and not {wanted}"
+                tally.expect(line["outcome"] == wanted, reported)
         tally.note = "the stage was built, and every other reused"
 
 

@@ -61,7 +61,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_stands_is_what_was_when_it_was_asked_for(tmp_path: Path) -> None:
+def test_what_exists_is_what_was_when_it_was_asked_for(tmp_path: Path) -> None:
     engine, journal, state = Ingot(), journal_of(2), {"tokens": 7}
     with CheckpointWriter(tmp_path, SINGLE_PROCESS) as writer:
         writer.save(2, engine, journal, state, keep=2)
@@ -77,18 +77,20 @@ def test_what_stands_is_what_was_when_it_was_asked_for(tmp_path: Path) -> None:
         assert checkpoint.metrics_log().count("events") == step
 
 
-def test_the_next_waits_for_the_one_before_and_each_is_told_once_when_it_stands(tmp_path: Path) -> None:
-    told: list[tuple[int, list[int]]] = []
-    with CheckpointWriter(tmp_path, SINGLE_PROCESS, lambda step: told.append((step, intact_steps(tmp_path)))) as writer:
+def test_the_next_waits_for_the_one_before_and_each_is_reported_once_when_it_exists(tmp_path: Path) -> None:
+    reported: list[tuple[int, list[int]]] = []
+    with CheckpointWriter(
+        tmp_path, SINGLE_PROCESS, lambda step: reported.append((step, intact_steps(tmp_path)))
+    ) as writer:
         for step in (1, 2, 3):
             writer.save(step, Ingot(), journal_of(1), {}, keep=2, healthy=[1])
-            assert [step for step, _ in told] == list(range(1, step))
+            assert [step for step, _ in reported] == list(range(1, step))
     # The third is the newest, the second within the two that are kept, the first healthy.
-    assert told == [(1, [1]), (2, [1, 2]), (3, [1, 2, 3])]
+    assert reported == [(1, [1]), (2, [1, 2]), (3, [1, 2, 3])]
     assert intact_steps(tmp_path) == [1, 2, 3]
 
 
-def test_ends_of_steps_bring_it_to_stand_without_waiting(tmp_path: Path) -> None:
+def test_ends_of_steps_stop_it_without_waiting(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, SINGLE_PROCESS)
     writer.save(1, Ingot(), journal_of(1), {}, keep=1)
     steps = 0
@@ -149,7 +151,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_a_disk_without_room_is_told_in_numbers_before_anything_is_written(small_disk: Path) -> None:
+def test_a_disk_without_space_is_reported_in_numbers_before_anything_is_written(small_disk: Path) -> None:
     folder = small_disk / "checkpoints"
     with CheckpointWriter(folder, SINGLE_PROCESS) as writer:
         writer.save(1, Ingot(), journal_of(1), {}, keep=1)
@@ -158,7 +160,7 @@ def test_a_disk_without_room_is_told_in_numbers_before_anything_is_written(small
         with pytest.raises(Infra, match=r"after step 2 was not begun: it needs 2\.5 MiB, and 1\.[45] MiB are free"):
             writer.save(2, Ingot(), journal_of(1), {}, keep=1)
         assert names(folder) == ["step-000000001"]
-        # What a killed process left half written is room too.
+        # What a killed process left half written counts as free too.
         (small_disk / "ballast").rename(folder / "tmp-000000002")
         (folder / "tmp-000000002").rename(small_disk / "ballast")
         (folder / "tmp-000000002").mkdir()
@@ -183,8 +185,8 @@ class Halves:
 
 rank, home = int(sys.argv[1]), Path(sys.argv[2])
 with join_process_group(rank, 2, home / "rendezvous") as ranks:
-    told = []
-    with CheckpointWriter(home / "checkpoints", ranks, told.append) as writer:
+    written = []
+    with CheckpointWriter(home / "checkpoints", ranks, written.append) as writer:
         for step in (1, 2):
             writer.save(step, Halves(), MetricsLog(), {}, 2)
             for _ in range(step % 2 * 3):
@@ -196,24 +198,24 @@ with join_process_group(rank, 2, home / "rendezvous") as ranks:
         writer.finish()
     except Infra as error:
         words = str(error)
-    # Both are in step again, whoever failed.
+    # Both are in step again, whichever failed.
     if rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
     writer.save(4, Halves(), MetricsLog(), {}, 2)
     writer.finish()
-    print(json.dumps([told, words]))
+    print(json.dumps([written, words]))
 """
 
 
-def test_all_ranks_have_written_before_it_stands_and_all_stop_where_one_could_not(tmp_path: Path) -> None:
+def test_all_ranks_have_written_before_it_exists_and_all_stop_where_one_could_not(tmp_path: Path) -> None:
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", TWO_RANKS, str(rank), str(tmp_path)], cwd=PROJECT, stdout=subprocess.PIPE, text=True
         )
         for rank in range(2)
     ]
-    (told, words), (told_too, own_words) = (json.loads(rank.communicate(timeout=120)[0]) for rank in ranks)
-    assert told == told_too == [1, 2, 4]
+    (reported, words), (reported_too, own_words) = (json.loads(rank.communicate(timeout=120)[0]) for rank in ranks)
+    assert reported == reported_too == [1, 2, 4]
     assert words.startswith("rank 1 could not write its share of the checkpoint after step 3")
     assert f"{tmp_path / 'checkpoints/tmp-000000003/optimizer-00001-of-00002.safetensors'}: File too large" in own_words
     folder = tmp_path / "checkpoints"
@@ -225,7 +227,7 @@ def test_all_ranks_have_written_before_it_stands_and_all_stop_where_one_could_no
     assert digests == {path.name: digest_file(path) for path in checkpoint.path.iterdir() if path.name != "COMPLETE"}
 
 
-def test_a_step_that_does_not_stand_or_is_damaged_is_named_with_those_that_are_whole(tmp_path: Path) -> None:
+def test_a_step_that_does_not_exist_or_is_damaged_is_named_with_those_that_are_whole(tmp_path: Path) -> None:
     with CheckpointWriter(tmp_path, SINGLE_PROCESS) as writer:
         for step in (1, 2, 3):
             writer.save(step, Ingot(), journal_of(1), {}, keep=9)

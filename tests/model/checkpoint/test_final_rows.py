@@ -15,15 +15,15 @@ def steps(*rows: tuple[int, int, bool]) -> pa.Table:
 
 
 def test_each_step_counts_by_its_last_attempt() -> None:
-    told = steps((0, 0, True), (1, 0, True), (2, 0, False), (1, 1, True), (2, 1, False), (2, 2, True), (3, 2, True))
-    kept = final_steps(told)
+    reported = steps((0, 0, True), (1, 0, True), (2, 0, False), (1, 1, True), (2, 1, False), (2, 2, True), (3, 2, True))
+    kept = final_steps(reported)
     assert kept.schema == STEPS
     assert [(row["step"], row["attempt"]) for row in kept.to_pylist()] == [(0, 0), (1, 1), (2, 2), (3, 2)]
 
 
 def test_a_step_that_was_left_out_at_last_has_no_metrics() -> None:
     """The second attempt skips the data of step 1: what the first computed there is in no weight."""
-    told = steps((0, 0, True), (1, 0, True), (1, 1, False), (2, 1, True))
+    reported = steps((0, 0, True), (1, 0, True), (1, 1, False), (2, 1, True))
     found = {"tokens": 1, "grad_norm": 1.0, "lr": 1.0, "max_norm": 1.0, "scale": 1.0, "thermometers": [1.0]}
     rows = [(0, 0, 5.0), (1, 0, 9.0), (2, 1, 4.0)]
     metrics = pa.Table.from_pylist(
@@ -33,4 +33,4 @@ def test_a_step_that_was_left_out_at_last_has_no_metrics() -> None:
         ],
         schema=METRICS,
     )
-    assert final_rows(metrics, told).column("loss").to_pylist() == [5.0, 4.0]
+    assert final_rows(metrics, reported).column("loss").to_pylist() == [5.0, 4.0]

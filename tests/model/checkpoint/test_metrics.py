@@ -20,7 +20,7 @@ ROWS = st.lists(
     ),
     max_size=40,
 )
-"""Loss, thermometers, a loss that only some objectives have, and whether tables are asked for behind the row."""
+"""Loss, activation ranges, a loss that only some objectives have, and whether tables are asked for behind the row."""
 
 
 def metrics_row(step: int, loss: float, heat: list[float], masked: float | None) -> dict[str, object]:

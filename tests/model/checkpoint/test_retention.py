@@ -10,7 +10,7 @@ STEPS = st.sets(st.integers(1, 40), max_size=12)
 
 
 @pytest.mark.parametrize(
-    ("standing", "newest", "keep", "healthy", "gone"),
+    ("existing", "newest", "keep", "healthy", "gone"),
     [
         ([10, 20, 30, 40], 40, 2, [], [10, 20]),
         ([10, 20, 30, 40], 40, 9, [], []),
@@ -23,18 +23,18 @@ STEPS = st.sets(st.integers(1, 40), max_size=12)
     ],
 )
 def test_the_newest_and_the_healthy_ones_stay(
-    standing: list[int], newest: int, keep: int, healthy: list[int], gone: list[int]
+    existing: list[int], newest: int, keep: int, healthy: list[int], gone: list[int]
 ) -> None:
-    assert steps_to_delete(standing, newest, keep, healthy) == gone
+    assert steps_to_delete(existing, newest, keep, healthy) == gone
 
 
 @given(STEPS, STEPS, st.integers(1, 4), st.randoms())
-def test_the_one_just_written_stays_and_nothing_that_was_named_goes(standing, healthy, keep: int, random) -> None:
-    if not standing:
+def test_the_one_just_written_stays_and_nothing_that_was_named_goes(existing, healthy, keep: int, random) -> None:
+    if not existing:
         return
-    newest = random.choice(sorted(standing))
-    stay = standing - set(steps_to_delete(standing, newest, keep, healthy))
+    newest = random.choice(sorted(existing))
+    stay = existing - set(steps_to_delete(existing, newest, keep, healthy))
     assert newest in stay
     assert max(stay) == newest
-    led_here = {step for step in standing if step <= newest}
+    led_here = {step for step in existing if step <= newest}
     assert stay == set(sorted(led_here)[-keep:]) | (led_here & healthy)

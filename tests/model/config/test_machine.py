@@ -113,13 +113,13 @@ def test_mkl_chooses_by_vendor(chosen: Callable[..., str], tmp_path: Path) -> No
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler makes the library that answers for the processor")
-    told: set[str] = set()
+    reported: set[str] = set()
     for answer in (0, 1):
         (tmp_path / "vendor.c").write_text(f"int mkl_serv_intel_cpu_true(void) {{ return {answer}; }}\n")
         library = str(tmp_path / f"vendor-{answer}.so")
         subprocess.run([compiler, "-shared", "-fPIC", "-o", library, str(tmp_path / "vendor.c")], check=True)
-        told.add(chosen(LD_PRELOAD=library))
-    assert len(told) == 2, told
+        reported.add(chosen(LD_PRELOAD=library))
+    assert len(reported) == 2, reported
 
 
 def test_the_answer_is_kept_while_nothing_changes(

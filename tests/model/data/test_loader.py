@@ -91,7 +91,7 @@ def test_batches_of_any_size_are_slices_of_one_whole(read, masked, text: np.ndar
 
 def test_a_row_read_again_is_drawn_anew(read, masked, text: np.ndarray) -> None:
     hidden = masked.batch(0, 8)
-    # 72 tokens lose four spans; 24 lose one, which always stands at the end.
+    # 72 tokens lose four spans; 24 lose one, which is always at the end.
     spans = SpanLoader(read("span_corruption", np.tile(text, 3)), seed=3).batch(0, 8)
     # Rows 5 and 0 come twice, in epochs 0 and 1.
     for first, again in ((0, 7), (1, 4)):

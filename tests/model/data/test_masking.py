@@ -49,9 +49,7 @@ def test_of_the_masked_80_are_the_mask_10_another_token_10_themselves(
     assert 0.01 < p_of_counts(counts, np.array([0.8, 0.1 + by_chance, 0.1 - by_chance])) < 0.999
 
 
-def test_another_token_is_any_that_stands_for_text_equally_often(
-    million: tuple[np.ndarray, MaskedRows], p_of_counts
-) -> None:
+def test_another_token_is_any_that_has_text_equally_often(million: tuple[np.ndarray, MaskedRows], p_of_counts) -> None:
     _, masked = million
     became = np.take_along_axis(masked.inputs_BT, masked.positions_BM[:, :MASKED], axis=1)
     counts = np.bincount(became.ravel(), minlength=110)
@@ -175,7 +173,7 @@ def test_words_are_hidden_whole_and_no_more_than_their_share(rows, length, most,
         hidden = [word for word in words if set(word) & set(places)]
         assert sorted(place for word in hidden for place in word) == places
         left = min(candidates, most, max(1, round(0.15 * candidates))) - len(places)
-        # What is left has room for no other word.
+        # What is left is too little for another word.
         assert left >= 0
         assert all(len(word) > left for word in words if word not in hidden) or left == 0
         unhidden = np.delete(np.arange(length), places)

@@ -13,7 +13,7 @@ def test_a_stream_is_numpys_from_its_counter_on(first: int, second: int, third: 
     key = philox_key(11, "test")
     numbers = np.empty(11, dtype=np.uint64)
     fill(numbers, key, np.uint64(first), np.uint64(second), np.uint64(third))
-    # NumPy counts up before it draws, so its generator stands one block earlier.
+    # NumPy counts up before it draws, so its generator is one block earlier.
     counter = (first << 64 | second << 128 | third << 192) - 1
     expected = np.random.Philox(key=key, counter=counter % 2**256).random_raw(11)
     assert numbers.tolist() == expected.tolist()

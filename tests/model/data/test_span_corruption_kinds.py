@@ -66,7 +66,7 @@ def filled(inputs: list[int], targets: list[int]) -> list[int]:
 
 
 def restored(kind: Denoising, inputs: list[int], targets: list[int]) -> list[int]:
-    """The text, whose tokens ascend, so that order too can be told where an objective loses it."""
+    """The text, whose tokens ascend, so that order too can be read where an objective loses it."""
     if kind in ("random_spans", "iid_spans"):
         return filled(inputs, targets)
     if kind == "iid_drop":
@@ -235,7 +235,7 @@ def test_a_prefix_is_of_any_length_equally_often(p_of_counts) -> None:
     mean_span=st.sampled_from([2.0, 3.0, 5.0, 10.0]),
     kind=st.sampled_from(KINDS),
 )
-def test_rows_are_as_long_as_the_input_has_room_for(
+def test_rows_are_as_long_as_the_input_has_space_for(
     inputs: int, density: float, mean_span: float, kind: Denoising
 ) -> None:
     raw = raw_length(inputs, density, mean_span, kind)

@@ -202,7 +202,7 @@ def test_engines_of_two_ranks_hold_what_is_foreseen(tmp_path: Path) -> None:
     for train, (state, amid) in zip(trains, found, strict=True):
         memory = rank_memory(model, train)
         who = f"{train.engine} {train.zero_stage}"
-        # ZeRO-3 keeps room for its part of the gradients between steps.
+        # ZeRO-3 keeps memory for its part of the gradients between steps.
         kept = memory.gradients if who == "deepspeed 3" else 0
         assert state == pytest.approx(memory.state + kept, rel=0.02), who
         foreseen = memory.state + memory.gradients

@@ -45,19 +45,19 @@ def finish(trainer: subprocess.Popen[str]) -> str:
 def metrics(run: TrainerRun) -> dict[str, np.ndarray]:
     with pa.OSFile(str(run.out / "result" / "metrics.arrow"), "rb") as source:
         table = pa.ipc.open_file(source).read_all()
-    told = {name: np.array(table[name].to_pylist()) for name in ("loss", "grad_norm", *READINGS)}
+    reported = {name: np.array(table[name].to_pylist()) for name in ("loss", "grad_norm", *READINGS)}
     if table["next_accuracy"][0].is_valid:
-        told |= {name: np.array(table[name].to_pylist()) for name in ("masked_accuracy", "next_accuracy")}
-    return told
+        reported |= {name: np.array(table[name].to_pylist()) for name in ("masked_accuracy", "next_accuracy")}
+    return reported
 
 
 def agree(run: TrainerRun, reference: TrainerRun) -> None:
-    """In all that is told of each step, and in the result, whose weights have their own names and whole shapes."""
+    """In all that is reported of each step, and in the result, whose weights have their own names and whole shapes."""
     ours, theirs = metrics(run), metrics(reference)
     assert len(ours["loss"]) == STEPS + 1
     assert set(ours) == set(theirs)
     for name in theirs:
-        # A thermometer may read 0.003 where numbers of order 1 nearly cancel.
+        # An activation range may be 0.003 where numbers of order 1 nearly cancel.
         np.testing.assert_allclose(
             ours[name], theirs[name], rtol=WITHIN, atol=1e-5 if name in READINGS else 0, err_msg=name
         )

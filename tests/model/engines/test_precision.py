@@ -103,8 +103,8 @@ def test_numbers_next_to_zero_are_zero_in_all_threads_of_a_trainer() -> None:
         "import torch; from model.engines.runtime import flush_denormals; torch.set_num_threads(2)\n"
         "with flush_denormals(): print(int((torch.full((1 << 20,), 1e-30) * 1e-9).count_nonzero()))"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "0"
+    reported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert reported.stdout.strip() == "0"
     program = program.replace("with flush_denormals(): ", "")
     kept = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert kept.stdout.strip() == str(1 << 20)

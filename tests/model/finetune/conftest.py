@@ -76,7 +76,7 @@ def sentences() -> Callable[[int], list[list[str]]]:
 @pytest.fixture(scope="session")
 def examples_of(sentences: Callable[[int], list[list[str]]]) -> Callable[[str, int], list[dict[str, object]]]:
     """Records of a kind of task: is there tin in a sentence, how many of four metals, which words end in n, where tin
-    stands."""
+    is."""
 
     def make(kind: str, count: int) -> list[dict[str, object]]:
         some = sentences(count)
@@ -94,7 +94,7 @@ def examples_of(sentences: Callable[[int], list[list[str]]]) -> Callable[[str, i
 
 @pytest.fixture
 def task_of(tmp_path: Path, examples_of) -> Callable[..., Task]:
-    """A task of a kind with its file written; keywords overrule its fields."""
+    """A task of a kind with its file written; keywords replace its fields."""
 
     def make(kind: str, count: int = 160, **fields: object) -> Task:
         path = tmp_path / f"{kind}-{count}.jsonl"
@@ -122,7 +122,7 @@ def t5(vocabulary: WordVocabulary):
 
 @pytest.fixture(scope="session")
 def config() -> Callable[..., FinetuneConfig]:
-    """Settings for networks this small; the tasks come first, keywords overrule."""
+    """Settings for networks this small; the tasks come first, keywords replace them."""
 
     def make(*tasks: Task, **settings: object) -> FinetuneConfig:
         values = {"learning_rate": 5e-3, "epochs": 6, "threads": 1, "dropout": 0.0, **settings}

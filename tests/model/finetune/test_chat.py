@@ -130,7 +130,7 @@ def test_a_space_before_an_answer_is_its_own_in_the_prompt_too() -> None:
 
 
 @pytest.mark.parametrize("source", [None, CHATML, SPACED])
-def test_the_prompt_is_what_stands_before_the_answer(source: str | None) -> None:
+def test_the_prompt_is_what_exists_before_the_answer(source: str | None) -> None:
     whole = template(source).conversation(TURNS, VOCABULARY)
     prompt = template(source).prompt(TURNS[:-1], VOCABULARY)
     assert whole.ids[: len(prompt)] == prompt

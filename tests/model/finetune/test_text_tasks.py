@@ -89,6 +89,6 @@ def test_only_labels_may_be_written_unless_free(vocabulary) -> None:
     assert TextTask(task("text", "text"), (), vocabulary).rule() is None
 
 
-def test_labels_that_the_vocabulary_cannot_tell_apart_are_refused(vocabulary) -> None:
+def test_labels_that_the_vocabulary_cannot_distinguish_are_refused(vocabulary) -> None:
     with pytest.raises(InputError, match="same tokens"):
         TextTask(task("classification", "text"), ("positive", "negative"), vocabulary)

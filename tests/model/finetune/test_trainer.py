@@ -119,7 +119,7 @@ def test_the_model_that_it_starts_from_stays_as_it_is(
 
 
 class KilledError(Exception):
-    """Stands for kill -9: nothing is cleaned up behind it."""
+    """In place of kill -9: nothing is cleaned up behind it."""
 
 
 def test_a_killed_run_goes_on_at_the_seed_where_it_was(
@@ -147,7 +147,7 @@ def test_a_killed_run_goes_on_at_the_seed_where_it_was(
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["killed", "whole"]
 
 
-def test_what_stands_is_kept_and_never_written_over(
+def test_what_exists_is_kept_and_never_written_over(
     bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
 ) -> None:
     chosen = config(task_of("classification", 60), epochs=1)
@@ -203,7 +203,7 @@ def test_test_items_choose_nothing(bert, vocabulary, task_of: TaskOf, config: Co
     assert (tmp_path / "plain" / WEIGHTS).read_bytes() == (tmp_path / "tested" / WEIGHTS).read_bytes()
 
 
-def test_what_is_cut_is_told(bert, t5, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
+def test_what_is_cut_is_reported(bert, t5, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
     task = task_of("classification", 60)
     for name, network, max_length in (("bert", bert, 8), ("t5", t5, 8)):
         found = finetune(
@@ -303,7 +303,7 @@ def test_through_the_module_with_a_tokenizer_json(
     assert main([*words[:2], str(tmp_path / "none.json"), words[3]]) == InputError.exit_code
 
 
-def test_seeds_are_told_apart(bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
+def test_seeds_are_distinguished(bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
     task = task_of("classification", 100, test=task_of("classification", 40).train)
     found = finetune(bert, "p", config(task, epochs=1, seeds=(1, 2)), vocabulary, tmp_path / "out", log=quiet)
     line, kept = format_result(found)
@@ -313,7 +313,7 @@ def test_seeds_are_told_apart(bert, vocabulary, task_of: TaskOf, config: Config,
 
 
 @pytest.mark.parametrize("tested", [True, False])
-def test_a_model_that_answers_one_label_alone_is_told(
+def test_a_model_that_answers_one_label_alone_is_reported(
     tested: bool, bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
 ) -> None:
     """With a rate near nothing the head answers as it was drawn, one label whatever the text."""

@@ -26,7 +26,7 @@ def test_the_longest_is_cut_first(lengths: list[int], max_tokens: int) -> None:
     assert sorted(kept) == sorted(slow) or max(abs(a - b) for a, b in zip(sorted(kept), sorted(slow), strict=True)) <= 1
 
 
-def test_what_is_cut_is_told() -> None:
+def test_what_is_cut_is_reported() -> None:
     truncation = Truncation()
     for tokens, kept in ((10, 10), (30, 20), (60, 20), (100, 50)):
         truncation.count(tokens, kept)

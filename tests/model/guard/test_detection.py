@@ -22,19 +22,19 @@ def noisy(step: int) -> float:
     return STEADY + (-0.1, 0.05, 0.1, -0.05)[step % 4]
 
 
-def told(detector: Detector, step: int, loss: float, norm: float = 1.0, heat: float = 1.0) -> Divergence | None:
+def reported(detector: Detector, step: int, loss: float, norm: float = 1.0, heat: float = 1.0) -> Divergence | None:
     return detector.update(step, detector.level(loss, norm), loss, norm, [heat], halved=False)
 
 
 def after(steps: int, config: GuardConfig = CONFIG) -> Detector:
     detector = Detector(config)
     for step in range(steps):
-        assert told(detector, step, noisy(step)) is None
+        assert reported(detector, step, noisy(step)) is None
     return detector
 
 
 def steps_until(detector: Detector, losses: Iterable[float], begin: int = 128) -> Divergence | None:
-    return next((found for step, loss in enumerate(losses, begin) if (found := told(detector, step, loss))), None)
+    return next((found for step, loss in enumerate(losses, begin) if (found := reported(detector, step, loss))), None)
 
 
 @pytest.mark.parametrize(
@@ -60,21 +60,21 @@ def test_at_first_only_numbers_that_are_none_are_left_out() -> None:
     detector = after(63)
     assert detector.level(100.0, 1e6) == "clean"
     assert detector.level(math.inf, 1.0) == "nonfinite"
-    told(detector, 63, 3.0)
+    reported(detector, 63, 3.0)
     assert detector.level(100.0, 1.0) == "spike"
 
 
 def test_what_is_left_out_does_not_widen_the_window() -> None:
     """Mean and variance would: with one value 50 deviations off a second one is nothing special."""
     detector = after(128)
-    assert told(detector, 128, 50.0) is None
+    assert reported(detector, 128, 50.0) is None
     assert detector.level(4.0, 1.0) == "spike"
 
 
 def test_three_steps_without_numbers_are_divergence_from_the_first_step_on() -> None:
     detector = Detector(CONFIG)
     assert steps_until(detector, [math.nan, math.nan], begin=0) is None
-    found = told(detector, 2, math.nan)
+    found = reported(detector, 2, math.nan)
     assert found is not None
     assert (found.onset, found.step) == (0, 2)
 
@@ -82,7 +82,7 @@ def test_three_steps_without_numbers_are_divergence_from_the_first_step_on() -> 
 def test_eight_spikes_among_64_steps_are_divergence_and_seven_are_not() -> None:
     detector = after(128)
     assert steps_until(detector, [9.0 if step % 8 == 0 else noisy(step) for step in range(56)]) is None
-    found = told(detector, 184, 9.0)
+    found = reported(detector, 184, 9.0)
     assert found is not None
     assert found.cause.startswith("8 of the last 64 steps")
     assert found.onset == 128, "spikes that are less than 20 steps apart hang together"
@@ -107,7 +107,7 @@ def test_a_slow_rise_is_divergence() -> None:
     assert (found.onset, found.step) == (128, 135)
 
 
-def test_a_rise_is_told_sooner_the_higher_it_is() -> None:
+def test_a_rise_is_reported_sooner_the_higher_it_is() -> None:
     """Of 3: a fifth of it and more is four deviations and a step counts for no more than three, 5% is one, and none."""
     wide = GuardConfig(least_loss_deviation=0.2)
     found = [steps_until(after(128, wide), [loss] * 60) for loss in (4.1, 3.3, 3.14)]
@@ -191,7 +191,7 @@ def test_a_single_reading_far_off_is_none() -> None:
 
 
 def test_the_earliest_sign_of_any_signal_dates_the_trouble() -> None:
-    """Readings begin to rise at step 128, the loss follows ten steps later and is what tells."""
+    """Readings begin to rise at step 128, the loss follows ten steps later and is what decides."""
     detector = Detector(CONFIG, names=NAMES)
     assert read(detector, range(128), 2.0, 1.0, 9.0, 9.0) is None
     assert read(detector, range(128, 138), 2.0, 1.0, 30.0, 9.0) is None
@@ -214,12 +214,12 @@ def test_a_chain_of_spikes_longer_than_the_window_dates_its_first() -> None:
     detector = after(128)
     losses = [9.0 if step % 10 == 0 else noisy(step) for step in range(101)]
     assert steps_until(detector, losses) is None
-    found = told(detector, 229, math.nan)
+    found = reported(detector, 229, math.nan)
     assert found is not None
     assert (found.onset, found.step) == (128, 229)
 
 
-def test_a_lower_limit_tells_sooner() -> None:
+def test_a_lower_limit_reports_sooner() -> None:
     """What a run that went back is held against."""
     wide = GuardConfig(least_loss_deviation=0.2)
     detectors = after(128, wide), after(128, wide)
@@ -256,10 +256,10 @@ def test_without_the_guard_only_numbers_that_are_none_count() -> None:
 def test_a_detector_goes_on_from_its_state(losses: list[float], cut: int) -> None:
     config = GuardConfig(window=32, least_steps=8, unclean_window=16, most_unclean=8)
     whole, first = Detector(config), Detector(config)
-    found = [told(whole, step, loss) for step, loss in enumerate(losses)]
-    again = [told(first, step, loss) for step, loss in enumerate(losses[:cut])]
+    found = [reported(whole, step, loss) for step, loss in enumerate(losses)]
+    again = [reported(first, step, loss) for step, loss in enumerate(losses[:cut])]
     second = Detector(config, json.loads(json.dumps(first.state)))
-    again += [told(second, step, loss) for step, loss in enumerate(losses[cut:], len(losses[:cut]))]
+    again += [reported(second, step, loss) for step, loss in enumerate(losses[cut:], len(losses[:cut]))]
     assert again == found
     assert second.state == whole.state
 

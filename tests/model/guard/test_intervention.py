@@ -26,7 +26,7 @@ class Stopped(Exception):
 
 @pytest.fixture
 def stopped(make_run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainerRun]:
-    """A run of twelve steps that stands still behind its eighth, with checkpoints behind steps 3 and 6."""
+    """A run of twelve steps that stops after its eighth, with checkpoints behind steps 3 and 6."""
 
     def start(name: str = "out", **settings: Any) -> TrainerRun:
         run = make_run(name, positions=2 * STEPS, **settings)
@@ -68,12 +68,12 @@ def test_another_rate_holds_from_the_checkpoint_on(stopped) -> None:
     decision = intervene(run.out, {"train.schedule.peak_lr": 0.005}, None, "gradients drift")
     assert (decision.to_step, decision.by, decision.attempt) == (6, "hand", 1)
     result = train(run)
-    told = metrics(result)
-    assert told["step"] == list(range(STEPS))
-    assert told["attempt"] == [0] * 6 + [1] * 6
+    reported = metrics(result)
+    assert reported["step"] == list(range(STEPS))
+    assert reported["attempt"] == [0] * 6 + [1] * 6
     untouched = metrics(train(stopped("untouched")))
-    assert told["lr"][:6] == untouched["lr"][:6]
-    assert all(now < before for now, before in zip(told["lr"][6:-1], untouched["lr"][6:-1], strict=True))
+    assert reported["lr"][:6] == untouched["lr"][:6]
+    assert all(now < before for now, before in zip(reported["lr"][6:-1], untouched["lr"][6:-1], strict=True))
     assert json.loads((result / "model.json").read_text())["decisions"] == [decision.model_dump(mode="json")]
 
 

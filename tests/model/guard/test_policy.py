@@ -15,7 +15,7 @@ from model.guard.policy import Health, RecoveryExhausted, check_policy, decide, 
 
 STEPS = 1000
 HEALTHY = [300, 350, 400]
-STANDING = [*HEALTHY, 450, 500]
+EXISTING = [*HEALTHY, 450, 500]
 
 
 def make_run(model: GPTConfig | None = None, **train: Any) -> TrainerRun:
@@ -36,7 +36,7 @@ def positions(step: int) -> tuple[int, int]:
 
 def decided(run: TrainerRun, decisions: list[Decision], onset: int, step: int) -> Decision:
     health = Health(64, {"candidates": [450, 500], "healthy": HEALTHY})
-    return decide(run, decisions, Divergence(onset, step, "it rose"), health, STANDING, positions, STEPS)
+    return decide(run, decisions, Divergence(onset, step, "it rose"), health, EXISTING, positions, STEPS)
 
 
 def fired(run: TrainerRun, *onsets: int) -> list[Decision]:

@@ -54,8 +54,8 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def make(run: TrainerRun, network: Any, ranks: Any) -> Any:
             engine = make_engine(run, network, ranks)
             made = len(read_decisions(run.out))
-            standing = sorted((run.out / "checkpoints").glob("step-*"))
-            first = int(standing[-1].name.removeprefix("step-")) if standing else 0
+            existing = sorted((run.out / "checkpoints").glob("step-*"))
+            first = int(existing[-1].name.removeprefix("step-")) if existing else 0
             return Faulty(engine, steps, first) if made < attempts else engine
 
         monkeypatch.setattr(model.train.trainer, "make_engine", make)
@@ -88,8 +88,8 @@ def test_a_run_that_diverges_goes_back_skips_the_data_and_ends_well(run, make_ru
     assert [row["step"] for row in kept if not row["applied"]] == list(range(38, 45))
     assert [row["attempt"] for row in kept] == [0] * 33 + [1] * 27
     assert final_rows(table(result, "metrics"), steps).column("step").to_pylist() == [*range(38), *range(45, STEPS)]
-    told = [event for event in events if event["kind"] == "rollback"]
-    assert [event["positions"] for event in told] == [list(range(76, 90))]
+    reported = [event for event in events if event["kind"] == "rollback"]
+    assert [event["positions"] for event in reported] == [list(range(76, 90))]
     assert [event["step"] for event in events if event["kind"] == "skipped_data"] == list(range(38, 45))
     description = json.loads((result / "model.json").read_text())
     assert description["decisions"] == [decision.model_dump(mode="json")]
@@ -144,8 +144,8 @@ def test_trouble_that_comes_back_takes_the_next_rung_and_ends_with_a_report(make
     first, second = read_decisions(run.out)
     assert (first.settings, second.settings["train.schedule.peak_lr"]) == ({}, 0.005)
     assert second.to_step < first.to_step
-    told = table(run.out / "diverged", "events").to_pylist()
-    assert [event["kind"] for event in told if event["kind"] in ("rollback", "diverged")] == [
+    reported = table(run.out / "diverged", "events").to_pylist()
+    assert [event["kind"] for event in reported if event["kind"] in ("rollback", "diverged")] == [
         *("rollback", "rollback"),
         "diverged",
     ]
@@ -156,8 +156,8 @@ def test_a_rung_that_swaps_the_optimizer_starts_its_state_anew(make_run, fail) -
     run = make_run(positions=2 * STEPS, guard={**GUARD, "most_skipped": 0.9, "ladder": [{"optimizer": "sgd"}]})
     fail(TROUBLE)
     result = train(run)
-    (told,) = [event for event in table(result, "events").to_pylist() if event["kind"] == "optimizer_anew"]
-    assert json.loads(told["detail"])["now"]["kind"] == "sgd"
+    (reported,) = [event for event in table(result, "events").to_pylist() if event["kind"] == "optimizer_anew"]
+    assert json.loads(reported["detail"])["now"]["kind"] == "sgd"
     assert json.loads((result / "model.json").read_text())["train"]["optimizer"]["kind"] == "sgd"
 
 

@@ -29,8 +29,8 @@ def carry_out(run: TrainerRun, first: int, last: int) -> Path:
         )
         for rank in range(run.train.ranks)
     ]
-    told = [rank.communicate(timeout=300)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * len(ranks), "\n".join(told)
+    reported = [rank.communicate(timeout=300)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * len(ranks), "\n".join(reported)
     return run.out / "result"
 
 

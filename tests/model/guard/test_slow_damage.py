@@ -46,7 +46,7 @@ def table(folder: Path, name: str) -> pyarrow.Table:
 
 
 def readings(result: Path, begin: int, end: int) -> np.ndarray:
-    """Median of each thermometer over the steps [begin, end) that lead to the weights."""
+    """Median of each activation range over the steps [begin, end) that lead to the weights."""
     metrics = final_rows(table(result, "metrics"), table(result, "steps"))
     read = zip(metrics.column("step").to_pylist(), metrics.column("thermometers").to_pylist(), strict=True)
     return np.median([heat for step, heat in read if begin <= step < end], axis=0)
@@ -64,8 +64,8 @@ def check(run: TrainerRun, result: Path, length: int) -> None:
     assert max(readings(result, STEPS - 30, STEPS)) < 15, "95 without a guard, 28 under one that dates late"
     (recovered,) = [event for event in table(result, "events").to_pylist() if event["kind"] == "recovered"]
     assert recovered["step"] == last.step + 64
-    told = json.loads(recovered["detail"])
-    assert (told["onset"], told["to_step"], told["cause"]) == (last.onset, last.to_step, last.cause)
+    reported = json.loads(recovered["detail"])
+    assert (reported["onset"], reported["to_step"], reported["cause"]) == (last.onset, last.to_step, last.cause)
 
 
 def test_37_steps_are_dated_and_their_cause_is_gone(make_run, raise_rate) -> None:

@@ -24,7 +24,7 @@ STEPS = 40
 
 @pytest.fixture
 def paused(make_run: Callable[..., TrainerRun]) -> Callable[..., TrainerRun]:
-    """A run of forty steps that stands still behind its thirtieth, with checkpoints behind steps 5, 10, ... 30."""
+    """A run of forty steps that stops after its thirtieth, with checkpoints behind steps 5, 10, ... 30."""
 
     def start(name: str = "out", until: int = 30, **settings: Any) -> TrainerRun:
         run = make_run(name, positions=2 * STEPS, checkpoint_steps=5, keep_checkpoints=9, **settings)
@@ -87,8 +87,8 @@ def test_the_same_arithmetic_goes_on_to_the_same_weights(paused) -> None:
     assert decision.versions["libs.torch"] == ("2.12.0", "2.13.0")
     assert not (run.out / "parity").exists()
     result = train(run)
-    told = json.loads((result / "model.json").read_text())["decisions"]
-    assert [one["cause"] for one in told] == ["security fix"]
+    reported = json.loads((result / "model.json").read_text())["decisions"]
+    assert [one["cause"] for one in reported] == ["security fix"]
     untouched = train(paused("untouched"))
     assert (result / "model.safetensors").read_bytes() == (untouched / "model.safetensors").read_bytes()
 

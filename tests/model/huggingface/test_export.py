@@ -57,9 +57,9 @@ def shaken(network: nn.Module) -> Any:
 
 
 def loaded(class_name: str, folder: Path) -> Any:
-    network, told = getattr(transformers, class_name).from_pretrained(folder, output_loading_info=True)
-    assert not told["missing_keys"], "nothing may be left to chance"
-    assert not told["unexpected_keys"]
+    network, reported = getattr(transformers, class_name).from_pretrained(folder, output_loading_info=True)
+    assert not reported["missing_keys"], "nothing may be left to chance"
+    assert not reported["unexpected_keys"]
     return network.eval()
 
 
@@ -232,10 +232,10 @@ def test_half_precision_is_read_as_float32(small_gpt2: Path) -> None:
     assert {parameter.dtype for parameter in taken_over(small_gpt2).parameters()} == {torch.float32}
 
 
-def test_what_does_not_fit_is_told_by_name(small_gpt2: Path) -> None:
+def test_what_does_not_fit_is_reported_by_name(small_gpt2: Path) -> None:
     resettled(small_gpt2, vocab_size=38)
-    told = r"wte\.weight has the shape \[40, 16\].*\[38, 16\]\. The table has 40 rows, and vocab_size there is 38"
-    with pytest.raises(InputError, match=told):
+    reported = r"wte\.weight has the shape \[40, 16\].*\[38, 16\]\. The table has 40 rows, and vocab_size there is 38"
+    with pytest.raises(InputError, match=reported):
         open_published(small_gpt2)
     resettled(small_gpt2, vocab_size=40, n_layer=3)
     with pytest.raises(InputError, match=r"3 layers.*12 \(transformer\.h\.2\..*missing, none unexpected"):

@@ -133,8 +133,8 @@ def test_pipes_devices_and_huge_files_are_no_vocabularies(tmp_path: Path) -> Non
     (tmp_path / "zero.model").symlink_to("/dev/zero")
     with (tmp_path / "huge.model").open("wb") as stream:
         stream.truncate(MAX_VOCABULARY_BYTES + 1)
-    for name, told in (("pipe", "is a FIFO"), ("zero", "is a character device"), ("huge", "134,217,729 bytes")):
-        with pytest.raises(InputError, match=told):
+    for name, reported in (("pipe", "is a FIFO"), ("zero", "is a character device"), ("huge", "134,217,729 bytes")):
+        with pytest.raises(InputError, match=reported):
             read_base(tmp_path / f"{name}.model")
     (tmp_path / "fine").write_bytes(b"x")
     assert read_bounded(tmp_path / "fine", 1) == b"x"

@@ -47,7 +47,7 @@ def test_the_surest_hole_is_filled_first_and_the_next_one_sees_it(network: BERT)
         assert [p for _, p in one.likeliest] == sorted((p for _, p in one.likeliest), reverse=True)
 
 
-def test_what_is_not_allowed_stands_in_no_hole_and_among_no_alternatives(network: BERT) -> None:
+def test_what_is_not_allowed_is_in_no_hole_and_among_no_alternatives(network: BERT) -> None:
     allowed = torch.zeros(3, VOCABULARY, dtype=torch.bool)
     allowed[0, [20, 21]] = allowed[1, [22]] = allowed[2, 23:27] = True
     for sampling in (GREEDY, Sampling(seed=1), Sampling(seed=2)):

@@ -41,7 +41,7 @@ def test_choices_of_one_context_score_as_they_do_alone(network: GPT) -> None:
     assert choice_log_probabilities(network, context, [[6], [4]]) == pytest.approx([expected[1], expected[3]], abs=1e-4)
 
 
-def test_a_context_that_leaves_no_room_for_its_choices_is_refused(network: GPT) -> None:
+def test_a_context_that_leaves_no_space_for_its_choices_is_refused(network: GPT) -> None:
     assert len(choice_log_probabilities(network, [1] * 15, [[2, 3]])) == 1
     for context, choices in (([1] * 16, [[2, 3]]), ([], [[1]]), ([1], [[]])):
         with pytest.raises(ValueError, match="do not fit"):

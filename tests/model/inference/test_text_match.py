@@ -45,7 +45,7 @@ def test_segments_as_cmrc_compares_them(text: str, segments: list[str]) -> None:
 def test_words_are_shared_in_any_order_and_chinese_runs_in_theirs() -> None:
     assert f1_score("the red forge", "red iron forge door", chinese=False) == pytest.approx(2 * 2 / (2 + 4))
     assert f1_score("forge red", "red forge", chinese=False) == 1.0
-    # Three of four characters of one and of five of the other stand in a row.
+    # Three of four characters of one and of five of the other follow each other.
     assert f1_score("打铁匠人", "铁匠人在家", chinese=True) == pytest.approx(2 * 3 / (4 + 5))
     assert f1_score("人匠", "匠人", chinese=True) == pytest.approx(2 * 1 / (2 + 2))
     for chinese in (False, True):

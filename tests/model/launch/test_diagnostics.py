@@ -51,7 +51,7 @@ def test_sums_in_another_order_are_no_fault() -> None:
     assert in_double is None
 
 
-def test_no_room_for_a_checkpoint_or_for_ranks_is_told(tmp_path: Path) -> None:
+def test_no_space_for_a_checkpoint_or_for_ranks_is_reported(tmp_path: Path) -> None:
     assert find_shortage(tmp_path, memory_needed=1) is None
     checkpoint = tmp_path / "checkpoints" / "step-000000003"
     checkpoint.mkdir(parents=True)
@@ -65,15 +65,15 @@ def test_no_room_for_a_checkpoint_or_for_ranks_is_told(tmp_path: Path) -> None:
     assert find_shortage(tmp_path, memory_needed=1) is None, "what a failed write left is removed before the next one"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system tells memory in /proc")
-def test_memory_that_is_not_there_is_told(tmp_path: Path) -> None:
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system has memory in /proc")
+def test_memory_that_is_not_there_is_reported(tmp_path: Path) -> None:
     free = available_memory()
     assert free is not None
     assert 1 << 20 < free < 1 << 50
     assert "MiB of memory are free, and the ranks used" in (find_shortage(tmp_path, memory_needed=1 << 50) or "")
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system tells memory in /proc")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system has memory in /proc")
 def test_memory_of_a_process_is_what_it_shares_with_no_other() -> None:
     code = "import sys; held = bytearray(b'x') * (64 << 20); print(flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -72,7 +72,7 @@ def test_a_rank_that_could_not_leave_a_word_was_failed_by_the_machine() -> None:
     assert "the trainer ended with exit code 1 and without an error report" in failure.message
 
 
-def test_last_words_need_no_room_on_a_disk_that_has_filled_up(tmp_path: Path) -> None:
+def test_last_words_need_no_space_on_a_disk_that_has_filled_up(tmp_path: Path) -> None:
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("this user may not mount a small file system to fill up")
@@ -93,7 +93,7 @@ def test_last_words_need_no_room_on_a_disk_that_has_filled_up(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (OSError(28, "No space left on device"), Infra),
         (MemoryError(), Infra),
@@ -109,6 +109,6 @@ def test_last_words_need_no_room_on_a_disk_that_has_filled_up(tmp_path: Path) ->
         (InputError("no such file"), InputError),
     ],
 )
-def test_what_a_rank_tells_of_an_exception(error: Exception, told: type | None) -> None:
+def test_what_a_rank_says_of_an_exception(error: Exception, reported: type | None) -> None:
     found = reported_error(error)
-    assert found is None if told is None else type(found) is told
+    assert found is None if reported is None else type(found) is reported

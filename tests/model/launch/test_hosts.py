@@ -49,7 +49,7 @@ class Wire:
         )
 
     def cut(self) -> None:
-        """Nothing passes, and nobody is told."""
+        """Nothing passes, and nobody gets an error."""
         self._link("down")
 
     def mend(self) -> None:
@@ -140,9 +140,9 @@ def one_host(make_run: Callable[..., TrainerRun], **settings: object) -> dict[st
 
 def finish(*trainers: subprocess.Popen[str]) -> list[str]:
     """What each said on stderr; all must have come to the end."""
-    told = [trainer.communicate(timeout=240)[1] for trainer in trainers]
-    assert [trainer.returncode for trainer in trainers] == [0] * len(trainers), told
-    return told
+    reported = [trainer.communicate(timeout=240)[1] for trainer in trainers]
+    assert [trainer.returncode for trainer in trainers] == [0] * len(trainers), reported
+    return reported
 
 
 def test_two_hosts_compute_what_one_does(make_run, two_hosts, wire: Wire) -> None:
@@ -179,6 +179,6 @@ def test_a_host_that_is_cut_off_is_done_without_and_taken_back(two_hosts, wire: 
         wire.mend()
         wait_until(lambda: any(line["kind"] == "hosts" and line["hosts"] == 2 for line in read_restarts(run.out)))
         finish(first, second)
-    told = [detail["hosts"] for kind, detail in events(run) if kind == "hosts"]
-    assert told == [1, 2]
+    reported = [detail["hosts"] for kind, detail in events(run) if kind == "hosts"]
+    assert reported == [1, 2]
     assert "fewer_ranks" in [kind for kind, _ in events(run)]

@@ -37,7 +37,7 @@ def hanging(tmp_path: Path):
     process.communicate()
 
 
-def test_all_threads_are_told_and_the_main_one_s_call_is_named(hanging, tmp_path: Path) -> None:
+def test_all_threads_are_reported_and_the_main_one_s_call_is_named(hanging, tmp_path: Path) -> None:
     stacks = request_stacks(tmp_path, {3: hanging.pid})[3]
     assert stacks.count("hread 0x") == 2
     # It may not have come back from its print yet.
@@ -45,8 +45,8 @@ def test_all_threads_are_told_and_the_main_one_s_call_is_named(hanging, tmp_path
     assert hanging.poll() is None, "being asked ends nothing"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system tells states in /proc")
-def test_a_stopped_process_cannot_answer_and_is_told_to_be_stopped(hanging, tmp_path: Path) -> None:
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system has states in /proc")
+def test_a_stopped_process_cannot_answer_and_is_reported_to_be_stopped(hanging, tmp_path: Path) -> None:
     assert process_state(hanging.pid) is None
     hanging.send_signal(signal.SIGSTOP)
     time.sleep(0.1)

@@ -122,8 +122,8 @@ def test_a_rank_that_falls_silent_is_named_killed_and_started_again(make_run, la
     assert "it is stopped by a signal" in restart["words"]
     assert restart["seconds_lost"] >= 4
     assert result(run) == undisturbed(ranks)
-    told = [detail for kind, detail in events(run) if kind == "restart"]
-    assert told == [{key: restart[key] for key in told[0]}]
+    reported = [detail for kind, detail in events(run) if kind == "restart"]
+    assert reported == [{key: restart[key] for key in reported[0]}]
     assert not list(run.out.glob("ranks-*"))
 
 
@@ -203,7 +203,7 @@ def test_a_stop_is_no_failure(make_run, launch: Launch) -> None:
     assert not read_restarts(run.out)
 
 
-def test_a_fault_of_a_program_is_told_once_and_not_tried_again(make_run, tmp_path: Path) -> None:
+def test_a_fault_of_a_program_is_reported_once_and_not_tried_again(make_run, tmp_path: Path) -> None:
     """A library that is broken where this training runs, found by the ranks alone: the supervisor loads none."""
     broken = tmp_path / "broken" / "safetensors"
     broken.mkdir(parents=True)
@@ -262,7 +262,7 @@ if "model.launch.diagnostics" in sys.orig_argv:
 
 @pytest.mark.prove
 def test_a_machine_that_computes_wrongly_is_not_trained_on_again(make_run, tmp_path: Path) -> None:
-    """Python reads `sitecustomize` before anything else: a stand-in for arithmetic that has broken since the start."""
+    """Python reads `sitecustomize` before anything else: it replaces arithmetic that has broken since the start."""
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "sitecustomize.py").write_text(WRONG_BY_ONE)
     run = make_run(**LONG, restarts=AT_ONCE)

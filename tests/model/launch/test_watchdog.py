@@ -59,9 +59,9 @@ def test_the_silent_rank_that_does_not_wait_is_the_one_that_hangs() -> None:
 def test_where_no_steps_are_made_another_limit_holds() -> None:
     watch = RankMonitor(2, hang_seconds=10, start_seconds=60, now=0)
     assert watch.hang(59, TWO) is None
-    told = watch.hang(61, TWO)
-    assert told is not None
-    assert told.limit == "start_seconds"
+    reported = watch.hang(61, TWO)
+    assert reported is not None
+    assert reported.limit == "start_seconds"
     assert watch.hang(61, frozenset()) is None, "none of them runs any more"
     watch.update({rank: stepping(1, 0) for rank in TWO}, now=61)
     watch.update({rank: Beat(2, BETWEEN_STEPS, 1, 0.0, waiting=False) for rank in TWO}, now=62)
@@ -69,18 +69,18 @@ def test_where_no_steps_are_made_another_limit_holds() -> None:
     assert watch.hang(123, TWO) is not None
 
 
-def test_a_rank_whose_own_work_takes_over_three_times_as_long_is_told_once() -> None:
+def test_a_rank_whose_own_work_takes_over_three_times_as_long_is_reported_once() -> None:
     watch = RankMonitor(3, hang_seconds=10, start_seconds=60, now=0)
-    told = []
+    reported = []
     for step in range(4 * SLOW_STEPS):
         # From step 40 on the last rank needs 0.5 s of work a step where the others need 0.1 s.
         busy = [0.1 * step, 0.1 * step, 0.1 * step + max(0, step - 40) * 0.4]
         watch.update({rank: stepping(step + 1, step, busy[rank]) for rank in range(3)}, now=step)
-        told += watch.slow()
-    assert [slow.rank for slow in told] == [2]
-    assert 40 < told[0].step <= 40 + SLOW_STEPS
-    assert told[0].others_seconds_per_step == 0.1 or abs(told[0].others_seconds_per_step - 0.1) < 1e-9
-    assert told[0].seconds_per_step > 0.3
+        reported += watch.slow()
+    assert [slow.rank for slow in reported] == [2]
+    assert 40 < reported[0].step <= 40 + SLOW_STEPS
+    assert reported[0].others_seconds_per_step == 0.1 or abs(reported[0].others_seconds_per_step - 0.1) < 1e-9
+    assert reported[0].seconds_per_step > 0.3
 
 
 def test_nobody_is_slow_alone_or_by_a_few_milliseconds() -> None:

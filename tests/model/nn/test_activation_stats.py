@@ -110,7 +110,7 @@ def test_scores_of_seen_keys_are_read() -> None:
     assert read(torch.arange(8).view(1, 1, 1, 8) < 7) == (-3.5, 10.5)
     # Each query sees itself alone, which leaves 1 x 2, 3 x 3, 5 x 0 and 7 x 9.
     assert read(torch.eye(8, dtype=torch.bool)[None, None]) == (0.0, 31.5)
-    # As each sees what stands up to it; what a mask adds counts.
+    # As each sees what is up to it; what a mask adds counts.
     added = torch.full((8, 8), -100.0).masked_fill(~torch.ones(8, 8, dtype=torch.bool).tril(), -torch.inf)
     added[7, 7] = 1.0
     assert read(added[None, None]) == (-103.5, 32.5)
@@ -119,10 +119,10 @@ def test_scores_of_seen_keys_are_read() -> None:
 def test_nan_scores_are_reported_and_those_of_masked_keys_are_not() -> None:
     query, key = torch.ones(2, 1, 1, 8, 1)
     key[0, 0, 5] = math.nan
-    thermometer = ScoreRange()
-    assert thermometer(query, key, None, causal=True, scale=1.0).isnan().all()
+    score_range = ScoreRange()
+    assert score_range(query, key, None, causal=True, scale=1.0).isnan().all()
     unseen = torch.arange(8).view(1, 1, 1, 8) != 5
-    assert thermometer(query, key, unseen, causal=False, scale=1.0).tolist() == [-1.0, 1.0]
+    assert score_range(query, key, unseen, causal=False, scale=1.0).tolist() == [-1.0, 1.0]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -141,9 +141,9 @@ def test_each_network_reports_its_attention_scores(name: str, monkeypatch: pytes
     names = activation_range_names(CONFIGS[name])
     assert sums.activation_ranges.shape == (len(names), 2)
     assert not sums.activation_ranges.requires_grad
-    told = [row.tolist() for row, of in zip(sums.activation_ranges, names, strict=True) if "attention" in of]
-    assert len(told) == len(expected) == (6 if name == "t5" else 2)
-    for ours, reference in zip(told, expected, strict=True):
+    reported = [row.tolist() for row, of in zip(sums.activation_ranges, names, strict=True) if "attention" in of]
+    assert len(reported) == len(expected) == (6 if name == "t5" else 2)
+    for ours, reference in zip(reported, expected, strict=True):
         assert ours == pytest.approx(reference, rel=1e-4, abs=1e-6)
 
 

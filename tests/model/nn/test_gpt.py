@@ -135,7 +135,7 @@ def test_within_documents_a_document_is_predicted_in_a_row_as_it_is_alone(begin:
     in_row = torch.full((1, 11), NO_LOSS)
     in_row[:, begin:end] = row[:, begin + 1 : end + 1]
     packed, _ = next_token_nats(network, row[:, :-1], in_row, EOS)
-    # Alone it stands behind one end-of-text token, as `scoring.text_nats` reads a text.
+    # Alone it follows one end-of-text token, as `scoring.text_nats` reads a text.
     alone, _ = next_token_nats(network, row[:, begin:end], row[:, begin + 1 : end + 1], EOS)
     torch.testing.assert_close(packed, alone, rtol=1e-5, atol=1e-5)
     without = GPT(CONFIG.model_copy(update={"init_std": 0.3})).initialise(1)

@@ -209,7 +209,7 @@ def test_t_fixup_starts_from_the_deviations_of_its_paper() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "told"),
+    ("choices", "reported"),
     [
         (
             {"init": "t_fixup"},
@@ -221,17 +221,17 @@ def test_t_fixup_starts_from_the_deviations_of_its_paper() -> None:
         ({"width": 18, "heads": 2}, "rotary positions rotate pairs"),
     ],
 )
-def test_inconsistent_options_are_refused_with_a_hint(choices: dict[str, Any], told: str) -> None:
+def test_inconsistent_options_are_refused_with_a_hint(choices: dict[str, Any], reported: str) -> None:
     with pytest.raises(ValidationError) as caught:
         GPTConfig.model_validate(SIZES | choices)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 def test_t_fixup_is_refused_with_a_warm_up(make_run) -> None:
     run = make_run()
     fixed = run.model.model_dump() | T_FIXUP
-    told = run.model_dump(exclude_none=True) | {"model": fixed}
+    reported = run.model_dump(exclude_none=True) | {"model": fixed}
     with pytest.raises(ValidationError, match=r"without warm-up, and schedule\.warmup_share is 0\.05"):
-        TrainerRun.model_validate(told)
-    told["train"]["schedule"] = ScheduleConfig(warmup_share=0.0)
-    assert TrainerRun.model_validate(told).model.init == "t_fixup"
+        TrainerRun.model_validate(reported)
+    reported["train"]["schedule"] = ScheduleConfig(warmup_share=0.0)
+    assert TrainerRun.model_validate(reported).model.init == "t_fixup"

@@ -125,7 +125,7 @@ def test_a_narrow_embedding_costs_its_columns_and_two_matrices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "told"),
+    ("choices", "reported"),
     [
         ({"position_offset": 2}, 'set positions = "learned"'),
         ({"embedding_projection": "padding"}, "set embedding_width, or leave it out"),
@@ -136,6 +136,6 @@ def test_a_narrow_embedding_costs_its_columns_and_two_matrices() -> None:
         ({"rotary_share": 0.1}, "rotary_share 0.1 of the 8 values of a head are 0"),
     ],
 )
-def test_options_without_effect_are_refused(choices: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_options_without_effect_are_refused(choices: dict[str, Any], reported: str) -> None:
+    with pytest.raises(ValidationError, match=reported):
         GPTConfig.model_validate(SIZES | choices)

@@ -64,19 +64,19 @@ def test_what_a_network_computes_does_not_grow_with_its_width() -> None:
 
 def test_the_command_prints_both(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--widths", "32,64,128", "--base", "32"]) == 0
-    told = capsys.readouterr().out
-    assert told.count("grows") == 2
+    reported = capsys.readouterr().out
+    assert reported.count("grows") == 2
 
 
 @pytest.mark.parametrize(
-    ("choices", "told"),
+    ("choices", "reported"),
     [
         ({"mup_base_head_size": 16}, "needs mup_base_width"),
         ({"mup_base_width": 32, "embedding_width": 16}, "leave embedding_width out"),
     ],
 )
-def test_what_does_not_go_together(choices: dict, told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_what_does_not_go_together(choices: dict, reported: str) -> None:
+    with pytest.raises(ValidationError, match=reported):
         GPTConfig.model_validate({**SMALL, "width": 128, **choices})
 
 

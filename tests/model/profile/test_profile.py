@@ -124,7 +124,7 @@ def test_a_huge_vocabulary_is_found(make_run, profile: StepProfile) -> None:
     assert finding.value == head / huge.flops
     assert finding.value > 0.8
     assert "3,000 tokens at a width of 16" in finding.words
-    # A head of a quarter stands to the rest as one to three.
+    # A head of a quarter is to the rest as one to three.
     balanced = round(3000 * (huge.flops - head) / 3 / head)
     assert f"about {balanced:,} tokens" in finding.words
 
@@ -317,7 +317,7 @@ def test_the_parts_of_an_encoder_and_a_decoder() -> None:
         ("norm_study.blocks.0.mlp_in", MLP),
     ],
 )
-def test_parts_are_told_by_names_of_modules(path: str, part: str | None) -> None:
+def test_parts_are_recognised_by_names_of_modules(path: str, part: str | None) -> None:
     assert part_of_module(path) == part
 
 
@@ -393,11 +393,11 @@ def test_the_table_names_parts_findings_and_the_machine() -> None:
 
 
 def test_json_holds_every_number_and_the_shares() -> None:
-    told = json.loads(json.dumps(as_json(WELL, findings_of(replace(WELL, padding_share=0.5)))))
-    assert [part["share"] for part in told["parts"]] == [0.6, 0.2, 0.1]
-    assert "mfu" not in told
-    assert told["findings"][0]["name"] == "padding"
-    assert told["machine"]["flops_s"] == 1e11
+    reported = json.loads(json.dumps(as_json(WELL, findings_of(replace(WELL, padding_share=0.5)))))
+    assert [part["share"] for part in reported["parts"]] == [0.6, 0.2, 0.1]
+    assert "mfu" not in reported
+    assert reported["findings"][0]["name"] == "padding"
+    assert reported["machine"]["flops_s"] == 1e11
 
 
 def test_bars_of_the_picture_are_as_long_as_the_seconds() -> None:
@@ -425,10 +425,10 @@ def test_the_command_prints_json_and_writes_the_picture(make_run, command, tmp_p
     path.write_text(make_run().model_dump_json())
     done = command(str(path), "--steps", "1", "--json", "--svg", str(tmp_path / "step.svg"))
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    within = sum(part["seconds"] for part in told["parts"])
-    assert math.isclose(within + told["loader_seconds"] + told["between_seconds"], told["seconds"])
-    assert told["machine"]["flops_s"] > told["machine"]["bytes_s"] > 0
+    reported = json.loads(done.stdout)
+    within = sum(part["seconds"] for part in reported["parts"])
+    assert math.isclose(within + reported["loader_seconds"] + reported["between_seconds"], reported["seconds"])
+    assert reported["machine"]["flops_s"] > reported["machine"]["bytes_s"] > 0
     assert ElementTree.parse(tmp_path / "step.svg").getroot().tag.endswith("svg")
 
 

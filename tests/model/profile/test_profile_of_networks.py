@@ -17,7 +17,7 @@ SENTINELS = tuple(range(7, 20))
 
 
 @pytest.mark.parametrize("architecture", ["bert", "t5"])
-def test_parts_of_other_networks_are_told_apart(make_run, write_sequences, architecture: str) -> None:
+def test_parts_of_other_networks_are_distinguished(make_run, write_sequences, architecture: str) -> None:
     config, length = NETWORKS[architecture]
     run = make_run(positions=8, dtype="bfloat16")
     row_format = RowFormat(

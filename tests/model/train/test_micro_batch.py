@@ -44,7 +44,7 @@ def test_sizes_are_tried_up_to_the_largest_that_fits(limit: int, rows: list[int]
     assert [trial.rows for trial in largest_that_fits(divisors(12), limit, linear(100, 10, []))] == rows
 
 
-def test_where_not_one_row_fits_it_is_told_with_the_cure() -> None:
+def test_where_not_one_row_fits_it_is_reported_with_the_cure() -> None:
     with pytest.raises(RecipeError, match="one row needs 3 MiB, and each rank may use 2 MiB"):
         largest_that_fits([1, 2], 2 << 20, linear(1 << 20, 2 << 20, []))
 
@@ -73,12 +73,12 @@ def test_peaks_are_seen_and_forgotten() -> None:
     assert peak_bytes() < high - (100 << 20)
 
 
-def test_the_size_that_was_found_is_told_kept_and_used(make_run) -> None:
+def test_the_size_that_was_found_is_reported_kept_and_used(make_run) -> None:
     run = make_run(batch_rows=6, positions=24, micro_batch_rows="auto")
     messages = io.StringIO()
     train(run, messages=messages)
-    told = [json.loads(line) for line in messages.getvalue().splitlines()]
-    (event,) = [message for message in told if message.get("event") == "micro_batch_rows"]
+    reported = [json.loads(line) for line in messages.getvalue().splitlines()]
+    (event,) = [message for message in reported if message.get("event") == "micro_batch_rows"]
     assert event["rows"] == 6
     assert [part.partition(":")[0] for part in event["tried"].split("; ")] == ["1", "2", "3", "6"]
     chosen = json.loads((run.out / "result" / "model.json").read_text())["train"]["micro_batch_rows"]
@@ -112,8 +112,8 @@ def test_a_size_that_was_found_for_other_settings_is_not_believed(make_run, befo
     write_sealed(run.out / DECISION, {name: value for name, value in before.items() if name != "digest"})
     messages = io.StringIO()
     train(run, messages=messages)
-    told = [json.loads(line) for line in messages.getvalue().splitlines()]
-    (remark,) = [message for message in told if message.get("event") == "micro_batch_rows_anew"]
+    reported = [json.loads(line) for line in messages.getvalue().splitlines()]
+    (remark,) = [message for message in reported if message.get("event") == "micro_batch_rows_anew"]
     assert (remark["rows"], remark["because"]) == (before["rows"], "it was found for other settings")
     assert json.loads((run.out / "result" / "model.json").read_text())["train"]["micro_batch_rows"] == 6
 

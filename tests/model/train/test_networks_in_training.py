@@ -130,7 +130,7 @@ def test_the_result_says_what_was_trained_and_loads(alone, architecture: str) ->
     assert column(table, "loss")[-1] < column(table, "loss")[0]
 
 
-def test_losses_of_hidden_tokens_and_pairs_are_told_apart_and_add_up(alone) -> None:
+def test_losses_of_hidden_tokens_and_pairs_are_distinguished_and_add_up(alone) -> None:
     table = metrics(alone("bert"))
     masked, pairs = column(table, "masked_loss"), column(table, "next_loss")
     np.testing.assert_allclose(masked + pairs, column(table, "loss"), rtol=1e-12)

@@ -34,7 +34,7 @@ def test_random_rows_start_as_in_a_fresh_network() -> None:
     assert float(drawn.std()) == pytest.approx(0.02, rel=0.05)
 
 
-def test_where_ids_say_nothing_the_mean_of_all_stands_in_each_with_its_own_noise() -> None:
+def test_where_ids_say_nothing_the_mean_of_all_is_in_each_with_its_own_noise() -> None:
     """T5 writes every Chinese character as its unknown token, here 3: all rows would start as that one."""
     start = initial_rows(TABLE, [(3,), (1, 2), (3,), (), (3,)], "mean", 1, 0.02)
     assert start.without_meaning == 4

@@ -24,7 +24,7 @@ def test_of_a_device_its_data_sheet_counts(monkeypatch: pytest.MonkeyPatch) -> N
     assert peak_flops(TrainConfig(device="cuda"), device) is None
 
 
-def test_steps_on_a_processor_tell_their_speed_and_no_share(make_run: Callable[..., TrainerRun]) -> None:
+def test_steps_on_a_processor_say_their_speed_and_no_share(make_run: Callable[..., TrainerRun]) -> None:
     perf = pyarrow.ipc.open_file(train(make_run("out")) / "perf.arrow").read_all().to_pylist()
     assert perf
     assert all(row["tokens_s"] > 0 and row["mfu"] is None for row in perf)

@@ -23,12 +23,12 @@ def test_a_trained_model_says_what_made_it(
     run = make_run(environment=("MKL_CBWR=AVX2",))
     by_hand = Decision(attempt=1, by="hand", cause="too fast", onset=3, step=3, to_step=2)
     write_reproduction(tmp_path, run, [by_hand], run.out / RUN_FILE)
-    told = json.loads((tmp_path / REPRODUCTION).read_text())
-    assert told["launch"][1:] == ["-m", "model.train", "run.json"]
-    assert TrainerRun.model_validate(told["run"]) == run
-    assert told["interventions"][0]["cause"] == "too fast"
-    assert told["code_digest"] == code_digest()
-    assert (told["environment"]["MKL_CBWR"], told["environment"]["NCCL_ALGO"]) == ("AVX2", "Ring")
+    reported = json.loads((tmp_path / REPRODUCTION).read_text())
+    assert reported["launch"][1:] == ["-m", "model.train", "run.json"]
+    assert TrainerRun.model_validate(reported["run"]) == run
+    assert reported["interventions"][0]["cause"] == "too fast"
+    assert reported["code_digest"] == code_digest()
+    assert (reported["environment"]["MKL_CBWR"], reported["environment"]["NCCL_ALGO"]) == ("AVX2", "Ring")
     assert "do not tell" not in (tmp_path / REPRODUCTION).read_text()
 
 

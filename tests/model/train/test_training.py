@@ -174,8 +174,8 @@ def test_numbers_that_are_no_numbers_are_not_applied_and_three_in_a_row_end_it(m
     skipped = [message["step"] for message in messages if message.get("event") == "skipped_step"]
     assert len(skipped) == 3
     assert skipped == list(range(skipped[0], skipped[0] + 3))
-    told = [message for message in messages if message["kind"] == "step"]
-    assert all(message["loss"] == message["loss"] for message in told)
+    reported = [message for message in messages if message["kind"] == "step"]
+    assert all(message["loss"] == message["loss"] for message in reported)
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(make_run, launch) -> None:

@@ -73,9 +73,9 @@ def run_of(tmp_path: Path, write_sequences, write_order):
 def test_every_objective_is_trained_by_the_real_trainer(run_of, launch, model: dict, said: dict) -> None:
     run = run_of(model, said)
     trainer = launch(run)
-    told, words = trainer.communicate(timeout=120)
+    reported, words = trainer.communicate(timeout=120)
     assert trainer.returncode == 0, words
-    losses = [message["loss"] for message in map(json.loads, told.splitlines()) if message.get("kind") == "step"]
+    losses = [message["loss"] for message in map(json.loads, reported.splitlines()) if message.get("kind") == "step"]
     assert len(losses) >= 2
     assert losses[-1] < losses[0] - 0.2
     assert json.loads((run.out / "result" / "model.json").read_text())["config"] == run.model.model_dump(mode="json")

@@ -103,14 +103,14 @@ def test_a_limit_that_no_gradient_reaches_changes_no_bit_and_a_lower_one_does(ma
     assert weights["never"] == weights["nor"] != weights["always"]
 
 
-def test_penalties_shrink_matrices_and_stay_out_of_the_loss_that_is_told(make_run) -> None:
+def test_penalties_shrink_matrices_and_stay_out_of_the_loss_that_is_reported(make_run) -> None:
     def trained(name: str, **penalties: float) -> tuple[float, float, float]:
         run = make_run(name, positions=40, optimizer={"weight_decay": 0.0, **penalties})
         train(run)
         weights = load_file(run.out / "result" / "model.safetensors")
-        told = columns(run, "metrics")
+        reported = columns(run, "metrics")
         matrices = [v for name, v in weights.items() if v.ndim == 2 and name.startswith("blocks")]
-        return sum(float(np.square(m).sum()) for m in matrices), told["loss"][0], told["grad_norm"][0]
+        return sum(float(np.square(m).sum()) for m in matrices), reported["loss"][0], reported["grad_norm"][0]
 
     plain, l1, l2 = trained("plain"), trained("l1", l1=0.1), trained("l2", l2=1.0)
     assert l1[0] < plain[0] > l2[0]
@@ -157,7 +157,7 @@ def test_sgd_under_zero_goes_on_bit_by_bit(make_run, launch: Callable[..., subpr
     assert result(run) == undisturbed
 
 
-def test_overflows_of_float16_are_skipped_told_and_not_taken_for_the_end(make_run) -> None:
+def test_overflows_of_float16_are_skipped_reported_and_not_taken_for_the_end(make_run) -> None:
     run = make_run(positions=40, dtype="float16", loss_scale={"start": 2.0**30, "growth_steps": 5})
     train(run)
     steps, metrics, events = columns(run, "steps"), columns(run, "metrics"), columns(run, "events")

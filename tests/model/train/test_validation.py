@@ -50,8 +50,8 @@ def heldout(folder: Path, sources: list[str], seed: int = 5) -> Path:
 
 
 def with_looks(run: TrainerRun, path: Path | None, out: str, **settings: int | None) -> TrainerRun:
-    told = run.train.model_copy(update={"validation_steps": 5, **settings})
-    return run.model_copy(update={"heldout": path, "out": run.out.parent / out, "train": told})
+    reported = run.train.model_copy(update={"validation_steps": 5, **settings})
+    return run.model_copy(update={"heldout": path, "out": run.out.parent / out, "train": reported})
 
 
 def rows_of(result: Path) -> list[dict]:
@@ -68,8 +68,8 @@ def test_looks_change_no_bit_of_training(make_run, tmp_path: Path) -> None:
     for name in TABLES:
         assert (plain / name).read_bytes() == (looked / name).read_bytes()
     assert rows_of(plain) == []
-    told = rows_of(looked)
-    assert [(row["step"], row["source"], row["rows"]) for row in told] == [
+    reported = rows_of(looked)
+    assert [(row["step"], row["source"], row["rows"]) for row in reported] == [
         (step, source, count) for step in (4, 9, 11) for source, count in (("a", 5), ("b", 3))
     ]
     again = train(with_looks(run, path, "again"))

@@ -49,9 +49,9 @@ def test_a_unit_that_points_outside_publishes_nothing(tmp_path: Path) -> None:
         unit.path("a.txt").write_text("a")
         unit.add_file("a.txt")
     record = workspace.folder / "units" / "one.json"
-    told = read_record(record)
-    told["files"][0]["name"] = "../../b.txt"
-    write_record(record, told)
+    reported = read_record(record)
+    reported["files"][0]["name"] = "../../b.txt"
+    write_record(record, reported)
     target = tmp_path / "artifacts" / "one"
     target.mkdir(parents=True)
     with pytest.raises(IntegrityError, match="plain names"):

@@ -104,8 +104,8 @@ def test_runtime_fields_stay_out_of_the_identity_at_any_depth() -> None:
 
 
 def test_what_decides_is_identified_by_version() -> None:
-    told = library_versions(["pyarrow", "python", "unicode"], {})
-    assert told == {
+    reported = library_versions(["pyarrow", "python", "unicode"], {})
+    assert reported == {
         "pyarrow": pa.__version__,
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "unicode": unicodedata.unidata_version,

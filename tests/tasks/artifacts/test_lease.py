@@ -121,7 +121,7 @@ def test_a_recycled_process_number_is_distinguished_from_the_holder(tmp_path: Pa
 
 
 @pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"boot": "an earlier start"}])
-def test_of_a_holder_elsewhere_only_silence_tells(tmp_path: Path, change: dict[str, object]) -> None:
+def test_of_a_holder_elsewhere_only_silence_decides(tmp_path: Path, change: dict[str, object]) -> None:
     written(tmp_path / "lease", pid=2**22 + 1, **change)
     assert 0.9 < seconds_until_held(tmp_path / "lease") < 3.0
 
@@ -154,7 +154,7 @@ def test_a_holder_that_has_not_written_itself_down_yet_is_given_its_time(tmp_pat
 
 
 @pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"boot": "an earlier start"}])
-def test_a_holder_that_went_down_with_its_machine_holds_until_its_silence_tells(
+def test_a_holder_that_went_down_with_its_machine_holds_until_its_silence_decides(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
     written(tmp_path / "lease", pid=2**22 + 1, **change)

@@ -67,9 +67,9 @@ def clean(workers: int = 1, **limits: Any) -> CleanConfig:
 def test_clean_ends_at_the_part_after_which_nothing_could_help(
     context: RunContext, documents: Artifact, workers: int
 ) -> None:
-    with pytest.raises(GuardError) as told:
+    with pytest.raises(GuardError) as reported:
         build_clean(context, documents, clean(workers, wipe_out_limit=0.45))
-    assert str(told.value).startswith(
+    assert str(reported.value).startswith(
         "clean: 85 of 180 documents (47.2%) of source `web` were dropped among the first 120, and the others were not"
         " processed: the limit is 45%. Most were dropped by `gopher_words_min` (85)"
     )

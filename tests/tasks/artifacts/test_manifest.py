@@ -90,7 +90,7 @@ def test_a_flipped_bit_in_the_name_of_a_table_is_found_before_a_document_is_lost
 
 
 @pytest.mark.parametrize(
-    ("edit", "told"),
+    ("edit", "reported"),
     [
         (lambda m: m["files"].pop(1), "content digest is not that of the files"),
         (lambda m: m["files"][1].update(digest="0" * 32), "content digest is not that of the files"),
@@ -104,11 +104,11 @@ def test_a_flipped_bit_in_the_name_of_a_table_is_found_before_a_document_is_lost
     ],
 )
 def test_a_manifest_that_was_written_wrong_is_found_before_use(
-    tmp_path: Path, edit: Callable[[dict[str, Any]], Any], told: str
+    tmp_path: Path, edit: Callable[[dict[str, Any]], Any], reported: str
 ) -> None:
     parent = parent_of(tmp_path)
     rewritten(parent, edit)
-    with pytest.raises(IntegrityError, match=told):
+    with pytest.raises(IntegrityError, match=reported):
         Artifact.open(parent.path)
 
 

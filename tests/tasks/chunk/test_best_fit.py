@@ -41,19 +41,19 @@ def fewest_possible(lengths: list[int], capacity: int) -> int:
     """The optimum by trying everything, for a few things."""
     best = len(lengths)
 
-    def place(number: int, rooms: list[int]) -> None:
+    def place(number: int, spaces: list[int]) -> None:
         nonlocal best
-        if len(rooms) >= best:
+        if len(spaces) >= best:
             return
         if number == len(lengths):
-            best = len(rooms)
+            best = len(spaces)
             return
-        for bin_number in {room: bin_number for bin_number, room in enumerate(rooms)}.values():
-            if rooms[bin_number] >= lengths[number]:
-                rooms[bin_number] -= lengths[number]
-                place(number + 1, rooms)
-                rooms[bin_number] += lengths[number]
-        place(number + 1, [*rooms, capacity - lengths[number]])
+        for bin_number in {space: bin_number for bin_number, space in enumerate(spaces)}.values():
+            if spaces[bin_number] >= lengths[number]:
+                spaces[bin_number] -= lengths[number]
+                place(number + 1, spaces)
+                spaces[bin_number] += lengths[number]
+        place(number + 1, [*spaces, capacity - lengths[number]])
 
     place(0, [])
     return best
@@ -87,7 +87,7 @@ def test_bins_hold_what_they_can_and_are_few(lengths: list[int]):
     assert pack_into_bins(sizes, 12).max() + 1 <= 11 / 9 * fewest_possible(lengths, 12) + 6 / 9
 
 
-def test_rests_of_long_documents_fill_the_room_that_others_left():
+def test_rests_of_long_documents_fill_the_space_that_others_left():
     # Bins of 10 that hold 8, 7, 5: the 5 can be divided, and 2 and 3 of it go to the others, the roomiest first.
     lengths, bins = np.array([8, 7, 5]), np.array([0, 1, 2])
     item, offset, length, where = refill_bins(lengths, np.array([False, False, True]), bins, 10, fewer=1)
@@ -190,6 +190,6 @@ def test_padding_of_many_documents_is_below_the_promise():
         assert 1 - lengths.sum() / (layout.rows * row_length) <= 0.003
 
 
-def test_documents_that_cannot_share_rows_leave_their_room():
+def test_documents_that_cannot_share_rows_leave_their_space():
     layout = best_fit_layout(np.full(100, 6), 10)
     assert layout.rows == 100

@@ -1,4 +1,4 @@
-"""Every byte of every document can be found again in the rows, and nothing else stands there."""
+"""Every byte of every document can be found again in the rows, and nothing else is there."""
 
 import argparse
 import io

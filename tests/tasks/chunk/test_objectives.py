@@ -84,26 +84,30 @@ def test_every_document_is_rebuilt_and_workers_and_kills_change_no_byte(context,
     assert [record.digest for record in workspace.records()] == [record.digest for record in one.records]
 
 
-def test_the_schema_tells_what_rows_are(context, documents, vocab):
+def test_the_schema_says_what_rows_are(context, documents, vocab):
     tokenizer = open_tokenizer(vocab)
     for config in (MASKED, SPANS, BEST_FIT):
         chunk = build_chunk(context, documents, vocab, config)
-        told = RowFormat.of(chunk.table("sequences").schema)
-        assert told is not None
-        assert (told.objective, told.tokenizer_digest, told.vocab_size) == (config.objective, tokenizer.digest, 450)
-        assert (told.eos, told.pad, told.cls, told.sep, told.mask) == (
+        reported = RowFormat.of(chunk.table("sequences").schema)
+        assert reported is not None
+        assert (reported.objective, reported.tokenizer_digest, reported.vocab_size) == (
+            config.objective,
+            tokenizer.digest,
+            450,
+        )
+        assert (reported.eos, reported.pad, reported.cls, reported.sep, reported.mask) == (
             tokenizer.eos,
             tokenizer.pad,
             tokenizer.cls,
             tokenizer.sep,
             tokenizer.mask,
         )
-        assert len(told.sentinels) == 10
+        assert len(reported.sentinels) == 10
         assert chunk.report.facts["rows"]["objective"] == config.objective
     assert chunk.report.facts["rows"]["packing"] == "best_fit"
 
 
-def test_pairs_stand_between_their_special_tokens(context, documents, vocab):
+def test_pairs_are_between_their_special_tokens(context, documents, vocab):
     tokenizer = open_tokenizer(vocab)
     chunk = build_chunk(context, documents, vocab, MASKED)
     table, tokens = chunk.table("sequences"), tokens_of(chunk)
@@ -114,8 +118,8 @@ def test_pairs_stand_between_their_special_tokens(context, documents, vocab):
         assert len(separators) == (1 if label is None else 2)
         assert second == (64 if label is None else separators[0] + 1)
         assert (row[separators[-1] + 1 :] == PAD).all()
-    told = chunk.report.facts["rows"]["labels"]
-    assert told == {"next": labels.count(True), "not_next": labels.count(False), "single": labels.count(None)}
+    reported = chunk.report.facts["rows"]["labels"]
+    assert reported == {"next": labels.count(True), "not_next": labels.count(False), "single": labels.count(None)}
     documents_of: dict[int, list[bytes]] = {}
     for span in chunk.table("spans").to_pylist():
         documents_of.setdefault(span["row"], []).append(span["doc_id"])
@@ -142,9 +146,9 @@ def test_rows_of_other_objectives_are_as_long_as_each_wants(context, documents, 
     config = ChunkConfig(objective="span_corruption", denoising=kind, input_length=64, budget_tokens=10_000)
     chunk = build_chunk(context, documents, vocab, config)
     assert tokens_of(chunk).shape[1] == config.row_length == raw
-    told = RowFormat.of(chunk.table("sequences").schema)
-    assert told is not None
-    assert told.denoising == chunk.report.facts["rows"]["denoising"] == kind
+    reported = RowFormat.of(chunk.table("sequences").schema)
+    assert reported is not None
+    assert reported.denoising == chunk.report.facts["rows"]["denoising"] == kind
 
 
 def test_masks_of_t5_need_one_sentinel_and_shuffled_text_none(context, documents):

@@ -1,4 +1,4 @@
-"""Rows of sentence pairs: every token once, half of the labels false, lengths that tell nothing."""
+"""Rows of sentence pairs: every token once, half of the labels false, lengths that reveal nothing."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from tasks.chunk.tokenize import Block, TokenBytes, group_into_windows
 
 EOS, PAD, CLS, SEP = 2, 3, 4, 5
 FIRST = 10
-"""Tokens from here on stand for one byte each: id - 10 (wrapped to letters below)."""
+"""Tokens from here on are one byte each: id - 10 (wrapped to letters below)."""
 LENGTHS = np.array([*[0] * FIRST, *[1] * 256])
 BYTES = TokenBytes(LENGTHS, LENGTHS)
 
@@ -78,8 +78,8 @@ def test_what_does_not_fit_goes_on_in_the_next_pair():
 
 def test_a_sentence_longer_than_a_row_is_its_own_second_stretch():
     pairs = make_pairs(np.array([0]), np.array([120]), np.array([1]), 50, 0.0, np.uint64(1), 0)
-    told = list(zip(pairs.a_begin, pairs.a_end, pairs.b_end, strict=True))
-    assert told == [(0, 25, 50), (50, 75, 100), (100, 120, 120)]
+    reported = list(zip(pairs.a_begin, pairs.a_end, pairs.b_end, strict=True))
+    assert reported == [(0, 25, 50), (50, 75, 100), (100, 120, 120)]
 
 
 def test_lone_sentences_of_two_documents_become_a_pair():
@@ -169,7 +169,7 @@ def test_every_stretch_is_read_once_and_labels_are_true(
     assert packer.labels == {"next": labels.count(True), "not_next": labels.count(False), "single": labels.count(None)}
 
 
-def test_half_of_the_labels_are_false_and_lengths_do_not_tell_which():
+def test_half_of_the_labels_are_false_and_lengths_do_not_show_which():
     generator = np.random.default_rng(3)
     texts = [
         " ".join("X" * size + "." for size in generator.integers(3, 40, generator.integers(20, 200))) for _ in range(60)

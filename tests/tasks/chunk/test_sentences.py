@@ -27,7 +27,7 @@ def sentences(text: str, token_bytes: int = 1) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         ["Hello there.", " How are you?", " Fine!"],
         ["Mr. Smith met J. R. Tolkien, e.g. at 5 p.m. on a walk.", " Then he left."],
@@ -43,8 +43,8 @@ def sentences(text: str, token_bytes: int = 1) -> list[str]:
         ["It was I.", " So it was."],
     ],
 )
-def test_by_hand(told: list[str]):
-    assert sentences("".join(told)) == told
+def test_by_hand(reported: list[str]):
+    assert sentences("".join(reported)) == reported
 
 
 def test_a_token_on_both_sides_belongs_to_the_sentence_that_ends():

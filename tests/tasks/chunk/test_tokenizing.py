@@ -1,4 +1,4 @@
-"""A part's documents as tokens, each closed, with the text that each token covers where pieces don't tell it."""
+"""A part's documents as tokens, each closed, with the text that each token covers where pieces don't show it."""
 
 import pyarrow as pa
 import pytest
@@ -25,7 +25,7 @@ def documents() -> pa.Table:
     )
 
 
-def test_pieces_that_tell_their_text_need_no_column_for_it(documents: pa.Table) -> None:
+def test_pieces_that_say_their_text_need_no_column_for_it(documents: pa.Table) -> None:
     tokenizer = SentencePieceTokenizer(
         train_sentencepiece(
             ["The steel of the steels, which are alloys of iron and carbon. " * 50], VocabConfig(vocab_size=300)

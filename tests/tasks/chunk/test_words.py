@@ -1,4 +1,4 @@
-"""Which ids stand inside words, for each kind of vocabulary, and rows that say so."""
+"""Which ids are inside words, for each kind of vocabulary, and rows that say so."""
 
 import argparse
 from pathlib import Path
@@ -72,9 +72,9 @@ def test_rows_say_it_where_whole_words_are_asked_for(context: RunContext, docume
     plain = ChunkConfig(objective="masked_lm", row_length=64, budget_tokens=1000)
     assert row_format(tokenizer, plain).word_borders == ""
     chunk = build_chunk(context, documents, vocab, plain.model_copy(update={"whole_words": True}))
-    told = RowFormat.of(chunk.table("sequences").schema)
-    assert told is not None
-    read = WordBorders.unpacked(told.word_borders, told.vocab_size)
+    reported = RowFormat.of(chunk.table("sequences").schema)
+    assert reported is not None
+    read = WordBorders.unpacked(reported.word_borders, reported.vocab_size)
     assert (read.continues_word_V == word_borders(tokenizer).continues_word_V).all()
     assert (read.leaves_word_open_V == word_borders(tokenizer).leaves_word_open_V).all()
 

@@ -1,4 +1,4 @@
-"""The fingerprint of a stage's code follows what its roots reach, wherever it stands, and counts nothing else."""
+"""The fingerprint of a stage's code follows what its roots reach, wherever it is, and counts nothing else."""
 
 import importlib
 from collections.abc import Callable
@@ -207,7 +207,7 @@ def test_words_of_a_literal_are_no_names(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dynamic", "told"),
+    ("dynamic", "reported"),
     [
         (
             "import importlib\n\ndef run(x):\n    importlib.import_module(x)\n",
@@ -223,8 +223,8 @@ def test_words_of_a_literal_are_no_names(write: Write) -> None:
         ("class C:\n    pass\n\ndef run(x):\n    return C.__subclasses__()\n", r"a\.py:5 uses `__subclasses__`"),
     ],
 )
-def test_what_nobody_can_follow_is_refused_with_its_place(write: Write, dynamic: str, told: str) -> None:
-    with pytest.raises(Bug, match=told):
+def test_what_nobody_can_follow_is_refused_with_its_place(write: Write, dynamic: str, reported: str) -> None:
+    with pytest.raises(Bug, match=reported):
         write(a=dynamic)
 
 

@@ -375,17 +375,17 @@ def write(project: Path, files: dict[str, str]) -> None:
 def test_what_decides_counts_and_what_does_not_stays_out(case: str, tmp_path: Path) -> None:
     files, deciding, idle = CASES[case]
     write(tmp_path, files)
-    standing = code_of(["tasks.a:run"], tmp_path)
+    existing = code_of(["tasks.a:run"], tmp_path)
     for counts, edits in ((True, deciding), (False, idle)):
         for name, old, new in edits:
             assert old in files[name], (name, old)
             write(tmp_path, files | {name: files[name].replace(old, new, 1)})
             found = code_of(["tasks.a:run"], tmp_path)
-            assert (found.digest != standing.digest) is counts, (name, old, new)
+            assert (found.digest != existing.digest) is counts, (name, old, new)
             if counts:
-                assert found.definitions != standing.definitions
+                assert found.definitions != existing.definitions
     write(tmp_path, files)
-    assert code_of(["tasks.a:run"], tmp_path) == standing
+    assert code_of(["tasks.a:run"], tmp_path) == existing
 
 
 READS = {
@@ -406,16 +406,16 @@ def test_files_beside_a_definition_count_where_it_names_its_own_file(reads: str,
     for path in places:
         path.write_text("the\n")
     (tmp_path / "tasks" / "words" / ".hidden").write_text("1")
-    standing = code_of(["tasks.a:run"], tmp_path)
-    assert {"tasks/words/en.txt", "tasks/words/more/it.txt"} <= set(standing.definitions)
+    existing = code_of(["tasks.a:run"], tmp_path)
+    assert {"tasks/words/en.txt", "tasks/words/more/it.txt"} <= set(existing.definitions)
     for path in places:
         path.write_text("il\n")
         found = code_of(["tasks.a:run"], tmp_path)
-        assert found.digest != standing.digest
-        edited = [name for name, digest in found.definitions.items() if standing.definitions[name] != digest]
+        assert found.digest != existing.digest
+        edited = [name for name, digest in found.definitions.items() if existing.definitions[name] != digest]
         assert path.relative_to(tmp_path).as_posix() in edited
         path.write_text("the\n")
     (tmp_path / "tasks" / "words" / ".hidden").write_text("2")
-    assert code_of(["tasks.a:run"], tmp_path) == standing
+    assert code_of(["tasks.a:run"], tmp_path) == existing
     write(tmp_path, {"a": reading.replace("import words", "import idle").replace("words()", "idle()")})
     assert not [name for name in code_of(["tasks.a:run"], tmp_path).definitions if name.endswith(".txt")]

@@ -10,7 +10,7 @@ from tasks.common.text import addresses_with_credentials, without_credentials
 
 
 @pytest.mark.parametrize(
-    ("told", "masked"),
+    ("reported", "masked"),
     [
         ("s3://AKIA123:wJalr/K7MDENG@bucket/x", "s3://***@bucket/x"),
         ("postgresql+asyncpg://me:pw@127.0.0.1:5432/x", "postgresql+asyncpg://***@127.0.0.1:5432/x"),
@@ -20,8 +20,8 @@ from tasks.common.text import addresses_with_credentials, without_credentials
         ("got 403 for 'https://u:p@h/a', and more", "got 403 for 'https://***@h/a', and more"),
     ],
 )
-def test_credentials_are_masked(told: str, masked: str) -> None:
-    assert without_credentials(told) == masked
+def test_credentials_are_masked(reported: str, masked: str) -> None:
+    assert without_credentials(reported) == masked
     assert without_credentials(masked) == masked
 
 

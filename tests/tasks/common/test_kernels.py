@@ -22,16 +22,16 @@ RUN = """
 import json
 from tasks.small.mixing import mix
 from tasks.small.signing import alone, sign
-told = {}
+counts = {}
 for kernel in (sign, mix, alone):
     value = kernel(10)
-    told[kernel.__name__] = [value, sum(kernel.stats.cache_misses.values()), sum(kernel.stats.cache_hits.values())]
-print(json.dumps(told))
+    counts[kernel.__name__] = [value, sum(kernel.stats.cache_misses.values()), sum(kernel.stats.cache_hits.values())]
+print(json.dumps(counts))
 """
 
 
 def copy_of_the_project(folder: Path) -> Path:
-    """Its packages, with a room of three small kernels."""
+    """Its packages, with a package of three small kernels."""
     for package in ("tasks", "model"):
         shutil.copytree(PROJECT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "tasks" / "small").mkdir()
@@ -49,9 +49,9 @@ def run(project: Path, home: Path, **more: str) -> tuple[dict[str, int], set[str
     words = [sys.executable, "-c", RUN]
     done = subprocess.run(words, env=environment, cwd=project, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert all(compiled + loaded == 1 for _, compiled, loaded in told.values()), told
-    return {name: value for name, (value, _, _) in told.items()}, {name for name in told if told[name][1]}
+    reported = json.loads(done.stdout)
+    assert all(compiled + loaded == 1 for _, compiled, loaded in reported.values()), reported
+    return {name: value for name, (value, _, _) in reported.items()}, {name for name in reported if reported[name][1]}
 
 
 @pytest.fixture(scope="module")

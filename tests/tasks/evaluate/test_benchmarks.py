@@ -199,7 +199,7 @@ def test_an_answer_is_spelled_when_the_likeliest_tokens_are_its_own(tokenizer):
         ("Is it?", "yes", None, " "),
     ],
 )
-def test_a_blank_stands_before_the_answer_only_in_scripts_with_blanks(context, choice, lang, expected):
+def test_a_blank_is_before_the_answer_only_in_scripts_with_blanks(context, choice, lang, expected):
     assert delimiter(context, choice, lang) == expected
 
 
@@ -251,7 +251,7 @@ def test_the_form_of_asking_of_a_benchmark_gives_nothing_away():
     assert len(ExamplePool(items).examples(items[0], 5)) == 5
 
 
-def test_choices_stand_in_an_order_of_the_items_own_so_that_equals_favour_no_place():
+def test_choices_are_in_an_order_of_the_items_own_so_that_equals_favour_no_place():
     columns = {"benchmark": "bench", "lang": "en", "context": "", "match_text": "", "choices": ["good", "bad"]}
     rows = [{**columns, "item_id": f"id{number}", "answer": "0"} for number in range(400)]
     items = items_of(pa.Table.from_pylist(rows, schema=ITEMS), "bench")
@@ -277,12 +277,12 @@ def test_what_a_choice_is_worth_without_the_question_is_divided_out(tokenizer):
         network, [((EOS, *tokenizer.encode("question 0?")), c) for c in continuations]
     )
     assert one.unconditional == pytest.approx(tuple(alone))
-    gains = [told - without for told, without in zip(asked, alone, strict=True)]
+    gains = [reported - without for reported, without in zip(asked, alone, strict=True)]
     assert is_right(one, "unconditional", items[0].continuations) is (gains.index(max(gains)) == 0)
 
 
 def test_choices_whose_tokens_lie_across_the_border_are_counted(tokenizer):
-    # Where no blank stands between, `the c` and `at` are read as `the cat` together.
+    # Where no blank is between, `the c` and `at` are read as `the cat` together.
     across = Item("across", "zh", "on the c", ("at", "zz"), 0, "")
     assert crosses_boundary(tokenizer, "on the c", "at")
     assert not crosses_boundary(tokenizer, "on the", " cat")
@@ -306,7 +306,7 @@ def test_the_primary_of_a_benchmark_is_declared_and_kept_for_every_item(tokenize
     assert [(row["leaked_n"], row["clean_n"], row["difference"]) for row in found.gaps] == [(1, 1, 0.0)]
 
 
-def test_leaked_items_that_score_beyond_chance_are_told_of(tokenizer):
+def test_leaked_items_that_score_beyond_chance_are_reported(tokenizer):
     items = [item(number, choices=("the cat sat", "z"), answer=int(number >= 30)) for number in range(60)]
     states = {f"id{number}": "leaked" if number < 30 else "clean" for number in range(60)}
     config = EvaluateConfig(shots=(0,))

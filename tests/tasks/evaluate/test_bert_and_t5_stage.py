@@ -89,9 +89,9 @@ def test_a_bert_is_measured_by_what_it_hides(evaluated: Callable[[str, dict[str,
     assert (exact["value"], exact["note"].partition(";")[0]) == (None, "declined: a BERT writes no text")
     assert scores["cloze", "answer_pseudo_bits_per_byte", 1, "all"]["value"] > 0
     assert not any(metric == "answer_bits_per_byte" for _, metric, *_ in scores)
-    told = artifact.report.facts["headline"]
-    assert told["heldout/code/pseudo_bits_per_byte"] == heldout["pseudo_bits_per_byte"]["value"]
-    assert "heldout/code" not in told
+    reported = artifact.report.facts["headline"]
+    assert reported["heldout/code/pseudo_bits_per_byte"] == heldout["pseudo_bits_per_byte"]["value"]
+    assert "heldout/code" not in reported
     check_samples(samples)
 
 

@@ -40,7 +40,7 @@ def test_better_only_where_the_interval_excludes_nothing() -> None:
     assert paired_difference(a, a).verdict == "no difference"
 
 
-def test_a_single_item_tells_nothing() -> None:
+def test_a_single_item_says_nothing() -> None:
     assert paired_difference({"x": 1.0}, {"x": 0.0, "y": 1.0}) == Difference(1, 1.0, None, None)
     assert paired_difference({"x": 1.0}, {"x": 0.0}).verdict == "no difference"
 

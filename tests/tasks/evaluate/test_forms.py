@@ -113,7 +113,7 @@ def test_a_t5_that_fills_spans_writes_behind_a_prompt(tokenizer: Tokenizer) -> N
     with torch.no_grad():
         for weight in t5.parameters():
             weight.zero_()
-    # All tokens are equally likely and the first of equals is the unknown one, which stands for no bytes.
+    # All tokens are equally likely and the first of equals is the unknown one, which has no bytes.
     assert SpanScorer(t5, 3, EOS, (7,)).generate(tokenizer.encode("the"), tokenizer, 5, ()) == ""
 
 

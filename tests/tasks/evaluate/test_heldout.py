@@ -85,7 +85,7 @@ def test_a_model_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(t
 
 
 def test_text_with_unknown_words_has_no_figure():
-    """A vocabulary that loses more would look the better: only xz, which loses nothing, is told."""
+    """A vocabulary that loses more would look the better: only xz, which loses nothing, is given."""
     tokenizer = tokenizer_of(from_vocab_txt("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n"))
     texts = {"known": ["the cat", "cat"], "lost": ["the cat", "the dog"]}
     scores = heldout_scores(

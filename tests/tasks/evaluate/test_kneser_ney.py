@@ -76,7 +76,7 @@ class Reference:
         return (count - taken[min(count, 3)] + left * lower) / total
 
     def bits(self, text: Sequence[int]) -> list[float]:
-        """Of all tokens but the first, each after what stands before it in its document."""
+        """Of all tokens but the first, each after what is before it in its document."""
         found = []
         for place in range(1, len(text)):
             context: Gram = ()
@@ -105,7 +105,7 @@ def test_five_tokens_of_one_text_by_hand():
     found = bits([[EOS, 2, 3, EOS]], [[EOS, 2]], vocab_size=4)
     # Each of 2, 3, EOS is preceded by one other token: counts 1, 1, 1; the fallback takes a half of each.
     unigram = 0.5 / 3 + 0.5 * (1 / 4)
-    # After EOS stands 2, once: half of it, and half of what the unigram gives.
+    # After EOS comes 2, once: half of it, and half of what the unigram gives.
     assert found.bits[1] == pytest.approx(-np.log2(0.5 + 0.5 * unigram))
     assert np.isnan(found.bits[0])
     assert found.ngrams == (3, 3, 2, 1, 0)

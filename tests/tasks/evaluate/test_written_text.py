@@ -51,7 +51,7 @@ def test_a_run_does_not_go_on_in_the_next_row_nor_in_the_next_text() -> None:
     st.lists(st.lists(st.integers(0, 2), min_size=6, max_size=6), min_size=1, max_size=4),
     st.integers(1, 3),
 )
-def test_no_longer_run_stands_in_any_row(texts: list[list[int]], rows: Rows, parts: int) -> None:
+def test_no_longer_run_is_in_any_row(texts: list[list[int]], rows: Rows, parts: int) -> None:
     for text, found in zip(texts, overlaps(texts, rows, parts), strict=True):
         assert found.tokens == searched(text, rows)
         if found.tokens:
@@ -75,8 +75,8 @@ def test_bytes_that_are_no_text(data: bytes, broken: int) -> None:
     assert invalid_bytes(data) == broken
 
 
-def test_repetition_is_the_share_of_4grams_that_stood_before() -> None:
+def test_repetition_is_the_share_of_4grams_that_came_before() -> None:
     assert repeated_share([1, 2, 3, 4, 5]) == 0.0
-    # Five 4-grams, of which 1212 stands twice more and 2121 once more.
+    # Five 4-grams, of which 1212 comes twice more and 2121 once more.
     assert repeated_share([1, 2, 1, 2, 1, 2, 1, 2]) == pytest.approx(3 / 5)
     assert repeated_share([1, 2, 3]) is None

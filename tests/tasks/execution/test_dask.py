@@ -211,8 +211,8 @@ def test_a_worker_with_other_code_is_refused(
     context: RunContext, documents: Artifact, cluster: Cluster, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
-    for room in ("flows", "tasks", "model"):
-        shutil.copytree(PROJECT / room, other / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("flows", "tasks", "model"):
+        shutil.copytree(PROJECT / package, other / package, ignore=shutil.ignore_patterns("__pycache__"))
     edited = other / "tasks" / "clean" / "cleaning.py"
     edited.write_text(edited.read_text().replace("clean_part", "clean_another_part"))
     for number in range(3):

@@ -1,4 +1,4 @@
-"""A worker refuses to make other bytes than the driver would, and a part that kills workers is told from others."""
+"""A worker refuses to make other bytes than the driver would, and a part that kills workers is recognised."""
 
 import json
 import operator
@@ -38,7 +38,7 @@ def test_the_same_versions_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reported"),
     [
         (
             {"code": {"digest": "0", "definitions": {"tasks.artifacts.ledger:*": "0"}}},
@@ -49,9 +49,9 @@ def test_the_same_versions_work(tmp_path: Path) -> None:
         ({"libs": {"python": "3.99"}}, r'libs\.python: "3\.99" ->'),
     ],
 )
-def test_other_versions_are_refused_before_anything_is_read(tmp_path: Path, changed: Any, told: str) -> None:
+def test_other_versions_are_refused_before_anything_is_read(tmp_path: Path, changed: Any, reported: str) -> None:
     job = job_in(tmp_path, **changed)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=reported):
         run_part(replace(job, packed=b"nothing that could be opened"), 0, (1,))
 
 

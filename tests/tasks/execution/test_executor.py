@@ -63,7 +63,7 @@ def test_an_address_belongs_to_a_cluster_and_a_cluster_needs_one() -> None:
         Machines(executor="dask", address="head")
 
 
-def test_no_more_are_on_their_way_than_there_is_room_for() -> None:
+def test_no_more_are_on_their_way_than_there_is_space_for() -> None:
     flying, most, lock = 0, 0, threading.Lock()
 
     def submit(index: int) -> Future[int]:
@@ -77,7 +77,7 @@ def test_no_more_are_on_their_way_than_there_is_room_for() -> None:
         for _ in run_in_flight(submit, range(50), 3):
             with lock:
                 flying -= 1
-    # The next one starts when one is done, before whoever asked has seen it.
+    # The next one starts when one is done, before the one that asked has seen it.
     assert most == 4
 
 

@@ -1,4 +1,4 @@
-"""Functions of the user: found in their folder, part of the identity by meaning, and told clearly when wrong."""
+"""Functions of the user: found in their folder, part of the identity by meaning, and named clearly when wrong."""
 
 import os
 import py_compile

@@ -134,7 +134,7 @@ def test_a_file_uri_is_a_path(tree):
         ("a.tar", (None, None)),
     ],
 )
-def test_names_tell_format_and_compression(tmp_path, name, expected):
+def test_names_say_format_and_compression(tmp_path, name, expected):
     assert guess_format(name) == expected
 
 

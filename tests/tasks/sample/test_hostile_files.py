@@ -187,8 +187,8 @@ def test_what_unpacks_to_a_multiple_of_its_bytes_is_read_up_to_the_limit(
     monkeypatch.setattr(byte_blocks, "ALWAYS_ALLOWED_BYTES", 1 << 20)
     packed(folder / f"{name}{suffix}", b'text\n{"text": "first"}\n' + b"\0" * (32 << 20))
     artifact = sampled(folder, max_reject_share=1.0)
-    told = rejects(artifact)[f"{name}{suffix}"]
-    assert told.startswith("unpacks to more than 200 times its") or name in ("a.jsonl", "a.warc")
+    reported = rejects(artifact)[f"{name}{suffix}"]
+    assert reported.startswith("unpacks to more than 200 times its") or name in ("a.jsonl", "a.warc")
     assert "(max_unpacked_ratio)" in "".join(row["reason"] for row in artifact.table("rejects").to_pylist())
     assert artifact.rows("documents") >= DOCUMENTS
 

@@ -55,15 +55,15 @@ def test_rounded_weights_are_reported_with_their_effect_on_the_epochs():
         budget_tokens=300 * B,
         normalise_weights=True,
     )
-    (told,) = mixture_remarks(config, plan_from_sizes(config, {}, {}))
-    assert told.startswith("the weights add up to 1.01, as rounded shares do.")
-    assert "epochs are 1.0% lower than weight x budget / tokens" in told
+    (reported,) = mixture_remarks(config, plan_from_sizes(config, {}, {}))
+    assert reported.startswith("the weights add up to 1.01, as rounded shares do.")
+    assert "epochs are 1.0% lower than weight x budget / tokens" in reported
     # 2.5% and 3.5% of 300B by 3B tokens, each by 1.01; the paper's 3.4 lies between them.
-    assert told.endswith("wikipedia 2.48 to 3.47 epochs")
+    assert reported.endswith("wikipedia 2.48 to 3.47 epochs")
 
 
 @pytest.mark.parametrize("weights", [(0.75, 0.25), (3.0, 1.0)])
-def test_exact_and_relative_weights_have_no_rounding_to_tell(weights):
+def test_exact_and_relative_weights_have_no_rounding_to_report(weights):
     sources = tuple(Source(name=f"s{w:g}", paths="x", tokens=10**6, weight=w) for w in weights)
     config = SampleConfig(sources=sources, budget_tokens=1000, normalise_weights=True)
     assert mixture_remarks(config, plan_from_sizes(config, {}, {})) == []
@@ -147,8 +147,8 @@ def test_budget_cap_and_proportions_hold_for_any_sources(sizes, budget, cap):
     )
     config = SampleConfig(sources=sources, budget_tokens=budget, max_epochs=cap, normalise_weights=True)
     plans = plan_from_sizes(config, {}, {}).values()
-    room = sum(int(cap * tokens) for tokens, _ in sizes)
-    assert sum(plan.target_tokens for plan in plans) == min(budget, room)
+    capacity = sum(int(cap * tokens) for tokens, _ in sizes)
+    assert sum(plan.target_tokens for plan in plans) == min(budget, capacity)
     assert all(plan.target_tokens <= cap * plan.available_tokens for plan in plans)
     assert all(0 <= plan.rate <= 1 for plan in plans)
     free = [plan for plan in plans if plan.target_tokens < int(cap * plan.available_tokens)]

@@ -194,7 +194,7 @@ def test_an_answer_that_breaks_off_is_infrastructure_and_no_document(web, monkey
 
 
 class LocalHub(LocalFileSystem):
-    """Stands for hf://: files of this machine behind the scheme."""
+    """In place of hf://: files of this machine behind the scheme."""
 
     protocol = "hf"
     root = ""
@@ -236,12 +236,12 @@ def test_a_marked_stream_is_hashed_once(tmp_path):
         assert len(opened) == times
 
 
-def test_names_of_remote_files_tell_their_format():
+def test_names_of_remote_files_say_their_format():
     assert RemoteFile("https://a.example/data/x.jsonl.gz?download=1", None).name == "x.jsonl.gz"
 
 
 class FakeClock:
-    """Stands for the module `time` where pauses are made: they pass at once."""
+    """In place of the module `time` where pauses are made: they pass at once."""
 
     def __init__(self):
         self.now, self.pauses = 1_000_000.0, []
@@ -457,14 +457,16 @@ def test_a_page_for_others_is_refused_at_once(busy, clock, tmp_path, status):
 
 
 def slow_down():
-    """As s3fs tells it: its own error, and that of botocore behind it."""
+    """As s3fs raises it: its own error, and that of botocore behind it."""
     headers = {"HTTPStatusCode": 503, "HTTPHeaders": {"retry-after": "60"}}
-    told = botocore.exceptions.ClientError({"Error": {"Code": "SlowDown"}, "ResponseMetadata": headers}, "GetObject")
-    return s3fs.errors.translate_boto_error(told)
+    reported = botocore.exceptions.ClientError(
+        {"Error": {"Code": "SlowDown"}, "ResponseMetadata": headers}, "GetObject"
+    )
+    return s3fs.errors.translate_boto_error(reported)
 
 
 def too_many_requests():
-    """As the hub's client tells it."""
+    """As the hub's client raises it."""
     request = httpx.Request("GET", "https://huggingface.co/x")
     answer = httpx.Response(429, headers={"Retry-After": "60"}, request=request)
     return HfHubHTTPError("429 Client Error: Too Many Requests", response=answer)

@@ -82,7 +82,7 @@ def test_special_tokens_cover_no_bytes(tokenizer: Tokenizer):
     assert isinstance(tokenizer, ByteLevelTokenizer)
 
 
-def test_a_description_tells_the_kind_and_belongs_to_one_model(tokenizer: Tokenizer, model: bytes, tmp_path: Path):
+def test_a_description_says_the_kind_and_belongs_to_one_model(tokenizer: Tokenizer, model: bytes, tmp_path: Path):
     path, description = tmp_path / "byte_level.json", tmp_path / DESCRIPTION_FILE
     path.write_bytes(model)
     description.write_text(json.dumps(tokenizer.description()))

@@ -1,4 +1,4 @@
-"""The kernels give the ids that SentencePiece gives, whatever stands in the text and in the cache."""
+"""The kernels give the ids that SentencePiece gives, whatever is in the text and in the cache."""
 
 import base64
 import random

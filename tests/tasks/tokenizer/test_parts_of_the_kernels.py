@@ -73,7 +73,7 @@ def test_merges_are_those_of_the_definition(pieces: Pieces, text: str) -> None:
     assert merged(merges, text, long=True) == expected
 
 
-def test_the_best_score_has_rank_0_and_minus_nothing_stands_below_nothing() -> None:
+def test_the_best_score_has_rank_0_and_minus_nothing_is_below_nothing() -> None:
     scores = np.array([-2.0, 0.0, -0.0, 3.0, -2.0, -1e9], np.float32)
     assert score_ranks(scores).tolist() == [3, 1, 2, 0, 3, 4]
 
@@ -99,17 +99,17 @@ def test_the_trie_holds_its_keys_and_no_others(keys: dict[str, int], others: lis
 @given(
     pairs=st.sets(st.tuples(st.characters(exclude_categories=["Cs"]), st.characters(exclude_categories=["Cs"]))),
     text=st.text(min_size=1, max_size=60),
-    room=st.integers(1, 70),
+    space=st.integers(1, 70),
 )
-def test_stretches_tile_a_text_and_keep_neighbours_together(pairs: set[tuple[str, str]], text: str, room: int) -> None:
+def test_stretches_tile_a_text_and_keep_neighbours_together(pairs: set[tuple[str, str]], text: str, space: int) -> None:
     pairs |= set(itertools.islice(itertools.pairwise(text.replace("\u2581", "x")), 0, 30, 2))
     bits = border_bits(pairs)
     data = np.frombuffer(text.encode(), np.uint8)
     position, found = 0, []
     while position < data.size:
-        borders, alone = np.zeros(room + 1, np.int64), np.zeros(room, np.int32)
+        borders, alone = np.zeros(space + 1, np.int64), np.zeros(space, np.int32)
         count, position = cut(data, position, data.size, bits, borders, alone)
-        assert 1 <= count <= room
+        assert 1 <= count <= space
         stretches = [bytes(data[start:end]).decode() for start, end in itertools.pairwise(borders[: count + 1])]
         assert [ord(some) if len(some) == 1 else -1 for some in stretches] == alone[:count].tolist()
         found += stretches
@@ -117,7 +117,7 @@ def test_stretches_tile_a_text_and_keep_neighbours_together(pairs: set[tuple[str
     inside = [pair for some in found for pair in itertools.pairwise(some)]
     assert all(joined(bits, ord(left), ord(right)) for left, right in inside)
     torn = [(left[-1], right[0]) for left, right in itertools.pairwise(found)]
-    # A full block ends a call, not a stretch, so only pairs that stand in no piece, or hold the mark, are torn.
+    # A full block ends a call, not a stretch, so only pairs that are in no piece, or hold the mark, are torn.
     assert not [pair for pair in torn if pair in pairs and "\u2581" not in pair]
 
 

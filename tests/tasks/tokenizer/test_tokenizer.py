@@ -71,7 +71,7 @@ def test_a_blank_before_the_first_word_is_no_part_of_the_text(leading: Tokenizer
     assert [text.encode()[start:end] for start, end in itertools.pairwise(borders)] == pieces
 
 
-def test_where_a_word_stands_decides_its_piece(leading: Tokenizer):
+def test_where_a_word_is_decides_its_piece(leading: Tokenizer):
     assert leading.leading_space
     name = leading.decode_bytes(leading.encode("def")[:1])
     assert name.startswith(b" ")

@@ -110,7 +110,7 @@ def test_a_vocabulary_that_is_exact_gives_the_same_borders_by_its_pieces():
         assert pieces == [tokenizer.piece_bytes[number] for number in ids]
 
 
-def test_ids_alone_do_not_tell_bytes(small: Tokenizer):
+def test_ids_alone_do_not_show_bytes(small: Tokenizer):
     with pytest.raises(Bug, match="do not determine"):
         small.borders(np.array([5, 6]))
 
@@ -127,8 +127,8 @@ def test_the_artifact_loads_it_again(context, make_documents):
     documents = make_documents([[("code", text) for text in TEXTS[0].split("\n\n")]])
     vocab = build_vocab(context, documents, VocabConfig(vocab_size=300, model_type="wordpiece"))
     assert isinstance(open_tokenizer(vocab), WordPieceTokenizer)
-    told = json.loads(vocab.file(DESCRIPTION_FILE).read_text())
-    assert (told["kind"], told["mask"], told["eos"]) == ("wordpiece", 4, 3)
+    reported = json.loads(vocab.file(DESCRIPTION_FILE).read_text())
+    assert (reported["kind"], reported["mask"], reported["eos"]) == ("wordpiece", 4, 3)
     assert vocab.report.facts["vocabulary"]["unknown_share"]["code"] < 0.01
 
 

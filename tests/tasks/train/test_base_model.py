@@ -140,11 +140,11 @@ def test_settings_of_new_rows_without_a_base_model_are_refused(setting: dict[str
         TrainStageConfig.model_validate(setting)
 
 
-def test_the_beginning_is_told_in_a_sentence() -> None:
+def test_the_beginning_is_reported_in_a_sentence() -> None:
     message = {"kind": "event", "event": "base_model", "weights": "ab12"}
     grown = message | {"new_rows": 8000, "start": "mean", "without_meaning": 1234}
-    told = [sentence for one in (message, grown) for sentence in MessageFormatter().format(one)]
-    assert told == [
+    reported = [sentence for one in (message, grown) for sentence in MessageFormatter().format(one)]
+    assert reported == [
         "starting from the trained weights ab12",
         "starting from the trained weights ab12, with 8,000 new rows initialised by mean; 1,234 of them have no ids in"
         " the base and start near the mean of all",

@@ -200,8 +200,8 @@ def test_the_trainer_starts_without_what_the_shell_says_of_arithmetic(
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
     monkeypatch.setenv("MKL_CBWR", "AVX2")
     monkeypatch.setenv("AWS_PROFILE", "mine")
-    told = "import json, os; print(json.dumps(dict(os.environ)))"
-    (environment,) = launch(tmp_path, told, given={"MKL_CBWR": "COMPATIBLE"})
+    reported = "import json, os; print(json.dumps(dict(os.environ)))"
+    (environment,) = launch(tmp_path, reported, given={"MKL_CBWR": "COMPATIBLE"})
     assert "ATEN_CPU_CAPABILITY" not in environment
     assert environment["MKL_CBWR"] == "COMPATIBLE"
     assert environment["AWS_PROFILE"] == "mine"

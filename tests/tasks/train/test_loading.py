@@ -46,7 +46,7 @@ def read(context: RunContext, documents: Artifact, vocab: Artifact):
     return reader
 
 
-def test_rows_of_gpt_are_read_as_they_stand(read, vocab: Artifact) -> None:
+def test_rows_of_gpt_are_read_as_they_are(read, vocab: Artifact) -> None:
     reader = read("causal_lm")
     batch = CausalLoader(reader).batch(0, reader.positions)
     assert reader.row_format.tokenizer_digest == open_tokenizer(vocab).digest

@@ -112,18 +112,18 @@ def test_new_scripts_get_new_rows_which_learn_alone(context: RunContext, gpt2: P
     assert torch.equal(after["blocks.0.mlp_in.weight"], before["blocks.0.mlp_in.weight"])
 
 
-def test_padded_rows_are_told_with_the_setting_that_keeps_them(
+def test_padded_rows_are_reported_with_the_setting_that_keeps_them(
     context: RunContext, publish: Publish, grown: Callable[..., Any]
 ) -> None:
     content = train_byte_level(PROSE, VocabConfig(vocab_size=PIECES, model_type="byte_level"))
     rows = tokenizer_of(content).vocab_size + 6
     folder = publish(GPTConfig.model_validate(GPT2 | {"vocab_size": rows}), "tokenizer.json", content)
     base = folder / "tokenizer.json"
-    told = rf"has {rows} rows, and this run's vocabulary has {rows - 6} tokens.*set vocab\.embedding_rows = {rows}"
-    with pytest.raises(RecipeError, match=told):
+    reported = rf"has {rows} rows, and this run's vocabulary has {rows - 6} tokens.*set vocab\.embedding_rows = {rows}"
+    with pytest.raises(RecipeError, match=reported):
         check_base_model(config(folder), rows - 6, base)
     _, vocab = grown(base, {"row_length": 33})
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=reported):
         make_starting_model(folder, vocab, open_tokenizer(vocab))
     made = grown(base, {"row_length": 33}, embedding_rows=rows)
     model = trained(context, made, config(folder))
@@ -163,11 +163,11 @@ def test_a_t5_with_a_head_of_its_own_goes_on(context: RunContext, publish: Publi
 def test_a_vocabulary_that_is_not_the_model_s_is_refused(gpt2: Path, tmp_path: Path, grown: Callable[..., Any]) -> None:
     other = tmp_path / "other.json"
     other.write_bytes(train_byte_level(PROSE[::2], VocabConfig(vocab_size=PIECES, model_type="byte_level")))
-    told = r"is tokenizer\.json, and this run's comes from .*, which differs.*Set vocab\.base to .*tokenizer\."
-    with pytest.raises(InputError, match=told):
+    reported = r"is tokenizer\.json, and this run's comes from .*, which differs.*Set vocab\.base to .*tokenizer\."
+    with pytest.raises(InputError, match=reported):
         check_base_model(config(gpt2), PIECES, other)
     _, vocab = grown(other, {"row_length": 33})
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=reported):
         make_starting_model(gpt2, vocab, open_tokenizer(vocab))
     with pytest.raises(RecipeError, match=r"trains a vocabulary of its own.*Set vocab\.base to .*tokenizer\.json\."):
         check_base_model(config(gpt2), None)
@@ -176,7 +176,7 @@ def test_a_vocabulary_that_is_not_the_model_s_is_refused(gpt2: Path, tmp_path: P
         check_base_model(config(gpt2), PIECES, other)
 
 
-def test_what_does_not_fit_is_told_before_any_work(gpt2: Path) -> None:
+def test_what_does_not_fit_is_reported_before_any_work(gpt2: Path) -> None:
     base, rows = gpt2 / "tokenizer.json", settings_rows(gpt2)
     check_base_model(config(gpt2), rows, base)
     other = config(gpt2, model=settings_of_base(gpt2) | {"layers": 2})

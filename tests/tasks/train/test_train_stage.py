@@ -80,8 +80,8 @@ def test_a_paused_training_leaves_no_artifact_and_goes_on_to_the_same_content(co
     heard: list[dict[str, Any]] = []
     with pytest.raises(Paused, match="paused after step 6 of 12"):
         build_train(context, *parents, CONFIG.model_copy(update={"pause_share": 0.5}), heard.append)
-    told = [sentence for message in heard for sentence in MessageFormatter().format(message)]
-    assert told[-1] == "paused after step 6 of 12, with a checkpoint to resume from"
+    reported = [sentence for message in heard for sentence in MessageFormatter().format(message)]
+    assert reported[-1] == "paused after step 6 of 12, with a checkpoint to resume from"
     assert not (context.root / "artifacts" / "train").exists()
     heard.clear()
     resumed = build_train(context, *parents, CONFIG, heard.append)
@@ -111,15 +111,15 @@ def test_patience_is_no_part_of_the_identity_and_threads_are():
 def test_a_log_gets_about_twenty_lines_however_many_steps():
     teller = MessageFormatter()
     step = {"kind": "step", "steps": 1000, "loss": 1.0, "lr": 0.1, "tokens_s": 5}
-    told = [line for number in range(1, 1001) for line in teller.format({**step, "step": number})]
-    assert len(told) == 21
-    assert told[-1].startswith("step 1000 of 1000: loss 1.0000")
+    reported = [line for number in range(1, 1001) for line in teller.format({**step, "step": number})]
+    assert len(reported) == 21
+    assert reported[-1].startswith("step 1000 of 1000: loss 1.0000")
 
 
-def test_a_restart_is_told_in_a_sentence_with_what_it_cost():
+def test_a_restart_is_reported_in_a_sentence_with_what_it_cost():
     restart = {"kind": "event", "event": "restart", "number": 2, "step": 57, "checkpoint": 50, "seconds_lost": 12.4}
-    (told,) = MessageFormatter().format({**restart, "words": "Infra: rank 1 of 2 was killed by SIGKILL"})
-    assert told == (
+    (reported,) = MessageFormatter().format({**restart, "words": "Infra: rank 1 of 2 was killed by SIGKILL"})
+    assert reported == (
         "restart 2 after step 57: Infra: rank 1 of 2 was killed by SIGKILL; training resumes from step 50, 12 seconds"
         " were lost"
     )
@@ -138,16 +138,18 @@ ROLLBACK = {
 }
 
 
-def test_a_rollback_is_told_with_its_cause_its_onset_and_what_is_left_out():
-    (told,) = MessageFormatter().format(ROLLBACK)
-    assert told == (
+def test_a_rollback_is_reported_with_its_cause_its_onset_and_what_is_left_out():
+    (reported,) = MessageFormatter().format(ROLLBACK)
+    assert reported == (
         "rollback at step 205: the loss has risen from 2.6 to 3.17 since step 201; it began at step 201, training rolls"
         " back to the checkpoint after step 125, skips positions 3,184 to 3,328 of ORDER (144 sequences) and changes"
         " nothing else"
     )
-    (told,) = MessageFormatter().format({**ROLLBACK, "to_step": 0, "settings": {"train.schedule.peak_lr": 0.001 * 0.9}})
-    assert "rolls back to its start, " in told
-    assert told.endswith(" and changes train.schedule.peak_lr to 0.0009")
+    (reported,) = MessageFormatter().format(
+        {**ROLLBACK, "to_step": 0, "settings": {"train.schedule.peak_lr": 0.001 * 0.9}}
+    )
+    assert "rolls back to its start, " in reported
+    assert reported.endswith(" and changes train.schedule.peak_lr to 0.0009")
 
 
 def test_rollbacks_are_shown_where_the_run_was_started(context, parents, monkeypatch):

@@ -180,7 +180,7 @@ def test_a_special_token_with_the_id_of_a_piece_is_refused(tmp_path: Path):
         opened(tmp_path / "base.json", json.dumps(parsed).encode())
 
 
-def test_a_name_that_stands_twice_is_refused(tmp_path: Path):
+def test_a_name_that_is_there_twice_is_refused(tmp_path: Path):
     """A piece that is both special and ordinary: SentencePiece would not open it either."""
     parsed = read_model(sentencepiece_model())
     parsed.pieces.add(piece="</s>", score=-50.0, type=NORMAL)

@@ -1,4 +1,4 @@
-"""What an extension is told to do, on texts whose tokens can be counted by hand."""
+"""What an extension does, on texts whose tokens can be counted by hand."""
 
 import io
 
@@ -56,7 +56,7 @@ def test_a_line_of_old_text_with_other_ids_is_counted(base: bytes):
     assert (result["untouched_lines"], result["moved_lines"]) == (2, 1)
 
 
-def test_unknown_tokens_are_told_apart_from_bytes(base: bytes):
+def test_unknown_tokens_are_distinguished_from_bytes(base: bytes):
     lossy = trained(vocab_size=80, byte_fallback=False)
     result = compare_vocabularies(lossy, base, {"zh": ["钢铁"]}, [CHINESE])["zh"]
     assert result["unknown_share"] == [0.5, 0.0]

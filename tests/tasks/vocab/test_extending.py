@@ -78,7 +78,7 @@ def test_rows_are_added_behind_the_base_and_all_are_emitted(context: RunContext,
     assert vocab.table("vocabulary").column("added").to_pylist() == [False] * 340 + [True] * 160
 
 
-def test_the_report_tells_what_the_extension_did(context: RunContext, documents: Artifact, base: Path):
+def test_the_report_says_what_the_extension_did(context: RunContext, documents: Artifact, base: Path):
     vocab = build_vocab(context, documents, VocabConfig(base=base, extend={"zh": 60}))
     facts = vocab.report.facts["vocabulary"]
     assert (facts["pieces"], facts["model_type"]) == (400, "bpe")
@@ -90,9 +90,9 @@ def test_the_report_tells_what_the_extension_did(context: RunContext, documents:
     assert (added["rows"], added["unused"], added["unused_examples"]) == (60, len(unused), unused[:20])
     assert 0 < len(unused) < 60
     assert set(facts["bytes_per_token"]) == {"en", "zh", "ru"}
-    told = facts["languages"]["en"]  # The documents of this test all say that they are English.
-    assert (told["untouched_lines"], told["moved_lines"]) == (len(ENGLISH) + len(RUSSIAN_TEXT), 0)
-    before, after = told["tokens"]
+    reported = facts["languages"]["en"]  # The documents of this test all say that they are English.
+    assert (reported["untouched_lines"], reported["moved_lines"]) == (len(ENGLISH) + len(RUSSIAN_TEXT), 0)
+    before, after = reported["tokens"]
     assert before > after > 0
 
 
@@ -265,8 +265,8 @@ def test_a_donor_counts_characters_and_the_merges_that_make_words():
     assert dict(donor.words) == {"钢铁": 60, "钢铁厂": 40, "转炉": 30}
 
 
-def test_candidates_stand_in_the_order_of_the_tokens_that_they_save():
-    """A character of three bytes saves two tokens wherever it stands, a word one at each merge that makes it."""
+def test_candidates_are_in_the_order_of_the_tokens_that_they_save():
+    """A character of three bytes saves two tokens wherever it is, a word one at each merge that makes it."""
     script = Script("zh", CHINESE.ranges, ("炉",), spaced=False)
     donor = CandidateVocabulary(Counter({"钢": 60, "铁": 60, "厂": 10}), Counter({"钢铁": 60, "铁厂": 19}))
     assert donor.ranked(script) == ["钢", "铁", "钢铁", "厂", "铁厂", "炉"]

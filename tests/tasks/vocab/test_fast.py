@@ -91,7 +91,7 @@ def test_ids_and_text_are_the_same(both, text: str):
     assert fast.decode(ids, skip_special_tokens=False) == text
 
 
-def test_pieces_stand_at_their_ids(both):
+def test_pieces_are_at_their_ids(both):
     ours, fast = both
     assert fast.get_vocab_size() == ours.vocab_size
     parsed = read_model(ours.model)

@@ -31,7 +31,7 @@ def base(request: pytest.FixtureRequest) -> bytes:
 
 
 def test_a_row_that_the_text_never_uses_goes_to_another_candidate(base: bytes) -> None:
-    """铁厂 stands within 钢铁厂 alone: once that has a row, nothing is written with it, and 转炉 needs one."""
+    """铁厂 is within 钢铁厂 alone: once that has a row, nothing is written with it, and 转炉 needs one."""
     runs = ["钢铁厂"] * 50 + ["转炉"] * 10
     characters = Counter("".join(runs))
     donor = CandidateVocabulary(characters, Counter({"钢铁厂": 50, "铁厂": 50, "转炉": 10}))

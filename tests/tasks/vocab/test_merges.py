@@ -135,10 +135,10 @@ def test_the_stage_extends_a_tokenizer_json(context, make_documents, released: b
     assert tokenizer.vocab_size == vocabulary_size(released) + 1 + 190
     facts = vocab.report.facts["vocabulary"]
     assert (facts["model_type"], facts["base"]["besides"]) == ("byte-level", 1)
-    told = facts["languages"]["en"]
-    assert (told["moved_lines"], told["untouched_lines"]) == (0, len(ENGLISH))
-    assert told["tokens"][1] < 0.5 * told["tokens"][0]
-    assert told["byte_share"][1] < told["byte_share"][0]
+    reported = facts["languages"]["en"]
+    assert (reported["moved_lines"], reported["untouched_lines"]) == (0, len(ENGLISH))
+    assert reported["tokens"][1] < 0.5 * reported["tokens"][0]
+    assert reported["byte_share"][1] < reported["byte_share"][0]
     assert all(tokenizer.decode(tokenizer.encode(text)) == text for text in [*ENGLISH, *CHINESE_TEXT, *RUSSIAN_TEXT])
     before = tokenizer_of(truncate_vocabulary(tokenizer.model, vocabulary_size(released) + 1))
     assert before.encode("钢铁 сталь") == tokenizer_of(released_with_padding(released)).encode("钢铁 сталь")

@@ -84,7 +84,7 @@ def test_fewer_rows_than_pieces_are_refused(released: Path) -> None:
         prepare_base(config)
 
 
-def test_bytes_stand_in_for_what_was_unknown_and_other_text_keeps_its_ids(released: Path, base: bytes) -> None:
+def test_bytes_replace_what_was_unknown_and_other_text_keeps_its_ids(released: Path, base: bytes) -> None:
     theirs = sentencepiece.SentencePieceProcessor(model_proto=released.read_bytes())
     ours = SentencePieceTokenizer(base)
     assert theirs.unk_id() in theirs.encode("steel 钢 {}")
@@ -95,7 +95,7 @@ def test_bytes_stand_in_for_what_was_unknown_and_other_text_keeps_its_ids(releas
     assert (ours.pad, ours.eos, ours.unk) == (0, 1, 2)
 
 
-def test_a_piece_stands_above_the_best_way_to_write_it_with_shorter_ones() -> None:
+def test_a_piece_is_above_the_best_way_to_write_it_with_shorter_ones() -> None:
     scores = {"a": -1.0, "b": -2.0, "ab": -2.5, "c": -4.0}
     assert best_alternative("ab", scores, -9.0) == -3.0
     assert best_alternative("abc", scores, -9.0) == -6.5
@@ -115,7 +115,7 @@ def test_a_piece_has_the_score_of_its_count_or_a_little_more_than_its_rival(base
 
 
 def test_two_ways_to_cut_a_text_never_tie(base: bytes) -> None:
-    """中国 + 人 and 中 + 国人 would, if each word stood above its characters by the same."""
+    """中国 + 人 and 中 + 国人 would, if each word scored above its characters by the same."""
     donor = CandidateVocabulary(Counter({"中": 50, "国": 50, "人": 50}), Counter({"中国": 1, "国人": 1}))
     scores = {piece.piece: piece.score for piece in read_model(extend_unigram(base, donor, BARE, 5).model).pieces}
     assert abs(scores["中国"] + scores["人"] - scores["中"] - scores["国人"]) > MARGIN

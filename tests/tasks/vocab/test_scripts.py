@@ -84,7 +84,7 @@ def base(request: pytest.FixtureRequest) -> bytes:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_all_rows_are_emitted_and_old_text_stands(base: bytes, name: str):
+def test_all_rows_are_emitted_and_old_text_stays(base: bytes, name: str):
     script, read = SCRIPTS[name], make_normaliser(base)
     texts = [f"{TEXTS[name]} {number}" for number in range(30)]
     runs = [run for text in texts for run in script.runs(read(text))]

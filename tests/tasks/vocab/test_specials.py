@@ -1,4 +1,4 @@
-"""Special tokens of BERT and T5 stand behind all pieces, and no text ever gives one."""
+"""Special tokens of BERT and T5 follow all pieces, and no text ever gives one."""
 
 import json
 import json.decoder
@@ -39,15 +39,20 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return trained(request.param, special_tokens=BERT, sentinels=3)
 
 
-def test_they_stand_behind_all_pieces_and_number_0_has_the_highest_id(tokenizer: Tokenizer):
+def test_they_are_behind_all_pieces_and_number_0_has_the_highest_id(tokenizer: Tokenizer):
     assert tokenizer.vocab_size == 420
     assert (tokenizer.unk, tokenizer.bos, tokenizer.eos, tokenizer.pad) == (0, 1, 2, 3)
     assert (tokenizer.cls, tokenizer.sep, tokenizer.mask) == (414, 415, 416)
     assert tokenizer.sentinels == (419, 418, 417)
     assert tokenizer.special == (0, 1, 2, 3, *range(414, 420))
     assert tokenizer.decode_bytes(tokenizer.special) == b""
-    told = tokenizer.description()
-    assert (told["cls"], told["sep"], told["mask"], told["sentinels"]) == (414, 415, 416, [419, 418, 417])
+    reported = tokenizer.description()
+    assert (reported["cls"], reported["sep"], reported["mask"], reported["sentinels"]) == (
+        414,
+        415,
+        416,
+        [419, 418, 417],
+    )
 
 
 NAMES = st.sampled_from(["[MASK]", "[CLS]", "<extra_id_0>", "<s>", "</s>", "<unk>", "<pad>", "[", "MASK]", " ", "x"])

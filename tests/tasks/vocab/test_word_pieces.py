@@ -79,14 +79,14 @@ def test_rare_characters_become_unknown_words():
     assert tokenizer.unk not in tokenizer.encode("man")
 
 
-def test_too_many_characters_and_too_few_pieces_are_told():
+def test_too_many_characters_and_too_few_pieces_are_reported():
     with pytest.raises(InputError, match=r"characters of the sampled text .* alone need 906.*become \[UNK\]"):
         trained([" ".join(map(chr, range(0x4E00, 0x4E00 + 901)))])
     with pytest.raises(InputError, match=r"vocab_size is 5000, and the sampled text gives \d+ tokens at most"):
         trained(ENGLISH, vocab_size=5000)
 
 
-def test_a_character_comes_in_twice_and_a_word_where_it_stands(base: bytes):
+def test_a_character_comes_in_twice_and_a_word_where_it_is(base: bytes):
     grown = extend_wordpiece(base, ["с", "т", "▁ст", "ст"], RUSSIAN, 20)
     assert grown.added == ["▁с", "с", "▁т", "т", "▁ст", "ст"]
     assert grown.intermediates == ["▁с", "▁т"]
@@ -128,7 +128,7 @@ WORDS = st.lists(st.text(st.sampled_from("стальчугу"), min_size=1, max_
 
 @settings(max_examples=60, deadline=None)
 @given(words=WORDS, beginnings=WORDS)
-def test_whatever_comes_in_is_emitted_and_old_text_stands(base: bytes, words: list[str], beginnings: list[str]):
+def test_whatever_comes_in_is_emitted_and_old_text_stays(base: bytes, words: list[str], beginnings: list[str]):
     letters = list("стальчугу")
     grown = extend_wordpiece(base, [*letters, *words, *(f"▁{word}" for word in beginnings)], RUSSIAN, 1000)
     assert set(unreachable_wordpieces(grown.model)) <= set(unreachable_wordpieces(base))
@@ -138,7 +138,7 @@ def test_whatever_comes_in_is_emitted_and_old_text_stands(base: bytes, words: li
 
 
 def test_a_piece_that_nothing_leads_to_is_found(base: bytes):
-    """Each word that could hold ##b behind one sign stands in the vocabulary whole."""
+    """Each word that could hold ##b behind one sign is in the vocabulary whole."""
     parsed = json.loads(base)
     parsed["model"]["vocab"] = {"[UNK]": 0, "a": 1, "##b": 2, "ab": 3}
     parsed["added_tokens"] = []
@@ -160,9 +160,9 @@ def test_the_stage_extends_a_released_one(context, make_documents, base: bytes, 
     assert [before.encode(text) for text in ENGLISH] == [tokenizer.encode(text) for text in ENGLISH]
     assert not any(tokenizer.unk in tokenizer.encode(text) for text in RUSSIAN_TEXT + CHINESE_TEXT)
     facts = vocab.report.facts["vocabulary"]
-    told = facts["languages"]["en"]
-    assert (told["untouched_lines"], told["moved_lines"]) == (len(ENGLISH), 0)
-    assert told["unknown_share"][0] > 0.15 > told["unknown_share"][1] == 0
+    reported = facts["languages"]["en"]
+    assert (reported["untouched_lines"], reported["moved_lines"]) == (len(ENGLISH), 0)
+    assert reported["unknown_share"][0] > 0.15 > reported["unknown_share"][1] == 0
     assert facts["unknown_share"] == {"en": 0.0, "ru": 0.0, "zh": 0.0}
     assert facts["added"]["ru"]["rows"] == 90
     rows_told = vocab.table("added_pieces").to_pylist()
@@ -182,7 +182,7 @@ def test_new_rows_name_the_pieces_that_the_base_would_take(base: bytes):
     ]
 
 
-def test_a_sign_that_stands_only_among_its_like_is_emitted(base: bytes):
+def test_a_sign_that_is_only_among_its_like_is_emitted(base: bytes):
     """U+FF5E is no punctuation to BERT, so a run of them is one word."""
     grown = extend_wordpiece(base, ["～"], CHINESE, 5)
     assert grown.added == ["▁～", "～"]

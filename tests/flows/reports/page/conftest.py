@@ -84,8 +84,8 @@ def ledger(stage: str, *rows: tuple[Any, ...]) -> pa.Table:
     """Rows of (source, number, action, rule), and evidence where there is some."""
     made = LedgerRows(stage)
     for source, number, action, rule, *evidence in rows:
-        told = {"value": 12.0, "limit": 50.0, "bytes_in": 100, "bytes_out": 0, "evidence": None}
-        made.add(doc_id=doc_id(source, number), action=action, rule=rule, **{**told, **dict(*evidence)})
+        reported = {"value": 12.0, "limit": 50.0, "bytes_in": 100, "bytes_out": 0, "evidence": None}
+        made.add(doc_id=doc_id(source, number), action=action, rule=rule, **{**reported, **dict(*evidence)})
     return made.table()
 
 
@@ -179,9 +179,9 @@ def write_decontaminate(unit: Unit) -> None:
 
 
 def extension(characters: int, tokens: list[int], per_word: list[float] | None, **more: Any) -> dict[str, Any]:
-    told = {"characters": characters, "tokens": tokens, "tokens_per_character": [n / characters for n in tokens]}
+    reported = {"characters": characters, "tokens": tokens, "tokens_per_character": [n / characters for n in tokens]}
     none = {"byte_share": [0.0, 0.0], "unknown_share": [0.0, 0.0], "untouched_lines": 0, "moved_lines": 0}
-    return {**told, "tokens_per_word": per_word, **none, **more}
+    return {**reported, "tokens_per_word": per_word, **none, **more}
 
 
 def write_vocab(unit: Unit) -> None:
@@ -224,7 +224,7 @@ def write_chunk(unit: Unit) -> None:
 
 
 def write_train(unit: Unit) -> None:
-    """Ten steps of four rows; what three thermometers read doubles with each, and step 5 has a gradient without a
+    """Ten steps of four rows; three activation ranges double with each, and step 5 has a gradient without a
     number."""
     steps = [
         {"step": step, "attempt": 0, "pos_start": 4 * step, "pos_end": 4 * step + 4, "row_pieces": 1, "applied": True}
@@ -247,8 +247,8 @@ def write_train(unit: Unit) -> None:
         for step in range(10)
     ]
     event = {"time": 0.0, "attempt": 0, "class": "Numerics", "positions": [20, 21, 22, 23]}
-    told = [{**event, "seq": 0, "step": 5, "kind": "skipped_step", "detail": json.dumps({"loss": "4.5"})}]
-    write_table(unit, "events", pa.Table.from_pylist(told, schema=EVENTS))
+    reported = [{**event, "seq": 0, "step": 5, "kind": "skipped_step", "detail": json.dumps({"loss": "4.5"})}]
+    write_table(unit, "events", pa.Table.from_pylist(reported, schema=EVENTS))
     unit.path("model.json").write_text(
         json.dumps({"thermometers": ["embedding", "block 0 attention logits", "logits"]})
     )
@@ -288,8 +288,8 @@ def write_evaluate(unit: Unit) -> None:
     ]
     write_table(unit, "item_scores", pa.Table.from_pylist(answers, schema=ITEM_SCORES))
     gap = {"task": "cloze", "metric": "acc", "shots": 0, "leaked_n": 1, "clean_n": 1, "difference": 1.0}
-    told = {**gap, "stderr": 0.25, "p": 0.004, "beyond_chance": True}
-    write_table(unit, "gaps", pa.Table.from_pylist([told], schema=GAPS))
+    reported = {**gap, "stderr": 0.25, "p": 0.004, "beyond_chance": True}
+    write_table(unit, "gaps", pa.Table.from_pylist([reported], schema=GAPS))
     samples = [{"prompt": "Once upon", "text": " a time <b>bold</b>", "temperature": 0.8, "seed": 1}]
     write_table(unit, "samples", pa.Table.from_pylist(samples))
 

@@ -1,4 +1,4 @@
-"""Two runs beside each other: what differs is told once, with its cause; what is the same is told as such."""
+"""Two runs beside each other: what differs is named once, with its cause; what is the same is named as such."""
 
 import json
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def test_stages_differ_by_their_bytes(made_run: Any, other: dict[str, Any]) -> N
     assert (verdicts["clean"], verdicts["dedup"]) == ("the same bytes", "in one run only")
 
 
-def test_numbers_stand_beside_each_other(made_run: Any, other: dict[str, Any]) -> None:
+def test_numbers_are_beside_each_other(made_run: Any, other: dict[str, Any]) -> None:
     found = compare(made_run.record, other)
     assert found["mixture"] == [{"name": "books", "values": [0.5, 0.25]}, {"name": "web", "values": [0.5, 0.75]}]
     assert {"name": "final loss", "values": [3.3, 3.0]} in found["training"]
@@ -143,14 +143,14 @@ def test_the_page_is_one_file_that_runs_nothing_of_the_data(made_run: Any, other
         assert f'<section id="{section}">' in page
 
 
-def test_the_command_tells_and_writes(made_run: Any, other: dict[str, Any], tmp_path: Path) -> None:
+def test_the_command_says_and_writes(made_run: Any, other: dict[str, Any], tmp_path: Path) -> None:
     root = ["--root", str(made_run.root)]
-    told = CliRunner().invoke(app, ["runs", "compare", "20270115", "20270116", *root])
-    assert told.exit_code == 0, told.output
+    reported = CliRunner().invoke(app, ["runs", "compare", "20270115", "20270116", *root])
+    assert reported.exit_code == 0, reported.output
     page = made_run.root / "runs" / other["run_id"] / "compare-20270115T080000Z-abcdef.html"
     assert page.is_file()
     for words in ("the same bytes", "sample.sources.web.weight", "final loss", "no difference", str(page)):
-        assert words in told.output
+        assert words in reported.output
     as_json = CliRunner().invoke(
         app, ["runs", "compare", "20270115", "20270116", "--json", "-o", str(tmp_path / "c.html"), *root]
     )

@@ -33,14 +33,14 @@ def links(figure: dict[str, Any]) -> dict[tuple[str, str, str], int]:
     (trace,) = figure["data"]
     names = [label.rpartition(" ")[0] for label in trace["node"]["label"]]
     link = trace["link"]
-    sources = [told.partition(":")[0] for told in link["customdata"]]
+    sources = [reported.partition(":")[0] for reported in link["customdata"]]
     return {
         (names[begin], names[end], source): value
         for begin, end, source, value in zip(link["source"], link["target"], sources, link["value"], strict=True)
     }
 
 
-def test_the_funnel_leads_each_document_to_one_fate(made_run: Any) -> None:
+def test_the_funnel_leads_each_document_to_one_outcome(made_run: Any) -> None:
     figure = funnel_figure(reports(made_run), {"books": 0, "web": 1})
     assert figure is not None
     assert links(figure) == {
@@ -67,7 +67,7 @@ def test_the_funnel_leads_each_document_to_one_fate(made_run: Any) -> None:
     assert {begin for begin, _, _ in narrow} == {"books", "web"}
 
 
-def test_a_source_that_is_called_as_a_fate_is_another_node() -> None:
+def test_a_source_that_is_called_as_a_outcome_is_another_node() -> None:
     report = StageReport()
     report.sources = {"duplicates": SourceCounts(documents_in=4, documents_out=2, rejected=1, not_selected=1)}
     figure = funnel_figure({"sample": report}, {"duplicates": 0})
@@ -83,7 +83,7 @@ def test_the_mixture_says_how_often_text_was_read(made_run: Any) -> None:
     assert figure["data"][0]["text"] == ["50.0%, 2.00 ×", "50.0%, 0.67 ×"]
 
 
-def test_leaks_that_remain_are_told_apart() -> None:
+def test_leaks_that_remain_are_distinguished() -> None:
     line = {"benchmark": "<b>x</b>", "items": 10, "leaked": 4, "remains": 1, "clean": 5, "unmatchable": 1}
     figure = leak_figure([line])
     assert figure is not None
@@ -106,7 +106,7 @@ def test_tokens_a_character_are_those_of_the_packed_text(made_run: Any) -> None:
     assert token_figure({}) is None
 
 
-def test_speed_stands_over_the_tokens_that_were_read(made_run: Any) -> None:
+def test_speed_is_over_the_tokens_that_were_read(made_run: Any) -> None:
     train = open_artifacts(made_run.record)["train"]
     figure = speed_figure(train.table("perf"), train.table("metrics"))
     assert figure is not None
@@ -146,7 +146,7 @@ def test_the_loss_has_an_axis_of_bits_per_byte_that_agrees_with_nats(made_run: A
     assert (curve["x"], curve["y"]) == ([4 * 64], [2.5]), "the mean of two sources; step 99 was never made"
 
 
-def test_a_gap_between_leaked_and_clean_items_stands_beside_its_scores() -> None:
+def test_a_gap_between_leaked_and_clean_items_is_beside_its_scores() -> None:
     row = {"task": "t", "metric": "acc", "n": 100, "note": "", "stderr": 0.03, "subset": "all", "value": 0.5}
     gap = {"task": "t", "metric": "acc", "shots": 1, "difference": 0.1, "stderr": 0.04, "p": 0.02}
     (table,) = score_tables([{**row, "shots": 0}, {**row, "shots": 1}], [gap])
@@ -172,11 +172,11 @@ def test_scores_of_all_benchmarks_are_one_picture(made_run: Any) -> None:
 
 def test_figures_are_json_and_name_colours_that_the_page_has(made_run: Any) -> None:
     view = page_view(made_run.record, made_run.folder, made_run.root, lambda _, make, __: make())
-    told = json.dumps(view["figures"], allow_nan=False)
+    reported = json.dumps(view["figures"], allow_nan=False)
     assert {"funnel", "mixture", "removed", "leaks", "tokens", "training", "speed", "heat", "lineage", "scores"} <= set(
         view["figures"]
     )
-    assert "<script" not in told
+    assert "<script" not in reported
 
 
 def test_names_are_plain_text_for_plotly() -> None:

@@ -31,7 +31,7 @@ def test_the_law_of_conservation_is_one_line(made_run: Any):
     assert found["rows"] == {"packed": 40, "in_order": 30, "never_read": 10}
 
 
-def test_a_document_without_a_fate_is_said_loudly(made_run: Any):
+def test_a_document_without_a_outcome_is_said_loudly(made_run: Any):
     found = collect_metrics(made_run.record)["conservation"]
     assert "DOES NOT BALANCE" in describe_conservation({**found, "balanced": False})
 
@@ -57,7 +57,7 @@ def test_rules_are_listed_by_stage_with_the_most_frequent_first(made_run: Any):
     ]
 
 
-def test_bits_per_byte_stand_beside_their_baselines_with_all_last(made_run: Any):
+def test_bits_per_byte_are_beside_their_baselines_with_all_last(made_run: Any):
     lines = collect_metrics(made_run.record)["bits_per_byte"]
     assert [tuple(line[who] for who in ("source", "model", "5gram", "unigram", "xz")) for line in lines] == [
         ("books", 2.0, 2.5, 4.0, 3.0),
@@ -75,7 +75,7 @@ def test_a_run_that_ended_early_has_fewer_findings_and_its_error(make: Callable[
     assert found["mixture"] == found["bits_per_byte"] == found["scores"] == []
 
 
-def test_an_artifact_that_was_removed_is_told(make: Callable[..., Any], tmp_path: Path):
+def test_an_artifact_that_was_removed_is_reported(make: Callable[..., Any], tmp_path: Path):
     made = make(tmp_path, until="clean")
     shutil.rmtree(made.record["stages"][0]["path"])
     road = collect_metrics(made.record)["road"]

@@ -69,7 +69,7 @@ def bert_run(make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.Monke
     return make(tmp_path)
 
 
-def test_measures_stand_beside_what_a_guess_reaches():
+def test_measures_are_beside_what_a_guess_reaches():
     lines = heldout_metrics(score_rows(BERT))
     assert [(line["metric"], line["source"]) for line in lines] == [
         (metric, source)
@@ -102,24 +102,24 @@ def test_the_page_of_a_bert_shows_its_measures_and_no_bits_of_its_own(bert_run: 
     page = write_page(bert_run.folder, bert_run.root).read_text()
     assert 'id="measures"' in page
     assert 'id="figure-scores0"' not in page
-    for told in (
+    for reported in (
         "zero-shot: declined: nothing goes on from a text",
         "25.0% (the most frequent one 5.0%)",
         "pseudo-bits per byte",
         "original: cat &lt;i&gt;",
         "5-gram",
     ):
-        assert told in page
+        assert reported in page
     assert 'id="figure-bits"' not in page
     table = page.partition('<section id="heldout">')[2].partition("</table>")[0]
     assert re.findall(r"<th(?: [^>]*)?>(.*?)</th>", table) == ["source", "5-gram", "token unigram", "xz"]
     assert ">-<" not in table
 
 
-def test_the_summary_for_a_dashboard_tells_them_in_a_sentence(bert_run: Any):
+def test_the_summary_for_a_dashboard_says_them_in_a_sentence(bert_run: Any):
     record = read_sealed(bert_run.folder / "run.json", "")
-    told = run_markdown(record)
-    assert "Held-out text, mean of the sources: pseudo-bits per byte 1.500" in told
+    reported = run_markdown(record)
+    assert "Held-out text, mean of the sources: pseudo-bits per byte 1.500" in reported
     assert bits_chart(collect_metrics(record)["bits_per_byte"]) == ""
 
 

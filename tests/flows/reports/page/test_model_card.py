@@ -23,13 +23,13 @@ RECIPE = {
 
 
 @pytest.fixture
-def told(made_run: Any) -> str:
+def reported(made_run: Any) -> str:
     write_sealed(made_run.folder / "recipe.json", RECIPE)
     return model_card(made_run.record, made_run.root)
 
 
-def test_the_head_is_what_the_hub_reads(told: str) -> None:
-    card = hub.ModelCard(told)
+def test_the_head_is_what_the_hub_reads(reported: str) -> None:
+    card = hub.ModelCard(reported)
     data = card.data.to_dict()
     assert (data["license"], data["language"]) == ("unknown", ["en"])
     assert "datasets" not in data, "files of this machine are no data sets of the hub"
@@ -39,10 +39,10 @@ def test_the_head_is_what_the_hub_reads(told: str) -> None:
     assert results["held-out text, mean of the sources", "bits per byte"] == 2.25
     assert results["cloze", "one-shot, leaked items (1)"] == 0.5
     assert len(results) == 3 + 9
-    assert "&id" not in told
+    assert "&id" not in reported
 
 
-def test_the_card_tells_data_leaks_scores_energy_and_limits(told: str) -> None:
+def test_the_card_has_data_leaks_scores_energy_and_limits(reported: str) -> None:
     for sentence in (
         "trained on 640 tokens, made by Bessemer in the run `20270115T080000Z-abcdef`",
         "| books | CC0-1.0 | 12 | 9 | 480 | 50.0% | 50.0% | 50.0% | 0.67 |",
@@ -61,7 +61,7 @@ def test_the_card_tells_data_leaks_scores_energy_and_limits(told: str) -> None:
         "with uncommitted changes",
     ):
         # Short cells keep their words on one line.
-        assert sentence in told.replace("\N{NO-BREAK SPACE}", " ")
+        assert sentence in reported.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_data_sets_of_the_hub_are_listed_by_their_ids(made_run: Any) -> None:
@@ -79,8 +79,8 @@ def test_languages_are_those_that_were_found(make: Callable[..., Any], tmp_path:
     assert hub.ModelCard(model_card(made.record, made.root)).data.to_dict()["language"] == ["de", "fr"]
 
 
-def test_the_card_has_samples_and_how_to_use_the_model(told: str) -> None:
-    assert "<pre><b>Once upon</b> a time &lt;b&gt;bold&lt;/b&gt;</pre>" in told
+def test_the_card_has_samples_and_how_to_use_the_model(reported: str) -> None:
+    assert "<pre><b>Once upon</b> a time &lt;b&gt;bold&lt;/b&gt;</pre>" in reported
 
 
 def test_the_library_is_named_where_one_loads_the_files(made_run: Any) -> None:
@@ -91,8 +91,8 @@ def test_the_library_is_named_where_one_loads_the_files(made_run: Any) -> None:
     assert "model.generate(prompt, max_new_tokens=50, do_sample=True)" in beside
 
 
-def test_identities_are_shown_as_they_are_copied(told: str) -> None:
-    provenance = told.partition("## Provenance")[2]
+def test_identities_are_shown_as_they_are_copied(reported: str) -> None:
+    provenance = reported.partition("## Provenance")[2]
     assert "| train |" in provenance
     assert "\\" not in provenance
 
@@ -101,10 +101,10 @@ def test_names_in_the_card_are_never_html(make: Callable[..., Any], tmp_path: Pa
     hostile = "<script>alert(1)</script>"
     benchmark = {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 1}
     made = make(tmp_path, facts={"decontaminate": {"benchmarks": {hostile: benchmark}}})
-    told = model_card(made.record, made.root)
-    assert "<script>" not in told
-    assert "&lt;script&gt;" in told
-    assert "1 benchmark items remain in the training text" in told
+    reported = model_card(made.record, made.root)
+    assert "<script>" not in reported
+    assert "&lt;script&gt;" in reported
+    assert "1 benchmark items remain in the training text" in reported
 
 
 def test_a_declared_licence_is_on_the_card_or_stops_it(made_run: Any) -> None:
@@ -115,10 +115,10 @@ def test_a_declared_licence_is_on_the_card_or_stops_it(made_run: Any) -> None:
         "sample": {"sources": [{"name": "books", "licence": "CC0-1.0"}, {"name": "web", "licence": "CC-BY-SA-3.0"}]}
     }
     write_sealed(made_run.folder / "recipe.json", whole)
-    told = model_card(made_run.record, made_run.root, "CC-BY-SA-4.0", "GPT2LMHeadModel")
-    assert told.startswith("---\nlicense: cc-by-sa-4.0\n")
-    assert "This model is licensed under CC-BY-SA-4.0" in told
-    assert 'GPT2LMHeadModel.from_pretrained(".")' in told
+    reported = model_card(made_run.record, made_run.root, "CC-BY-SA-4.0", "GPT2LMHeadModel")
+    assert reported.startswith("---\nlicense: cc-by-sa-4.0\n")
+    assert "This model is licensed under CC-BY-SA-4.0" in reported
+    assert 'GPT2LMHeadModel.from_pretrained(".")' in reported
     other = model_card(made_run.record, made_run.root, "CC-BY-SA-3.1")
     assert other.startswith("---\nlicense: other\nlicense_name: CC-BY-SA-3.1\n")
 
@@ -126,9 +126,9 @@ def test_a_declared_licence_is_on_the_card_or_stops_it(made_run: Any) -> None:
 @pytest.mark.parametrize("until", ["sample", "clean", "chunk"])
 def test_a_run_that_ended_early_has_a_card_of_what_it_did(until: str, make: Callable[..., Any], tmp_path: Path) -> None:
     made = make(tmp_path, until=until)
-    told = model_card(made.record, made.root)
-    assert "## Data" in told
-    assert "## Scores" not in told
+    reported = model_card(made.record, made.root)
+    assert "## Data" in reported
+    assert "## Scores" not in reported
 
 
 def test_the_command_prints_or_writes_the_card(made_run: Any, tmp_path: Path) -> None:

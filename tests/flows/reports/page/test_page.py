@@ -234,7 +234,7 @@ def test_records_that_could_not_be_read_are_shown_by_reason(page: Path):
     assert "smith@example.org" not in section
 
 
-def test_an_extended_base_is_told_language_by_language(page: Path):
+def test_an_extended_base_is_reported_language_by_language(page: Path):
     reader = read(page)
     assert "A base vocabulary of 480 tokens, extended to 512." in reader.text
     section = page.read_text().partition('<section id="vocabulary">')[2].partition("</section>")[0]
@@ -255,11 +255,11 @@ def test_an_extended_base_is_told_language_by_language(page: Path):
         ({"unknown_share": {"books": 0.0, "web": 0.0125}}, ["3.50", "0", "3.10", "1.25%"]),
     ],
 )
-def test_a_trained_vocabulary_is_told_source_by_source(
+def test_a_trained_vocabulary_is_reported_source_by_source(
     make: Callable[..., Any], tmp_path: Path, unknown: dict[str, Any], cells: list[str]
 ):
-    told = {"pieces": 512, "model_type": "wordpiece", "bytes_per_token": {"books": 3.5, "web": 3.1}, **unknown}
-    made = make(tmp_path, facts={"vocab": {"vocabulary": told}})
+    reported = {"pieces": 512, "model_type": "wordpiece", "bytes_per_token": {"books": 3.5, "web": 3.1}, **unknown}
+    made = make(tmp_path, facts={"vocab": {"vocabulary": reported}})
     whole = write_page(made.folder, made.root).read_text()
     section = whole.partition('<section id="vocabulary">')[2].partition("</section>")[0]
     assert "512 tokens (wordpiece), trained on this run" in section
@@ -278,7 +278,7 @@ def test_documents_that_name_no_language_are_called_so(make: Callable[..., Any],
 
 
 @pytest.mark.parametrize(
-    ("told", "sentence"),
+    ("reported", "sentence"),
     [
         (
             {"new_rows": 1200, "start": "mean", "without_meaning": 7},
@@ -299,9 +299,9 @@ def test_documents_that_name_no_language_are_called_so(make: Callable[..., Any],
     ],
 )
 def test_page_and_screen_say_from_which_model_training_went_on(
-    make: Callable[..., Any], tmp_path: Path, told: dict[str, Any], sentence: str
+    make: Callable[..., Any], tmp_path: Path, reported: dict[str, Any], sentence: str
 ):
-    made = make(tmp_path, facts={"train": {"base_model": {"weights": "3f0c81d2a9b4c5d6", **told}}})
+    made = make(tmp_path, facts={"train": {"base_model": {"weights": "3f0c81d2a9b4c5d6", **reported}}})
     write_sealed(made.folder / "recipe.json", {"train": {"base_model": "/models/base"}})
     reader = read(write_page(made.folder, made.root))
     assert f"{sentence}." in " ".join(reader.text.split())
@@ -316,7 +316,7 @@ def test_page_and_screen_say_from_which_model_training_went_on(
     assert only.endswith("; only the new rows were trained")
 
 
-def test_page_and_screen_tell_what_the_gate_found(make: Callable[..., Any], tmp_path: Path):
+def test_page_and_screen_say_what_the_gate_found(make: Callable[..., Any], tmp_path: Path):
     gate = {"rises": {"en": 0.031}}
     base = {"base_model": {"weights": "3f0c81d2a9b4c5d6", "new_rows": 2, "start": "mean", "without_meaning": 0}}
     made = make(tmp_path, facts={"train": base, "evaluate": {"gate": gate}}, max_rise=0.02)
@@ -329,7 +329,7 @@ def test_page_and_screen_tell_what_the_gate_found(make: Callable[..., Any], tmp_
     )
 
 
-def test_a_leak_stands_marked_between_its_surroundings(page: Path):
+def test_a_leak_is_marked_between_its_surroundings(page: Path):
     marked = re.findall(r"<mark>(.*?)</mark>", page.read_text())
     assert marked == ["The leaked sentence stands here."]
 
@@ -403,7 +403,7 @@ def test_a_page_is_not_replaced_by_one_that_shows_less(make: Callable[..., Any],
     assert f"{page} is kept" in caplog.text
     aside.rename(str(aside).removesuffix(".damaged-0f"))
     page.write_text("an older page")
-    assert write_page(made.folder, made.root).read_bytes() == whole, "it is written again when all artifacts stand"
+    assert write_page(made.folder, made.root).read_bytes() == whole, "it is written again when all artifacts exist"
 
 
 def test_a_page_stays_while_an_artifact_is_damaged(make: Callable[..., Any], tmp_path: Path, caplog: Any):
@@ -422,11 +422,11 @@ def test_the_report_of_a_copied_root_reads_and_names_that_root_alone(make: Calla
     copied = shutil.copytree(made.root, tmp_path / "copied")
     shutil.rmtree(made.root)
     done = CliRunner().invoke(app, ["runs", "report", "--root", str(copied), "--json"])
-    told = json.loads(done.stdout)
-    assert told["page"] == str(copied / "runs" / made.folder.name / "page.html")
-    assert Path(told["page"]).is_file()
-    assert [line["stage"] for line in told["findings"]["road"] if "result" in line] == list(STAGES)
-    assert "no longer exists" not in Path(told["page"]).read_text()
+    reported = json.loads(done.stdout)
+    assert reported["page"] == str(copied / "runs" / made.folder.name / "page.html")
+    assert Path(reported["page"]).is_file()
+    assert [line["stage"] for line in reported["findings"]["road"] if "result" in line] == list(STAGES)
+    assert "no longer exists" not in Path(reported["page"]).read_text()
 
 
 def test_a_first_page_names_the_artifacts_that_are_gone(make: Callable[..., Any], tmp_path: Path):

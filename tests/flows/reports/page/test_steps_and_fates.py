@@ -1,4 +1,4 @@
-"""From a step to its documents, from a document to its fate, and what differs within a pair of copies."""
+"""From a step to its documents, from a document to its outcome, and what differs within a pair of copies."""
 
 import re
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def test_few_steps_are_chosen_and_the_first_and_last_are_among_them(steps: int, 
         assert happened & set(range(steps)) <= set(chosen)
 
 
-def test_many_lives_are_those_told_one_by_one(made_run: Any) -> None:
+def test_many_lives_are_those_reported_one_by_one(made_run: Any) -> None:
     artifacts = open_artifacts(made_run.record)
     ids = artifacts["sample"].table("documents").column("doc_id").to_pylist()
     together = histories_of(artifacts, ids, ended=True)
@@ -64,7 +64,7 @@ def test_many_lives_are_those_told_one_by_one(made_run: Any) -> None:
     assert fates["books/2.txt"].startswith("trained in")
 
 
-def test_the_page_tells_the_fate_of_the_documents_that_it_shows(
+def test_the_page_says_the_outcome_of_the_documents_that_it_shows(
     made_run: Any, make: Callable[..., Any], tmp_path: Path
 ) -> None:
     page = write_page(made_run.folder, made_run.root).read_text()
@@ -76,8 +76,8 @@ def test_the_page_tells_the_fate_of_the_documents_that_it_shows(
     assert document_histories(made_run.record, {}, [b"x"]) == {}
     assert document_histories(made_run.record, artifacts, []) == {}
     early = make(tmp_path, until="clean", failed="dedup")
-    told = write_page(early.folder, early.root).read_text()
-    assert "outcome: dropped in clean" in told
+    reported = write_page(early.folder, early.root).read_text()
+    assert "outcome: dropped in clean" in reported
 
 
 def test_pairs_of_the_largest_cluster_come_first(made_run: Any) -> None:

@@ -26,11 +26,11 @@ def screen(made: Any, width: int = 100) -> list[str]:
     return console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_one_screen_tells_the_run(made_run: Any):
+def test_one_screen_says_the_run(made_run: Any):
     lines = screen(made_run)
     assert len(lines) <= 40
     text = " ".join(" ".join(lines).split())
-    for told in (
+    for reported in (
         "web 20 20 14 10 8 8 1 40%",
         "books 50.00% 50.00% 480 0.67 (0.67) 2.000 2.500 4.000 3.000 50%",
         "web 50.00% 50.00% 160 2.00 (2.25)",
@@ -44,7 +44,7 @@ def test_one_screen_tells_the_run(made_run: Any):
         "6.000 -> 3.300 nats a token in 10 steps",
         "32 documents read = 1 rejected + 1 not selected",
     ):
-        assert told in text
+        assert reported in text
     assert lines[-1].endswith(str(made_run.folder / "page.html")), "the path is not broken at the width"
 
 
@@ -75,11 +75,11 @@ def test_artifacts_that_are_gone_are_named(make: Callable[..., Any], tmp_path: P
     artifact = Path(made.record["stages"][-1]["path"])
     aside = artifact.rename(f"{artifact}.damaged-0f")
     text = "".join(" ".join(screen(made, width=1000)).split())
-    told = f"missing evaluate: its artifact {artifact} no longer exists; set aside as {aside.name}"
-    assert told.replace(" ", "") in text
+    reported = f"missing evaluate: its artifact {artifact} no longer exists; set aside as {aside.name}"
+    assert reported.replace(" ", "") in text
 
 
-def test_a_running_run_tells_what_is_still_to_come(make: Callable[..., Any], tmp_path: Path):
+def test_a_running_run_says_what_is_still_to_come(make: Callable[..., Any], tmp_path: Path):
     made = make(tmp_path, until="chunk")
     record = {**made.record, "state": "running", "asked": {"only": None}}
     write_sealed(made.folder / "run.json", record)
@@ -89,7 +89,7 @@ def test_a_running_run_tells_what_is_still_to_come(make: Callable[..., Any], tmp
 
 
 @pytest.mark.parametrize(
-    ("evidence", "told"),
+    ("evidence", "reported"),
     [
         (None, ""),
         ("en", "en"),
@@ -102,5 +102,5 @@ def test_a_running_run_tells_what_is_still_to_come(make: Callable[..., Any], tmp
         ('{"cut off at 200 by', '{"cut off at 200 by'),
     ],
 )  # fmt: skip
-def test_evidence_in_words(evidence: str | None, told: str):
-    assert describe_evidence(evidence) == told
+def test_evidence_in_words(evidence: str | None, reported: str):
+    assert describe_evidence(evidence) == reported

@@ -1,4 +1,4 @@
-"""The pictures of a training: its curves with what happened on the way, and the heat map of its thermometers."""
+"""The pictures of a training: its curves with its events, and the heat map of its activation ranges."""
 
 import json
 from pathlib import Path
@@ -38,11 +38,11 @@ def slice_batch(*steps: tuple[int, int, float]) -> tuple[pa.Table, pa.Table]:
     return pa.Table.from_pylist(metrics, schema=METRICS), pa.Table.from_pylist(places, schema=STEPS)
 
 
-def events_of(*told: tuple[int, int, str, dict[str, Any]]) -> pa.Table:
+def events_of(*reported: tuple[int, int, str, dict[str, Any]]) -> pa.Table:
     rest = {"time": 0.0, "class": "Numerics", "positions": [7, 8]}
     rows = [
         {"seq": seq, "step": step, "attempt": attempt, "kind": kind, "detail": json.dumps(detail), **rest}
-        for seq, (step, attempt, kind, detail) in enumerate(told)
+        for seq, (step, attempt, kind, detail) in enumerate(reported)
     ]
     return pa.Table.from_pylist(rows, schema=EVENTS)
 
@@ -63,9 +63,9 @@ def test_what_the_guard_went_back_from_is_a_pale_line_beside_the_curve() -> None
     assert not figure["layout"]["showlegend"]
 
 
-def test_events_stand_where_their_step_is_and_tell_what_they_know() -> None:
+def test_events_are_where_their_step_is_and_say_what_they_know() -> None:
     table, steps = slice_batch((0, 0, 5.0), (1, 0, 9.0), (2, 0, INFINITY), (1, 1, 4.0), (2, 1, 3.0))
-    told = events_of(
+    reported = events_of(
         (0, 0, "start", {}),
         (1, 0, "spike", {"loss": "9.0"}),
         (2, 0, "skipped_step", {"loss": "inf"}),
@@ -73,7 +73,7 @@ def test_events_stand_where_their_step_is_and_tell_what_they_know() -> None:
         (3, 1, "resume", {"pid": 12, "ranks": 1}),
     )
     marks = {
-        trace["name"]: trace for trace in training_figure(table, steps, told)["data"] if trace["mode"] == "markers"
+        trace["name"]: trace for trace in training_figure(table, steps, reported)["data"] if trace["mode"] == "markers"
     }
     places = {name: (trace["x"], trace["y"]) for name, trace in marks.items()}
     # Step 2 of the first attempt has no finite loss, and there is no step 3 yet.
@@ -90,8 +90,8 @@ def test_events_stand_where_their_step_is_and_tell_what_they_know() -> None:
 
 def test_thousands_of_overflows_are_as_many_marks_as_can_be_seen() -> None:
     table, steps = slice_batch(*((step, 0, 2.0) for step in range(3000)))
-    told = events_of(*((step, 0, "overflow", {}) for step in range(3000)))
-    (marks,) = (trace for trace in training_figure(table, steps, told)["data"] if trace["mode"] == "markers")
+    reported = events_of(*((step, 0, "overflow", {}) for step in range(3000)))
+    (marks,) = (trace for trace in training_figure(table, steps, reported)["data"] if trace["mode"] == "markers")
     assert marks["name"] == "overflow (3000)"
     assert len(marks["x"]) == 200
     assert (marks["x"][0], marks["x"][-1]) == (10, 30_000)
@@ -170,7 +170,7 @@ def test_no_reading_is_lost_whatever_the_number_of_columns(steps: int, columns: 
         ),
     ],
 )
-def test_thermometers_of_a_kind_stand_together(config: Any, groups: dict[str, tuple[str, ...]]) -> None:
+def test_activation_ranges_of_a_kind_are_together(config: Any, groups: dict[str, tuple[str, ...]]) -> None:
     names = activation_range_names(config)
     ones = np.ones((1, len(names)))
     heat = heat_of(-ones, ones, 5, names)
@@ -190,7 +190,7 @@ def test_what_is_no_number_is_a_gap_with_a_cross() -> None:
 
 
 @given(small=st.floats(0, 1e-30), large=st.floats(1e-3, 1e30))
-def test_colours_tell_a_few_powers_of_ten_apart(small: float, large: float) -> None:
+def test_colours_distinguish_a_few_powers_of_ten(small: float, large: float) -> None:
     heat = heat_of([[-small, -1, -1, -1]], [[small, large, 1, 1]], 5)
     low, high = heat.decades
     assert 1 <= high - low <= 8

@@ -1,4 +1,4 @@
-"""The heat map as SVG: every thermometer has a strip over the whole training, with its numbers as text."""
+"""The heat map as SVG: every activation range has a strip over the whole training, with its numbers as text."""
 
 from xml.etree import ElementTree
 

@@ -1,4 +1,4 @@
-"""Tables keep their columns whatever stands in a cell."""
+"""Tables keep their columns whatever is in a cell."""
 
 import base64
 import re
@@ -83,7 +83,7 @@ def test_the_parser_sees_what_is_not_escaped():
     assert {"html_inline", "link", "image", "code_inline", "strong", "s"} <= kinds
 
 
-def test_numbers_stand_right_and_texts_left():
+def test_numbers_are_right_and_texts_left():
     made = markdown_table(
         ("source", "documents", "why"), [("a|b", 12345, "a longer sentence\nin two lines")], texts=("why",)
     )

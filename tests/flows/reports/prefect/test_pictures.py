@@ -1,4 +1,4 @@
-"""Pictures are well-formed SVG whose bars are as long as their numbers and whose numbers stand as text."""
+"""Pictures are well-formed SVG whose bars are as long as their numbers and whose numbers are text."""
 
 from xml.etree import ElementTree
 

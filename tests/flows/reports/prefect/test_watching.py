@@ -24,7 +24,7 @@ with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
     from tasks.artifacts.artifact import BUILT, REUSED, Artifact
     from tasks.artifacts.limits import SourceWiped
 
-    emit_run_event("spike", note="of no run, and told to nobody")
+    emit_run_event("spike", note="of no run, and sent to nobody")
     watching.SECONDS_BETWEEN_UPDATES = 0.05
     watching.SECONDS_TO_CLOSE = 3.0
     watching.stage_markdown = lambda artifact: f"made {artifact.stage}"
@@ -80,13 +80,13 @@ with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
                 break
             time.sleep(0.2)
         events = [(e["event"], e["resource"]["prefect.resource.id"], e["payload"]) for e in events]
-told = {"run": str(run.id), "events": events, "name": run.name, "tags": run.tags, "artifacts": artifacts}
-print(json.dumps({**told, "heard": heard, "warned": messages}))
+shown = {"run": str(run.id), "events": events, "name": run.name, "tags": run.tags, "artifacts": artifacts}
+print(json.dumps({**shown, "heard": heard, "warned": messages}))
 """
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def reported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     home = tmp_path_factory.mktemp("prefect")
     environment = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
     environment |= {"PREFECT_HOME": str(home), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL"}
@@ -96,50 +96,50 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_flow_run_is_named_and_tagged_by_its_recipe(told: dict[str, Any]) -> None:
-    assert told["name"] == "Küche & Co 20260101T000000Z-abcdef"
-    assert told["tags"] == ["Küche & Co"]
+def test_a_flow_run_is_named_and_tagged_by_its_recipe(reported: dict[str, Any]) -> None:
+    assert reported["name"] == "Küche & Co 20260101T000000Z-abcdef"
+    assert reported["tags"] == ["Küche & Co"]
 
 
-def test_progress_is_a_bar_where_the_total_is_known_and_a_count_where_not(told: dict[str, Any]) -> None:
-    assert ["progress", None, 100.0] in told["artifacts"]
-    assert ["markdown", None, "3 parts so far"] in told["artifacts"]
+def test_progress_is_a_bar_where_the_total_is_known_and_a_count_where_not(reported: dict[str, Any]) -> None:
+    assert ["progress", None, 100.0] in reported["artifacts"]
+    assert ["markdown", None, "3 parts so far"] in reported["artifacts"]
 
 
-def test_what_was_built_has_its_page_and_what_was_reused_has_none(told: dict[str, Any]) -> None:
-    pages = [(key, data) for _, key, data in told["artifacts"] if key]
+def test_what_was_built_has_its_page_and_what_was_reused_has_none(reported: dict[str, Any]) -> None:
+    pages = [(key, data) for _, key, data in reported["artifacts"] if key]
     assert sorted(pages) == [("k-che-co-clean", "made clean"), ("k-che-co-sample", "made sample")]
 
 
-def test_a_server_that_is_gone_is_told_once_and_the_run_goes_on(told: dict[str, Any]) -> None:
-    assert ["finished", "vocab", "built"] in told["heard"]
-    (warning,) = [message for message in told["warned"] if "Prefect shows no more progress of this run" in message]
+def test_a_server_that_is_gone_is_reported_once_and_the_run_goes_on(reported: dict[str, Any]) -> None:
+    assert ["finished", "vocab", "built"] in reported["heard"]
+    (warning,) = [message for message in reported["warned"] if "Prefect shows no more progress of this run" in message]
     assert "which continues" in warning
 
 
-def test_what_happens_is_an_event_of_its_flow_run(told: dict[str, Any]) -> None:
-    resource = f"prefect.flow-run.{told['run']}"
-    assert sorted(told["events"]) == [
+def test_what_happens_is_an_event_of_its_flow_run(reported: dict[str, Any]) -> None:
+    resource = f"prefect.flow-run.{reported['run']}"
+    assert sorted(reported["events"]) == [
         ["bessemer.promotion_blocked", resource, {"because": "it is worse"}],
         ["bessemer.source_wiped", resource, {"stage": "clean", "error": "clean: nothing is left of `notes`"}],
         ["bessemer.stopped", resource, {"stage": "train", "error": "train: it took too long"}],
     ]
 
 
-def test_leaks_are_told_where_they_are_many_or_remain() -> None:
+def test_leaks_are_reported_where_they_are_many_or_remain() -> None:
     counts = {"items": 100, "leaked": 10, "clean": 90, "unmatchable": 0, "remains": 0}
     found = leaks_over_limit({"few": counts, "many": {**counts, "leaked": 11}, "flagged": {**counts, "remains": 1}})
     assert list(found) == ["many", "flagged"]
 
 
-def test_the_onlooker_hears_everything(told: dict[str, Any]) -> None:
+def test_the_onlooker_hears_everything(reported: dict[str, Any]) -> None:
     stages = ("clean", "sample", "dedup", "vocab")
-    assert [heard for heard in told["heard"] if heard[0] == "progress"] == [
+    assert [heard for heard in reported["heard"] if heard[0] == "progress"] == [
         ["progress", stage, done] for stage in stages for done in (1, 2, 3)
     ]
 
 
-def test_a_long_stage_is_not_told_every_second() -> None:
+def test_a_long_stage_is_not_reported_every_second() -> None:
     for seconds, most in ((20, 21), (3600, 130), (86_400, 200)):
         at, updates = 0.0, 0
         while at < seconds:

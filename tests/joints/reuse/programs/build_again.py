@@ -2,7 +2,7 @@
 `build_again.py RECIPE ROOT [STAGE ...]`, the stages that are forced. Train is the last but evaluate, if it is named.
 
 Prints one JSON line a stage: {"stage", "identity", "content", "outcome", "arithmetic"}; outcome is `other bytes` where
-a forced build differs from what stands. With BESSEMER_MACHINE nothing is left out, since all processes are then told
+a forced build differs from what exists. With BESSEMER_MACHINE nothing is left out, since all processes are then given
 something as they start, which makes this another machine (test_environments.py).
 """
 
@@ -28,7 +28,7 @@ from tasks.artifacts.build import RunContext
 
 
 def main(recipe: Path, root: Path, forced: frozenset[str]) -> None:
-    """Walk the road."""
+    """Run the pipeline."""
     context = RunContext(root, run_id="20250101T000000Z-abcdef", forced=forced)
 
     def step(stage: str, *inputs: Any) -> Any:
@@ -39,9 +39,9 @@ def main(recipe: Path, root: Path, forced: frozenset[str]) -> None:
             artifact: Artifact = BUILDERS[stage](context, *inputs)
             found |= {"outcome": artifact.outcome}
         except IntegrityError:
-            # The one that stands, from which the next stage goes on.
-            standing = [path for path in (root / "artifacts" / stage).iterdir() if "conflict" not in path.name]
-            artifact = Artifact.open(max(standing, key=lambda path: path.stat().st_mtime))
+            # The one that exists, from which the next stage goes on.
+            existing = [path for path in (root / "artifacts" / stage).iterdir() if "conflict" not in path.name]
+            artifact = Artifact.open(max(existing, key=lambda path: path.stat().st_mtime))
             found |= {"outcome": "other bytes"}
         libs = artifact.manifest["identity_parts"]["libs"]
         found |= {"identity": artifact.identity, "content": artifact.content}

@@ -2,7 +2,7 @@
 
 Each line of stdin is a request {"recipe"?: path, "root"?: path, "settings"?: [KEY=VALUE], "stages"?: [STAGE]}. Each
 line of stdout answers {stage: {"key", "outcome", "causes"}}, or {stage: {"error"}} where a stage would refuse its
-input. The real builds are asked, in a dry run. Every stage gets the artifacts that stand in the root as its inputs,
+input. The real builds are asked, in a dry run. Every stage gets the artifacts that are in the root as its inputs,
 whatever those before it say.
 """
 
@@ -27,20 +27,20 @@ def forecast(recipe_path: Path, root: Path, settings: list[str], stages: list[st
     answers: dict[str, Any] = {}
 
     def step(stage: str, *inputs: Any) -> Artifact:
-        (standing,) = (root / "artifacts" / stage).iterdir()
+        (existing,) = (root / "artifacts" / stage).iterdir()
         if stage not in stages:
-            return Artifact.open(standing)
+            return Artifact.open(existing)
         try:
             artifact = BUILDERS[stage](context, *inputs)
             answers[stage] = {"key": artifact.identity, "outcome": artifact.outcome, "causes": []}
         except WouldBuild as would:
             causes = list(differences(would.miss.nearest_parts or {}, would.identity.parts()))
             if causes[:1] != [would.miss.cause]:
-                raise AssertionError(f"the cause told is not the first difference: {would.miss.cause}") from would
+                raise AssertionError(f"the cause named is not the first difference: {would.miss.cause}") from would
             answers[stage] = {"key": would.identity.key, "outcome": "build", "causes": causes}
         except BessemerError as error:
             answers[stage] = {"error": f"{type(error).__name__}: {error}"}
-        return Artifact.open(standing)
+        return Artifact.open(existing)
 
     run_stages(load_recipe(recipe_path, root, settings), step)
     return answers

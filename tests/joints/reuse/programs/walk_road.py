@@ -30,16 +30,16 @@ def record_stages(tracer: Any) -> None:
 
             return _build(context, stage, config, parents, traced, *rest, **more)
 
-        standing = module.build_artifact
-        module.build_artifact = lambda *a, _build=standing, _traced=build, **k: _traced(*a, _build=_build, **k)
+        existing = module.build_artifact
+        module.build_artifact = lambda *a, _build=existing, _traced=build, **k: _traced(*a, _build=_build, **k)
 
 
 class _Arrived(Exception):
-    """The last stage that was asked for stands."""
+    """The last stage that was asked for exists."""
 
 
 def main(recipe_path: Path, root: Path, last: str, settings: list[str]) -> None:
-    """Walk the road."""
+    """Run the pipeline."""
     recipe = load_recipe(recipe_path, root, settings)
     context = RunContext(root, run_id="20250101T000000Z-abcdef")
     if (tracer := sys.modules.get("sitecustomize")) is not None and hasattr(tracer, "recording"):
@@ -47,8 +47,13 @@ def main(recipe_path: Path, root: Path, last: str, settings: list[str]) -> None:
 
     def step(stage: str, *inputs: Any) -> Artifact:
         artifact = BUILDERS[stage](context, *inputs)
-        told = {"stage": stage, "outcome": artifact.outcome, "content": artifact.content, "path": str(artifact.path)}
-        print(json.dumps(told), flush=True)
+        reported = {
+            "stage": stage,
+            "outcome": artifact.outcome,
+            "content": artifact.content,
+            "path": str(artifact.path),
+        }
+        print(json.dumps(reported), flush=True)
         if stage == last:
             raise _Arrived
         return artifact

@@ -12,7 +12,7 @@ from tasks.artifacts.remote.object_store import ObjectStore
 
 @pytest.fixture
 def address(object_store, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A prefix that nothing stands under."""
+    """A prefix that nothing is under."""
     for name, value in object_store.environment.items():
         monkeypatch.setenv(name, value)
     return f"s3://bessemer/{secrets.token_hex(6)}"

@@ -186,7 +186,7 @@ def test_checkpoints_come_whole_and_old_ones_go(machine: Machine, store: ObjectS
 
 
 class SlowStore(ObjectStore):
-    """Takes a file no sooner than a trainer's next checkpoint stands; `refuse` answers with an error instead."""
+    """Takes a file no sooner than a trainer's next checkpoint is written; `refuse` answers with an error instead."""
 
     def __init__(self, store: ObjectStore, steps: Path) -> None:
         super().__init__(store.address)
@@ -197,7 +197,7 @@ class SlowStore(ObjectStore):
         self.train()
 
     def train(self) -> None:
-        """A newer checkpoint stands, and the one before it is removed."""
+        """A newer checkpoint is written, and the one before it is removed."""
         with self._lock:
             self.reached += 1
             newest = self._steps / f"{self.reached}"
@@ -218,7 +218,7 @@ class SlowStore(ObjectStore):
 def test_a_checkpoint_that_is_removed_while_a_slow_store_takes_it_is_put_whole(
     store: ObjectStore, tmp_path: Path
 ) -> None:
-    """Three files a checkpoint, and none stands for longer than one file takes: each look puts the one it found, and
+    """Three files a checkpoint, and none exists for longer than one file takes: each look puts the one it found, and
     one that failed is ended by the next."""
 
     def kept(scratch: Path):
@@ -289,7 +289,7 @@ def test_a_build_that_ends_does_not_wait_for_checkpoints_on_their_way(store: Obj
 def test_two_machines_that_race_end_with_one_artifact(
     machine: Machine, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are in the midst of the build at once, since a lease carries no correctness: the first manifest stands."""
+    """Both are in the midst of the build at once, since a lease carries no correctness: the first manifest wins."""
     monkeypatch.setattr(RemoteMirror, "lease", lambda *_: nullcontext())
     both = threading.Barrier(2)
     roots = [machine("a"), machine("b")]
@@ -317,8 +317,8 @@ def test_two_machines_that_race_end_with_one_artifact(
 
 def test_a_build_with_other_bytes_than_the_store_has_is_an_error(machine: Machine, store: ObjectStore) -> None:
     (key,) = (build(machine("a")), *store.list_objects("manifests"))[1:]
-    told = store.read(key)
-    store.write(key, {**told, "content": "0" * 32})
+    reported = store.read(key)
+    store.write(key, {**reported, "content": "0" * 32})
     with pytest.raises(IntegrityError, match="different contents of the same identity"):
         pull_metadata(machine("a"), store)
 
@@ -369,9 +369,9 @@ def test_a_damaged_record_of_a_cache_is_named_before_it_is_used(
 def test_an_address_with_credentials_is_refused_and_not_repeated(tmp_path: Path) -> None:
     from model.errors import RecipeError
 
-    with pytest.raises(RecipeError, match="without credentials") as told:
+    with pytest.raises(RecipeError, match="without credentials") as reported:
         attached_root("s3://key:planted-secret@bucket/prefix")
-    assert "planted-secret" not in str(told.value)
+    assert "planted-secret" not in str(reported.value)
     assert store_of(tmp_path) is None
 
 

@@ -1,4 +1,4 @@
-"""Credentials that a store does not take: told at once, and gone on from once there are others."""
+"""Credentials that a store does not take: reported at once, and gone on from once there are others."""
 
 import subprocess
 import sys
@@ -120,7 +120,7 @@ def test_a_build_whose_credentials_expire_keeps_its_work_and_goes_on_with_new_on
     assert store.list_objects("manifests")
 
 
-def test_sources_of_s3_tell_refused_credentials_too(address: str, take: Take) -> None:
+def test_sources_of_s3_say_refused_credentials_too(address: str, take: Take) -> None:
     take("expired")
     asked = SampleConfig(sources=(Source(name="s", paths=(f"{address}/a.txt",), weight=1),), budget_tokens=10**6)
     began = time.monotonic()

@@ -20,7 +20,7 @@ def written(store: ObjectStore, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"boot": "an earlier start"}])
-def test_a_holder_that_went_down_with_its_machine_holds_until_its_silence_tells(
+def test_a_holder_that_went_down_with_its_machine_holds_until_its_silence_decides(
     store: ObjectStore, change: dict[str, object]
 ) -> None:
     written(store, pid=2**22 + 1, **change)
