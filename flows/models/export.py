@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.models.load import find_source
+from flows.models.load import copy_files, find_source
 from model.digests import digest_file
 from model.errors import InputError, RecipeError
-from model.files import link_or_copy, sync_directory, sync_file
+from model.files import sync_directory
 from model.model_files import read_json
 from tasks.artifacts.artifact import Artifact
 from tasks.models.export import UNIT, ExportConfig, chat_of, tokenizer_class, write_tokenizer
@@ -97,12 +97,7 @@ def write_export(artifact: Artifact, folder: Path) -> Exported:
     folder.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        for name in files:
-            if name.endswith(".safetensors"):
-                link_or_copy(artifact.file(name), staged / name)
-            else:  # A file that people edit must not be the artifact's own.
-                shutil.copyfile(artifact.file(name), staged / name)
-                sync_file(staged / name)
+        copy_files(artifact, staged)
         (staged / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
         # mkdtemp gives access to the owner only.
         staged.chmod(0o755)

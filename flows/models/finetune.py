@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.models.load import find_source, open_trained
+from flows.models.load import copy_files, find_source, open_trained
 from model.checkpoint.run_folder import DESCRIPTION
 from model.digests import digest_file
 from model.errors import InputError
-from model.files import link_or_copy, make_folders, sync_directory
+from model.files import make_folders, sync_directory
 from model.model_files import is_published, read_json
 from tasks.artifacts.artifact import Artifact
 from tasks.models.finetune import FinetuneStageConfig, read_stage_config, result_identity
@@ -49,8 +49,7 @@ def write_finetuned(artifact: Artifact, folder: Path) -> bool:
     make_folders(folder.parent)
     staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        for name in files:
-            link_or_copy(artifact.file(name), staged / name)
+        copy_files(artifact, staged)
         staged.chmod(0o755)  # mkdtemp gives access to the owner only.
         staged.rename(folder)
     finally:

@@ -1,11 +1,13 @@
 """Find a trained model: that of a run, an artifact, a fine-tuned folder, or a folder of `transformers`."""
 
 import os
+import shutil
 from pathlib import Path
 
 from flows.runs.lineage import open_run, run_artifacts
 from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.errors import InputError
+from model.files import link_or_copy, sync_file
 from model.model_files import is_published
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import MANIFEST
@@ -65,3 +67,13 @@ def open_trained(root: Path, model: str) -> Trained:
 def open_stored(root: Path, model: str) -> Stored:
     """Open a model as `open_trained` does, without reading its weights."""
     return open_source(find_source(root, model))
+
+
+def copy_files(artifact: Artifact, folder: Path) -> None:
+    """Put the files of an artifact into a folder: weights as links, others, which people edit, as copies."""
+    for record in artifact.records:
+        if record.name.endswith(".safetensors"):
+            link_or_copy(artifact.file(record.name), folder / record.name)
+        else:
+            shutil.copyfile(artifact.file(record.name), folder / record.name)
+            sync_file(folder / record.name)
