@@ -32,6 +32,8 @@ from model.nn.bert import BERT
 from model.nn.gpt import GPT
 from model.objectives.synthetic import random_batch
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
+from tasks.models.export import build_export
 
 HERE = Path(__file__).parent
 RECIPE = HERE / "architectures.toml"
@@ -145,14 +147,17 @@ def exported_difference(root: Path, run_id: str) -> float:
     """Largest difference between our logits and those of the exported model in `transformers`."""
     import transformers
 
-    from flows.models.export import export_transformers
+    from flows.models.export import prepare_export, write_export
 
     trained = open_trained(root, run_id)
     network = trained.network
     batch = random_batch(network.config, 2).rows
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "exported"
-        class_name = export_transformers(root, run_id, folder).class_name
+        prepared = prepare_export(root, run_id)
+        context = RunContext(root, run_id)
+        artifact = build_export(context, prepared.source, prepared.config, prepared.card)
+        class_name = write_export(artifact, folder).class_name
         loaded: Any = getattr(transformers, class_name)
         theirs: Any = loaded.from_pretrained(folder, dtype=torch.float32).eval()
         if isinstance(network, GPT):

@@ -1,4 +1,4 @@
-"""The eight stages as Prefect tasks.
+"""The eight stages of the pipeline as Prefect tasks, and the two that follow it.
 
 A task runs its stage's build and ends in a state named after the outcome (`tasks.execution.outcome`); all logic is in
 `tasks/STAGE/stage.py`, which does not know Prefect.
@@ -24,6 +24,9 @@ from tasks.dedup.stage import build_dedup
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.stage import build_evaluate
 from tasks.execution.outcome import RETRIES, final_state
+from tasks.models.export import ExportConfig, build_export
+from tasks.models.finetune import FinetuneStageConfig, build_finetune
+from tasks.models.load import ModelSource
 from tasks.sample.config import SampleConfig
 from tasks.sample.stage import build_sample
 from tasks.train.config import TrainStageConfig
@@ -100,5 +103,23 @@ def evaluate(
     )
 
 
-TASKS = {task.name: task for task in (sample, clean, dedup, decontaminate, vocab, chunk, train, evaluate)}
-"""Every task by the name of its stage, in the order of the pipeline."""
+@task(name="finetune", task_run_name="finetune", **RETRIES)
+def finetune(context: RunContext, source: ModelSource, config: FinetuneStageConfig) -> State:
+    """Fine-tune a trained model on tasks with examples."""
+
+    def on_log(sentence: str) -> None:
+        context.note("finetune", sentence)
+
+    return State(**final_state(task_run.run_count, build_finetune, context, source, config, on_log))
+
+
+@task(name="export", task_run_name="export", **RETRIES)
+def export(context: RunContext, source: ModelSource, config: ExportConfig, card: str | None) -> State:
+    """Write a trained model as `transformers` loads it."""
+    return State(**final_state(task_run.run_count, build_export, context, source, config, card))
+
+
+TASKS = {
+    task.name: task for task in (sample, clean, dedup, decontaminate, vocab, chunk, train, evaluate, finetune, export)
+}
+"""Every task by the name of its stage, in the order of the pipeline, then those that follow it."""

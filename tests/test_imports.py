@@ -29,7 +29,7 @@ FLOORS = {
         ("runs",),
         ("recipe", "service", "shipped"),
     ),
-    "tasks": (("prefect_tasks",), STAGES, ("tokenizer",), ("execution",), ("artifacts",), ("common",)),
+    "tasks": (("prefect_tasks",), ("models",), STAGES, ("tokenizer",), ("execution",), ("artifacts",), ("common",)),
     "model": (
         ("profile",),
         ("train", "finetune"),

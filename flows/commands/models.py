@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +16,7 @@ from flows.commands.common import (
     Json,
     Root,
     console,
+    ended,
     handle_errors,
     print_json,
     print_run_header,
@@ -248,16 +250,60 @@ def finetune(
     learning_rate, batch_size, dropout, max_length and others.
     """
     with handle_errors():
-        from flows.models.finetune import finetune_model
-        from model.engines.runtime import flush_denormals
+        from flows.models.finetune import FOLDER, check_result_folder, prepare_finetune, write_finetuned
         from model.finetune.output import format_result
+        from tasks.models.finetune import build_finetune
 
-        with flush_denormals():
-            folder, found = finetune_model(root, model, task, out)
+        source, config = prepare_finetune(root, model, task)
+        folder = out or root / FOLDER / task.stem
+        check_result_folder(folder, source, config)
+        words = {"model": model, "task": task.resolve()}
+        artifact = _made("finetune", root, words, lambda dry: build_finetune(dry, source, config, _say_line))
+        if not write_finetuned(artifact, folder):
+            _say_line(f"{folder} exists already, made from the same model, examples and settings; nothing to do")
+        found = artifact.report.facts["finetuned"]
         if as_json:
             print_json({"folder": str(folder), **found})
             return
         print("\n".join([*format_result(found), f"written: {folder}"]))
+
+
+def _say_line(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def _made(stage: str, root: Path, words: dict[str, Any], build: Callable[[Any], Any]) -> Any:
+    """Return the artifact of a stage of `tasks.models`: the one that exists, or what its Prefect flow makes.
+
+    `build` builds it in a given context; `words` are those of the flow.
+    """
+    from flows.commands.run import quieten_prefect
+    from flows.runs.guards import remember_interrupts
+    from flows.runs.record import CURRENT_LISTENER, check_writable
+    from flows.service.local_server import prefect_server
+    from tasks.artifacts.artifact import Artifact
+    from tasks.artifacts.build import ProgressListener, RunContext, WouldBuild
+
+    class Notes(ProgressListener):
+        def note(self, stage: str, sentence: str) -> None:
+            _say_line(sentence)
+
+    try:
+        return build(RunContext(root.resolve(), run_id="", dry=True))
+    except WouldBuild:
+        pass
+    quieten_prefect(verbose=False)
+    check_writable(root)
+    token = CURRENT_LISTENER.set(Notes())
+    try:
+        with prefect_server(root.resolve()), remember_interrupts():
+            from flows.models import flow
+
+            flows = {"finetune": flow.finetune, "export": flow.export}
+            record = ended(lambda: flows[stage](root=root.resolve(), **words))
+    finally:
+        CURRENT_LISTENER.reset(token)
+    return Artifact.open(Path(record["stages"][-1]["path"]))
 
 
 @model.command()
@@ -316,10 +362,19 @@ def export(
     written as README.md; export.json names the model's artifact. A folder that holds the same export is left as it is.
     """
     with handle_errors():
-        from flows.models.export import export_transformers, parse_size
+        from flows.models.export import check_target, prepare_export, write_export
+        from flows.recipe.counts import parse_size
+        from tasks.models.export import build_export
 
         assert form == "transformers", "typer lets nothing else through"
-        done = export_transformers(root, model, folder, licence, parse_size(shard_size))
+        shard_bytes = parse_size(shard_size)
+        root = root.resolve()
+        prepared = prepare_export(root, model, licence, shard_bytes)
+        check_target(folder)
+        source, config, card = prepared.source, prepared.config, prepared.card
+        words = {"model": model, "licence": licence or "", "shard_bytes": shard_bytes}
+        artifact = _made("export", root, words, lambda dry: build_export(dry, source, config, card))
+        done = write_export(artifact, folder)
         if as_json:
             classes = {"class": done.class_name, "tokenizer_class": done.tokenizer_class}
             print_json({"folder": str(folder), **classes, "reused": done.reused})

@@ -178,7 +178,7 @@ def estimate(
     """
     with handle_errors():
         from flows.planning.calculator import PlanOptions, calculate
-        from flows.planning.cost_model import parse_count
+        from flows.recipe.counts import parse_count
 
         options = PlanOptions(
             hardware=hardware,
@@ -186,8 +186,8 @@ def estimate(
             days=days,
             mfu=None if mfu is None else share(mfu, "--mfu"),
             price=hour_price,
-            tokens=parse_count(tokens, "--tokens"),
-            parameters=parse_count(parameters, "--parameters"),
+            tokens=parse_count(tokens, "--tokens") if tokens is not None else None,
+            parameters=parse_count(parameters, "--parameters") if parameters is not None else None,
             layers=layers,
             width=width,
             context=context,

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from flows.metrics.accounting import DOCUMENT_STAGES, conservation, cost, run_warnings
 from flows.metrics.formatting import SHORT_ID
 from flows.metrics.heldout import describe_repeated_text, heldout_metrics, tokens_per_character
-from flows.recipe.stages import STAGES
+from flows.recipe.stages import AFTERWARDS, STAGES
 from flows.runs.lineage import model_of
 from flows.runs.record import RUNNING, read_recipe, state_of, warn_once
 from flows.runs.run_documents import documents_at
@@ -136,6 +136,7 @@ def metric_readers(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "tokens_per_character": lambda: tokens_per_character(artifacts),
         "duplicates": lambda: _facts(reports, "dedup", "clusters", "planted", "s_curve", "similarities", "against"),
         "vocabulary": lambda: _facts(reports, "vocab", "vocabulary").get("vocabulary", {}),
+        "made": lambda: made_of_model(reports),
         "conservation": lambda: conservation(artifacts, reports),
         "cost": lambda: cost(record, artifacts),
     }
@@ -145,6 +146,18 @@ def _facts(reports: dict[str, StageReport], stage: str, *keys: str) -> dict[str,
     if stage not in reports:
         return {}
     return {key: reports[stage].facts[key] for key in keys if key in reports[stage].facts}
+
+
+def made_of_model(reports: dict[str, StageReport]) -> list[str]:
+    """Return what a run of a trained model made of it: the scores of each task, or what loads the export."""
+    if "finetune" in reports:
+        from model.finetune.output import format_result
+
+        return format_result(reports["finetune"].facts["finetuned"])
+    if "export" in reports:
+        found = reports["export"].facts["exported"]
+        return [f"transformers loads it as {found['class']}, its tokenizer as {found['tokenizer_class']}"]
+    return []
 
 
 def rows(reports: dict[str, StageReport]) -> dict[str, Any]:
@@ -199,7 +212,7 @@ def stage_results(
     ahead = _outcomes_ahead(record)
     missing = missing_artifacts(record)
     found: list[dict[str, Any]] = []
-    for stage in STAGES:
+    for stage in stages_of(record):
         entry = entries.get(stage, {"stage": stage, "outcome": ahead.get(stage, SKIPPED)})
         line: dict[str, Any] = {
             key: entry.get(key)
@@ -228,9 +241,15 @@ def _outcomes_ahead(record: dict[str, Any]) -> dict[str, str]:
 
 def asked_stages(record: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the stages up to the last one that the run was asked for."""
-    selection = record.get("asked", {})
-    last = selection.get("only") or selection.get("until") or STAGES[-1]
-    return STAGES[: STAGES.index(last) + 1]
+    stages, selection = stages_of(record), record.get("asked", {})
+    last = selection.get("only") or selection.get("until") or stages[-1]
+    return stages[: stages.index(last) + 1]
+
+
+def stages_of(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the stages of the pipeline, or the one of a run that begins with a trained model."""
+    only = record.get("asked", {}).get("only")
+    return (only,) if only in AFTERWARDS else STAGES
 
 
 def _by_source(report: StageReport) -> dict[str, dict[str, int]]:
@@ -254,6 +273,10 @@ def stage_result(stage: str, artifact: Artifact, report: StageReport) -> dict[st
         return {"amount": report.facts.get("training", {}).get("steps", 0), "unit": "steps"}
     if stage == "evaluate":
         return {"amount": artifact.rows("scores"), "unit": "scores"}
+    if stage == "finetune":
+        return {"amount": len(report.facts["finetuned"]["scores"]["seeds"]), "unit": "seeds"}
+    if stage == "export":
+        return {"amount": len(artifact.records), "unit": "files"}
     return {"amount": report.total().documents_out, "unit": "documents"}
 
 

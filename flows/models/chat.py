@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from flows.models.generate import UNFINISHED
-from flows.models.load import Trained, chat_template
 from model.errors import InputError
 from model.finetune.chat_template import Message
 from model.inference.device import Device, inference_on
 from model.inference.generate import Prompt, Sampling, stream_batch
 from model.nn.gpt import GPT
+from tasks.models.load import Trained, chat_template
 
 ALTERNATIVES = 6
 """Likeliest tokens that are reported beside each token."""

@@ -1,45 +1,68 @@
 """Fine-tune a trained model on a task, and predict with the fine-tuned model."""
 
 import json
-import sys
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.models.load import chat_template, open_trained, write_vocabulary
+from flows.models.load import copy_files, find_source, open_trained
+from model.checkpoint.run_folder import DESCRIPTION
+from model.digests import digest_file
 from model.errors import InputError
-from model.model_files import is_published
+from model.files import make_folders, sync_directory
+from model.model_files import is_published, read_json
+from tasks.artifacts.artifact import Artifact
+from tasks.models.finetune import FinetuneStageConfig, read_stage_config, result_identity
+from tasks.models.load import FINETUNED, ModelSource
 
 FOLDER = "finetuned"
 """Folder under the root for results, unless another is named."""
 
 
-def finetune_model(root: Path, model: str, task_file: Path, out: Path | None) -> tuple[Path, dict[str, Any]]:
-    """Fine-tune the model of a run or folder on the task of a task file, with progress on stderr.
+def prepare_finetune(root: Path, model: str, task_file: Path) -> tuple[ModelSource, FinetuneStageConfig]:
+    """Return the model of a run or folder, and the settings of a task file."""
+    config = read_stage_config(task_file)
+    return find_source(root, model), config
 
-    Returns the folder of the result, by default ROOT/finetuned/NAME of the task file, and its description.
+
+def check_result_folder(folder: Path, source: ModelSource, config: FinetuneStageConfig) -> None:
+    """Raise InputError where the folder of the result holds anything but this result."""
+    if folder.exists():
+        found = read_json(folder / DESCRIPTION) if (folder / DESCRIPTION).is_file() else {}
+        if found.get(FINETUNED, {}).get("identity") != result_identity(source, config):
+            raise _other_result(folder)
+
+
+def write_finetuned(artifact: Artifact, folder: Path) -> bool:
+    """Put the files of a fine-tuned model into a new folder, at once; return False where it has them already.
+
+    Raises InputError where the folder holds anything else.
     """
-    from model.finetune.config import read_task_file
-    from model.finetune.trainer import finetune
-    from model.huggingface.io import base_digest
-    from model.inference.device import trained_with
+    files = {record.name: record.digest for record in artifact.records}
+    if folder.exists():
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
+        if names != files.keys() or any(digest_file(folder / name) != files[name] for name in files):
+            raise _other_result(folder)
+        return False
+    make_folders(folder.parent)
+    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        copy_files(artifact, staged)
+        staged.chmod(0o755)  # mkdtemp gives access to the owner only.
+        staged.rename(folder)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    sync_directory(folder.parent)
+    return True
 
-    config = read_task_file(task_file)
-    trained = open_trained(root, model)
-    folder = out or root / FOLDER / task_file.stem
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    found = finetune(
-        trained.network,
-        base_digest(trained.folder),
-        config,
-        trained.tokenizer,
-        folder,
-        log=lambda line: print(line, file=sys.stderr, flush=True),
-        write_extra=lambda staged: write_vocabulary(staged, trained.tokenizer),
-        template=chat_template(trained),
-        trained_on=trained_with(trained.description),
+
+def _other_result(folder: Path) -> InputError:
+    return InputError(
+        f"{folder} exists and is not the result of this model and this task file. Give another folder with --out, or"
+        f" remove it"
     )
-    return folder, found
 
 
 def predict_records(

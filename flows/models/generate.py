@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flows.models.load import FINETUNED, Trained
 from model.errors import InputError
+from tasks.models.load import FINETUNED, Trained
 
 if TYPE_CHECKING:
     from torch import Tensor

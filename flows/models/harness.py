@@ -16,11 +16,11 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from flows.models.load import Trained
 from model.errors import InputError
 from model.inference.scoring import text_nats
 from model.nn.gpt import GPT
 from tasks.evaluate.benchmarks.likelihood import CausalScorer
+from tasks.models.load import Trained
 from tasks.tokenizer.base import Tokenizer
 
 MAX_TOKENS = 256

@@ -7,7 +7,6 @@ activations, waiting and restarts lower it (Chowdhery et al. 2022, PaLM, appendi
 
 import difflib
 import math
-import re
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +54,6 @@ language models", section 5)."""
 
 GOOD_EPOCHS = 4.0
 """Epochs up to which repeated text is almost as good as new text (Muennighoff et al. 2023, abstract)."""
-
-_MULTIPLES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-
-_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -330,16 +325,6 @@ def effective_tokens(unique: float, epochs: float) -> float:
 def optimal_parameters_for_tokens(tokens: float) -> float:
     """Return the parameters of the compute-optimal model for that many (effective) tokens."""
     return tokens / TOKENS_PER_PARAMETER
-
-
-def parse_count(text: str | None, option: str) -> float | None:
-    """Parse a positive number such as `300B`, `1.5M` or `3e11`; None stays None, anything else raises RecipeError."""
-    if text is None:
-        return None
-    match = _COUNT.fullmatch(text.strip())
-    if match is None or float(match[1]) <= 0:
-        raise RecipeError(f"{option} {text}: write a positive count such as 2000000, 2M, 1.5B or 3e11")
-    return float(match[1]) * _MULTIPLES[match[2].upper()]
 
 
 def _known(value: float | None) -> float:

@@ -56,6 +56,9 @@ class RecipeText:
         """Return where the first key that a message names is set: `line 12` or `--set KEY=VALUE`."""
         names = [match[0] for match in _KEY.finditer(message)]
         first = names[0] if names else ""
+        both = self._places_of_values(first, message, raw)
+        if len(both) > 1:
+            return " and ".join(both)
         dotted = [name for name in names if "." in name or "[" in name]
         candidates = list(dict.fromkeys([first, *dotted]))
         for name in candidates:
@@ -77,6 +80,23 @@ class RecipeText:
                 if one and _is_set(one, raw):
                     return f"line {line_of(self.text, one)}"
         return "line 1"
+
+    def _places_of_values(self, table: str, message: str, raw: dict[str, Any]) -> list[str]:
+        """Return where the keys of a table are set that a message names with their values: `batch_rows 6`."""
+        values: Any = raw
+        for part in _location(table):
+            values = values.get(part) if isinstance(values, dict) else None
+        set_in_file = values if isinstance(values, dict) else {}
+        found: dict[str, str] = {}
+        for key, value in set_in_file.items():
+            if re.search(rf"\b{re.escape(key)} {re.escape(str(value))}\b", message):
+                found[key] = f"line {line_of(self.text, (*_location(table), key))}"
+        for setting in self.settings:
+            name, _, value = setting.partition("=")
+            key = name.strip().removeprefix(f"{table}.")
+            if re.search(rf"(?<![\w.]){re.escape(key)} {re.escape(value.strip())}\b", message):
+                found[key] = f"--set {setting}"
+        return [found[key] for key in sorted(found, key=message.index)]
 
 
 def _location(name: str) -> Location:

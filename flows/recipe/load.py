@@ -39,6 +39,7 @@ from flows.recipe.lines import RecipeText
 from flows.recipe.resolve import SHARED_KEYS, resolve_recipe
 from flows.recipe.scales import SCALE, SCALES, apply_scale, prepare_text
 from flows.recipe.schema import RECIPES, Recipe, RecipeSource, credentials_problem
+from model.config.train import fitting_micro_batch
 from model.digests import unreadable_reason
 from model.errors import RecipeError
 from tasks.common.confinement import check_recipe
@@ -81,6 +82,7 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
     # The sizes of a twin are those of its recipe, which other settings change.
     for setting in sorted(settings, key=lambda setting: not _names_scale(setting)):
         apply_setting(raw, setting)
+    _fit_micro_batch(raw, settings)
     if any(map(_names_scale, settings)) and not any(_key(setting) == DATA for setting in settings):
         data = prepare_text(root, path.stem, raw.get("sources", ()))
         raw["variables"] = {**raw.get("variables", {}), "data": str(data)}
@@ -92,6 +94,18 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
         raise RecipeError(RecipeText(path, text, shown).with_lines(str(error), origin)) from error
     recipe._source = RecipeSource(path, text, tuple(settings))
     return recipe
+
+
+def _fit_micro_batch(raw: dict[str, Any], settings: Sequence[str]) -> None:
+    """Lower the file's `train.micro_batch_rows` where a setting changes `train.batch_rows` alone and it no longer
+    fits."""
+    train = raw.get("train")
+    keys = {_key(setting) for setting in settings}
+    if "train.batch_rows" not in keys or "train.micro_batch_rows" in keys or not isinstance(train, dict):
+        return
+    rows = train.get("micro_batch_rows")
+    if isinstance(rows, int) and rows > 0:
+        train["micro_batch_rows"] = fitting_micro_batch(train, rows)
 
 
 def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path, limit: float = 1.0) -> Recipe:

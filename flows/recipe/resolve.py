@@ -18,7 +18,6 @@ scored, which evaluate needs; each stage gets its own part, so that another way 
 import difflib
 import functools
 import json
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flows.recipe.checks import row_length_settings
+from flows.recipe.counts import parse_count
 from flows.recipe.errors import format_recipe_errors, model_within
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
@@ -58,10 +58,6 @@ T5_SENTINELS = 100
 """Enough for inputs of up to 1,809 tokens; for longer ones the recipe sets `vocab.sentinels`."""
 
 WEIGHTS_HINT = "Run `bessemer study mix` again, or remove the key `digest` from a file that you changed yourself."
-
-_MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-
-_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
 
 
 class _MachinesTable(StrictConfig):
@@ -110,7 +106,7 @@ def _pop_shared(values: dict[str, Any], origin: str, folder: Path, limit: float)
         "priorities": {source.get("name"): source["priority"] for source in tables if "priority" in source},
     }
     if "budget_tokens" in values:
-        shared["budget_tokens"] = _parse_count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
+        shared["budget_tokens"] = _read_count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
     shared.update({key: values.pop(key) for key in MIXTURE_KEYS if key in values})
     if "keep" in values:
         kept = str(values.pop("keep"))
@@ -158,18 +154,15 @@ def _source_for_sample(source: Any, origin: str) -> Any:
         return source
     read = {key: value for key, value in source.items() if key != "priority"}
     if "tokens" in read:
-        read["tokens"] = _parse_count(read["tokens"], f"{origin}: tokens of source `{read.get('name')}`")
+        read["tokens"] = _read_count(read["tokens"], f"{origin}: tokens of source `{read.get('name')}`")
     return read
 
 
-def _parse_count(value: Any, where: str) -> int:
+def _read_count(value: Any, where: str) -> int:
     """Return a positive count of tokens from a number or a text such as `1.5B`."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    match = _COUNT.fullmatch(str(value).strip())
-    if match is None:
-        raise RecipeError(f'{where} is {value!r}; write a positive count such as 2000000, "2M" or "1.5B"')
-    return int(float(match[1]) * _MULTIPLES[match[2].upper()])
+    return int(parse_count(str(value), where))
 
 
 def _validate_machines(table: Any, origin: str) -> Machines:

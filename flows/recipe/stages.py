@@ -9,6 +9,10 @@ from model.errors import RecipeError
 STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate")
 
 
+AFTERWARDS = ("finetune", "export")
+"""Stages of trained models, each of which has runs of its own."""
+
+
 class StageLimitReached(Exception):
     """Raised after the last stage that a run was asked for; it ends the run without an error."""
 

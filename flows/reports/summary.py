@@ -91,6 +91,8 @@ def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
     )
     for line in filter(None, (format_line(findings) for format_line in formatters)):
         console.print(_hanging(line))
+    for sentence in findings["made"]:
+        console.print(_hanging(f"[bold]made[/]          {escape(sentence)}"))
     for remark in findings["remarks"]:
         console.print(_hanging(f"[bold yellow]warning[/]       {escape(remark)}"))
     conserved = describe_conservation(findings["conservation"])

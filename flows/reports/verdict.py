@@ -72,6 +72,8 @@ def _made(record: dict[str, Any], findings: dict[str, Any]) -> str:
     if state == "failed":
         return f"This run failed{f' in {at[-1]}' if at else ''}, and what was finished is kept; the error is below."
     took = f" The run took {format_duration(record['finished'] - record['started'])}." if record.get("finished") else ""
+    if findings.get("made"):
+        return f"{'. '.join(findings['made'])}.{took}"
     if "train" not in at:
         return f"The stages up to {at[-1]} are done; no model was trained in this run.{took}" if at else took.strip()
     model, training = findings["model"], findings["training"]

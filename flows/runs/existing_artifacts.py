@@ -60,7 +60,11 @@ def existing_run(
     except (WouldBuild, BessemerError):
         return None
     selection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-    head = {**record_head(recipe, root, new_run_id(), selection), "started": started, "finished": time.time()}
+    head = {
+        **record_head(recipe.name, root, new_run_id(), selection, recipe),
+        "started": started,
+        "finished": time.time(),
+    }
     record = {**head, "state": "completed", "stages": entries, "notes": []}
     earlier = same_artifacts(root, record)
     return {**record, "same_as": earlier and earlier["run_id"], "page": earlier and earlier["page"]}

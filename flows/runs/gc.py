@@ -30,7 +30,7 @@ from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.leases import held_identities, is_alive_in_store
 from tasks.artifacts.remote.metadata import read_record
 
-MODEL_STAGE = "train"
+MODEL_STAGES = ("train", "finetune")
 
 FRESH_SECONDS = 3600.0
 """Artifacts younger than this are never removed: a running run may have made them and not recorded them yet."""
@@ -128,7 +128,7 @@ def plan(
     }
     unneeded = [one for place, one in stored.items() if place not in needed]
     others = [one for one in unneeded if not _is_fresh(one.path, now)]
-    kept_models = [one for one in others if one.stage == MODEL_STAGE and not (models and not damaged)]
+    kept_models = [one for one in others if one.stage in MODEL_STAGES and not (models and not damaged)]
     # The inputs of a kept model may be removed: its record names their digests.
     doomed = [one for one in others if one not in kept_models]
     works = [path for path in (root / "work").glob("*.*") if _is_left(path, since)]

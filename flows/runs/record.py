@@ -142,8 +142,11 @@ def stage_entry(stage: str, artifact: Artifact, seconds: float) -> dict[str, Any
     }
 
 
-def record_head(recipe: "Recipe", root: Path, run_id: str, selection: dict[str, Any]) -> dict[str, Any]:
-    """Return what a record says of a run before its first stage: recipe, root, machine, versions, commit."""
+def record_head(
+    name: str, root: Path, run_id: str, selection: dict[str, Any], recipe: "Recipe | None" = None
+) -> dict[str, Any]:
+    """Return what a record says of a run before its first stage: recipe, root, machine, versions, commit; `name` is
+    that of the recipe, or of what a run without one does."""
     import psutil
 
     from tasks.artifacts.identity import PYTHON, git_state, library_versions
@@ -152,12 +155,12 @@ def record_head(recipe: "Recipe", root: Path, run_id: str, selection: dict[str, 
     shown = (PYTHON, "bessemer", "prefect", "pyarrow", "numba", "sentencepiece", "torch")
     return {
         "run_id": run_id,
-        "recipe_name": recipe.name,
-        "command": recipe.command,
+        "recipe_name": name,
+        "command": recipe.command if recipe is not None else None,
         "root": str(root),
         "started": time.time(),
         "asked": selection,
-        "max_rise": recipe.evaluate.gate.max_rise if recipe.evaluate.gate else None,
+        "max_rise": recipe.evaluate.gate.max_rise if recipe is not None and recipe.evaluate.gate else None,
         "hour_price": HOUR_PRICE.get(),
         "host": platform.node(),
         "machine": {"cores": os.cpu_count() or 1, "memory_bytes": psutil.virtual_memory().total},

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.recipe.stages import STAGES
+from flows.recipe.stages import AFTERWARDS, STAGES
 from flows.runs.record import INTERRUPTED, RECORD, read_recipe
 from model.checkpoint.complete_marker import find_damage
 from model.checkpoint.run_folder import CHECKPOINTS, COMPLETE, PREFIX, RESULT
@@ -177,7 +177,9 @@ def rebuild_run_record(folder: Path) -> dict[str, Any] | None:
     except IntegrityError:
         recipe = {}
     stages = [
-        _entry(root, found[stage], (stage, found[stage]["identity"]) in built) for stage in STAGES if stage in found
+        _entry(root, found[stage], (stage, found[stage]["identity"]) in built)
+        for stage in (*STAGES, *AFTERWARDS)
+        if stage in found
     ]
     note = "this record was damaged, and made again from the manifests of what the run built"
     return {
@@ -185,7 +187,7 @@ def rebuild_run_record(folder: Path) -> dict[str, Any] | None:
         "recipe_name": recipe.get("name", "?"),
         "root": str(root),
         "started": min(found[stage]["timings"]["started"] for stage, _ in built),
-        "state": "completed" if STAGES[-1] in found else INTERRUPTED,
+        "state": "completed" if not found.keys().isdisjoint((STAGES[-1], *AFTERWARDS)) else INTERRUPTED,
         "finished": None,
         "stages": stages,
         "notes": [{"time": time.time(), "stage": stages[-1]["stage"], "note": note}],

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,38 +33,34 @@ from tasks.artifacts.build import RunContext
 log = logging.getLogger(__name__)
 
 
-class Run:
-    """A run of the pipeline or a range of its stages. Use as a context manager; call `step` for each stage in order."""
+class StageRun:
+    """A run of stages. Use as a context manager; call `step` for each stage in order."""
 
     def __init__(
         self,
-        recipe: Recipe,
         root: Path,
+        run_id: str,
+        stages: Sequence[str],
+        head: dict[str, Any],
         *,
-        from_stage: str | None = None,
-        until: str | None = None,
-        only: str | None = None,
+        recipe: Recipe | None = None,
         force: bool = False,
-        run_id: str | None = None,
     ) -> None:
-        buildable = select_stages(from_stage, until, only)
-        self.run_id = run_id or new_run_id()
-        check_run_id(self.run_id)
-        check_writable(root)
-        self.folder = root / "runs" / self.run_id
+        self.run_id = run_id
+        self.folder = root / "runs" / run_id
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._last = buildable[-1]
-        self._gate = recipe.evaluate.gate
+        self._last = stages[-1]
+        self._gate = recipe.evaluate.gate if recipe is not None else None
         self._stage = ""
         self.failed = False
-        write_recipe(self.folder, recipe)
-        selection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-        self.record = RunRecord(self.folder, record_head(recipe, root, self.run_id, selection), CURRENT_LISTENER.get())
+        if recipe is not None:
+            write_recipe(self.folder, recipe)
+        self.record = RunRecord(self.folder, head, CURRENT_LISTENER.get())
         self.context = RunContext(
             root=root,
-            run_id=self.run_id,
-            buildable=None if len(buildable) == len(STAGES) else frozenset(buildable),
-            forced=frozenset(buildable) if force else frozenset(),
+            run_id=run_id,
+            buildable=None if len(stages) == len(STAGES) else frozenset(stages),
+            forced=frozenset(stages) if force else frozenset(),
             listener=self.record,
         )
 
@@ -87,7 +83,7 @@ class Run:
             check_gate(artifact, self._gate)
         return artifact
 
-    def __enter__(self) -> "Run":
+    def __enter__(self) -> "StageRun":
         put_record(self.context.root, self.run_id)
         return self
 
@@ -113,3 +109,33 @@ class Run:
             # What stopped the run, such as a full disk, may keep its record from being written too.
             log.error("the record of run %s could not be written: %s", self.run_id, unsaved)
         return ended
+
+
+class Run(StageRun):
+    """A run of the pipeline, or of a range of its stages."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        root: Path,
+        *,
+        from_stage: str | None = None,
+        until: str | None = None,
+        only: str | None = None,
+        force: bool = False,
+        run_id: str | None = None,
+    ) -> None:
+        buildable = select_stages(from_stage, until, only)
+        run_id = checked_run_id(run_id, root)
+        selection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+        head = record_head(recipe.name, root, run_id, selection, recipe)
+        super().__init__(root, run_id, buildable, head, recipe=recipe, force=force)
+
+
+def checked_run_id(run_id: str | None, root: Path) -> str:
+    """Return the id of a run that begins, a new one by default; InputError for one that cannot be, or where the root
+    cannot be written."""
+    run_id = run_id or new_run_id()
+    check_run_id(run_id)
+    check_writable(root)
+    return run_id

@@ -52,9 +52,9 @@ class TrainFields(BaseConfig):
     """Sequences in one optimizer step, over all ranks."""
     micro_batch_rows: Annotated[int, Field(ge=1)] | Literal["auto"] = 16
     """Sequences that each rank computes at once; must divide `batch_rows`, and a rank's share of it unless it is
-    larger. `auto` tries sizes before the first step, reports tokens per second of each, and takes the largest that fits
-    into `memory_limit`. Another size sums the same gradients in another order, so the last bits of an `auto` run depend
-    on the machine; model.json records the size."""
+    larger. Unset: 16, or the next smaller number that does. `auto` tries sizes before the first step, reports tokens
+    per second of each, and takes the largest that fits into `memory_limit`. Another size sums the same gradients in
+    another order, so the last bits of an `auto` run depend on the machine; model.json records the size."""
     memory_limit: Annotated[int | None, EXPERT] = Field(default=None, ge=1)
     """`micro_batch_rows = "auto"`: bytes that all ranks together may use; four fifths of the machine's memory by
     default."""

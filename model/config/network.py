@@ -72,6 +72,7 @@ class BlockConfig:
     experts: int | None = None
     """Copies of the MLP, of which each token uses `experts_per_token`; None for one MLP."""
     experts_per_token: int = 2
+    experts_sum_to_one: bool = True
     dropout: float = 0.0
     score_scale: float | None = None
     """Factor of attention scores; 1 / sqrt(E) by default, 1 in T5."""
@@ -119,8 +120,11 @@ class GPTConfig(BaseConfig):
     """Mixture of experts: copies of the MLP (`ffn_width` each), of which a token uses `experts_per_token` (Mixtral).
     More weights at the same work for each token; none by default."""
     experts_per_token: Annotated[int, EXPERT] = Field(default=2, ge=1, le=64)
-    """`experts`: how many a token uses. Their outputs are weighted by the router's probabilities, which are divided by
-    their sum; no token is left out."""
+    """`experts`: how many a token uses. Their outputs are weighted by the router's probabilities; no token is left
+    out."""
+    experts_sum_to_one: Annotated[bool, EXPERT] = True
+    """`experts`: whether the probabilities of a token's experts are divided by their sum (Mixtral), or weigh as they
+    are (Switch, OLMoE)."""
     balance: Annotated[float, EXPERT] = Field(default=0.01, ge=0, le=1)
     """`experts`: weight of the loss that keeps them in equal use (Switch Transformer, equations 4 to 6, which has
     0.01). Reported losses are the cross entropy alone."""
@@ -257,7 +261,7 @@ class GPTConfig(BaseConfig):
     @model_validator(mode="after")
     def _experts_fit(self) -> "GPTConfig":
         if self.experts is None:
-            for name in ("experts_per_token", "balance"):
+            for name in ("experts_per_token", "experts_sum_to_one", "balance"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name} needs experts, the number of copies of each MLP; set both or neither")
             return self
@@ -372,6 +376,7 @@ class GPTConfig(BaseConfig):
             qkv_biases=self.qkv_biases,
             experts=self.experts,
             experts_per_token=self.experts_per_token,
+            experts_sum_to_one=self.experts_sum_to_one,
             dropout=self.dropout,
             score_scale=None
             if self.mup_base_head_size is None

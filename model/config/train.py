@@ -1,5 +1,6 @@
 """The configuration of a training run, as frozen models; `run.json` holds a `TrainerRun`."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,16 @@ class TrainConfig(TrainFields):
             return values
         compiled = values.get("engine") != "deepspeed" or values.get("zero_stage") != 3
         return {"dtype": "bfloat16", "compile": compiled, **values}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _micro_batch_follows_the_batch(cls, values: Any) -> Any:
+        """Where `micro_batch_rows` is not set and its default does not fit the batch, take the next smaller one."""
+        if not isinstance(values, Mapping) or "micro_batch_rows" in values:
+            return values
+        most = cls.model_fields["micro_batch_rows"].default
+        rows = fitting_micro_batch(values, most)
+        return values if rows == most else {**values, "micro_batch_rows": rows}
 
     @field_validator("zero_stage", mode="before")
     @classmethod
@@ -243,3 +254,20 @@ def read_run(path: Path) -> TrainerRun:
 def write_run(path: Path, run: TrainerRun) -> None:
     """Write `run.json`."""
     write_sealed(path, run.model_dump(mode="json"))
+
+
+def fitting_micro_batch(values: Mapping[str, Any], most: int) -> int:
+    """Return `most`, or the largest number below it that divides the rows that each rank reads of a batch.
+
+    `values` are those of a table `train`; `most` is returned where they are wrong, so that validation names the error.
+    """
+    names = ("batch_rows", "ranks", "tensor_parallel", "pipeline_parallel")
+    given = [values.get(name, TrainFields.model_fields[name].default) for name in names]
+    if not all(isinstance(value, int) and value > 0 for value in given):
+        return most
+    rows, ranks, *parallel = given
+    copies = max(1, ranks // math.prod(parallel))
+    share = rows // copies
+    if rows % copies or not share or (rows % most == 0 and share % min(most, share) == 0):
+        return most
+    return next(size for size in range(min(most, share), 0, -1) if share % size == 0)

@@ -19,6 +19,7 @@ from model.finetune.chat_template import ChatTemplate, ChatVocabulary, Conversat
 from model.finetune.data import Answer, Example, Truncation
 from model.inference.generate import Prompt, Sampling, generate_batch
 from model.nn.gpt import GPT, prefix_mask
+from model.objectives.causal import with_balance
 from model.objectives.cross_entropy import chunked_nats
 
 SCORED_AT_ONCE = 16
@@ -69,13 +70,16 @@ class GPTTaskModel:
         return found
 
     def loss(self, numbers: Sequence[int]) -> Tensor:
-        """Return the mean loss of the answers' tokens of these training rows, f32[]."""
+        """Return the mean loss of the answers' tokens of these training rows, f32[].
+
+        The balance of experts is in its gradient and not in its value, as in training; padding counts as tokens there.
+        """
         rows = [self._rows[number] for number in numbers]
-        hidden_BTD, targets_BT = self._hidden(rows)
+        balances: list[Tensor] | None = [] if self.network.config.experts is not None else None
+        hidden_BTD, targets_BT = self._hidden(rows, balances)
+        nats = chunked_nats(self.network, hidden_BTD.flatten(0, 1), targets_BT.flatten())[0]
         # The mean is that of tokens, so that a long answer counts as much as several short ones.
-        return chunked_nats(self.network, hidden_BTD.flatten(0, 1), targets_BT.flatten())[0] / int(
-            (targets_BT != NO_LOSS).sum()
-        )
+        return with_balance(nats, self.network, balances, targets_BT) / int((targets_BT != NO_LOSS).sum())
 
     @torch.inference_mode()
     def scores(self, examples: Sequence[Example], truncation: Truncation) -> dict[str, float]:
@@ -109,7 +113,9 @@ class GPTTaskModel:
         written = generate_batch(self.network, prompts, max_new_tokens=self.network.config.context // 2, stop=self._end)
         return [self._vocabulary.decode_following(ids).strip() for ids in written]
 
-    def _hidden(self, rows: Sequence[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]:
+    def _hidden(
+        self, rows: Sequence[tuple[list[int], list[int]]], balances: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return f32[B, T, D] after the last block, and targets i64[B, T]; rows are padded at their ends."""
         device = self.network.embedding.weight.device
         longest = max(len(inputs) for inputs, _ in rows)
@@ -120,7 +126,8 @@ class GPTTaskModel:
         if self.network.config.attention == "prefix":
             given = [next(i for i, target in enumerate(targets) if target != NO_LOSS) + 1 for _, targets in rows]
             visible = prefix_mask(torch.tensor(given, device=device), longest)
-        return self.network.hidden(inputs_BT.to(device), visible_B1TT=visible), targets_BT.to(device)
+        hidden_BTD = self.network.hidden(inputs_BT.to(device), visible_B1TT=visible, balances=balances)
+        return hidden_BTD, targets_BT.to(device)
 
 
 def answer_targets(whole: Conversation, kept: int) -> tuple[list[int], list[int]]:

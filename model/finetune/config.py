@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from model.config import BaseConfig
+from model.config import RUNTIME, BaseConfig
 from model.errors import InputError, RecipeError
 
 Kind = Literal["classification", "regression", "tagging", "span", "text", "chat"]
@@ -23,11 +23,11 @@ class Task(BaseConfig):
     """Kind of answer: `classification` one of several labels, `regression` a number, `tagging` a label for each word
     (BERT only), `span` a part of the last field or nothing, `text` any text (T5 only), `chat` the assistant's messages
     of a conversation (GPT only)."""
-    train: Path
+    train: Annotated[Path, RUNTIME]
     """JSON lines (.jsonl or .jsonl.gz) with the training examples."""
-    development: Path | None = None
+    development: Annotated[Path | None, RUNTIME] = None
     """Examples that choose the epoch; by default a share of `train` is held out."""
-    test: Path | None = None
+    test: Annotated[Path | None, RUNTIME] = None
     """Examples that are scored once, at the end."""
     fields: tuple[str, ...] = Field(min_length=1, max_length=8)
     """Names of the input fields, in order: one text, or two for a pair; question and passage of a `span`; the list of
@@ -99,6 +99,10 @@ class LoRAConfig(BaseConfig):
     all by default."""
 
 
+SPLITS = ("train", "development", "test")
+"""Fields of a task that name files, which count by their content."""
+
+
 class FinetuneConfig(BaseConfig):
     """Tasks, and how they are learnt; defaults are BERT's unless noted."""
 
@@ -138,6 +142,9 @@ class FinetuneConfig(BaseConfig):
     reported."""
     threads: int = Field(default=2, ge=1, le=1024)
     """CPU threads; another number gives other last bits."""
+    device: Literal["cpu", "cuda"] | None = None
+    """Where it computes; by default where the model was trained, if this machine has that device. On a CUDA device
+    products have the type of that training (`train.dtype`); weights, gradients and the optimizer stay float32."""
     lora: LoRAConfig | None = None
     """Train low-rank adapters (a table [lora]), which are added to the weights at the end; by default all weights are
     trained."""
@@ -172,7 +179,7 @@ def read_task_file(path: Path) -> FinetuneConfig:
 
 
 def _resolve_paths(folder: Path, task: Task) -> Task:
-    paths = {name: getattr(task, name) for name in ("train", "development", "test")}
+    paths = {name: getattr(task, name) for name in SPLITS}
     return task.model_copy(update={name: folder / path for name, path in paths.items() if path is not None})
 
 

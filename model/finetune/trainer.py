@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from model.checkpoint.run_folder import DESCRIPTION
 from model.checkpoint.weights import describe_model
 from model.code_digest import code_digest
-from model.config.machine import INSTRUCTION_SET, describe_part
+from model.config.machine import CUDA, GPU, INSTRUCTION_SET, describe_part
 from model.config.options import ScheduleConfig
 from model.digests import digest_bytes, digest_file
 from model.engines.runtime import seed_dropout
@@ -29,7 +29,7 @@ from model.errors import InputError, Numerics
 from model.files import replace_durably, sync_file
 from model.finetune.chat import GPTTaskModel
 from model.finetune.chat_template import ChatTemplate
-from model.finetune.config import FinetuneConfig, Task
+from model.finetune.config import SPLITS, FinetuneConfig, Task
 from model.finetune.data import (
     Example,
     Truncation,
@@ -44,6 +44,7 @@ from model.finetune.metrics import baseline_answers, main_metric, score
 from model.finetune.models import Labels, TaskModel, build_task_model, dropout_of, task_description
 from model.finetune.output import FINETUNED, description_text, write_result
 from model.finetune.tokenizer import Vocabulary
+from model.inference.device import choose_device, trained_with, training_on
 from model.nn.factory import Network
 from model.optim.schedules import learning_rate
 
@@ -82,15 +83,23 @@ def finetune(
     write_extra: Callable[[Path], None] = lambda folder: None,
     template: ChatTemplate | None = None,
     trained_on: dict[str, Any] | None = None,
+    identity: str | None = None,
 ) -> dict[str, Any]:
     """Fine-tune `trained` (whose digest is `parent`) on the tasks and publish the best seed in the folder `out`.
 
     `template` is the chat template of the model's tokenizer, if any, and `trained_on` the device and type of its
-    training, which the result keeps. Returns the entry `finetuned` of `model.json`. `log` gets lines of progress;
-    `write_extra` writes further files into the folder. Raises InputError for invalid examples, and where `out` holds
-    anything but this result.
+    training, which the result keeps, and in which it is fine-tuned. `identity` is that of the result, by default one
+    that counts all code. Returns the entry `finetuned` of `model.json`. `log` gets lines of progress; `write_extra`
+    writes further files into the folder. Raises InputError for invalid examples, and where `out` holds anything but
+    this result; RecipeError where the machine lacks the device.
     """
-    identity = _identity(parent, config, vocabulary, template)
+    training = {"train": trained_on or {}}
+    device = choose_device(config.device, training)
+    dtype = trained_with(training)["dtype"]
+    # Products in float16 need a scaled loss, which is not worth it for so short a training.
+    computed = {"train": {"dtype": "float32" if dtype == "float16" else dtype}}
+    config = config.model_copy(update={"device": device})
+    identity = identity or _identity(parent, config, vocabulary, template)
     if out.exists():
         return _published(out, identity, log)
     splits = read_splits(config)
@@ -100,10 +109,11 @@ def finetune(
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(config.threads)
     try:
-        found = [
-            _train_seed(work, seed, trained, config, labels, splits, vocabulary, template, log, number == 0)
-            for number, seed in enumerate(config.seeds)
-        ]
+        with training_on(device, computed):
+            found = [
+                _train_seed(work, seed, trained, config, labels, splits, vocabulary, template, log, number == 0)
+                for number, seed in enumerate(config.seeds)
+            ]
     finally:
         torch.use_deterministic_algorithms(before[0])
         torch.set_num_threads(before[1])
@@ -130,7 +140,7 @@ def finetune(
     }
     weights = load_file(work / _weights_name(best["seed"]))
     network = trained.config.model_copy(update={"dropout": dropout_of(config, trained)})
-    known = {"tokenizer_digest": vocabulary.digest, FINETUNED: description, "train": trained_on or {}}
+    known = {"tokenizer_digest": vocabulary.digest, FINETUNED: description, **training}
     write_result(out, network, weights, known, write_extra)
     shutil.rmtree(work)
     return description
@@ -152,8 +162,8 @@ def _identity(parent: str, config: FinetuneConfig, vocabulary: Vocabulary, templ
     """Return the digest of everything that decides the result; files count by their bytes, not by their names."""
     tasks = [
         {
-            **task.model_dump(mode="json", exclude={"train", "development", "test"}),
-            "files": {name: _file_digest(task, name) for name in ("train", "development", "test")},
+            **task.model_dump(mode="json", exclude=set(SPLITS)),
+            "files": {name: split_digest(task, name) for name in SPLITS},
         }
         for task in config.tasks
     ]
@@ -164,13 +174,15 @@ def _identity(parent: str, config: FinetuneConfig, vocabulary: Vocabulary, templ
         "template": None if template is None else template.description(),
         "code": code_digest(),
         "instruction_set": describe_part(INSTRUCTION_SET, os.environ),
+        **({part: describe_part(part, os.environ) for part in (GPU, CUDA)} if config.device == "cuda" else {}),
         "numpy": np.__version__,
         "torch": torch.__version__,
     }
     return digest_bytes(json.dumps(whole, sort_keys=True).encode())
 
 
-def _file_digest(task: Task, name: str) -> str | None:
+def split_digest(task: Task, name: str) -> str | None:
+    """Return the digest of a file of a task, None where it names none; InputError for a missing file."""
     path = getattr(task, name)
     if path is None:
         return None
@@ -243,6 +255,7 @@ def _train_seed(
             log(f"seed {seed} was trained before: {format_scores(config, found['development'])}")
             return found
     task_model = build_task_model(trained, config, labels, vocabulary, seed, template)
+    task_model.modules().to(config.device)
     cut = {split: [Truncation() for _ in config.tasks] for split in ("learnt", "test")}
     task_model.prepare(splits.train, cut["learnt"])
     for task, count, left_out in zip(config.tasks, task_model.counts, cut["learnt"], strict=True):

@@ -30,7 +30,7 @@ class _Experts:
     """Matrices of gate, input and output."""
     ffn_key: str = "intermediate_size"
     ffn_width: int = 0
-    may_not_normalise: bool = False
+    has_normalisation: bool = False
     """Whether `norm_topk_prob` decides if the weights of a token's experts sum to 1; otherwise they do."""
 
 
@@ -112,7 +112,7 @@ _OLMOE = _Shape(
     norm_eps=1e-5,
     qk_norm="all",
     qkv_biases=False,
-    experts=_Experts("num_experts", 64, 8, "mlp", _PROJECTIONS, may_not_normalise=True),
+    experts=_Experts("num_experts", 64, 8, "mlp", _PROJECTIONS, has_normalisation=True),
 )  # fmt: skip
 _QWEN3_MOE = replace(
     _QWEN3,
@@ -122,7 +122,7 @@ _QWEN3_MOE = replace(
            "num_hidden_layers": 24, "num_key_value_heads": 4},
     qkv_biases=False,
     experts=_Experts(
-        "num_experts", 128, 8, "mlp", _PROJECTIONS, "moe_intermediate_size", 768, may_not_normalise=True
+        "num_experts", 128, 8, "mlp", _PROJECTIONS, "moe_intermediate_size", 768, has_normalisation=True
     ),
     window="",
 )  # fmt: skip
@@ -215,8 +215,6 @@ def _read_experts(shape: _Shape, settings: Settings) -> dict[str, Any]:
     theirs = shape.experts
     if theirs is None:
         return {"ffn_width": settings.get("intermediate_size", shape.sizes["intermediate_size"])}
-    if theirs.may_not_normalise and not settings.get("norm_topk_prob", False):
-        raise settings.unsupported("norm_topk_prob", False, "true")
     for name in ("attention_bias", "use_sliding_window"):
         settings.expect(name, False)
     settings.expect("decoder_sparse_step", 1)
@@ -227,6 +225,7 @@ def _read_experts(shape: _Shape, settings: Settings) -> dict[str, Any]:
         "ffn_width": settings.get(theirs.ffn_key, theirs.ffn_width or shape.sizes["intermediate_size"]),
         "experts": count,
         "experts_per_token": settings.get("num_experts_per_tok", theirs.per_token),
+        "experts_sum_to_one": not theirs.has_normalisation or bool(settings.get("norm_topk_prob", False)),
     }
 
 
@@ -290,8 +289,8 @@ def _write_experts(theirs: _Experts, config: GPTConfig) -> dict[str, Any]:
         "router_aux_loss_coef": config.balance,
         theirs.ffn_key: config.hidden,
     }
-    if theirs.may_not_normalise:
-        settings["norm_topk_prob"] = True
+    if theirs.has_normalisation:
+        settings["norm_topk_prob"] = config.experts_sum_to_one
     return settings
 
 

@@ -86,7 +86,7 @@ def _unread(config: Any) -> set[str]:
         return set()
     unread = {"position_offset"}
     if config.experts is None:
-        unread.add("experts_per_token")
+        unread |= {"experts_per_token", "experts_sum_to_one"}
     if config.positions != "rotary":
         unread |= {"rotary_share", "rotary_base", "rotary_scaling"}
     return unread

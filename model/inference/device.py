@@ -1,4 +1,6 @@
-"""Where a trained model computes: on the device and in the types of its training, or on the CPU in float32."""
+"""Where a trained model computes: on the device and in the types of its training, or on the CPU in float32.
+
+`inference_on` rounds the matrices of a network for good, `training_on` leaves weights as they are."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -8,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from model.config.fields import Dtype
 from model.engines.runtime import AMPERE, AUTOCAST_TYPES, autocast, set_matmul_precision
 from model.errors import RecipeError
 
@@ -22,8 +25,23 @@ def inference_on(device: Device, description: Mapping[str, Any], *networks: nn.M
     (`train.dtype`): in float16 and bfloat16, matrices are rounded once, and the rest is float32 as in training. A CPU
     computes in float32. Raises RecipeError where the machine has no such device.
     """
-    if device == "cpu":
+    with training_on(device, description) as dtype:
+        if device == "cuda":
+            for network in networks:
+                network.to("cuda")
+                round_matrices(network, dtype)
         yield
+
+
+@contextmanager
+def training_on(device: Device, description: Mapping[str, Any]) -> Iterator[Dtype]:
+    """Compute on the device as the training did that `description` is of, until the block ends; yield the type of
+    products.
+
+    Raises RecipeError where the machine has no such device.
+    """
+    if device == "cpu":
+        yield "float32"
         return
     if not torch.cuda.is_available():
         raise RecipeError(
@@ -34,14 +52,11 @@ def inference_on(device: Device, description: Mapping[str, Any], *networks: nn.M
     dtype = trained_with(description)["dtype"]
     if dtype in ("bfloat16", "tf32") and torch.cuda.get_device_capability() < AMPERE:
         dtype = "float32"
-    for network in networks:
-        network.to("cuda")
-        round_matrices(network, dtype)
     before = torch.get_float32_matmul_precision()
     set_matmul_precision(dtype)
     try:
         with autocast(dtype, torch.device("cuda")):
-            yield
+            yield dtype
     finally:
         torch.set_float32_matmul_precision(before)
 

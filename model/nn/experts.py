@@ -1,8 +1,9 @@
 """A mixture of experts: an MLP in several copies, of which each token uses a few (Shazeer et al. 2017).
 
 A router gives each token a probability for each expert. The most likely ones compute, weighted by their probabilities
-over the sum of these, as in Mixtral (Jiang et al. 2024, section 2.1). Experts have no capacity, so that no token is
-left out (MegaBlocks, Gale et al. 2022): rows are sorted by expert, and one product for each expert takes its rows.
+over the sum of these, as in Mixtral (Jiang et al. 2024, section 2.1), or by the probabilities themselves, as in OLMoE
+(Muennighoff et al. 2024, section 2). Experts have no capacity, so that no token is left out (MegaBlocks, Gale et al.
+2022): rows are sorted by expert, and one product for each expert takes its rows.
 
 Shapes: B rows, T tokens a row, N = B T, D width, F hidden size, E experts, K experts of a token, S = N K.
 """
@@ -35,7 +36,8 @@ class Experts(nn.Module):
         # In float32: near ties would be decided by rounding.
         probability_NE = self.router(x_ND).float().softmax(-1)
         weight_NK, expert_NK = probability_NE.topk(self.config.experts_per_token)
-        weight_NK = weight_NK / weight_NK.sum(-1, keepdim=True)
+        if self.config.experts_sum_to_one:
+            weight_NK = weight_NK / weight_NK.sum(-1, keepdim=True)
         is_of_SE = expert_NK.flatten()[:, None] == torch.arange(len(self.mlp_in), device=x_ND.device)
         count_E = is_of_SE.sum(0)
         end_E = count_E.cumsum(0).to(torch.int32)

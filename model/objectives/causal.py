@@ -101,11 +101,16 @@ def next_token_nats(
     visible_B1TT = _visible(network, inputs_BT, eos, prefix_B)
     hidden_BTD = network.hidden(inputs_BT, ranges=ranges, visible_B1TT=visible_B1TT, balances=balances)
     nats, all_ranges = _nats_from_hidden(network, hidden_BTD, ranges, targets_BT)
-    if balances:
-        # Nats are a sum over predictions, of which the loss is the mean; a balance is a mean already.
-        uneven = network.config.balance * (targets_BT != NO_LOSS).sum() * torch.stack(balances).sum()
-        nats = nats + (uneven - uneven.detach())
-    return nats, all_ranges
+    return with_balance(nats, network, balances, targets_BT), all_ranges
+
+
+def with_balance(nats: Tensor, network: GPT, balances: list[Tensor] | None, targets_BT: Tensor) -> Tensor:
+    """Return the nats, f32[], with the gradient of the blocks' `balances` added, none where they were not asked for."""
+    if not balances:
+        return nats
+    # Nats are a sum over predictions, of which the loss is the mean; a balance is a mean already.
+    uneven = network.config.balance * (targets_BT != NO_LOSS).sum() * torch.stack(balances).sum()
+    return nats + (uneven - uneven.detach())
 
 
 def _prefix(batch: CausalBatch) -> Tensor | None:

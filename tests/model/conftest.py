@@ -12,15 +12,14 @@ import pyarrow.ipc
 import pytest
 import torch
 
-from model.config.network import GPTConfig
 from model.config.options import ScheduleConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.data.row_format import RowFormat
 from model.data.schema import ORDER, sequences_schema
+from tests.model.networks import EVERY_KIND
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-VOCABULARY = 48
-CONTEXT = 16
+VOCABULARY, CONTEXT = EVERY_KIND.vocab_size, EVERY_KIND.context
 PAD = 3
 
 
@@ -124,20 +123,7 @@ def build_run(write_sequences, write_order) -> Callable[..., TrainerRun]:
             out=home / name,
             pad=PAD,
             tokenizer_digest="tokenizer",
-            # LayerNorms, biases and small initial weights: the most kinds of parameters, and the least rounding.
-            model=GPTConfig(
-                vocab_size=VOCABULARY,
-                context=CONTEXT,
-                layers=2,
-                heads=2,
-                width=16,
-                norm="layernorm",
-                activation="gelu",
-                qk_norm="none",
-                biases=True,
-                embedding_norm=True,
-                init_std=0.02,
-            ),
+            model=EVERY_KIND,
             train=TrainConfig.model_validate(train),
         )
 

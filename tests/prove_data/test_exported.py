@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flows.models.load import Trained, open_trained
+from flows.models.load import open_trained
+from tasks.models.load import Trained
 
 pytestmark = pytest.mark.prove_data
 

@@ -96,6 +96,7 @@ def run_markdown(record: dict[str, Any]) -> str:
         f"**{escape_markdown(record['recipe_name'])}**, run {markdown_code(record['run_id'])}:"
         f" {count_outcomes(record['stages'])}",
         stages,
+        escape_markdown(". ".join(findings["made"])),
         markdown_image(funnel, "documents from reading to packing") if funnel else "",
         markdown_image(mixed, "shares of the training tokens by source") if mixed else "",
         markdown_image(leaked, "benchmark items found in the text") if leaked else "",

@@ -46,7 +46,7 @@ def test_a_recipe_without_a_search_is_reported_what_to_write(foundry: Path) -> N
     [
         ('"train.schedule.peak_rate" = { low = 1e-4, high = 1e-1 }', "train.schedule.peak_rate: unknown key"),
         ('"train.schedule.peak_lr" = { low = 0.0, high = 1.0 }', r"train.schedule.peak_lr.*greater than 0"),
-        ('"train.batch_rows" = { choices = [8, 12] }', "micro_batch_rows 8 does not divide batch_rows 12"),
+        ('"train.micro_batch_rows" = { choices = [8, 3] }', "micro_batch_rows 3 does not divide batch_rows 8"),
         ('"train.checkpoint_steps" = { choices = [10, 20] }', "has no effect on the result"),
         (f'{LR}\n"train.model.dropout" = {{ low = 0.0, high = 0.2 }}', "computed with dropout"),
         ('"vocab.vocab_size" = { choices = [400, 512] }', "other text, or other tokens"),

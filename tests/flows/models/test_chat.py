@@ -16,12 +16,12 @@ from flows.cli import app
 from flows.metrics.escaping import EscapedStream
 from flows.models.chat import Answer, Chat, ChatToken, talk
 from flows.models.chat_server import MAX_REQUEST_BYTES, address_of, chat_server
-from flows.models.load import Trained
 from model.config.network import BERTConfig, GPTConfig
 from model.errors import InputError
 from model.finetune.chat_template import ChatTemplate, Message
 from model.inference.generate import Sampling, generate_tokens
 from model.nn.factory import make_network
+from tasks.models.load import Trained
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig

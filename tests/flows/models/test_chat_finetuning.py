@@ -9,13 +9,14 @@ import torch
 from typer.testing import CliRunner, Result
 
 from flows.cli import app
-from flows.models.load import chat_template, open_trained, write_vocabulary
+from flows.models.load import open_trained
 from model.checkpoint.weights import save_model
 from model.config.network import GPTConfig
 from model.finetune.chat_template import Message
 from model.inference.generate import Prompt, Sampling, generate_batch
 from model.nn.factory import make_network
 from model.nn.gpt import GPT
+from tasks.models.load import chat_template, write_vocabulary
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig

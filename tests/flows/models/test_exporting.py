@@ -12,8 +12,8 @@ from safetensors import safe_open
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.models.export import parse_size
-from flows.models.load import FINETUNED, open_trained, write_vocabulary
+from flows.models.load import open_trained
+from flows.recipe.counts import parse_size
 from model.checkpoint.weights import load_model, save_model
 from model.checksummed_json import write_sealed
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
@@ -23,6 +23,7 @@ from model.errors import InputError, RecipeError
 from model.huggingface.io import split_into_shards
 from model.inference.generate import Sampling, stream_tokens
 from model.nn.factory import make_network
+from tasks.models.load import FINETUNED, write_vocabulary
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer

@@ -20,10 +20,11 @@ from tokenizers import processors
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.models.load import Trained, open_trained
+from flows.models.load import open_trained
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from tasks.artifacts.artifact import Artifact
+from tasks.models.load import Trained
 from tasks.vocab.output import fast_tokenizer
 from tests.model.huggingface.test_families import LLAMA3
 from tests.tasks.vocab.test_families import llama2, llama3, olmo2, qwen, smollm2

@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.models.finetune import parse_fields
-from flows.models.load import write_vocabulary
 from model.checkpoint.weights import save_model
 from model.config.network import BERTConfig, T5Config
 from model.errors import InputError
 from model.nn.factory import make_network
+from tasks.models.load import write_vocabulary
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig

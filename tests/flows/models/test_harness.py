@@ -28,7 +28,7 @@ pytest.importorskip("lm_eval", reason="the extra `lmeval` is not installed")
 from lm_eval.tasks import TaskManager
 
 from flows.models.harness import HarnessModel, evaluate, harness_scores
-from flows.models.load import Trained
+from tasks.models.load import Trained
 
 TEXT = "the cat sat on the mat. the dog sat on the log. the bird sang in the tree. 猫坐在垫子上。狗坐在木头上。 " * 40
 QUIZ = [

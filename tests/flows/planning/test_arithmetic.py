@@ -19,9 +19,9 @@ from flows.planning.cost_model import (
     flops_of_token,
     optimal_parameters_for_flops,
     optimal_parameters_for_tokens,
-    parse_count,
     solve,
 )
+from flows.recipe.counts import parse_count
 from model.errors import RecipeError
 
 A100 = find_accelerator("a100").peak_flops

@@ -126,3 +126,34 @@ def test_each_of_several_errors_has_its_own_line(tmp_path: Path) -> None:
         "--set vocab.vocab_size=none",
         line("layers"),
     ]
+
+
+BOTH = RECIPE.replace("batch_rows = 16", "batch_rows = 16\nmicro_batch_rows = 4")
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "rows"),
+    [
+        (RECIPE, [], 16),
+        (RECIPE, ["train.batch_rows=2"], 2),
+        (RECIPE, ["train.batch_rows=24"], 12),
+        (RECIPE, ["train.batch_rows=24", "train.ranks=3"], 8),
+        (RECIPE, ["train.batch_rows=64"], 16),
+        (BOTH, ["train.batch_rows=2"], 2),
+        (BOTH, ["train.batch_rows=6"], 3),
+        (BOTH, ["train.batch_rows=64"], 4),
+        (BOTH, ["train.batch_rows=8", "train.micro_batch_rows=8"], 8),
+    ],
+)
+def test_the_micro_batch_follows_the_batch(text: str, settings: list[str], rows: int, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    assert load_recipe(path, tmp_path, settings).train.micro_batch_rows == rows
+
+
+def test_batches_that_contradict_each_other_are_named_with_both_lines(tmp_path: Path) -> None:
+    text = BOTH.replace("batch_rows = 16", "batch_rows = 18")
+    error = error_of(text, tmp_path)
+    assert f"{after('batch_rows')} and {line('batch_rows')}: train: micro_batch_rows 4 does not divide" in error
+    error = error_of(BOTH, tmp_path, "train.micro_batch_rows=5")
+    assert f"--set train.micro_batch_rows=5 and {line('batch_rows')}: train: micro_batch_rows 5" in error

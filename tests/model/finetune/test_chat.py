@@ -2,16 +2,18 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from model.checkpoint.weights import load_model
+from model.checkpoint.weights import describe_model, load_model
 from model.config.network import GPTConfig
 from model.data.row_format import NO_LOSS
+from model.engines.runtime import autocast
 from model.errors import InputError, RecipeError
 from model.finetune.chat import GPTTaskModel, answer_targets
 from model.finetune.chat_template import ChatTemplate, Message, read_messages
@@ -21,6 +23,7 @@ from model.finetune.lora import AdaptedLinear, merged_weights
 from model.finetune.models import build_task_model
 from model.finetune.output import read_result
 from model.finetune.trainer import finetune
+from model.inference.device import choose_device
 from model.nn.gpt import GPT
 
 CHATML = (
@@ -276,6 +279,66 @@ def test_an_interrupted_training_resumes_to_the_same_bytes(
     finetune(network, "parent", config, VOCABULARY, tmp_path / "whole", log=lines.append)
     first, second = (load_model(tmp_path / name).state_dict() for name in ("stopped", "whole"))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_balance_of_experts_has_a_gradient_and_no_loss(
+    chat_file: Callable[..., FinetuneConfig],
+) -> None:
+    found = {}
+    for balance in (0.0, 0.5):
+        config = GPTConfig(vocab_size=132, context=64, layers=1, heads=2, width=32, experts=4, balance=balance)
+        settings = chat_file()
+        task_model = build_task_model(GPT(config).initialise(1), settings, {"metals": ()}, VOCABULARY, seed=1)
+        assert isinstance(task_model, GPTTaskModel)
+        task_model.prepare([read_examples(settings.tasks[0].train, settings.tasks[0])], [Truncation()])
+        loss = task_model.loss([0, 1, 2])
+        loss.backward()
+        router = task_model.network.get_parameter("blocks.0.experts.router.weight")
+        assert router.grad is not None
+        found[balance] = (float(loss.detach()), router.grad.clone())
+        router.grad, balances = None, list[torch.Tensor]()
+        task_model._hidden([task_model._rows[number] for number in (0, 1, 2)], balances)
+        torch.stack(balances).sum().backward()
+        assert router.grad is not None
+        found["balance"] = (0.0, router.grad)
+    assert found[0.0][0] == found[0.5][0]
+    torch.testing.assert_close(found[0.5][1] - found[0.0][1], 0.5 * found["balance"][1])
+    assert float(found["balance"][1].abs().max()) > 1e-4
+
+
+def test_products_in_bfloat16_train_float32_weights_as_well(
+    network: GPT, chat_file: Callable[..., FinetuneConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a CUDA device does, in the processor's own bfloat16."""
+    config = chat_file(epochs=40, batch_size=5, learning_rate=4e-3)
+    exact = finetune(network, "parent", config, VOCABULARY, tmp_path / "exact", log=lambda line: None)
+
+    @contextmanager
+    def rounded(device: str, description: Mapping[str, Any]) -> Iterator[None]:
+        assert (device, description["train"]["dtype"]) == ("cpu", "bfloat16")
+        with autocast("bfloat16", torch.device(device)):
+            yield
+
+    monkeypatch.setattr("model.finetune.trainer.training_on", rounded)
+    narrow = {"device": "cuda", "dtype": "bfloat16"}
+    found = finetune(network, "parent", config, VOCABULARY, tmp_path / "out", log=lambda line: None, trained_on=narrow)
+    assert {weight.dtype for weight in load_model(tmp_path / "out").state_dict().values()} == {torch.float32}
+    ours, theirs = (one["scores"]["development"]["metals"]["likelihood"] for one in (found, exact))
+    assert ours != theirs
+    assert ours == pytest.approx(theirs, abs=0.05)
+    assert describe_model(tmp_path / "out")["train"] == narrow
+
+
+def test_it_computes_where_the_training_did_or_says_why_not(
+    network: GPT, chat_file: Callable[..., FinetuneConfig], tmp_path: Path
+) -> None:
+    trained_on = {"device": "cuda", "dtype": "bfloat16"}
+    if torch.cuda.is_available():
+        assert choose_device(None, {"train": trained_on}) == "cuda"
+        return
+    assert choose_device(None, {"train": trained_on}) == "cpu"
+    with pytest.raises(RecipeError, match=r"device is cuda, and PyTorch .* finds none"):
+        finetune(network, "parent", chat_file(device="cuda"), VOCABULARY, tmp_path / "out", log=lambda line: None)
 
 
 def test_what_a_gpt_cannot_learn_is_refused(network: GPT, bert, chat_file: Callable[..., FinetuneConfig]) -> None:

@@ -79,6 +79,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "head_dim": 8,
         },
     ),
+    "OLMoE 1B-7B": (
+        "Olmoe",
+        {
+            "num_key_value_heads": 4,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "norm_topk_prob": False,
+            "clip_qkv": None,
+            "rms_norm_eps": 1e-5,
+            "pad_token_id": 1,
+        },
+    ),
+    "Qwen3 MoE with weights that do not sum to 1": (
+        "Qwen3Moe",
+        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": False},
+    ),
     "OLMoE with weights that sum to 1": (
         "Olmoe",
         {"num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True, "pad_token_id": 0},

@@ -40,15 +40,15 @@ def one_by_one(layer: Experts, x_ND: Tensor) -> Tensor:
         probability_E = F.linear(x_D, layer.router.weight).softmax(0)
         chosen = sorted(range(len(probability_E)), key=lambda number: -probability_E[number].item())
         chosen = chosen[: layer.config.experts_per_token]
-        total = sum(probability_E[number] for number in chosen)
+        total = sum(probability_E[number] for number in chosen) if layer.config.experts_sum_to_one else 1
         outputs = [(F.silu(x_D @ layer.mlp_gate[e]) * (x_D @ layer.mlp_in[e])) @ layer.mlp_out[e] for e in chosen]
         rows.append(sum(probability_E[e] / total * out for e, out in zip(chosen, outputs, strict=True)))
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("per_token", [1, 2, 4])
-def test_each_token_gets_its_experts_whatever_else_is_in_the_batch(per_token: int) -> None:
-    layer = experts(experts_per_token=per_token)
+@pytest.mark.parametrize(("per_token", "sum_to_one"), [(1, True), (2, True), (4, True), (1, False), (3, False)])
+def test_each_token_gets_its_experts_whatever_else_is_in_the_batch(per_token: int, sum_to_one: bool) -> None:
+    layer = experts(experts_per_token=per_token, experts_sum_to_one=sum_to_one)
     x_BTD = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(2), requires_grad=True)
     found, _ = layer(x_BTD)
     expected = one_by_one(layer, x_BTD.flatten(0, 1)).view_as(found)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from model.config.network import BERTConfig, GPTConfig, T5Config
+from model.config.network import BERTConfig, T5Config
 from model.config.options import OptimizerConfig
 from model.config.train import TrainConfig
 from model.nn.bert import BERT
@@ -26,27 +26,15 @@ from model.optim.optimizers import (
     optimizer_tensors,
     penalty,
 )
+from tests.model.networks import EVERY_KIND
 
 KINDS = ("adamw", "lamb", "sgd", "muon")
 RATE = 0.01
-GPT_CONFIG = GPTConfig(
-    vocab_size=48,
-    context=16,
-    layers=2,
-    heads=2,
-    width=16,
-    norm="layernorm",
-    activation="gelu",
-    qk_norm="none",
-    biases=True,
-    embedding_norm=True,
-    init_std=0.02,
-)
 
 
 @pytest.fixture
 def network() -> GPT:
-    return GPT(GPT_CONFIG.model_copy(update={"tied_head": False})).initialise(3)
+    return GPT(EVERY_KIND.model_copy(update={"tied_head": False})).initialise(3)
 
 
 def gradients_of(network: nn.Module, seed: int) -> None:
@@ -160,7 +148,7 @@ def test_muon_is_pytorchs_own_on_matrices_in_blocks_and_adamw_on_the_rest(networ
 @pytest.mark.parametrize(
     ("network", "tables", "outside"),
     [
-        (GPT(GPT_CONFIG), {"embedding.weight"}, set()),
+        (GPT(EVERY_KIND), {"embedding.weight"}, set()),
         (
             BERT(BERTConfig(architecture="bert", vocab_size=48, context=16, layers=2, heads=2, width=16)),
             {"embedding.weight", "embedding_positions.weight", "embedding_types.weight"},
@@ -248,7 +236,7 @@ def test_what_zero_cannot_do_is_refused_with_the_reason(settings: dict, words: s
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_optimizer_overfits(kind: str) -> None:
-    network = GPT(GPT_CONFIG).initialise(1)
+    network = GPT(EVERY_KIND).initialise(1)
     # SGD at 0.3 is at the edge of divergence: roundings of another machine decide.
     rate = {"sgd": 0.1, "lamb": 0.02}.get(kind, 0.01)
     optimizer = make_optimizer(network, OptimizerConfig.model_validate({"kind": kind}))

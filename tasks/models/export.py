@@ -1,0 +1,135 @@
+"""The stage export: a trained model in, a folder that `transformers` loads out."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from model.digests import digest_bytes
+from model.file_content import require_unchanged
+from model.model_files import read_json
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.identity import PYTHON, UNICODE
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
+from tasks.models.load import FINETUNED, ModelSource, Stored, open_source
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
+
+if TYPE_CHECKING:
+    from tasks.tokenizer.base import Tokenizer
+
+UNIT = "exported"
+
+CARD = "README.md"
+
+VOCABULARY, VOCABULARY_SETTINGS = "tokenizer.json", "tokenizer_config.json"
+
+_QWEN2_SPLITTER = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+EXPORT = Stage(
+    "export",
+    roots=("tasks.models.export:build_export",),
+    libraries=("numpy", "safetensors", "sentencepiece", "tokenizers", "torch", PYTHON, UNICODE),
+)
+
+
+class ExportConfig(StrictConfig):
+    """Settings of an export."""
+
+    shard_bytes: int = Field(default=5_000_000_000, ge=1)
+    """Largest file of weights; a tensor that is larger has one to itself."""
+
+
+def build_export(context: RunContext, source: ModelSource, config: ExportConfig, card: str | None) -> Artifact:
+    """Build the files of `transformers` for the model of `source`, with the model card `card` if there is one.
+
+    Raises RecipeError where no class of `transformers` computes the network.
+    """
+
+    def run(workspace: Workspace) -> StageReport:
+        from model.huggingface.io import export_network
+
+        finished = workspace.finished(UNIT)
+        if finished is not None:
+            return finished
+        with require_unchanged(source.files), workspace.unit(UNIT) as unit:
+            folder, stored = unit.path(CARD).parent, open_source(source)
+            chat = chat_of(stored)
+            write_tokenizer(folder, stored.tokenizer, context=stored.config.context, chat=chat)
+            if card is not None:
+                (folder / CARD).write_text(card, encoding="utf-8")
+            ids = special_ids(stored.tokenizer, with_decoder=stored.config.architecture == "t5")
+            if chat is not None:
+                ids["eos_token_id"] = chat["end"]
+            tasks = _tasks_as_text(stored.description) if stored.config.architecture == "t5" else {}
+            class_name = export_network(folder, stored.config, stored.weights, {**ids, **tasks}, config.shard_bytes)
+            for path in sorted(folder.iterdir()):
+                unit.add_file(path.name)
+            classes = {"class": class_name, "tokenizer_class": tokenizer_class(folder, class_name)}
+            unit.report.facts = {UNIT: {"model": source.digest(), **classes}}
+        return unit.report
+
+    external = {**source.external(), **({"card": digest_bytes(card.encode())} if card is not None else {})}
+    return build_artifact(context, EXPORT, config, source.parents, run, external)
+
+
+def chat_of(stored: Stored) -> dict[str, Any] | None:
+    """Return the chat template of a fine-tuned GPT, with the id that ends answers; None for other models."""
+    return stored.description.get(FINETUNED, {}).get("chat")
+
+
+def _tasks_as_text(description: dict[str, Any]) -> dict[str, Any]:
+    """Return the input prefix of each task that a T5 was fine-tuned on, as published T5 models have it."""
+    tasks = description.get(FINETUNED, {}).get("tasks", [])
+    prefixes = {task["name"]: {"prefix": f"{task['name']} {task['fields'][0]}: "} for task in tasks}
+    return {"task_specific_params": prefixes} if prefixes else {}
+
+
+def write_tokenizer(folder: Path, tokenizer: "Tokenizer", *, context: int, chat: dict[str, Any] | None = None) -> None:
+    """Write a vocabulary with its settings; `chat` is the chat template of a fine-tuned GPT."""
+    from tasks.tokenizer.base import MODEL_FILE
+    from tasks.vocab.output import fast_tokenizer
+
+    if tokenizer.kind == SentencePieceTokenizer.kind:
+        (folder / MODEL_FILE).write_bytes(tokenizer.model)
+        (folder / VOCABULARY).write_bytes(fast_tokenizer(tokenizer.model))
+    else:
+        # The other kinds of vocabulary are stored as such a file.
+        (folder / VOCABULARY).write_bytes(tokenizer.model)
+    names = {number: name for name, number in tokenizer.special_names.items()}
+    roles = ("unk", "bos", "eos", "pad", "cls", "sep", "mask")
+    tokens = {f"{role}_token": names[getattr(tokenizer, role)] for role in roles if getattr(tokenizer, role) in names}
+    settings: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+        **tokens,
+    }
+    if chat is not None:
+        settings["chat_template"] = chat["source"]
+        settings |= {key: chat[key] for key in ("bos_token", "eos_token") if chat[key] in tokenizer.special_names}
+    (folder / VOCABULARY_SETTINGS).write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")
+
+
+def tokenizer_class(folder: Path, class_name: str) -> str:
+    """Return the class that gives the ids of the exported `tokenizer.json`.
+
+    For a Qwen2 alone, `AutoTokenizer` of `transformers` 5 replaces the file's normaliser and splitter by Qwen's own.
+    """
+    parsed = read_json(folder / VOCABULARY)
+    steps = (parsed.get("pre_tokenizer") or {}).get("pretokenizers") or [{}]
+    of_qwen = steps[0].get("pattern") == {"Regex": _QWEN2_SPLITTER} and parsed.get("normalizer") == {"type": "NFC"}
+    return "AutoTokenizer" if class_name != "Qwen2ForCausalLM" or of_qwen else "PreTrainedTokenizerFast"
+
+
+def special_ids(tokenizer: "Tokenizer", *, with_decoder: bool) -> dict[str, int]:
+    """Return the entries of `config.json` that name special tokens; a T5 decoder starts with padding."""
+    begin = tokenizer.bos if tokenizer.bos >= 0 else tokenizer.eos
+    ids = {"bos_token_id": begin, "eos_token_id": tokenizer.eos, "pad_token_id": tokenizer.pad}
+    ids = {name: number for name, number in ids.items() if number >= 0}
+    return {**ids, "decoder_start_token_id": tokenizer.pad} if with_decoder else ids

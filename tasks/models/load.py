@@ -1,0 +1,208 @@
+"""Open a trained model with its tokenizer: an artifact, a fine-tuned folder, or a folder of `transformers`."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
+from model.digests import digest_bytes
+from model.errors import InputError
+from model.model_files import SETTINGS, is_published, published_digest, read_json, weight_files
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.identity import canonical_json
+from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES
+from tasks.tokenizer.open import load_tokenizer, open_tokenizer, tokenizer_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from model.config.network import NetworkConfig
+    from model.finetune.chat_template import ChatTemplate
+    from model.nn.factory import Network
+    from tasks.tokenizer.base import Tokenizer
+
+FINETUNED = "finetuned"
+"""Entry of `model.json` that only a fine-tuned model has."""
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model is: a folder, the artifact that it is of, and that of its vocabulary."""
+
+    folder: Path
+    artifact: Artifact | None = None
+    vocab: Artifact | None = None
+    """None for a model whose folder has its vocabulary."""
+
+    @property
+    def parents(self) -> dict[str, Artifact]:
+        """The artifacts that what is made of the model has as parents."""
+        found = {"model": self.artifact, "vocab": self.vocab}
+        return {name: artifact for name, artifact in found.items() if artifact is not None}
+
+    def external(self) -> dict[str, str]:
+        """Return the digest of a model that is no artifact, with its vocabulary; nothing of others."""
+        if self.artifact is not None:
+            return {}
+        found = {"model": self.digest(), "vocab": self.tokenizer().description()}
+        template = self.folder / "chat_template.jinja", self.folder / "tokenizer_config.json"
+        if is_published(self.folder):
+            found["settings"] = [path.read_text(encoding="utf-8") if path.is_file() else "" for path in template]
+        return {"model": digest_bytes(canonical_json(found).encode())}
+
+    def digest(self) -> str:
+        """Return the digest of the model's settings and weights; InputError where the folder holds no model."""
+        from model.checkpoint.weights import description_digest
+
+        return published_digest(self.folder) if is_published(self.folder) else description_digest(self.folder)
+
+    def tokenizer(self) -> "Tokenizer":
+        """Return the vocabulary; InputError where there is none."""
+        if self.vocab is not None:
+            return open_tokenizer(self.vocab)
+        if is_published(self.folder):
+            from model.huggingface.io import open_published
+
+            return _vocabulary(self.folder, open_published(self.folder).config.vocab_size)
+        files = [self.folder / name for name in MODEL_FILES.values() if (self.folder / name).is_file()]
+        if len(files) != 1:
+            raise InputError(
+                f"{self.folder} has a {DESCRIPTION_FILE} and {len(files)} vocabularies, where one of"
+                f" {', '.join(MODEL_FILES.values())} was expected; it is not a complete folder of `bessemer model"
+                f" finetune`. Name such a folder, or a run"
+            )
+        return load_tokenizer(files[0], self.folder / DESCRIPTION_FILE)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of settings and weights."""
+        if is_published(self.folder):
+            return [self.folder / SETTINGS, *weight_files(self.folder)]
+        return [self.folder / DESCRIPTION, self.folder / WEIGHTS]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model with its vocabulary."""
+
+    folder: Path
+    network: "Network"
+    tokenizer: "Tokenizer"
+    description: dict[str, Any]
+    """As `describe_source` returns it."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A trained model whose weights are not read yet; the other fields are those of `Trained`."""
+
+    folder: Path
+    config: "NetworkConfig"
+    weights: "Mapping[str, Tensor]"
+    tokenizer: "Tokenizer"
+    description: dict[str, Any]
+
+
+def describe_source(source: ModelSource) -> dict[str, Any]:
+    """Return the contents of `model.json`; of a folder of `transformers`, the tasks that it names under `FINETUNED`."""
+    from model.checkpoint.weights import describe_model
+
+    if not is_published(source.folder):
+        return describe_model(source.folder)
+    tasks = tasks_in(source.folder)
+    return {FINETUNED: tasks} if tasks else {}
+
+
+def load_source(source: ModelSource) -> Trained:
+    """Load a model; the errors are those of `open_source`."""
+    from model.checkpoint.weights import network_of
+
+    stored = open_source(source)
+    network = network_of(stored.config, dict(stored.weights))
+    return Trained(stored.folder, network, stored.tokenizer, stored.description)
+
+
+def open_source(source: ModelSource) -> Stored:
+    """Open a model. Weights of one trained here are checked, and read one by one when they are used.
+
+    Raises InputError where a published network is not supported, where its folder has no vocabulary, and where the
+    vocabulary has more entries than the model's embedding.
+    """
+    from model.checkpoint.weights import open_model
+
+    folder, tokenizer = source.folder, source.tokenizer()
+    if is_published(folder):
+        from model.huggingface.io import open_published, read_published
+
+        published = open_published(folder)
+        return Stored(folder, published.config, read_published(published), tokenizer, describe_source(source))
+    config, weights = open_model(folder, tokenizer.digest)
+    return Stored(folder, config, weights, tokenizer, describe_source(source))
+
+
+def chat_template(trained: Trained) -> "ChatTemplate | None":
+    """Return the chat template of a fine-tuned model, or of the tokenizer of a folder of `transformers`; else None."""
+    from model.finetune.chat_template import ChatTemplate
+
+    fine_tuned = trained.description.get(FINETUNED, {})
+    if "chat" in fine_tuned:
+        return ChatTemplate.of_description(fine_tuned["chat"])
+    file = trained.folder / "tokenizer_config.json"
+    if not is_published(trained.folder) or not file.is_file():
+        return None
+    settings, own_file = read_json(file), trained.folder / "chat_template.jinja"
+    source = own_file.read_text(encoding="utf-8") if own_file.is_file() else settings.get("chat_template")
+    if isinstance(source, list):  # Several, by name.
+        source = next((one.get("template") for one in source if one.get("name") == "default"), None)
+    if not isinstance(source, str):
+        return None
+    names = {number: name for name, number in trained.tokenizer.special_names.items()}
+
+    def name_of(key: str, default: int) -> str:
+        value = settings.get(key)
+        value = value.get("content") if isinstance(value, dict) else value
+        return value if isinstance(value, str) else names.get(default, "")
+
+    return ChatTemplate(
+        source, name_of("bos_token", trained.tokenizer.bos), name_of("eos_token", trained.tokenizer.eos)
+    )
+
+
+def write_vocabulary(folder: Path, tokenizer: "Tokenizer") -> None:
+    """Write the two files of a tokenizer, so that the model in `folder` needs no artifact of its run."""
+    (folder / MODEL_FILES[tokenizer.kind]).write_bytes(tokenizer.model)
+    description = json.dumps(tokenizer.description(), indent=1, sort_keys=True) + "\n"
+    (folder / DESCRIPTION_FILE).write_text(description)
+
+
+def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
+    from tasks.tokenizer.base import json_model_type
+    from tasks.train.base_model import VOCABULARY_FILES
+    from tasks.vocab.base import prepare_base, read_base
+    from tasks.vocab.config import VocabConfig
+
+    files = [folder / name for name in VOCABULARY_FILES if (folder / name).is_file()]
+    if not files:
+        raise InputError(f"{folder} has no vocabulary ({', '.join(VOCABULARY_FILES)}). Copy the whole folder again.")
+    # WordPiece needs its normaliser to match its tokens; other vocabularies encode the text unchanged.
+    normaliser = "keep" if json_model_type(read_base(files[0])) == "WordPiece" else "none"
+    config = VocabConfig(base=files[0], normaliser=normaliser)
+    # The published table has a row for a padding token only where the model has such a token.
+    tokenizer = tokenizer_of(prepare_base(config, pads=False), pads=False)
+    if tokenizer.vocab_size < rows:
+        config = config.model_copy(update={"embedding_rows": rows})
+        tokenizer = tokenizer_of(prepare_base(config, pads=False), pads=False)
+    if tokenizer.vocab_size > rows:
+        raise InputError(
+            f"{folder}: {files[0].name} with all tokens that exact text needs has {tokenizer.vocab_size}, and the model"
+            f" has {rows} embedding rows. Continue its training with train.base_model, which adds rows for new tokens"
+            f" (docs/continue_training.md), and name that run."
+        )
+    return tokenizer
+
+
+def tasks_in(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the text-to-text tasks that a T5's `config.json` names; empty for most models."""
+    return read_json(folder / SETTINGS).get("task_specific_params") or {}
