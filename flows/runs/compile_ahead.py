@@ -38,7 +38,7 @@ NICENESS = 10
 MARKS = "compiled"
 """Folder of the user's cache with an empty file for each state of the code whose kernels are compiled."""
 
-ITEM_WORDS = 28
+ITEM_WORDS, ITEM_CONTEXT = 28, 20
 
 
 @contextmanager
@@ -91,15 +91,21 @@ def _write_text(folder: Path) -> dict[str, Any]:
     with bz2.open(NOVEL, "rt", encoding="utf-8") as lines:
         chapters = [line for line, _ in zip(lines, range(CHAPTERS), strict=False)]
     (folder / "text.jsonl").write_text("".join(chapters), encoding="utf-8")
-    words = [json.loads(chapter)["text"].split()[:ITEM_WORDS] for chapter in chapters[::10]]
-    items = [{"id": str(number), "match_text": " ".join(found)} for number, found in enumerate(words)]
+    items: list[dict[str, Any]] = []
+    for number, chapter in enumerate(chapters[::10]):
+        words = json.loads(chapter)["text"].split()[:ITEM_WORDS]
+        passage = {"context": " ".join(words[:ITEM_CONTEXT]), "match_text": " ".join(words)}
+        choices = [" ".join(words[ITEM_CONTEXT:]), "none of these"]
+        items.append({"id": str(number), "choices": choices, "answer": 0, **passage})
     (folder / "items.jsonl").write_text("".join(f"{json.dumps(item)}\n" for item in items), encoding="utf-8")
     return {
         "format": 1,
         "name": "kernels",
         "budget_tokens": 100_000,
-        "sources": [{"name": "text", "paths": ["text.jsonl"], "weight": 1.0}],
-        "decontaminate": {"benchmarks": [{"name": "items", "path": "items.jsonl"}]},
+        "sources": [{"name": "text", "paths": ["{recipe}/text.jsonl"], "weight": 1.0}],
+        "decontaminate": {
+            "benchmarks": [{"name": "items", "path": "{recipe}/items.jsonl", "fields": {"context": "context"}}]
+        },
         "vocab": {"vocab_size": 512},
         "train": {
             "batch_rows": 1,

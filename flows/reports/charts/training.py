@@ -172,7 +172,7 @@ def _bits_axis(
             "line": {"dash": "dot", "width": 1.5},
             "hovertemplate": f"{name}: {value:.3f} bits per byte<extra></extra>",
         }
-        for (name, value), role in zip(baselines.items(), ("series1", "muted1"), strict=False)
+        for (name, value), role in zip(baselines.items(), ("series1", "muted0"), strict=False)
     ]
     if validation:
         x, y = ([point[index] for point in validation] for index in (0, 1))
