@@ -38,10 +38,13 @@ def test_the_wheel_holds_the_three_rooms_and_nothing_else(wheel: zipfile.ZipFile
     assert {top for top in tops if not top.endswith(".dist-info")} == {"flows", "tasks", "model"}
 
 
-def test_recipes_and_templates_travel_in_the_wheel(wheel: zipfile.ZipFile):
-    data = ("*.toml", "*.html", "*.css", "*.js", "*.tsv", "*.txt", "*.bz2")
+def test_every_file_of_the_packages_travels_in_the_wheel(wheel: zipfile.ZipFile):
+    """Of any suffix, so that data of a new kind cannot be forgotten."""
     files = [
-        path for package in ("flows", "tasks", "model") for mask in data for path in (PROJECT / package).rglob(mask)
+        path
+        for package in ("flows", "tasks", "model")
+        for path in (PROJECT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
     ]
     assert {path.relative_to(PROJECT).as_posix() for path in files} <= set(wheel.namelist())
     assert {"flows/shipped/recipes/quickstart.toml", "flows/shipped/texts/README.md"} <= set(wheel.namelist())

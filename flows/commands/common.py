@@ -248,14 +248,10 @@ def console(stderr: bool = False) -> Any:
 def shown_progress(as_json: bool) -> Iterator[Any]:
     """Show progress bars of what is built within the block, on stderr if stdout has JSON; yield them."""
     from flows.reports.progress import ProgressBars
-    from flows.runs.record import CURRENT_LISTENER
+    from flows.runs.record import heard_by
 
-    with ProgressBars(console(stderr=as_json)) as bars:
-        token = CURRENT_LISTENER.set(bars)
-        try:
-            yield bars
-        finally:
-            CURRENT_LISTENER.reset(token)
+    with ProgressBars(console(stderr=as_json)) as bars, heard_by(bars):
+        yield bars
 
 
 def print_run_header(record: dict[str, Any]) -> None:

@@ -97,10 +97,12 @@ def demo(
     """
     with handle_errors():
         from flows.recipe.load import open_recipe
+        from flows.runs.compile_ahead import compiling_ahead
 
         root = root.resolve()
-        chosen = open_recipe("quickstart", root, settings or ())
-        _run(chosen, root, {}, as_json, verbose, open_page, hour_price)
+        with compiling_ahead():
+            chosen = open_recipe("quickstart", root, settings or ())
+            _run(chosen, root, {}, as_json, verbose, open_page, hour_price)
 
 
 def run_recipe(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:

@@ -29,7 +29,7 @@ from flows.planning.preconditions import start_run
 from flows.recipe.schema import Recipe
 from flows.runs.guards import raise_if_interrupted
 from flows.runs.pipeline import run_stages
-from flows.runs.record import CURRENT_LISTENER, new_run_id
+from flows.runs.record import CURRENT_LISTENER, heard_by, new_run_id
 from model.checkpoint.metrics import RECENT_SHARE, final_rows
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import BessemerError, Infra
@@ -73,11 +73,8 @@ def run_pipeline(
     run in parallel: every other stage uses all cores, and PyTorch's number of threads, which decides bits, is a setting
     of the whole process.
     """
-    token = CURRENT_LISTENER.set(watcher)
-    try:
+    with heard_by(watcher):
         run = start_run(recipe, root, run_id=run_id, until=until)
-    finally:
-        CURRENT_LISTENER.reset(token)
 
     def run_stage(stage: str, *inputs: Any) -> Artifact:
         with nullcontext() if stage == "train" else _DATA_STAGES:

@@ -168,10 +168,12 @@ def _names(sources: list[ScannedSource]) -> list[str]:
     names: list[str] = []
     for source in sources:
         base = source.format if source.group == ROOT_GROUP else source.group
+        if source.is_apart:
+            base = source.files[0].path.name.partition(".")[0]
         # A name has ASCII letters only; a folder named in another script is named by its language.
         language = "".join(code for code, _ in source.languages.most_common(1))
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", base).strip("_.-")[:50] or f"source_{language}".rstrip("_")
-        if groups[source.group] > 1 and source.group != ROOT_GROUP:
+        if groups[source.group] > 1 and source.group != ROOT_GROUP and not source.is_apart:
             name = f"{name}_{source.format}"
         while name in names:
             name += "_2"
@@ -205,7 +207,7 @@ def _source(scan: FolderScan, source: ScannedSource, name: str, weight: float) -
         f"name = {_toml(name)}",
         f"paths = {_toml(_paths(scan, source))}",
         f"format = {_toml(source.format)}",
-        f"weight = {weight:.4f}    # share of the training tokens; here by format_bytes. All weights sum to 1",
+        f"weight = {weight:.4f}    # share of the training tokens; here by bytes of text. All weights sum to 1",
     ]
     if source.fields is not None and source.fields.text is not None:
         lines.append(
@@ -241,9 +243,9 @@ def _paths(scan: FolderScan, source: ScannedSource) -> list[str]:
     top = _top(scan, source)
     has_subfolders = source.group == ROOT_GROUP and any(other.group != ROOT_GROUP for other in scan.sources)
     unknown = [file for file in source.files if guess_format(file.path.name)[0] != source.format]
-    named = source.files if has_subfolders else unknown
-    folders = [] if has_subfolders or len(unknown) == len(source.files) else [str(top)]
-    if len(named) <= MAX_NAMED_FILES:
+    named = source.files if has_subfolders or source.is_apart else unknown
+    folders = [] if has_subfolders or source.is_apart or len(unknown) == len(source.files) else [str(top)]
+    if len(named) <= MAX_NAMED_FILES or source.is_apart:
         return [*(str(file.path) for file in named), *folders]
     suffixes = {"".join(file.path.suffixes[-2:] if file.compression else file.path.suffixes[-1:]) for file in named}
     middle = "*" if has_subfolders else "**/*"
@@ -261,12 +263,16 @@ def _in_comment(text: object) -> str:
 
 
 def _excluded(scan: FolderScan, source: ScannedSource) -> list[str]:
-    """Return patterns of unreadable files that the paths would match; `@2/` is the prefix of a second root."""
+    """Return patterns of files that the paths would match and that cannot be read, or are of another source; `@2/` is
+    the prefix of a second root."""
+    if source.is_apart:
+        return []
     top = _top(scan, source)
+    apart = [file.path for other in scan.sources if other.is_apart for file in other.files]
     names = [
-        glob.escape(bad.path.relative_to(top).as_posix())
-        for bad in scan.unreadable
-        if bad.path.is_relative_to(top) and guess_format(bad.path.name)[0] == source.format
+        glob.escape(path.relative_to(top).as_posix())
+        for path in [*(bad.path for bad in scan.unreadable), *apart]
+        if path.is_relative_to(top) and guess_format(path.name)[0] == source.format
     ]
     return [mask for name in names for mask in (name, f"@*/{name}")]
 

@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from flows.inspection.fields import Fields, count_languages, judge_fields
+from flows.inspection.unpack import is_unpacked
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
 from tasks.sample.byte_stream import DamagedStream, byte_blocks
 from tasks.sample.config import Source
+from tasks.sample.csv_reader import delimiter_of
 from tasks.sample.discovery import guess_format
 from tasks.sample.encodings import AUTO, SAMPLE_BYTES, encoding_of
 from tasks.sample.mediawiki_reader import OPENING, mediawiki_records
@@ -50,7 +53,7 @@ _BINARY_HINTS = {
     **dict.fromkeys((".zip", ".tar", ".tgz"), "an archive: `bessemer init --unpack` unpacks it"),
     **dict.fromkeys((".7z", ".rar"), "an archive: unpack it"),
     ".xz": "xz: compress as .gz or .zst instead",
-    ".json": "JSON in one piece: write one object a line, as .jsonl",
+    ".json": "JSON in one piece: `bessemer init --unpack` writes a list of records as .jsonl",
 }
 
 _MEDIAWIKI = re.compile(
@@ -59,6 +62,12 @@ _MEDIAWIKI = re.compile(
 
 HEAD_BYTES = 256 * 1024
 """Stored bytes that are read of a file at most."""
+
+MAX_TABLES = 200
+"""Tables of a subfolder up to which their columns are compared."""
+
+HEADER_BYTES = 16 * 1024
+"""Bytes of a table that hold its first line."""
 
 MAX_COUNTED_FILES = 16
 """Files of a format that are opened; records of the others are estimated from their bytes."""
@@ -96,6 +105,8 @@ class ScannedSource:
     content: str = "text"
     bad_share: float = 0.0
     """Share of the records looked at that cannot be read."""
+    is_apart: bool = False
+    """Whether its files have other fields than the others of their format and subfolder, and are named one by one."""
     languages: Counter[str] = field(default_factory=Counter)
     characters: set[str] = field(default_factory=set)
 
@@ -138,7 +149,9 @@ def scan_folder(folder: Path) -> FolderScan:
     groups = _groups(scan.folder, paths)
     for path in paths:
         _consider(scan, found, path, groups)
-    scan.sources = [source for source in found.values() if _look_into(scan, source)]
+    scan.sources = [
+        source for of_format in found.values() for source in _by_fields(of_format) if _look_into(scan, source)
+    ]
     scan.sources.sort(key=lambda source: (-source.text_bytes, source.group, source.format))
     if not scan.sources:
         hints = "; ".join(f"{bad.path.name}: {bad.hint}" for bad in scan.unreadable[:5])
@@ -172,6 +185,8 @@ def _consider(scan: FolderScan, found: dict[tuple[str, str], ScannedSource], pat
             format, hint = _format_by_content(scan, path, compression)
     except OSError as error:
         hint, format, compression, size = f"cannot be read: {error.strerror}", "text", None, 0
+    if format is None and is_unpacked(scan.folder, path):
+        return
     if hint is not None or format is None:
         scan.unreadable.append(Unreadable(path, hint or "its format is unknown"))
         return
@@ -195,6 +210,23 @@ def _format_by_content(scan: FolderScan, path: Path, compression: str | None) ->
     if _MEDIAWIKI.match(raw):
         return "mediawiki", None
     return "text", None
+
+
+def _by_fields(source: ScannedSource) -> list[ScannedSource]:
+    """Return tables whose columns differ as sources of their own, since a source has one text field; the files with the
+    columns that are most frequent come first."""
+    if source.format != "csv" or not 1 < len(source.files) <= MAX_TABLES:
+        return [source]
+    by_header: dict[str, list[StoredFile]] = {}
+    for file in source.files:
+        try:
+            head = read_head(file.path, file.compression, HEADER_BYTES).raw
+        except OSError:
+            head = b""
+        by_header.setdefault(head.partition(b"\n")[0].decode(errors="replace").strip("\ufeff\r"), []).append(file)
+    first, *others = sorted(by_header.values(), key=len, reverse=True)
+    apart = [ScannedSource(source.group, source.format, files, is_apart=True) for files in others]
+    return [ScannedSource(source.group, source.format, first), *apart]
 
 
 def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
@@ -230,7 +262,7 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         elif source.format == "mediawiki":
             texts += _pages(head.raw)
         elif source.format == "csv":
-            reader = csv.DictReader(io.StringIO(text), delimiter="\t" if ".tsv" in file.path.name.lower() else ",")
+            reader = _table(file.path, text)
             records += itertools.islice(reader, SNIFFED_RECORDS)
         else:
             texts.append(text)
@@ -277,6 +309,12 @@ def _arrow_records(path: Path) -> list[dict[str, Any]]:
             for batch in pa.ipc.open_stream(source):
                 return batch.slice(0, SNIFFED_RECORDS).to_pylist()
     return []
+
+
+def _table(path: Path, text: str) -> "csv.DictReader[str]":
+    """Return the rows of the beginning of a table by column."""
+    begin = "\t" if ".tsv" in path.name.lower() else ","
+    return csv.DictReader(io.StringIO(text), delimiter=delimiter_of(text.partition("\n")[0], begin))
 
 
 def _decoded(raw: bytes, whole: bool, format: str) -> tuple[str, str | None]:
@@ -337,8 +375,10 @@ def count_records(files: Sequence[StoredFile]) -> RecordCount:
     parquet = [file for file in files if file.format == "parquet"]
     wikis = [file for file in files if file.format == "mediawiki"]
     arrow = [file for file in files if file.format == "arrow"]
-    single = len(files) - len(lines) - len(parquet) - len(wikis) - len(arrow)
+    tables = [file for file in files if file.format == "csv"]
+    single = len(files) - len(lines) - len(parquet) - len(wikis) - len(arrow) - len(tables)
     counts = [_count_marks(lines, b"\n"), _count_rows(parquet), _count_marks(wikis, OPENING), RecordCount(single, True)]
+    counts.append(_count_table_rows(tables))
     counts.append(RecordCount(sum(map(_arrow_rows, arrow)), True))
     return RecordCount(sum(count.records for count in counts), all(count.exact for count in counts))
 
@@ -373,6 +413,23 @@ def _count_rows(files: Sequence[StoredFile]) -> RecordCount:
     everything = sum(max(0, file.size) for file in files)
     exact = len(files) <= MAX_COUNTED_FILES
     return RecordCount(rows if exact or not looked else rows * everything / looked, exact)
+
+
+def _count_table_rows(files: Sequence[StoredFile]) -> RecordCount:
+    """Count rows below the header, in whose quoted fields lines may break."""
+    found, stored, exact = 0.0, 0, len(files) <= MAX_COUNTED_FILES
+    for index in even_indices(len(files), MAX_COUNTED_FILES):
+        try:
+            head = read_head(files[index].path, files[index].compression)
+        except OSError:
+            continue  # As above.
+        rows = _table(files[index].path, head.raw.decode("utf-8-sig", errors="replace"))
+        with suppress(csv.Error):
+            found += max(0, sum(1 for _ in rows) - (not head.whole))
+        stored += head.stored
+        exact = exact and head.whole
+    everything = sum(max(0, file.size) for file in files)
+    return RecordCount(found if exact or not stored else found * everything / stored, exact)
 
 
 def _arrow_rows(file: StoredFile) -> int:

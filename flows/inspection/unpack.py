@@ -1,18 +1,23 @@
-"""Unpack the archives of a folder (zip, tar and its compressed forms), so that the files in them can be scanned."""
+"""Unpack the archives of a folder (zip, tar and its compressed forms), so that the files in them can be scanned, and
+write lists of records in JSON as a record a line."""
 
+import json
 import shutil
 import tarfile
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from model.errors import InputError
+from model.files import write_atomically
 
 UNPACKED = "unpacked"
 """The folder, within the scanned one, that receives a folder for each archive."""
 
-SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
+JSON = ".json"
+
+SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", JSON)
 
 FREE_BYTES, MOST_TIMES = 1 << 30, 200
 """Bytes that any archive may unpack to, and how many more for each stored byte; text rarely exceeds 20."""
@@ -21,20 +26,59 @@ FREE_BYTES, MOST_TIMES = 1 << 30, 200
 def unpack_archives(folder: Path) -> list[Path]:
     """Unpack every archive below `folder` into `folder/unpacked/PATH`, unless that exists, and return these folders.
 
-    Links, devices and paths that lead out of their folder are left out. Raises InputError, and leaves nothing of an
-    archive, where it is damaged or its content is larger than text would be.
+    A JSON file that is a list of objects becomes `folder/unpacked/PATH/records.jsonl`, with the names of nested fields
+    joined by dots; any other is left alone. Links, devices and paths that lead out of their folder are left out. Raises
+    InputError, and leaves nothing of an archive, where it is damaged or its content is larger than text would be.
     """
     found: list[Path] = []
     for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder)
-        suffix = next((one for one in SUFFIXES if path.name.lower().endswith(one)), None)
-        if suffix is None or not path.is_file() or inside.parts[0] == UNPACKED or _is_hidden(inside):
+        target = _target(folder, path)
+        if target is None or not path.is_file():
             continue
-        target = folder / UNPACKED / inside.parent / path.name[: -len(suffix)]
-        found.append(target)
         if not target.exists():
-            _unpack(path, target)
+            if not path.name.lower().endswith(JSON):
+                _unpack(path, target)
+            elif not _write_records(path, target):
+                continue
+        found.append(target)
     return found
+
+
+def is_unpacked(folder: Path, path: Path) -> bool:
+    """Return whether a file is an archive that `unpack_archives` has unpacked."""
+    target = _target(folder, path)
+    return target is not None and target.exists()
+
+
+def _target(folder: Path, path: Path) -> Path | None:
+    """Return the folder for what is in an archive; None for any other file."""
+    inside = path.relative_to(folder)
+    suffix = next((one for one in SUFFIXES if path.name.lower().endswith(one)), None)
+    if suffix is None or inside.parts[0] == UNPACKED or _is_hidden(inside):
+        return None
+    return folder / UNPACKED / inside.parent / path.name[: -len(suffix)]
+
+
+def _write_records(path: Path, target: Path) -> bool:
+    """Write the records of a JSON file, a line each; return False where it is no list of objects."""
+    try:
+        records = json.loads(path.read_bytes())
+    except (ValueError, OSError, RecursionError):
+        return False  # `scan_folder` names what cannot be read.
+    if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
+        return False
+    lines = (json.dumps(_flat(record), ensure_ascii=False) for record in records)
+    target.mkdir(parents=True)
+    write_atomically(target / "records.jsonl", "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass"))
+    return True
+
+
+def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a record whose nested objects' fields are its own."""
+    fields: dict[str, Any] = {}
+    for name, value in record.items():
+        fields |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return fields
 
 
 def _is_hidden(path: Path) -> bool:

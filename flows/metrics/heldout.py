@@ -113,6 +113,12 @@ def summarize_heldout_metrics(lines: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def mean_words(lines: Sequence[dict[str, Any]]) -> str:
+    """Return `, mean of the sources` for what the line `all` of `lines` says of several sources; empty for one."""
+    sources = {line["source"] for line in lines if line["source"] != "all" and line.get("model", 0) is not None}
+    return ", mean of the sources" if len(sources) > 1 else ""
+
+
 DOCUMENT_SCORES = "document_scores"
 
 Document = tuple[str, bytes, int, int]

@@ -18,8 +18,9 @@ stages derive from each other (`flows.recipe.resolve`), validates the result as 
 checks that its tables agree (`flows.recipe.checks`), once and in this order.
 
 Precedence: defaults < recipe < its table of sizes (`--set scale=tiny`) < other `--set`. Placeholders in paths:
-`{recipe}` is the recipe's folder, `{root}` the artifact root, `{stdlib}` and `{site_packages}` those of this Python;
-any other comes from the recipe's `[variables]` table, which `--set variables.NAME=VALUE` changes.
+`{recipe}` is the recipe's folder, `{root}` the artifact root, `{stdlib}` that of this Python, `{site_packages}` that of
+the packages Bessemer uses; any other comes from the recipe's `[variables]` table, which `--set variables.NAME=VALUE`
+changes.
 """
 
 import difflib
@@ -153,7 +154,7 @@ def find_recipe(name: str) -> Path:
     hint = f" Did you mean `{close[0]}`?" if close else ""
     raise RecipeError(
         f"recipe `{name}`: there is no such file, and no recipe of that name ships with Bessemer (those that do:"
-        f" {', '.join(shipped)}).{hint}"
+        f" {', '.join(shipped)}).{hint} `bessemer init FOLDER` writes one for your text."
     )
 
 
@@ -171,11 +172,13 @@ def _check_format(raw: Mapping[str, Any], origin: str) -> None:
 
 def _variables(raw: Mapping[str, Any], folder: Path, root: Path) -> dict[str, str]:
     """Return the placeholders of paths with their values."""
+    from flows.recipe.quickstart import packages_folder
+
     return {
         "recipe": str(folder),
         "root": str(root),
         "stdlib": sysconfig.get_paths()["stdlib"],
-        "site_packages": sysconfig.get_paths()["purelib"],
+        "site_packages": str(packages_folder()),
         **{key: str(value) for key, value in dict(raw.get("variables", {})).items()},
     }
 

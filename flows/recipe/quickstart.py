@@ -16,6 +16,7 @@ reading it, and nothing is written again.
 """
 
 import ast
+import importlib.util
 import json
 import re
 import shutil
@@ -64,8 +65,7 @@ class Installation:
     @staticmethod
     def current() -> "Installation":
         """Return the installation that runs this program."""
-        paths = sysconfig.get_paths()
-        return Installation(Path(paths["stdlib"]), Path(paths["purelib"]))
+        return Installation(Path(sysconfig.get_paths()["stdlib"]), packages_folder())
 
     def module_sources(self) -> list[tuple[str, Path]]:
         """Return (name, file) of every module whose docstrings are documentation."""
@@ -80,6 +80,15 @@ class Installation:
     def readmes(self) -> list[Path]:
         """Return the METADATA files of installed packages, which end in their README."""
         return _of_others(self.site_packages.glob("*.dist-info/METADATA"))
+
+
+def packages_folder() -> Path:
+    """Return the folder that holds the packages Bessemer uses: that of Prefect, which need not be this environment's
+    own (`python -m venv --system-site-packages`, or Debian's `dist-packages`)."""
+    found = importlib.util.find_spec("prefect")
+    if found is None or found.origin is None:
+        return Path(sysconfig.get_paths()["purelib"])
+    return Path(found.origin).parents[1]
 
 
 def prepare(root: Path, installation: Installation | None = None) -> Path:
@@ -128,8 +137,8 @@ def _benchmark(installation: Installation, texts: dict[str, str], reserved: set[
     unseen = [passage for passage in kept_out if passage.whole not in sourced]
     made: list[dict[str, object]] = []
     for kind, count in LEAKED_ITEMS.items():
-        made += items(kind, _choose(kind, found[kind], count), SEED)
-    return made + items("unseen", _choose("unseen", unseen, CLEAN_ITEMS), SEED)
+        made += items(kind, _choose(installation, kind, found[kind], count), SEED)
+    return made + items("unseen", _choose(installation, "unseen", unseen, CLEAN_ITEMS), SEED)
 
 
 @dataclass(frozen=True)
@@ -150,13 +159,14 @@ def _passages(texts: list[tuple[str, str]]) -> list[Passage]:
     return [passage for name, text in texts for passage in passages(name, text)]
 
 
-def _choose(kind: str, found: list[Passage], count: int) -> list[Passage]:
+def _choose(installation: Installation, kind: str, found: list[Passage], count: int) -> list[Passage]:
     chosen = choose(found, count, SEED)
     if len(chosen) < count // 2:
+        folders = f"{installation.stdlib} and {installation.site_packages}"
         raise InputError(
-            f"quickstart: this Python's installation gives {len(chosen)} passages of kind `{kind}`, and the benchmark"
-            f" needs {count // 2} or more. Its documentation was stripped (some distributions do); use a Python from"
-            f" python.org or pyenv."
+            f"quickstart: this Python's installation ({folders}) gives {len(chosen)} passages of kind `{kind}`, and"
+            f" the benchmark needs {count // 2} or more. Its documentation was stripped (some distributions do); use a"
+            f" Python from python.org or pyenv."
         )
     return chosen
 

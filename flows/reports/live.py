@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from flows.reports.charts.svg import thinned
 from flows.reports.page.page import address, write_run_page
 from flows.reports.page.render import environment, fill, inline_script
 from flows.reports.run_list import write_run_list
-from flows.runs.record import CURRENT_LISTENER, PAGE
+from flows.runs.record import CURRENT_LISTENER, PAGE, heard_by
 from model.files import write_atomically
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener
@@ -264,12 +264,8 @@ class LivePage(ProgressListener):
 def live_page() -> Iterator[LivePage]:
     """Keep a page of the run that is started inside this block."""
     page = LivePage(CURRENT_LISTENER.get())
-    token = CURRENT_LISTENER.set(page)
-    try:
+    with closing(page), heard_by(page):
         yield page
-    finally:
-        CURRENT_LISTENER.reset(token)
-        page.close()
 
 
 def begin_page(folder: Path, name: str, started: float, now: Markup = Markup()) -> None:  # noqa: B008  # immutable

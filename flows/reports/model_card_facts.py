@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from flows.metrics.formatting import format_shots
+from flows.metrics.heldout import mean_words
 from flows.metrics.run_metrics import collect_metrics, open_artifacts, read_saved_metrics, samples
 from flows.reports.charts.scores import main_metric
 from flows.runs.lineage import model_of
@@ -158,7 +159,8 @@ def _results(facts: CardFacts, architecture: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for line in facts.findings["bits_per_byte"]:
         if line.get("model") is not None:
-            name = "held-out text, mean of the sources" if line["source"] == "all" else f"held-out {line['source']}"
+            mean = mean_words(facts.findings["bits_per_byte"])
+            name = f"held-out text{mean}" if line["source"] == "all" else f"held-out {line['source']}"
             metric = {"type": "bits_per_byte", "value": round(line["model"], 4), "name": "bits per byte"}
             found.append(
                 {

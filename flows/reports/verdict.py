@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.metrics.formatting import format_count, format_duration, format_shots, format_time
-from flows.metrics.heldout import summarize_heldout_metrics
+from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.run_metrics import asked_stages, missing_artifacts
 from flows.reports.charts.scores import chance_of, main_metric
 from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, newest_runs, read_recipe, state_of
@@ -97,7 +97,8 @@ def _held_out(findings: dict[str, Any]) -> str:
         for other, words in ((xz, "the compressor xz"), (ngram, "a 5-gram counted on the same text"))
         if other
     ]
-    text = f"As the mean of the sources it takes {mine:.3f} bits for a byte of new text"
+    begin = "As the mean of the sources it" if mean_words(findings["bits_per_byte"]) else "It"
+    text = f"{begin} takes {mine:.3f} bits for a byte of new text"
     text += f": {' and '.join(compared)}." if compared else "."
     if xz and mine >= xz:
         return (

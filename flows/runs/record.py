@@ -7,10 +7,11 @@ import platform
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from model.checksummed_json import (
     append_sealed_line,
@@ -48,6 +49,19 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 CURRENT_LISTENER: ContextVar[ProgressListener] = ContextVar("ONLOOKER", default=ProgressListener())  # noqa: B039  # a ProgressListener has no state
 """The listener to the runs of this context; the command sets its progress bars here."""
+
+Listener = TypeVar("Listener", bound=ProgressListener)
+
+
+@contextmanager
+def heard_by(listener: Listener) -> Iterator[Listener]:
+    """Have the runs that are started inside this block report to `listener`; yield it."""
+    token = CURRENT_LISTENER.set(listener)
+    try:
+        yield listener
+    finally:
+        CURRENT_LISTENER.reset(token)
+
 
 HOUR_PRICE: ContextVar[float | None] = ContextVar("HOUR_PRICE", default=None)
 """Price of an hour of this machine, for the cost on the page; the command sets it here."""

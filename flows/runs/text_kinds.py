@@ -1,18 +1,18 @@
 """The kind of text of documents of a run: as clean recorded it, or for dropped documents as it recognises it again."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import ValidationError
 
 from flows.runs.run_documents import parts_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.schema import DOCUMENTS
-from tasks.clean.config import CleanConfig
-from tasks.clean.presets import KINDS
+
+if TYPE_CHECKING:
+    from tasks.clean.config import CleanConfig
 
 
 def text_kinds(clean: Artifact, documents: Sequence[dict[str, Any]]) -> dict[bytes, str | None]:
@@ -21,27 +21,33 @@ def text_kinds(clean: Artifact, documents: Sequence[dict[str, Any]]) -> dict[byt
     None where a kind cannot be recognised from the artifact alone, because the recipe brings lists or functions.
     """
     kinds = _recorded(clean, (document["doc_id"] for document in documents))
-    config = settings_of(clean)
-    for document in documents:
-        if document["doc_id"] not in kinds:
-            kinds[document["doc_id"]] = None if config is None else recognised_kind(config, document)
+    dropped = [document for document in documents if document["doc_id"] not in kinds]
+    config = settings_of(clean) if dropped else None
+    for document in dropped:
+        kinds[document["doc_id"]] = None if config is None else recognised_kind(config, document)
     return kinds
 
 
-def settings_of(clean: Artifact) -> CleanConfig | None:
+def settings_of(clean: Artifact) -> "CleanConfig | None":
     """Return the configuration of a clean artifact; None where it had lists or functions of the recipe, whose paths are
     not part of the identity."""
+    # Takes a tenth of a second, which documents that were kept do not need.
+    from pydantic import ValidationError
+
+    from tasks.clean.config import CleanConfig
+
     try:
         return CleanConfig.model_validate(clean.manifest["identity_parts"]["params"])
     except ValidationError:
         return None
 
 
-def recognised_kind(config: CleanConfig, document: dict[str, Any]) -> str:
+def recognised_kind(config: "CleanConfig", document: dict[str, Any]) -> str:
     """Return the kind of one row of DOCUMENTS."""
     # Loads numba, which documents that were kept do not need.
     from tasks.clean.batch import iter_batches
     from tasks.clean.chain import recognise_batch
+    from tasks.clean.presets import KINDS
 
     row = {name: document[name] for name in DOCUMENTS.names}
     (batch,) = iter_batches(pa.Table.from_pylist([row], schema=DOCUMENTS), config.emoji)

@@ -1,4 +1,4 @@
-"""Comma- or tab-separated values (RFC 4180): the first row names the columns, one of which is the text.
+"""Values separated by commas, tabs or semicolons (RFC 4180): the first row names the columns, one of which is the text.
 
 Quoted fields may contain line breaks. An unreadable row is rejected alone, and reading continues at the line after its
 first one, so that a stray quotation mark costs one row and not the rest of the file.
@@ -21,7 +21,13 @@ def csv_records(
 ) -> Iterator[Record | BadRecord]:
     """Yield a record for every row after the header, numbered by the line where it begins."""
     csv.field_size_limit(_LARGEST_FIELD)  # the default is 128 KiB, for the whole process
-    rows = _rows(_Lines(lines), source.max_file_bytes, delimiter)
+    found = _Lines(lines)
+    first = found.take()
+    if first is not None:
+        found.push_back([first])
+        if isinstance(first, Line) and first.raw is not None:
+            delimiter = delimiter_of(first.raw.decode("utf-8", errors="replace"), delimiter)
+    rows = _rows(found, source.max_file_bytes, delimiter)
     header = next(rows, None)
     if header is None:
         return
@@ -44,6 +50,12 @@ def csv_records(
     for row in rows:
         if row.number >= begin:
             yield row if isinstance(row, BadRecord) else _record(row, names, source)
+
+
+def delimiter_of(header: str, delimiter: str) -> str:
+    """Return what separates the names in the first line of a table: `delimiter`, or semicolons where it has none of
+    it, as spreadsheets write in countries with a decimal comma."""
+    return ";" if delimiter not in header and ";" in header else delimiter
 
 
 class _Row:

@@ -3,6 +3,7 @@
 import html
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,13 +57,15 @@ def training_figure(
     bytes_per_token: float | None = None,
     held_out: float | None = None,
     validation: pa.Table | None = None,
+    baselines: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Return loss (nats), gradient norm and learning rate over tokens read, in three panels with one x axis.
 
     `bytes_per_token` of the training text adds an axis of bits per byte to the loss, which shows `held_out`, the bits
     per byte of the trained model on held-out text, and those of the table `validation` during training (unweighted mean
-    of the sources). For a BERT the first panel also has both terms of the loss, and a fourth panel the accuracies. Pale
-    lines are attempts that the guard rolled back; markers on the loss are events (`event_marks`).
+    of the sources), beside the `baselines`, name -> bits per byte of the same text, as level lines that the training
+    crosses where it reads enough. For a BERT the first panel also has both terms of the loss, and a fourth panel the
+    accuracies. Pale lines are attempts that the guard rolled back; markers on the loss are events (`event_marks`).
     """
     kept = final_rows(metrics, steps)
     traces = [(*panel, f"series{number}") for number, panel in enumerate(PANELS)]
@@ -75,7 +78,7 @@ def training_figure(
     ]
     data += [_line(kept, name, axis, title, role) for name, axis, title, role in traces]
     marks = event_marks(events, metrics)
-    scale = _bits_axis(data, bytes_per_token, held_out, _validation_bits(validation, kept))
+    scale = _bits_axis(data, bytes_per_token, held_out, _validation_bits(validation, kept), baselines or {})
     domains = DOMAINS_WITH_TERMS if has_terms else DOMAINS
     layout = {
         "height": 580 if has_terms else 460,
@@ -135,6 +138,7 @@ def _bits_axis(
     bytes_per_token: float | None,
     held_out: float | None,
     validation: list[tuple[int, float]],
+    baselines: Mapping[str, float],
 ) -> tuple[list[dict[str, Any]], dict[str, Any], list[float]] | None:
     """Return traces of held-out text, their axis, and the matching range of the loss axis.
 
@@ -145,6 +149,7 @@ def _bits_axis(
     if bytes_per_token is None or not found or not losses:
         return None
     bits = 1 / (math.log(2) * bytes_per_token)
+    found += baselines.values()
     low, high = min(*losses, min(found) / bits), max(*losses, max(found) / bits)
     margin = 0.06 * (high - low) or 0.1
     span = [low - margin, high + margin]
@@ -155,12 +160,24 @@ def _bits_axis(
         "meta": {"role": "good"},
         "hovertemplate": "held-out text: %{y:.3f} bits per byte<extra></extra>",
     }
-    traces: list[dict[str, Any]] = []
+    last = max(place for trace in data for place in trace["x"])
+    traces: list[dict[str, Any]] = [
+        {
+            **common,
+            "mode": "lines",
+            "x": [0, last],
+            "y": [value, value],
+            "name": name,
+            "meta": {"role": role},
+            "line": {"dash": "dot", "width": 1.5},
+            "hovertemplate": f"{name}: {value:.3f} bits per byte<extra></extra>",
+        }
+        for (name, value), role in zip(baselines.items(), ("series1", "muted0"), strict=False)
+    ]
     if validation:
         x, y = ([point[index] for point in validation] for index in (0, 1))
         traces.append({**common, "mode": "lines+markers", "x": x, "y": y, "name": "validation"})
     if held_out is not None:
-        last = max(place for trace in data for place in trace["x"])
         mark = {"marker": {"symbol": "diamond", "size": 11}, "name": "held-out text"}
         traces.append({**common, "mode": "markers", "x": [last], "y": [held_out], **mark})
     axis = {

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from flows.metrics.accounting import describe_conservation
 from flows.metrics.activation_stats import training_activation_map
 from flows.metrics.formatting import format_count, format_duration, loss_unit
-from flows.metrics.heldout import METRICS_BY_NAME, format_heldout_metric
+from flows.metrics.heldout import METRICS_BY_NAME, format_heldout_metric, mean_words
 from flows.metrics.run_metrics import (
     DICTIONARIES,
     METRICS_FILE,
@@ -284,8 +284,9 @@ def _training(artifacts: dict[str, Artifact], findings: dict[str, Any]) -> dict[
     metrics, steps, events = (artifacts["train"].table(name) for name in ("metrics", "steps", "events"))
     whole = next((line for line in findings["bits_per_byte"] if line["source"] == "all"), {})
     validation = artifacts["train"].table("validation") if artifacts["train"].rows("validation") else None
+    baselines = {name: whole[key] for name, key in (("5-gram", "5gram"), ("xz", "xz")) if whole.get(key)}
     return training_figure(
-        metrics, steps, events, _bytes_per_token(artifacts, findings), whole.get("model"), validation
+        metrics, steps, events, _bytes_per_token(artifacts, findings), whole.get("model"), validation, baselines
     )
 
 
@@ -321,13 +322,12 @@ def key_figures(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[s
     whole = next((line for line in findings["bits_per_byte"] if line["source"] == "all"), None)
     if whole is not None and whole.get("model") is not None:
         below = f"{1 - whole['model'] / whole['unigram']:.0%} below the unigram" if whole.get("unigram") else ""
-        found.append(
-            {"value": f"{whole['model']:.3f}", "name": "bits per byte, held out, mean of the sources", "note": below}
-        )
+        name = f"bits per byte, held out{mean_words(findings['bits_per_byte'])}"
+        found.append({"value": f"{whole['model']:.3f}", "name": name, "note": below})
     found += [
         {
             "value": METRICS_BY_NAME[line["metric"]].format(line["value"]),
-            "name": f"{METRICS_BY_NAME[line['metric']].words}, held out, mean of the sources",
+            "name": f"{METRICS_BY_NAME[line['metric']].words}, held out{mean_words(findings['measures'])}",
             "note": format_heldout_metric(line).partition(" ")[2].strip("()"),
         }
         for line in findings["measures"]

@@ -25,7 +25,7 @@ from flows.metrics.formatting import (
     markdown_image,
     markdown_table,
 )
-from flows.metrics.heldout import summarize_heldout_metrics
+from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.run_metrics import (
     bits_per_byte,
     collect_metrics,
@@ -102,7 +102,7 @@ def run_markdown(record: dict[str, Any]) -> str:
         markdown_image(leaked, "benchmark items found in the text") if leaked else "",
         markdown_image(tokens, "tokens per character by language") if tokens else "",
         markdown_image(bits, "bits per byte against baselines") if bits else "",
-        f"Held-out text, mean of the sources: {measures}" if measures else "",
+        f"Held-out text{mean_words(findings['measures'])}: {measures}" if measures else "",
         markdown_image(accuracy, "scores with their 95% intervals") if accuracy else "",
         _gaps(findings["gaps"]),
         describe_conservation(findings["conservation"]),

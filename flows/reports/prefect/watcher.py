@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -18,7 +18,7 @@ from uuid import UUID
 from flows.metrics.formatting import escape_markdown
 from flows.reports.prefect.artifacts import run_markdown, stage_markdown
 from flows.runs.lifecycle import emit_leak_events
-from flows.runs.record import CURRENT_LISTENER
+from flows.runs.record import CURRENT_LISTENER, heard_by
 from prefect import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext, TaskRunContext
@@ -163,12 +163,8 @@ def _key(name: str) -> str:
 def prefect_artifacts() -> Iterator[PrefectArtifacts]:
     """Write Prefect artifacts of the current flow run for the runs started inside this block."""
     artifacts = PrefectArtifacts(CURRENT_LISTENER.get())
-    token = CURRENT_LISTENER.set(artifacts)
-    try:
+    with closing(artifacts), heard_by(artifacts):
         yield artifacts
-    finally:
-        CURRENT_LISTENER.reset(token)
-        artifacts.close()
 
 
 def update_interval(seconds: float) -> float:

@@ -19,7 +19,7 @@ from flows.cli import app
 from flows.inspection import unpack
 from flows.inspection.fields import judge_fields
 from flows.inspection.recipe_writer import EXAMPLES, scan_remarks, write_recipe, write_short_recipe
-from flows.inspection.scan import ScannedSource, StoredFile, count_records, scan_folder
+from flows.inspection.scan import RecordCount, ScannedSource, StoredFile, count_records, scan_folder
 from flows.recipe.load import load_recipe
 from flows.runs.pipeline import BUILDERS
 from model.errors import InputError
@@ -288,3 +288,45 @@ def test_exports_of_a_wiki_and_records_of_wikitext_are_recognised(tmp_path: Path
     recipe = write_recipe(scan_folder(tmp_path), "wiki")
     assert 'format = "mediawiki"' in recipe
     assert 'content = "wikitext"' in recipe
+
+
+def test_tables_with_other_columns_are_sources_of_their_own_and_their_rows_are_counted(tmp_path: Path):
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    for number in range(2):
+        rows = "".join(f'{n};"{ENGLISH}\n{ENGLISH}{number}"\n' for n in range(30))
+        (folder / f"comments-{number}.csv").write_text(f"\ufeffcomment;Comment Body\n{rows}")
+    (folder / "reviews.2024.csv").write_text("id,review\n" + "".join(f"r{n},{ENGLISH}{n}\n" for n in range(20)))
+    scan = scan_folder(folder)
+    assert [(source.fields.text, source.records) for source in scan.sources if source.fields] == [
+        ("Comment Body", RecordCount(60, True)),
+        ("review", RecordCount(20, True)),
+    ]
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(write_short_recipe(scan, "tables"))
+    sources = load_recipe(recipe, tmp_path / "root").sample.sources
+    assert [source.name for source in sources] == ["csv", "reviews"]
+    sampled = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="init"), load_recipe(recipe, tmp_path).sample)
+    counts = sampled.report.sources
+    assert {name: (of.documents_in, of.documents_out) for name, of in counts.items()} == {
+        "csv": (60, 60),
+        "reviews": (20, 20),
+    }
+
+
+def test_a_list_of_records_in_json_is_unpacked_as_a_record_a_line(tmp_path: Path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    records = [{"id": n, "page": {"title": "Iron", "body": f"{ENGLISH}{n}"}} for n in range(9)]
+    (folder / "dump.json").write_text(json.dumps(records, indent=1))
+    (folder / "settings.json").write_text('{"colour": "red"}')
+    (folder / "notes.txt").write_text(ENGLISH)
+    assert "init --unpack" in {bad.path.name: bad.hint for bad in scan_folder(folder).unreadable}["dump.json"]
+    assert unpack.unpack_archives(folder) == [folder / "unpacked" / "dump"]
+    lines = (folder / "unpacked" / "dump" / "records.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"id": n, "page.title": "Iron", "page.body": f"{ENGLISH}{n}"} for n in range(9)
+    ]
+    scan = scan_folder(folder)
+    assert [bad.path.name for bad in scan.unreadable] == ["settings.json"], "what is unpacked is not called unread"
+    assert [source.fields.text for source in scan.sources if source.fields] == ["page.body"]

@@ -81,6 +81,15 @@ def test_a_damaged_or_foreign_file_is_put_right(folder: Path, installation: Inst
     assert not (folder / "documentation" / "stray").exists()
 
 
+def test_packages_are_found_where_this_environment_borrows_them_from_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As with `python -m venv --system-site-packages`, whose own folder holds no package that Bessemer needs."""
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": "/lib", "purelib": str(tmp_path)})
+    assert Installation.current().readmes()
+    assert (Installation.current().site_packages / "prefect" / "__init__.py").is_file()
+
+
 def test_a_python_stripped_of_its_documentation_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="documentation was stripped"):
         prepare(tmp_path / "root", Installation(tmp_path, tmp_path, documented=()))

@@ -144,6 +144,10 @@ def test_the_loss_has_an_axis_of_bits_per_byte_that_agrees_with_nats(made_run: A
     figure = training_figure(*tables, 2.0, None, pa.Table.from_pylist(rows, schema=VALIDATION))
     (curve,) = [trace for trace in figure["data"] if trace.get("yaxis") == "y5"]
     assert (curve["x"], curve["y"]) == ([4 * 64], [2.5]), "the mean of two sources; step 99 was never made"
+    figure = training_figure(*tables, 2.0, 2.25, None, {"5-gram": 2.0, "xz": 9.0})
+    lines = {trace["name"]: trace["y"] for trace in figure["data"] if trace.get("yaxis") == "y5"}
+    assert lines == {"5-gram": [2.0, 2.0], "xz": [9.0, 9.0], "held-out text": [2.25]}
+    assert figure["layout"]["yaxis5"]["range"][1] > 9.0, "no line is outside of the picture"
 
 
 def test_a_gap_between_leaked_and_clean_items_is_beside_its_scores() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flows.metrics.heldout import describe_repeated_text
+from flows.metrics.heldout import describe_repeated_text, mean_words
 from flows.metrics.run_metrics import collect_metrics
 from flows.reports.page.page import write_page
 from flows.reports.summary import print_outcome
@@ -38,6 +38,17 @@ def test_a_run_in_words(made_run: Any) -> None:
     assert [remark.split(":")[0] for remark in found.attention] == [
         "training read another mixture than the recipe asks for"
     ]
+
+
+def test_one_source_has_no_mean_of_sources(made_run: Any) -> None:
+    findings = collect_metrics(made_run.record)
+    (first, *_), (whole,) = (
+        [line for line in findings["bits_per_byte"] if (line["source"] == "all") == is_all] for is_all in (False, True)
+    )
+    said = verdict(made_run.record, {**findings, "bits_per_byte": [first, {**first, "source": "all"}]}, made_run.root)
+    assert said.quality.startswith(f"It takes {first['model']:.3f} bits for a byte of new text: ")
+    assert mean_words([first, whole]) == "", "one source and its mean"
+    assert mean_words(findings["bits_per_byte"]) == ", mean of the sources"
 
 
 def test_held_out_text_that_training_read_is_named(make: Callable[..., Any], tmp_path: Path) -> None:
