@@ -2,9 +2,9 @@
 stages, where one core idles.
 
 The first run after an installation compiles for over a minute of processor time, one kernel after another. The process
-runs the data stages over some chapters of a novel, in an order in which it meets each stage before the run does, and
-leaves out the edits of clean, which the run compiles meanwhile. It changes no artifact: both share the cache of machine
-code alone (`tasks.common.kernel_cache`). `python -m flows.runs.compile_ahead PARENT_PID` is that process.
+runs the data stages over some chapters of a novel, clean last, since the run compiles that meanwhile, and without its
+edits. It changes no artifact: both share the cache of machine code alone (`tasks.common.kernel_cache`).
+`python -m flows.runs.compile_ahead PARENT_PID` is that process.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def compile_kernels(folder: Path) -> dict[str, Artifact]:
 
     sampled = build("sample", recipe.sample)
     # Each stage reads sampled documents, so that none waits for one whose kernels the run compiles itself.
-    build("clean", sampled, recipe.clean.model_copy(update={"edits": ()}))
     unseen = build("decontaminate", sampled, recipe.decontaminate)
     build("chunk", unseen, build("vocab", unseen, recipe.vocab), recipe.chunk)
     build("dedup", sampled, recipe.dedup)
+    build("clean", sampled, recipe.clean.model_copy(update={"edits": ()}))
     return made
 
 
