@@ -24,13 +24,13 @@ from flows.inspection.fields import Fields, count_languages, judge_fields
 from flows.inspection.unpack import is_unpacked
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
-from tasks.sample.byte_stream import DamagedStream, byte_blocks
 from tasks.sample.config import Source
 from tasks.sample.csv_reader import delimiter_of
 from tasks.sample.discovery import guess_format
-from tasks.sample.encodings import AUTO, SAMPLE_BYTES, encoding_of
-from tasks.sample.mediawiki_reader import OPENING, mediawiki_records
-from tasks.sample.records import Record
+from tasks.sample.readers.byte_stream import DamagedStream, byte_blocks
+from tasks.sample.readers.encodings import AUTO, SAMPLE_BYTES, encoding_of
+from tasks.sample.readers.mediawiki_reader import OPENING, mediawiki_records
+from tasks.sample.readers.records import Record
 
 SNIFFED_FILES = 40
 """Files of a source that are opened."""

@@ -27,7 +27,7 @@ from tasks.sample.bounded_reader import BoundedReader, Bounds
 from tasks.sample.discovery import InputFile, SourceFiles, find_files
 from tasks.sample.document_columns import DocumentColumns, document_id
 from tasks.sample.first_records import find_mismatch
-from tasks.sample.records import BadRecord
+from tasks.sample.readers.records import BadRecord
 
 MOST_BYTES = 64 * 1024**2
 MOST_FILES = 256

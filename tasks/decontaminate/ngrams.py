@@ -38,6 +38,7 @@ _DENSE_WORDS, _LONG_WORDS = 20, 40
 
 SMALL_PART = 12
 _ITEMS_AT_ONCE = 20_000
+_WORD_COUNTS, _FEW_ITEMS = 1 << 18, 1 << 12
 _BITMAP_BITS_PER_SEED = 12
 _BLOCK, _SIX_BITS = 6, np.uint64(63)
 _SEEDS_PER_BUCKET = 2
@@ -79,6 +80,8 @@ class ItemIndex:
     """One of long seeds, one of short ones, with two bits of a word for each seed."""
     bitmap_first: I64
     """Where each begins, and the end."""
+    word_items: npt.NDArray[np.int32]
+    """In how many items the words are whose hashes have these lowest bits, without the two of the kind."""
 
     def __len__(self) -> int:
         return self.item_first.size - 1
@@ -101,6 +104,17 @@ class ItemIndex:
             self.bitmaps,
             self.bitmap_first,
         )
+
+    def information_of(self, places: I64) -> float:
+        """Return the information of the distinct words at `places` in `words`, in bits.
+
+        A word in one of n items has log2(n) bits, a word in all of them or a number has none. Few items do not show
+        which words are usual: theirs count as in one of many.
+        """
+        words = np.unique(self.words[places])
+        words = words[words & _KIND != _NUMBER_KIND]
+        items = self.word_items[(words >> np.uint32(2)) & np.uint32(self.word_items.size - 1)]
+        return float(np.log2(max(len(self), _FEW_ITEMS) / np.maximum(items, 1)).sum())
 
     def words_of(self, item: int) -> tuple[I64, I64]:
         """Return the first place of each part of an item, and the place after it."""
@@ -159,6 +173,7 @@ def build_index(items: Iterable[Item], config: DecontaminateConfig) -> ItemIndex
         np.append(directory, seeds.size).astype(np.int32),
         np.concatenate(bitmaps),
         np.array([0, bitmaps[0].size, bitmaps[0].size + bitmaps[1].size]),
+        _items_of_words(all_words, part_first[item_first]),
     )
 
 
@@ -185,6 +200,17 @@ def _hash_texts(data, offsets, table, words, starts, ends, counts, found, letter
             letters[filled] = odd_letters(data, offsets[text] + starts[word], offsets[text] + ends[word])
             filled += 1
     return filled
+
+
+@kernel
+def _items_of_words(words, item_words):
+    counts, last = np.zeros(_WORD_COUNTS, np.int32), np.full(_WORD_COUNTS, -1, np.int32)
+    for item in range(item_words.size - 1):
+        for place in range(item_words[item], item_words[item + 1]):
+            at = (words[place] >> np.uint32(2)) & np.uint32(_WORD_COUNTS - 1)
+            counts[at] += last[at] != item
+            last[at] = item
+    return counts
 
 
 @kernel

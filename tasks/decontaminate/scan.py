@@ -482,7 +482,9 @@ def _form_of(document, count, item, index, limits, similar_share, origin, match,
     for part in range(item_first[item], item_first[item + 1]):
         first, last = part_first[part], part_first[part + 1]
         # Without numbers `whole`, of these `held` alike, of these `exact`; `units`: equal words and equal numbers.
-        whole, held, exact, units, characters = _part_counts(item_words, first, last, origin, match, stamps)
+        whole, held, exact, units, characters, other_numbers = _part_counts(
+            item_words, first, last, origin, match, stamps
+        )
         unspaced = 2 * characters > last - first
         share = UNSPACED_SHARE if unspaced else WHOLE_SHARE if whole < run_units else similar_share
         if near and held < share * whole and last - first <= _SHORT_PART and found < _MOST_STRETCHES:
@@ -494,7 +496,9 @@ def _form_of(document, count, item, index, limits, similar_share, origin, match,
                     document, item_words, letters, at, at + last - first, first, last, origin, match, stamps
                 )
                 found += 1
-                whole, held, exact, units, characters = _part_counts(item_words, first, last, origin, match, stamps)
+                whole, held, exact, units, characters, other_numbers = _part_counts(
+                    item_words, first, last, origin, match, stamps
+                )
         choice = part_choice[part]
         # A template is no evidence, unlike a choice of a word or two next to its question.
         if units == 0 or not (part_own[part] or choice or last - first < SHORT_SPAN):
@@ -523,7 +527,7 @@ def _form_of(document, count, item, index, limits, similar_share, origin, match,
                 half = held >= HALF_SHARE * whole and units >= HALF_WORDS * WORD_UNITS
             if half:
                 here = HALF
-            elif exact == whole and (unspaced or whole >= SHORT_WORDS * WORD_UNITS):
+            elif exact == whole and not other_numbers and (unspaced or whole >= SHORT_WORDS * WORD_UNITS):
                 here = SHORT if part_characters[part] >= (SHORT_UNSPACED if unspaced else SHORT_CHARACTERS) else 0
         if here and (form == 0 or here < form):
             form = here
@@ -548,18 +552,19 @@ def _longest_run(table, part, unspaced, ngram):
 
 @kernel
 def _part_counts(item_words, first, last, origin, match, stamps):
-    whole = held = exact = units = characters = 0
+    whole = held = exact = units = characters = other_numbers = 0
     for place in range(first, last):
         word = item_words[place]
         own = units_of(word)
         whole += own
+        other_numbers += own == 0 and stamps[place - origin] != 2 * match + 1
         characters += word & _KIND == _CHARACTER_KIND
         if stamps[place - origin] >= 2 * match:
             held += own
             if stamps[place - origin] == 2 * match + 1:
                 exact += own
                 units += own if own else WORD_UNITS
-    return whole, held, exact, units, characters
+    return whole, held, exact, units, characters, other_numbers
 
 
 @kernel

@@ -7,11 +7,11 @@ no way around the bounds. Of a remote table only the ranges that are needed are 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tasks.sample.byte_stream import EnoughRead, ReadingLimit
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile
-from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, Record
+from tasks.sample.readers.byte_stream import EnoughRead, ReadingLimit
+from tasks.sample.readers.files import read_records
+from tasks.sample.readers.records import BadRecord, Record
 from tasks.sample.remote import RangedFile, RemoteFile
 
 LEAST_SHARE = 256 * 1024

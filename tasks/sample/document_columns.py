@@ -9,7 +9,7 @@ import pyarrow as pa
 from tasks.artifacts.schema import DOC_ID_BYTES, DOCUMENTS
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile
-from tasks.sample.records import Record
+from tasks.sample.readers.records import Record
 
 _ONE_DOCUMENT_A_FILE = frozenset({"text", "markdown", "wikitext", "html", "code"})
 

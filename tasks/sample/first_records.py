@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tasks.sample.bounded_reader import BoundedReader, Bounds, spread
-from tasks.sample.byte_stream import UNPACKS_TOO_MUCH
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile, SourceFiles
-from tasks.sample.readers import EMPTY_FILE, NO_FILE
-from tasks.sample.records import BadRecord, Record
+from tasks.sample.readers.byte_stream import UNPACKS_TOO_MUCH
+from tasks.sample.readers.files import EMPTY_FILE, NO_FILE
+from tasks.sample.readers.records import BadRecord, Record
 from tasks.sample.remote import RemoteFile
 
 MOST_FILES = 8

@@ -22,8 +22,8 @@ from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import InputFile
 from tasks.sample.document_columns import DocumentColumns, document_id
 from tasks.sample.groups import Group
-from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, Record, Skipped, excerpt_of
+from tasks.sample.readers.files import read_records
+from tasks.sample.readers.records import BadRecord, Record, Skipped, excerpt_of
 from tasks.sample.rejects import UNREADABLE, is_record
 from tasks.sample.seen_ids import SeenIds, id_array
 

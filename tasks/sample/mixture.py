@@ -16,8 +16,8 @@ from typing import Any
 from tasks.common.numeric import apportion
 from tasks.sample.config import GOOD_EPOCHS, SampleConfig, Source
 from tasks.sample.discovery import InputFile, SourceFiles
-from tasks.sample.readers import read_records
-from tasks.sample.records import Record
+from tasks.sample.readers.files import read_records
+from tasks.sample.readers.records import Record
 
 ROUNDING_TOLERANCE = 0.05
 """Weights whose sum differs from 1 by less than this are rounded shares."""

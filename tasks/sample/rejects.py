@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from tasks.sample.readers import EMPTY_FILE, NO_FILE
+from tasks.sample.readers.files import EMPTY_FILE, NO_FILE
 
 UNREADABLE = "unreadable_records"
 """Fact: source -> number of unreadable records; empty files, FIFOs and the like have none."""

@@ -57,7 +57,7 @@ STEMS = (
     "What is the most likely explanation for the",
     "Which of these is the best conclusion that can be drawn from the",
 )
-LABELS = Path(__file__).resolve().parents[2] / "benchmarks" / "labels" / "leak_flags.jsonl"
+LABELS = Path(__file__).resolve().parents[2] / "benchmarks" / "labels"
 PER_FORM = 200
 
 Measured = Callable[..., None]
@@ -176,28 +176,61 @@ def test_stems_of_exams_are_no_leaks(tmp_path: Path, data: Path, measured: Measu
 
 
 def test_flags_of_real_corpora_are_read_one_by_one(tmp_path: Path, data: Path, measured: Measured) -> None:
-    rows = [json.loads(line) for line in LABELS.read_text().splitlines()]
-    verdicts = {(row["doc"], row["item"]): row["verdict"] for row in rows}
-    names = sorted({row["corpus"] for row in rows})
-    ids = {name: [record["id"] for record in records(path)] for name, path in corpora(data, names).items()}
-    documents = sampled(tmp_path, corpora(data, names))
+    verdicts = read_flags("leak_flags.jsonl")
+    names = sorted({document.partition("/")[0] for document, _ in verdicts})
+    found = flagged(tmp_path, data, corpora(data, names))
+    measure_flags("natural flags", found, verdicts, measured, precision=0.85, recall=0.7)
+
+
+def test_flags_between_benchmarks_are_read_one_by_one(tmp_path: Path, data: Path, measured: Measured) -> None:
+    items = list(read_items(all_benchmarks(data)))
+    path = tmp_path / "items.jsonl.gz"
+    with gzip.open(path, "wt", encoding="utf-8") as lines:
+        for item in items:
+            text = "\n".join(part.text for part in item.searched)
+            lines.write(json.dumps({"id": item.item_id, "text": text}) + "\n")
+    benchmark = {item.item_id: item.benchmark for item in items}
+    found = {pair for pair in flagged(tmp_path, data, {"items": path}) if benchmark[pair[0]] != benchmark[pair[1]]}
+    measure_flags("flags between benchmarks", found, read_flags("leak_flags_between_benchmarks.jsonl"), measured)
+
+
+def read_flags(name: str) -> dict[tuple[str, str], str]:
+    """Return (document, item) -> verdict, as read one by one."""
+    rows = [json.loads(line) for line in (LABELS / name).read_text().splitlines()]
+    return {(row["doc"], row["item"]): row["verdict"] for row in rows}
+
+
+def flagged(root: Path, data: Path, paths: dict[str, Path]) -> set[tuple[str, str]]:
+    """Return the (document, item) that a run over these files flags."""
+    ids = {name: [record["id"] for record in records(path)] for name, path in paths.items()}
+    documents = sampled(root, paths)
     table = documents.table("documents").select(["doc_id", "source", "origin"]).to_pylist()
     named = {row["doc_id"]: ids[row["source"]][row["origin"]["record"]] for row in table}
-    result = decontaminated(tmp_path, documents, data, mode="flag", planted_per_form=0)
+    result = decontaminated(root, documents, data, mode="flag", planted_per_form=0)
     leaked = (leak for leak in result.table("leaks").to_pylist() if leak["state"] == "leaked")
-    found = {(named[leak["doc_id"]], leak["item_id"]) for leak in leaked}
+    return {(named[leak["doc_id"]], leak["item_id"]) for leak in leaked}
+
+
+def measure_flags(
+    title: str,
+    found: set[tuple[str, str]],
+    verdicts: dict[tuple[str, str], str],
+    measured: Measured,
+    precision: float = 0.0,
+    recall: float = 0.0,
+) -> None:
     read = found & verdicts.keys()
     right = sum(verdicts[pair] == "leak" for pair in read)
     low, high = wilson_interval(right, len(read))
     note = f"{right} of {len(read)} flags read are leaks, {len(found - read)} not read"
     measured(
-        "decontaminate", "precision, natural flags", right / len(read), at_least=0.8, low=low, high=high, note=note
+        "decontaminate", f"precision, {title}", right / len(read), at_least=precision, low=low, high=high, note=note
     )
     leaks = [pair for pair, verdict in verdicts.items() if verdict == "leak"]
     kept = sum(pair in found for pair in leaks)
     low, high = wilson_interval(kept, len(leaks))
-    note = f"{kept} of {len(leaks)} leaks that a looser search of the same corpora shows"
-    measured("decontaminate", "recall, natural leaks", kept / len(leaks), at_least=0.7, low=low, high=high, note=note)
+    note = f"{kept} of {len(leaks)} leaks that a looser search of the same texts shows"
+    measured("decontaminate", f"recall, {title}", kept / len(leaks), at_least=recall, low=low, high=high, note=note)
 
 
 def test_natural_leaks_of_real_corpora(tmp_path: Path, data: Path, measured: Measured) -> None:

@@ -15,8 +15,8 @@ from tasks.clean.config import CleanConfig
 from tasks.clean.pipeline import clean_part
 from tasks.sample.discovery import find_files
 from tasks.sample.document_columns import DocumentColumns, document_id
-from tasks.sample.readers import read_records
-from tasks.sample.records import Record
+from tasks.sample.readers.files import read_records
+from tasks.sample.readers.records import Record
 
 ENGLISH = (
     "The furnace was lit before dawn, and white iron ran into the sand of every mould. Later the master counted what"

@@ -14,7 +14,7 @@ from tasks.clean.stage import build_clean
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import InputFile
 from tasks.sample.document_columns import DocumentColumns, document_id
-from tasks.sample.records import Record
+from tasks.sample.readers.records import Record
 from tasks.sample.stage import build_sample
 
 WORDS = """the of and a to in he was that it his her with as had for she not at but be on they have him which were all

@@ -140,6 +140,22 @@ def test_the_stem_of_many_items_is_no_evidence() -> None:
     assert [region.item for region in leaks([f"{HOST}{stem} w7 x7 y7? {END}"], items)[0]] == [7]
 
 
+def test_words_of_many_items_are_no_evidence_in_any_order() -> None:
+    generator = random.Random(6)
+    usual = [f"u{number}" for number in range(40)]
+    items = [item(" ".join(generator.sample(usual, 30)), number) for number in range(500)]
+    items += [item(" ".join(f"r{number}x{place}" for place in range(30)), 500 + number) for number in range(5000)]
+    puzzle, rare = items[7].match_text.split(), items[600].match_text.split()
+    assert leaks([f"{HOST}{' '.join(puzzle[:14])}{END}", f"{HOST}{' '.join(rare[:14])}{END}"], items).keys() == {1}
+    assert [region.item for region in leaks([f"{HOST}{items[7].match_text}{END}"], items)[0]] == [7]
+
+
+def test_a_short_question_is_no_leak_with_other_numbers() -> None:
+    short = item("Find the value of 6 * 24 / (8 - 5).")
+    assert forms("Find the value of 6 * 24 / (8 - 5).", short) == ["verbatim"]
+    assert forms("Find the value of 11 * 20 / (7 - 3).", short) == []
+
+
 def test_a_passage_of_many_questions_is_one_text() -> None:
     passage = prose(random.Random(5), 60)
     items = [

@@ -11,7 +11,7 @@ import pytest
 from tasks.sample.bounded_reader import LEAST_SHARE, BoundedReader, Bounds
 from tasks.sample.config import SampleConfig, Source, Thread
 from tasks.sample.discovery import find_files
-from tasks.sample.records import BadRecord, Record
+from tasks.sample.readers.records import BadRecord, Record
 
 MIB = 1 << 20
 

@@ -11,7 +11,7 @@ from model.errors import InputError
 from tasks.artifacts.build import RunContext
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
-from tasks.sample.readers import read_records
+from tasks.sample.readers.files import read_records
 from tasks.sample.stage import build_sample
 
 gcsfs = pytest.importorskip("gcsfs", reason="gcsfs brings 20 packages and is not in the lock file")

@@ -28,7 +28,7 @@ from tasks.common.digests import InputDigests
 from tasks.sample import sampler as sampling
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
-from tasks.sample.readers import read_records
+from tasks.sample.readers.files import read_records
 from tasks.sample.remote import RemoteFile, list_remote
 from tasks.sample.stage import build_sample
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from tasks.sample.byte_stream import Gap
 from tasks.sample.config import Source
-from tasks.sample.records import BadRecord, Record, Skipped, excerpt_of
+from tasks.sample.readers.byte_stream import Gap
+from tasks.sample.readers.records import BadRecord, Record, Skipped, excerpt_of
 
 OPENING, CLOSING = b"<page>", b"</page>"
 ARTICLES = "0"

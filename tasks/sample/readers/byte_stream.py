@@ -18,7 +18,7 @@ from typing import BinaryIO
 import zstandard
 
 from tasks.sample.config import Source
-from tasks.sample.records import BadRecord, Record, decode_text, excerpt_of
+from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of
 
 BLOCK_BYTES = 1 << 20
 

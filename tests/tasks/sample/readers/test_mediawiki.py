@@ -5,10 +5,10 @@ import io
 
 import pytest
 
-from tasks.sample.byte_stream import DamagedStream, Gap, blocks_and_gaps, byte_blocks
 from tasks.sample.config import Source
-from tasks.sample.mediawiki_reader import mediawiki_records
-from tasks.sample.records import BadRecord, Record, Skipped
+from tasks.sample.readers.byte_stream import DamagedStream, Gap, blocks_and_gaps, byte_blocks
+from tasks.sample.readers.mediawiki_reader import mediawiki_records
+from tasks.sample.readers.records import BadRecord, Record, Skipped
 
 SOURCE = Source(name="wiki", paths=("x",))
 HEAD = (

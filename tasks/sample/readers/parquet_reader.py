@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.sample.byte_stream import UNPACKS_TOO_MUCH, ReadingLimit, most_unpacked
 from tasks.sample.config import Source
-from tasks.sample.jsonl_reader import url_of
-from tasks.sample.records import BadRecord, Record, decode_text, excerpt_of
+from tasks.sample.readers.byte_stream import UNPACKS_TOO_MUCH, ReadingLimit, most_unpacked
+from tasks.sample.readers.jsonl_reader import url_of
+from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of
 
 _ROWS_PER_BATCH = 512
 

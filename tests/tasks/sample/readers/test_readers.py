@@ -11,12 +11,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.sample.byte_stream import Line
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile, guess_format
-from tasks.sample.jsonl_reader import json_object, parse_line, record_of_fields
-from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, Record, Skipped
+from tasks.sample.readers.byte_stream import Line
+from tasks.sample.readers.files import read_records
+from tasks.sample.readers.jsonl_reader import json_object, parse_line, record_of_fields
+from tasks.sample.readers.records import BadRecord, Record, Skipped
 
 
 def read(path: Path, begin: int = 0, **fields) -> list:

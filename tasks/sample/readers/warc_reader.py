@@ -10,9 +10,9 @@ import re
 import zlib
 from collections.abc import Iterator
 
-from tasks.sample.byte_stream import Gap, decode_page
 from tasks.sample.config import Source
-from tasks.sample.records import BadRecord, Record, Skipped, excerpt_of
+from tasks.sample.readers.byte_stream import Gap, decode_page
+from tasks.sample.readers.records import BadRecord, Record, Skipped, excerpt_of
 
 _HEADER_BYTES = 1 << 16
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from model.file_content import ContentStream
-from tasks.sample.byte_stream import (
+from tasks.sample.config import Source
+from tasks.sample.discovery import InputFile, is_fault_of_machine, why_unreadable
+from tasks.sample.readers.byte_stream import (
     BLOCK_BYTES,
     Gap,
     Line,
@@ -20,11 +22,9 @@ from tasks.sample.byte_stream import (
     until_enough,
     within_limits,
 )
-from tasks.sample.config import Source
-from tasks.sample.conversations import thread_records
-from tasks.sample.csv_reader import csv_records
-from tasks.sample.discovery import InputFile, is_fault_of_machine, why_unreadable
-from tasks.sample.encodings import (
+from tasks.sample.readers.conversations import thread_records
+from tasks.sample.readers.csv_reader import csv_records
+from tasks.sample.readers.encodings import (
     AUTO,
     SAMPLE_BYTES,
     decode_file,
@@ -34,11 +34,11 @@ from tasks.sample.encodings import (
     utf8_blocks,
     utf8_lines,
 )
-from tasks.sample.jsonl_reader import json_records
-from tasks.sample.mediawiki_reader import mediawiki_records
-from tasks.sample.parquet_reader import arrow_records, parquet_records
-from tasks.sample.records import BadRecord, Record, Skipped, decode_text, excerpt_of
-from tasks.sample.warc_reader import warc_records
+from tasks.sample.readers.jsonl_reader import json_records
+from tasks.sample.readers.mediawiki_reader import mediawiki_records
+from tasks.sample.readers.parquet_reader import arrow_records, parquet_records
+from tasks.sample.readers.records import BadRecord, Record, Skipped, decode_text, excerpt_of
+from tasks.sample.readers.warc_reader import warc_records
 
 EMPTY_FILE = "empty file"
 NO_FILE = "not a file but "

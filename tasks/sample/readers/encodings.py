@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tasks.sample.byte_stream import Gap, Line, LostLine
-from tasks.sample.records import BadRecord, Record, excerpt_of
+from tasks.sample.readers.byte_stream import Gap, Line, LostLine
+from tasks.sample.readers.records import BadRecord, Record, excerpt_of
 
 AUTO = "auto"
 SAMPLE_BYTES = 1 << 16

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.sample import conversations as threads
 from tasks.sample.config import Source, Thread
-from tasks.sample.conversations import Message, in_reading_order, longest_chain, reply_trees
 from tasks.sample.discovery import InputFile
-from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, Record, Skipped
+from tasks.sample.readers import conversations as threads
+from tasks.sample.readers.conversations import Message, in_reading_order, longest_chain, reply_trees
+from tasks.sample.readers.files import read_records
+from tasks.sample.readers.records import BadRecord, Record, Skipped
 
 
 def read(path, messages, begin=0, **fields):

@@ -25,13 +25,13 @@ from tasks.clean.config import CleanConfig, DenyConfig, SpellingConfig, WordList
 from tasks.clean.stage import read_user_resources
 from tasks.decontaminate.config import Benchmark, DecontaminateConfig
 from tasks.decontaminate.stage import benchmark_contents
-from tasks.sample import byte_stream as byte_blocks
-from tasks.sample import parquet_reader as columns
 from tasks.sample.config import SampleConfig, Source, Thread
 from tasks.sample.discovery import InputFile, find_files, guess_format
-from tasks.sample.parquet_reader import DamagedHeader, pages
-from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, Record
+from tasks.sample.readers import byte_stream as byte_blocks
+from tasks.sample.readers import parquet_reader as columns
+from tasks.sample.readers.files import read_records
+from tasks.sample.readers.parquet_reader import DamagedHeader, pages
+from tasks.sample.readers.records import BadRecord, Record
 from tasks.sample.stage import build_sample
 from tasks.vocab.stage import check_base_exists
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from tasks.sample.byte_stream import Line, LostLine
 from tasks.sample.config import Source
-from tasks.sample.records import BadRecord, Record, decode_text, excerpt_of
+from tasks.sample.readers.byte_stream import Line, LostLine
+from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of
 
 
 def json_records(lines: Iterator[Line | LostLine], source: Source, begin: int) -> Iterator[Record | BadRecord]:

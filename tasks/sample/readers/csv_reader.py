@@ -8,10 +8,10 @@ import csv
 from collections import deque
 from collections.abc import Iterator
 
-from tasks.sample.byte_stream import Line, LostLine
 from tasks.sample.config import Source
-from tasks.sample.jsonl_reader import url_of
-from tasks.sample.records import BadRecord, Record, excerpt_of
+from tasks.sample.readers.byte_stream import Line, LostLine
+from tasks.sample.readers.jsonl_reader import url_of
+from tasks.sample.readers.records import BadRecord, Record, excerpt_of
 
 _LARGEST_FIELD = 2**31 - 1
 

@@ -14,10 +14,10 @@ from typing import IO, Any
 import blake3
 import orjson
 
-from tasks.sample.byte_stream import Line, LostLine
 from tasks.sample.config import Source, Thread
-from tasks.sample.jsonl_reader import json_object, record_of_fields
-from tasks.sample.records import BadRecord, Record, Skipped, excerpt_of
+from tasks.sample.readers.byte_stream import Line, LostLine
+from tasks.sample.readers.jsonl_reader import json_object, record_of_fields
+from tasks.sample.readers.records import BadRecord, Record, Skipped, excerpt_of
 
 BUCKET_BYTES = 32 * 1024**2
 """Stored bytes of a file for each bucket."""

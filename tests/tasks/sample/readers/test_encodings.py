@@ -11,8 +11,8 @@ from tasks.artifacts.build import RunContext
 from tasks.artifacts.schema import DOCUMENTS
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import InputFile, guess_format
-from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, Record
+from tasks.sample.readers.files import read_records
+from tasks.sample.readers.records import BadRecord, Record
 from tasks.sample.stage import build_sample
 
 RUSSIAN = """Вчера вечером мы долго гуляли по берегу реки и говорили о старых книгах.
