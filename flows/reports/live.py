@@ -35,7 +35,7 @@ from tasks.tokenizer.open import open_tokenizer
 from tasks.train.stage import LOG_FILE
 
 if TYPE_CHECKING:
-    from flows.runs.run import Run
+    from flows.runs.run import StageRun
     from tasks.tokenizer.base import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -155,13 +155,13 @@ class LivePage(ProgressListener):
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep_writing, name="live-page", daemon=True)
 
-    def begin(self, run: "Run") -> None:
+    def begin(self, run: "StageRun") -> None:
         """Write the page of a run that begins, and keep its script up to date from here on."""
         self._record, self._folder = run.record.data, run.folder
         begin_page(self._folder, self._record["recipe_name"], self._record["started"], self._now())
         self._thread.start()
 
-    def end(self, run: "Run") -> Path:
+    def end(self, run: "StageRun") -> Path:
         """Write the report of the run in place of the page, and the list of the root's runs; return the report's
         path."""
         self.close()

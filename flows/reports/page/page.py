@@ -71,7 +71,7 @@ Attempt = Callable[[str, Callable[[], Any], Any], Any]
 """A function (section, make, fallback) that returns `make()`, or the fallback where that raises."""
 
 if TYPE_CHECKING:
-    from flows.runs.run import Run
+    from flows.runs.run import StageRun
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ Value = TypeVar("Value")
 KEY_METRICS = ("masked_accuracy", "next_accuracy", "target_nats_per_token", "target_bits_per_byte")
 
 
-def write_run_page(run: "Run") -> Path:
+def write_run_page(run: "StageRun") -> Path:
     """Write the page of a run that ended, and return its path.
 
     A run that built nothing has the page of the earlier run with the same artifacts, to which its own leads. Raises
