@@ -25,9 +25,9 @@ from flows.inspection.unpack import is_unpacked
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
 from tasks.sample.config import Source
-from tasks.sample.readers.csv_reader import delimiter_of
 from tasks.sample.discovery import guess_format
 from tasks.sample.readers.byte_stream import DamagedStream, byte_blocks
+from tasks.sample.readers.csv_reader import delimiter_of
 from tasks.sample.readers.encodings import AUTO, SAMPLE_BYTES, encoding_of
 from tasks.sample.readers.mediawiki_reader import OPENING, mediawiki_records
 from tasks.sample.readers.records import Record
