@@ -63,8 +63,8 @@ def main(file: str, rank: int, rendezvous: str, size: int, steps: int) -> None:
         engine._gradient_norm = measured  # type: ignore[attr-defined]
         loader = make_objective(run).loader(SequenceReader(run.sequences, run.order, run.model.vocab_size))
         rows = run.train.batch_rows
-        # AdamW divides gradients whose exact value is 0, as of the biases of keys, by their own size: at a rate of .003 the
-        # rounding errors of two runs grow to 5e-10 within 50 steps.
+        # AdamW divides gradients whose exact value is 0, as of the biases of keys, by their own size: at a rate of .003
+        # the rounding errors of two runs grow to 5e-10 within 50 steps.
         schedule = StepSchedule(0.0003, max_norm=1.0)
         losses = []
         for step in range(steps):

@@ -17,7 +17,7 @@ from model.checkpoint.writer import write_rows
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.distributed.process_group import Ranks, rank_rows
-from model.nn.factory import make_network, make_shapes, parameter_count
+from model.nn.factory import make_network, make_shapes
 
 PROJECT = Path(__file__).resolve().parents[3]
 SIZES: dict[str, Any] = {"vocab_size": 48, "context": 16, "layers": 2, "heads": 4, "width": 16}
@@ -73,49 +73,6 @@ def test_losses_and_every_gradient_are_those_of_one_process(
         np.testing.assert_allclose(divided["norms"], alone["norms"], rtol=1e-12, atol=1e-15)
     recomputed = trained(run, 2, steps, engine="fsdp", recompute=True)
     assert recomputed["norms"] == of_ranks[2]["norms"]
-
-
-START = """
-import os, sys
-from pathlib import Path
-import torch
-import model.engines.fsdp
-from model.config.train import read_run
-from model.distributed.process_group import join_process_group
-from model.engines import make_engine
-from model.nn.factory import make_shapes
-from model.train.micro_batch import peak_bytes, resident_bytes
-
-torch.set_num_threads(1)
-run = read_run(Path(sys.argv[1]))
-with join_process_group(int(sys.argv[2]), run.train.ranks, Path(sys.argv[3])) as ranks:
-    torch.distributed.barrier()
-    before = resident_bytes()
-    engine = make_engine(run, make_shapes(run.model), ranks)
-    print(peak_bytes() - before, sum(part.nbytes for part in engine.weights().values()), flush=True)
-    torch.distributed.barrier()
-os._exit(0)
-"""
-
-
-@pytest.mark.prove
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads peaks of memory in /proc")
-def test_a_billion_parameters_start_within_a_ranks_share(make_run) -> None:
-    """Of eight processes; their weights and 200 MiB each, where one alone would take 4 GB."""
-    model = GPTConfig(vocab_size=32_000, context=16, layers=19, heads=16, width=2048)
-    assert 1.0e9 < parameter_count(model) < 1.1e9
-    run = make_run(ranks=8, batch_rows=8).model_copy(update={"model": model})
-    file, meeting = run.out.with_suffix(".json"), run.out.with_suffix(".store")
-    file.write_text(run.model_copy(update={"train": run.train.model_copy(update={"engine": "fsdp"})}).model_dump_json())
-    command = [sys.executable, "-c", START, str(file)]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(meeting)], cwd=PROJECT, stdout=subprocess.PIPE, text=True)
-        for rank in range(8)
-    ]
-    printed = [rank.communicate(timeout=560)[0].split() for rank in ranks]
-    assert sum(int(share) for _, share in printed) == 4 * parameter_count(model)
-    for peak, share in printed:
-        assert int(peak) < int(share) + 200 * 2**20
 
 
 @pytest.mark.parametrize(("rows", "size"), [(7, 2), (2, 4), (5, 4), (16, 4), (1, 3)])
