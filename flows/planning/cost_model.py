@@ -196,14 +196,16 @@ def network_of(recipe: Recipe) -> NetworkConfig:
 def layouts(train: TrainConfig, devices: int, *, has_experts: bool = False) -> dict[str, TrainConfig]:
     """Return ways to distribute a training over `devices`, by name.
 
-    The recipe's own layout where it uses tensor or pipeline parallelism, else data parallelism and each ZeRO stage that
-    supports optimizer and network.
+    The recipe's own layout where it uses tensor or pipeline parallelism, else data parallelism, FSDP where the recipe
+    has it, and each ZeRO stage that supports optimizer and network.
     """
     parts = train.tensor_parallel * train.pipeline_parallel
     if parts > 1:
         return {f"tensor {train.tensor_parallel} x pipeline {train.pipeline_parallel}": train}
     over = {"ranks": devices, "batch_rows": max(train.batch_rows, devices)}
     found = {"native": train.model_copy(update={**over, "engine": "native", "zero_stage": 1})}
+    if train.engine == "fsdp":
+        found["FSDP"] = train.model_copy(update=over)
     if train.optimizer.kind in ("adamw", "sgd") and not has_experts:
         for stage in (1, 2, 3):
             found[f"ZeRO-{stage}"] = train.model_copy(update={**over, "engine": "deepspeed", "zero_stage": stage})

@@ -1,18 +1,21 @@
 """Find, check, load and delete checkpoints; `model/checkpoint/writer.py` writes them.
 
 A checkpoint is a folder that is complete or does not count (`model/checkpoint/complete_marker.py`). It holds the
-weights, the optimizer's state (safetensors; a file for each rank that has a shard of its own), the metrics log so far,
-`state.json` with everything else, and `COMPLETE`. Nothing is loaded whose digest does not agree.
+weights and the optimizer's state (safetensors; a file for each rank that has a shard of its own), the metrics log so
+far, `state.json` with everything else, and `COMPLETE`. Nothing is loaded whose digest does not agree.
 """
 
 import json
 import os
 import shutil
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -35,7 +38,15 @@ class Checkpoint:
 
     def weights(self) -> dict[str, Tensor]:
         """Load all weights, by their names in the network."""
-        return load_file(self.path / WEIGHTS)
+        return self.weight_rows().load()
+
+    def weight_rows(self) -> "DividedTensors":
+        """Return the weights without loading them."""
+        return DividedTensors(sorted(self.path.glob("weights*")))
+
+    def moment_rows(self) -> "DividedTensors":
+        """Return the optimizer's state of ranks that divide each tensor by rows, without loading it."""
+        return DividedTensors(sorted(self.path.glob("optimizer*")))
 
     @property
     def optimizer_shards(self) -> int:
@@ -49,6 +60,39 @@ class Checkpoint:
     def metrics_log(self) -> MetricsLog:
         """Load the metrics log up to this checkpoint."""
         return MetricsLog.read(self.path)
+
+
+class DividedTensors:
+    """Tensors whose rows are divided over safetensors files, in the order of the files; what is asked for is read."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._files = [safe_open(path, framework="pt") for path in paths]
+        self.names: list[str] = list(self._files[0].keys()) if self._files else []
+
+    def rows(self, name: str, begin: int, end: int) -> Tensor:
+        """Return rows [begin, end) of a tensor; a tensor without dimensions is the first file's."""
+        if not self._files[0].get_slice(name).get_shape():
+            return self._files[0].get_tensor(name)
+        found: list[Tensor] = []
+        first = 0
+        for file in self._files:
+            part = file.get_slice(name)
+            last = first + part.get_shape()[0]
+            if begin < last and first < end:
+                found.append(part[max(begin, first) - first : min(end, last) - first])
+            first = last
+        if not found:
+            return self._files[0].get_slice(name)[:0]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def load(self) -> dict[str, Tensor]:
+        """Return all tensors, whole."""
+        return {name: self.rows(name, 0, sys.maxsize) for name in self.names}
+
+
+def weights_file(rank: int, shards: int) -> str:
+    """Return the name of the file with a rank's rows of the weights."""
+    return WEIGHTS if shards == 1 else f"weights-{rank:05d}-of-{shards:05d}.safetensors"
 
 
 def optimizer_file(rank: int, shards: int) -> str:

@@ -19,10 +19,16 @@ from model.nn.factory import Network, make_shapes
 from model.nn.gpt import GPT
 
 
-def save_model(folder: Path, config: NetworkConfig, weights: dict[str, Tensor], description: dict[str, Any]) -> None:
-    """Write `model.safetensors`, then `model.json`: the config, the digest of the weights, and `description`."""
-    save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
-    sync_file(folder / WEIGHTS)
+def save_model(
+    folder: Path, config: NetworkConfig, weights: dict[str, Tensor] | None, description: dict[str, Any]
+) -> None:
+    """Write `model.safetensors`, then `model.json`: the config, the digest of the weights, and `description`.
+
+    Without `weights` the first file is there already (`model.checkpoint.writer.write_rows`).
+    """
+    if weights is not None:
+        save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
+        sync_file(folder / WEIGHTS)
     known = {
         "config": config.model_dump(mode="json"),
         "weights_digest": digest_file(folder / WEIGHTS),

@@ -16,17 +16,24 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from model.checkpoint.checkpoint import STATE, WEIGHTS, checkpoint_steps, discard, optimizer_file, steps_to_delete
+from model.checkpoint.checkpoint import (
+    STATE,
+    checkpoint_steps,
+    discard,
+    optimizer_file,
+    steps_to_delete,
+    weights_file,
+)
 from model.checkpoint.complete_marker import marker
 from model.checkpoint.metrics import MetricsLog, serialized, table_file
 from model.checkpoint.run_folder import COMPLETE, checkpoint_folder
 from model.digests import DIGEST_BYTES
-from model.distributed.process_group import Ranks
+from model.distributed.process_group import Ranks, rank_rows
 from model.engines.base import Engine
 from model.errors import Infra
-from model.files import sync_directory, write_synced
+from model.files import sync_directory, sync_file, write_synced
 
 OVERHEAD_BYTES = 1 << 20
 """Disk space of a checkpoint in addition to its tensors and rows: headers, state, digests, unfilled disk blocks."""
@@ -54,19 +61,21 @@ _NAMES = {
 class Share:
     """One rank's share of the checkpoint after `step` steps, written in a thread.
 
-    `shards` is the number of ranks that hold a part of the optimizer's state. The step loop reads `progress`, which the
-    thread sets.
+    `shards` are the numbers of ranks that hold a part of the weights and of the optimizer's state. The step loop reads
+    `progress`, which the thread sets.
     """
 
-    def __init__(self, folder: Path, step: int, shards: int, needed: int, keep: int, healthy: Collection[int]) -> None:
+    def __init__(
+        self, folder: Path, step: int, shards: tuple[int, int], needed: int, keep: int, healthy: Collection[int]
+    ) -> None:
         self.step = step
         self.shards = shards
         self.temporary = folder / f"tmp-{step:09d}"
         self.progress = WRITING
         self.error: BaseException | None = None
         """Why writing failed."""
-        self.digest_of_moments = bytes(DIGEST_BYTES)
-        """Digest of this rank's shard of the optimizer's state, once it is written."""
+        self.digests_of_shards = {"weights": bytes(DIGEST_BYTES), "optimizer": bytes(DIGEST_BYTES)}
+        """Digests of this rank's shards of the weights and of the optimizer's state, once they are written."""
         self._needed = needed
         self._keep, self._healthy = keep, healthy
         self._target = checkpoint_folder(folder, step)
@@ -82,8 +91,9 @@ class Share:
             for name, blocks in files.items():
                 self._at = self.temporary / name
                 self._digests[name] = write_synced(self._at, blocks())
-                if name.startswith("optimizer"):
-                    self.digest_of_moments = bytes.fromhex(self._digests[name])
+                for kind in self.digests_of_shards:
+                    if name.startswith(kind):
+                        self.digests_of_shards[kind] = bytes.fromhex(self._digests[name])
             return WRITTEN
 
         self._begin(write)
@@ -174,13 +184,15 @@ class CheckpointWriter:
         self.finish()
         is_first, has_moments = self._ranks.is_first, self._ranks.rank < engine.optimizer_shards
         weights, moments = engine.weights(), engine.optimizer_state() if has_moments else {}
+        has_weights = self._ranks.rank < engine.weight_shards
         tables = log.tables()
         if is_first:
             self._remove_leftovers()
         else:
-            weights, tables = {}, {}
+            weights, tables = weights if has_weights else {}, {}
         needed = self._check_space(step, [*weights.values(), *moments.values(), *tables.values()])
-        share = Share(self._folder, step, engine.optimizer_shards, needed, keep, healthy)
+        shards = engine.weight_shards, engine.optimizer_shards
+        share = Share(self._folder, step, shards, needed, keep, healthy)
         if is_first:
             share.temporary.mkdir()
         self._ranks.barrier()
@@ -188,9 +200,10 @@ class CheckpointWriter:
         if has_moments:
             moments = self._moments.copy(moments)
             files[optimizer_file(self._ranks.rank, engine.optimizer_shards)] = lambda: safetensors_blocks(moments)
-        if is_first:
+        if has_weights:
             weights = self._weights.copy(weights)
-            files[WEIGHTS] = lambda: safetensors_blocks(weights)
+            files[weights_file(self._ranks.rank, engine.weight_shards)] = lambda: safetensors_blocks(weights)
+        if is_first:
             files |= {table_file(name): lambda rows=rows: [serialized(rows)] for name, rows in tables.items()}
             state_now = json.dumps({**state, "step": step}, sort_keys=True).encode()
             files[STATE] = lambda: [state_now]
@@ -206,8 +219,8 @@ class CheckpointWriter:
         if share is None:
             return
         ranks = self._ranks
-        table = torch.zeros(ranks.size, 1 + DIGEST_BYTES, dtype=torch.int64)
-        table[ranks.rank] = torch.tensor([share.progress, *share.digest_of_moments])
+        table = torch.zeros(ranks.size, 1 + 2 * DIGEST_BYTES, dtype=torch.int64)
+        table[ranks.rank] = torch.tensor([share.progress, *b"".join(share.digests_of_shards.values())])
         progress, *_ = ranks.sum_(table).T.tolist()
         if FAILED in progress:
             self._give_up(share, blamed=progress.index(FAILED))
@@ -216,7 +229,10 @@ class CheckpointWriter:
             self._on_published(share.step)
         elif ranks.is_first and set(progress) == {WRITTEN}:
             digests = [bytes(row[1:]).hex() for row in table.tolist()]
-            share.complete({optimizer_file(rank, share.shards): digests[rank] for rank in range(1, share.shards)})
+            half, (weights, moments) = 2 * DIGEST_BYTES, share.shards
+            of_others = {weights_file(rank, weights): digests[rank][:half] for rank in range(1, weights)}
+            of_others |= {optimizer_file(rank, moments): digests[rank][half:] for rank in range(1, moments)}
+            share.complete(of_others)
 
     def finish(self) -> None:
         """Wait until the checkpoint that is being written is complete. Raises Infra as `advance` does."""
@@ -306,6 +322,12 @@ def safetensors_blocks(tensors: Mapping[str, Tensor]) -> list[Any]:
     Byte for byte what the library's `save_file` writes. Blocks can be digested on the way to disk, which for 300 MB
     takes half the time of writing the file and reading it again.
     """
+    head, places = safetensors_header(tensors)
+    return [head, *(tensors[name].reshape(-1).view(torch.uint8).numpy() for name in places)]
+
+
+def safetensors_header(tensors: Mapping[str, Tensor]) -> tuple[bytes, dict[str, int]]:
+    """Return what a file with these tensors begins with, and where in the file the bytes of each begin, in order."""
     order = list(_NAMES)
     names = sorted(tensors, key=lambda name: (-order.index(tensors[name].dtype), name))
     header: dict[str, Any] = {}
@@ -316,5 +338,28 @@ def safetensors_blocks(tensors: Mapping[str, Tensor]) -> list[Any]:
         header[name] = {"dtype": _NAMES[tensors[name].dtype], "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    data = (tensors[name].reshape(-1).view(torch.uint8).numpy() for name in names)
-    return [len(text).to_bytes(8, "little"), text, *data]
+    head = len(text).to_bytes(8, "little") + text
+    return head, {name: len(head) + header[name]["data_offsets"][0] for name in names}
+
+
+def write_rows(path: Path, network: nn.Module, parts: Mapping[str, Tensor], ranks: Ranks) -> None:
+    """Write a safetensors file of all weights, of which each rank has the rows of `rank_rows`; all ranks call this.
+
+    Every rank writes its own bytes into the one file, so that none ever has more than its part. `network` has the whole
+    shapes, on the meta device.
+    """
+    shapes = dict(network.named_parameters())
+    head, places = safetensors_header(shapes)
+    if ranks.is_first:
+        with path.open("wb") as file:
+            file.write(head)
+            file.truncate(len(head) + sum(shape.nbytes for shape in shapes.values()))
+    ranks.barrier()
+    with path.open("r+b") as file:
+        for name, part in parts.items():
+            whole = shapes[name]
+            begin, _ = rank_rows(len(whole), ranks.rank, ranks.size)
+            file.seek(places[name] + begin * (whole.nbytes // len(whole)))
+            file.write(part.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    sync_file(path)
+    ranks.barrier()

@@ -29,10 +29,11 @@ NewRows = Literal["mean", "mean_noise", "random"]
 class TrainFields(BaseConfig):
     """The settings of a training, each with its own limits; `TrainConfig` checks them for consistency."""
 
-    engine: Literal["native", "deepspeed"] = "native"
-    """What computes a step. `native` is plain PyTorch with the whole model on every rank. `deepspeed` partitions
-    optimizer state, gradients and weights over the ranks (ZeRO), for models that do not fit otherwise; it is slower for
-    those that do."""
+    engine: Literal["native", "fsdp", "deepspeed"] = "native"
+    """What computes a step. `native` is plain PyTorch with the whole model on every rank. `fsdp` (torch's FSDP2)
+    divides weights, gradients and optimizer state over the ranks from the start on, so that none ever has the whole
+    model. `deepspeed` partitions optimizer state, gradients and weights (ZeRO). Both are for models that do not fit
+    otherwise, and slower for those that do."""
     zero_stage: Annotated[Literal[1, 2, 3], EXPERT] = 1
     """`deepspeed`: what is partitioned over the ranks: 1 optimizer state, 2 also gradients, 3 also weights."""
     device: Literal["cpu", "cuda"] = "cpu"

@@ -27,6 +27,11 @@ def check_unused_settings(train: TrainFields) -> None:
             f"zero_stage is {train.zero_stage}, and engine is {train.engine}, which partitions nothing over ranks."
             f" Leave zero_stage out, or set engine = deepspeed"
         )
+    if train.trainable == "new_rows" and train.engine == "fsdp":
+        raise ValueError(
+            "trainable = new_rows trains one small table, whose moments every rank can hold, and engine is fsdp. Set"
+            " engine = native, or trainable = all"
+        )
     if train.trainable == "new_rows" and train.optimizer.kind == "muon":
         raise ValueError(
             "optimizer.kind is muon, which trains the matrices within blocks, and trainable = new_rows freezes them."
@@ -39,10 +44,10 @@ def check_ranks(train: TrainFields) -> None:
     together = train.tensor_parallel * train.pipeline_parallel
     if together == 1:
         return
-    if train.engine == "deepspeed":
+    if train.engine != "native":
         raise ValueError(
-            "only the native engine has tensor_parallel and pipeline_parallel; DeepSpeed's ZeRO partitions the model"
-            " over the ranks instead. Set engine = native, or leave both out"
+            f"only the native engine has tensor_parallel and pipeline_parallel; {train.engine} partitions the model"
+            f" over the ranks instead. Set engine = native, or leave both out"
         )
     if train.ranks % together:
         more = -(-train.ranks // together) * together

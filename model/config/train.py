@@ -21,10 +21,12 @@ class TrainConfig(TrainFields):
     @model_validator(mode="before")
     @classmethod
     def _device_decides_what_is_not_set(cls, values: Any) -> Any:
-        """On CUDA devices multiply in bfloat16 and compile, where neither is set and ZeRO-3 does not prevent it."""
+        """On CUDA devices multiply in bfloat16 and compile, where neither is set and no gathering of weights prevents
+        it."""
         if not isinstance(values, Mapping) or values.get("device") != "cuda":
             return values
-        compiled = values.get("engine") != "deepspeed" or values.get("zero_stage") != 3
+        engine = values.get("engine")
+        compiled = engine != "fsdp" and (engine != "deepspeed" or values.get("zero_stage") != 3)
         return {"dtype": "bfloat16", "compile": compiled, **values}
 
     @model_validator(mode="before")
@@ -91,10 +93,11 @@ class TrainConfig(TrainFields):
 
     @model_validator(mode="after")
     def _zero_supports_the_optimizer(self) -> "TrainConfig":
-        if self.engine == "deepspeed" and self.optimizer.kind in ("lamb", "muon"):
+        if self.engine != "native" and self.optimizer.kind in ("lamb", "muon"):
+            library = "FSDP" if self.engine == "fsdp" else "ZeRO"
             raise ValueError(
-                f"optimizer.kind {self.optimizer.kind} needs whole matrices, and ZeRO partitions all weights, so no"
-                f" rank has any. Set engine = native, or optimizer.kind = adamw or sgd"
+                f"optimizer.kind {self.optimizer.kind} needs whole matrices, and {library} partitions all weights, so"
+                f" no rank has any. Set engine = native, or optimizer.kind = adamw or sgd"
             )
         if self.engine == "deepspeed" and self.zero_stage == 3 and (self.optimizer.l1 or self.optimizer.l2):
             raise ValueError(
@@ -136,6 +139,19 @@ class TrainConfig(TrainFields):
             raise ValueError(
                 f"compile makes one graph of a block, and the ranks of tensor_parallel {self.tensor_parallel}"
                 f" communicate within blocks. Set compile = false, or pipeline_parallel instead of tensor_parallel"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fsdp_supports_the_settings(self) -> "TrainConfig":
+        if self.engine == "fsdp" and self.compile:
+            raise ValueError(
+                "compile makes one graph of a block, and engine = fsdp gathers the block's weights around it. Set"
+                " compile = false, or engine = native"
+            )
+        if self.engine == "fsdp" and self.micro_batch_rows == "auto":
+            raise ValueError(
+                "micro_batch_rows = auto tries sizes on a whole model, and engine = fsdp divides it. Set a number"
             )
         return self
 

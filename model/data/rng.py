@@ -47,19 +47,37 @@ def below(number: np.uint64, bound: int) -> np.int64:
     return np.int64(high_product(number, np.uint64(bound)))
 
 
+@numba.njit(nogil=True, inline="always")
+def _block(
+    key: np.ndarray, c0: np.uint64, c1: np.uint64, c2: np.uint64, c3: np.uint64
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    """Return the four numbers of a counter."""
+    k0, k1 = key[0], key[1]
+    for _ in range(_ROUNDS):
+        high_0, low_0 = high_product(_MULTIPLIER_0, c0), _MULTIPLIER_0 * c0
+        high_1, low_1 = high_product(_MULTIPLIER_1, c2), _MULTIPLIER_1 * c2
+        c0, c1, c2, c3 = high_1 ^ c1 ^ k0, low_1, high_0 ^ c3 ^ k1, low_0
+        k0, k1 = k0 + _WEYL_0, k1 + _WEYL_1
+    return c0, c1, c2, c3
+
+
 @numba.njit(nogil=True)
 def fill(numbers: np.ndarray, key: np.ndarray, first: int, second: int, third: int) -> None:
     """Fill u64[n] with the first numbers of the stream (key, first, second, third)."""
     for block in range((len(numbers) + 3) // 4):
-        c0, c1 = np.uint64(block), np.uint64(first)
-        c2, c3 = np.uint64(second), np.uint64(third)
-        k0, k1 = key[0], key[1]
-        for _ in range(_ROUNDS):
-            high_0, low_0 = high_product(_MULTIPLIER_0, c0), _MULTIPLIER_0 * c0
-            high_1, low_1 = high_product(_MULTIPLIER_1, c2), _MULTIPLIER_1 * c2
-            c0, c1, c2, c3 = high_1 ^ c1 ^ k0, low_1, high_0 ^ c3 ^ k1, low_0
-            k0, k1 = k0 + _WEYL_0, k1 + _WEYL_1
+        four = _block(key, np.uint64(block), np.uint64(first), np.uint64(second), np.uint64(third))
         begin = 4 * block
-        for place, number in enumerate((c0, c1, c2, c3)):
+        for place, number in enumerate(four):
             if begin + place < len(numbers):
                 numbers[begin + place] = number
+
+
+@numba.njit(nogil=True)
+def fill_from(numbers: np.ndarray, key: np.ndarray, begin: int) -> None:
+    """Fill u64[n] with the numbers `begin` to `begin` + n - 1 of the stream (key, 0, 0, 0)."""
+    zero, end = np.uint64(0), begin + len(numbers)
+    for block in range(begin // 4, (end + 3) // 4):
+        for place, number in enumerate(_block(key, np.uint64(block), zero, zero, zero)):
+            index = 4 * block + place
+            if begin <= index < end:
+                numbers[index - begin] = number

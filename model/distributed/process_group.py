@@ -70,6 +70,12 @@ SINGLE_PROCESS = Ranks()
 """A training in one process."""
 
 
+def rank_rows(rows: int, rank: int, size: int) -> tuple[int, int]:
+    """Return the rows [begin, end) of one rank of `size`, of a tensor with so many: those of `torch.chunk`."""
+    piece = -(-rows // size)
+    return min(rank * piece, rows), min((rank + 1) * piece, rows)
+
+
 @contextmanager
 def join_process_group(
     rank: int, size: int, rendezvous: Path | str, device: str = "cpu", heartbeat: Heartbeat = NO_HEARTBEAT

@@ -1,4 +1,4 @@
-"""Engines that compute a training step: plain PyTorch, tensor and pipeline parallel, and DeepSpeed's ZeRO."""
+"""Engines that compute a training step: plain PyTorch, tensor and pipeline parallel, FSDP, and DeepSpeed's ZeRO."""
 
 import importlib.util
 import os
@@ -10,7 +10,7 @@ from model.errors import RecipeError
 
 if TYPE_CHECKING:
     from model.distributed.process_group import Ranks
-    from model.engines.base import Engine
+    from model.engines.base import Engine, Rows
     from model.nn.factory import Network
 
 
@@ -32,8 +32,11 @@ def check_engine(config: TrainConfig) -> None:
         )
 
 
-def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks") -> "Engine":
-    """Return the configured engine around a network whose weights are the same on every rank."""
+def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks", weights: "Rows | None" = None) -> "Engine":
+    """Return the configured engine around a network whose weights are the same on every rank.
+
+    For `fsdp` it is on the meta device, and `weights` returns rows of its weights; the run's initial ones by default.
+    """
     from model.engines.runtime import set_matmul_precision, wrap_blocks
     from model.optim.schedules import micro_batch_row_counts
 
@@ -52,6 +55,10 @@ def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks") -> "Engine"
         from model.engines.deepspeed import DeepSpeedEngine
 
         return DeepSpeedEngine(run, network, ranks)
+    if run.train.engine == "fsdp":
+        from model.engines.fsdp import FSDPEngine
+
+        return FSDPEngine(run, network, ranks, weights)
     if run.train.tensor_parallel > 1 or run.train.pipeline_parallel > 1:
         from model.engines.model_parallel import ParallelEngine
 

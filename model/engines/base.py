@@ -54,11 +54,17 @@ def admit_all(loss: float, grad_norm: float) -> bool:
     return True
 
 
+Rows = Callable[[str, int, int], Tensor]
+"""Returns rows [begin, end) of a tensor by its name; all of a tensor without dimensions."""
+
+
 class Engine(Protocol):
     """Network and optimizer, distributed over the ranks. All ranks call each method together."""
 
     optimizer_shards: int
     """Ranks with different optimizer states: 1 where all hold the same, else all of them."""
+    weight_shards: int
+    """Ranks whose `weights` are rows of each weight: 1 where the first rank returns all of them, else all ranks."""
 
     def step(
         self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all
@@ -78,7 +84,7 @@ class Engine(Protocol):
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """Return all weights by name; complete on the first rank, perhaps empty on others."""
+        """Return the weights by name: all of them on the first rank, perhaps none on others; or this rank's rows."""
         ...
 
     def optimizer_state(self) -> dict[str, Tensor]:
@@ -92,6 +98,10 @@ class Engine(Protocol):
 
     def restore_resharded(self, states: Sequence[dict[str, Tensor]]) -> None:
         """Restore what `optimizer_state` returned on all ranks, in their order, of another number of ranks."""
+        ...
+
+    def restore_rows(self, moments: Rows, names: Sequence[str]) -> None:
+        """Restore this rank's rows of the optimizer's state, of which `moments` returns any; `fsdp` only."""
         ...
 
 

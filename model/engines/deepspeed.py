@@ -13,26 +13,24 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import fields
 from typing import Any
 
 import deepspeed
 import deepspeed.ops
 import torch
 from deepspeed.runtime.utils import combine_grad_norm_groups
-from torch import Tensor, nn
+from torch import Tensor
 
-from model.config.fields import Dtype
 from model.config.network import is_gated, width_multiplier
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import Admits, StepResult, Totals, admit_all
+from model.engines.base import Admits, Rows, StepResult, Totals, admit_all
 from model.engines.memory import BUCKET_ELEMENTS, GATHERED_ELEMENTS
-from model.engines.runtime import autocast, move_batch
+from model.engines.runtime import NetworkWithLoss, sums_of
 from model.nn.factory import Network
 from model.nn.vocab_layers import WholeVocabulary
 from model.objectives import make_objective
-from model.objectives.base import Objective, Sums, rank_batch
+from model.objectives.base import rank_batch
 from model.optim.optimizers import group_parameters, make_optimizer, optimizer_tensors, penalty, set_learning_rate
 from model.optim.schedules import StepSchedule
 
@@ -47,7 +45,7 @@ class DeepSpeedEngine:
         self._ranks = ranks
         self._network = network
         self._partitioned = run.train.zero_stage == 3
-        self.optimizer_shards = ranks.size
+        self.optimizer_shards, self.weight_shards = ranks.size, 1
         # Its shared memory collectives are compiled on first use, which takes two minutes and needs a compiler.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         # DeepSpeed calls deprecated names, which warn at each step.
@@ -58,7 +56,7 @@ class DeepSpeedEngine:
             "gloo" if self._device.type == "cpu" else "nccl", auto_mpi_discovery=False, verbose=False
         )
         network.vocabulary = WholeVocabulary(gradient_at_once=not self._partitioned)
-        module = _NetworkWithLoss(network, self._objective, run.train.dtype)
+        module = NetworkWithLoss(network, self._objective, run.train.dtype)
         optimizer = make_optimizer(network, run.train.optimizer, width_multiplier(run.model))
         self._matrices = group_parameters(network).matrices
         assert isinstance(optimizer, torch.optim.Optimizer), "Muon with AdamW needs whole matrices"
@@ -90,9 +88,7 @@ class DeepSpeedEngine:
         last = len(share.micro_batches) - 1
         for index, micro_batch in enumerate(share.micro_batches):
             self._engine.set_gradient_accumulation_boundary(index == last)
-            micro_batch = move_batch(micro_batch, self._device)
-            tensors = [getattr(micro_batch, field.name) for field in fields(micro_batch)]
-            sums = Sums(*self._engine(type(micro_batch), *tensors))
+            sums = sums_of(self._engine, micro_batch, self._device)
             local = totals.add(sums)
             # DeepSpeed averages gradients over ranks, and these must add up. ZeRO decides by the gradient alone, which
             # can be finite where the loss is infinite: as NaN it reaches every rank through the norm, and every rank
@@ -118,9 +114,7 @@ class DeepSpeedEngine:
         try:
             with torch.no_grad():
                 for micro_batch in share.micro_batches:
-                    micro_batch = move_batch(micro_batch, self._device)
-                    tensors = [getattr(micro_batch, field.name) for field in fields(micro_batch)]
-                    nats += Sums(*self._engine(type(micro_batch), *tensors)).nats[0].double().cpu()
+                    nats += sums_of(self._engine, micro_batch, self._device).nats[0].double().cpu()
         finally:
             self._engine.train()
         return float(self._ranks.sum_(nats.reshape(1))[0]), self._objective.counts(batch)[0]
@@ -165,28 +159,14 @@ class DeepSpeedEngine:
                 state[key] = part_of_vector(whole, elements, *shard, by_parameter=self._partitioned)
         self.restore_optimizer(state)
 
+    def restore_rows(self, moments: Rows, names: Sequence[str]) -> None:
+        """Raise AssertionError: DeepSpeed divides vectors of many parameters."""
+        raise AssertionError(f"this engine's state is not divided by rows, and {len(names)} tensors were given")
+
     def _partitions(self) -> list[Tensor]:
         return (
             self._zero.fp32_partitioned_groups_flat if self._partitioned else self._zero.single_partition_of_fp32_groups
         )
-
-
-class _NetworkWithLoss(nn.Module):
-    """The network with its loss as one module, since ZeRO-3 gathers weights where modules are called.
-
-    DeepSpeed looks for tensors in inputs and outputs, and knows tuples but no dataclasses.
-    """
-
-    def __init__(self, network: Network, objective: Objective, dtype: Dtype) -> None:
-        super().__init__()
-        self.network = network
-        self._objective = objective
-        self._dtype: Dtype = dtype
-
-    def forward(self, kind: type, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-        with autocast(self._dtype, tensors[0].device):
-            sums = self._objective.sums(self.network, kind(*tensors))
-        return sums.nats, sums.correct, sums.activation_ranges
 
 
 def _external_parameters(network: Network) -> list[Tensor]:

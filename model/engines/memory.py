@@ -120,6 +120,8 @@ def _rank_memory(model: NetworkConfig, train: TrainConfig) -> RankMemory:
     if train.tensor_parallel * train.pipeline_parallel > 1:
         sizes = f"tensor_parallel {train.tensor_parallel} x pipeline_parallel {train.pipeline_parallel}"
         return replace(memory, unknown=f"{sizes} is not modelled")
+    if train.engine == "fsdp":
+        return replace(memory, unknown="what FSDP gathers for a while is not modelled")
     if train.compile:
         return replace(memory, unknown="with train.compile the compiler decides what is kept")
     from torch._subclasses.fake_tensor import DynamicOutputShapeException
@@ -144,6 +146,16 @@ def memory_of_rank(whole: Sizes, own: Sizes, train: TrainConfig) -> RankMemory:
         step = own.weights * (2 if ranks > 1 else 1)
         return RankMemory(
             weights=own.weights, gradients=own.weights, optimizer=own.moments, buffers=0, step=step, **shared
+        )
+    if train.engine == "fsdp":
+        part = own.weights / ranks
+        return RankMemory(
+            weights=part,
+            gradients=part,
+            optimizer=own.moments / ranks,
+            buffers=0,
+            step=part,
+            **{**shared, "start": part},
         )
     element = own.weights / own.elements
     stage, part = train.zero_stage, own.weights / ranks

@@ -10,11 +10,11 @@ from torch import Tensor
 from model.config.network import width_multiplier
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import Admits, StepResult, Totals, admit_all, batch_loss
+from model.engines.base import Admits, Rows, StepResult, Totals, admit_all, batch_loss
 from model.engines.runtime import autocast, move_batch
 from model.nn.factory import Network
 from model.objectives import make_objective
-from model.objectives.base import RankBatch, rank_batch
+from model.objectives.base import RankBatch, Sums, rank_batch
 from model.optim.optimizers import add_penalty, group_parameters, make_optimizer, optimizer_tensors, set_learning_rate
 from model.optim.schedules import StepSchedule
 
@@ -28,6 +28,7 @@ class NativeEngine:
     """
 
     optimizer_shards = 1
+    weight_shards = 1
 
     def __init__(self, run: TrainerRun, network: Network, ranks: Ranks) -> None:
         self._config = run.train
@@ -60,9 +61,7 @@ class NativeEngine:
         applied = math.isfinite(loss) and math.isfinite(grad_norm) and admits(loss, grad_norm)
         if applied:
             if grad_norm > schedule.max_norm:
-                torch.nn.utils.clip_grads_with_norm_(
-                    self.network.parameters(), schedule.max_norm, torch.tensor(grad_norm)
-                )
+                self._clip_gradients(schedule.max_norm, grad_norm)
             set_learning_rate(self.optimizer.param_groups, schedule.lr)
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -72,11 +71,15 @@ class NativeEngine:
         """Run forward and backward passes of all micro-batches; their gradients add up."""
         totals = Totals()
         for micro_batch in share.micro_batches:
-            with autocast(self._config.dtype, self._device):
-                sums = self._objective.sums(self.network, move_batch(micro_batch, self._device))
+            sums = self._sums(micro_batch)
             batch_loss(sums, share.counted, loss_scale).backward()
             totals.add(sums)
         return totals
+
+    def _sums(self, micro_batch: Any) -> Sums:
+        """Run a forward pass."""
+        with autocast(self._config.dtype, self._device):
+            return self._objective.sums(self.network, move_batch(micro_batch, self._device))
 
     def held_out(self, batch: Any) -> tuple[float, int]:
         """Evaluate each rank's share of the rows."""
@@ -87,9 +90,7 @@ class NativeEngine:
         try:
             with torch.no_grad():
                 for micro_batch in share.micro_batches:
-                    with autocast(self._config.dtype, self._device):
-                        sums = self._objective.sums(self.network, move_batch(micro_batch, self._device))
-                    nats += sums.nats[0].double().cpu()
+                    nats += self._sums(micro_batch).nats[0].double().cpu()
         finally:
             self.network.train(was_training)
         summed = self._data_ranks.sum_(nats.reshape(1)) if self._data_ranks.size > 1 else nats.reshape(1)
@@ -98,6 +99,9 @@ class NativeEngine:
     def _gradient_norm(self) -> float:
         """Return the norm over the whole network, the same on every rank."""
         return float(torch.nn.utils.get_total_norm([p.grad for p in self.network.parameters() if p.grad is not None]))
+
+    def _clip_gradients(self, max_norm: float, grad_norm: float) -> None:
+        torch.nn.utils.clip_grads_with_norm_(self.network.parameters(), max_norm, torch.tensor(grad_norm))
 
     def _sum_gradients(self) -> None:
         """Sum gradients over the ranks that read other rows."""
@@ -130,3 +134,7 @@ class NativeEngine:
     def restore_resharded(self, states: Sequence[dict[str, Tensor]]) -> None:
         """Raise AssertionError: every rank has the whole state, so it is never resharded."""
         raise AssertionError(f"this engine's state is not sharded, and {len(states)} shards were given")
+
+    def restore_rows(self, moments: Rows, names: Sequence[str]) -> None:
+        """Raise AssertionError: every rank has whole tensors."""
+        raise AssertionError(f"this engine's state is not divided by rows, and {len(names)} tensors were given")

@@ -23,6 +23,7 @@ from model.config.train import TrainConfig
 from model.engines.base import StepResult
 from model.errors import RecipeError
 from model.nn.block import Block
+from model.objectives.base import Objective, Sums
 
 Forward = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
 """`Block.forward`."""
@@ -90,6 +91,31 @@ def autocast(dtype: Dtype, device: torch.device) -> AbstractContextManager[objec
     if dtype not in AUTOCAST_TYPES:
         return nullcontext()
     return torch.autocast(device.type, dtype=AUTOCAST_TYPES[dtype], cache_enabled=False)
+
+
+class NetworkWithLoss(nn.Module):
+    """The network with its loss as one module, for libraries that gather weights where modules are called.
+
+    They look for tensors in inputs and outputs, and know tuples but no dataclasses: call it through `sums_of`.
+    """
+
+    def __init__(self, network: nn.Module, objective: Objective, dtype: Dtype) -> None:
+        super().__init__()
+        self.network = network
+        self._objective = objective
+        self._dtype: Dtype = dtype
+
+    def forward(self, kind: type, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+        """Return the fields of `Sums` of a batch of this kind, given its fields."""
+        with autocast(self._dtype, tensors[0].device):
+            sums = self._objective.sums(self.network, kind(*tensors))
+        return sums.nats, sums.correct, sums.activation_ranges
+
+
+def sums_of(module: Callable[..., Any], batch: Any, device: torch.device) -> Sums:
+    """Return what a `NetworkWithLoss`, perhaps within a library's module, computes of a batch."""
+    batch = move_batch(batch, device)
+    return Sums(*module(type(batch), *(getattr(batch, field.name) for field in fields(batch))))
 
 
 def set_matmul_precision(dtype: Dtype) -> None:

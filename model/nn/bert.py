@@ -3,6 +3,8 @@
 Devlin et al. 2019, and their program. Shapes: B rows, T tokens, M masked tokens a row at most, D width, V vocabulary.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,7 +12,7 @@ from torch.nn import functional as F
 from model.config.network import BERTConfig
 from model.nn.activation_stats import activation_range
 from model.nn.block import AttentionContext, Block, apply_activation, block_range_names, make_norm, run_blocks
-from model.nn.init import initialise_bert
+from model.nn.init import InitialLaw, bert_law, initialise
 from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
 
@@ -40,10 +42,14 @@ class BERT(nn.Module):
         self.next_head_answer = nn.Linear(config.width, 2)
 
     def initialise(self, seed: int) -> "BERT":
-        """Initialise the weights with a private generator: the same seed gives the same bits on every machine."""
-        generator = torch.Generator().manual_seed(seed)
-        initialise_bert(self, self.config.init_std, generator)
+        """Initialise the weights: the same seed gives the same bits on every machine."""
+        initialise(self, self.initial_law, seed)
         return self
+
+    def initial_law(self, name: str, shape: Sequence[int]) -> InitialLaw:
+        """Return the distribution of a weight's first values."""
+        del shape
+        return bert_law(name, self.config.init_std)
 
     def hidden(
         self, tokens_BT: Tensor, token_types_BT: Tensor, is_token_BT: Tensor, ranges: list[Tensor] | None = None

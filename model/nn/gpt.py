@@ -9,6 +9,7 @@ document after it: the first token of a document is predicted from it, in a row 
 Shapes: B rows, T tokens, D width, V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -28,7 +29,7 @@ from model.nn.block import (
     make_norm,
     run_blocks,
 )
-from model.nn.init import initialise_gpt, initialise_t_fixup
+from model.nn.init import InitialLaw, gpt_law, initialise, t_fixup_law
 from model.nn.rotary import rotary_table
 from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
@@ -79,13 +80,13 @@ class GPT(nn.Module):
             self.register_buffer("sin_TE", sin_TE, persistent=False)
 
     def initialise(self, seed: int) -> "GPT":
-        """Initialise the weights with a private generator: the same seed gives the same bits on every machine."""
-        generator = torch.Generator().manual_seed(seed)
-        if self.config.init == "t_fixup":
-            initialise_t_fixup(self, self.config, generator)
-        else:
-            initialise_gpt(self, self.config, generator)
+        """Initialise the weights: the same seed gives the same bits on every machine."""
+        initialise(self, self.initial_law, seed)
         return self
+
+    def initial_law(self, name: str, shape: Sequence[int]) -> InitialLaw:
+        """Return the distribution of a weight's first values."""
+        return t_fixup_law(name, shape, self.config) if self.config.init == "t_fixup" else gpt_law(name, self.config)
 
     def embed(self, tokens_BT: Tensor, begin: int | Tensor = 0) -> Tensor:
         """Return token embeddings f32[B, T, D], plus learned positions from `begin` on, if any, which may be one of

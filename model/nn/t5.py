@@ -4,6 +4,8 @@ Raffel et al. 2020, section 2.1, and their program. Shapes: B rows, T encoder in
 vocabulary.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -19,7 +21,7 @@ from model.nn.block import (
     make_norm,
     run_blocks,
 )
-from model.nn.init import initialise_t5
+from model.nn.init import InitialLaw, initialise, t5_law
 from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
 
@@ -47,9 +49,13 @@ class T5(nn.Module):
         self.new_head_rows = None if config.tied_head else make_new_rows(new_rows, config.width)
 
     def initialise(self, seed: int) -> "T5":
-        """Initialise the weights with a private generator: the same seed gives the same bits on every machine."""
-        initialise_t5(self, self.config.block(decoder=True), torch.Generator().manual_seed(seed))
+        """Initialise the weights: the same seed gives the same bits on every machine."""
+        initialise(self, self.initial_law, seed)
         return self
+
+    def initial_law(self, name: str, shape: Sequence[int]) -> InitialLaw:
+        """Return the distribution of a weight's first values."""
+        return t5_law(name, shape, self.config.block(decoder=True))
 
     def encode(self, inputs_BT: Tensor, is_token_BT: Tensor, ranges: list[Tensor] | None = None) -> Tensor:
         """Return the encoder's output f32[B, T, D]; tokens see only those where `is_token_BT` is True.

@@ -90,8 +90,8 @@ def _train_rank(run: TrainerRun, rank: int, rank_dir: Path, size: int, store: st
 
     messages = claim_stdout()
     config = effective_config(run, read_decisions(run.out)).train
-    # DeepSpeed needs a process group even for a single rank.
-    if size > 1 or config.engine == "deepspeed":
+    # DeepSpeed and FSDP need a process group even for a single rank.
+    if size > 1 or config.engine != "native":
         group = join_process_group(rank, size, store or rendezvous_file(rank_dir), config.device, heartbeat)
     else:
         group = nullcontext(Ranks(heartbeat=heartbeat))

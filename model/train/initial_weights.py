@@ -21,7 +21,7 @@ from model.config.train import StartingModel, TrainerRun
 from model.data.dataset import open_table
 from model.errors import InputError, RecipeError
 from model.huggingface.io import base_config, base_weights
-from model.nn.factory import Network, make_network
+from model.nn.factory import Network, make_network, make_shapes
 from model.nn.init import EMBEDDING_STD
 from model.nn.vocab_layers import NEW_ROWS_OF, freeze_all_but_new_rows
 
@@ -36,24 +36,37 @@ class InitialNetwork:
     network: Network
     facts: dict[str, Any]
     """Details of the event `base_model`; empty where the run has no base or resumes."""
+    weights: dict[str, Tensor] | None = None
+    """The base model's weights, where the network is on the meta device."""
 
 
 def initial_network(run: TrainerRun, *, resumes: bool) -> InitialNetwork:
     """Return the network of `run`. With `resumes` its weights are left to a checkpoint.
 
+    For `fsdp` it is on the meta device, since no rank has all weights.
+
     Raises InputError or RecipeError where the base model does not fit the run.
     """
     base = run.base
+    is_divided = run.train.engine == "fsdp"
+    if base is None and is_divided:
+        return InitialNetwork(make_shapes(run.model), {})
     if base is None:
         network = make_network(run.model)
         return InitialNetwork(network if resumes else network.initialise(run.train.seed), {})
     old_rows = _base_rows(base, run)
     new_rows = run.model.vocab_size - old_rows
     alone = run.train.trainable == "new_rows"
-    network = make_network(run.model, new_rows if alone else 0)
+    network = make_shapes(run.model) if is_divided else make_network(run.model, new_rows if alone else 0)
     if alone:
         freeze_all_but_new_rows(network)
-    return InitialNetwork(network, {} if resumes else _load_base(network, base, run, old_rows))
+    if resumes:
+        return InitialNetwork(network, {})
+    weights, facts = _base_weights(base, run, old_rows, apart=alone)
+    if is_divided:
+        return InitialNetwork(network, facts, weights)
+    network.load_state_dict(weights)
+    return InitialNetwork(network, facts)
 
 
 def _base_rows(base: StartingModel, run: TrainerRun) -> int:
@@ -81,8 +94,11 @@ def _base_rows(base: StartingModel, run: TrainerRun) -> int:
 
 
 @torch.no_grad()
-def _load_base(network: Network, base: StartingModel, run: TrainerRun, old_rows: int) -> dict[str, Any]:
-    """Load the base model's weights, extended by new rows, into `network`; return the details of the event."""
+def _base_weights(
+    base: StartingModel, run: TrainerRun, old_rows: int, *, apart: bool
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the base model's weights, extended by new rows, which may be parameters apart, and the details of the
+    event."""
     weights, digest = base_weights(base)
     facts: dict[str, Any] = {"weights": digest}
     if base.added_pieces is not None:
@@ -98,15 +114,14 @@ def _load_base(network: Network, base: StartingModel, run: TrainerRun, old_rows:
             "without_meaning": extensions["embedding.weight"].without_meaning,
         }
         for name, extension in extensions.items():
-            if network.new_rows is not None:
+            if apart:
                 weights[NEW_ROWS_OF[name]] = extension.rows_ND
             else:
                 weights[name] = torch.cat((weights[name], extension.rows_ND))
         for name in ("head_bias", "masked_head_bias"):
             if name in weights:
                 weights[name] = torch.cat((weights[name], weights[name].new_zeros(len(base_ids))))
-    network.load_state_dict(weights)
-    return facts
+    return weights, facts
 
 
 def _initial_std(name: str, run: TrainerRun) -> float:

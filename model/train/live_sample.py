@@ -42,7 +42,7 @@ class LiveSample:
     def write(self, engine: Engine) -> tuple[list[int], list[int]] | None:
         """Return the token ids of the prompt and of its continuation, which ends early where the time is used up; None
         without any, and for engines that have no whole network here."""
-        if not self._possible or not isinstance(engine, NativeEngine) or not isinstance(engine.network, GPT):
+        if not self._possible or type(engine) is not NativeEngine or not isinstance(engine.network, GPT):
             return None
         began = monotonic()
         left = SHARE * (began - self._began) - self._spent

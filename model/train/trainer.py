@@ -21,9 +21,9 @@ import torch
 from model.checkpoint.checkpoint import Checkpoint, newest_checkpoint, quarantine_damaged
 from model.checkpoint.complete_marker import complete, find_damage
 from model.checkpoint.metrics import MetricsLog, recent_loss
-from model.checkpoint.run_folder import CHECKPOINTS, HEARTBEAT, RESULT, RUN_FILE
+from model.checkpoint.run_folder import CHECKPOINTS, HEARTBEAT, RESULT, RUN_FILE, WEIGHTS
 from model.checkpoint.weights import save_model
-from model.checkpoint.writer import CheckpointWriter
+from model.checkpoint.writer import CheckpointWriter, write_rows
 from model.config.train import TrainerRun
 from model.data.dataset import SequenceReader
 from model.data.row_format import RowFormat
@@ -39,7 +39,7 @@ from model.guard.detection import Divergence
 from model.guard.guard import Guard, delete_abandoned, load_metrics_log, roll_back
 from model.guard.policy import check_policy
 from model.launch.failures import FEWER_RANKS, import_restarts
-from model.nn.factory import activation_range_names, flops_per_token, parameter_count
+from model.nn.factory import activation_range_names, flops_per_token, make_shapes, parameter_count
 from model.nn.vocab_layers import merge_new_rows
 from model.objectives import make_objective
 from model.optim.schedules import StepSchedule, TrainingSchedule
@@ -98,13 +98,10 @@ def _attempt(original: TrainerRun, data: SequenceReader, ranks: Ranks, result: P
     state = checkpoint.state if checkpoint else {}
     step = state.get("step", 0)
 
-    start = initial_network(run, resumes=checkpoint is not None)
-    if checkpoint is not None:
-        start.network.load_state_dict(checkpoint.weights())
-    engine = make_engine(run, start.network.to(training_device(run.train, ranks.rank)), ranks)
+    engine, base_facts = _start_engine(run, checkpoint, ranks)
     layout = optimizer_layout(run)
     if checkpoint is not None and state["optimizer"] == layout:
-        _restore_optimizer(engine, checkpoint, ranks)
+        _restore_optimizer(engine, checkpoint, ranks, divides_rows=run.train.engine == "fsdp")
 
     log = load_metrics_log(original.out, decisions, checkpoint)
     log.event(step, "resume" if checkpoint else "start", pid=os.getpid(), threads=run.train.threads, ranks=ranks.size)
@@ -113,9 +110,9 @@ def _attempt(original: TrainerRun, data: SequenceReader, ranks: Ranks, result: P
     import_restarts(run.out, log)
     if checkpoint is not None and state["optimizer"] != layout:
         log.event(step, "optimizer_anew", before=state["optimizer"], now=layout)
-    if start.facts:
-        log.event(step, "base_model", **start.facts)
-        channel.send("event", event="base_model", **start.facts)
+    if base_facts:
+        log.event(step, "base_model", **base_facts)
+        channel.send("event", event="base_model", **base_facts)
     for damage in damaged:
         log.event(step, "damaged_checkpoint", "IntegrityError", name=damage.name, reason=damage.reason)
         channel.send("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
@@ -150,9 +147,27 @@ def _attempt(original: TrainerRun, data: SequenceReader, ranks: Ranks, result: P
     return True
 
 
-def _restore_optimizer(engine: Engine, checkpoint: Checkpoint, ranks: Ranks) -> None:
+def _start_engine(run: TrainerRun, checkpoint: Checkpoint | None, ranks: Ranks) -> tuple[Engine, dict[str, Any]]:
+    """Return the engine with its first weights or those of a checkpoint, and the details of the event `base_model`."""
+    start = initial_network(run, resumes=checkpoint is not None)
+    if run.train.engine == "fsdp":
+        rows = None
+        if checkpoint is not None:
+            rows = checkpoint.weight_rows().rows
+        elif (weights := start.weights) is not None:
+            rows = lambda name, begin, end: weights[name][begin:end]  # noqa: E731
+        return make_engine(run, start.network, ranks, rows), start.facts
+    if checkpoint is not None:
+        start.network.load_state_dict(checkpoint.weights())
+    return make_engine(run, start.network.to(training_device(run.train, ranks.rank)), ranks), start.facts
+
+
+def _restore_optimizer(engine: Engine, checkpoint: Checkpoint, ranks: Ranks, *, divides_rows: bool) -> None:
     shards = checkpoint.optimizer_shards
-    if shards == engine.optimizer_shards:
+    if divides_rows:
+        moments = checkpoint.moment_rows()
+        engine.restore_rows(moments.rows, moments.names)
+    elif shards == engine.optimizer_shards:
         engine.restore_optimizer(checkpoint.optimizer_state(ranks.rank, shards))
     else:
         engine.restore_resharded([checkpoint.optimizer_state(rank, shards) for rank in range(shards)])
@@ -353,18 +368,22 @@ def _write_result(
     log: MetricsLog,
 ) -> None:
     """Write all files of the result, and COMPLETE last: its presence means that the run is trained to the end."""
-    weights = merge_new_rows(engine.weights())
+    weights = engine.weights()
+    if ranks.is_first:
+        # A trainer that was stopped here and replaced may still hold these files open; it cannot reach fresh ones.
+        shutil.rmtree(result, ignore_errors=True)
+        result.mkdir()
+    if engine.weight_shards > 1:
+        ranks.barrier()
+        write_rows(result / WEIGHTS, make_shapes(run.model), weights, ranks)
     if not ranks.is_first:
         return
-    # A trainer that was stopped here and replaced may still hold these files open; it cannot reach fresh ones.
-    shutil.rmtree(result, ignore_errors=True)
-    result.mkdir()
     log.write(result)
     write_reproduction(result, original, decisions, original.out / RUN_FILE)
     save_model(
         result,
         run.model,
-        weights,
+        merge_new_rows(weights) if engine.weight_shards == 1 else None,
         {
             "architecture": run.model.architecture,
             "parameters": parameter_count(run.model),

@@ -274,6 +274,7 @@ class Ingot:
 
     weight: torch.Tensor
     optimizer_shards: int = 1
+    weight_shards: int = 1
 
     def weights(self) -> dict[str, torch.Tensor]:
         return {"weight": self.weight}

@@ -22,6 +22,7 @@ NAME = "exact resume"
 PROJECT = Path(__file__).resolve().parents[2]
 ENGINES = {
     "native": {},
+    "FSDP": {"engine": "fsdp", "ranks": 2},
     "ZeRO-1": {"engine": "deepspeed", "zero_stage": 1, "ranks": 2},
     "ZeRO-2": {"engine": "deepspeed", "zero_stage": 2, "ranks": 2},
     "ZeRO-3": {"engine": "deepspeed", "zero_stage": 3, "ranks": 2},

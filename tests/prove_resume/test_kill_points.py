@@ -34,6 +34,7 @@ class Engine:
 
     at: int
     optimizer_shards: int = 1
+    weight_shards: int = 1
 
     def weights(self) -> dict[str, Tensor]:
         return {"weight": torch.full((ELEMENTS,), float(self.at))}

@@ -217,7 +217,7 @@ def test_a_wrong_recipe_names_its_wrong_key(tmp_path: Path, change: tuple[str, s
         ("train.dtype=BF16", "(found 'BF16'); did you mean `bfloat16`?"),
         ("train.device=gpu", "Input should be 'cpu' or 'cuda' (found 'gpu'); did you mean `cuda`?"),
         ("train.engine=deepsped", "(found 'deepsped'); did you mean `deepspeed`?"),
-        ("train.engine=zzz", "Input should be 'native' or 'deepspeed' (found 'zzz')\n"),
+        ("train.engine=zzz", "Input should be 'native', 'fsdp' or 'deepspeed' (found 'zzz')\n"),
         ("train.learning_rate=1", "train.learning_rate: unknown key; did you mean `train.schedule.peak_lr`?"),
         ("learning_rte=1", "learning_rte: unknown key; did you mean `train.schedule.peak_lr`?"),
         ("batch_rows=1", "batch_rows: unknown key; did you mean `train.batch_rows`?"),

@@ -31,6 +31,7 @@ class Ingot:
 
     weight: Tensor = field(default_factory=lambda: torch.zeros(LARGE))
     optimizer_shards: int = 1
+    weight_shards: int = 1
 
     def weights(self) -> dict[str, Tensor]:
         return {"weight": self.weight}
@@ -179,7 +180,7 @@ from model.checkpoint.metrics import MetricsLog
 from model.distributed.process_group import join_process_group
 
 class Halves:
-    optimizer_shards = 2
+    optimizer_shards, weight_shards = 2, 1
     def weights(self): return {"weight": torch.ones(4)}
     def optimizer_state(self): return {"0|exp_avg": torch.full((1000,), float(rank))}
 

@@ -15,6 +15,7 @@ from model.config.train import TrainConfig
         ({"device": "cuda", "compile": False}, "bfloat16", False),
         ({"device": "cuda", "dtype": "float32", "compile": False}, "float32", False),
         ({"device": "cuda", "engine": "deepspeed"}, "bfloat16", True),
+        ({"device": "cuda", "engine": "fsdp"}, "bfloat16", False),
         ({"device": "cuda", "engine": "deepspeed", "zero_stage": 3}, "bfloat16", False),
     ],
 )

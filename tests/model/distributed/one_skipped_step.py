@@ -15,6 +15,7 @@ from model.data.loader import CausalBatch
 from model.distributed.process_group import join_process_group
 from model.distributed.protocol import claim_stdout
 from model.engines import make_engine
+from model.nn.factory import Network, make_shapes
 from model.nn.gpt import GPT
 from model.optim.schedules import StepSchedule
 from model.processes import exit_now
@@ -30,7 +31,7 @@ def main(file: str, rank: int, rendezvous: str, case: str) -> None:
     tokens = torch.randint(4, RARE, (4, 17), generator=torch.Generator().manual_seed(6))
     starts = torch.zeros(4, dtype=torch.int64)
     with join_process_group(rank, run.train.ranks, Path(rendezvous)) as ranks:
-        network = GPT(run.model).initialise(1)
+        network: Network = GPT(run.model).initialise(1)
         if case == "infinite":
             # Every hidden vector is (6e17, ...); its product with this row of the head is beyond float32, and both are
             # small enough for the squares of their gradients.
@@ -39,7 +40,11 @@ def main(file: str, rank: int, rendezvous: str, case: str) -> None:
                 network.final_norm.bias.fill_(6e17)
                 network.embedding.weight[RARE] = -4e19
             tokens[3, 16] = RARE
-        engine = make_engine(run, network, ranks)
+        if run.train.engine == "fsdp":
+            whole, network = dict(network.named_parameters()), make_shapes(run.model)
+            engine = make_engine(run, network, ranks, lambda name, begin, end: whole[name][begin:end])
+        else:
+            engine = make_engine(run, network, ranks)
         applied = [] if case == "infinite" else [engine.step(CausalBatch(tokens, starts), StepSchedule(0.01)).applied]
         weights, moments = copies(engine.weights()), copies(engine.optimizer_state())
         fault = network.final_norm.register_forward_hook(lambda module, inputs, output: output * torch.nan)

@@ -25,6 +25,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 NATIVE = {"ranks": 2}
 TENSOR = {"ranks": 2, "tensor_parallel": 2}
 PIPELINE = {"ranks": 2, "pipeline_parallel": 2}
+FSDP = {"engine": "fsdp", "ranks": 2}
 ZERO = {stage: {"engine": "deepspeed", "zero_stage": stage, "ranks": 2} for stage in (1, 2, 3)}
 BATCHES = {"batch_rows": 8, "micro_batch_rows": 2, "positions": 8 * 20 + 3}
 """Twenty steps of two micro-batches a rank, and one whose rows do not go round."""
@@ -85,6 +86,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, build_run, launch) -> Traine
     "settings",
     [
         pytest.param(NATIVE, id="native"),
+        pytest.param(FSDP, id="fsdp"),
         pytest.param(ZERO[1], id="zero-1", marks=pytest.mark.prove),
         pytest.param(ZERO[2], id="zero-2", marks=pytest.mark.prove),
         pytest.param(ZERO[3], id="zero-3"),
@@ -110,7 +112,12 @@ def test_two_ranks_compute_what_one_does(alone: TrainerRun, make_run, launch, se
 
 
 @pytest.mark.parametrize(
-    "settings", [pytest.param(NATIVE, id="native"), pytest.param(ZERO[3], id="zero-3", marks=pytest.mark.prove)]
+    "settings",
+    [
+        pytest.param(NATIVE, id="native"),
+        pytest.param(FSDP, id="fsdp", marks=pytest.mark.prove),
+        pytest.param(ZERO[3], id="zero-3", marks=pytest.mark.prove),
+    ],
 )
 def test_two_ranks_attend_within_documents_as_one_does(make_run, launch, settings: dict) -> None:
     def within(name: str, **settings: object) -> TrainerRun:
@@ -137,7 +144,12 @@ CHOICES = [
 
 @pytest.mark.parametrize("choices", CHOICES, ids=["learned", "relative"])
 @pytest.mark.parametrize(
-    "settings", [pytest.param(NATIVE, id="native"), pytest.param(ZERO[3], id="zero-3", marks=pytest.mark.prove)]
+    "settings",
+    [
+        pytest.param(NATIVE, id="native"),
+        pytest.param(FSDP, id="fsdp", marks=pytest.mark.prove),
+        pytest.param(ZERO[3], id="zero-3", marks=pytest.mark.prove),
+    ],
 )
 def test_two_ranks_train_other_networks_as_one_does(make_run, launch, settings: dict, choices: dict) -> None:
     def chosen(name: str, **settings: object) -> TrainerRun:
@@ -161,6 +173,7 @@ def test_two_ranks_train_other_networks_as_one_does(make_run, launch, settings: 
         pytest.param(TENSOR, id="tensor", marks=pytest.mark.prove),
         pytest.param(PIPELINE, id="pipeline"),
         pytest.param(TENSOR | PIPELINE | {"ranks": 4}, id="both", marks=pytest.mark.prove),
+        pytest.param(FSDP, id="fsdp"),
         # With three ranks the order of summation is no longer the only one possible.
         pytest.param({"ranks": 3, "batch_rows": 6, "positions": 600}, id="native-3", marks=pytest.mark.prove),
         pytest.param(ZERO[1], id="zero-1", marks=pytest.mark.prove),
@@ -239,6 +252,7 @@ def test_an_error_of_all_ranks_is_reported_once_with_its_own_exit_code(make_run,
         pytest.param(NATIVE, id="native", marks=pytest.mark.prove),
         pytest.param(TENSOR, id="tensor", marks=pytest.mark.prove),
         pytest.param(PIPELINE, id="pipeline"),
+        pytest.param(FSDP, id="fsdp"),
         pytest.param(ZERO[1], id="zero-1", marks=pytest.mark.prove),
         pytest.param(ZERO[2], id="zero-2"),
         pytest.param(ZERO[3], id="zero-3", marks=pytest.mark.prove),

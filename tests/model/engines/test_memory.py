@@ -101,7 +101,8 @@ def test_layers_beyond_those_that_are_followed_add_alike() -> None:
 
 
 def test_what_is_not_modelled_is_unknown_and_has_no_total() -> None:
-    for settings in ({"compile": True}, {"ranks": 2, "tensor_parallel": 2}, {"ranks": 2, "pipeline_parallel": 2}):
+    layouts = ({"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"engine": "fsdp"})
+    for settings in ({"compile": True}, *({"ranks": 2, **layout} for layout in layouts)):
         memory = rank_memory(GPT, train_of(**settings))
         assert memory.total is memory.activations is None
         assert memory.unknown

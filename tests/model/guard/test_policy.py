@@ -157,7 +157,7 @@ def test_what_was_left_out_stays_left_out() -> None:
     [
         ({"train.peak_lr": 1.0}, "train.peak_lr: Extra inputs"),
         ({"out": "elsewhere"}, "out is no setting of training"),
-        ({"train.batch_rows": 7}, "micro_batch_rows 16 does not divide batch_rows 7"),
+        ({"train.batch_rows": 7, "train.micro_batch_rows": 4}, "micro_batch_rows 4 does not divide batch_rows 7"),
         ({"train.optimizer.kind": "adam"}, "train.optimizer.kind"),
     ],
 )

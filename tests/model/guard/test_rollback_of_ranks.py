@@ -38,6 +38,7 @@ def carry_out(run: TrainerRun, first: int, last: int) -> Path:
     "settings",
     [
         {},
+        pytest.param({"engine": "fsdp"}, marks=pytest.mark.prove),
         pytest.param({"engine": "deepspeed", "zero_stage": 1}, marks=pytest.mark.prove),
         pytest.param({"engine": "deepspeed", "zero_stage": 2}, marks=pytest.mark.prove),
         pytest.param({"engine": "deepspeed", "zero_stage": 3}, marks=pytest.mark.prove),

@@ -26,6 +26,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 LONG = {"batch_rows": 4, "positions": 4 * 150, "checkpoint_steps": 20}
 AT_ONCE = {"pause_seconds": 0}
 NATIVE: dict = {}
+FSDP = {"engine": "fsdp"}
 ZERO = [{"engine": "deepspeed", "zero_stage": stage} for stage in (1, 2, 3)]
 TWO = pytest.param(2, id="two-ranks", marks=pytest.mark.prove)
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
@@ -329,7 +330,7 @@ def test_a_rank_without_memory_is_started_again(make_run, launch: Launch, undist
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("engine", [NATIVE, *ZERO], ids=["native", "zero-1", "zero-2", "zero-3"])
+@pytest.mark.parametrize("engine", [NATIVE, FSDP, *ZERO], ids=["native", "fsdp", "zero-1", "zero-2", "zero-3"])
 def test_a_rank_that_fails_again_and_again_is_left_out_until_the_next_checkpoint(
     make_run, launch: Launch, engine: dict
 ) -> None:

@@ -155,6 +155,7 @@ def test_a_network_that_cannot_be_is_refused(choices: dict[str, Any], message: s
         ({"tensor_parallel": 2, "ranks": 2}, "tensor_parallel = 1"),
         ({"pipeline_parallel": 2, "ranks": 2}, "pipeline_parallel = 1"),
         ({"engine": "deepspeed"}, "engine = native"),
+        ({"engine": "fsdp"}, "engine = native"),
         ({"compile": True}, "compile = false"),
         ({"optimizer": {"kind": "muon"}}, "optimizer.kind = adamw"),
     ],

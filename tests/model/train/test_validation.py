@@ -186,6 +186,7 @@ def test_a_journal_of_an_earlier_version_has_no_looks(tmp_path: Path) -> None:
     "settings",
     [
         pytest.param({}, id="native"),
+        pytest.param({"engine": "fsdp"}, id="fsdp"),
         pytest.param({"engine": "deepspeed", "zero_stage": 1}, id="zero-1", marks=pytest.mark.prove),
         pytest.param({"engine": "deepspeed", "zero_stage": 3}, id="zero-3", marks=pytest.mark.prove),
     ],
