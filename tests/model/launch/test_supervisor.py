@@ -208,7 +208,7 @@ def test_a_fault_of_a_program_is_reported_once_and_not_tried_again(make_run, tmp
     """A library that is broken where this training runs, found by the ranks alone: the supervisor loads none."""
     broken = tmp_path / "broken" / "safetensors"
     broken.mkdir(parents=True)
-    (broken / "__init__.py").write_text("")
+    (broken / "__init__.py").write_text("def safe_open(path, framework): ...\n")
     (broken / "torch.py").write_text("def load_file(path): ...\ndef save_file(weights, path): ...\n1 / 0\n")
     run = make_run(**LONG)
     file = tmp_path / "run.json"
