@@ -279,7 +279,7 @@ def _made(stage: str, root: Path, words: dict[str, Any], build: Callable[[Any], 
     """
     from flows.commands.run import quieten_prefect
     from flows.runs.guards import remember_interrupts
-    from flows.runs.record import CURRENT_LISTENER, check_writable
+    from flows.runs.record import check_writable, heard_by
     from flows.service.local_server import prefect_server
     from tasks.artifacts.artifact import Artifact
     from tasks.artifacts.build import ProgressListener, RunContext, WouldBuild
@@ -294,15 +294,11 @@ def _made(stage: str, root: Path, words: dict[str, Any], build: Callable[[Any], 
         pass
     quieten_prefect(verbose=False)
     check_writable(root)
-    token = CURRENT_LISTENER.set(Notes())
-    try:
-        with prefect_server(root.resolve()), remember_interrupts():
-            from flows.models import flow
+    with heard_by(Notes()), prefect_server(root.resolve()), remember_interrupts():
+        from flows.models import flow
 
-            flows = {"finetune": flow.finetune, "export": flow.export}
-            record = ended(lambda: flows[stage](root=root.resolve(), **words))
-    finally:
-        CURRENT_LISTENER.reset(token)
+        flows = {"finetune": flow.finetune, "export": flow.export}
+        record = ended(lambda: flows[stage](root=root.resolve(), **words))
     return Artifact.open(Path(record["stages"][-1]["path"]))
 
 

@@ -1,6 +1,7 @@
 """Fine-tuning and export as Prefect flows: each runs one retryable task, whose artifact is reused where it exists.
 
-Their runs have an id, a record and a page as those of the pipeline have, and no recipe."""
+Their runs have an id, a record and a page as those of the pipeline have, and no recipe.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

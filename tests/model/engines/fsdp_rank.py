@@ -72,9 +72,9 @@ def main(file: str, rank: int, rendezvous: str, size: int, steps: int) -> None:
             assert done.applied
             losses.append(done.loss)
         if ranks.is_first:
-            told = {"losses": losses, "norms": norms, "first": first.hexdigest()}
-            told["names"] = [name for name, _ in network.named_parameters()]
-            out.write(json.dumps(told) + "\n")
+            results = {"losses": losses, "norms": norms, "first": first.hexdigest()}
+            results["names"] = [name for name, _ in network.named_parameters()]
+            out.write(json.dumps(results) + "\n")
             out.flush()
 
 

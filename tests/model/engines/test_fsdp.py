@@ -46,9 +46,9 @@ def trained(run: TrainerRun, ranks: int, steps: int, **settings: object) -> dict
         )
         for rank in range(ranks)
     ]
-    told = [process.communicate(timeout=400) for process in processes]
-    assert [process.returncode for process in processes] == [0] * ranks, "\n".join(err for _, err in told)
-    return json.loads(told[0][0])
+    printed = [process.communicate(timeout=400) for process in processes]
+    assert [process.returncode for process in processes] == [0] * ranks, "\n".join(err for _, err in printed)
+    return json.loads(printed[0][0])
 
 
 @pytest.mark.parametrize(
