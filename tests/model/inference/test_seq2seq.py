@@ -51,7 +51,7 @@ def greedy_without_cache(network: T5, text: list[int], count: int) -> list[int]:
 
 @pytest.mark.parametrize("pieces", [[1] * 9, [4, 1, 3, 1], [9]])
 @pytest.mark.parametrize("choices", [{}, {"activation": "geglu_tanh", "head_size": 6, "tied_head": True}])
-def test_logits_with_the_cache_are_those_without_it(pieces: list[int], choices: dict[str, object]) -> None:
+def test_targets_one_by_one_have_the_logits_of_a_whole_pass(pieces: list[int], choices: dict[str, object]) -> None:
     network = make(**choices)
     decoder_inputs = torch.randint(2, VOCABULARY, (4, 9), generator=torch.Generator().manual_seed(2))
     expected = whole_logits(network, TEXTS, decoder_inputs)
