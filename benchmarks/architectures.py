@@ -4,7 +4,7 @@
 
 `make prove-architectures` does this; it takes hours on two cores. Whatever was done under FOLDER is not done again, and
 a training that was stopped goes on from its checkpoint. Each model is exported and its logits compared with those of
-`transformers`. What each kind must reach stands in its line of the table:
+`transformers`. What each kind must reach is in its line of the table:
 
 - a GPT fewer bits per byte of held-out text than a Kneser-Ney 5-gram of all that it read;
 - a BERT 80% of held-out sentence pairs, and twice the share of hidden tokens that the most frequent one would be;
@@ -80,7 +80,7 @@ KINDS = {
         ),
         gpt_verdict,
     ),
-    # Pieces of whole words tell more of what a pair of short stretches is about.
+    # Pieces of whole words say more of what a pair of short passages is about.
     "bert": Kind(
         (
             "vocab.vocab_size=8192",
@@ -102,7 +102,7 @@ CELLS = [f"{kind}/{engine}" for engine in ENGINES for kind in KINDS]
 
 
 def settings_of(cell: str, options: Namespace) -> list[str]:
-    """What `bessemer run` is told of a cell."""
+    """Return the options of `bessemer run` for a cell."""
     kind, _, engine = cell.partition("/")
     said = (
         f"variables.data={options.data}",
@@ -114,12 +114,12 @@ def settings_of(cell: str, options: Namespace) -> list[str]:
 
 
 def run_cell(cell: str, options: Namespace) -> dict[str, Any]:
-    """Run the road to its end (other cells may run beside it), export the model, and tell what it came to."""
+    """Run the pipeline (other cells may run beside it), export the model, and return its figures."""
     command = [sys.executable, "-m", "flows.cli", "run", RECIPE, "--root", options.root, *settings_of(cell, options)]
     options.root.mkdir(parents=True, exist_ok=True)
     log = options.root / f"{cell.replace('/', '-')}.log"
-    with log.open("w") as told:
-        done = subprocess.run(command, stdout=told, stderr=subprocess.STDOUT, check=False, cwd=HERE.parent)
+    with log.open("w") as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, cwd=HERE.parent)
     if done.returncode:
         raise SystemExit(f"{cell} ended with {done.returncode}; the last words of {log}:\n{log.read_text()[-2000:]}")
     run_id = log.read_text().partition("run ")[2].partition(":")[0]
@@ -163,10 +163,10 @@ def exported_difference(root: Path, run_id: str) -> float:
         if isinstance(network, GPT):
             ours, found = network(batch.tokens_BL[:, :-1]), theirs(batch.tokens_BL[:, :-1]).logits
         elif isinstance(network, BERT):
-            told = (batch.inputs_BT, batch.token_types_BT, batch.is_token_BT)
+            ids, types, is_token = batch.inputs_BT, batch.token_types_BT, batch.is_token_BT
             everywhere = torch.arange(network.config.context).expand(2, -1)
-            ours = network.masked_logits(network.hidden(*told), everywhere)
-            found = theirs(input_ids=told[0], token_type_ids=told[1], attention_mask=told[2]).prediction_logits
+            ours = network.masked_logits(network.hidden(ids, types, is_token), everywhere)
+            found = theirs(input_ids=ids, token_type_ids=types, attention_mask=is_token).prediction_logits
         else:
             encoded = network.encode(batch.inputs_BT, batch.is_token_BT)
             ours = network.logits(network.decode(batch.decoder_inputs_BU, encoded, batch.is_token_BT))
@@ -198,11 +198,11 @@ def main() -> None:
     """Run the cells and print their table."""
     options, console = asked(), Console(width=140)
     table = Table("cell", "tokens", "tokens/s", "minutes", "held out", "logits differ by", "", box=None)
-    told: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for cell in options.only.split(","):
         console.print(f"[dim]{cell}[/]")
         result = run_cell(cell, options)
-        told.append(result)
+        results.append(result)
         fine = result["reached"] and result["logits"] <= LOGITS_AGREE
         table.add_row(
             cell,
@@ -214,9 +214,9 @@ def main() -> None:
             "reached" if fine else "[red]MISSED[/]",
         )
         if options.json:
-            options.json.write_text(json.dumps(told, indent=1))
+            options.json.write_text(json.dumps(results, indent=1))
     console.print(table)
-    missed = [one["cell"] for one in told if not one["reached"] or one["logits"] > LOGITS_AGREE]
+    missed = [one["cell"] for one in results if not one["reached"] or one["logits"] > LOGITS_AGREE]
     if missed:
         raise SystemExit(f"missed: {', '.join(missed)}")
 

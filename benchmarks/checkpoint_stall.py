@@ -1,4 +1,4 @@
-"""For how long training stands still at a checkpoint: while it is written, or while its tensors are copied.
+"""For how long training pauses at a checkpoint: while it is written, or while its tensors are copied.
 
     python benchmarks/checkpoint_stall.py [--width N] [--layers N] [--turns N] [--folder PATH]
 
@@ -101,7 +101,7 @@ def main() -> None:
         shutil.rmtree(folder)
     print(f"{parameter_count(config) / 1e6:.1f}M parameters, load {os.getloadavg()[0]:.1f}")
     print(f"a step: {steps.wall:.3f} s, {steps.thread:.3f} s of its thread")
-    for name, clock in (("waiting until it stands", waiting), ("written beside", beside)):
+    for name, clock in (("waiting until it is written", waiting), ("written beside", beside)):
         wall, thread = clock.wall / steps.wall / CHECKPOINT_STEPS, clock.thread / steps.thread / CHECKPOINT_STEPS
         print(f"{name}: {clock.wall:.3f} s ({wall:.3%}), {clock.thread:.3f} s of the thread ({thread:.3%})")
 

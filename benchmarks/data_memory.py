@@ -127,12 +127,12 @@ def measure(
                     continue
                 began = time.perf_counter()
                 words = [stage, str(root), documents, json.dumps(settings), str(number)]
-                told, memory, own = watched([sys.executable, str(PROGRAM), *words])
+                result, memory, own = watched([sys.executable, str(PROGRAM), *words])
                 seconds = time.perf_counter() - began
                 if stage == "sample":
-                    documents = told["artifact"]
+                    documents = result["artifact"]
                 if stage in stages:
-                    yield Peak(stage, number, told["bytes"] / 1e9, told["documents"], memory, own, seconds)
+                    yield Peak(stage, number, result["bytes"] / 1e9, result["documents"], memory, own, seconds)
             shutil.rmtree(root)
     finally:
         shutil.rmtree(folder)

@@ -2,7 +2,7 @@
 
     python benchmarks/data_stages.py --data DATA [--peers FOLDER] [--json FILE] [--only sample,clean,...]
 
-`make bench-data` does this with all peers. The inner work of each stage stands beside its peers; `ratio` says how many
+`make bench-data` does it with all peers. The inner work of each stage is timed beside its peers; `ratio` says how many
 times as fast Bessemer is: all tools of a text read the same of it, as often. Behind each stage's kernels its row `whole
 stage` is the stage as a run builds it, those after sample on all that it left: with reading and writing, digests, the
 ledger, and the search's measuring of itself. It has no peer.
@@ -40,11 +40,11 @@ def whole_stages(data: Path, size: int = SIZE) -> Iterator[Row]:
         for stage, settings in settings_of(source, data).items():
             words = [documents, json.dumps(settings), 1]
             for root in ("first", "second"):
-                told = on_one_core(sys.executable, program, stage, Path(scratch) / stage / root, *words)
+                result = on_one_core(sys.executable, program, stage, Path(scratch) / stage / root, *words)
             if stage == "sample":
-                documents = told["artifact"]
-            rate, peak = told["bytes"] / told["seconds"] / 1e6, told["peak_bytes"] / 1e6
-            yield Row(stage, f"{len(EDITED_CORPORA)} corpora, whole stage", told["bytes"] / 1e6, OURS, rate, peak)
+                documents = result["artifact"]
+            rate, peak = result["bytes"] / result["seconds"] / 1e6, result["peak_bytes"] / 1e6
+            yield Row(stage, f"{len(EDITED_CORPORA)} corpora, whole stage", result["bytes"] / 1e6, OURS, rate, peak)
 
 
 def texts_of_size(data: Path, size: int) -> Iterator[str]:

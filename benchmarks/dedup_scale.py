@@ -6,7 +6,7 @@ Documents are rows of 112 random values; three of ten are copies of another docu
 spread evenly over .7 to 1 (a value of the signature agrees with that chance), verified on sets of 24 shingles. What is
 clustered are the files that signing leaves on disk (448 bytes a document and more), by the code that a run uses, each
 size in a process of its own. `memory` is the peak of memory that belongs to the process; pages of mapped files, which
-the system gives back when it needs them, are told apart.
+the system gives back when it needs them, are counted apart.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def write_files(count: int, scratch: Path) -> None:
 
 
 def cluster(count: int, scratch: Path) -> dict[str, float]:
-    """Decide the fates of `count` documents, and watch the memory of this process."""
+    """Decide the outcomes of `count` documents, and watch the memory of this process."""
     from tasks.dedup.config import DedupConfig
     from tasks.dedup.corpus import Corpus
     from tasks.dedup.near_duplicates import find_duplicates

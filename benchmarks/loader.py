@@ -3,9 +3,9 @@
     python benchmarks/loader.py [--rows N] [--batch-rows N]
 
 Rows of random tokens are written to a temporary folder and read in random order, twice over, as training reads them.
-Beside them stands the demo's network (3.3M parameters) in training on the same core; the last column is how many times
+Beside them is the demo's network (3.3M parameters) in training on the same core; the last column is how many times
 faster the loader is. Rates are raw tokens per second of processor time, the best of three turns; the first batch, which
-compiles the kernels, is not timed but told.
+compiles the kernels, is not timed but printed.
 """
 
 import tempfile

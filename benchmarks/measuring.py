@@ -62,11 +62,11 @@ class Side:
 
 def compare(stage: str, text: str, sides: Sequence[Side], turns: int, target: float | None = None) -> Iterator[Row]:
     """A row per side; sides take turns, so that a busy machine is busy for all."""
-    told: dict[str, list[dict[str, float]]] = {side.tool: [] for side in sides}
+    of_tool: dict[str, list[dict[str, float]]] = {side.tool: [] for side in sides}
     for _ in range(turns):
         for side in sides:
-            told[side.tool].append(on_one_core(*side.command))
-    for tool, results in told.items():
+            of_tool[side.tool].append(on_one_core(*side.command))
+    for tool, results in of_tool.items():
         best = max(result["bytes"] / result["seconds"] for result in results) / 1e6
         memory = max(result["peak_bytes"] for result in results) / 1e6
         yield Row(stage, text, results[0]["bytes"] / 1e6, tool, best, memory, target if tool == OURS else None)
@@ -83,7 +83,7 @@ def on_one_core(*command: object) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def tell(seconds: float, size: int) -> None:
+def print_rate(seconds: float, size: int) -> None:
     """For the programs: print what `on_one_core` reads. `size` is in bytes of text."""
     print(json.dumps({"seconds": seconds, "bytes": size, "peak_bytes": peak_bytes()}))
 
@@ -179,17 +179,17 @@ def show(rows: Iterable[Row], json_file: Path | None = None) -> None:
     """Print the table row by row as it comes, and write the rows down at the end."""
     print(f"one core of {processor()}; load {os.getloadavg()[0]:.1f} at the start")
     print(f"{'stage':<15}{'text':<28}{'MB':>6}  {'tool':<22}{'MB/s':>8}{'peak MB':>9}{'ratio':>9}  target")
-    told: list[Row] = []
+    shown: list[Row] = []
     for row in rows:
-        told.append(row)
-        print(_line(row, told), flush=True)
+        shown.append(row)
+        print(_line(row, shown), flush=True)
     if json_file is not None:
         machine = {"processor": processor(), "load": os.getloadavg()[0]}
-        json_file.write_text(json.dumps({**machine, "rows": [asdict(row) for row in told]}, indent=1))
+        json_file.write_text(json.dumps({**machine, "rows": [asdict(row) for row in shown]}, indent=1))
 
 
-def _line(row: Row, told: Sequence[Row]) -> str:
-    ours = [other.rate for other in told if (other.stage, other.text, other.tool) == (row.stage, row.text, OURS)]
+def _line(row: Row, shown: Sequence[Row]) -> str:
+    ours = [other.rate for other in shown if (other.stage, other.text, other.tool) == (row.stage, row.text, OURS)]
     ratio = f"{ours[0] / row.rate:>8.1f}x" if ours and row.tool != OURS else " " * 9
     held = "" if row.target is None else f"  {row.target:g} {'reached' if row.rate >= row.target else 'MISSED'}"
     return (

@@ -44,7 +44,7 @@ PAIR_LENGTHS = (128, 512)
 MOST_PADDING = 0.003
 ROUNDS = 3
 PAD, CLS, SEP = 3, 4, 5
-"""Ids that stand for special tokens here; nothing is trained on these rows."""
+"""Ids of special tokens here; nothing is trained on these rows."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ def show(filled: Iterable[Filled], json_file: Path | None) -> None:
     """Print the table as it comes, and write it down at the end."""
     print(f"one core of {processor()}")
     print(f"{'corpus':<18}{'row':>6}  {'way':<10}{'rows':>9}{'padding':>9}{'cut':>8}{'MB/s':>8}{'rows/s':>10}")
-    told: list[Filled] = []
+    rows: list[Filled] = []
     for one in filled:
-        told.append(one)
+        rows.append(one)
         rates = f"{one.megabytes_s:>8.0f}{one.rows_s:>10,.0f}" if one.megabytes_s and one.rows_s else " " * 18
         goal = ""
         if one.way == "best_fit":
@@ -152,7 +152,7 @@ def show(filled: Iterable[Filled], json_file: Path | None) -> None:
         size = f"{one.rows:>9,}{one.padding:>9.2%}{one.cut:>8.1%}"
         print(f"{one.corpus:<18}{one.row_length:>6}  {one.way:<10}{size}{rates}{goal}", flush=True)
     if json_file is not None:
-        json_file.write_text(json.dumps({"processor": processor(), "rows": [asdict(one) for one in told]}, indent=1))
+        json_file.write_text(json.dumps({"processor": processor(), "rows": [asdict(one) for one in rows]}, indent=1))
 
 
 def _options() -> Namespace:

@@ -64,7 +64,7 @@ def searched(root: Path, sampler: str, rungs: int, seed: int, trials: int) -> di
 
 
 def cost(found: dict[str, Any]) -> float:
-    """Whole trainings that its trials came to together."""
+    """Whole trainings that its trials cost together."""
     return sum(line["share"] for line in found["lines"])
 
 

@@ -56,7 +56,7 @@ def main(stage: str, root: str, parent: str, settings: str, workers: str) -> Non
     artifact = build(stage, RunContext(Path(root), "measured"), Path(parent), chosen)
     seconds = time.process_time() - began
     total = artifact.report.total()
-    told = {
+    result = {
         "artifact": str(artifact.path),
         "identity": artifact.identity,
         "digests": {record.name: record.digest for record in artifact.records if record.deterministic},
@@ -66,7 +66,7 @@ def main(stage: str, root: str, parent: str, settings: str, workers: str) -> Non
         "seconds": seconds,
         "peak_bytes": peak_bytes(),
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

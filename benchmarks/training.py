@@ -53,7 +53,7 @@ SIZES: dict[str, Callable[[int], NetworkConfig]] = {
     "t5-base": lambda context: preset_config("t5-base").model_copy(update={"context": context}),
 }
 PEAK = {"cuda": {"bfloat16": 989e12, "float32": 67e12}}
-"""FLOP/s of an H200 by its data sheet; of a CPU no share is told, since no measured peak is a bound."""
+"""FLOP/s of an H200 by its data sheet; of a CPU no share is given, since no measured peak is a bound."""
 PATTERNS = 64
 FIRST_LOSSES = 5
 """Steps over which losses of one type must agree; behind them the roundings of other kernels grow apart."""
@@ -127,7 +127,7 @@ def prepare(folder: Path, size: str, context: int, rows: int) -> Course:
 
 
 def run(contender: Contender, setting: Setting, peers: Path) -> dict[str, Any]:
-    """What a contender's process tells."""
+    """Return what a contender's process reports."""
     python = Path(sys.executable) if contender.peer is None else python_of(peers, contender.peer)
     if python is None:
         raise SystemExit(f"there is no environment of {contender.peer} under {peers}; make it: make bench-train")
@@ -147,12 +147,12 @@ def run(contender: Contender, setting: Setting, peers: Path) -> dict[str, Any]:
 
 def race(contenders: Sequence[Contender], setting: Setting, peers: Path, turns: int, console: Console) -> list[Any]:
     """The best of each contender's turns."""
-    told: list[list[dict[str, Any]]] = [[] for _ in contenders]
+    races: list[list[dict[str, Any]]] = [[] for _ in contenders]
     for turn in range(turns):
-        for results, contender in zip(told, contenders, strict=True):
+        for results, contender in zip(races, contenders, strict=True):
             console.print(f"[dim]turn {turn + 1} of {turns}: {contender.label}, {contender.dtype}[/]")
             results.append(run(contender, setting, peers))
-    return [min(results, key=lambda one: one["seconds"]) for results in told]
+    return [min(results, key=lambda one: one["seconds"]) for results in races]
 
 
 def parity(results: Sequence[dict[str, Any]], dtype: str) -> str:
@@ -224,9 +224,9 @@ def main() -> None:
         console.print(climbed(ladder, rate))
         console.print("YaLM-100B's authors: more than 2 for all their measures; 1.8 for fetching ZeRO's weights ahead")
     if options.json:
-        told = [{**c.__dict__, **r, "tokens_s": rate(r)} for c, r in zip(contenders, races, strict=True)]
+        measured = [{**c.__dict__, **r, "tokens_s": rate(r)} for c, r in zip(contenders, races, strict=True)]
         rungs = [{**c.__dict__, **r, "tokens_s": rate(r)} for c, r in zip(RUNGS, ladder, strict=False)]
-        options.json.write_text(json.dumps({"setting": setting.__dict__, "race": told, "ladder": rungs}, indent=1))
+        options.json.write_text(json.dumps({"setting": setting.__dict__, "race": measured, "ladder": rungs}, indent=1))
 
 
 def climbed(ladder: Sequence[dict[str, Any]], rate: Callable[[dict[str, Any]], float]) -> Table:

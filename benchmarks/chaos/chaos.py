@@ -67,14 +67,14 @@ def main() -> int:
         run_to_end(undisturbed)
         (folder / "undisturbed.done").touch()
     disturbed = kind_of_world(folder / "disturbed", steps, asked.width, small_disk=not asked.flow)
-    told = folder / "faults.jsonl"
-    done = [Injected(**json.loads(line)) for line in told.read_text().splitlines()] if told.exists() else []
+    records = folder / "faults.jsonl"
+    done = [Injected(**json.loads(line)) for line in records.read_text().splitlines()] if records.exists() else []
     until = time.monotonic() + 60 * asked.minutes
     disturbed.start()
     try:
         for injected in inject(disturbed, planned[len(done) :], len(done), asked.seed):
             done.append(injected)
-            with told.open("a") as file:
+            with records.open("a") as file:
                 file.write(json.dumps(asdict(injected)) + "\n")
             print(row(injected), flush=True)
             if time.monotonic() > until:
@@ -141,7 +141,7 @@ def wait_for_steps(world: World, steps: int, chance: random.Random) -> None:
     while True:
         if world.code() is not None or time.monotonic() - began > SECONDS_TO_RECOVER:
             print_log(world)
-            raise SystemExit(f"training ended ({world.code()}) or stood still while nothing was done to it")
+            raise SystemExit(f"training ended ({world.code()}) or made no step while nothing was done to it")
         step = world.step()
         first = first or step
         if first and step >= first + steps:
@@ -165,7 +165,7 @@ def wait_for_end(world: World) -> None:
             seen, at = world.step(), time.monotonic()
         if time.monotonic() - at > SECONDS_TO_RECOVER:
             print_log(world)
-            raise SystemExit(f"training stood still at step {seen}")
+            raise SystemExit(f"training made no step after step {seen}")
         time.sleep(0.2)
     if code != 0:
         print_log(world)
@@ -195,7 +195,7 @@ def print_table(done: list[Injected]) -> None:
             print(f"{kind:27} {len(of_kind):5} {times} {median(lost):7.0f} {max(lost):7}")
     by_hand = sum(FAULTS[fault.kind].by_hand for fault in done)
     kinds = len({fault.kind for fault in done})
-    print(f"{len(done)} faults of {kinds} kinds, {by_hand} of the sort that OPT-175B's crew restarted by hand")
+    print(f"{len(done)} faults of {kinds} kinds, {by_hand} of the sort after which people restarted OPT-175B by hand")
 
 
 def verdict(undisturbed: World, disturbed: World) -> int:

@@ -16,7 +16,7 @@ from world import Processes, World
 SECONDS_TO_COME = 120.0
 """For the moment that a fault waits for, and for what it must lead to."""
 SLOW_STEPS = 48
-"""Steps that a slow rank takes until it is told, and some more."""
+"""Steps until a slow rank is reported, and some more."""
 
 
 class NoChance(Exception):
@@ -32,7 +32,7 @@ class Fault:
     restarts: bool = True
     """Whether ranks must start again."""
     by_hand: bool = False
-    """Whether it is of the sort after which OPT-175B's crew started training again by hand."""
+    """Whether it is of the sort after which the people behind OPT-175B restarted training by hand."""
     steps: int = 0
     """Steps that it takes by itself."""
     needs_disk: bool = False
@@ -131,17 +131,17 @@ def kill_while_starting(world: World, chance: random.Random) -> str:
 
 
 def slow(world: World, chance: random.Random) -> str:
-    """A rank that runs for a twentieth of a second, and then stands still for five, until it is told."""
+    """A rank that runs for a twentieth of a second, and is then stopped for five, until it is reported."""
     rank, pid = a_rank(world, chance)
-    told, deadline = world.told("slow_rank"), time.monotonic() + SECONDS_TO_COME
-    while world.told("slow_rank") == told:
+    reported, deadline = world.count("slow_rank"), time.monotonic() + SECONDS_TO_COME
+    while world.count("slow_rank") == reported:
         if time.monotonic() > deadline:
-            raise NoChance("nobody was told to be slow")
+            raise NoChance("no rank was reported as slow")
         kill(pid, signal.SIGSTOP)
         time.sleep(0.25)
         kill(pid, signal.SIGCONT)
         time.sleep(0.05)
-    return f"rank {rank} was stopped for five sixths of the time, and told to be slow"
+    return f"rank {rank} was stopped for five sixths of the time, and reported as slow"
 
 
 def pause_supervisor(world: World, chance: random.Random) -> str:
@@ -168,7 +168,7 @@ def no_memory(world: World, chance: random.Random) -> str:
 def full_disk(world: World, chance: random.Random) -> str:
     """Full until something has failed for want of room, and some seconds more."""
     ballast, starts = world.disk / "ballast", len(world.starts())
-    told = world.told("restart")
+    restarts = world.count("restart")
     rank_gone = set(world.processes().ranks)
     try:
         with ballast.open("wb") as file:
@@ -179,7 +179,7 @@ def full_disk(world: World, chance: random.Random) -> str:
         time.sleep(chance.uniform(2, 6))
     finally:
         ballast.unlink()
-    wait_for(lambda: world.told("restart") > told or len(world.starts()) > starts, "a restart")
+    wait_for(lambda: world.count("restart") > restarts or len(world.starts()) > starts, "a restart")
     return "no room on the disk for some seconds"
 
 

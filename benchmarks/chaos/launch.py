@@ -1,4 +1,4 @@
-"""What stands above the trainer in a flow, without Prefect: the train task, which retries, and the automation, which
+"""What runs above the trainer in a flow, without Prefect: the train task, which retries, and the automation, which
 runs the flow again when it failed or died.
 
     launch.py task RUN.json LOG PARENT            the task and its retries; exits with 75 when those are used up

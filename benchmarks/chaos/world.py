@@ -88,7 +88,7 @@ class World:
         return self.disk / "out"
 
     def logs(self) -> bytes:
-        """All that trainers have told so far."""
+        """Return the log of all trainers so far."""
         log = self.folder / "train.log"
         return log.read_bytes() if log.exists() else b""
 
@@ -189,12 +189,12 @@ class World:
         lines = [line for line in self.logs().split(b"\n") if line.startswith(b'{"kind": "start"')]
         return [json.loads(line)["step"] for line in lines]
 
-    def told(self, event: str) -> int:
-        """How often an event was told."""
+    def count(self, event: str) -> int:
+        """Return how many events of this kind the log holds."""
         return self.logs().count(f'"event": "{event}"'.encode())
 
     def checkpoints(self) -> list[Path]:
-        """Those that stand, oldest first."""
+        """Return the complete ones, oldest first."""
         return sorted(path.parent for path in (self.out / "checkpoints").glob("step-*/COMPLETE"))
 
     def is_saving(self) -> bool:

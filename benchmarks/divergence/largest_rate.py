@@ -1,11 +1,11 @@
-"""The largest learning rate that a network stands, with what keeps it stable and without.
+"""The largest learning rate at which a network trains, with what keeps it stable and without.
 
     python benchmarks/divergence/largest_rate.py FOLDER [--steps 300] [--seeds 3] [--processes 2]
 
 A byte-level GPT is trained at doubling rates: bare (no clipping, no guard, no norm beyond those of its blocks), with
-each of the stabilisations alone, and with all. A rate is stood where the held-out loss, the median of the seeds', is
-within 10% of the best that the variant reaches at any rate (one seed's runs scatter by 5%). Each run is a line in
-FOLDER, and a later call goes on behind it; the table is printed, and the picture is FOLDER/largest_rate.html.
+each of the stabilisations alone, and with all. A network trains at a rate where the held-out loss, the median of the
+seeds', is within 10% of the best that the variant reaches at any rate (one seed's runs scatter by 5%). Each run is a
+line in FOLDER, and a later call goes on behind it; the table is printed, and the picture is FOLDER/largest_rate.html.
 """
 
 import argparse
@@ -96,14 +96,14 @@ def _carried_out(work: tuple[Path, int, str, float, int]) -> Line:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """In Markdown: the median held-out loss of each variant and rate, and the largest rate that each stands."""
+    """In Markdown: the median held-out loss of each variant and rate, and the largest rate at which each trains."""
     medians = _medians(lines)
-    rows = ["| | " + " | ".join(f"{rate:g}" for rate in RATES) + " | stands |", "|---" * (len(RATES) + 2) + "|"]
+    rows = ["| | " + " | ".join(f"{rate:g}" for rate in RATES) + " | largest |", "|---" * (len(RATES) + 2) + "|"]
     for variant in VARIANTS:
         found = [medians.get((variant, rate), float("inf")) for rate in RATES]
-        stood = [rate for rate, loss in zip(RATES, found, strict=True) if loss <= STOOD * min(found)]
-        told = " | ".join("ended" if loss == float("inf") else f"{loss:.3f}" for loss in found)
-        rows.append(f"| {variant} | {told} | {f'{max(stood):g}' if stood else 'none'} |")
+        trained = [rate for rate, loss in zip(RATES, found, strict=True) if loss <= STOOD * min(found)]
+        cells = " | ".join("ended" if loss == float("inf") else f"{loss:.3f}" for loss in found)
+        rows.append(f"| {variant} | {cells} | {f'{max(trained):g}' if trained else 'none'} |")
     return "\n".join(rows)
 
 

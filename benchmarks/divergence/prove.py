@@ -48,8 +48,8 @@ def main() -> int:
         with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
             pool.starmap(run_seed, work, chunksize=1)
     lines = [line for seed, *_ in work for line in read_lines(options.folder, seed)]
-    told, reached = table(lines, options.seeds)
-    print(told)
+    text, reached = table(lines, options.seeds)
+    print(text)
     return 0 if reached else 1
 
 
@@ -87,7 +87,7 @@ def cases() -> Iterator[tuple[str, bool, str]]:
 
 
 def read_lines(folder: Path, seed: int) -> list[Line]:
-    """What stands of a seed, by the code of today."""
+    """Return the finished lines of a seed, made by the code as it is."""
     path = _lines_file(folder, seed)
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [line for line in lines if line["code"] == _code()]

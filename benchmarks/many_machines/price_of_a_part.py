@@ -47,7 +47,7 @@ def main() -> None:
         try:
             print(f"{'executor':<12}{'driver':>10}{'scheduler':>11}{'workers':>10}{'all':>9}   ms of CPU a part")
             for executor in ("threads", "processes", "dask"):
-                told(executor, measured(root, documents, executor, address), parts)
+                print_price(executor, measured(root, documents, executor, address), parts)
         finally:
             cluster("stop", root / "cluster")
 
@@ -101,7 +101,7 @@ def cpu(root: Path, begins: str) -> float:
     return total
 
 
-def told(executor: str, spent: dict[str, float], parts: int) -> None:
+def print_price(executor: str, spent: dict[str, float], parts: int) -> None:
     each = {who: 1000 * seconds / parts for who, seconds in spent.items()}
     print(
         f"{executor:<12}{each['driver']:>10.2f}{each['scheduler']:>11.2f}{each['workers']:>10.2f}"

@@ -4,9 +4,9 @@
 
 Kinds: `error` (500 or 503, the request never reached the server), `lost` (the request was done, its answer is cut off
 before the first byte), `cut` (the connection ends within the body), `short` (a body is shorter than the object, and
-says so in its headers, so that only a digest tells), `flipped` (one bit of an object differs), `slow` (the answer waits
+says so in its headers, so that a digest is needed), `flipped` (one bit of an object differs), `slow` (the answer waits
 up to two seconds), `stall` (the answer waits for `--stall` seconds, past a client's deadline). Each line of the log is
-one fault. `short` and `flipped` befall only reads of whole objects, since a listing holds no digest to tell by.
+one fault. `short` and `flipped` befall only reads of whole objects, since a listing holds no digest.
 
 Requests signed with the access key `expired`, `unknown`, `forged` or `denied` are refused as S3 refuses them.
 """
@@ -79,8 +79,8 @@ class FaultyProxy:
         kinds = [kind for kind in KINDS if whole_object or kind not in ("short", "flipped")]
         fault = self._chance.choice(kinds)
         if self._log:
-            told = {"request": self._requests, "fault": fault, "method": method, "path": path}
-            self._log.write(json.dumps(told) + "\n")
+            entry = {"request": self._requests, "fault": fault, "method": method, "path": path}
+            self._log.write(json.dumps(entry) + "\n")
         return fault
 
     async def _forward(self, head: bytes, body: bytes) -> bytes:
@@ -106,7 +106,7 @@ class FaultyProxy:
             body = body[:at] + bytes([body[at] ^ (1 << self._chance.randrange(8))]) + body[at + 1 :]
         if fault == "short":
             body = body[:at]
-        # A server's own checksum would tell; what travels wrong on the inside of a store has none.
+        # A server's own checksum would show it; what travels wrong inside of a store has none.
         dropped = (b"content-length:", b"x-amz-checksum-", b"etag:") if fault in ("short", "flipped") else ()
         lines = [line for line in head.split(b"\r\n") if not dropped or not line.lower().startswith(dropped)]
         if dropped:

@@ -2,7 +2,7 @@
 
     python benchmarks/operations/database_size.py ROOT SIZES.json
 
-Writes the sizes of the tables of the service of ROOT to a file where there is none; else tells how much they have grown
+Writes the sizes of the tables of the service of ROOT to a file where there is none; else prints their growth
 since, and divides by the runs that came. Wait half a minute behind a run, since events are written in lots.
 """
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
-from world import Night, World, send, wait_until
+from world import DeployedRun, World, send, wait_until
 
 KILL, TERMINATE, STOP, GO = signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGCONT
 SILENCE = "a run that slept was called crashed"
@@ -24,7 +24,7 @@ class NoChance(Exception):
 class Fault:
     """A kind of fault: `bring` brings it about and says what was done."""
 
-    bring: Callable[[World, Night, random.Random], str]
+    bring: Callable[[World, DeployedRun, random.Random], str]
     in_training: bool = False
     """Whether it needs a training."""
     on_disk: bool = False
@@ -32,36 +32,36 @@ class Fault:
     needs: Callable[[World], bool] = lambda world: True
 
 
-def _engine(world: World, night: Night) -> psutil.Process:
-    engines = world.engines(night)
+def _engine(world: World, deployed: DeployedRun) -> psutil.Process:
+    engines = world.engines(deployed)
     if not engines:
         raise NoChance("no process of the flow is there")
     # The one that runs the flow was started by the other, where there are two.
     return max(engines, key=lambda process: process.create_time())
 
 
-def flow_killed(world: World, night: Night, chance: random.Random) -> str:
+def flow_killed(world: World, deployed: DeployedRun, chance: random.Random) -> str:
     del chance
-    _must(send(_engine(world, night), KILL))
+    _must(send(_engine(world, deployed), KILL))
     return "SIGKILL to the flow's process"
 
 
-def flow_asked_to_stop(world: World, night: Night, chance: random.Random) -> str:
+def flow_asked_to_stop(world: World, deployed: DeployedRun, chance: random.Random) -> str:
     del chance
-    _must(send(_engine(world, night), TERMINATE))
+    _must(send(_engine(world, deployed), TERMINATE))
     return "SIGTERM to the flow's process"
 
 
-def flow_sleeps(world: World, night: Night, chance: random.Random) -> str:
+def flow_sleeps(world: World, deployed: DeployedRun, chance: random.Random) -> str:
     """It and its trainers, as a machine does that is suspended, until it was given up, and then it wakes up."""
     del chance
-    sleeping = _family(_engine(world, night))
-    before = len(world.runs(night))
+    sleeping = _family(_engine(world, deployed))
+    before = len(world.runs(deployed))
     began = time.monotonic()
     for process in sleeping:
         send(process, STOP)
     try:
-        if not wait_until(lambda: len(world.runs(night)) > before, 400.0, every=2.0):
+        if not wait_until(lambda: len(world.runs(deployed)) > before, 400.0, every=2.0):
             raise NoChance("nobody missed the flow's process")
         time.sleep(5)
     finally:
@@ -70,34 +70,34 @@ def flow_sleeps(world: World, night: Night, chance: random.Random) -> str:
     return f"the flow's processes slept for {time.monotonic() - began:.0f} s, until another run was made, and woke up"
 
 
-def worker_killed(world: World, night: Night, chance: random.Random) -> str:
-    del night, chance
+def worker_killed(world: World, deployed: DeployedRun, chance: random.Random) -> str:
+    del deployed, chance
     _must(send(world.pid("worker"), KILL))
     return "SIGKILL to the worker"
 
 
-def worker_asked_to_stop(world: World, night: Night, chance: random.Random) -> str:
-    del night, chance
+def worker_asked_to_stop(world: World, deployed: DeployedRun, chance: random.Random) -> str:
+    del deployed, chance
     _must(send(world.pid("worker"), TERMINATE))
     return "SIGTERM to the worker"
 
 
-def worker_and_flow_killed(world: World, night: Night, chance: random.Random) -> str:
+def worker_and_flow_killed(world: World, deployed: DeployedRun, chance: random.Random) -> str:
     del chance
-    engine = _engine(world, night)
+    engine = _engine(world, deployed)
     _must(send(world.pid("worker"), KILL))
     send(engine, KILL)
     return "SIGKILL to the worker and the flow's process"
 
 
-def server_killed(world: World, night: Night, chance: random.Random) -> str:
-    del night, chance
+def server_killed(world: World, deployed: DeployedRun, chance: random.Random) -> str:
+    del deployed, chance
     _must(send(world.pid("server"), KILL))
     return "SIGKILL to the server"
 
 
-def server_hangs(world: World, night: Night, chance: random.Random) -> str:
-    del night
+def server_hangs(world: World, deployed: DeployedRun, chance: random.Random) -> str:
+    del deployed
     seconds = chance.uniform(10, 40)
     pid = world.pid("server")
     _must(send(pid, STOP))
@@ -106,16 +106,16 @@ def server_hangs(world: World, night: Night, chance: random.Random) -> str:
     return f"the server was stopped for {seconds:.0f} s"
 
 
-def server_cut_off(world: World, night: Night, chance: random.Random) -> str:
-    del night
+def server_cut_off(world: World, deployed: DeployedRun, chance: random.Random) -> str:
+    del deployed
     seconds = chance.uniform(10, 60)
     with world.cut_off():
         time.sleep(seconds)
     return f"no packet reached the server for {seconds:.0f} s"
 
 
-def database_restarted(world: World, night: Night, chance: random.Random) -> str:
-    del night
+def database_restarted(world: World, deployed: DeployedRun, chance: random.Random) -> str:
+    del deployed
     seconds = chance.uniform(0, 10)
     first = world.postgresql()[0]
     # SIGINT is PostgreSQL's fast shutdown: sessions are ended, nothing is lost.
@@ -126,8 +126,8 @@ def database_restarted(world: World, night: Night, chance: random.Random) -> str
     return f"PostgreSQL was shut down and started again after {seconds:.0f} s"
 
 
-def database_killed(world: World, night: Night, chance: random.Random) -> str:
-    del night
+def database_killed(world: World, deployed: DeployedRun, chance: random.Random) -> str:
+    del deployed
     seconds = chance.uniform(0, 20)
     found = world.postgresql()
     for process in found:
@@ -138,24 +138,24 @@ def database_killed(world: World, night: Night, chance: random.Random) -> str:
     return f"SIGKILL to all of PostgreSQL, started again after {seconds:.0f} s"
 
 
-def rank_killed(world: World, night: Night, chance: random.Random) -> str:
-    _, ranks = world.trainers(night)
+def rank_killed(world: World, deployed: DeployedRun, chance: random.Random) -> str:
+    _, ranks = world.trainers(deployed)
     if not ranks:
         raise NoChance("no rank is there")
     _must(send(chance.choice(ranks), KILL))
     return "SIGKILL to a rank"
 
 
-def supervisor_killed(world: World, night: Night, chance: random.Random) -> str:
+def supervisor_killed(world: World, deployed: DeployedRun, chance: random.Random) -> str:
     del chance
-    supervisor, _ = world.trainers(night)
+    supervisor, _ = world.trainers(deployed)
     _must(send(supervisor, KILL))
     return "SIGKILL to the supervisor"
 
 
-def disk_full(world: World, night: Night, chance: random.Random) -> str:
+def disk_full(world: World, deployed: DeployedRun, chance: random.Random) -> str:
     """Full to the last block for some seconds: what is written fails, and so does a record of that."""
-    del night
+    del deployed
     seconds = chance.uniform(5, 20)
     ballast = world.disk / "ballast"
     try:
@@ -172,32 +172,32 @@ def disk_full(world: World, night: Night, chance: random.Random) -> str:
     return f"no room on the disk for {seconds:.0f} s"
 
 
-def clock_set(world: World, night: Night, chance: random.Random) -> str:
+def clock_set(world: World, deployed: DeployedRun, chance: random.Random) -> str:
     """Of server, worker, flow and trainer at once, and it stays."""
-    del night
+    del deployed
     seconds = chance.choice((-7200, -600, -60, 60, 600, 7200))
     world.set_clock(world.clock_offset() + seconds)
     return f"the clock was set {abs(seconds):,} s {'ahead' if seconds > 0 else 'back'}"
 
 
-def cancelled(world: World, night: Night, chance: random.Random) -> str:
+def cancelled(world: World, deployed: DeployedRun, chance: random.Random) -> str:
     """As a person does in the UI, who then runs the deployment again."""
     del chance
-    run = world.runs(night)[-1]["id"]
+    run = world.runs(deployed)[-1]["id"]
     world.cancel(run)
-    if not wait_until(lambda: _state(world, night, run) == "CANCELLED", 200.0, every=1.0):
-        raise SystemExit(f"run {run} was not cancelled within 200 s: {_state(world, night, run)}")
-    if not wait_until(lambda: not world.processes_with(str(night.root)), 60.0, every=1.0):
-        left = [" ".join(process.cmdline()) for process in world.processes_with(str(night.root))]
+    if not wait_until(lambda: _state(world, deployed, run) == "CANCELLED", 200.0, every=1.0):
+        raise SystemExit(f"run {run} was not cancelled within 200 s: {_state(world, deployed, run)}")
+    if not wait_until(lambda: not world.processes_with(str(deployed.root)), 60.0, every=1.0):
+        left = [" ".join(process.cmdline()) for process in world.processes_with(str(deployed.root))]
         raise SystemExit(f"a cancelled run left {left}")
-    world.run(night)
+    world.run(deployed)
     return "cancelled, and run again"
 
 
-def power_lost(world: World, night: Night, chance: random.Random) -> str:
+def power_lost(world: World, deployed: DeployedRun, chance: random.Random) -> str:
     """Every process of the service, its database and its runs at once; then the machine starts."""
     del chance
-    gone = [*world.postgresql(), *world.engines(night), *world.processes_with(str(night.root))]
+    gone = [*world.postgresql(), *world.engines(deployed), *world.processes_with(str(deployed.root))]
     gone += [psutil.Process(pid) for name in ("keeper", "server", "worker") if (pid := world.pid(name)) is not None]
     for process in gone:
         send(process, KILL)
@@ -206,8 +206,8 @@ def power_lost(world: World, night: Night, chance: random.Random) -> str:
     return "SIGKILL to everything, PostgreSQL among it, and `bessemer serve start`"
 
 
-def _state(world: World, night: Night, run: str) -> str:
-    return next(found["state"]["type"] for found in world.runs(night) if found["id"] == run)
+def _state(world: World, deployed: DeployedRun, run: str) -> str:
+    return next(found["state"]["type"] for found in world.runs(deployed) if found["id"] == run)
 
 
 def _family(process: psutil.Process) -> list[psutil.Process]:

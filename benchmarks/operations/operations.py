@@ -1,6 +1,6 @@
 """`make prove-operations`: deployed runs that faults of every level of operation cannot keep from their end.
 
-A service stands (`bessemer serve start`, with PostgreSQL). Each fault meets a run of its own at a drawn moment of a
+A service runs (`bessemer serve start`, with PostgreSQL). Each fault meets a run of its own at a drawn moment of a
 drawn stage; the run ends with the stage behind that one. Nothing is started again by this program but what a machine's
 own boot would start. In the end every artifact must have the content digest of an undisturbed run's, a run must be
 Completed on the server, none may be left under way there, and no process of the run may live. Called again in the same
@@ -20,14 +20,14 @@ from statistics import median
 
 from blake3 import blake3
 from faults import FAULTS, NoChance
-from world import PROJECT, Night, World, wait_until
+from world import PROJECT, DeployedRun, World, wait_until
 
 from flows.recipe.stages import STAGES
 
 SECONDS_TO_BEGIN = 300.0
 SECONDS_TO_RECOVER = 900.0
 SECONDS_TO_SETTLE = 240.0
-"""Until the server says of every run of the night that it has ended: silent ones are missed after 90."""
+"""Until the server reports that every run of it has ended: silent ones are missed after 90."""
 SECONDS_TO_STAY = 150.0
 """After which nothing is late any more."""
 TRAINING_SHARE = 0.3
@@ -50,7 +50,7 @@ class Met:
     seconds: float
     """From the fault to the end of the run."""
     runs: list[str]
-    """States in which the runs of this night ended, in their order: more than one where an automation began another."""
+    """States in which its flow runs ended, in order: more than one where an automation began another."""
 
 
 def main() -> int:
@@ -66,8 +66,8 @@ def main() -> int:
     # Other code makes other artifacts, and then begins anew.
     folder: Path = asked.folder.resolve() / f"{code_of_stages()}-{asked.seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    told = folder / "faults.jsonl"
-    done = [Met(**json.loads(line)) for line in told.read_text().splitlines()] if told.exists() else []
+    records = folder / "faults.jsonl"
+    done = [Met(**json.loads(line)) for line in records.read_text().splitlines()] if records.exists() else []
     if asked.table:
         print_table(done)
         return 0
@@ -86,7 +86,7 @@ def main() -> int:
                 break
             met = meet(world, number, kind, asked.seed)
             done.append(met)
-            with told.open("a") as file:
+            with records.open("a") as file:
                 file.write(json.dumps(asdict(met)) + "\n")
             print(row(met), flush=True)
         check_that_all_stay(world, done[first:])
@@ -97,7 +97,7 @@ def main() -> int:
 
 
 def code_of_stages() -> str:
-    """Eight digits that tell this state of the stages' code from others."""
+    """Eight digits of the digest of the stages' code."""
     files = sorted(path for room in ("tasks", "model") for path in (PROJECT / room).rglob("*.py"))
     return blake3(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
 
@@ -119,70 +119,72 @@ def meet(world: World, number: int, kind: str, seed: int) -> Met:
         chance = random.Random(f"{seed}: {number}: {attempt}")
         training = fault.in_training or chance.random() < TRAINING_SHARE
         stage = "train" if training else chance.choice(STAGES)
-        night = world.night(number, stage, fault.on_disk)
-        make_run(world, night)
+        deployed = world.deployed(number, stage, fault.on_disk)
+        make_run(world, deployed)
         try:
-            at, step = wait_for_moment(world, night, stage, chance)
+            at, step = wait_for_moment(world, deployed, stage, chance)
             met_at = time.monotonic()
-            what = fault.bring(world, night, chance)
+            what = fault.bring(world, deployed, chance)
         except NoChance as missed:
             print(f"{number + 1:4} {kind}: {missed}", flush=True)
-            settle(world, night, kind)
-            clear(night)
+            settle(world, deployed, kind)
+            clear(deployed)
             continue
-        settle(world, night, kind)
+        settle(world, deployed, kind)
         seconds = round(time.monotonic() - met_at, 1)
-        check(world, night, kind)
-        runs = [run["state"]["type"] for run in world.runs(night)]
-        clear(night)
+        check(world, deployed, kind)
+        runs = [run["state"]["type"] for run in world.runs(deployed)]
+        clear(deployed)
         return Met(number, kind, at, step, what, seconds, runs)
     raise SystemExit(f"fault {number + 1}, {kind}: no chance in {TRIES} tries")
 
 
-def make_run(world: World, night: Night) -> None:
+def make_run(world: World, deployed: DeployedRun) -> None:
     """Of a server that may have been hurt, and not answer yet."""
-    if not wait_until(lambda: world.run(night), SECONDS_TO_RECOVER, every=1.0):
-        raise SystemExit(f"{night.root}: the server takes no run within {SECONDS_TO_RECOVER:.0f} s")
+    if not wait_until(lambda: world.run(deployed), SECONDS_TO_RECOVER, every=1.0):
+        raise SystemExit(f"{deployed.root}: the server takes no run within {SECONDS_TO_RECOVER:.0f} s")
 
 
-def wait_for_moment(world: World, night: Night, stage: str, chance: random.Random) -> tuple[str, int]:
+def wait_for_moment(world: World, deployed: DeployedRun, stage: str, chance: random.Random) -> tuple[str, int]:
     """Until a drawn moment of the stage; returns the stage that is then under way, and the training's step."""
-    if not wait_until(lambda: night.is_under_way(stage) or ended(world, night), SECONDS_TO_BEGIN, every=0.02):
-        raise SystemExit(f"{night.root}: {stage} did not begin within {SECONDS_TO_BEGIN:.0f} s")
+    if not wait_until(lambda: deployed.is_under_way(stage) or ended(world, deployed), SECONDS_TO_BEGIN, every=0.02):
+        raise SystemExit(f"{deployed.root}: {stage} did not begin within {SECONDS_TO_BEGIN:.0f} s")
     if stage == "train":
         steps = chance.randrange(0, 180)
-        wait_until(lambda: night.step() >= steps or not night.is_under_way(stage), SECONDS_TO_BEGIN, every=0.02)
+        wait_until(lambda: deployed.step() >= steps or not deployed.is_under_way(stage), SECONDS_TO_BEGIN, every=0.02)
     else:
         time.sleep(chance.uniform(0, 1.0))
-    at = night.under_way()
-    return at, night.step() if at == "train" else 0
+    at = deployed.under_way()
+    return at, deployed.step() if at == "train" else 0
 
 
-def ended(world: World, night: Night) -> bool:
-    """Whether a run of the night is Completed and none is under way."""
-    states = [run["state"]["type"] for run in world.runs(night)]
+def ended(world: World, deployed: DeployedRun) -> bool:
+    """Whether one of its flow runs is Completed and none is under way."""
+    states = [run["state"]["type"] for run in world.runs(deployed)]
     return "COMPLETED" in states and set(states) <= TERMINAL
 
 
-def settle(world: World, night: Night, kind: str) -> None:
-    """Until the night is done, on the server too."""
-    if not wait_until(lambda: ended(world, night), SECONDS_TO_RECOVER, every=1.0):
-        raise SystemExit(f"{kind}, {night.root}: not at its end after {SECONDS_TO_RECOVER:.0f} s: {told(world, night)}")
+def settle(world: World, deployed: DeployedRun, kind: str) -> None:
+    """Wait until it is done, on the server too."""
+    if not wait_until(lambda: ended(world, deployed), SECONDS_TO_RECOVER, every=1.0):
+        raise SystemExit(
+            f"{kind}, {deployed.root}: not at its end after {SECONDS_TO_RECOVER:.0f} s: {state(world, deployed)}"
+        )
 
 
-def check(world: World, night: Night, kind: str) -> None:
-    """The bytes are those of an undisturbed run, and nothing of the night still lives."""
-    expected, found = world.undisturbed().contents(), night.contents()
-    for stage in night.identities:
+def check(world: World, deployed: DeployedRun, kind: str) -> None:
+    """The bytes are those of an undisturbed run, and none of its processes still runs."""
+    expected, found = world.undisturbed().contents(), deployed.contents()
+    for stage in deployed.identities:
         if found.get(stage) != expected[stage]:
             raise SystemExit(
-                f"{kind}, {night.root}: {stage} has OTHER BYTES: {found.get(stage)}, not {expected[stage]}"
+                f"{kind}, {deployed.root}: {stage} has OTHER BYTES: {found.get(stage)}, not {expected[stage]}"
             )
-    if night.other_artifacts():
-        raise SystemExit(f"{kind}, {night.root}: {night.other_artifacts()} belong to nobody")
-    if not wait_until(lambda: not world.processes_with(str(night.root)), SECONDS_TO_SETTLE, every=1.0):
-        left = [" ".join(process.cmdline()) for process in world.processes_with(str(night.root))]
-        raise SystemExit(f"{kind}, {night.root}: processes outlive their run: {left}")
+    if deployed.other_artifacts():
+        raise SystemExit(f"{kind}, {deployed.root}: {deployed.other_artifacts()} belong to nobody")
+    if not wait_until(lambda: not world.processes_with(str(deployed.root)), SECONDS_TO_SETTLE, every=1.0):
+        left = [" ".join(process.cmdline()) for process in world.processes_with(str(deployed.root))]
+        raise SystemExit(f"{kind}, {deployed.root}: processes outlive their run: {left}")
 
 
 def check_that_all_stay(world: World, done: list[Met]) -> None:
@@ -194,16 +196,16 @@ def check_that_all_stay(world: World, done: list[Met]) -> None:
             raise SystemExit(f"fault {met.number + 1}, {met.kind}: its runs were {met.runs}, and are {states} now")
 
 
-def told(world: World, night: Night) -> str:
-    """What the server knows of the night, for an error."""
+def state(world: World, deployed: DeployedRun) -> str:
+    """What the server knows of the deployed, for an error."""
     found: list[str] = []
-    wait_until(lambda: found.extend(f"{run['state']}" for run in world.runs(night)) is None, 30.0)
-    return f"{found}; under way: {night.under_way()}; see {world.root / 'service'}"
+    wait_until(lambda: found.extend(f"{run['state']}" for run in world.runs(deployed)) is None, 30.0)
+    return f"{found}; under way: {deployed.under_way()}; see {world.root / 'service'}"
 
 
-def clear(night: Night) -> None:
+def clear(deployed: DeployedRun) -> None:
     """Its artifacts are compared, and the disk is small."""
-    shutil.rmtree(night.root, ignore_errors=True)
+    shutil.rmtree(deployed.root, ignore_errors=True)
 
 
 def row(met: Met) -> str:

@@ -32,7 +32,7 @@ DISK_BYTES = 256 << 20
 COMMAND_SECONDS = 580.0
 RECIPE = """
 format = 1
-name = "night"
+name = "deployed"
 seed = 7
 budget_tokens = "100K"
 
@@ -76,7 +76,7 @@ pause_seconds = 0.5
 """
 SENTENCE = (
     "the iron and coke of a blast furnace melt when air is blown through them and steel is what is left after the"
-    " carbon has gone out with the flame as the ladle pours into moulds that cool by night while workers charge more"
+    " carbon has gone out with the flame as the ladle pours into moulds that cool by deployed while workers charge more"
     " ore with limestone for slag which floats on top so it can be taken off before every cast of rails or plates"
 )
 
@@ -95,13 +95,13 @@ def write_recipe(folder: Path) -> Path:
                 chosen.append(words[(state >> 33) % len(words)])
             sentences.append(" ".join(chosen).capitalize() + ".")
         (notes / f"note-{number:03}.txt").write_text("\n".join(sentences) + "\n")
-    path = folder / "night.toml"
+    path = folder / "deployed.toml"
     path.write_text(RECIPE.format(folder=folder, library=sysconfig.get_paths()["stdlib"]))
     return path
 
 
 @dataclass(frozen=True)
-class Night:
+class DeployedRun:
     """One deployed run with a root of its own, so that nothing of another is reused."""
 
     root: Path
@@ -109,7 +109,7 @@ class Night:
     """By stage, as an undisturbed run has them; the run ends with the last of these."""
 
     def contents(self) -> dict[str, str]:
-        """Content digest by stage, of the artifacts that stand."""
+        """Content digest by stage, of the published artifacts."""
         found = {}
         for stage, identity in self.identities.items():
             manifest = self.root / "artifacts" / stage / identity / "manifest.json"
@@ -144,8 +144,8 @@ class World:
         self.root = folder / "root"
         self.disk = folder / "disk"
         self.clock = folder / "clock"
-        self.nights = folder / "nights"
-        for made in (self.root, self.disk, self.nights):
+        self.deployed_runs = folder / "deployed_runs"
+        for made in (self.root, self.disk, self.deployed_runs):
             made.mkdir(parents=True, exist_ok=True)
         self.set_clock(0)
         self.recipe = write_recipe(folder)
@@ -215,50 +215,50 @@ class World:
     def down(self) -> None:
         """End everything; what is built stays."""
         self.bessemer("serve", "stop", "--now", "--root", self.root, check=False)
-        for process in self.processes_with(str(self.nights)):
+        for process in self.processes_with(str(self.deployed_runs)):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         subprocess.run([str(POSTGRESQL), "stop", str(self.folder / "postgresql")], capture_output=True, check=False)
         if self.has_disk:
             subprocess.run(["umount", "--lazy", str(self.disk)], capture_output=True, check=False)
 
-    def undisturbed(self) -> Night:
+    def undisturbed(self) -> DeployedRun:
         """The run to which nothing happens, by command; built once."""
         root = self.folder / "undisturbed"
         if not (root / "done").exists():
             self.bessemer("run", self.recipe, "--root", root, "--json")
             (root / "done").touch()
         found = {stage: next((root / "artifacts" / stage).iterdir()).name for stage in STAGES}
-        return Night(root, found)
+        return DeployedRun(root, found)
 
-    def night(self, number: int, stage: str, on_disk: bool) -> Night:
-        """A root in which only what comes before `stage` stands; its run ends with the stage behind, whose bytes decide
-        the others'."""
+    def deployed(self, number: int, stage: str, on_disk: bool) -> DeployedRun:
+        """A root in which only what comes before `stage` is published; its run ends with the stage behind, whose
+        bytes decide the others'."""
         template = self.undisturbed()
-        root = (self.disk if on_disk else self.nights) / f"{number:03}"
+        root = (self.disk if on_disk else self.deployed_runs) / f"{number:03}"
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir(parents=True)
         for before in STAGES[: STAGES.index(stage)]:
             shutil.copytree(template.root / "artifacts" / before, root / "artifacts" / before)
-        return Night(root, {built: template.identities[built] for built in STAGES[: STAGES.index(stage) + 2]})
+        return DeployedRun(root, {built: template.identities[built] for built in STAGES[: STAGES.index(stage) + 2]})
 
-    def run(self, night: Night) -> str:
+    def run(self, deployed: DeployedRun) -> str:
         """Have the deployment run, as the UI's form does; returns the run's id."""
         (deployment,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": ["00-pretrain"]}}})
-        parameters = {**deployment["parameters"], "recipe": str(self.recipe), "root": str(night.root)}
-        parameters["until"] = list(night.identities)[-1]
+        parameters = {**deployment["parameters"], "recipe": str(self.recipe), "root": str(deployed.root)}
+        parameters["until"] = list(deployed.identities)[-1]
         made = self.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
         return made["id"]
 
-    def runs(self, night: Night) -> list[dict[str, Any]]:
-        """All runs of a night, oldest first."""
+    def runs(self, deployed: DeployedRun) -> list[dict[str, Any]]:
+        """All runs of a deployed, oldest first."""
         found = self.ask("/flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 200})
-        return [run for run in reversed(found) if run["parameters"].get("root") == str(night.root)]
+        return [run for run in reversed(found) if run["parameters"].get("root") == str(deployed.root)]
 
     def runs_of(self, number: int) -> list[dict[str, Any]]:
-        """All runs of the night with this number, which may be cleared."""
-        roots = [folder / f"{number:03}" for folder in (self.nights, self.disk)]
-        return [run for root in roots for run in self.runs(Night(root, {}))]
+        """All runs of the deployed with this number, which may be cleared."""
+        roots = [folder / f"{number:03}" for folder in (self.deployed_runs, self.disk)]
+        return [run for root in roots for run in self.runs(DeployedRun(root, {}))]
 
     def cancel(self, run: str) -> None:
         """As the UI's button does."""
@@ -282,10 +282,10 @@ class World:
             return None
         return pid if psutil.pid_exists(pid) else None
 
-    def engines(self, night: Night) -> list[psutil.Process]:
-        """The flow's processes: those whose trainer or run this night is, and that are none of the trainer's."""
+    def engines(self, deployed: DeployedRun) -> list[psutil.Process]:
+        """The flow's processes: those whose trainer or run this deployed is, and that are none of the trainer's."""
         found = []
-        ours = {run["id"] for run in self.runs(night)}
+        ours = {run["id"] for run in self.runs(deployed)}
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
             with suppress(psutil.Error):
@@ -293,10 +293,10 @@ class World:
                     found.append(process)
         return found
 
-    def trainers(self, night: Night) -> tuple[psutil.Process | None, list[psutil.Process]]:
-        """The supervisor and the ranks of the night's training."""
+    def trainers(self, deployed: DeployedRun) -> tuple[psutil.Process | None, list[psutil.Process]]:
+        """The supervisor and the ranks of the deployed's training."""
         supervisor, ranks = None, []
-        for process in self.processes_with(str(night.root)):
+        for process in self.processes_with(str(deployed.root)):
             with suppress(psutil.Error):
                 words = process.cmdline()
                 if "model.train" not in words:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from measuring import fastest, tell
+from measuring import fastest, print_rate
 
 
 def bessemer(texts: list[str], kinds: list[str], extractor: str) -> Callable[[], object]:
@@ -102,7 +102,7 @@ def main(tool: str, source: str, rounds: str, most_bytes: str, option: str) -> N
             size += len(record["text"].encode())
             if size >= int(most_bytes):
                 break
-    tell(fastest(TOOLS[tool](texts, kinds, option), int(rounds)), size)
+    print_rate(fastest(TOOLS[tool](texts, kinds, option), int(rounds)), size)
 
 
 main(*sys.argv[1:])

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a virtual environment for every peer that the benchmarks compare with: install.sh FOLDER [NAME ...]
 #
-# NAME.txt beside this file pins all that the environment of NAME holds. One that stands with the same pins is kept.
+# NAME.txt beside this file pins all that the environment of NAME holds. One that has the same pins is kept.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

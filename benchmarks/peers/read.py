@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from measuring import tell
+from measuring import print_rate
 
 
 def bessemer(source: Path, folder: Path) -> Callable[[], int]:
@@ -54,7 +54,7 @@ def main(tool: str, source: str, scratch: str, size: str, documents: str) -> Non
         seconds = time.process_time() - began
     if found != int(documents):
         raise SystemExit(f"{tool} read {found} documents of {documents}")
-    tell(seconds, int(size))
+    print_rate(seconds, int(size))
 
 
 main(*sys.argv[1:])

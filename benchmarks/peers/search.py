@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from measuring import fastest, read_texts, tell
+from measuring import fastest, print_rate, read_texts
 
 if TYPE_CHECKING:
     from tasks.decontaminate.ngrams import ItemIndex
@@ -147,7 +147,7 @@ TOOLS = {"bessemer": bessemer, "words": words, "numpy": numpy, "datatrove": data
 
 def main(tool: str, source: str, items: str, rounds: str, most_bytes: str) -> None:
     texts, size = read_texts(Path(source), float(most_bytes))
-    tell(fastest(TOOLS[tool](texts, Path(items)), int(rounds)), size)
+    print_rate(fastest(TOOLS[tool](texts, Path(items)), int(rounds)), size)
 
 
 main(*sys.argv[1:])

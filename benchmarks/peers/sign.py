@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from measuring import fastest, read_texts, tell
+from measuring import fastest, print_rate, read_texts
 
 WORD = re.compile(r"\w+")
 WIDTH, LENGTH = 5, 112
@@ -76,7 +76,7 @@ TOOLS = {"bessemer": bessemer, "datasketch": datasketch, "rensa": rensa, "datatr
 
 def main(tool: str, source: str, rounds: str, most_bytes: str) -> None:
     texts, size = read_texts(Path(source), float(most_bytes))
-    tell(fastest(TOOLS[tool](texts), int(rounds)), size)
+    print_rate(fastest(TOOLS[tool](texts), int(rounds)), size)
 
 
 main(*sys.argv[1:])

@@ -101,7 +101,7 @@ def main() -> None:
         trainer = InOrder(network, arguments, train_dataset=Rows(as_transformers(setting.rows())))
         trainer.add_callback(Clock(watch))
         trainer.train()
-    watch.tell()
+    watch.report()
 
 
 main()

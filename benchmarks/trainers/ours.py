@@ -57,7 +57,7 @@ def main() -> None:
         batch = kind(**{name: torch.from_numpy(values) for name, values in setting.batch(rows, step).items()})
         seed_dropout(1, step, 0)
         watch.step_done(engine.step(batch, StepSchedule(LEARNING_RATE, CLIP, 1)).loss)
-    watch.tell()
+    watch.report()
 
 
 if __name__ == "__main__":

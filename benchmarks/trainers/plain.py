@@ -92,7 +92,7 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         watch.step_done(float(loss.detach()))
-    watch.tell()
+    watch.report()
 
 
 main()

@@ -1,4 +1,4 @@
-"""What each trainer of the comparison is given, and how it tells what it took. NumPy and the standard library only."""
+"""What each trainer of the comparison is given, and how it prints what it took. NumPy and the standard library only."""
 
 import json
 import resource
@@ -56,7 +56,7 @@ class Watch:
         self.losses.append(loss)
         self._times.append(self._now())
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Print what the driver reads, as the last line."""
         taken = [b - a for a, b in pairwise(self._times[self._setting.warm - 1 :])]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -69,7 +69,7 @@ def main() -> None:
             result = training.train(run, messages=messages)
         with pa.OSFile(str(result / "metrics.arrow"), "rb") as source:
             watch.losses = pyarrow.ipc.open_file(source).read_all()["loss"].to_pylist()
-    watch.tell()
+    watch.report()
 
 
 main()
