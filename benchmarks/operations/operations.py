@@ -197,7 +197,7 @@ def check_that_all_stay(world: World, done: list[Met]) -> None:
 
 
 def state(world: World, deployed: DeployedRun) -> str:
-    """What the server knows of the deployed, for an error."""
+    """What the server knows of a run, for an error."""
     found: list[str] = []
     wait_until(lambda: found.extend(f"{run['state']}" for run in world.runs(deployed)) is None, 30.0)
     return f"{found}; under way: {deployed.under_way()}; see {world.root / 'service'}"

@@ -256,7 +256,7 @@ class World:
         return [run for run in reversed(found) if run["parameters"].get("root") == str(deployed.root)]
 
     def runs_of(self, number: int) -> list[dict[str, Any]]:
-        """All runs of the deployed with this number, which may be cleared."""
+        """Return all flow runs of the deployment with this number, which may be cleared."""
         roots = [folder / f"{number:03}" for folder in (self.deployed_runs, self.disk)]
         return [run for root in roots for run in self.runs(DeployedRun(root, {}))]
 
@@ -294,7 +294,7 @@ class World:
         return found
 
     def trainers(self, deployed: DeployedRun) -> tuple[psutil.Process | None, list[psutil.Process]]:
-        """The supervisor and the ranks of the deployed's training."""
+        """The supervisor and the ranks of its training."""
         supervisor, ranks = None, []
         for process in self.processes_with(str(deployed.root)):
             with suppress(psutil.Error):
