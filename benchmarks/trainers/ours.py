@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -36,10 +37,10 @@ def train_config(name: str, setting: Setting) -> TrainConfig:
     )
 
 
-def main() -> None:
-    name, setting = chosen()
-    torch.set_num_threads(setting.threads)
-    network = load_model(Path(setting.folder) / "ours").train()
+def make_step(name: str, setting: Setting) -> Callable[[int], float]:
+    """Return a function that makes step N of a race and returns its loss."""
+    device = torch.device(setting.device)
+    network = load_model(Path(setting.folder) / "ours").train().to(device)
     run = TrainerRun(
         sequences=(),
         order=Path(),
@@ -51,12 +52,22 @@ def main() -> None:
         train=train_config(name, setting),
     )
     engine = make_engine(run, network, SINGLE_PROCESS)
-    kind = BATCHES[network.config.architecture]
-    rows, watch = setting.rows(), Watch(setting)
-    for step in range(setting.steps):
-        batch = kind(**{name: torch.from_numpy(values) for name, values in setting.batch(rows, step).items()})
-        seed_dropout(1, step, 0)
-        watch.step_done(engine.step(batch, StepSchedule(LEARNING_RATE, CLIP, 1)).loss)
+    kind, rows = BATCHES[network.config.architecture], setting.rows()
+
+    def step(number: int = 0) -> float:
+        batch = kind(**{name: torch.from_numpy(values) for name, values in setting.batch(rows, number).items()})
+        seed_dropout(1, number, 0)
+        return engine.step(batch, StepSchedule(LEARNING_RATE, CLIP, 1)).loss
+
+    return step
+
+
+def main() -> None:
+    name, setting = chosen()
+    torch.set_num_threads(setting.threads)
+    step, watch = make_step(name, setting), Watch(setting)
+    for number in range(setting.steps):
+        watch.step_done(step(number))
     watch.report()
 
 
