@@ -75,8 +75,8 @@ def main() -> None:
             return
         watch, step = Watch(setting), StepLoop._step
 
-        def timed(loop: StepLoop, number: int) -> Any:
-            done = step(loop, number)
+        def timed(loop: StepLoop, number: int, reader: Any) -> Any:
+            done = step(loop, number, reader)
             watch.step_done(0.0)
             return done
 

@@ -48,6 +48,7 @@ from model.train.live_sample import LiveSample
 from model.train.micro_batch import peak_flops, resident_bytes, resolve_micro_batch_rows
 from model.train.reproduction import write_reproduction
 from model.train.resume import RUNTIME_SETTINGS, check_rows, optimizer_layout, resume_requirements
+from model.train.step_rows import StepReader
 from model.train.validation import Validation, validation_interval
 
 
@@ -213,7 +214,6 @@ class StepLoop:
     def __post_init__(self) -> None:
         self.curriculum = TrainingSchedule(self.run.train, self.data.positions, self.run.model.context)
         self._objective = make_objective(self.run)
-        self._loader = self._objective.loader(self.data)
         train = self.run.train
         # Rows are given wherever text was held out; the setting alone asks for rows that are not there.
         wanted = train.validation_steps or (train.validation_steps is None and self.run.heldout is not None)
@@ -227,12 +227,22 @@ class StepLoop:
 
         Raises Infra when asked to stop, and Paused where the run asks for a pause, after writing a checkpoint.
         """
+        with StepReader(
+            self._objective,
+            self.data,
+            self.curriculum,
+            self.run.model.context,
+            ahead=self.run.train.device == "cuda",
+        ) as reader:
+            return self._run_from(step, reader)
+
+    def _run_from(self, step: int, reader: StepReader) -> Divergence | None:
         steps, share = self.curriculum.steps, self.run.train.pause_share
         pause = steps if share is None else self.curriculum.steps_to(share)
         while step < steps:
             if step >= pause:
                 self._pause(pause)
-            diverged = self._step(step)
+            diverged = self._step(step, reader)
             step += 1
             self.channel.beat(step)
             self.checkpoints.advance()
@@ -249,12 +259,13 @@ class StepLoop:
                 raise Infra(f"asked to stop after step {step - 1}; a checkpoint was written, run again to go on")
         return None
 
-    def _step(self, step: int) -> Divergence | None:
+    def _step(self, step: int, reader: StepReader) -> Divergence | None:
         """Run one step, or skip it where the guard decided so; return the divergence that it completes, if any."""
         began = time.monotonic()
         begin, end = self.curriculum.positions(step)
         pace = self.curriculum.step_schedule(step)
-        fresh = self._objective.text_tokens(self.data, begin, end)
+        rows = reader.read(step)
+        fresh = rows.text_tokens
         self.tokens += fresh
         row = {"step": step, "pos_start": begin, "pos_end": end, "row_pieces": pace.row_pieces}
         if self.guard.skips(begin, end):
@@ -266,7 +277,7 @@ class StepLoop:
             return None
         self._skipping = False
         used_scale = self.scale.value
-        done = self._compute(step, begin, end, pace, used_scale)
+        done = self._compute(step, rows.batch, pace, used_scale)
         overflow = self.scale.adapt(done)
         self.log.add("steps", **row, applied=done.applied)
         self._log_metrics(step, pace, used_scale, done)
@@ -289,10 +300,7 @@ class StepLoop:
             self.channel.send("event", event="recovered", step=step, **facts)
         return diverged
 
-    def _compute(self, step: int, begin: int, end: int, pace: StepSchedule, scale: float) -> StepResult:
-        batch = self._loader.batch(begin, end)
-        if pace.row_pieces > 1:
-            batch = batch.shortened(self.run.model.context // pace.row_pieces)
+    def _compute(self, step: int, batch: Any, pace: StepSchedule, scale: float) -> StepResult:
         if self.run.model.dropout:
             seed_dropout(self.run.train.seed, step, self.ranks.rank)
         return self.engine.step(batch, pace, scale, self.guard.admits)
