@@ -17,7 +17,7 @@ from model.data.row_format import NO_LOSS
 from model.nn.activation_stats import activation_range, empty_range
 from model.nn.bert import BERT
 from model.objectives.base import Sums
-from model.objectives.cross_entropy import LOGIT_ROWS
+from model.objectives.cross_entropy import logit_rows
 
 
 class MaskedObjective:
@@ -88,7 +88,7 @@ def _inputs(batch: MaskedBatch) -> dict[str, Any]:
 def _sums_from_hidden(network: BERT, hidden_BTD: Tensor, ranges: list[Tensor], batch: MaskedBatch) -> Sums:
     nats, correct = (hidden_BTD.new_zeros(()) for _ in range(2))
     masked_range = empty_range(hidden_BTD)
-    rows = max(1, LOGIT_ROWS // batch.positions_BM.shape[1])
+    rows = max(1, logit_rows(hidden_BTD.device, network.config.vocab_size) // batch.positions_BM.shape[1])
     pieces = (part.split(rows) for part in (hidden_BTD, batch.positions_BM, batch.targets_BM))
     for hidden, positions, targets in zip(*pieces, strict=True):
         logits = network.masked_logits(hidden, positions).flatten(0, 1)

@@ -17,7 +17,7 @@ from model.nn.factory import make_network
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
 from model.nn.vocab_layers import WholeVocabulary, freeze_all_but_new_rows
-from model.objectives.cross_entropy import LOGIT_ROWS, chunked_nats
+from model.objectives.cross_entropy import LOGIT_ROWS, chunked_nats, logit_rows
 
 SIZES: dict[str, Any] = {"vocab_size": 96, "context": 16, "layers": 1, "heads": 2, "width": 16}
 NETWORKS = {
@@ -123,3 +123,9 @@ def test_every_layout_computes_several_chunks(
         with pa.memory_map(str(run.out / "result" / "metrics.arrow")) as source:
             losses.append(pa.ipc.open_file(source).read_all()["loss"].to_pylist())
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_chunks_on_a_device_have_a_gibibyte_of_logits_and_on_a_processor_512_rows() -> None:
+    assert logit_rows(torch.device("cpu"), 50_304) == 512
+    assert logit_rows(torch.device("cuda"), 2**18) == 1024
+    assert logit_rows(torch.device("cuda"), 2**20) == 512
