@@ -22,7 +22,6 @@ from flows.commands.common import (
     Verbose,
     console,
     ended,
-    handle_errors,
     open_in_browser,
     print_json,
     share,
@@ -71,15 +70,14 @@ def run(
     wrong recipe, 3 bad input, 4 stopped by a guard, 5 damaged data, 75 infrastructure failed (run again), 76 training
     diverged, 77 a store or server refused the credentials, 70 a bug.
     """
-    with handle_errors():
-        from flows.recipe.load import open_recipe
-        from flows.recipe.stages import select_stages
+    from flows.recipe.load import open_recipe
+    from flows.recipe.stages import select_stages
 
-        root = root.resolve()
-        select_stages(from_stage, until, only)
-        chosen = open_recipe(recipe, root, settings or (), share(limit))
-        selection: StageSelection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-        _run(chosen, root, selection, as_json, verbose, open_page, hour_price)
+    root = root.resolve()
+    select_stages(from_stage, until, only)
+    chosen = open_recipe(recipe, root, settings or (), share(limit))
+    selection: StageSelection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+    _run(chosen, root, selection, as_json, verbose, open_page, hour_price)
 
 
 def demo(
@@ -95,14 +93,13 @@ def demo(
     First writes a cloze benchmark from passages of that text. Its documents stay in the sources, so that there are real
     leaks to find and cut.
     """
-    with handle_errors():
-        from flows.recipe.load import open_recipe
-        from flows.runs.compile_ahead import compiling_ahead
+    from flows.recipe.load import open_recipe
+    from flows.runs.compile_ahead import compiling_ahead
 
-        root = root.resolve()
-        with compiling_ahead():
-            chosen = open_recipe("quickstart", root, settings or ())
-            _run(chosen, root, {}, as_json, verbose, open_page, hour_price)
+    root = root.resolve()
+    with compiling_ahead():
+        chosen = open_recipe("quickstart", root, settings or ())
+        _run(chosen, root, {}, as_json, verbose, open_page, hour_price)
 
 
 def run_recipe(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:

@@ -13,7 +13,6 @@ from flows.commands.common import (
     Settings,
     Untrusted,
     console,
-    handle_errors,
     print_json,
     share,
 )
@@ -51,32 +50,31 @@ def verify(
     none trains on a damaged one; this finds it earlier. With an object store, its files are hashed too; --set-aside
     uploads a damaged one again if this machine has it undamaged.
     """
-    with handle_errors():
-        from flows.planning.explain_report import print_verification
-        from flows.reports.progress import bytes_bar
-        from flows.runs.lineage import open_run
-        from flows.runs.root_records import records_under
-        from flows.runs.verify import artifacts_of, artifacts_under, repair_stored
-        from flows.runs.verify import set_aside as rename
-        from flows.runs.verify import verify as hash_again
-        from model.errors import InputError, IntegrityError
+    from flows.planning.explain_report import print_verification
+    from flows.reports.progress import bytes_bar
+    from flows.runs.lineage import open_run
+    from flows.runs.root_records import records_under
+    from flows.runs.verify import artifacts_of, artifacts_under, repair_stored
+    from flows.runs.verify import set_aside as rename
+    from flows.runs.verify import verify as hash_again
+    from model.errors import InputError, IntegrityError
 
-        root = root.resolve()
-        folders = artifacts_of(open_run(root, run_id), stage) if run_id else artifacts_under(root, stage)
-        records = [] if run_id or stage else records_under(root)
-        if not folders and not records:
-            raise InputError(f"store verify: there is no artifact{f' of `{stage}`' if stage else ''} under {root}")
-        with bytes_bar("verifying", console(stderr=True)) as progress:
-            found = hash_again(folders, progress, quick=quick, records=records)
-        there = repair_stored(found.damages) if set_aside else []
-        moved = rename(found.damages) if set_aside else []
-        if as_json:
-            damages = [damage.to_json() for damage in found.damages]
-            print_json({**vars(found), "damages": damages, "set_aside": [*there, *moved]})
-        else:
-            print_verification(found, [*there, *moved], console())
-        if found.damages:
-            raise typer.Exit(IntegrityError.exit_code)
+    root = root.resolve()
+    folders = artifacts_of(open_run(root, run_id), stage) if run_id else artifacts_under(root, stage)
+    records = [] if run_id or stage else records_under(root)
+    if not folders and not records:
+        raise InputError(f"store verify: there is no artifact{f' of `{stage}`' if stage else ''} under {root}")
+    with bytes_bar("verifying", console(stderr=True)) as progress:
+        found = hash_again(folders, progress, quick=quick, records=records)
+    there = repair_stored(found.damages) if set_aside else []
+    moved = rename(found.damages) if set_aside else []
+    if as_json:
+        damages = [damage.to_json() for damage in found.damages]
+        print_json({**vars(found), "damages": damages, "set_aside": [*there, *moved]})
+    else:
+        print_verification(found, [*there, *moved], console())
+    if found.damages:
+        raise typer.Exit(IntegrityError.exit_code)
 
 
 @store.command()
@@ -103,34 +101,31 @@ def accept(
     Shows all differences, and writes who accepted them, when and why to `aliases/STAGE/IDENTITY.json`. Manifests never
     change; runs show `accepted`. `bessemer run --force --only STAGE` checks whether it was right.
     """
-    with handle_errors():
-        from flows.planning.explain_report import print_proposal
-        from flows.recipe.load import open_recipe
-        from flows.runs import accept as accepting
-        from model.errors import RecipeError
+    from flows.planning.explain_report import print_proposal
+    from flows.recipe.load import open_recipe
+    from flows.runs import accept as accepting
+    from model.errors import RecipeError
 
-        root = root.resolve()
-        chosen = open_recipe(recipe, root, settings or (), share(limit))
-        if undo:
-            path = accepting.undo_accept(chosen, root, stage)
-            typer.echo(f"undone: {path} is deleted, the stage will be built again")
-            return
-        written: list[dict[str, object]] = []
-        for alias in accepting.propose_aliases(chosen, root, stage, because):
-            if not as_json:
-                print_proposal(alias, console())
-            if not because:
-                raise RecipeError(
-                    f'store accept {stage}: give a reason with --because "..."; it is kept with your name'
-                )
-            if not yes and not typer.confirm("accept it?"):
-                raise typer.Exit(1)
-            path = accepting.accept(root, alias, whatever_changed=whatever_changed)
-            written.append({**vars(alias), "alias": str(path)})
-            if not as_json:
-                typer.echo(f"accepted by {alias.who}: {path}\n")
-        if as_json:
-            print_json(written)
+    root = root.resolve()
+    chosen = open_recipe(recipe, root, settings or (), share(limit))
+    if undo:
+        path = accepting.undo_accept(chosen, root, stage)
+        typer.echo(f"undone: {path} is deleted, the stage will be built again")
+        return
+    written: list[dict[str, object]] = []
+    for alias in accepting.propose_aliases(chosen, root, stage, because):
+        if not as_json:
+            print_proposal(alias, console())
+        if not because:
+            raise RecipeError(f'store accept {stage}: give a reason with --because "..."; it is kept with your name')
+        if not yes and not typer.confirm("accept it?"):
+            raise typer.Exit(1)
+        path = accepting.accept(root, alias, whatever_changed=whatever_changed)
+        written.append({**vars(alias), "alias": str(path)})
+        if not as_json:
+            typer.echo(f"accepted by {alias.who}: {path}\n")
+    if as_json:
+        print_json(written)
 
 
 @store.command()
@@ -158,32 +153,31 @@ def gc(
     trained models (without --models) and everything built within the last hour. Deleted artifacts are built again when
     they are needed.
     """
-    with handle_errors():
-        from flows.runs.gc import delete, plan
+    from flows.runs.gc import delete, plan
 
-        root = root.resolve()
-        removal = plan(
-            root,
-            keep_last=keep_last,
-            keep=keep or (),
-            models=models,
-            unfinished_days=unfinished_days,
-            say=lambda sentence: console(stderr=True).print(sentence, markup=False),
-        )
-        if as_json and (dry_run or not yes):
-            print_json(removal.to_json())
-            return
-        if not as_json:
-            console().print(_describe(removal), markup=False)
-        if dry_run or not (removal.artifacts or removal.works or removal.left):
-            return
-        if not (yes or typer.confirm("delete them?")):
-            raise typer.Exit(1)
-        freed = delete(root, removal)
-        if as_json:
-            print_json(removal.to_json())
-        else:
-            console().print(f"deleted {len(removal.artifacts)} artifacts, {freed / 1e6:,.1f} MB", markup=False)
+    root = root.resolve()
+    removal = plan(
+        root,
+        keep_last=keep_last,
+        keep=keep or (),
+        models=models,
+        unfinished_days=unfinished_days,
+        say=lambda sentence: console(stderr=True).print(sentence, markup=False),
+    )
+    if as_json and (dry_run or not yes):
+        print_json(removal.to_json())
+        return
+    if not as_json:
+        console().print(_describe(removal), markup=False)
+    if dry_run or not (removal.artifacts or removal.works or removal.left):
+        return
+    if not (yes or typer.confirm("delete them?")):
+        raise typer.Exit(1)
+    freed = delete(root, removal)
+    if as_json:
+        print_json(removal.to_json())
+    else:
+        console().print(f"deleted {len(removal.artifacts)} artifacts, {freed / 1e6:,.1f} MB", markup=False)
 
 
 def _describe(removal: Any) -> str:

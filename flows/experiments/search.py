@@ -19,7 +19,6 @@ from prefect import flow, tags, task
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectConcurrentFuture
 from prefect.logging import get_run_logger
-from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
@@ -32,11 +31,11 @@ from flows.experiments.trial_log import Stop, Trial, TrialResult, failed_result
 from flows.experiments.trials import TrialWatcher, built_stages, run_pipeline
 from flows.recipe.load import locate_recipe
 from flows.recipe.schema import Recipe
+from flows.runs.lifecycle import FlowEnd, end_of_flow
 from flows.runs.record import CURRENT_LISTENER, PAUSED
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener
-from tasks.execution.outcome import one_line
 
 MAX_INITIAL_FAILURES = 3
 """The search stops where its first trials, this many or more, all failed."""
@@ -65,14 +64,15 @@ def search(
         limit: Share of every source to keep (0 to 1).
         settings: KEY=VALUE that override the recipe's for all trials.
     """
-    root = root.resolve()
-    try:
-        path = locate_recipe(recipe, root)
-        study = Study(StudyRequest(path, settings, limit), read_search(path, search_file, trials, parallel), root)
+
+    def work() -> FlowEnd:
+        home = root.resolve()
+        path = locate_recipe(recipe, home)
+        study = Study(StudyRequest(path, settings, limit), read_search(path, search_file, trials, parallel), home)
         found = run_search(study)
-    except BessemerError as error:
-        return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
-    return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
+        return FlowEnd(found, found["told"])
+
+    return end_of_flow(work)
 
 
 def run_search(study: Study) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from flows.planning.explain import BUILD, DEPENDS, Forecast
+from flows.reports.document import Styled, Table
 from flows.reports.progress import OUTCOME_STYLES
 from flows.runs.verify import Verification
 from tasks.artifacts.reuse import Alias
@@ -23,28 +23,23 @@ BYTES_PER_GIGABYTE = 1e9
 
 def print_forecasts(forecasts: list[Forecast], console: Console, *, every: bool) -> None:
     """Print a line for each stage with its forecast and cause; `every` prints all differences instead of the first."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("stage", no_wrap=True)
-    table.add_column("forecast", no_wrap=True)
-    table.add_column("cause")
+    rows = []
     for forecast in forecasts:
         causes = forecast.differences if every and forecast.differences else (forecast.cause,)
         more = len(forecast.differences) - len(causes)
-        text = "\n".join(map(escape, causes)) + (f" [dim](and {more} more: --all)[/]" if more > 0 else "")
+        text = "\n".join(causes) + (f" (and {more} more: --all)" if more > 0 else "")
         label = VERDICT_LABELS.get(forecast.verdict, forecast.verdict)
-        table.add_row(forecast.stage, f"[{VERDICT_STYLES[forecast.verdict]}]{label}[/]", text)
-    console.print(table)
+        rows.append((forecast.stage, Styled(label, VERDICT_STYLES[forecast.verdict]), text))
+    columns = ("stage", "forecast", "cause")
+    console.print(Table(columns, rows, texts=columns).rich())
 
 
 def print_sizes(changed: Mapping[str, tuple[Any, Any]], console: Console) -> None:
     """Print the settings in which a shrunk twin differs from its recipe."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("size", no_wrap=True)
-    for column in ("recipe", "here"):
-        table.add_column(column, justify="right")
-    for key, values in changed.items():
-        table.add_row(escape(key), *("by its files" if value is None else escape(str(value)) for value in values))
-    console.print(table)
+    rows = [
+        (key, *("by its files" if value is None else str(value) for value in values)) for key, values in changed.items()
+    ]
+    console.print(Table(("size", "recipe", "here"), rows).rich())
     console.print()
 
 

@@ -26,7 +26,7 @@ def write_run_list(root: Path) -> Path:
     folder = root / "runs"
     lines = [_line(record, folder) for record in reversed(records)]
     path = folder / RUN_LIST
-    write_figures("flows.reports", "run_list.html", {}, path, root=str(root), lines=lines, count=count)
+    write_figures("run_list.html", {}, path, root=str(root), lines=lines, count=count)
     return path
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from flows.metrics.formatting import format_count, format_duration, format_shots, format_time
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.run_metrics import asked_stages, missing_artifacts
+from flows.metrics.statistics import Z_95
 from flows.reports.charts.scores import chance_of, main_metric
 from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, newest_runs, read_recipe, state_of
 
@@ -128,7 +129,7 @@ def _benchmarks(rows: list[dict[str, Any]]) -> str:
         if not mine:
             continue
         row = min(mine, key=lambda row: row["shots"])
-        error, chance = 1.96 * (row["stderr"] or 0.0), chance_of([row])
+        error, chance = Z_95 * (row["stderr"] or 0.0), chance_of([row])
         text = f"{task}, {format_shots(row['shots'])}: {row['value']:.0%} ± {error:.0%} of {row['n']:,} items right"
         if chance is not None:
             above = row["value"] - error > chance

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 from uuid import UUID
@@ -71,12 +72,13 @@ class PrefectArtifacts(ProgressListener):
         self._flow_run = context.flow_run.id
         self._tags = context.flow_run.tags
         self._prefix = ""
+        self._page: str | None = None
         self._stages: dict[str, _Progress] = {}
         self._sender = BackgroundSender(self._log)
 
-    def name_run(self, recipe: str, run_id: str) -> None:
-        """Name the flow run by its recipe and run id, and tag it with the recipe."""
-        self._prefix = _key(recipe)
+    def name_run(self, recipe: str, run_id: str, page: Path | None = None) -> None:
+        """Name the flow run by its recipe and run id, and tag it with the recipe; its artifacts lead to the page."""
+        self._prefix, self._page = _key(recipe), None if page is None else str(page)
         tags = sorted({*self._tags, recipe})
         self._sender.send(lambda: self._client.update_flow_run(self._flow_run, name=f"{recipe} {run_id}", tags=tags))
 
@@ -111,7 +113,7 @@ class PrefectArtifacts(ProgressListener):
                 shown.task_run,
                 stage,
                 f"{stage}: {escape_markdown(cause_of(artifact))}",
-                stage_markdown(artifact),
+                stage_markdown(artifact, self._page),
             )
 
         self._sender.send(create)
