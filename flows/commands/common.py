@@ -270,3 +270,11 @@ def print_json(value: Any) -> None:
     """Print a value as JSON on stdout."""
     json.dump(value, sys.stdout, indent=1, default=str)
     sys.stdout.write("\n")
+
+
+def print_found(value: Any, as_json: bool, show: Callable[[Any], object]) -> None:
+    """Print the result of a command: as JSON, or for people by `show`, which is given the console."""
+    if as_json:
+        print_json(value)
+    else:
+        show(console())

@@ -13,6 +13,7 @@ from flows.commands.common import (
     Root,
     RunId,
     console,
+    print_found,
     print_json,
     print_run_header,
 )
@@ -47,6 +48,7 @@ def peek(
     from flows.inspection.preview import VIEWS
     from flows.inspection.preview import peek as look
     from flows.inspection.preview_rows import Selection
+    from flows.inspection.terminal import print_views
     from flows.runs.lineage import artifacts_with_stage, open_run
     from flows.runs.run_documents import leave_out_pandas
     from model.errors import RecipeError
@@ -63,12 +65,7 @@ def peek(
     artifacts = artifacts_with_stage(stage, record, root) if stage in VIEWS else {}
     views = look(artifacts, stage, Selection(count, seed, source, rule))
     print_run_header(record)
-    if as_json:
-        print_json(views)
-        return
-    from flows.inspection.terminal import print_views
-
-    print_views(views, console(), full=full)
+    print_found(views, as_json, lambda shown: print_views(views, shown, full=full))
 
 
 MOST_LIVES = 5
@@ -137,19 +134,15 @@ def step(
     as_json: Json = False,
 ) -> None:
     """List the documents that a training step read, with some of their text."""
+    from flows.reports.terminal import print_step
     from flows.runs.lineage import open_run, run_artifacts
     from flows.runs.run_documents import leave_out_pandas, step_of
 
     leave_out_pandas()
     record = open_run(root, run_id, needs="train")
     found = step_of(run_artifacts(record), number)
-    if as_json:
-        print_json(found)
-        return
     print_run_header(record)
-    from flows.reports.terminal import print_step
-
-    print_step(found, record["run_id"], console())
+    print_found(found, as_json, lambda shown: print_step(found, record["run_id"], shown))
 
 
 @data.command()
@@ -205,18 +198,16 @@ def tokens(
 
     Tokens alternate in colour; in a pipe each ends in |. A red `[UNK]` precedes text that the unknown token loses.
     """
+    from flows.inspection.terminal import print_views
     from flows.models.tokenizers import tokens_of_text
     from flows.runs.lineage import artifacts_with_stage, open_run
 
     record = open_run(root, run_id, needs="vocab")
     views = tokens_of_text(artifacts_with_stage("vocab", record, root)["vocab"], text)
     print_run_header(record)
-    if as_json:
-        print_json([{key: view[key] for key in ("title", "pieces", "ids", "unknown")} for view in views])
-        return
-    from flows.inspection.terminal import print_views
-
-    print_views(views, console(), full=True)
+    shown_keys = ("title", "pieces", "ids", "unknown")
+    found = [{key: view[key] for key in shown_keys} for view in views]
+    print_found(found, as_json, lambda shown: print_views(views, shown, full=True))
 
 
 @data.command()

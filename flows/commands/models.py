@@ -16,8 +16,8 @@ from flows.commands.common import (
     CommandGroup,
     Json,
     Root,
-    console,
     ended,
+    print_found,
     print_json,
     print_run_header,
 )
@@ -273,10 +273,8 @@ def _made(stage: str, root: Path, words: dict[str, Any], inputs: tuple[Any, ...]
 
     `build(context, *inputs)` builds it; `words` are those of the flow, from which it would prepare the same inputs.
     """
-    from flows.commands.run import quieten_prefect
-    from flows.runs.guards import remember_interrupts
-    from flows.runs.record import check_writable, heard_by
-    from flows.service.local_server import prefect_server
+    from flows.commands.run import prefect_ready
+    from flows.runs.record import heard_by
     from tasks.artifacts.artifact import Artifact
     from tasks.artifacts.build import ProgressListener, RunContext, WouldBuild
 
@@ -288,9 +286,7 @@ def _made(stage: str, root: Path, words: dict[str, Any], inputs: tuple[Any, ...]
         return build(RunContext(root.resolve(), run_id="", dry=True), *inputs)
     except WouldBuild:
         pass
-    quieten_prefect(verbose=False)
-    check_writable(root)
-    with heard_by(Notes()), prefect_server(root.resolve()), remember_interrupts():
+    with heard_by(Notes()), prefect_ready(root.resolve()):
         from flows.models import flow
 
         flows = {"finetune": flow.finetune, "export": flow.export}
@@ -426,9 +422,6 @@ def presets(as_json: Json = False) -> None:
     from flows.planning.machine_speed import preset_costs
 
     costs = list(preset_costs())
-    if as_json:
-        print_json([asdict(cost) for cost in costs])
-        return
     from flows.reports.document import Table
 
     rows = [
@@ -442,7 +435,8 @@ def presets(as_json: Json = False) -> None:
         for cost in costs
     ]
     columns = ("preset", "architecture", "parameters", "GB to train", "GFLOPs a token")
-    console().print(Table(columns, rows, texts=("architecture",)).rich())
+    table = Table(columns, rows, texts=("architecture",))
+    print_found([asdict(cost) for cost in costs], as_json, lambda shown: shown.print(table.rich()))
 
 
 @model.command()
@@ -472,10 +466,8 @@ def promote(
         made = undo_accept(root, because)
     else:
         made = make_current(root, open_run(root, run_id, needs="train"), because or "by hand")
-    if as_json:
-        print_json(asdict(made))
-        return
-    console().print(f"the current model is that of run {made.run_id} ({made.why})", markup=False)
+    sentence = f"the current model is that of run {made.run_id} ({made.why})"
+    print_found(asdict(made), as_json, lambda shown: shown.print(sentence, markup=False))
 
 
 @model.command()
@@ -496,13 +488,11 @@ def current(
     found = promotions(root)
     latest = current_promotion(root)
     assert latest is not None, "there is a current run"
-    if as_json:
-        print_json([asdict(one) for one in found] if history else asdict(latest))
-        return
     if history:
         from flows.nightly.terminal import table_of_promotions
 
-        console().print(table_of_promotions(found).rich())
+        every = [asdict(one) for one in found]
+        print_found(every, as_json, lambda shown: shown.print(table_of_promotions(found).rich()))
         return
     sentence = f"{latest.run_id}, promoted by {latest.who} on {latest.when}: {latest.why}"
-    console().print(sentence, markup=False)
+    print_found(asdict(latest), as_json, lambda shown: shown.print(sentence, markup=False))

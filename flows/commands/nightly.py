@@ -16,6 +16,7 @@ from flows.commands.common import (
     Verbose,
     console,
     ended,
+    print_found,
     print_json,
     shown_progress,
 )
@@ -50,13 +51,10 @@ def nightly(
 
         raise RecipeError("nightly: name a recipe, or give --list to see the nightly runs so far")
     night = _run(recipe, root, again or "", settings or [], as_json, verbose)
-    if as_json:
-        print_json(night)
-        return
     from flows.nightly.history import Night
     from flows.nightly.terminal import describe_nightly_run
 
-    console().print(describe_nightly_run(Night(**night)), markup=False)
+    print_found(night, as_json, lambda shown: shown.print(describe_nightly_run(Night(**night)), markup=False))
 
 
 def _list(root: Path, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from flows.commands.common import (
     Settings,
     Untrusted,
     console,
+    print_found,
     print_json,
     share,
 )
@@ -55,10 +56,9 @@ def init(
         write_atomically(output, text.encode())
     except OSError as error:
         raise InputError(f"--output {output}: cannot be written ({error.strerror})") from error
-    if as_json:
-        print_json({**scan_values(survey), "remarks": scan_remarks(survey), "recipe": str(output)})
-    else:
-        print_scan(survey, output, scan_remarks(survey), console())
+    remarks = scan_remarks(survey)
+    found = {**scan_values(survey), "remarks": remarks, "recipe": str(output)}
+    print_found(found, as_json, lambda shown: print_scan(survey, output, remarks, shown))
 
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")]
@@ -82,16 +82,9 @@ def check(
     from model.errors import InputError
 
     found = check_recipe(open_recipe(recipe, root.resolve(), settings or ()))
-    if as_json:
-        print_json(
-            {
-                "sources": [source.to_json() for source in found.sources],
-                "benchmarks": found.benchmark_problem,
-                "export": found.export_remark,
-            }
-        )
-    else:
-        print_check(found, console())
+    sources = [source.to_json() for source in found.sources]
+    values = {"sources": sources, "benchmarks": found.benchmark_problem, "export": found.export_remark}
+    print_found(values, as_json, lambda shown: print_check(found, shown))
     if not found.is_well:
         raise typer.Exit(InputError.exit_code)
 
@@ -173,6 +166,7 @@ def estimate(
         --devices 800 --days 65 --layers 80 --width 10240 --context 1024
     """
     from flows.planning.calculator import PlanOptions, calculate
+    from flows.planning.terminal import print_training
     from flows.recipe.counts import parse_count
 
     options = PlanOptions(
@@ -191,12 +185,7 @@ def estimate(
         _estimate_recipe(recipe, root.resolve(), share(pilot, "--pilot"), options, settings or (), as_json)
         return
     found = calculate(options)
-    if as_json:
-        print_json(found)
-        return
-    from flows.planning.terminal import print_training
-
-    print_training(found, console())
+    print_found(found, as_json, lambda shown: print_training(found, shown))
 
 
 def _estimate_recipe(
@@ -204,23 +193,16 @@ def _estimate_recipe(
 ) -> None:
     from flows.planning.pilot import PilotBars
     from flows.planning.plan import has_local_text, plan_from_declared_sizes, plan_recipe, print_declared_sizes
+    from flows.planning.terminal import print_plan
     from flows.recipe.load import open_recipe
     from flows.runs.record import check_writable
 
     check_writable(root)
     recipe = open_recipe(name, root, settings)
     if not has_local_text(recipe.sample):
-        found = plan_from_declared_sizes(recipe, options)
-        if as_json:
-            print_json(found)
-        else:
-            print_declared_sizes(found, console())
+        declared = plan_from_declared_sizes(recipe, options)
+        print_found(declared, as_json, lambda shown: print_declared_sizes(declared, shown))
         return
     with PilotBars(console(stderr=True)) as bars:
         found = plan_recipe(recipe, root, pilot_share, options, bars)
-    if as_json:
-        print_json(found)
-        return
-    from flows.planning.terminal import print_plan
-
-    print_plan(found, console())
+    print_found(found, as_json, lambda shown: print_plan(found, shown))

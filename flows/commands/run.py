@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -126,19 +128,14 @@ def _run(
         return
     from flows.planning.preconditions import CHECKED, check_prerequisites
     from flows.recipe.stages import select_stages
-    from flows.runs.record import HOUR_PRICE, check_writable
+    from flows.runs.record import HOUR_PRICE
 
     # Before the run has an id, so that a refused one leaves no record.
     stages = select_stages(selection.get("from_stage"), selection.get("until"), selection.get("only"))
     check_prerequisites(chosen, stages, root, force=selection.get("force", False))
-    quieten_prefect(verbose)
-    check_writable(root)
-    from flows.runs.guards import remember_interrupts
-    from flows.service.local_server import prefect_server
-
     checked, price = CHECKED.set(chosen), HOUR_PRICE.set(hour_price)
     try:
-        with prefect_server(root), remember_interrupts():
+        with prefect_ready(root, verbose):
             record = _run_flow(chosen, root, selection, as_json, open_page)
     finally:
         CHECKED.reset(checked)
@@ -223,6 +220,20 @@ def finish(record: dict[str, Any], root: Path, as_json: bool, verbose: bool) -> 
     from flows.reports.summary import print_outcome, print_summary
 
     (print_summary if verbose else print_outcome)(record, root, console())
+
+
+@contextmanager
+def prefect_ready(root: Path, verbose: bool = False) -> Iterator[None]:
+    """Prepare what the flow of a command needs: a root that can be written, a server, and Ctrl-C that is not lost."""
+    from flows.runs.record import check_writable
+
+    check_writable(root)
+    quieten_prefect(verbose)
+    from flows.runs.guards import remember_interrupts
+    from flows.service.local_server import prefect_server
+
+    with prefect_server(root), remember_interrupts():
+        yield
 
 
 def quieten_prefect(verbose: bool) -> None:

@@ -13,6 +13,7 @@ from flows.commands.common import (
     Settings,
     Untrusted,
     console,
+    print_found,
     print_json,
     share,
 )
@@ -68,11 +69,9 @@ def verify(
         found = hash_again(folders, progress, quick=quick, records=records)
     there = repair_stored(found.damages) if set_aside else []
     moved = rename(found.damages) if set_aside else []
-    if as_json:
-        damages = [damage.to_json() for damage in found.damages]
-        print_json({**vars(found), "damages": damages, "set_aside": [*there, *moved]})
-    else:
-        print_verification(found, [*there, *moved], console())
+    aside, damages = [*there, *moved], [damage.to_json() for damage in found.damages]
+    values = {**vars(found), "damages": damages, "set_aside": aside}
+    print_found(values, as_json, lambda shown: print_verification(found, aside, shown))
     if found.damages:
         raise typer.Exit(IntegrityError.exit_code)
 

@@ -21,7 +21,7 @@ from flows.commands.common import (
     share,
     shown_progress,
 )
-from flows.commands.run import quieten_prefect
+from flows.commands.run import prefect_ready
 
 study = typer.Typer(
     name="study",
@@ -85,14 +85,7 @@ def run(
 @contextmanager
 def _study(root: Path, as_json: bool, verbose: bool) -> Iterator[None]:
     """Prepare Prefect for the flow of a study, and show its progress."""
-    from flows.runs.record import check_writable
-
-    check_writable(root)
-    quieten_prefect(verbose)
-    from flows.runs.guards import remember_interrupts
-    from flows.service.local_server import prefect_server
-
-    with prefect_server(root), remember_interrupts(), shown_progress(as_json):
+    with prefect_ready(root, verbose), shown_progress(as_json):
         yield
 
 

@@ -12,7 +12,7 @@ from flows.commands.common import (
     RunId,
     Verbose,
     console,
-    print_json,
+    print_found,
 )
 from flows.commands.run import run_recipe
 
@@ -36,9 +36,6 @@ def status(root: Root = DEFAULT_ROOT, run_id: RunId = None, as_json: Json = Fals
     found = unfinished(root.resolve(), run_id)
     decisions = [decision.model_dump(mode="json") for decision in found.decisions]
     summary = {"run_id": found.run_id, "identity": found.identity.key, "checkpoints": found.checkpoints}
-    if as_json:
-        print_json({**summary, "decisions": decisions})
-        return
     steps = ", ".join(map(str, found.checkpoints)) or "none yet: it would start over"
     lines = [f"run {found.run_id}, training {found.identity.key[:12]}", f"checkpoints after steps: {steps}"]
     lines += [_begun_by(found.other)] if found.other is not None else []
@@ -46,7 +43,8 @@ def status(root: Root = DEFAULT_ROOT, run_id: RunId = None, as_json: Json = Fals
         who = "the guard" if decision.by == "guard" else "by hand"
         lines.append(f"{who}, at step {decision.step}: back to step {decision.to_step}. {decision.cause}")
         lines += [f"    {path} = {value}" for path, value in decision.settings.items()]
-    console().print("\n".join(lines), markup=False)
+    values = {**summary, "decisions": decisions}
+    print_found(values, as_json, lambda shown: shown.print("\n".join(lines), markup=False))
 
 
 @training.command("resume")

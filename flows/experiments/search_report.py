@@ -48,7 +48,8 @@ def _summary(study: Study, best: Trial | None) -> str:
     count = f"{len(study.trials)} trials"
     if best is None or best.value is None:
         return f"{count}; none is complete"
-    return f"{count}; {study.config.objective.label} {best.value:.4f} with {format_settings(best.settings)}"
+    value = f"{study.config.objective.label} {best.value:.4f}"
+    return f"{count}; best: trial {best.number}, {value} with {format_settings(best.settings)}"
 
 
 def _write_best(study: Study, best: Trial) -> Path:
