@@ -168,7 +168,7 @@ Value = TypeVar("Value")
 CLOSED_PIPE = 141
 """Exit code of a program that wrote to a closed pipe, as shells report it: 128 + SIGPIPE."""
 
-WRONG_WORDS = typer.BadParameter.__mro__[2]
+WRONG_WORDS: type[Exception] = typer.BadParameter.__mro__[2]
 """Base class of the errors about a command line, ClickException, which typer has from click or as its own copy."""
 
 PIPE_WIDTH = 140

@@ -104,9 +104,8 @@ def plan(
     may give the same bytes. Of a shrunk twin (--set scale=tiny) it first shows the settings that differ from the
     recipe.
     """
-    from flows.planning.explain import MEASURED, kept_aggregates
+    from flows.planning.explain import MEASURED, kept_aggregates, print_forecasts, print_sizes
     from flows.planning.explain import forecast_stages as foresee
-    from flows.planning.explain_report import print_forecasts, print_sizes
     from flows.recipe.load import open_recipe, without_scale
     from flows.recipe.scales import changed_sizes
 

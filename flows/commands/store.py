@@ -1,6 +1,6 @@
 """`bessemer store`: verify, accept and delete the artifacts and records of a root."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,10 @@ from flows.commands.common import (
     share,
 )
 from flows.commands.plan import RecipeName
+
+if TYPE_CHECKING:
+    from flows.runs.verify import Verification
+    from tasks.artifacts.reuse import Alias
 
 store = typer.Typer(
     name="store",
@@ -51,7 +55,6 @@ def verify(
     none trains on a damaged one; this finds it earlier. With an object store, its files are hashed too; --set-aside
     uploads a damaged one again if this machine has it undamaged.
     """
-    from flows.planning.explain_report import print_verification
     from flows.reports.progress import bytes_bar
     from flows.runs.lineage import open_run
     from flows.runs.root_records import records_under
@@ -71,7 +74,7 @@ def verify(
     moved = rename(found.damages) if set_aside else []
     aside, damages = [*there, *moved], [damage.to_json() for damage in found.damages]
     values = {**vars(found), "damages": damages, "set_aside": aside}
-    print_found(values, as_json, lambda shown: print_verification(found, aside, shown))
+    print_found(values, as_json, lambda shown: _print_verification(found, aside, shown))
     if found.damages:
         raise typer.Exit(IntegrityError.exit_code)
 
@@ -100,7 +103,6 @@ def accept(
     Shows all differences, and writes who accepted them, when and why to `aliases/STAGE/IDENTITY.json`. Manifests never
     change; runs show `accepted`. `bessemer run --force --only STAGE` checks whether it was right.
     """
-    from flows.planning.explain_report import print_proposal
     from flows.recipe.load import open_recipe
     from flows.runs import accept as accepting
     from model.errors import RecipeError
@@ -114,7 +116,7 @@ def accept(
     written: list[dict[str, object]] = []
     for alias in accepting.propose_aliases(chosen, root, stage, because):
         if not as_json:
-            print_proposal(alias, console())
+            _print_proposal(alias, console())
         if not because:
             raise RecipeError(f'store accept {stage}: give a reason with --because "..."; it is kept with your name')
         if not yes and not typer.confirm("accept it?"):
@@ -198,3 +200,49 @@ def _describe(removal: Any) -> str:
     anything = removal.artifacts or removal.works or removal.left
     lines.append(f"{removal.bytes / 1e6:,.1f} MB can go" if anything else "nothing can go")
     return "\n".join(lines)
+
+
+MAX_DIFFERENCES = 12
+
+
+def _print_proposal(alias: "Alias", shown: Any) -> None:
+    """Print the differences between an existing artifact and the one that would be built."""
+    shown.print(
+        f"[bold]{alias.stage}[/]: the artifact {alias.accepted} would be accepted in place of {alias.identity}. They"
+        f" differ in"
+    )
+    for line in alias.differences[:MAX_DIFFERENCES]:
+        shown.print(f"  {line}", markup=False)
+    if len(alias.differences) > MAX_DIFFERENCES:
+        shown.print(f"  [dim]and {len(alias.differences) - MAX_DIFFERENCES} more[/]")
+
+
+def _print_verification(found: "Verification", moved: list[str], shown: Any) -> None:
+    """Print what was hashed, and a line for each damage."""
+    size = f"{found.bytes / 1e9:.3f} GB"
+    hashed = f"{found.artifacts} artifacts, {found.files} files, {size} hashed, {found.records} records"
+    shown.print(f"{hashed}: {_result(found)}")
+    if found.trusted:
+        shown.print(f"  {found.trusted} files not hashed: their sizes and times are as published")
+    for damage in found.damages:
+        place = f"{damage.place.parent.name}/{damage.place.name}/{damage.file}" if damage.file else str(damage.place)
+        shown.print(f"  damaged {place}: {damage.problem}", style="bold red", markup=False, soft_wrap=True)
+    for path in moved:
+        shown.print(f"  set aside: {path}", markup=False)
+    if found.damages and not moved:
+        shown.print(
+            "  No run uses these. Set them aside with `bessemer store verify --set-aside`, and the next run builds them"
+            " again."
+        )
+
+
+def _result(found: "Verification") -> str:
+    if not found.damages:
+        return "[green]all as published[/]"
+    artifacts, records = (len({one.place for one in found.damages if bool(one.file) is of}) for of in (True, False))
+    damaged = [
+        f"{count} damaged {what}{'s' if count > 1 else ''}"
+        for count, what in ((artifacts, "artifact"), (records, "record"))
+        if count
+    ]
+    return f"[bold red]{', '.join(damaged)}[/]"
