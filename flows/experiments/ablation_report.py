@@ -142,7 +142,7 @@ def ablation_document(name: str, found: dict[str, Any]) -> Document:
             line["change"],
             ", ".join(f"{key} = {value}" for key, value in line["settings"].items()),
             line["seeds"],
-            ", ".join(line["built"]) or "all reused",
+            ", ".join(line["built"]) or ("all reused" if line["seeds"] else ""),
         )
         for line in lines
     ]

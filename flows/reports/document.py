@@ -136,12 +136,13 @@ class Document:
         for line in filter(None, (self.lead, *(f"{what}: {error}" for what, error in self.problems))):
             console.print(line, markup=False)
         for section in self.sections:
-            for part in section.parts:
+            shown = [part for part in section.parts if not isinstance(part, Chart)]
+            if shown:
+                console.print(f"\n[bold]{escape(section.title)}[/]")
+            for part in shown:
                 if isinstance(part, Table):
-                    titled = part if part.title else Table(**{**vars(part), "title": section.title})
-                    console.print()
-                    console.print(titled.rich())
-                elif isinstance(part, str):
+                    console.print(part.rich())
+                else:
                     console.print(part, markup=False)
 
     def write_page(self, path: Path) -> None:
