@@ -6,7 +6,6 @@ is reused, so a rerun is the same flow, with `from_stage`, `until`, `only` or `f
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from prefect import flow
 
@@ -30,6 +29,7 @@ from flows.recipe.schema import Recipe
 from flows.reports.prefect.shown_run import shown_run
 from flows.runs.lifecycle import FlowEnd, check_crashes, end_of_flow, exit_when_run_ends
 from flows.runs.pipeline import run_stages
+from flows.runs.record import RunData
 from flows.runs.roots import open_root
 from tasks.prefect_tasks import TASKS
 
@@ -45,7 +45,7 @@ def pretrain(
     changes: Changes = Changes(),  # noqa: B008  # frozen
     run_id: str = "",
     root: Path = Path("bessemer-data"),
-) -> dict[str, Any]:
+) -> RunData:
     """Train and evaluate a language model from raw text, with a record of every document.
 
     Artifacts that exist under the same identity are reused. Returns the run's record.
@@ -63,7 +63,7 @@ def pretrain(
         root: Folder of all artifacts and runs, or the address of an object store.
     """
 
-    def work() -> FlowEnd:
+    def work() -> FlowEnd[RunData]:
         selection = stage_selection(from_stage, until, only)
         folder = open_root(root).resolve()
         check_crashes()

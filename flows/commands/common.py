@@ -10,10 +10,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from flows.runs.record import RunData
 
 
 class CommandGroup(TyperGroup):
@@ -260,7 +263,7 @@ def shown_progress(as_json: bool) -> Iterator[Any]:
         yield bars
 
 
-def print_run_header(record: dict[str, Any]) -> None:
+def print_run_header(record: "RunData") -> None:
     """Print on stderr which run the output is about."""
     sentence = f"run {record['run_id']}, recipe {record['recipe_name']}"
     console(stderr=True).print(sentence, style="dim", markup=False, soft_wrap=True)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
@@ -29,6 +29,9 @@ from flows.commands.common import (
     share,
     shown_progress,
 )
+
+if TYPE_CHECKING:
+    from flows.runs.record import RunData
 
 HourPrice = Annotated[
     float | None, typer.Option(min=0.0, help="Price of an hour of this machine; the page then shows what the run cost.")
@@ -123,8 +126,8 @@ def _run(
     record = existing_run(chosen, root, **selection)
     if record is not None:
         record = _finish_without_building(chosen, record, root, as_json, verbose)
-        if open_page and record["page"] is not None:
-            open_in_browser(Path(record["page"]))
+        if open_page and (page := record.get("page")):
+            open_in_browser(Path(page))
         return
     from flows.planning.preconditions import CHECKED, check_prerequisites
     from flows.recipe.stages import select_stages
@@ -143,9 +146,7 @@ def _run(
     finish(record, root, as_json, verbose)
 
 
-def _finish_without_building(
-    recipe: Any, record: dict[str, Any], root: Path, as_json: bool, verbose: bool
-) -> dict[str, Any]:
+def _finish_without_building(recipe: Any, record: "RunData", root: Path, as_json: bool, verbose: bool) -> "RunData":
     """Keep the record of a run whose artifacts all exist, print its last screen and return it; no Prefect server is
     needed."""
     from rich.markup import escape
@@ -158,7 +159,7 @@ def _finish_without_building(
     for remark in recipe.warnings:
         aside.print(f"[yellow]![/] {escape(remark)}")
     try:
-        if record["same_as"] is None:
+        if record.get("same_as") is None:
             record = _with_page(recipe, record, root)
         else:
             add_to_history(root, record)
@@ -167,19 +168,21 @@ def _finish_without_building(
             raise
         unkept = f"; the record of this run could not be written under {root / 'runs'} ({error})"
     finish(record, root, as_json, verbose)
-    same = f": every stage is as in run {record['same_as']}" if record.get("same_as") and not unkept else unkept
+    earlier = record.get("same_as")
+    same = f": every stage is as in run {earlier}" if earlier and not unkept else unkept
     aside.print(f"nothing needed building{same}", markup=False, soft_wrap=True)
     return record
 
 
-def _with_page(recipe: Any, record: dict[str, Any], root: Path) -> dict[str, Any]:
+def _with_page(recipe: Any, record: "RunData", root: Path) -> "RunData":
     """Write a folder for a run that built nothing, but has the artifacts of no other run that has a page."""
     from flows.reports.page.page import write_page
     from flows.runs.record import RECORD, write_recipe
     from flows.runs.roots import put_record
     from model.checksummed_json import write_sealed
 
-    folder, kept = root / "runs" / record["run_id"], {key: record[key] for key in record if key != "same_as"}
+    folder, kept = root / "runs" / record["run_id"], record.copy()
+    kept.pop("same_as", None)
     write_recipe(folder, recipe)
     write_sealed(folder / RECORD, kept)
     kept["page"] = str(write_page(folder, root))
@@ -188,7 +191,7 @@ def _with_page(recipe: Any, record: dict[str, Any], root: Path) -> dict[str, Any
     return kept
 
 
-def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool, open_page: bool) -> dict[str, Any]:
+def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool, open_page: bool) -> "RunData":
     from rich.markup import escape
 
     from flows.reports.live import begin_page
@@ -210,7 +213,7 @@ def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool,
         return ended(lambda: pretrain(chosen, root=root, run_id=run_id, **selection))
 
 
-def finish(record: dict[str, Any], root: Path, as_json: bool, verbose: bool) -> None:
+def finish(record: "RunData", root: Path, as_json: bool, verbose: bool) -> None:
     """Print the last screen of a run in words, with `verbose` as tables, or its record and metrics as JSON."""
     if as_json:
         from flows.metrics.run_metrics import collect_metrics, read_saved_metrics

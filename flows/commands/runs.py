@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -20,6 +20,9 @@ from flows.commands.common import (
     print_run_header,
 )
 from flows.commands.run import finish
+
+if TYPE_CHECKING:
+    from flows.runs.record import RunData
 
 runs = typer.Typer(
     name="runs",
@@ -43,12 +46,12 @@ def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: J
     from flows.runs.lineage import model_of
     from flows.runs.record import list_history, list_runs, state_of
 
-    runs = [{**one, "state": state_of(one), "model": model_of(one, root)} for one in list_runs(root)]
-    models = {run["run_id"]: run["model"] for run in runs}
-    runs += [{**one, "model": models.get(one["same_as"], model_of(one, root))} for one in list_history(root)]
-    runs.sort(key=lambda run: run["run_id"])
+    found = [{**one, "state": state_of(one)} for one in list_runs(root)] + list_history(root)
+    runs = sorted(cast("list[RunData]", found), key=lambda run: run["run_id"])
+    models = {run["run_id"]: model_of(run, root) for run in runs}
+    models |= {run["run_id"]: models[same] for run in runs if (same := run.get("same_as")) in models}
     if as_json:
-        print_json(runs)
+        print_json([{**run, "model": models[run["run_id"]]} for run in runs])
         return
     from flows.metrics.formatting import format_model
     from flows.reports.document import Table
@@ -57,20 +60,27 @@ def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: J
         console().print(f"no runs under {root} yet; begin one: `bessemer run RECIPE`", markup=False)
         return
     rows = [
-        (run["run_id"], run["recipe_name"], format_model(run["model"]), run["state"], _format_stage_outcomes(run))
+        (
+            run["run_id"],
+            run["recipe_name"],
+            format_model(models[run["run_id"]]),
+            run["state"],
+            _format_stage_outcomes(run),
+        )
         for run in runs
     ]
     columns = ("run", "recipe", "model", "state", "stages")
     console().print(Table(columns, rows, texts=columns).rich())
 
 
-def _format_stage_outcomes(record: dict[str, Any]) -> str:
+def _format_stage_outcomes(record: "RunData") -> str:
     """Return the outcomes of a run's stages: `6 reused, 2 built`, or `2 built, failed in dedup`."""
     outcomes = Counter(entry["outcome"] for entry in record["stages"])
     unfinished = ("failed", "interrupted")
     parts = [f"{count} {outcome}" for outcome, count in outcomes.items() if outcome not in unfinished]
     parts += [f"{entry['outcome']} in {entry['stage']}" for entry in record["stages"] if entry["outcome"] in unfinished]
-    same = f", as {record['same_as']}" if record.get("same_as") else ""
+    earlier = record.get("same_as")
+    same = f", as {earlier}" if earlier else ""
     return f"{', '.join(parts) or '-'}{same}"
 
 

@@ -47,12 +47,11 @@ from flows.recipe.load import apply_setting, load_recipe, locate_recipe
 from flows.recipe.schema import Recipe
 from flows.reports.document import Document, Section, Table
 from flows.runs.lifecycle import FlowEnd, end_of_flow
-from flows.runs.record import RECORD
+from flows.runs.record import read_run
 from model.checksummed_json import write_sealed
 from model.config import EXPERT
 from model.errors import GuardError, InputError, RecipeError
 from model.files import write_atomically
-from tasks.artifacts.remote.metadata import read_record
 from tasks.common.config import StrictConfig
 from tasks.common.numeric import seed64
 
@@ -278,7 +277,7 @@ class _MixtureSearch:
 
 def read_proxy(root: Path, run_id: str, metric: str) -> Proxy:
     """Return what a finished run shows of its mixture; InputError where a source has no held-out figure."""
-    artifacts = open_artifacts(read_record(root / "runs" / run_id / RECORD))
+    artifacts = open_artifacts(read_run(root / "runs" / run_id))
     table = artifacts["chunk"].report.facts["mixture"]
     losses = {
         row["task"].removeprefix("heldout/"): row["value"]

@@ -32,7 +32,8 @@ from flows.experiments.trials import TrialWatcher, built_stages, run_pipeline
 from flows.recipe.load import locate_recipe
 from flows.recipe.schema import Recipe
 from flows.runs.lifecycle import FlowEnd, end_of_flow
-from flows.runs.record import CURRENT_LISTENER, PAUSED
+from flows.runs.lineage import run_artifacts
+from flows.runs.record import CURRENT_LISTENER, PAUSED, RunData
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener
@@ -207,8 +208,12 @@ def run_segment(segment: TrialSegment, root: Path, watcher: ProgressListener) ->
         return failed_result(segment.number, segment.rung, error, time.monotonic() - began)
     seconds, built = time.monotonic() - began, built_stages(record)
     if record["state"] == PAUSED:
-        pause = next(entry for entry in record["stages"] if entry["outcome"] == PAUSED)
-        stop = Stop(segment.rung, pause["step"], pause["steps"], pause["loss"], seconds, built)
+        step, steps, loss = next(
+            (entry["step"], entry["steps"], entry["loss"])
+            for entry in record["stages"]
+            if "step" in entry and "steps" in entry and "loss" in entry
+        )
+        stop = Stop(segment.rung, step, steps, loss, seconds, built)
         return TrialResult(segment.number, "paused", stop)
     steps = _artifact(record, "train").report.facts["training"]["steps"]
     value, stderr = objective_value(_artifact(record, "evaluate"), segment.objective)
@@ -217,8 +222,8 @@ def run_segment(segment: TrialSegment, root: Path, watcher: ProgressListener) ->
     )
 
 
-def _artifact(record: dict[str, Any], stage: str) -> Artifact:
-    return Artifact.open(Path(next(entry["path"] for entry in record["stages"] if entry["stage"] == stage)))
+def _artifact(record: RunData, stage: str) -> Artifact:
+    return run_artifacts(record)[stage]
 
 
 def objective_value(scores: Artifact, objective: ObjectiveConfig) -> tuple[float, float | None]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.models.load import copy_files, find_source, holds, new_folder
+from flows.runs.record import RunData
 from model.errors import InputError, RecipeError
 from model.model_files import read_json
 from tasks.artifacts.artifact import Artifact
@@ -110,7 +111,7 @@ def _is_export(folder: Path, files: dict[str, str]) -> bool:
     return written == files and holds(folder, files, [RECORD])
 
 
-def _check_licence(root: Path, record: dict[str, Any] | None, model: str, licence: str) -> None:
+def _check_licence(root: Path, record: RunData | None, model: str, licence: str) -> None:
     """Raise RecipeError where the declared licence conflicts with those of the text, or these are unknown."""
     from flows.reports.model_card_facts import card_facts, check_licence
 

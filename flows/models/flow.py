@@ -16,7 +16,7 @@ from flows.models.export import prepare_export
 from flows.models.finetune import prepare_finetune
 from flows.reports.prefect.shown_run import shown_run
 from flows.runs.lifecycle import FlowEnd, check_crashes, end_of_flow, exit_when_run_ends
-from flows.runs.record import record_head
+from flows.runs.record import RunData, record_head
 from flows.runs.roots import open_root
 from flows.runs.run import StageRun, checked_run_id
 from tasks.prefect_tasks import TASKS
@@ -37,7 +37,7 @@ def prepared(inputs: tuple[Any, ...]) -> Iterator[None]:
 
 
 @flow(name="finetune", persist_result=False, validate_parameters=True)
-def finetune(model: str, task: Path, run_id: str = "", root: Path = ROOT) -> dict[str, Any]:
+def finetune(model: str, task: Path, run_id: str = "", root: Path = ROOT) -> RunData:
     """Fine-tune a trained model on tasks with examples. Returns the run's record.
 
     Args:
@@ -52,7 +52,7 @@ def finetune(model: str, task: Path, run_id: str = "", root: Path = ROOT) -> dic
 @flow(name="export", persist_result=False, validate_parameters=True)
 def export(
     model: str, licence: str = "", shard_bytes: int = 5_000_000_000, run_id: str = "", root: Path = ROOT
-) -> dict[str, Any]:
+) -> RunData:
     """Write a trained model as `transformers` loads it, into its artifact. Returns the run's record.
 
     Args:
@@ -70,10 +70,10 @@ def export(
     return _end(f"export {Path(model).name}", "export", root, run_id, inputs)
 
 
-def _end(name: str, stage: str, root: Path, run_id: str, inputs: Callable[[Path], tuple[Any, ...]]) -> dict[str, Any]:
+def _end(name: str, stage: str, root: Path, run_id: str, inputs: Callable[[Path], tuple[Any, ...]]) -> RunData:
     """Run one stage on its inputs, and return the state in which the flow ends."""
 
-    def work() -> FlowEnd:
+    def work() -> FlowEnd[RunData]:
         folder = open_root(root).resolve()
         check_crashes()
         words = _PREPARED.get() or inputs(folder)

@@ -17,6 +17,7 @@ from flows.recipe.schema import Recipe
 from flows.reports.prefect.shown_run import shown_run
 from flows.runs.lifecycle import FlowEnd, check_crashes, emit_run_event, end_of_flow, exit_when_run_ends
 from flows.runs.pipeline import run_stages
+from flows.runs.record import RunData
 from tasks.prefect_tasks import TASKS
 
 
@@ -39,7 +40,7 @@ def nightly(
     """
     log = get_run_logger()
 
-    def work() -> FlowEnd:
+    def work() -> FlowEnd[dict[str, Any]]:
         ids = (again,) if again else ()
         with exit_when_run_ends(), start_nightly(recipe, root, ids, settings, log.info, check_crashes) as tonight:
             for warning in tonight.raw.warnings():
@@ -56,7 +57,7 @@ def nightly(
     return end_of_flow(work)
 
 
-def _run_pipeline(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
+def _run_pipeline(recipe: Recipe, root: Path, run_id: str, between: Between) -> RunData:
     with shown_run(recipe.name, partial(start_run, recipe, root, run_id=run_id)) as run:
         run_stages(recipe, lambda stage, *inputs: run.step(TASKS[stage], *between(run.folder, stage, inputs)))
     return run.record.data

@@ -13,7 +13,7 @@ from flows.metrics.run_metrics import collect_metrics, open_artifacts, read_save
 from flows.metrics.statistics import Z_95, verdict_of
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import main_rows
-from flows.runs.record import read_recipe, state_of
+from flows.runs.record import RunData, read_recipe, state_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import OF_CODE, differences
 from tasks.evaluate.comparison import paired_differences
@@ -33,7 +33,7 @@ MAX_CAUSES = 12
 MAX_CAUSE_CHARS = 160
 
 
-def compare(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+def compare(first: RunData, second: RunData) -> dict[str, Any]:
     """Return all differences of two runs, given by their records, as JSON values.
 
     Each number is a pair (first, second), with None where a run has no value; each difference is second minus first.
@@ -60,7 +60,7 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _recipe(record: dict[str, Any]) -> dict[str, Any]:
+def _recipe(record: RunData) -> dict[str, Any]:
     return read_recipe(Path(record["root"]) / "runs" / record["run_id"])
 
 

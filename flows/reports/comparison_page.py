@@ -23,6 +23,7 @@ from flows.reports.charts.figure import (
 from flows.reports.charts.training import curve
 from flows.reports.comparison import HELDOUT_DIFFERS, SAME, UNPAIRED
 from flows.reports.document import Chart, Document, Part, Section, Styled, Table
+from flows.runs.record import RunData
 from model.checkpoint.metrics import final_rows
 from tasks.artifacts.artifact import Artifact
 
@@ -40,7 +41,7 @@ UNPAIRED_NOTE = (
 )
 
 
-def comparison_document(found: dict[str, Any], records: list[dict[str, Any]]) -> Document:
+def comparison_document(found: dict[str, Any], records: list[RunData]) -> Document:
     """Return the report on the runs of `records`."""
     artifacts = [open_artifacts(record) for record in records]
     names = [run["run_id"] for run in found["runs"]]

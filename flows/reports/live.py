@@ -26,7 +26,7 @@ from flows.recipe.stages import STAGES
 from flows.reports.page.page import address, write_run_page
 from flows.reports.page.render import environment, fill, inline_script
 from flows.reports.run_list import write_run_list
-from flows.runs.record import CURRENT_LISTENER, PAGE, heard_by
+from flows.runs.record import CURRENT_LISTENER, PAGE, RunData, heard_by
 from model.files import write_atomically
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener
@@ -143,7 +143,7 @@ class LivePage(ProgressListener):
 
     def __init__(self, listener: ProgressListener) -> None:
         self._listener = listener
-        self._record: dict[str, Any] = {}
+        self._record: RunData
         self._folder = Path()
         self._work: dict[str, _Work] = {}
         self._made: dict[str, dict[str, Any]] = {}

@@ -18,6 +18,7 @@ from flows.reports.model_card_facts import CardFacts, card_facts, check_licence,
 from flows.reports.tables import bits_table, leaks_table, removed_table, scores_table
 from flows.runs.guards import describe_gate
 from flows.runs.lineage import open_run
+from flows.runs.record import RunData
 
 UNSTATED = "not stated"
 
@@ -25,7 +26,7 @@ PERSONAL_DATA_EDITS = ("email", "ip_address", "phone", "payment_card")
 
 
 def model_card(
-    record: dict[str, Any],
+    record: RunData,
     root: Path,
     licence: str | None = None,
     class_name: str | None = None,
@@ -57,7 +58,7 @@ def model_card(
     return head(facts, licence, library) + "\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
-def find_model_run(root: Path, model: str, folder: Path) -> dict[str, Any] | None:
+def find_model_run(root: Path, model: str, folder: Path) -> RunData | None:
     """Return the record of the run that `model` names, or that trained the artifact `folder`.
 
     None for a model without a run under `root`, such as a fine-tuned one.

@@ -17,7 +17,7 @@ from flows.metrics.heldout import mean_words
 from flows.metrics.run_metrics import collect_metrics, open_artifacts, read_saved_metrics, samples
 from flows.reports.charts.scores import main_rows
 from flows.runs.lineage import model_of
-from flows.runs.record import list_runs, read_recipe
+from flows.runs.record import RunData, list_runs, read_recipe
 from model.errors import RecipeError
 
 MIN_LANGUAGE_SHARE = 0.01
@@ -64,7 +64,7 @@ _VERSION = re.compile(r"-?(\d+(?:\.\d+)?)")
 class CardFacts:
     """What a model card states about a run."""
 
-    record: dict[str, Any]
+    record: RunData
     findings: dict[str, Any]
     recipe: dict[str, Any]
     """The resolved recipe; empty where its file is missing."""
@@ -99,14 +99,14 @@ class CardFacts:
         return sorted(language for language in found if language.isalpha())
 
 
-def card_facts(record: dict[str, Any], root: Path) -> CardFacts:
+def card_facts(record: RunData, root: Path) -> CardFacts:
     """Return the facts of a run under `root`; facts of stages that did not run are empty."""
     recipe = read_recipe(root / "runs" / record["run_id"])
     findings = collect_metrics(record, read_saved_metrics(record))
     return CardFacts(record, findings, recipe, model_of(record, root), samples(open_artifacts(record))[:MAX_SAMPLES])
 
 
-def run_that_trained(root: Path, model: Path) -> dict[str, Any] | None:
+def run_that_trained(root: Path, model: Path) -> RunData | None:
     """Return the latest run that trained or reused the model artifact at this path, or None."""
     for record in reversed(list_runs(root)):
         if any(entry["stage"] == "train" and entry.get("path") == str(model) for entry in record["stages"]):

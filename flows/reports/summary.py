@@ -27,7 +27,7 @@ from flows.reports import progress
 from flows.reports.tables import funnel_table, scores_table, sources_table
 from flows.reports.verdict import skipped_files, verdict
 from flows.runs.guards import describe_gate
-from flows.runs.record import PAGE
+from flows.runs.record import PAGE, RunData
 
 OUTCOME_STYLES = {**progress.OUTCOME_STYLES, "failed": "bold red", SKIPPED: "dim", TO_COME: "dim", UNDER_WAY: "cyan"}
 
@@ -36,7 +36,7 @@ MAX_RULES = 6
 MAX_ATTENTION, ATTENTION_CHARS = 2, 170
 
 
-def print_outcome(run: dict[str, Any], root: Path, console: Console) -> None:
+def print_outcome(run: RunData, root: Path, console: Console) -> None:
     """Print what came out of the run whose record is `run` and what to try next, in at most 30 lines of 80 columns."""
     words = verdict(run, collect_metrics(run, read_saved_metrics(run)), root, name="latest")
     console.print()
@@ -55,17 +55,17 @@ def print_outcome(run: dict[str, Any], root: Path, console: Console) -> None:
     console.print(f"[bold]page[/]  {escape(_page(run, root))}", soft_wrap=True)
 
 
-def _print_failed_stages(run: dict[str, Any], console: Console) -> None:
+def _print_failed_stages(run: RunData, console: Console) -> None:
     for entry in run["stages"]:
         if entry["outcome"] == "failed":
-            console.print(f"[bold red]{entry['stage']} failed[/]  {escape(entry['error'])}")
+            console.print(f"[bold red]{entry['stage']} failed[/]  {escape(entry.get('error', ''))}")
 
 
-def _page(run: dict[str, Any], root: Path) -> str:
+def _page(run: RunData, root: Path) -> str:
     return str(run.get("page") or root / "runs" / run["run_id"] / PAGE)
 
 
-def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
+def print_summary(run: RunData, root: Path, console: Console) -> None:
     """Print one screen about the run whose record is `run`; stages that did not run are left out."""
     findings = collect_metrics(run, read_saved_metrics(run))
     console.print()

@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId, FlowRunFilter
@@ -122,16 +122,19 @@ def as_bessemer_error(error: BessemerError | OSError) -> BessemerError:
     )
 
 
+Result = TypeVar("Result", bound=Mapping[str, Any])
+
+
 @dataclass(frozen=True)
-class FlowEnd:
+class FlowEnd(Generic[Result]):
     """What a flow that went well hands back, and its state on the server in words."""
 
-    data: dict[str, Any]
+    data: Result
     message: str
     name: str = "Completed"
 
 
-def end_of_flow(work: Callable[[], FlowEnd]) -> dict[str, Any]:
+def end_of_flow(work: Callable[[], FlowEnd[Result]]) -> Result:
     """Return the state in which a flow ends: what `work` returns, or the error that it raises, of which the type is
     the state's name. Prefect gives the caller what the state holds: the data, or the error to raise."""
     try:

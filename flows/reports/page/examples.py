@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from flows.metrics.formatting import describe_evidence
 from flows.runs.document_history import describe_event, histories_of, sample_parts
-from flows.runs.record import RUNNING, state_of
+from flows.runs.record import RUNNING, RunData, state_of
 from flows.runs.run_documents import rows_at
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
@@ -190,7 +190,7 @@ def masked(text: str) -> str:
 
 
 def document_histories(
-    record: dict[str, Any], artifacts: dict[str, Artifact], doc_ids: list[bytes]
+    record: RunData, artifacts: dict[str, Artifact], doc_ids: list[bytes]
 ) -> dict[str, dict[str, Any]]:
     """Return, by hexadecimal id, `events` as (stage, text) in pipeline order, and the `outcome`.
 

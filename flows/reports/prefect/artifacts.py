@@ -38,6 +38,7 @@ from flows.reports.tables import (
     sources_table,
     stages_table,
 )
+from flows.runs.record import RunData
 from model.checkpoint.metrics import final_rows
 from tasks.artifacts.artifact import Artifact
 from tasks.execution.outcome import cause_of
@@ -59,7 +60,7 @@ MEASURES = (
 """Columns of METRICS and PERF, those that only a BERT has included: column, label, format."""
 
 
-def run_markdown(record: dict[str, Any]) -> str:
+def run_markdown(record: RunData) -> str:
     """Return the summary of the run whose record is `record`."""
     findings = collect_metrics(record, read_saved_metrics(record))
     measures = summarize_heldout_metrics(findings["measures"])
@@ -108,7 +109,7 @@ def _cost(found: dict[str, Any]) -> str:
     return f"{time} and an estimated {format_energy(found['watt_hours'])}, from {found['assumption']}."
 
 
-def _command(name: str, record: dict[str, Any]) -> str:
+def _command(name: str, record: RunData) -> str:
     return f"bessemer {name} {record['run_id']} --root {record['root']}"
 
 

@@ -19,7 +19,7 @@ from uuid import UUID
 from flows.metrics.formatting import escape_markdown
 from flows.reports.prefect.artifacts import run_markdown, stage_markdown
 from flows.runs.lifecycle import emit_leak_events
-from flows.runs.record import CURRENT_LISTENER, heard_by
+from flows.runs.record import CURRENT_LISTENER, RunData, heard_by
 from prefect import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext, TaskRunContext
@@ -118,7 +118,7 @@ class PrefectArtifacts(ProgressListener):
 
         self._sender.send(create)
 
-    def summarize(self, record: dict[str, Any]) -> None:
+    def summarize(self, record: RunData) -> None:
         """Write the summary of the run as an artifact of the flow run."""
         self._sender.send(lambda: self._create("markdown", None, "run", "summary of the run", run_markdown(record)))
 
