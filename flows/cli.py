@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flows.commands import data, models, nightly, plan, run, runs, service, store, studies, training
-from flows.commands.common import CommandGroup, handle_errors
+from flows.commands.common import CommandGroup
 from flows.metrics.escaping import escape_output
 from model.environment import filter_environment, reach_this_machine_directly
 
@@ -37,15 +37,14 @@ def reference(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file to write instead of printing.")] = None,
 ) -> None:
     """Print every recipe key and every command as one page of Markdown."""
-    with handle_errors():
-        from flows.reference import reference as reference_page
-        from model.files import write_atomically
+    from flows.reference import reference as reference_page
+    from model.files import write_atomically
 
-        page = reference_page(app)
-        if output is None:
-            typer.echo(page, nl=False)
-        else:
-            write_atomically(output, page.encode())
+    page = reference_page(app)
+    if output is None:
+        typer.echo(page, nl=False)
+    else:
+        write_atomically(output, page.encode())
 
 
 for command in (*COMMANDS, reference):

@@ -4,12 +4,10 @@
 Prefect task (`tasks.prefect_tasks`) that publishes an Arrow artifact. An artifact that exists under the same identity
 is reused, so a rerun is the same flow, with `from_stage`, `until`, `only` or `force` where less or more is wanted."""
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from prefect import flow
-from prefect.logging import get_run_logger
-from prefect.states import Completed, Failed
 
 from flows.metrics.formatting import count_outcomes
 from flows.planning.preconditions import start_run
@@ -28,14 +26,11 @@ from flows.recipe.form import (
 )
 from flows.recipe.load import open_recipe
 from flows.recipe.schema import Recipe
-from flows.reports.live import live_page
-from flows.reports.prefect.watcher import prefect_artifacts
-from flows.runs.lifecycle import as_bessemer_error, check_crashes, emit_guard_event, exit_when_run_ends
+from flows.reports.prefect.shown_run import shown_run
+from flows.runs.lifecycle import FlowEnd, check_crashes, end_of_flow, exit_when_run_ends
 from flows.runs.pipeline import run_stages
-from flows.runs.record import report_result
+from flows.runs.record import RunData
 from flows.runs.roots import open_root
-from model.errors import BessemerError
-from tasks.execution.outcome import one_line
 from tasks.prefect_tasks import TASKS
 
 
@@ -50,7 +45,7 @@ def pretrain(
     changes: Changes = Changes(),  # noqa: B008  # frozen
     run_id: str = "",
     root: Path = Path("bessemer-data"),
-) -> dict[str, Any]:
+) -> RunData:
     """Train and evaluate a language model from raw text, with a record of every document.
 
     Artifacts that exist under the same identity are reused. Returns the run's record.
@@ -67,30 +62,15 @@ def pretrain(
         run_id: Name of the run's folder; derived from the time where empty.
         root: Folder of all artifacts and runs, or the address of an object store.
     """
-    log = get_run_logger()
-    selection = stage_selection(from_stage, until, only)
-    try:
-        root = open_root(root).resolve()
+
+    def work() -> FlowEnd[RunData]:
+        selection = stage_selection(from_stage, until, only)
+        folder = open_root(root).resolve()
         check_crashes()
-        resolved = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, as_settings(changes), limit)
-        with exit_when_run_ends(), prefect_artifacts() as shown, live_page() as page:
-            run = start_run(resolved, root, **selection, force=force, run_id=run_id)
-            log.info("run %s of recipe %s under %s", run.run_id, resolved.name, root)
-            shown.name_run(resolved.name, run.run_id)
-            page.begin(run)
-            try:
-                with run:
-                    run_stages(resolved, lambda stage, *inputs: run.step(TASKS[stage], *inputs))
-            except BessemerError as error:
-                emit_guard_event(run.record.data["stages"], error)
-                raise
-            finally:
-                log.info("run page: %s", page.end(run))
-                shown.summarize(run.record.data)
-    except (BessemerError, OSError) as failed:
-        error = as_bessemer_error(failed)
-        report_result(error)
-        # Prefect gives the caller what a returned state holds: the record, or the error to raise.
-        return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
-    report_result(run.record.data)
-    return Completed(message=count_outcomes(run.record.data["stages"]), data=run.record.data)  # pyright: ignore[reportReturnType]
+        resolved = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, folder, as_settings(changes), limit)
+        start = partial(start_run, resolved, folder, **selection, force=force, run_id=run_id)
+        with exit_when_run_ends(), shown_run(resolved.name, start) as run:
+            run_stages(resolved, lambda stage, *inputs: run.step(TASKS[stage], *inputs))
+        return FlowEnd(run.record.data, count_outcomes(run.record.data["stages"]))
+
+    return end_of_flow(work)

@@ -10,14 +10,18 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
+if TYPE_CHECKING:
+    from flows.runs.record import RunData
+
 
 class CommandGroup(TyperGroup):
-    """A group that shows the whole first sentence of each command's help and accepts `--root` before a command."""
+    """A group that shows the whole first sentence of each command's help, accepts `--root` before a command, and turns
+    the errors of commands into a message and an exit code."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep a leading `--root PATH` for the command that follows."""
@@ -33,6 +37,11 @@ class CommandGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         return name, command, [*ctx.meta.get(_ROOT_BEFORE, ()), *rest]
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the named command."""
+        with handle_errors():
+            return super().invoke(ctx)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a line for each command: its name and the first sentence of its help, wrapped instead of cut."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -45,11 +54,9 @@ _ROOT_BEFORE = "bessemer.root_before_command"
 
 
 def _root(named: str | Path) -> Path:
+    from flows.runs.roots import open_root
 
-    with handle_errors():
-        from flows.runs.roots import open_root
-
-        return open_root(named)
+    return open_root(named)
 
 
 def _root_option(parser: Callable[[str], Path] | None = None) -> Any:
@@ -115,8 +122,7 @@ def _confined(folder: Path | None) -> Path | None:
     if folder is not None:
         from tasks.common.confinement import confine
 
-        with handle_errors():
-            confine(folder)
+        confine(folder)
     return folder
 
 
@@ -165,6 +171,9 @@ Value = TypeVar("Value")
 CLOSED_PIPE = 141
 """Exit code of a program that wrote to a closed pipe, as shells report it: 128 + SIGPIPE."""
 
+WRONG_WORDS: type[Exception] = typer.BadParameter.__mro__[2]
+"""Base class of the errors about a command line, ClickException, which typer has from click or as its own copy."""
+
 PIPE_WIDTH = 140
 """Width of tables that go to a file or pipe, in columns."""
 
@@ -177,7 +186,7 @@ def handle_errors() -> Iterator[None]:
 
     try:
         yield
-    except (typer.Exit, typer.Abort):
+    except (typer.Exit, typer.Abort, WRONG_WORDS):
         raise
     except BessemerError as error:
         # Not by `typer.echo`, which drops sequences of documents silently where no terminal is.
@@ -254,7 +263,7 @@ def shown_progress(as_json: bool) -> Iterator[Any]:
         yield bars
 
 
-def print_run_header(record: dict[str, Any]) -> None:
+def print_run_header(record: "RunData") -> None:
     """Print on stderr which run the output is about."""
     sentence = f"run {record['run_id']}, recipe {record['recipe_name']}"
     console(stderr=True).print(sentence, style="dim", markup=False, soft_wrap=True)
@@ -264,3 +273,11 @@ def print_json(value: Any) -> None:
     """Print a value as JSON on stdout."""
     json.dump(value, sys.stdout, indent=1, default=str)
     sys.stdout.write("\n")
+
+
+def print_found(value: Any, as_json: bool, show: Callable[[Any], object]) -> None:
+    """Print the result of a command: as JSON, or for people by `show`, which is given the console."""
+    if as_json:
+        print_json(value)
+    else:
+        show(console())

@@ -13,7 +13,7 @@ from flows.commands.common import (
     Root,
     RunId,
     console,
-    handle_errors,
+    print_found,
     print_json,
     print_run_header,
 )
@@ -45,32 +45,27 @@ def peek(
     the network's input and target (hidden tokens red, their replacements green). Red was removed, green was added, cyan
     is in both; in a pipe [-red-], {+green+} and <cyan>.
     """
-    with handle_errors():
-        from flows.inspection.preview import VIEWS
-        from flows.inspection.preview import peek as look
-        from flows.inspection.preview_rows import Selection
-        from flows.runs.lineage import artifacts_with_stage, open_run
-        from flows.runs.run_documents import leave_out_pandas
-        from model.errors import RecipeError
+    from flows.inspection.preview import VIEWS
+    from flows.inspection.preview import peek as look
+    from flows.inspection.preview_rows import Selection
+    from flows.inspection.terminal import print_views
+    from flows.runs.lineage import artifacts_with_stage, open_run
+    from flows.runs.run_documents import leave_out_pandas
+    from model.errors import RecipeError
 
-        if stage == "train":
-            raise RecipeError("peek train: `bessemer data step RUN N` shows what a training step read")
-        if stage == "evaluate":
-            raise RecipeError(
-                "peek evaluate: its artifact holds scores and samples of text, not the model's pick for each item;"
-                " `bessemer runs report RUN` shows them"
-            )
-        leave_out_pandas()
-        record = open_run(root, run_id)
-        artifacts = artifacts_with_stage(stage, record, root) if stage in VIEWS else {}
-        views = look(artifacts, stage, Selection(count, seed, source, rule))
-        print_run_header(record)
-        if as_json:
-            print_json(views)
-            return
-        from flows.inspection.terminal import print_views
-
-        print_views(views, console(), full=full)
+    if stage == "train":
+        raise RecipeError("peek train: `bessemer data step RUN N` shows what a training step read")
+    if stage == "evaluate":
+        raise RecipeError(
+            "peek evaluate: its artifact holds scores and samples of text, not the model's pick for each item;"
+            " `bessemer runs report RUN` shows them"
+        )
+    leave_out_pandas()
+    record = open_run(root, run_id)
+    artifacts = artifacts_with_stage(stage, record, root) if stage in VIEWS else {}
+    views = look(artifacts, stage, Selection(count, seed, source, rule))
+    print_run_header(record)
+    print_found(views, as_json, lambda shown: print_views(views, shown, full=full))
 
 
 MOST_LIVES = 5
@@ -84,54 +79,51 @@ def history(
     as_json: Json = False,
 ) -> None:
     """Show a document's history: its file and record, and the steps that trained on it or the rule that removed it."""
-    with handle_errors():
-        from flows.runs.document_history import explain_unsampled, history_of, listed_files
-        from flows.runs.lineage import open_run, run_artifacts, run_that_trained
-        from flows.runs.record import RUNNING, state_of
-        from flows.runs.run_documents import documents_by_file, find_documents, leave_out_pandas, rejects_of
-        from model.errors import InputError
+    from flows.runs.document_history import explain_unsampled, history_of, listed_files
+    from flows.runs.lineage import open_run, run_artifacts, run_that_trained
+    from flows.runs.record import RUNNING, state_of
+    from flows.runs.run_documents import documents_by_file, find_documents, leave_out_pandas, rejects_of
+    from model.errors import InputError
 
-        leave_out_pandas()
-        record = open_run(root, run_id)
-        artifacts = run_artifacts(record)
-        found = find_documents(artifacts, document)
-        rejects = rejects_of(artifacts, document)
-        others: list[str] = []
-        if not found and not rejects:
-            files = listed_files(root / "runs" / record["run_id"], document)
-            by_file = documents_by_file(artifacts, [(file.source, file.relative) for file in files])
-            found = [doc_id for of_file in by_file.values() for doc_id in of_file]
-            others = [
-                explain_unsampled(file, artifacts["sample"])
-                for file in files
-                if not by_file[file.source, file.relative]
-            ]
-            if not files:
-                raise InputError(
-                    f"data history {document}: run {record['run_id']} sampled no document of this id or path and"
-                    f" rejected no record of it, and no source lists such a file. Give the beginning of an id or a part"
-                    f" of the"
-                    f" file's path, or name another run with --run."
-                )
-        ended = state_of(record) != RUNNING
-        lives = [history_of(artifacts, doc_id, ended=ended) for doc_id in found[:MOST_LIVES]]
-        if as_json:
-            print_json({"documents": [life.to_json() for life in lives], "rejects": rejects, "others": others})
-            return
-        print_run_header(record)
-        if run_id is None and (trained := run_that_trained(root, record)):
-            hint = f"this run did not train; the latest that did: bessemer data history {document} --run {trained}"
-            console().print(hint, style="dim", markup=False)
-        for sentence in others:
-            console().print(sentence, markup=False)
-        from flows.reports.terminal import print_document_history, print_rejected_record
+    leave_out_pandas()
+    record = open_run(root, run_id)
+    artifacts = run_artifacts(record)
+    found = find_documents(artifacts, document)
+    rejects = rejects_of(artifacts, document)
+    others: list[str] = []
+    if not found and not rejects:
+        files = listed_files(root / "runs" / record["run_id"], document)
+        by_file = documents_by_file(artifacts, [(file.source, file.relative) for file in files])
+        found = [doc_id for of_file in by_file.values() for doc_id in of_file]
+        others = [
+            explain_unsampled(file, artifacts["sample"]) for file in files if not by_file[file.source, file.relative]
+        ]
+        if not files:
+            raise InputError(
+                f"data history {document}: run {record['run_id']} sampled no document of this id or path and"
+                f" rejected no record of it, and no source lists such a file. Give the beginning of an id or a part"
+                f" of the"
+                f" file's path, or name another run with --run."
+            )
+    ended = state_of(record) != RUNNING
+    lives = [history_of(artifacts, doc_id, ended=ended) for doc_id in found[:MOST_LIVES]]
+    if as_json:
+        print_json({"documents": [life.to_json() for life in lives], "rejects": rejects, "others": others})
+        return
+    print_run_header(record)
+    if run_id is None and (trained := run_that_trained(root, record)):
+        hint = f"this run did not train; the latest that did: bessemer data history {document} --run {trained}"
+        console().print(hint, style="dim", markup=False)
+    for sentence in others:
+        console().print(sentence, markup=False)
+    from flows.reports.terminal import print_document_history, print_rejected_record
 
-        for life in lives:
-            print_document_history(life, console())
-        for reject in rejects[:MOST_LIVES]:
-            print_rejected_record(reject, console())
-        if len(found) > MOST_LIVES:
-            console().print(f"... and {len(found) - MOST_LIVES} more documents match; give a longer id or path")
+    for life in lives:
+        print_document_history(life, console())
+    for reject in rejects[:MOST_LIVES]:
+        print_rejected_record(reject, console())
+    if len(found) > MOST_LIVES:
+        console().print(f"... and {len(found) - MOST_LIVES} more documents match; give a longer id or path")
 
 
 @data.command()
@@ -142,20 +134,15 @@ def step(
     as_json: Json = False,
 ) -> None:
     """List the documents that a training step read, with some of their text."""
-    with handle_errors():
-        from flows.runs.lineage import open_run, run_artifacts
-        from flows.runs.run_documents import leave_out_pandas, step_of
+    from flows.reports.terminal import print_step
+    from flows.runs.lineage import open_run, run_artifacts
+    from flows.runs.run_documents import leave_out_pandas, step_of
 
-        leave_out_pandas()
-        record = open_run(root, run_id, needs="train")
-        found = step_of(run_artifacts(record), number)
-        if as_json:
-            print_json(found)
-            return
-        print_run_header(record)
-        from flows.reports.terminal import print_step
-
-        print_step(found, record["run_id"], console())
+    leave_out_pandas()
+    record = open_run(root, run_id, needs="train")
+    found = step_of(run_artifacts(record), number)
+    print_run_header(record)
+    print_found(found, as_json, lambda shown: print_step(found, record["run_id"], shown))
 
 
 @data.command()
@@ -171,33 +158,33 @@ def leaks(
     as_json: Json = False,
 ) -> None:
     """List benchmark items as leaked (and where), clean or unmatchable; without a benchmark's name, count them."""
-    with handle_errors():
-        from flows.reports.terminal import STATES, count_states, format_item_states, list_items
-        from flows.runs.lineage import open_run, run_artifacts
-        from flows.runs.run_documents import leave_out_pandas
-        from model.errors import RecipeError
+    from flows.reports.terminal import STATES, count_states, format_item_states, list_items
+    from flows.runs.lineage import open_run, run_artifacts
+    from flows.runs.run_documents import leave_out_pandas
+    from model.errors import RecipeError
 
-        unknown = sorted(set(state or ()) - set(STATES))
-        if unknown:
-            raise RecipeError(f"--state {unknown[0]}: an item is one of {', '.join(STATES)}")
-        leave_out_pandas()
-        record = open_run(root, run_id, needs="decontaminate")
-        artifacts = run_artifacts(record)
-        counts = count_states(artifacts["decontaminate"])
-        names = benchmarks or ([line["benchmark"] for line in counts] if state or as_json else [])
-        items = list_items(artifacts, names, state or list(STATES))
-        if as_json:
-            print_json({"benchmarks": counts, "items": items})
-            return
-        print_run_header(record)
-        from flows.reports.terminal import leak_counts_table, print_benchmark_item
+    unknown = sorted(set(state or ()) - set(STATES))
+    if unknown:
+        raise RecipeError(f"--state {unknown[0]}: an item is one of {', '.join(STATES)}")
+    leave_out_pandas()
+    record = open_run(root, run_id, needs="decontaminate")
+    artifacts = run_artifacts(record)
+    counts = count_states(artifacts["decontaminate"])
+    names = benchmarks or ([line["benchmark"] for line in counts] if state or as_json else [])
+    items = list_items(artifacts, names, state or list(STATES))
+    if as_json:
+        print_json({"benchmarks": counts, "items": items})
+        return
+    print_run_header(record)
+    from flows.reports.tables import leaks_table
+    from flows.reports.terminal import print_benchmark_item
 
-        if not names:
-            console().print(leak_counts_table(counts) if counts else "the run checked no benchmarks")
-            return
-        for item in items:
-            print_benchmark_item(item, console())
-        console().print(format_item_states(items))
+    if not names:
+        console().print(table.rich() if (table := leaks_table(counts)) else "the run checked no benchmarks")
+        return
+    for item in items:
+        print_benchmark_item(item, console())
+    console().print(format_item_states(items))
 
 
 @data.command()
@@ -211,19 +198,16 @@ def tokens(
 
     Tokens alternate in colour; in a pipe each ends in |. A red `[UNK]` precedes text that the unknown token loses.
     """
-    with handle_errors():
-        from flows.models.tokenizers import tokens_of_text
-        from flows.runs.lineage import artifacts_with_stage, open_run
+    from flows.inspection.terminal import print_views
+    from flows.models.tokenizers import tokens_of_text
+    from flows.runs.lineage import artifacts_with_stage, open_run
 
-        record = open_run(root, run_id, needs="vocab")
-        views = tokens_of_text(artifacts_with_stage("vocab", record, root)["vocab"], text)
-        print_run_header(record)
-        if as_json:
-            print_json([{key: view[key] for key in ("title", "pieces", "ids", "unknown")} for view in views])
-            return
-        from flows.inspection.terminal import print_views
-
-        print_views(views, console(), full=True)
+    record = open_run(root, run_id, needs="vocab")
+    views = tokens_of_text(artifacts_with_stage("vocab", record, root)["vocab"], text)
+    print_run_header(record)
+    shown_keys = ("title", "pieces", "ids", "unknown")
+    found = [{key: view[key] for key in shown_keys} for view in views]
+    print_found(found, as_json, lambda shown: print_views(views, shown, full=True))
 
 
 @data.command()
@@ -250,15 +234,14 @@ def tokenizers(
     A folder that also has a model's weights (safetensors) is scored too: bits per byte of the text before any training,
     which can be compared across vocabularies.
     """
-    with handle_errors():
-        from flows.models.tokenizers import compare_tokenizers
-        from flows.reports.terminal import tokenizers_table
+    from flows.models.tokenizers import compare_tokenizers
+    from flows.reports.terminal import tokenizers_table
 
-        found = compare_tokenizers(text, files, score_bytes)
-        if as_json:
-            print_json(found)
-        else:
-            console().print(tokenizers_table(found))
-            for line in found:
-                if line["note"]:
-                    console().print(f"{line['path']}: no bits per byte: {line['note']}", style="yellow", markup=False)
+    found = compare_tokenizers(text, files, score_bytes)
+    if as_json:
+        print_json(found)
+    else:
+        console().print(tokenizers_table(found).rich())
+        for line in found:
+            if line["note"]:
+                console().print(f"{line['path']}: no bits per byte: {line['note']}", style="yellow", markup=False)

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,9 +16,8 @@ from flows.commands.common import (
     CommandGroup,
     Json,
     Root,
-    console,
     ended,
-    handle_errors,
+    print_found,
     print_json,
     print_run_header,
 )
@@ -86,32 +86,31 @@ def generate(
     `--prompt "Paris is the ___ of France and ___ of Texas."` writes a span into each blank. With a BERT each blank is
     one token, and its most likely fillings are listed. A fine-tuned T5 answers prompts with its task's prefix.
     """
-    with handle_errors():
-        from flows.models.generate import continues_prompt, write_text, write_texts
-        from flows.models.load import open_trained
-        from model.inference.device import choose_device, inference_on
-        from model.inference.generate import Sampling
+    from flows.models.generate import continues_prompt, write_text, write_texts
+    from flows.models.load import open_trained
+    from model.inference.device import choose_device, inference_on
+    from model.inference.generate import Sampling
 
-        sampling = Sampling(temperature, top_p, top_k, seed)
-        trained = open_trained(root, model)
-        prompts = prompt or [""]
-        with inference_on(choose_device(device, trained.description), trained.description, trained.network):
-            if len(prompts) * samples == 1 and not as_json:
-                _say(prompts[0] if continues_prompt(trained, prompts[0]) else "")
-                written = write_text(trained, prompts[0], sampling, tokens=tokens, write=_say)
-                _say("\n")
-                _print_blanks(written.holes)
-                return
-            found = write_texts(trained, prompts, sampling, tokens=tokens, samples=samples)
-        if as_json:
-            objects = [_generated(*one) for one in zip(prompts, found, strict=True)]
-            print_json(objects[0] if len(objects) == 1 else objects)
+    sampling = Sampling(temperature, top_p, top_k, seed)
+    trained = open_trained(root, model)
+    prompts = prompt or [""]
+    with inference_on(choose_device(device, trained.description), trained.description, trained.network):
+        if len(prompts) * samples == 1 and not as_json:
+            _say(prompts[0] if continues_prompt(trained, prompts[0]) else "")
+            written = write_text(trained, prompts[0], sampling, tokens=tokens, write=_say)
+            _say("\n")
+            _print_blanks(written.holes)
             return
-        for number, (one, texts) in enumerate(zip(prompts, found, strict=True), 1):
-            for sample, text in enumerate(texts, 1):
-                names = [*([str(number)] if len(prompts) > 1 else []), *([str(sample)] if samples > 1 else [])]
-                _say(f"[{'.'.join(names)}]\n{one if continues_prompt(trained, one) else ''}{text.text}\n")
-                _print_blanks(text.holes)
+        found = write_texts(trained, prompts, sampling, tokens=tokens, samples=samples)
+    if as_json:
+        objects = [_generated(*one) for one in zip(prompts, found, strict=True)]
+        print_json(objects[0] if len(objects) == 1 else objects)
+        return
+    for number, (one, texts) in enumerate(zip(prompts, found, strict=True), 1):
+        for sample, text in enumerate(texts, 1):
+            names = [*([str(number)] if len(prompts) > 1 else []), *([str(sample)] if samples > 1 else [])]
+            _say(f"[{'.'.join(names)}]\n{one if continues_prompt(trained, one) else ''}{text.text}\n")
+            _print_blanks(text.holes)
 
 
 @model.command()
@@ -136,26 +135,25 @@ def chat(
     /reset forgets what was said, /quit ends, Ctrl-C ends an answer. `--web` prints the address of a page that shows how
     likely each token was, and what else it could have been; only this machine can open it.
     """
-    with handle_errors():
-        from flows.models.chat import Chat, talk
-        from flows.models.load import open_trained
-        from model.inference.device import choose_device
-        from model.inference.generate import Sampling
+    from flows.models.chat import Chat, talk
+    from flows.models.load import open_trained
+    from model.inference.device import choose_device
+    from model.inference.generate import Sampling
 
-        trained = open_trained(root, model)
-        sampling = Sampling(temperature, top_p, top_k, seed)
-        conversation = Chat(trained, choose_device(device, trained.description))
-        if not web:
-            talk(conversation, sampling, tokens)
-            return
-        from flows.models.chat_server import address_of, chat_server
+    trained = open_trained(root, model)
+    sampling = Sampling(temperature, top_p, top_k, seed)
+    conversation = Chat(trained, choose_device(device, trained.description))
+    if not web:
+        talk(conversation, sampling, tokens)
+        return
+    from flows.models.chat_server import address_of, chat_server
 
-        with chat_server(conversation, f"{model} | Bessemer", sampling, tokens, port) as server:
-            typer.echo(f"{address_of(server)}\nOpen this address in a browser on this machine; Ctrl-C ends the server.")
-            try:
-                server.serve_forever()
-            except KeyboardInterrupt:
-                typer.echo("")
+    with chat_server(conversation, f"{model} | Bessemer", sampling, tokens, port) as server:
+        typer.echo(f"{address_of(server)}\nOpen this address in a browser on this machine; Ctrl-C ends the server.")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            typer.echo("")
 
 
 def _generated(prompt: str, texts: list[Any]) -> dict[str, Any]:
@@ -189,30 +187,29 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Score a GPT with lm-evaluation-harness (the extra `lmeval`) on the tasks of a folder, offline."""
-    with handle_errors():
-        import importlib.util
+    import importlib.util
 
-        from model.errors import RecipeError
+    from model.errors import RecipeError
 
-        if importlib.util.find_spec("lm_eval") is None:
-            raise RecipeError(
-                "model eval: the package lm-eval is not installed. Install the extra `lmeval`, or use the scores of the"
-                " evaluate stage, which need no other package."
-            )
-        from flows.models.harness import harness_scores
-        from flows.models.load import open_trained
-        from model.inference.device import choose_device, inference_on
+    if importlib.util.find_spec("lm_eval") is None:
+        raise RecipeError(
+            "model eval: the package lm-eval is not installed. Install the extra `lmeval`, or use the scores of the"
+            " evaluate stage, which need no other package."
+        )
+    from flows.models.harness import harness_scores
+    from flows.models.load import open_trained
+    from model.inference.device import choose_device, inference_on
 
-        trained = open_trained(root, model)
-        with inference_on(choose_device(device, trained.description), trained.description, trained.network):
-            found = harness_scores(trained, folder, tasks, shots=shots, limit=limit)
-        if as_json:
-            print_json(found)
-            return
-        for task, figures in found.items():
-            for metric, value in figures.items():
-                if isinstance(value, float):
-                    typer.echo(f"{task}  {metric.partition(',')[0]}  {value:.4f}")
+    trained = open_trained(root, model)
+    with inference_on(choose_device(device, trained.description), trained.description, trained.network):
+        found = harness_scores(trained, folder, tasks, shots=shots, limit=limit)
+    if as_json:
+        print_json(found)
+        return
+    for task, figures in found.items():
+        for metric, value in figures.items():
+            if isinstance(value, float):
+                typer.echo(f"{task}  {metric.partition(',')[0]}  {value:.4f}")
 
 
 @model.command()
@@ -249,38 +246,35 @@ def finetune(
     and settings give the same bytes; a stopped run resumes at its seed. Keys above the tasks: epochs, seeds,
     learning_rate, batch_size, dropout, max_length and others.
     """
-    with handle_errors():
-        from flows.models.finetune import FOLDER, check_result_folder, prepare_finetune, write_finetuned
-        from model.finetune.output import format_result
-        from tasks.models.finetune import build_finetune
+    from flows.models.finetune import FOLDER, check_result_folder, prepare_finetune, write_finetuned
+    from model.finetune.output import format_result
+    from tasks.models.finetune import build_finetune
 
-        source, config = prepare_finetune(root, model, task)
-        folder = out or root / FOLDER / task.stem
-        check_result_folder(folder, source, config)
-        words = {"model": model, "task": task.resolve()}
-        artifact = _made("finetune", root, words, lambda dry: build_finetune(dry, source, config, _say_line))
-        if not write_finetuned(artifact, folder):
-            _say_line(f"{folder} exists already, made from the same model, examples and settings; nothing to do")
-        found = artifact.report.facts["finetuned"]
-        if as_json:
-            print_json({"folder": str(folder), **found})
-            return
-        print("\n".join([*format_result(found), f"written: {folder}"]))
+    source, config = prepare_finetune(root, model, task)
+    folder = out or root / FOLDER / task.stem
+    check_result_folder(folder, source, config)
+    words = {"model": model, "task": task.resolve()}
+    artifact = _made("finetune", root, words, (source, config), partial(build_finetune, on_log=_say_line))
+    if not write_finetuned(artifact, folder):
+        _say_line(f"{folder} exists already, made from the same model, examples and settings; nothing to do")
+    found = artifact.report.facts["finetuned"]
+    if as_json:
+        print_json({"folder": str(folder), **found})
+        return
+    print("\n".join([*format_result(found), f"written: {folder}"]))
 
 
 def _say_line(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-def _made(stage: str, root: Path, words: dict[str, Any], build: Callable[[Any], Any]) -> Any:
+def _made(stage: str, root: Path, words: dict[str, Any], inputs: tuple[Any, ...], build: Callable[..., Any]) -> Any:
     """Return the artifact of a stage of `tasks.models`: the one that exists, or what its Prefect flow makes.
 
-    `build` builds it in a given context; `words` are those of the flow.
+    `build(context, *inputs)` builds it; `words` are those of the flow, from which it would prepare the same inputs.
     """
-    from flows.commands.run import quieten_prefect
-    from flows.runs.guards import remember_interrupts
-    from flows.runs.record import check_writable, heard_by
-    from flows.service.local_server import prefect_server
+    from flows.commands.run import prefect_ready
+    from flows.runs.record import heard_by
     from tasks.artifacts.artifact import Artifact
     from tasks.artifacts.build import ProgressListener, RunContext, WouldBuild
 
@@ -289,16 +283,15 @@ def _made(stage: str, root: Path, words: dict[str, Any], build: Callable[[Any], 
             _say_line(sentence)
 
     try:
-        return build(RunContext(root.resolve(), run_id="", dry=True))
+        return build(RunContext(root.resolve(), run_id="", dry=True), *inputs)
     except WouldBuild:
         pass
-    quieten_prefect(verbose=False)
-    check_writable(root)
-    with heard_by(Notes()), prefect_server(root.resolve()), remember_interrupts():
+    with heard_by(Notes()), prefect_ready(root.resolve()):
         from flows.models import flow
 
         flows = {"finetune": flow.finetune, "export": flow.export}
-        record = ended(lambda: flows[stage](root=root.resolve(), **words))
+        with flow.prepared(inputs):
+            record = ended(lambda: flows[stage](root=root.resolve(), **words))
     return Artifact.open(Path(record["stages"][-1]["path"]))
 
 
@@ -322,19 +315,18 @@ def predict(
 
     `bessemer model predict bessemer-data/finetuned/mood --field sentence="What a fine day"` answers one.
     """
-    with handle_errors():
-        from flows.models.finetune import parse_fields, predict_records, read_records
-        from model.errors import InputError
+    from flows.models.finetune import parse_fields, predict_records, read_records
+    from model.errors import InputError
 
-        if (records is None) == (not field):
-            raise InputError("give a file of records, or the fields of one with --field NAME=TEXT")
-        given = read_records(records) if records is not None else [parse_fields(field or [])]
-        found = predict_records(root, model, task, given, probabilities=probabilities)
-        if as_json:
-            print_json(found)
-            return
-        for record in found:
-            print(json.dumps(record, ensure_ascii=False))
+    if (records is None) == (not field):
+        raise InputError("give a file of records, or the fields of one with --field NAME=TEXT")
+    given = read_records(records) if records is not None else [parse_fields(field or [])]
+    found = predict_records(root, model, task, given, probabilities=probabilities)
+    if as_json:
+        print_json(found)
+        return
+    for record in found:
+        print(json.dumps(record, ensure_ascii=False))
 
 
 @model.command()
@@ -357,29 +349,26 @@ def export(
     has its options. If none has, the error names the options in the way and what to train instead. The model card is
     written as README.md; export.json names the model's artifact. A folder that holds the same export is left as it is.
     """
-    with handle_errors():
-        from flows.models.export import check_target, prepare_export, write_export
-        from flows.recipe.counts import parse_size
-        from tasks.models.export import build_export
+    from flows.models.export import check_target, prepare_export, write_export
+    from flows.recipe.counts import parse_size
+    from tasks.models.export import build_export
 
-        assert form == "transformers", "typer lets nothing else through"
-        shard_bytes = parse_size(shard_size)
-        root = root.resolve()
-        prepared = prepare_export(root, model, licence, shard_bytes)
-        check_target(folder)
-        source, config, card = prepared.source, prepared.config, prepared.card
-        words = {"model": model, "licence": licence or "", "shard_bytes": shard_bytes}
-        artifact = _made("export", root, words, lambda dry: build_export(dry, source, config, card))
-        done = write_export(artifact, folder)
-        if as_json:
-            classes = {"class": done.class_name, "tokenizer_class": done.tokenizer_class}
-            print_json({"folder": str(folder), **classes, "reused": done.reused})
-        else:
-            known = " (exported before, unchanged)" if done.reused else ""
-            typer.echo(
-                f"{folder}{known}: load it with transformers.{done.class_name}.from_pretrained and"
-                f" {done.tokenizer_class}"
-            )
+    assert form == "transformers", "typer lets nothing else through"
+    shard_bytes = parse_size(shard_size)
+    root = root.resolve()
+    prepared = prepare_export(root, model, licence, shard_bytes)
+    check_target(folder)
+    words = {"model": model, "licence": licence or "", "shard_bytes": shard_bytes}
+    artifact = _made("export", root, words, (prepared.source, prepared.config, prepared.card), build_export)
+    done = write_export(artifact, folder)
+    if as_json:
+        classes = {"class": done.class_name, "tokenizer_class": done.tokenizer_class}
+        print_json({"folder": str(folder), **classes, "reused": done.reused})
+    else:
+        known = " (exported before, unchanged)" if done.reused else ""
+        typer.echo(
+            f"{folder}{known}: load it with transformers.{done.class_name}.from_pretrained and {done.tokenizer_class}"
+        )
 
 
 @model.command()
@@ -390,21 +379,20 @@ def card(
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Print a run's model card in Hugging Face's format: data, mixture, duplicates, leaks, scores, energy, limits."""
-    with handle_errors():
-        from flows.reports.model_card import model_card
-        from flows.runs.lineage import need_stage, open_run, run_artifacts
-        from model.files import write_atomically
+    from flows.reports.model_card import model_card
+    from flows.runs.lineage import need_stage, open_run, run_artifacts
+    from model.files import write_atomically
 
-        root = root.resolve()
-        record = open_run(root, run_id, needs="train")
-        need_stage(run_artifacts(record), "train")
-        text = model_card(record, root, licence)
-        if output is None:
-            print_run_header(record)
-            sys.stdout.write(text)  # not by `typer.echo`, which drops sequences
-        else:
-            write_atomically(output, text.encode())
-            typer.echo(f"{output}: the card of run {record['run_id']}")
+    root = root.resolve()
+    record = open_run(root, run_id, needs="train")
+    need_stage(run_artifacts(record), "train")
+    text = model_card(record, root, licence)
+    if output is None:
+        print_run_header(record)
+        sys.stdout.write(text)  # not by `typer.echo`, which drops sequences
+    else:
+        write_atomically(output, text.encode())
+        typer.echo(f"{output}: the card of run {record['run_id']}")
 
 
 @model.command()
@@ -418,11 +406,10 @@ def profile(
 
     An unfinished training has its RUN.JSON at ROOT/work/IDENTITY/scratch/train/run.json.
     """
-    with handle_errors():
-        from model.profile.__main__ import main as profile_run
+    from model.profile.__main__ import main as profile_run
 
-        words = [str(run_file), "--steps", str(steps), *(["--json"] if as_json else [])]
-        raise typer.Exit(profile_run([*words, *(["--svg", str(svg)] if svg else [])]))
+    words = [str(run_file), "--steps", str(steps), *(["--json"] if as_json else [])]
+    raise typer.Exit(profile_run([*words, *(["--svg", str(svg)] if svg else [])]))
 
 
 @model.command()
@@ -432,24 +419,24 @@ def presets(as_json: Json = False) -> None:
     Parameters are counted with the published vocabulary; a run's own may be smaller. Memory is that of weights,
     gradients and AdamW's moments, over all ranks, without activations.
     """
-    with handle_errors():
-        from flows.planning.machine_speed import preset_costs
+    from flows.planning.machine_speed import preset_costs
 
-        costs = list(preset_costs())
-        if as_json:
-            print_json([asdict(cost) for cost in costs])
-            return
-        from rich.table import Table
+    costs = list(preset_costs())
+    from flows.reports.document import Table
 
-        table = Table(box=None)
-        table.add_column("preset")
-        table.add_column("architecture")
-        for title in ("parameters", "GB to train", "GFLOPs a token"):
-            table.add_column(title, justify="right")
-        for cost in costs:
-            memory, work = cost.training_bytes / 1e9, cost.flops_a_token / 1e9
-            table.add_row(cost.name, cost.architecture, f"{cost.parameters:,}", f"{memory:,.1f}", f"{work:,.2f}")
-        console().print(table)
+    rows = [
+        (
+            cost.name,
+            cost.architecture,
+            cost.parameters,
+            f"{cost.training_bytes / 1e9:,.1f}",
+            f"{cost.flops_a_token / 1e9:,.2f}",
+        )
+        for cost in costs
+    ]
+    columns = ("preset", "architecture", "parameters", "GB to train", "GFLOPs a token")
+    table = Table(columns, rows, texts=("architecture",))
+    print_found([asdict(cost) for cost in costs], as_json, lambda shown: shown.print(table.rich()))
 
 
 @model.command()
@@ -468,22 +455,19 @@ def promote(
 
     Nothing is copied or deleted. The next nightly run and all commands that name `current` use it.
     """
-    with handle_errors():
-        from flows.runs.lineage import open_run
-        from flows.runs.model_registry import promote as make_current
-        from flows.runs.model_registry import undo as undo_accept
-        from model.errors import RecipeError
+    from flows.runs.lineage import open_run
+    from flows.runs.model_registry import promote as make_current
+    from flows.runs.model_registry import undo as undo_accept
+    from model.errors import RecipeError
 
-        if undo == bool(run_id):
-            raise RecipeError("model promote: name a run, or give --undo; not both")
-        if undo:
-            made = undo_accept(root, because)
-        else:
-            made = make_current(root, open_run(root, run_id, needs="train"), because or "by hand")
-        if as_json:
-            print_json(asdict(made))
-            return
-        console().print(f"the current model is that of run {made.run_id} ({made.why})", markup=False)
+    if undo == bool(run_id):
+        raise RecipeError("model promote: name a run, or give --undo; not both")
+    if undo:
+        made = undo_accept(root, because)
+    else:
+        made = make_current(root, open_run(root, run_id, needs="train"), because or "by hand")
+    sentence = f"the current model is that of run {made.run_id} ({made.why})"
+    print_found(asdict(made), as_json, lambda shown: shown.print(sentence, markup=False))
 
 
 @model.command()
@@ -496,22 +480,19 @@ def current(
 
     Commands accept `current` as a RUN; ROOT/current/model is its folder.
     """
-    with handle_errors():
-        from flows.runs.model_registry import current_promotion, current_run, point_to_latest
-        from flows.runs.model_registry import history as promotions
+    from flows.runs.model_registry import current_promotion, current_run, point_to_latest
+    from flows.runs.model_registry import history as promotions
 
-        current_run(root)
-        point_to_latest(root)
-        found = promotions(root)
-        latest = current_promotion(root)
-        assert latest is not None, "there is a current run"
-        if as_json:
-            print_json([asdict(one) for one in found] if history else asdict(latest))
-            return
-        if history:
-            from flows.nightly.terminal import table_of_promotions
+    current_run(root)
+    point_to_latest(root)
+    found = promotions(root)
+    latest = current_promotion(root)
+    assert latest is not None, "there is a current run"
+    if history:
+        from flows.nightly.terminal import table_of_promotions
 
-            console().print(table_of_promotions(found))
-            return
-        sentence = f"{latest.run_id}, promoted by {latest.who} on {latest.when}: {latest.why}"
-        console().print(sentence, markup=False)
+        every = [asdict(one) for one in found]
+        print_found(every, as_json, lambda shown: shown.print(table_of_promotions(found).rich()))
+        return
+    sentence = f"{latest.run_id}, promoted by {latest.who} on {latest.when}: {latest.why}"
+    print_found(asdict(latest), as_json, lambda shown: shown.print(sentence, markup=False))

@@ -16,7 +16,7 @@ from flows.commands.common import (
     Verbose,
     console,
     ended,
-    handle_errors,
+    print_found,
     print_json,
     shown_progress,
 )
@@ -27,7 +27,7 @@ def nightly(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")] = "",
     root: UnopenedRoot = str(DEFAULT_ROOT),
     again: Annotated[
-        str | None, typer.Option(metavar="NIGHT", help="Read the files of a blocked or undone nightly run again.")
+        str | None, typer.Option(metavar="RUN", help="Read the files of a blocked or undone nightly run again.")
     ] = None,
     list_nights: Annotated[bool, typer.Option("--list", help="List the nightly runs so far; run nothing.")] = False,
     settings: Settings = None,
@@ -41,24 +41,20 @@ def nightly(
     and is compared with it on the text that the first one held out. If there are no new files, nothing is done. Exit
     codes are those of `run`; 4 also if the promotion was blocked.
     """
-    with handle_errors():
-        if list_nights:
-            from flows.runs.roots import open_root
+    if list_nights:
+        from flows.runs.roots import open_root
 
-            _list(open_root(root).resolve(), as_json)
-            return
-        if not recipe:
-            from model.errors import RecipeError
+        _list(open_root(root).resolve(), as_json)
+        return
+    if not recipe:
+        from model.errors import RecipeError
 
-            raise RecipeError("nightly: name a recipe, or give --list to see the nightly runs so far")
-        night = _spend(recipe, root, again or "", settings or [], as_json, verbose)
-        if as_json:
-            print_json(night)
-            return
-        from flows.nightly.history import Night
-        from flows.nightly.terminal import describe_nightly_run
+        raise RecipeError("nightly: name a recipe, or give --list to see the nightly runs so far")
+    night = _run(recipe, root, again or "", settings or [], as_json, verbose)
+    from flows.nightly.history import Night
+    from flows.nightly.terminal import describe_nightly_run
 
-        console().print(describe_nightly_run(Night(**night)), markup=False)
+    print_found(night, as_json, lambda shown: shown.print(describe_nightly_run(Night(**night)), markup=False))
 
 
 def _list(root: Path, as_json: bool) -> None:
@@ -77,15 +73,15 @@ def _list(root: Path, as_json: bool) -> None:
         return
     from flows.nightly.terminal import table_of_nights
 
-    console().print(table_of_nights(nights, current))
+    console().print(table_of_nights(nights, current).rich())
     if epochs:
         reads = ", ".join(f"{source} {times:.2f}" for source, times in sorted(epochs.items()))
         console().print(
-            f"the current model has read the text of its {len(chain)} nights so often: {reads}", markup=False
+            f"the current model has read the text of its {len(chain)} nightly runs so often: {reads}", markup=False
         )
 
 
-def _spend(recipe: str, root: str, again: str, settings: list[str], as_json: bool, verbose: bool) -> dict[str, Any]:
+def _run(recipe: str, root: str, again: str, settings: list[str], as_json: bool, verbose: bool) -> dict[str, Any]:
     from flows.nightly.finish import record_failures
     from flows.nightly.night import skip_nightly
     from flows.nightly.start import start_nightly

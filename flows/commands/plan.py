@@ -15,7 +15,7 @@ from flows.commands.common import (
     Settings,
     Untrusted,
     console,
-    handle_errors,
+    print_found,
     print_json,
     share,
 )
@@ -37,30 +37,28 @@ def init(
     Reads the beginnings of some files for formats, sizes, fields, encodings and languages, and lists what cannot be
     read. Each subfolder becomes a source. Vocabulary, network and budget follow from the amount of text.
     """
-    with handle_errors():
-        from flows.inspection.recipe_writer import scan_remarks, write_recipe, write_short_recipe
-        from flows.inspection.scan import scan_folder
-        from flows.inspection.terminal import print_scan, scan_values
-        from model.errors import InputError, RecipeError
-        from model.files import write_atomically
+    from flows.inspection.recipe_writer import scan_remarks, write_recipe, write_short_recipe
+    from flows.inspection.scan import scan_folder
+    from flows.inspection.terminal import print_scan, scan_values
+    from model.errors import InputError, RecipeError
+    from model.files import write_atomically
 
-        if output.exists() and not force:
-            raise RecipeError(f"--output {output} exists already; name another file, or overwrite it with --force")
-        if unpack and folder.is_dir():
-            from flows.inspection.unpack import unpack_archives
+    if output.exists() and not force:
+        raise RecipeError(f"--output {output} exists already; name another file, or overwrite it with --force")
+    if unpack and folder.is_dir():
+        from flows.inspection.unpack import unpack_archives
 
-            unpack_archives(folder)
-        survey = scan_folder(folder)
-        text = (write_recipe if every else write_short_recipe)(survey, output.stem)
-        try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(output, text.encode())
-        except OSError as error:
-            raise InputError(f"--output {output}: cannot be written ({error.strerror})") from error
-        if as_json:
-            print_json({**scan_values(survey), "remarks": scan_remarks(survey), "recipe": str(output)})
-        else:
-            print_scan(survey, output, scan_remarks(survey), console())
+        unpack_archives(folder)
+    survey = scan_folder(folder)
+    text = (write_recipe if every else write_short_recipe)(survey, output.stem)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(output, text.encode())
+    except OSError as error:
+        raise InputError(f"--output {output}: cannot be written ({error.strerror})") from error
+    remarks = scan_remarks(survey)
+    found = {**scan_values(survey), "remarks": remarks, "recipe": str(output)}
+    print_found(found, as_json, lambda shown: print_scan(survey, output, remarks, shown))
 
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")]
@@ -79,24 +77,16 @@ def check(
     with documents to read. Reads at most 64 MB, however large the sources are. Exit code 3 if a source or benchmark
     cannot be read.
     """
-    with handle_errors():
-        from flows.planning.check import check_recipe, print_check
-        from flows.recipe.load import open_recipe
-        from model.errors import InputError
+    from flows.planning.check import check_recipe, print_check
+    from flows.recipe.load import open_recipe
+    from model.errors import InputError
 
-        found = check_recipe(open_recipe(recipe, root.resolve(), settings or ()))
-        if as_json:
-            print_json(
-                {
-                    "sources": [source.to_json() for source in found.sources],
-                    "benchmarks": found.benchmark_problem,
-                    "export": found.export_remark,
-                }
-            )
-        else:
-            print_check(found, console())
-        if not found.is_well:
-            raise typer.Exit(InputError.exit_code)
+    found = check_recipe(open_recipe(recipe, root.resolve(), settings or ()))
+    sources = [source.to_json() for source in found.sources]
+    values = {"sources": sources, "benchmarks": found.benchmark_problem, "export": found.export_remark}
+    print_found(values, as_json, lambda shown: print_check(found, shown))
+    if not found.is_well:
+        raise typer.Exit(InputError.exit_code)
 
 
 def plan(
@@ -114,30 +104,28 @@ def plan(
     may give the same bytes. Of a shrunk twin (--set scale=tiny) it first shows the settings that differ from the
     recipe.
     """
-    with handle_errors():
-        from flows.planning.explain import MEASURED, kept_aggregates
-        from flows.planning.explain import forecast_stages as foresee
-        from flows.planning.explain_report import print_forecasts, print_sizes
-        from flows.recipe.load import open_recipe, without_scale
-        from flows.recipe.scales import changed_sizes
+    from flows.planning.explain import MEASURED, kept_aggregates, print_forecasts, print_sizes
+    from flows.planning.explain import forecast_stages as foresee
+    from flows.recipe.load import open_recipe, without_scale
+    from flows.recipe.scales import changed_sizes
 
-        root, given = root.resolve(), settings or ()
-        chosen = open_recipe(recipe, root, given, share(limit))
-        if not as_json and without_scale(given) != list(given):
-            print_sizes(changed_sizes(open_recipe(recipe, root, without_scale(given), share(limit)), chosen), console())
-        forecasts = foresee(chosen, root)
-        if as_json:
-            print_json([forecast.to_json() for forecast in forecasts])
-            return
-        from rich.markup import escape
+    root, given = root.resolve(), settings or ()
+    chosen = open_recipe(recipe, root, given, share(limit))
+    if not as_json and without_scale(given) != list(given):
+        print_sizes(changed_sizes(open_recipe(recipe, root, without_scale(given), share(limit)), chosen), console())
+    forecasts = foresee(chosen, root)
+    if as_json:
+        print_json([forecast.to_json() for forecast in forecasts])
+        return
+    from rich.markup import escape
 
-        from flows.planning.preconditions import export_remark
+    from flows.planning.preconditions import export_remark
 
-        print_forecasts(forecasts, console(), every=every)
-        for run, what in kept_aggregates(chosen, root).items():
-            console().print(f"kept of {run}: {', '.join(what)}" if run != MEASURED else f"{run}: {', '.join(what)}")
-        if remark := export_remark(chosen):
-            console().print(f"[yellow]![/] {escape(remark)}", soft_wrap=True)
+    print_forecasts(forecasts, console(), every=every)
+    for run, what in kept_aggregates(chosen, root).items():
+        console().print(f"kept of {run}: {', '.join(what)}" if run != MEASURED else f"{run}: {', '.join(what)}")
+    if remark := export_remark(chosen):
+        console().print(f"[yellow]![/] {escape(remark)}", soft_wrap=True)
 
 
 def estimate(
@@ -176,32 +164,27 @@ def estimate(
     bessemer estimate --tokens 300B --parameters 100B --hardware a100
         --devices 800 --days 65 --layers 80 --width 10240 --context 1024
     """
-    with handle_errors():
-        from flows.planning.calculator import PlanOptions, calculate
-        from flows.recipe.counts import parse_count
+    from flows.planning.calculator import PlanOptions, calculate
+    from flows.planning.terminal import print_training
+    from flows.recipe.counts import parse_count
 
-        options = PlanOptions(
-            hardware=hardware,
-            devices=devices,
-            days=days,
-            mfu=None if mfu is None else share(mfu, "--mfu"),
-            price=hour_price,
-            tokens=parse_count(tokens, "--tokens") if tokens is not None else None,
-            parameters=parse_count(parameters, "--parameters") if parameters is not None else None,
-            layers=layers,
-            width=width,
-            context=context,
-        )
-        if recipe is not None:
-            _estimate_recipe(recipe, root.resolve(), share(pilot, "--pilot"), options, settings or (), as_json)
-            return
-        found = calculate(options)
-        if as_json:
-            print_json(found)
-            return
-        from flows.planning.terminal import print_training
-
-        print_training(found, console())
+    options = PlanOptions(
+        hardware=hardware,
+        devices=devices,
+        days=days,
+        mfu=None if mfu is None else share(mfu, "--mfu"),
+        price=hour_price,
+        tokens=parse_count(tokens, "--tokens") if tokens is not None else None,
+        parameters=parse_count(parameters, "--parameters") if parameters is not None else None,
+        layers=layers,
+        width=width,
+        context=context,
+    )
+    if recipe is not None:
+        _estimate_recipe(recipe, root.resolve(), share(pilot, "--pilot"), options, settings or (), as_json)
+        return
+    found = calculate(options)
+    print_found(found, as_json, lambda shown: print_training(found, shown))
 
 
 def _estimate_recipe(
@@ -209,23 +192,16 @@ def _estimate_recipe(
 ) -> None:
     from flows.planning.pilot import PilotBars
     from flows.planning.plan import has_local_text, plan_from_declared_sizes, plan_recipe, print_declared_sizes
+    from flows.planning.terminal import print_plan
     from flows.recipe.load import open_recipe
     from flows.runs.record import check_writable
 
     check_writable(root)
     recipe = open_recipe(name, root, settings)
     if not has_local_text(recipe.sample):
-        found = plan_from_declared_sizes(recipe, options)
-        if as_json:
-            print_json(found)
-        else:
-            print_declared_sizes(found, console())
+        declared = plan_from_declared_sizes(recipe, options)
+        print_found(declared, as_json, lambda shown: print_declared_sizes(declared, shown))
         return
     with PilotBars(console(stderr=True)) as bars:
         found = plan_recipe(recipe, root, pilot_share, options, bars)
-    if as_json:
-        print_json(found)
-        return
-    from flows.planning.terminal import print_plan
-
-    print_plan(found, console())
+    print_found(found, as_json, lambda shown: print_plan(found, shown))

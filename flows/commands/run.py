@@ -2,8 +2,10 @@
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
@@ -22,12 +24,14 @@ from flows.commands.common import (
     Verbose,
     console,
     ended,
-    handle_errors,
     open_in_browser,
     print_json,
     share,
     shown_progress,
 )
+
+if TYPE_CHECKING:
+    from flows.runs.record import RunData
 
 HourPrice = Annotated[
     float | None, typer.Option(min=0.0, help="Price of an hour of this machine; the page then shows what the run cost.")
@@ -71,15 +75,14 @@ def run(
     wrong recipe, 3 bad input, 4 stopped by a guard, 5 damaged data, 75 infrastructure failed (run again), 76 training
     diverged, 77 a store or server refused the credentials, 70 a bug.
     """
-    with handle_errors():
-        from flows.recipe.load import open_recipe
-        from flows.recipe.stages import select_stages
+    from flows.recipe.load import open_recipe
+    from flows.recipe.stages import select_stages
 
-        root = root.resolve()
-        select_stages(from_stage, until, only)
-        chosen = open_recipe(recipe, root, settings or (), share(limit))
-        selection: StageSelection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-        _run(chosen, root, selection, as_json, verbose, open_page, hour_price)
+    root = root.resolve()
+    select_stages(from_stage, until, only)
+    chosen = open_recipe(recipe, root, settings or (), share(limit))
+    selection: StageSelection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+    _run(chosen, root, selection, as_json, verbose, open_page, hour_price)
 
 
 def demo(
@@ -95,14 +98,13 @@ def demo(
     First writes a cloze benchmark from passages of that text. Its documents stay in the sources, so that there are real
     leaks to find and cut.
     """
-    with handle_errors():
-        from flows.recipe.load import open_recipe
-        from flows.runs.compile_ahead import compiling_ahead
+    from flows.recipe.load import open_recipe
+    from flows.runs.compile_ahead import compiling_ahead
 
-        root = root.resolve()
-        with compiling_ahead():
-            chosen = open_recipe("quickstart", root, settings or ())
-            _run(chosen, root, {}, as_json, verbose, open_page, hour_price)
+    root = root.resolve()
+    with compiling_ahead():
+        chosen = open_recipe("quickstart", root, settings or ())
+        _run(chosen, root, {}, as_json, verbose, open_page, hour_price)
 
 
 def run_recipe(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
@@ -124,24 +126,19 @@ def _run(
     record = existing_run(chosen, root, **selection)
     if record is not None:
         record = _finish_without_building(chosen, record, root, as_json, verbose)
-        if open_page and record["page"] is not None:
-            open_in_browser(Path(record["page"]))
+        if open_page and (page := record.get("page")):
+            open_in_browser(Path(page))
         return
     from flows.planning.preconditions import CHECKED, check_prerequisites
     from flows.recipe.stages import select_stages
-    from flows.runs.record import HOUR_PRICE, check_writable
+    from flows.runs.record import HOUR_PRICE
 
     # Before the run has an id, so that a refused one leaves no record.
     stages = select_stages(selection.get("from_stage"), selection.get("until"), selection.get("only"))
     check_prerequisites(chosen, stages, root, force=selection.get("force", False))
-    quieten_prefect(verbose)
-    check_writable(root)
-    from flows.runs.guards import remember_interrupts
-    from flows.service.local_server import prefect_server
-
     checked, price = CHECKED.set(chosen), HOUR_PRICE.set(hour_price)
     try:
-        with prefect_server(root), remember_interrupts():
+        with prefect_ready(root, verbose):
             record = _run_flow(chosen, root, selection, as_json, open_page)
     finally:
         CHECKED.reset(checked)
@@ -149,9 +146,7 @@ def _run(
     finish(record, root, as_json, verbose)
 
 
-def _finish_without_building(
-    recipe: Any, record: dict[str, Any], root: Path, as_json: bool, verbose: bool
-) -> dict[str, Any]:
+def _finish_without_building(recipe: Any, record: "RunData", root: Path, as_json: bool, verbose: bool) -> "RunData":
     """Keep the record of a run whose artifacts all exist, print its last screen and return it; no Prefect server is
     needed."""
     from rich.markup import escape
@@ -164,7 +159,7 @@ def _finish_without_building(
     for remark in recipe.warnings:
         aside.print(f"[yellow]![/] {escape(remark)}")
     try:
-        if record["same_as"] is None:
+        if record.get("same_as") is None:
             record = _with_page(recipe, record, root)
         else:
             add_to_history(root, record)
@@ -173,19 +168,21 @@ def _finish_without_building(
             raise
         unkept = f"; the record of this run could not be written under {root / 'runs'} ({error})"
     finish(record, root, as_json, verbose)
-    same = f": every stage is as in run {record['same_as']}" if record.get("same_as") and not unkept else unkept
+    earlier = record.get("same_as")
+    same = f": every stage is as in run {earlier}" if earlier and not unkept else unkept
     aside.print(f"nothing needed building{same}", markup=False, soft_wrap=True)
     return record
 
 
-def _with_page(recipe: Any, record: dict[str, Any], root: Path) -> dict[str, Any]:
+def _with_page(recipe: Any, record: "RunData", root: Path) -> "RunData":
     """Write a folder for a run that built nothing, but has the artifacts of no other run that has a page."""
     from flows.reports.page.page import write_page
     from flows.runs.record import RECORD, write_recipe
     from flows.runs.roots import put_record
     from model.checksummed_json import write_sealed
 
-    folder, kept = root / "runs" / record["run_id"], {key: record[key] for key in record if key != "same_as"}
+    folder, kept = root / "runs" / record["run_id"], record.copy()
+    kept.pop("same_as", None)
     write_recipe(folder, recipe)
     write_sealed(folder / RECORD, kept)
     kept["page"] = str(write_page(folder, root))
@@ -194,7 +191,7 @@ def _with_page(recipe: Any, record: dict[str, Any], root: Path) -> dict[str, Any
     return kept
 
 
-def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool, open_page: bool) -> dict[str, Any]:
+def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool, open_page: bool) -> "RunData":
     from rich.markup import escape
 
     from flows.reports.live import begin_page
@@ -216,7 +213,7 @@ def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool,
         return ended(lambda: pretrain(chosen, root=root, run_id=run_id, **selection))
 
 
-def finish(record: dict[str, Any], root: Path, as_json: bool, verbose: bool) -> None:
+def finish(record: "RunData", root: Path, as_json: bool, verbose: bool) -> None:
     """Print the last screen of a run in words, with `verbose` as tables, or its record and metrics as JSON."""
     if as_json:
         from flows.metrics.run_metrics import collect_metrics, read_saved_metrics
@@ -226,6 +223,20 @@ def finish(record: dict[str, Any], root: Path, as_json: bool, verbose: bool) -> 
     from flows.reports.summary import print_outcome, print_summary
 
     (print_summary if verbose else print_outcome)(record, root, console())
+
+
+@contextmanager
+def prefect_ready(root: Path, verbose: bool = False) -> Iterator[None]:
+    """Prepare what the flow of a command needs: a root that can be written, a server, and Ctrl-C that is not lost."""
+    from flows.runs.record import check_writable
+
+    check_writable(root)
+    quieten_prefect(verbose)
+    from flows.runs.guards import remember_interrupts
+    from flows.service.local_server import prefect_server
+
+    with prefect_server(root), remember_interrupts():
+        yield
 
 
 def quieten_prefect(verbose: bool) -> None:

@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -15,12 +15,14 @@ from flows.commands.common import (
     OpenPage,
     Root,
     console,
-    handle_errors,
     open_in_browser,
     print_json,
     print_run_header,
 )
 from flows.commands.run import finish
+
+if TYPE_CHECKING:
+    from flows.runs.record import RunData
 
 runs = typer.Typer(
     name="runs",
@@ -36,47 +38,49 @@ def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: J
 
     A run that built nothing is shown with `as` and the run that has the same artifacts.
     """
-    with handle_errors():
-        if open_page:
-            from flows.reports.run_list import write_run_list
+    if open_page:
+        from flows.reports.run_list import write_run_list
 
-            open_in_browser(write_run_list(root.resolve()))
-            return
-        from flows.runs.lineage import model_of
-        from flows.runs.record import list_history, list_runs, state_of
+        open_in_browser(write_run_list(root.resolve()))
+        return
+    from flows.runs.lineage import model_of
+    from flows.runs.record import list_history, list_runs, state_of
 
-        runs = [{**one, "state": state_of(one), "model": model_of(one, root)} for one in list_runs(root)]
-        models = {run["run_id"]: run["model"] for run in runs}
-        runs += [{**one, "model": models.get(one["same_as"], model_of(one, root))} for one in list_history(root)]
-        runs.sort(key=lambda run: run["run_id"])
-        if as_json:
-            print_json(runs)
-            return
-        from rich.markup import escape
-        from rich.table import Table
+    found = [{**one, "state": state_of(one)} for one in list_runs(root)] + list_history(root)
+    runs = sorted(cast("list[RunData]", found), key=lambda run: run["run_id"])
+    models = {run["run_id"]: model_of(run, root) for run in runs}
+    models |= {run["run_id"]: models[same] for run in runs if (same := run.get("same_as")) in models}
+    if as_json:
+        print_json([{**run, "model": models[run["run_id"]]} for run in runs])
+        return
+    from flows.metrics.formatting import format_model
+    from flows.reports.document import Table
 
-        from flows.metrics.formatting import format_model
+    if not runs:
+        console().print(f"no runs under {root} yet; begin one: `bessemer run RECIPE`", markup=False)
+        return
+    rows = [
+        (
+            run["run_id"],
+            run["recipe_name"],
+            format_model(models[run["run_id"]]),
+            run["state"],
+            _format_stage_outcomes(run),
+        )
+        for run in runs
+    ]
+    columns = ("run", "recipe", "model", "state", "stages")
+    console().print(Table(columns, rows, texts=columns).rich())
 
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        for column in ("run", "recipe", "model", "state", "stages"):
-            table.add_column(column)
-        for record in runs:
-            model, stages = format_model(record["model"]), _format_stage_outcomes(record)
-            table.add_row(record["run_id"], escape(record["recipe_name"]), model, record["state"], stages)
-        console().print(table if runs else f"no runs under {escape(str(root))} yet; begin one: `bessemer run RECIPE`")
 
-
-def _format_stage_outcomes(record: dict[str, Any]) -> str:
+def _format_stage_outcomes(record: "RunData") -> str:
     """Return the outcomes of a run's stages: `6 reused, 2 built`, or `2 built, failed in dedup`."""
     outcomes = Counter(entry["outcome"] for entry in record["stages"])
     unfinished = ("failed", "interrupted")
     parts = [f"{count} {outcome}" for outcome, count in outcomes.items() if outcome not in unfinished]
-    parts += [
-        f"[red]{entry['outcome']} in {entry['stage']}[/]"
-        for entry in record["stages"]
-        if entry["outcome"] in unfinished
-    ]
-    same = f", as {record['same_as']}" if record.get("same_as") else ""
+    parts += [f"{entry['outcome']} in {entry['stage']}" for entry in record["stages"] if entry["outcome"] in unfinished]
+    earlier = record.get("same_as")
+    same = f", as {earlier}" if earlier else ""
     return f"{', '.join(parts) or '-'}{same}"
 
 
@@ -94,34 +98,30 @@ def compare(
 
     Scores are compared item by item if both runs answered the same items.
     """
-    with handle_errors():
-        from flows.reports.comparison import compare as differences_of
-        from flows.reports.comparison_page import write_comparison
-        from flows.runs.lineage import open_run
-        from model.files import NOT_WRITABLE
+    from flows.reports.comparison import compare as differences_of
+    from flows.reports.comparison_page import comparison_document
+    from flows.runs.lineage import open_run
+    from model.files import NOT_WRITABLE
 
-        root = root.resolve()
-        records = [open_run(root, first), open_run(root, second)]
-        found = differences_of(records[0], records[1])
-        path = output or root / "runs" / records[1]["run_id"] / f"compare-{records[0]['run_id']}.html"
-        try:
-            write_comparison(found, records, path)
-        except OSError as error:
-            if output is not None or error.errno not in NOT_WRITABLE:
-                raise
-            print(f"no page was written: {path.parent}: {error.strerror}; --output names another file", file=sys.stderr)
-            path = None
-        if as_json:
-            print_json({**found, "page": str(path) if path else None})
-            return
-        from rich.markup import escape
-
-        from flows.reports.comparison_page import print_comparison
-
-        shown = console()
-        print_comparison(found, shown)
-        if path is not None:
-            shown.print(f"[bold]page[/] {escape(str(path))}", soft_wrap=True)
+    root = root.resolve()
+    records = [open_run(root, first), open_run(root, second)]
+    found = differences_of(records[0], records[1])
+    path = output or root / "runs" / records[1]["run_id"] / f"compare-{records[0]['run_id']}.html"
+    document = comparison_document(found, records)
+    try:
+        document.write_page(path)
+    except OSError as error:
+        if output is not None or error.errno not in NOT_WRITABLE:
+            raise
+        print(f"no page was written: {path.parent}: {error.strerror}; --output names another file", file=sys.stderr)
+        path = None
+    if as_json:
+        print_json({**found, "page": str(path) if path else None})
+        return
+    shown = console()
+    document.print(shown)
+    if path is not None:
+        shown.print(f"page {path}", markup=False, soft_wrap=True)
 
 
 @runs.command()
@@ -131,13 +131,12 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write a run's page again from its artifacts, and print its summary and path."""
-    with handle_errors():
-        from flows.reports.page.page import write_page
-        from flows.runs.lineage import open_run
+    from flows.reports.page.page import write_page
+    from flows.runs.lineage import open_run
 
-        record = open_run(root, run_id)
-        page = write_page(root / "runs" / record["run_id"], root)
-        finish({**record, "page": str(page)}, root, as_json, verbose=True)
+    record = open_run(root, run_id)
+    page = write_page(root / "runs" / record["run_id"], root)
+    finish({**record, "page": str(page)}, root, as_json, verbose=True)
 
 
 @runs.command()
@@ -156,28 +155,27 @@ def export_metrics(
     Loss, learning rate, gradient norms, activation ranges, speed, held-out figures, scores and events. Needs the extra
     `tensorboard` or `wandb`.
     """
-    with handle_errors():
-        from flows.metrics.run_metrics import open_artifacts
-        from flows.reports.trackers import read_training
-        from flows.runs.lineage import open_run
-        from flows.runs.record import read_recipe
-        from model.errors import RecipeError
+    from flows.metrics.run_metrics import open_artifacts
+    from flows.reports.trackers import read_training
+    from flows.runs.lineage import open_run
+    from flows.runs.record import read_recipe
+    from model.errors import RecipeError
 
-        if tensorboard is None and wandb is None:
-            raise RecipeError("runs export-metrics: name the program: --tensorboard FOLDER, --wandb FOLDER, or both")
-        record = open_run(root, run_id, needs="train")
-        print_run_header(record)
-        training = read_training(open_artifacts(record))
-        if tensorboard is not None:
-            from flows.reports.trackers import write_tensorboard
+    if tensorboard is None and wandb is None:
+        raise RecipeError("runs export-metrics: name the program: --tensorboard FOLDER, --wandb FOLDER, or both")
+    record = open_run(root, run_id, needs="train")
+    print_run_header(record)
+    training = read_training(open_artifacts(record))
+    if tensorboard is not None:
+        from flows.reports.trackers import write_tensorboard
 
-            written = write_tensorboard(training, tensorboard / record["run_id"])
-            typer.echo(f"{written}: look at it with `tensorboard --logdir {tensorboard}`")
-        if wandb is not None:
-            from flows.reports.trackers import write_wandb
+        written = write_tensorboard(training, tensorboard / record["run_id"])
+        typer.echo(f"{written}: look at it with `tensorboard --logdir {tensorboard}`")
+    if wandb is not None:
+        from flows.reports.trackers import write_wandb
 
-            config = read_recipe(root / "runs" / record["run_id"])
-            name = f"{record['recipe_name']} {record['run_id']}"
-            folder = wandb / record["run_id"]
-            written = write_wandb(training, folder, run_id=record["run_id"], name=name, config=config)
-            typer.echo(f"{written}: nothing was sent; `wandb sync {written}` sends it")
+        config = read_recipe(root / "runs" / record["run_id"])
+        name = f"{record['recipe_name']} {record['run_id']}"
+        folder = wandb / record["run_id"]
+        written = write_wandb(training, folder, run_id=record["run_id"], name=name, config=config)
+        typer.echo(f"{written}: nothing was sent; `wandb sync {written}` sends it")

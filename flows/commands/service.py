@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.common import DEFAULT_ROOT, CommandGroup, Json, Root, handle_errors, print_json
+from flows.commands.common import DEFAULT_ROOT, CommandGroup, Json, Root, print_json
 
 serve = typer.Typer(
     name="serve",
@@ -61,24 +61,23 @@ def start(
     appear there too. A keeper restarts server and worker when they are killed. `bessemer serve stop` stops all of them.
     The server asks for a password; anyone who has it can run code on this machine as you.
     """
-    with handle_errors():
-        from flows.recipe.load import find_recipe, load_recipe
-        from flows.runs.record import check_writable
-        from flows.service.server import ServiceOptions, start_service
-        from model.errors import InputError
+    from flows.recipe.load import find_recipe, load_recipe
+    from flows.runs.record import check_writable
+    from flows.service.server import ServiceOptions, start_service
+    from model.errors import InputError
 
-        root = root.resolve()
-        check_writable(root)
-        load_recipe(find_recipe(recipe), root)
-        if (tls_certificate is None) != (tls_key is None):
-            raise InputError("serve start: --tls-certificate and --tls-key belong together; give both or neither")
-        tls = (tls_certificate.resolve(), tls_key.resolve()) if tls_certificate and tls_key else None
-        password_file = password_file.resolve() if password_file else None
-        options = ServiceOptions(host, port, recipe, database, password_file, tls, behind_proxy, tuple(address or ()))
-        files = start_service(root, options, typer.echo)
-        from flows.service.server import describe_service
+    root = root.resolve()
+    check_writable(root)
+    load_recipe(find_recipe(recipe), root)
+    if (tls_certificate is None) != (tls_key is None):
+        raise InputError("serve start: --tls-certificate and --tls-key belong together; give both or neither")
+    tls = (tls_certificate.resolve(), tls_key.resolve()) if tls_certificate and tls_key else None
+    password_file = password_file.resolve() if password_file else None
+    options = ServiceOptions(host, port, recipe, database, password_file, tls, behind_proxy, tuple(address or ()))
+    files = start_service(root, options, typer.echo)
+    from flows.service.server import describe_service
 
-        typer.echo(describe_service(files))
+    typer.echo(describe_service(files))
 
 
 @serve.command()
@@ -89,31 +88,29 @@ def stop(
     ] = False,
 ) -> None:
     """Stop what `start` started, the worker first. A run in progress ends and keeps its finished parts."""
-    with handle_errors():
-        from flows.service.server import stop_service
+    from flows.service.server import stop_service
 
-        if not stop_service(root.resolve(), typer.echo, now):
-            typer.echo(f"no service runs under {root}; `bessemer serve start` starts it")
+    if not stop_service(root.resolve(), typer.echo, now):
+        typer.echo(f"no service runs under {root}; `bessemer serve start` starts it")
 
 
 @serve.command()
 def status(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Show whether server, worker and keeper run, and the address of the UI. Exit code 1 if they do not."""
-    with handle_errors():
-        from flows.service.files import ServiceFiles
+    from flows.service.files import ServiceFiles
 
-        files = ServiceFiles(root.resolve())
-        pids = {process.name: process.pid() for process in (files.server, files.worker, files.keeper)}
-        is_up = all(pid is not None for pid in pids.values())
-        if as_json:
-            print_json({**pids, "up": is_up, "ui": files.public_url() if pids["server"] is not None else None})
-        else:
-            for name, pid in pids.items():
-                typer.echo(f"{name:8}{f'runs, process {pid}' if pid is not None else 'does not run'}")
-            typer.echo(
-                f"ui      {files.public_url()}"
-                if pids["server"] is not None
-                else f"`bessemer serve start --root {root}` starts them"
-            )
-        if not is_up:
-            raise typer.Exit(1)
+    files = ServiceFiles(root.resolve())
+    pids = {process.name: process.pid() for process in (files.server, files.worker, files.keeper)}
+    is_up = all(pid is not None for pid in pids.values())
+    if as_json:
+        print_json({**pids, "up": is_up, "ui": files.public_url() if pids["server"] is not None else None})
+    else:
+        for name, pid in pids.items():
+            typer.echo(f"{name:8}{f'runs, process {pid}' if pid is not None else 'does not run'}")
+        typer.echo(
+            f"ui      {files.public_url()}"
+            if pids["server"] is not None
+            else f"`bessemer serve start --root {root}` starts them"
+        )
+    if not is_up:
+        raise typer.Exit(1)

@@ -1,6 +1,6 @@
 """`bessemer store`: verify, accept and delete the artifacts and records of a root."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,11 +13,15 @@ from flows.commands.common import (
     Settings,
     Untrusted,
     console,
-    handle_errors,
+    print_found,
     print_json,
     share,
 )
 from flows.commands.plan import RecipeName
+
+if TYPE_CHECKING:
+    from flows.runs.verify import Verification
+    from tasks.artifacts.reuse import Alias
 
 store = typer.Typer(
     name="store",
@@ -51,32 +55,28 @@ def verify(
     none trains on a damaged one; this finds it earlier. With an object store, its files are hashed too; --set-aside
     uploads a damaged one again if this machine has it undamaged.
     """
-    with handle_errors():
-        from flows.planning.explain_report import print_verification
-        from flows.reports.progress import bytes_bar
-        from flows.runs.lineage import open_run
-        from flows.runs.root_records import records_under
-        from flows.runs.verify import artifacts_of, artifacts_under, repair_stored
-        from flows.runs.verify import set_aside as rename
-        from flows.runs.verify import verify as hash_again
-        from model.errors import InputError, IntegrityError
+    from flows.reports.progress import bytes_bar
+    from flows.runs.lineage import open_run
+    from flows.runs.root_records import records_under
+    from flows.runs.verify import artifacts_of, artifacts_under, repair_stored
+    from flows.runs.verify import set_aside as rename
+    from flows.runs.verify import verify as hash_again
+    from model.errors import InputError, IntegrityError
 
-        root = root.resolve()
-        folders = artifacts_of(open_run(root, run_id), stage) if run_id else artifacts_under(root, stage)
-        records = [] if run_id or stage else records_under(root)
-        if not folders and not records:
-            raise InputError(f"store verify: there is no artifact{f' of `{stage}`' if stage else ''} under {root}")
-        with bytes_bar("verifying", console(stderr=True)) as progress:
-            found = hash_again(folders, progress, quick=quick, records=records)
-        there = repair_stored(found.damages) if set_aside else []
-        moved = rename(found.damages) if set_aside else []
-        if as_json:
-            damages = [damage.to_json() for damage in found.damages]
-            print_json({**vars(found), "damages": damages, "set_aside": [*there, *moved]})
-        else:
-            print_verification(found, [*there, *moved], console())
-        if found.damages:
-            raise typer.Exit(IntegrityError.exit_code)
+    root = root.resolve()
+    folders = artifacts_of(open_run(root, run_id), stage) if run_id else artifacts_under(root, stage)
+    records = [] if run_id or stage else records_under(root)
+    if not folders and not records:
+        raise InputError(f"store verify: there is no artifact{f' of `{stage}`' if stage else ''} under {root}")
+    with bytes_bar("verifying", console(stderr=True)) as progress:
+        found = hash_again(folders, progress, quick=quick, records=records)
+    there = repair_stored(found.damages) if set_aside else []
+    moved = rename(found.damages) if set_aside else []
+    aside, damages = [*there, *moved], [damage.to_json() for damage in found.damages]
+    values = {**vars(found), "damages": damages, "set_aside": aside}
+    print_found(values, as_json, lambda shown: _print_verification(found, aside, shown))
+    if found.damages:
+        raise typer.Exit(IntegrityError.exit_code)
 
 
 @store.command()
@@ -103,34 +103,30 @@ def accept(
     Shows all differences, and writes who accepted them, when and why to `aliases/STAGE/IDENTITY.json`. Manifests never
     change; runs show `accepted`. `bessemer run --force --only STAGE` checks whether it was right.
     """
-    with handle_errors():
-        from flows.planning.explain_report import print_proposal
-        from flows.recipe.load import open_recipe
-        from flows.runs import accept as accepting
-        from model.errors import RecipeError
+    from flows.recipe.load import open_recipe
+    from flows.runs import accept as accepting
+    from model.errors import RecipeError
 
-        root = root.resolve()
-        chosen = open_recipe(recipe, root, settings or (), share(limit))
-        if undo:
-            path = accepting.undo_accept(chosen, root, stage)
-            typer.echo(f"undone: {path} is deleted, the stage will be built again")
-            return
-        written: list[dict[str, object]] = []
-        for alias in accepting.propose_aliases(chosen, root, stage, because):
-            if not as_json:
-                print_proposal(alias, console())
-            if not because:
-                raise RecipeError(
-                    f'store accept {stage}: give a reason with --because "..."; it is kept with your name'
-                )
-            if not yes and not typer.confirm("accept it?"):
-                raise typer.Exit(1)
-            path = accepting.accept(root, alias, whatever_changed=whatever_changed)
-            written.append({**vars(alias), "alias": str(path)})
-            if not as_json:
-                typer.echo(f"accepted by {alias.who}: {path}\n")
-        if as_json:
-            print_json(written)
+    root = root.resolve()
+    chosen = open_recipe(recipe, root, settings or (), share(limit))
+    if undo:
+        path = accepting.undo_accept(chosen, root, stage)
+        typer.echo(f"undone: {path} is deleted, the stage will be built again")
+        return
+    written: list[dict[str, object]] = []
+    for alias in accepting.propose_aliases(chosen, root, stage, because):
+        if not as_json:
+            _print_proposal(alias, console())
+        if not because:
+            raise RecipeError(f'store accept {stage}: give a reason with --because "..."; it is kept with your name')
+        if not yes and not typer.confirm("accept it?"):
+            raise typer.Exit(1)
+        path = accepting.accept(root, alias, whatever_changed=whatever_changed)
+        written.append({**vars(alias), "alias": str(path)})
+        if not as_json:
+            typer.echo(f"accepted by {alias.who}: {path}\n")
+    if as_json:
+        print_json(written)
 
 
 @store.command()
@@ -158,32 +154,31 @@ def gc(
     trained models (without --models) and everything built within the last hour. Deleted artifacts are built again when
     they are needed.
     """
-    with handle_errors():
-        from flows.runs.gc import delete, plan
+    from flows.runs.gc import delete, plan
 
-        root = root.resolve()
-        removal = plan(
-            root,
-            keep_last=keep_last,
-            keep=keep or (),
-            models=models,
-            unfinished_days=unfinished_days,
-            say=lambda sentence: console(stderr=True).print(sentence, markup=False),
-        )
-        if as_json and (dry_run or not yes):
-            print_json(removal.to_json())
-            return
-        if not as_json:
-            console().print(_describe(removal), markup=False)
-        if dry_run or not (removal.artifacts or removal.works or removal.left):
-            return
-        if not (yes or typer.confirm("delete them?")):
-            raise typer.Exit(1)
-        freed = delete(root, removal)
-        if as_json:
-            print_json(removal.to_json())
-        else:
-            console().print(f"deleted {len(removal.artifacts)} artifacts, {freed / 1e6:,.1f} MB", markup=False)
+    root = root.resolve()
+    removal = plan(
+        root,
+        keep_last=keep_last,
+        keep=keep or (),
+        models=models,
+        unfinished_days=unfinished_days,
+        say=lambda sentence: console(stderr=True).print(sentence, markup=False),
+    )
+    if as_json and (dry_run or not yes):
+        print_json(removal.to_json())
+        return
+    if not as_json:
+        console().print(_describe(removal), markup=False)
+    if dry_run or not (removal.artifacts or removal.works or removal.left):
+        return
+    if not (yes or typer.confirm("delete them?")):
+        raise typer.Exit(1)
+    freed = delete(root, removal)
+    if as_json:
+        print_json(removal.to_json())
+    else:
+        console().print(f"deleted {len(removal.artifacts)} artifacts, {freed / 1e6:,.1f} MB", markup=False)
 
 
 def _describe(removal: Any) -> str:
@@ -205,3 +200,49 @@ def _describe(removal: Any) -> str:
     anything = removal.artifacts or removal.works or removal.left
     lines.append(f"{removal.bytes / 1e6:,.1f} MB can go" if anything else "nothing can go")
     return "\n".join(lines)
+
+
+MAX_DIFFERENCES = 12
+
+
+def _print_proposal(alias: "Alias", shown: Any) -> None:
+    """Print the differences between an existing artifact and the one that would be built."""
+    shown.print(
+        f"[bold]{alias.stage}[/]: the artifact {alias.accepted} would be accepted in place of {alias.identity}. They"
+        f" differ in"
+    )
+    for line in alias.differences[:MAX_DIFFERENCES]:
+        shown.print(f"  {line}", markup=False)
+    if len(alias.differences) > MAX_DIFFERENCES:
+        shown.print(f"  [dim]and {len(alias.differences) - MAX_DIFFERENCES} more[/]")
+
+
+def _print_verification(found: "Verification", moved: list[str], shown: Any) -> None:
+    """Print what was hashed, and a line for each damage."""
+    size = f"{found.bytes / 1e9:.3f} GB"
+    hashed = f"{found.artifacts} artifacts, {found.files} files, {size} hashed, {found.records} records"
+    shown.print(f"{hashed}: {_result(found)}")
+    if found.trusted:
+        shown.print(f"  {found.trusted} files not hashed: their sizes and times are as published")
+    for damage in found.damages:
+        place = f"{damage.place.parent.name}/{damage.place.name}/{damage.file}" if damage.file else str(damage.place)
+        shown.print(f"  damaged {place}: {damage.problem}", style="bold red", markup=False, soft_wrap=True)
+    for path in moved:
+        shown.print(f"  set aside: {path}", markup=False)
+    if found.damages and not moved:
+        shown.print(
+            "  No run uses these. Set them aside with `bessemer store verify --set-aside`, and the next run builds them"
+            " again."
+        )
+
+
+def _result(found: "Verification") -> str:
+    if not found.damages:
+        return "[green]all as published[/]"
+    artifacts, records = (len({one.place for one in found.damages if bool(one.file) is of}) for of in (True, False))
+    damaged = [
+        f"{count} damaged {what}{'s' if count > 1 else ''}"
+        for count, what in ((artifacts, "artifact"), (records, "record"))
+        if count
+    ]
+    return f"[bold red]{', '.join(damaged)}[/]"

@@ -1,5 +1,7 @@
 """`bessemer study`: many runs of one recipe, to search settings, ablate, mix sources and predict scale."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +17,11 @@ from flows.commands.common import (
     Untrusted,
     Verbose,
     console,
-    handle_errors,
     print_json,
     share,
     shown_progress,
 )
-from flows.commands.run import quieten_prefect
+from flows.commands.run import prefect_ready
 
 study = typer.Typer(
     name="study",
@@ -73,26 +74,19 @@ def run(
     Each trial is a run of the recipe with other settings; artifacts in common are built once. The better third of
     trials continues at each level, from a checkpoint (successive halving). Stop it at any time and call it again.
     """
-    with handle_errors():
-        from flows.runs.record import check_writable
-
-        root = root.resolve()
-        check_writable(root)
-        quieten_prefect(verbose)
-        from flows.runs.guards import remember_interrupts
-        from flows.service.local_server import prefect_server
-
-        words = {"search_file": search_file, "trials": trials, "parallel": parallel, "limit": share(limit)}
-        with prefect_server(root), remember_interrupts():
-            found = _searched(recipe, root, words, tuple(settings or ()), as_json)
-        _report(root, found["study"], as_json)
-
-
-def _searched(recipe: str, root: Path, words: dict[str, Any], settings: tuple[str, ...], as_json: bool) -> Any:
-    with shown_progress(as_json):
+    with _study(root.resolve(), as_json, verbose):
         from flows.experiments.search import search as search_flow
 
-        return search_flow(recipe, root, settings=settings, **words)
+        words = {"trials": trials, "parallel": parallel, "limit": share(limit), "settings": tuple(settings or ())}
+        found: Any = search_flow(recipe, root.resolve(), search_file=search_file, **words)
+    _report(root.resolve(), found["study"], as_json)
+
+
+@contextmanager
+def _study(root: Path, as_json: bool, verbose: bool) -> Iterator[None]:
+    """Prepare Prefect for the flow of a study, and show its progress."""
+    with prefect_ready(root, verbose), shown_progress(as_json):
+        yield
 
 
 @search.command()
@@ -105,24 +99,23 @@ def add(
 
     Keys that are not named keep the recipe's values.
     """
-    with handle_errors():
-        from flows.experiments.study import add_manual_trial, parse_setting, reopen
+    from flows.experiments.study import add_manual_trial, reopen
+    from flows.recipe.load import parse_setting
 
-        found = reopen(root.resolve(), study)
-        add_manual_trial(found, dict(map(parse_setting, settings)))
-        command = f"bessemer study search {found.request.recipe} --root {root}"
-        console().print(f"added; a running search takes it next, otherwise start one: {command}", markup=False)
+    found = reopen(root.resolve(), study)
+    add_manual_trial(found, dict(map(parse_setting, settings)))
+    command = f"bessemer study search {found.request.recipe} --root {root}"
+    console().print(f"added; a running search takes it next, otherwise start one: {command}", markup=False)
 
 
 @search.command()
 def show(study: StudyName, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Show the trials of a study, the best settings, and how to run them."""
-    with handle_errors():
-        _report(root.resolve(), study, as_json)
+    _report(root.resolve(), study, as_json)
 
 
 def _report(root: Path, name: str, as_json: bool) -> None:
-    from flows.experiments.search_report import lines, write_results
+    from flows.experiments.search_report import lines, search_document, write_results
     from flows.experiments.study import reopen
 
     study = reopen(root, name)
@@ -130,9 +123,11 @@ def _report(root: Path, name: str, as_json: bool) -> None:
     if as_json:
         print_json({**found, "lines": lines(study.trials)})
         return
-    from flows.experiments.search_report import print_study
-
-    print_study(study, found, console())
+    shown = console()
+    search_document(study).print(shown)
+    if found["recipe"]:
+        shown.print(f"run it: bessemer run {found['recipe']} --root {study.root}", markup=False, soft_wrap=True)
+    shown.print(f"{found['told']}\npage: {found['page']}", markup=False, soft_wrap=True)
 
 
 @study.command()
@@ -166,62 +161,48 @@ def ablate(
     from each model: `t5` so compares objectives whose own losses cannot be compared (docs/studies.md). If it stops,
     call it again and it resumes.
     """
-    with handle_errors():
-        from model.errors import RecipeError
+    from model.errors import RecipeError
 
-        root = root.resolve()
-        if components:
-            _components(recipe, root, as_json)
-            return
-        if changes is None:
-            raise RecipeError("name the changes: a file, or a shipped one: data, experts, network, t5, vocabulary")
-        quieten_prefect(verbose)
-        from flows.runs.guards import remember_interrupts
-        from flows.runs.record import check_writable
-        from flows.service.local_server import prefect_server
-
-        check_writable(root)
-        words = {"root": root, "seeds": seeds, "limit": share(limit), "settings": tuple(settings or ())}
-        with prefect_server(root), remember_interrupts():
-            found = _ablated(recipe, changes, words, as_json)
-        if as_json:
-            print_json(found)
-            return
-        from rich.markdown import Markdown
-
-        from flows.experiments.ablation_report import as_markdown
-
-        console().print(Markdown(as_markdown(found["name"], found)))
-        console().print(f"table: {found['markdown']}\npage: {found['page']}", markup=False)
-
-
-def _ablated(recipe: str, changes: str, words: dict[str, Any], as_json: bool) -> Any:
-    with shown_progress(as_json):
+    root = root.resolve()
+    if components:
+        _components(recipe, root, as_json)
+        return
+    if changes is None:
+        raise RecipeError("name the changes: a file, or a shipped one: data, experts, network, t5, vocabulary")
+    with _study(root, as_json, verbose):
         from flows.experiments.ablation import ablate as ablate_flow
+        from flows.experiments.ablation_report import ablation_document
 
-        return ablate_flow(recipe, changes, **words)
+        words = {"limit": share(limit), "settings": tuple(settings or ())}
+        found: Any = ablate_flow(recipe, changes, root=root, seeds=seeds, **words)
+    _show(found, ablation_document(found["name"], found), as_json)
 
 
-def _components(run_id: str, root: Path, as_json: bool) -> None:
-    from flows.experiments.component_ablation import as_markdown, measure_components, write_report
-
-    with console(stderr=True).status("removing heads and layers") as status:
-        found = measure_components(root, run_id, lambda done, total: status.update(f"{done} of {total} parts"))
-    found |= write_report(found, root)
+def _show(found: dict[str, Any], document: Any, as_json: bool) -> None:
+    """Print what a study found, as JSON or as its report with the paths."""
     if as_json:
         print_json(found)
         return
-    from rich.markdown import Markdown
+    shown = console()
+    document.print(shown)
+    for name in ("markdown", "page", "file", "recipe"):
+        if name in found:
+            shown.print(f"{name}: {found[name]}", markup=False, soft_wrap=True)
 
-    console().print(Markdown(as_markdown(found)))
-    console().print(f"table: {found['markdown']}\npage: {found['page']}", markup=False)
+
+def _components(run_id: str, root: Path, as_json: bool) -> None:
+    from flows.experiments.component_ablation import components_document, measure_components, write_components
+
+    with console(stderr=True).status("removing heads and layers") as status:
+        found = measure_components(root, run_id, lambda done, total: status.update(f"{done} of {total} parts"))
+    _show(found | write_components(found, root), components_document(found), as_json)
 
 
 @study.command()
 def mix(
     recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped one.")],
     root: Root = DEFAULT_ROOT,
-    proxies: Annotated[int | None, typer.Option(min=4, help="Small trainings; [mix] sets the default.")] = None,
+    proxies: Annotated[int | None, typer.Option(min=6, help="Small trainings; [mix] sets the default.")] = None,
     settings: Settings = None,
     untrusted: Untrusted = None,
     as_json: Json = False,
@@ -233,33 +214,13 @@ def mix(
     weights, which `weights_from` of a recipe reads, and a recipe with them. If it is stopped, call it again and it
     resumes.
     """
-    with handle_errors():
-        from flows.runs.record import check_writable
-
-        root = root.resolve()
-        check_writable(root)
-        quieten_prefect(verbose)
-        from flows.runs.guards import remember_interrupts
-        from flows.service.local_server import prefect_server
-
-        with prefect_server(root), remember_interrupts():
-            found = _mixed(recipe, root, proxies, tuple(settings or ()), as_json)
-        if as_json:
-            print_json(found)
-            return
-        from rich.markdown import Markdown
-
-        from flows.experiments.mixture import as_markdown
-
-        console().print(Markdown(as_markdown(found)))
-        console().print(f"weights: {found['file']}\nrecipe: {found['recipe']}", markup=False)
-
-
-def _mixed(recipe: str, root: Path, proxies: int | None, settings: tuple[str, ...], as_json: bool) -> Any:
-    with shown_progress(as_json):
+    root = root.resolve()
+    with _study(root, as_json, verbose):
         from flows.experiments.mixture import mix as mix_flow
+        from flows.experiments.mixture import mixture_document
 
-        return mix_flow(recipe, root, proxies=proxies, settings=settings)
+        found: Any = mix_flow(recipe, root, proxies=proxies, settings=tuple(settings or ()))
+    _show(found, mixture_document(Path(found["file"]).parent.name, found), as_json)
 
 
 @study.command()
@@ -283,30 +244,11 @@ def scale(
     L(N) = E + A / N^alpha; the largest size is held out of the fit, predicted with a 95% interval, then measured.
     If it is stopped, call it again and it resumes.
     """
-    with handle_errors():
-        root = root.resolve()
-        quieten_prefect(verbose)
-        from flows.runs.guards import remember_interrupts
-        from flows.runs.record import check_writable
-        from flows.service.local_server import prefect_server
-
-        check_writable(root)
-        words = {"root": root, "seeds": seeds, "limit": share(limit), "settings": tuple(settings or ())}
-        with prefect_server(root), remember_interrupts():
-            found = _scaled(recipe, ladder, words, as_json)
-        if as_json:
-            print_json(found)
-            return
-        from rich.markdown import Markdown
-
-        from flows.experiments.scaling_law import as_markdown
-
-        console().print(Markdown(as_markdown(found)))
-        console().print(f"table: {found['markdown']}\npage: {found['page']}", markup=False)
-
-
-def _scaled(recipe: str, ladder: str, words: dict[str, Any], as_json: bool) -> Any:
-    with shown_progress(as_json):
+    root = root.resolve()
+    with _study(root, as_json, verbose):
         from flows.experiments.scaling import scale as scale_flow
+        from flows.experiments.scaling_law import ladder_document
 
-        return scale_flow(recipe, ladder, **words)
+        words = {"limit": share(limit), "settings": tuple(settings or ())}
+        found: Any = scale_flow(recipe, ladder, root=root, seeds=seeds, **words)
+    _show(found, ladder_document(found), as_json)

@@ -12,8 +12,7 @@ from flows.commands.common import (
     RunId,
     Verbose,
     console,
-    handle_errors,
-    print_json,
+    print_found,
 )
 from flows.commands.run import run_recipe
 
@@ -32,23 +31,20 @@ training = typer.Typer(
 @training.command()
 def status(root: Root = DEFAULT_ROOT, run_id: RunId = None, as_json: Json = False) -> None:
     """Show an unfinished training: its checkpoints, and the decisions of the guard or of people."""
-    with handle_errors():
-        from flows.models.training_control import unfinished
+    from flows.models.training_control import unfinished
 
-        found = unfinished(root.resolve(), run_id)
-        decisions = [decision.model_dump(mode="json") for decision in found.decisions]
-        summary = {"run_id": found.run_id, "identity": found.identity.key, "checkpoints": found.checkpoints}
-        if as_json:
-            print_json({**summary, "decisions": decisions})
-            return
-        steps = ", ".join(map(str, found.checkpoints)) or "none yet: it would start over"
-        lines = [f"run {found.run_id}, training {found.identity.key[:12]}", f"checkpoints after steps: {steps}"]
-        lines += [_begun_by(found.other)] if found.other is not None else []
-        for decision in found.decisions:
-            who = "the guard" if decision.by == "guard" else "by hand"
-            lines.append(f"{who}, at step {decision.step}: back to step {decision.to_step}. {decision.cause}")
-            lines += [f"    {path} = {value}" for path, value in decision.settings.items()]
-        console().print("\n".join(lines), markup=False)
+    found = unfinished(root.resolve(), run_id)
+    decisions = [decision.model_dump(mode="json") for decision in found.decisions]
+    summary = {"run_id": found.run_id, "identity": found.identity.key, "checkpoints": found.checkpoints}
+    steps = ", ".join(map(str, found.checkpoints)) or "none yet: it would start over"
+    lines = [f"run {found.run_id}, training {found.identity.key[:12]}", f"checkpoints after steps: {steps}"]
+    lines += [_begun_by(found.other)] if found.other is not None else []
+    for decision in found.decisions:
+        who = "the guard" if decision.by == "guard" else "by hand"
+        lines.append(f"{who}, at step {decision.step}: back to step {decision.to_step}. {decision.cause}")
+        lines += [f"    {path} = {value}" for path, value in decision.settings.items()]
+    values = {**summary, "decisions": decisions}
+    print_found(values, as_json, lambda shown: shown.print("\n".join(lines), markup=False))
 
 
 @training.command("resume")
@@ -80,23 +76,22 @@ def resume_training(
     If the code or a library has changed since the training began, 20 of its steps are repeated first and must give the
     same losses.
     """
-    with handle_errors():
-        from flows.models.training_control import changes, resume, unfinished
+    from flows.models.training_control import changes, resume, unfinished
 
-        root = root.resolve()
-        found = unfinished(root, run_id)
-        if found.other is not None and not as_json:
-            console().print(f"{_begun_by(found.other)}; 20 of its steps are repeated and compared", markup=False)
-        decision, parity = resume(found, root, changes(settings or ()), from_step, because)
-        if parity is not None and not as_json:
-            console().print(
-                f"steps {parity.first} to {parity.last} gave the same result (loss within {parity.loss:.1e},"
-                f" gradient norm within {parity.grad_norm:.1e})",
-                markup=False,
-            )
-        if not as_json:
-            console().print(f"resuming from step {decision.to_step} of run {found.run_id}", markup=False)
-        run_recipe(found.recipe, root, as_json, verbose)
+    root = root.resolve()
+    found = unfinished(root, run_id)
+    if found.other is not None and not as_json:
+        console().print(f"{_begun_by(found.other)}; 20 of its steps are repeated and compared", markup=False)
+    decision, parity = resume(found, root, changes(settings or ()), from_step, because)
+    if parity is not None and not as_json:
+        console().print(
+            f"steps {parity.first} to {parity.last} gave the same result (loss within {parity.loss:.1e},"
+            f" gradient norm within {parity.grad_norm:.1e})",
+            markup=False,
+        )
+    if not as_json:
+        console().print(f"resuming from step {decision.to_step} of run {found.run_id}", markup=False)
+    run_recipe(found.recipe, root, as_json, verbose)
 
 
 @training.command()
@@ -115,15 +110,14 @@ def join(
     It may start before or after the first host, and again after a failure. The exit code is that of this machine's
     ranks.
     """
-    with handle_errors():
-        from flows.models.training_control import exec_supervisor, wait_for_multi_host_training
+    from flows.models.training_control import exec_supervisor, wait_for_multi_host_training
 
-        path, run = wait_for_multi_host_training(root.resolve(), wait)
-        hosts = run.train.hosts
-        share = run.train.ranks // hosts.count
-        console().print(f"joining {hosts.count} hosts at {hosts.address} with {share} of {run.train.ranks} ranks")
-        console().print(f"training {path.parent}", markup=False)
-        exec_supervisor(path, run.train.given)
+    path, run = wait_for_multi_host_training(root.resolve(), wait)
+    hosts = run.train.hosts
+    share = run.train.ranks // hosts.count
+    console().print(f"joining {hosts.count} hosts at {hosts.address} with {share} of {run.train.ranks} ranks")
+    console().print(f"training {path.parent}", markup=False)
+    exec_supervisor(path, run.train.given)
 
 
 def _begun_by(other: "OtherVersion") -> str:

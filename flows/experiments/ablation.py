@@ -1,26 +1,111 @@
-"""An ablation as a Prefect flow: a recipe under each of a list of changes and several seeds, one task run each."""
+"""An ablation as a Prefect flow: a recipe under each of a list of changes and several seeds, one task run each.
 
-import re
+The changes are a TOML file, given by path or by the name of a shipped one:
+
+seeds = 3                        # runs of each change; `--seeds` overrides it
+
+[base]                           # settings of all runs, the base too
+"chunk.budget_tokens" = "2M"
+
+[changes.embedding-norm]      # a name, and what differs from the base
+"train.model.embedding_norm" = true
+
+[then]                           # for changes whose metrics cannot be compared: a second run for each model,
+tokens_share = 0.25              # which continues from it, reads this share of the tokens, and is what is measured
+
+[then.settings]                  # alike in all second runs; overrides the change
+"chunk.denoising" = "prefix_lm"
+"""
+
 from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import flow, tags
-from prefect.states import Completed, Failed
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from flows.experiments.ablation_config import BASE, ONLY_SECOND, AblationConfig, changes_file, read_changes
-from flows.experiments.ablation_report import write_report
+from flows.experiments.ablation_report import BASE, ONLY_SECOND, Runs, write_ablation
+from flows.experiments.studies import SHIPPED, Setting, read_config, shipped_file, study_name
 from flows.experiments.trials import RunResult, Variant, as_setting, run_variants
 from flows.recipe.load import load_recipe, locate_recipe
 from flows.recipe.schema import Recipe
-from model.errors import BessemerError
+from flows.runs.lifecycle import FlowEnd, end_of_flow
+from tasks.common.config import StrictConfig
 from tasks.common.confinement import allow
-from tasks.execution.outcome import one_line
 
 FOLDER = "ablations"
 
-Runs = dict[str, dict[int, RunResult]]
-"""Change -> seed -> metrics of its run."""
+ABLATIONS = SHIPPED / FOLDER
+
+
+class SecondRun(StrictConfig):
+    """A run that continues from the model of each first run and is alike for all: objectives with targets of their own
+    can be compared when all models finally train on one (Lester et al. 2021, section 2.2)."""
+
+    tokens_share: float = Field(default=0.25, gt=0, le=1)
+    """Its tokens, as a share of the first run's in the base."""
+    settings: dict[str, Setting] = Field(min_length=1)
+    """Settings of the second run, which override the change's: at least those of the changes that it must not have."""
+
+
+class AblationConfig(StrictConfig):
+    """The contents of the file."""
+
+    seeds: int = Field(default=3, ge=1, le=100)
+    """Runs of each change, under consecutive seeds. One seed gives differences without an interval."""
+    vary: tuple[str, ...] = Field(default=("train.seed",), min_length=1)
+    """Keys that the seeds are written to. `train.seed` decides initial weights and dropout, and leaves all data
+    unchanged; `seed`, from which every stage derives its own, also samples and orders documents anew, so that intervals
+    are wider and hold for other data too."""
+    base: dict[str, Setting] = Field(default_factory=dict)
+    """Settings that override the recipe's in every run."""
+    changes: dict[str, dict[str, Setting]] = Field(min_length=1)
+    """Name -> settings that differ from the base."""
+    then: SecondRun | None = None
+    """A second run after each, which is measured instead; the table then has a row of the second run alone."""
+
+    @field_validator("changes")
+    @classmethod
+    def _check_changes(cls, changes: dict[str, dict[str, Setting]]) -> dict[str, dict[str, Setting]]:
+        if BASE in changes:
+            raise ValueError(f"`{BASE}` is the name of what all are compared with; give the change another")
+        if ONLY_SECOND in changes:
+            raise ValueError(f"`{ONLY_SECOND}` is the name of the second run from new weights; give the change another")
+        empty = [name for name, settings in changes.items() if not settings]
+        if empty:
+            raise ValueError(f"`{empty[0]}` names no setting, so that it changes nothing")
+        return changes
+
+    def settings(self, change: str, seed: int) -> list[str]:
+        """Return the settings of a run, as `--set` takes them; `change` may be the base."""
+        values = {**self.base, **self.changes.get(change, {})}
+        values.update(dict.fromkeys(self.vary, seed))
+        return [as_setting(key, value) for key, value in values.items()]
+
+    def settings_of_second(self, change: str, seed: int, tokens: int) -> list[str]:
+        """Return the settings of the second run of a change, where the first run of the base reads `tokens`."""
+        assert self.then is not None, "only with a second run"
+        values = {"chunk.budget_tokens": max(1, round(self.then.tokens_share * tokens)), **self.then.settings}
+        return [*self.settings(change, seed), *(as_setting(key, value) for key, value in values.items())]
+
+    def describe_second_run(self) -> str:
+        """Return how models are measured in a second run; empty without one."""
+        if self.then is None:
+            return ""
+        sets = ", ".join(f"{key} {value}" for key, value in self.then.settings.items())
+        return (
+            f" Each model continued in a second run, alike for all, on {self.then.tokens_share:.0%} as many tokens"
+            f" ({sets}), which was measured. {ONLY_SECOND} is the second run from new weights; speed is of first runs."
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The base and all changes, in order, and last the second run alone, where there are second runs."""
+        return [BASE, *self.changes, *([ONLY_SECOND] if self.then is not None else [])]
+
+
+def read_changes(path: Path, seeds: int | None) -> AblationConfig:
+    """Return the changes in a file; `seeds` overrides its own. RecipeError where the file is invalid."""
+    return read_config(AblationConfig, path, seeds=seeds)
 
 
 @flow(name="ablate", persist_result=False, validate_parameters=True)
@@ -45,20 +130,26 @@ def ablate(
         limit: Share of every source to keep (0 to 1).
         settings: KEY=VALUE that override the recipe's in every run.
     """
-    root = root.resolve()
-    try:
-        path, file = locate_recipe(recipe, root), changes_file(changes)
+
+    def work() -> FlowEnd:
+        home = root.resolve()
+        path, file = locate_recipe(recipe, home), shipped_file(changes, ABLATIONS, "changes")
         config = read_changes(file, seeds)
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{path.stem}-{file.stem}")
-        variants = variants_of(config, path, root, settings, limit)
-        folder = root / FOLDER / name
-        folder.mkdir(parents=True, exist_ok=True)
-        with tags(f"ablation:{name}"):
-            runs = _run_all(config, variants, root, folder)
-        found = write_report(name, config, runs, folder)
-    except BessemerError as error:
-        return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
-    return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
+        folder = home / FOLDER / study_name(path.stem, file.stem)
+        variants = variants_of(config, path, home, settings, limit)
+        # All changes seed by seed, so that a table of fewer seeds exists early.
+        runs: Runs = {change: {} for change in config.names}
+
+        def on_result(change: str, seed: int, result: RunResult) -> None:
+            runs[change][seed] = result
+            write_ablation(folder, runs, config.changes, config.vary, config.describe_second_run())
+
+        with tags(f"ablation:{folder.name}"):
+            run_variants(variants, home, folder, on_result)
+        found = write_ablation(folder, runs, config.changes, config.vary, config.describe_second_run())
+        return FlowEnd(found, found["told"])
+
+    return end_of_flow(work)
 
 
 def variants_of(
@@ -90,15 +181,3 @@ def variants_of(
 
             found[change, seed] = Variant(load(change, seed, config.settings(change, seed), ""), second_recipe)
     return found
-
-
-def _run_all(config: AblationConfig, variants: dict[tuple[str, int], Variant], root: Path, folder: Path) -> Runs:
-    """Run all changes seed by seed, so that a table of fewer seeds exists early."""
-    runs: Runs = {change: {} for change in config.names}
-
-    def on_result(change: str, seed: int, result: RunResult) -> None:
-        runs[change][seed] = result
-        write_report(folder.name, config, runs, folder)
-
-    run_variants(variants, root, folder, on_result)
-    return runs

@@ -1,27 +1,28 @@
-"""The report of an ablation as JSON, Markdown and a page: each change compared with the base.
+"""The report of an ablation: each change compared with the base.
 
 Differences are means with 95% intervals, paired by seed and, for benchmarks, by item.
 """
 
-import logging
-import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flows.experiments.ablation_config import BASE, ONLY_SECOND, AblationConfig
+from flows.experiments.studies import Setting, write_report
 from flows.experiments.trials import LOSS, SPEED, RunResult
 from flows.metrics.heldout import fair_documents, is_same_text, mean_of_sources
-from flows.reports.page.render import write_figures
-from model.checksummed_json import write_sealed
-from model.files import write_atomically
-from tasks.evaluate.comparison import Difference, paired_difference
+from flows.metrics.statistics import compare_items_with_baseline, compare_with_baseline
+from flows.reports.charts.figure import Figure, axis, figure, points, reach, upright
+from flows.reports.document import Chart, Document, Section, Table
 
-TABLE, MARKDOWN, PAGE = "table.json", "table.md", "page.html"
+BASE = "base"
+
+ONLY_SECOND = "second-run-alone"
+"""Name of the second run from new weights, which shows what all first runs are worth."""
 
 Runs = dict[str, dict[int, RunResult]]
+"""Change -> seed -> metrics of its run."""
 
 NOT_COMPARED = (
     "Where a change alters what is held out, the difference is that of the documents that both runs held out and of"
@@ -29,10 +30,23 @@ NOT_COMPARED = (
     " vocabularies are not compared."
 )
 
-log = logging.getLogger(__name__)
+
+def write_ablation(
+    folder: Path, runs: Runs, changes: Mapping[str, Mapping[str, Setting]], vary: Sequence[str], second: str = ""
+) -> dict[str, Any]:
+    """Write the report of the runs so far, and return its table with the paths and `told`, the outcome in words.
+
+    `changes` are the settings of each change, `vary` the keys that seeds are written to, `second` says what a second
+    run is.
+    """
+    found = {**ablation_table(runs, changes), "vary": list(vary), "second": second}
+    paths = write_report(found, ablation_document(folder.name, found), folder)
+    done = len(found["lines"][0]["runs"]) if found["lines"] else 0
+    told = f"{len(found['lines']) - 1} changes, {done} seeds" if done else "nothing ran"
+    return {**found, **paths, "name": folder.name, "told": told}
 
 
-def ablation_table(config: AblationConfig, runs: Runs) -> dict[str, Any]:
+def ablation_table(runs: Runs, changes: Mapping[str, Mapping[str, Setting]]) -> dict[str, Any]:
     """Return the table as JSON values: the `measures`, and a line for each change.
 
     A line has settings, failures, stages built, and for each measure the mean, the difference to the base, and its 95%
@@ -44,7 +58,7 @@ def ablation_table(config: AblationConfig, runs: Runs) -> dict[str, Any]:
     lines = [
         {
             "change": change,
-            "settings": config.changes.get(change, {}),
+            "settings": dict(changes.get(change, {})),
             "seeds": len(_numbers(seeds)),
             "built": sorted({stage for one in seeds.values() for stage in one.built}),
             "failed": {seed: one.cause for seed, one in seeds.items() if one.cause},
@@ -57,17 +71,7 @@ def ablation_table(config: AblationConfig, runs: Runs) -> dict[str, Any]:
         }
         for change, seeds in runs.items()
     ]
-    return {"measures": measures, "vary": list(config.vary), "second": _describe_second_run(config), "lines": lines}
-
-
-def _describe_second_run(config: AblationConfig) -> str:
-    if config.then is None:
-        return ""
-    sets = ", ".join(f"`{key}` {value}" for key, value in config.then.settings.items())
-    return (
-        f" Each model continued in a second run, alike for all, on {config.then.tokens_share:.0%} as many tokens"
-        f" ({sets}), which was measured. `{ONLY_SECOND}` is the second run from new weights; speed is of first runs."
-    )
+    return {"measures": measures, "lines": lines}
 
 
 def _numbers(seeds: dict[int, RunResult]) -> dict[int, RunResult]:
@@ -88,25 +92,22 @@ def _line(
         {seed: one.values[measure] for seed, one in runs.items() if measure in one.values} for runs in (mine, base)
     )
     line: dict[str, Any] = {"value": statistics.fmean(values.values()), "n": len(values)}
+    if change == BASE:
+        return line
     if change == ONLY_SECOND and measure == SPEED:
         return line | {"not_compared": "the speed of a second run"}
-    if change != BASE:
-        pairs = {seed: (mine[seed], base[seed]) for seed in values.keys() & of_base.keys()}
-        if any(one.of_tokens.get(measure) != other.of_tokens.get(measure) for one, other in pairs.values()):
-            return line | {"not_compared": "other tokens"}
-        if (fair := _on_fair_documents(measure, pairs)) is not None:
-            values, of_base, line["documents"] = fair
-            if not values:
-                return line | {"not_compared": "other text"}
-    compared = None if change == BASE else compare_with_baseline(measure, values, of_base, higher)
+    pairs = {seed: (mine[seed], base[seed]) for seed in values.keys() & of_base.keys()}
+    if any(one.of_tokens.get(measure) != other.of_tokens.get(measure) for one, other in pairs.values()):
+        return line | {"not_compared": "other tokens"}
+    if (fair := _on_fair_documents(measure, pairs)) is not None:
+        values, of_base, line["documents"] = fair
+        if not values:
+            return line | {"not_compared": "other text"}
+    compared = compare_with_baseline(values, of_base, higher_is_better=higher)
     if compared is not None:
-        line |= {
-            key: getattr(compared, key)
-            for key in PairedComparison.__dataclass_fields__
-            if key not in ("measure", "value")
-        }
+        line |= asdict(compared) | {"value": line["value"]}
     by_item = ({seed: one.items.get(measure, {}) for seed, one in runs.items()} for runs in (mine, base))
-    found = None if change == BASE else compare_items_with_baseline(*by_item)
+    found = compare_items_with_baseline(*by_item)
     if found is not None:
         numbers = {"n": found.n, "difference": found.mean, "low": found.low, "high": found.high}
         line["items"] = {**numbers, "verdict": found.verdict}
@@ -130,59 +131,61 @@ def _on_fair_documents(
     return change, base, min(len(documents) for documents in fair.values())
 
 
-def write_report(name: str, config: AblationConfig, runs: Runs, folder: Path) -> dict[str, Any]:
-    """Write the table of the runs so far, and return it with the paths."""
-    found = ablation_table(config, runs)
-    markdown = as_markdown(name, found)
-    write_sealed(folder / TABLE, found)
-    write_atomically(folder / MARKDOWN, markdown.encode())
-    try:
-        _write_page(name, found, folder / PAGE)
-    except Exception:
-        log.exception("the page of ablation %s could not be drawn", name)
-    outcome = (
-        f"{len(found['lines']) - 1} changes, {found['lines'][0]['seeds']} seeds" if found["lines"] else "nothing ran"
+def ablation_document(name: str, found: dict[str, Any]) -> Document:
+    """Return the report: the changes, and for each measure means, differences to the base, intervals and verdicts."""
+    lines = found["lines"]
+    failed = [
+        (f"{line['change']}, seed {seed}, failed", cause) for line in lines for seed, cause in line["failed"].items()
+    ]
+    settings = [
+        (
+            line["change"],
+            ", ".join(f"{key} = {value}" for key, value in line["settings"].items()),
+            line["seeds"],
+            ", ".join(line["built"]) or ("all reused" if line["seeds"] else ""),
+        )
+        for line in lines
+    ]
+    changes = Table(("change", "settings", "seeds", "built"), settings, texts=("settings", "built"))
+    lead = (
+        f"Means over seeds, which vary {', '.join(found['vary'])}.{found['second']} Differences are to the base, paired"
+        f" by seed; intervals are Student's t. Over items: paired item by item, of scores averaged over seeds."
+        f" {NOT_COMPARED}"
     )
-    paths = {"table": str(folder / TABLE), "markdown": str(folder / MARKDOWN), "page": str(folder / PAGE)}
-    return {**found, **paths, "name": name, "told": outcome}
+    sections = [
+        Section(measure, [Chart(f"measure{place}", measure_figure(measure, found)), _measure_table(measure, lines)])
+        for place, measure in enumerate(found["measures"])
+    ]
+    count = len(lines) - 1
+    badge = f"{count} change{'s' if count != 1 else ''}"
+    return Document(f"ablation {name}", [Section("Changes", [changes]), *sections], badge, lead, problems=failed)
 
 
-def as_markdown(name: str, found: dict[str, Any]) -> str:
-    """Return a table for each measure: the mean, the difference to the base with its interval, and the verdict."""
-    parts = [f"# {name}", "", _how(found)]
-    for measure in found["measures"]:
-        rows = [(line, line["measures"][measure]) for line in found["lines"] if measure in line["measures"]]
-        items = any("items" in one for _, one in rows)
-        by_item = ["95% over items", ""] if items else []
-        head = ["change", measure, "seeds", "difference", "95% over seeds", "", *by_item]
-        parts += ["", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-        parts += ["| " + " | ".join(_cells(line["change"], measure, one, items)) + " |" for line, one in rows]
-    failed = [(line["change"], seed, cause) for line in found["lines"] for seed, cause in line["failed"].items()]
-    parts += ["", *(f"- {change}, seed {seed}, failed: {cause}" for change, seed, cause in failed)] if failed else []
-    return "\n".join([*parts, ""])
+def _measure_table(measure: str, lines: Sequence[dict[str, Any]]) -> Table:
+    rows = [(line, line["measures"][measure]) for line in lines if measure in line["measures"]]
+    by_item = any("items" in one for _, one in rows)
+    columns = ("change", measure, "seeds", "difference", "95% over seeds", "verdict")
+    cells = [
+        (
+            line["change"],
+            _number(measure, one["value"]),
+            one["n"],
+            _signed(measure, one["difference"]) if "difference" in one else "",
+            _interval(measure, one),
+            _verdict(one),
+            *(_items(measure, one.get("items")) if by_item else ()),
+        )
+        for line, one in rows
+    ]
+    over_items = ("95% over items", "over items")
+    return Table([*columns, *(over_items if by_item else ())], cells, texts=("verdict", "over items"))
 
 
-def _how(found: dict[str, Any]) -> str:
-    keys = ", ".join(f"`{key}`" for key in found["vary"])
-    return (
-        f"Means over seeds, which vary {keys}.{found['second']} Differences are to the base, paired by seed; intervals"
-        f" are Student's t. Over items: paired item by item, of scores averaged over seeds. {NOT_COMPARED}"
-    )
+def _items(measure: str, items: dict[str, Any] | None) -> tuple[str, str]:
+    return ("", "") if items is None else (_interval(measure, items), items["verdict"])
 
 
-def _cells(change: str, measure: str, one: dict[str, Any], items: bool) -> list[str]:
-    cells = [change, number(measure, one["value"]), str(one["n"])]
-    if "difference" in one:
-        cells += [signed(measure, one["difference"]), interval(measure, one), verdict(one)]
-    else:
-        cells += ["", "", verdict(one)]
-    if items:
-        by_item = one.get("items")
-        cells += ["", ""] if by_item is None else [interval(measure, by_item), by_item["verdict"]]
-    return cells
-
-
-def verdict(one: dict[str, Any]) -> str:
+def _verdict(one: dict[str, Any]) -> str:
     """Return `better`, `worse` or `no difference`, with the number of documents where not all count; or why there is
     none."""
     if "not_compared" in one:
@@ -191,24 +194,20 @@ def verdict(one: dict[str, Any]) -> str:
     return f"{verdict} (on {one['documents']} documents)".lstrip() if "documents" in one else verdict
 
 
-def number(measure: str, value: float) -> str:
-    """Return `1.2345`; whole numbers for tokens a second."""
+def _number(measure: str, value: float) -> str:
     return f"{value:,.0f}" if measure == SPEED else f"{value:.4f}"
 
 
-def signed(measure: str, value: float) -> str:
-    """Return `+0.0123`."""
+def _signed(measure: str, value: float) -> str:
     return f"{value:+,.0f}" if measure == SPEED else f"{value:+.4f}"
 
 
-def interval(measure: str, one: dict[str, Any]) -> str:
+def _interval(measure: str, one: dict[str, Any]) -> str:
     """Return `-0.0123 to +0.0045`; empty from a single run or item."""
-    if one.get("low") is None:
-        return ""
-    return f"{signed(measure, one['low'])} to {signed(measure, one['high'])}"
+    return "" if one.get("low") is None else f"{_signed(measure, one['low'])} to {_signed(measure, one['high'])}"
 
 
-def figure(measure: str, found: dict[str, Any]) -> dict[str, Any] | None:
+def measure_figure(measure: str, found: dict[str, Any]) -> Figure | None:
     """Return a chart of the differences to the base with their intervals, one row a change."""
     rows = [
         (line["change"], line["measures"][measure])
@@ -217,106 +216,9 @@ def figure(measure: str, found: dict[str, Any]) -> dict[str, Any] | None:
     ]
     if not rows:
         return None
-    reach = [0.0 if one["high"] is None else one["high"] - one["difference"] for _, one in rows]
-    points = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [one["difference"] for _, one in rows],
-        "y": [change for change, _ in rows],
-        "error_x": {"type": "data", "array": reach, "thickness": 1.5, "width": 5},
-        "meta": {"role": "accent"},
-        "showlegend": False,
-        "hovertemplate": "%{y}: %{x:+.4f}<extra></extra>",
-    }
-    zero = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": 0, "x1": 0, "line": {"dash": "dot"}}
-    layout = {
-        "height": 110 + 34 * len(rows),
-        "shapes": [zero],
-        "xaxis": {"title": {"text": f"{measure}, difference to the base"}},
-        "yaxis": {"automargin": True},
-    }
-    return {"data": [points], "layout": layout}
-
-
-def _write_page(name: str, found: dict[str, Any], path: Path) -> None:
-    figures = {f"measure{place}": figure(measure, found) for place, measure in enumerate(found["measures"])}
-    formats = {"number": number, "signed": signed, "interval": interval, "verdict": verdict, "limits": NOT_COMPARED}
-    write_figures("flows.experiments", "ablation.html", figures, path, name=name, found=found, **formats)
-
-
-# 97.5% quantiles of Student's t for 1 to 30 degrees of freedom.
-T_975 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
-    *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-
-NORMAL_975 = 1.959964
-
-
-@dataclass(frozen=True)
-class PairedComparison:
-    """A measure of a change compared with the base, paired by seed."""
-
-    measure: str
-    value: float
-    """Mean over seeds."""
-    base: float
-    n: int
-    """Number of seeds that both have."""
-    difference: float
-    low: float | None
-    high: float | None
-    """Ends of the 95% interval of the difference over seeds; None from a single one."""
-    verdict: str
-    """`better`, `worse`, or `no difference` where the interval holds 0; empty without an interval."""
-
-
-def t_975(degrees: int) -> float:
-    """Return the 97.5% quantile of Student's t (above 30 degrees by its expansion, Abramowitz and Stegun 26.7.5)."""
-    if degrees <= len(T_975):
-        return T_975[degrees - 1]
-    z = NORMAL_975
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-
-
-def compare_with_baseline(
-    measure: str, change: Mapping[int, float], base: Mapping[int, float], higher_is_better: bool
-) -> PairedComparison | None:
-    """Return the mean difference change - base of values by seed, over the seeds that both have; None without any."""
-    seeds = sorted(change.keys() & base.keys())
-    if not seeds:
-        return None
-    differences = [change[seed] - base[seed] for seed in seeds]
-    mean = statistics.fmean(differences)
-    low = high = None
-    if len(seeds) > 1:
-        reach = t_975(len(seeds) - 1) * statistics.stdev(differences) / math.sqrt(len(seeds))
-        low, high = mean - reach, mean + reach
-    value, of_base = (statistics.fmean(values[seed] for seed in seeds) for values in (change, base))
-    return PairedComparison(measure, value, of_base, len(seeds), mean, low, high, _verdict(low, high, higher_is_better))
-
-
-def _verdict(low: float | None, high: float | None, higher_is_better: bool) -> str:
-    if low is None or high is None:
-        return ""
-    if low <= 0 <= high:
-        return "no difference"
-    return "better" if (low > 0) == higher_is_better else "worse"
-
-
-def compare_items_with_baseline(
-    change: Mapping[int, Mapping[Any, float]], base: Mapping[int, Mapping[Any, float]]
-) -> Difference | None:
-    """Return the paired difference over items of scores by seed and item; None without common items.
-
-    Each item is averaged over the seeds in which both runs have it: seeds may sample different items.
-    """
-    pairs: dict[Any, list[tuple[float, float]]] = {}
-    for seed in sorted(change.keys() & base.keys()):
-        for item, score in change[seed].items():
-            if item in base[seed]:
-                pairs.setdefault(item, []).append((score, base[seed][item]))
-    if not pairs:
-        return None
-    sides = ({item: statistics.fmean(one[side] for one in found) for item, found in pairs.items()} for side in (0, 1))
-    return paired_difference(*sides)
+    lengths = [0.0 if one["high"] is None else one["high"] - one["difference"] for _, one in rows]
+    differences, names = [one["difference"] for _, one in rows], [change for change, _ in rows]
+    shown = {"error_x": reach(lengths), "showlegend": False}
+    dots = points("accent", differences, names, "%{y}: %{x:+.4f}", **shown)
+    across = axis(f"{measure}, difference to the base")
+    return figure([dots], 110 + 34 * len(rows), shapes=[upright(0)], xaxis=across, yaxis={"automargin": True})

@@ -1,5 +1,4 @@
-"""Component ablation of a trained GPT: bits per byte of held-out text with parts removed, and the report as JSON,
-Markdown and a page.
+"""Component ablation of a trained GPT: bits per byte of held-out text with parts removed, and the report.
 
 Parts are layers, attentions, MLPs and heads, removed one at a time, then heads and layers cumulatively.
 """
@@ -12,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from flows.experiments.studies import write_report
 from flows.metrics.formatting import format_count
-from flows.reports.page.render import write_figures
+from flows.metrics.statistics import Z_95
+from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach
+from flows.reports.document import Chart, Document, Part, Section, Table
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import recipe_of
-from model.checksummed_json import write_sealed
 from model.errors import InputError
-from model.files import write_atomically
 from tasks.tokenizer.open import open_tokenizer
 
 MAX_CUMULATIVE = 12
@@ -126,90 +126,71 @@ def _counts(parts: int) -> list[int]:
     return sorted({round((point + 1) * parts / points) for point in range(points)}) if parts else []
 
 
-WITHIN = 1.96
-"""Standard errors on each side of a 95% interval."""
-
 ROLES = {"head": "series1", "layer": "accent"}
 
 
-def write_report(found: dict[str, Any], root: Path) -> dict[str, str]:
-    """Write table and page, and return their paths."""
+def write_components(found: dict[str, Any], root: Path) -> dict[str, str]:
+    """Write the report, and return its paths."""
     folder = root / "ablations" / f"components-{found['run_id']}"
     folder.mkdir(parents=True, exist_ok=True)
-    paths = {name: folder / file for name, file in (("table", "table.json"), ("markdown", "table.md"))}
-    write_sealed(paths["table"], found)
-    write_atomically(paths["markdown"], as_markdown(found).encode())
-    page = folder / "page.html"
-    figures = {"size": size_figure(found), "alone": alone_figure(found)}
-    write_figures(
-        "flows.experiments", "components.html", figures, page, found=found, compact=format_count, within=WITHIN
+    return write_report(found, components_document(found), folder)
+
+
+def components_document(found: dict[str, Any]) -> Document:
+    """Return the report: single parts, the most costly first, then the cumulative curves."""
+    lead = (
+        f"Whole: {found['bits_per_byte']:.4f} bits per byte with {found['parameters']:,} parameters, on"
+        f" {found['bytes']:,} bytes of held-out text in {found['documents']:,} documents. A part is taken out by taking"
+        f" away what it adds to the residual stream."
     )
-    return {**{name: str(path) for name, path in paths.items()}, "page": str(page)}
-
-
-def as_markdown(found: dict[str, Any]) -> str:
-    """Return the report as Markdown: single parts, the most costly first, then the cumulative curves."""
-    whole = f"{found['bits_per_byte']:.4f} bits per byte with {found['parameters']:,} removed_parameters"
-    parts = [
-        f"# Parts of the network of run {found['run_id']}",
-        "",
-        f"Whole: {whole}, on {found['bytes']:,} bytes of held-out text in {found['documents']:,} documents.",
-        "",
-        "| taken out | removed_parameters left | bits per byte | more | 95% |",
-        "|---|---|---|---|---|",
-    ]
-    parts += [_row(line) for line in sorted(found["alone"], key=lambda line: -line["more"])]
+    ordered = sorted(found["alone"], key=lambda line: -line["more"])
+    alone = [Chart("alone", alone_figure(found), "cost of each part"), _table(ordered)]
+    parts: list[Part] = [Chart("size", size_figure(found), "size against bits per byte")]
     for kind, curve in found["curves"].items():
-        parts += ["", f"{kind.capitalize()}s removed cumulatively, the one that costs least by itself first:", ""]
-        parts += ["| taken out | removed_parameters left | bits per byte | more | 95% |", "|---|---|---|---|---|"]
-        parts += [_row(line) for line in curve]
-    return "\n".join([*parts, ""])
+        parts += [f"{kind.capitalize()}s removed cumulatively:", _table(curve)]
+    sections = (
+        Section("Each part by itself", alone, "Bits per byte more without it, with 95% intervals over documents."),
+        Section("Size against bits per byte", parts, "The part that costs least by itself is taken out first."),
+    )
+    return Document(f"Parts of the network of run {found['run_id']}", sections, format_count(found["parameters"]), lead)
 
 
-def _row(line: dict[str, Any]) -> str:
-    reach = "" if line["stderr"] is None else f"± {WITHIN * line['stderr']:.4f}"
-    return f"| {line['part']} | {line['parameters']:,} | {line['bits_per_byte']:.4f} | {line['more']:+.4f} | {reach} |"
+def _table(lines: Sequence[dict[str, Any]]) -> Table:
+    rows = [
+        (
+            line["part"],
+            line["parameters"],
+            f"{line['bits_per_byte']:.4f}",
+            f"{line['more']:+.4f}",
+            "" if line["stderr"] is None else f"± {Z_95 * line['stderr']:.4f}",
+        )
+        for line in lines
+    ]
+    return Table(("taken out", "parameters left", "bits per byte", "more", "95%"), rows)
 
 
-def size_figure(found: dict[str, Any]) -> dict[str, Any]:
+def size_figure(found: dict[str, Any]) -> Figure:
     """Return a chart of size against bits per byte as parts are removed cumulatively."""
     data = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "x": [line["parameters"] for line in curve],
-            "y": [line["bits_per_byte"] for line in curve],
-            "text": [line["part"] for line in curve],
-            "name": f"{kind}s taken out",
-            "meta": {"role": ROLES[kind]},
-            "hovertemplate": "%{text}: %{y:.4f} bits per byte<extra></extra>",
-        }
+        points(
+            ROLES[kind],
+            [line["parameters"] for line in curve],
+            [line["bits_per_byte"] for line in curve],
+            "%{text}: %{y:.4f} bits per byte",
+            mode="lines+markers",
+            text=[line["part"] for line in curve],
+            name=f"{kind}s taken out",
+        )
         for kind, curve in found["curves"].items()
     ]
-    layout = {
-        "height": 380,
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        "xaxis": {"title": {"text": "parameters left"}},
-        "yaxis": {"title": {"text": "bits per byte"}, "automargin": True},
-    }
-    return {"data": data, "layout": layout}
+    across, up = axis("parameters left"), axis("bits per byte", automargin=True)
+    return figure(data, 380, legend=LEGEND, xaxis=across, yaxis=up)
 
 
-def alone_figure(found: dict[str, Any]) -> dict[str, Any]:
+def alone_figure(found: dict[str, Any]) -> Figure:
     """Return a chart of the cost of each part removed alone."""
     ordered = sorted(found["alone"], key=lambda line: line["more"])
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "x": [line["more"] for line in ordered],
-        "y": [line["part"] for line in ordered],
-        "error_x": {"type": "data", "array": [WITHIN * (line["stderr"] or 0.0) for line in ordered], "thickness": 1},
-        "meta": {"role": "series1"},
-        "hovertemplate": "without %{y}: %{x:+.4f} bits per byte<extra></extra>",
-    }
-    layout = {
-        "height": 90 + 22 * len(ordered),
-        "xaxis": {"title": {"text": "bits per byte more"}},
-        "yaxis": {"automargin": True},
-    }
-    return {"data": [bars], "layout": layout}
+    lengths, names = [line["more"] for line in ordered], [line["part"] for line in ordered]
+    errors = reach([Z_95 * (line["stderr"] or 0.0) for line in ordered])
+    shown = bars("series1", lengths, names, "without %{y}: %{x:+.4f} bits per byte", error_x=errors)
+    return figure([shown], 90 + 22 * len(ordered), xaxis=axis("bits per byte more"), yaxis={"automargin": True})

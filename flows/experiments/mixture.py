@@ -3,8 +3,9 @@
 RegMix (Liu et al. 2024): proxies, small trainings of the recipe, run on random mixtures, one task run each; the log of
 each source's held-out loss is fitted as a linear function of the shares (`mixture_fit`), and the shares with the lowest
 predicted mean loss are taken. Only `chunk.weights` differs between proxies, so the stages before it are built once. The
-fit is judged on proxies that were kept back. Unlike RegMix, the minimisation keeps each share above a floor and below
-what `max_epochs` passes over its source can give.
+recipe's own mixture is trained first, under several seeds, whose scatter says which differences mean anything. The fit
+is judged on proxies that were kept back, and the gain has an interval over resampled proxies. Unlike RegMix, the
+minimisation keeps each share above a floor and below what `max_epochs` passes over its source can give.
 
 The recipe's table `[mix]` configures it; every key has a default:
 
@@ -15,12 +16,10 @@ proxies = 32
 "train.model.width" = 128
 "chunk.budget_tokens" = 2_000_000
 
-Results are `weights.json` (for `weights_from` of a recipe), a table, and the recipe with the weights written into it.
+Results are `weights.json` (for `weights_from` of a recipe), the report, and the recipe with the weights in it.
 """
 
-import re
-import threading
-import tomllib
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +27,8 @@ from typing import Annotated, Any
 
 import numpy as np
 import tomlkit
-from prefect import flow, tags, task
-from prefect.states import Completed, Failed
-from pydantic import Field, ValidationError, field_validator
+from prefect import flow, tags
+from pydantic import Field, field_validator
 
 from flows.experiments.mixture_fit import (
     best_shares,
@@ -41,27 +39,46 @@ from flows.experiments.mixture_fit import (
     r_squared,
     rank_correlation,
 )
-from flows.experiments.trials import TrialWatcher, as_setting, parse_editable, run_pipeline
-from flows.recipe.errors import format_config_errors
+from flows.experiments.studies import read_config, study_name, write_report
+from flows.experiments.trials import RunResult, Variant, as_setting, parse_editable, run_variants
+from flows.metrics.run_metrics import open_artifacts
+from flows.metrics.statistics import bootstrap, interval_of_mean
 from flows.recipe.load import apply_setting, load_recipe, locate_recipe
 from flows.recipe.schema import Recipe
-from flows.runs.guards import raise_if_interrupted
-from flows.runs.record import CURRENT_LISTENER, new_run_id
-from model.checksummed_json import read_sealed, write_sealed
+from flows.reports.document import Document, Section, Table
+from flows.runs.lifecycle import FlowEnd, end_of_flow
+from flows.runs.record import read_run
+from model.checksummed_json import write_sealed
 from model.config import EXPERT
-from model.errors import BessemerError, InputError, RecipeError
+from model.errors import GuardError, InputError, RecipeError
 from model.files import write_atomically
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.build import ProgressListener
 from tasks.common.config import StrictConfig
 from tasks.common.numeric import seed64
-from tasks.execution.outcome import one_line
 
-FOLDER = "mixtures"
+FOLDER, TABLE = "mixtures", "mix"
 
-RUNS = "runs.json"
+WEIGHTS, RECIPE = "weights.json", "mixed.toml"
 
-RUNS_LOST = "Remove it: runs start with new ids, and existing artifacts are reused."
+DATA = ("sources", "sample", "clean", "dedup", "decontaminate", "vocab")
+
+LEAST_PROXIES, LEAST_KEPT_BACK, LEAST_SPARE = 6, 3, 2
+"""Proxies in all, those that judge the fit, and those that the fit has beyond its unknowns, one for each source."""
+
+DIGITS = 6
+
+MIN_R_SQUARED = 0.5
+"""Explained variance of the proxies that were kept back, below which the shares found are not reliable."""
+
+HINT = """which says how many proxies are trained, and in [mix.settings] how small they are; without it each would be a\
+ whole training. Add one (docs/studies.md), e.g.:
+
+[mix]
+proxies = 32
+
+[mix.settings]
+"train.model.width" = 128
+"chunk.budget_tokens" = 2_000_000
+"""
 
 
 @dataclass(frozen=True)
@@ -75,12 +92,17 @@ class Proxy:
     available: dict[str, int]
     """Tokens of each source, each counted once."""
 
+    @property
+    def mean_loss(self) -> float:
+        """Plain mean of the sources' losses."""
+        return statistics.fmean(self.losses.values())
+
 
 @flow(name="mix", persist_result=False, validate_parameters=True)
 def mix(
     recipe: str,
     root: Path = Path("bessemer-data"),
-    proxies: Annotated[int, Field(ge=4)] | None = None,
+    proxies: Annotated[int, Field(ge=LEAST_PROXIES)] | None = None,
     settings: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Find the best shares of a recipe's sources by training small models.
@@ -94,23 +116,27 @@ def mix(
         proxies: Small trainings; the recipe's number by default.
         settings: KEY=VALUE that override the recipe's.
     """
-    root = root.resolve()
-    try:
-        path = locate_recipe(recipe, root)
-        config, base = read_mix(path, proxies), load_recipe(path, root, settings)
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", base.name)
-        with tags(f"mix:{name}"):
-            found = _MixtureSearch(config, base, path, root, root / FOLDER / name, settings).find()
-    except BessemerError as error:
-        return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
-    return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
+
+    def work() -> FlowEnd:
+        home = root.resolve()
+        path = locate_recipe(recipe, home)
+        config, base = read_mix(path, proxies), load_recipe(path, home, settings)
+        config.check_enough(len(base.sample.sources))
+        study = _MixtureSearch(config, base, path, home, settings)
+        with tags(f"mix:{study.folder.name}"):
+            found = study.find()
+        return FlowEnd(found, found["told"])
+
+    return end_of_flow(work)
 
 
 class MixConfig(StrictConfig):
     """How many proxies, of what kind, and within which bounds."""
 
-    proxies: int = Field(default=32, ge=4, le=2048)
+    proxies: int = Field(default=32, ge=LEAST_PROXIES, le=2048)
     """Small trainings, each on its own mixture; the first on the recipe's."""
+    seeds: Annotated[int, EXPERT] = Field(default=3, ge=2, le=100)
+    """Trainings on the recipe's own mixture, under consecutive `train.seed`: what a seed alone changes."""
     kept_back: Annotated[float, EXPERT] = Field(default=0.25, gt=0, lt=1)
     """Share of the proxies that are kept out of the fit to judge it."""
     floor: Annotated[float, EXPERT] = Field(default=0.005, ge=0, lt=1)
@@ -135,34 +161,47 @@ class MixConfig(StrictConfig):
     @property
     def fitted(self) -> int:
         """Number of proxies that the fit is made from."""
-        return self.proxies - max(2, round(self.kept_back * self.proxies))
+        return self.proxies - max(LEAST_KEPT_BACK, round(self.kept_back * self.proxies))
+
+    def check_enough(self, sources: int) -> None:
+        """Raise RecipeError where the fit would have too few proxies for a recipe of so many sources."""
+        if sources < 2:
+            raise RecipeError("mix: the recipe has one source, and a mixture needs two or more")
+        if self.fitted < sources + LEAST_SPARE:
+            raise RecipeError(
+                f"mix: {self.proxies} proxies, of which {self.proxies - self.fitted} judge the fit, leave {self.fitted}"
+                f" for {sources} unknowns, too few to tell a source's effect from chance. Train"
+                f" {self.proxies + sources + LEAST_SPARE - self.fitted} or more (mix.proxies)"
+            )
+
+
+def read_mix(path: Path, proxies: int | None) -> MixConfig:
+    """Return the table [mix] of a recipe; RecipeError where there is none, or an invalid one."""
+    return read_config(MixConfig, path, TABLE, HINT, proxies=proxies)
 
 
 class _MixtureSearch:
     """Trains the proxies of a mixture study under its folder, and fits their losses."""
 
-    def __init__(
-        self, config: MixConfig, base: Recipe, path: Path, root: Path, folder: Path, settings: tuple[str, ...]
-    ) -> None:
+    def __init__(self, config: MixConfig, base: Recipe, path: Path, root: Path, settings: tuple[str, ...]) -> None:
         self._config, self._base, self._path, self._root = config, base, path, root
-        self._folder, self._settings = folder, settings
-        folder.mkdir(parents=True, exist_ok=True)
-        known = folder / RUNS
-        self._run_ids: list[str] = read_sealed(known, RUNS_LOST)["runs"] if known.is_file() else []
+        self._settings = settings
+        self.folder = root / FOLDER / study_name(base.name)
 
     def find(self) -> dict[str, Any]:
         """Train the proxies, fit their losses, and return the best shares with the paths of the results."""
-        first = self._proxy(0, {})
+        seeds = range(self._base.train.seed, self._base.train.seed + self._config.seeds)
+        repeated = self._train({("the recipe's mixture", seed): {} for seed in seeds})
+        first, luck = repeated[0], interval_of_mean([proxy.mean_loss for proxy in repeated])
+        assert luck is not None, "there are two seeds or more"
         names = sorted(first.available)
-        if len(names) < 2:
-            raise RecipeError(f"mix: the recipe has one source, {', '.join(names)}, and a mixture needs two or more")
         prior_S, of_target, of_proxy = self._bounds(first, names)
         mixtures_PS = draw_mixtures(
             prior_S, *of_proxy, self._config.proxies - 1, seed64(self._config.seed, "mix", "mixtures")
         )
-        proxies = [first]
-        for number, shares_S in enumerate(mixtures_PS, start=1):
-            proxies.append(self._proxy(number, dict(zip(names, map(float, shares_S), strict=True))))
+        weights = [dict(zip(names, map(float, shares_S), strict=True)) for shares_S in mixtures_PS]
+        drawn = {(f"proxy {number}", seeds[0]): mixture for number, mixture in enumerate(weights, 1)}
+        proxies = [first, *self._train(drawn)]
         shares_PS, losses_PS = (
             np.array([[getattr(proxy, values)[name] for name in names] for proxy in proxies])
             for values in ("shares", "losses")
@@ -173,6 +212,12 @@ class _MixtureSearch:
         fit = fit_losses(shares_PS, losses_PS)
         low_S, high_S = clip_to_observed(*of_target, np.vstack([shares_PS, prior_S]))
         best_S = best_shares(fit, prior_S, low_S, high_S)
+
+        def gain(rows: np.ndarray) -> float:
+            predicted = fit_losses(shares_PS[rows], losses_PS[rows]).mean_loss(np.stack([prior_S, best_S]))
+            return float(predicted[0] - predicted[1])
+
+        seed = seed64(self._config.seed, "mix", "bootstrap")
         found = {
             "sources": names,
             "prior": dict(zip(names, map(float, prior_S), strict=True)),
@@ -180,6 +225,9 @@ class _MixtureSearch:
             "most": dict(zip(names, map(float, high_S), strict=True)),
             "predicted": float(fit.mean_loss(best_S[None])[0]),
             "predicted_prior": float(fit.mean_loss(prior_S[None])[0]),
+            "gain": bootstrap(len(proxies), gain, seed).to_json(),
+            "seeds": luck.to_json(),
+            "scatter": statistics.stdev(proxy.mean_loss for proxy in repeated),
             "metric": self._config.metric,
             "proxies": len(proxies),
             "kept_back": len(measured_P),
@@ -187,13 +235,13 @@ class _MixtureSearch:
             "rank_correlation": rank_correlation(predicted_P, measured_P),
             "mixtures": [{"shares": proxy.shares, "losses": proxy.losses} for proxy in proxies],
         }
-        return write_mixture(found, self._path, self._settings, self._folder)
+        return write_mixture(found, self._path, self._settings, self.folder)
 
     def _bounds(
         self, first: Proxy, names: list[str]
     ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """Return the recipe's own shares, and the bounds of each source in the recipe's run and in a proxy's."""
-        chunk, proxy = self._base.chunk, self._proxy_recipe(0, {}).chunk
+        chunk, proxy = self._base.chunk, self._proxy_recipe("", 0, {}).chunk
         floor_S = np.full(len(names), self._config.floor)
         tokens_S = np.array([first.available[name] for name in names], dtype=np.float64)
         caps = [np.minimum(1.0, one.max_epochs * tokens_S / one.budget_tokens) for one in (chunk, proxy)]
@@ -202,33 +250,34 @@ class _MixtureSearch:
         weights_S = np.array([chunk.weights.get(name, 0.0) for name in names]) if chunk.weights else tokens_S
         return weights_S / weights_S.sum(), (floor_S, caps[0]), (floor_S, caps[1])
 
-    def _proxy_recipe(self, number: int, weights: dict[str, float]) -> Recipe:
+    def _proxy_recipe(self, name: str, seed: int, weights: dict[str, float]) -> Recipe:
         more = [as_setting(key, value) for key, value in self._config.settings.items()]
-        more += [as_setting(f"chunk.weights.{name}", weight) for name, weight in weights.items()]
-        recipe = load_recipe(self._path, self._root, [*self._settings, *more])
-        return recipe.model_copy(update={"name": f"{self._base.name}, proxy {number}"[:80]})
+        more += [as_setting(f"chunk.weights.{source}", weight) for source, weight in weights.items()]
+        recipe = load_recipe(self._path, self._root, [*self._settings, *more, as_setting("train.seed", seed)])
+        return recipe.model_copy(update={"name": f"{self._base.name}, {name}"[:80]})
 
-    def _proxy(self, number: int, weights: dict[str, float]) -> Proxy:
-        raise_if_interrupted()
-        if number == len(self._run_ids):
-            self._run_ids.append(new_run_id())
-            write_sealed(self._folder / RUNS, {"runs": self._run_ids}, indent=None)
-        name, listener = f"proxy {number}", CURRENT_LISTENER.get()
-        watcher = TrialWatcher(name, listener, threading.Event())
-        recipe = self._proxy_recipe(number, weights)
-        result = train_proxy(number, recipe, self._root, self._run_ids[number], self._config.metric, watcher)
-        mean = sum(result.losses.values()) / len(result.losses)
-        shares = ", ".join(f"{source} {share:.1%}" for source, share in result.shares.items())
-        listener.note(name, f"{mean:.4f} with {shares}")
-        return result
+    def _train(self, mixtures: dict[tuple[str, int], dict[str, float]]) -> list[Proxy]:
+        """Train a proxy on each mixture. One that fails ends the study, since the fit needs all of them."""
+        found: list[Proxy] = []
+
+        def on_result(name: str, seed: int, result: RunResult) -> None:
+            if result.cause:
+                raise GuardError(
+                    f"mix: {name}, seed {seed}, failed ({result.cause}), and the fit needs all proxies. Fix the cause"
+                    f" and run again; finished runs are reused."
+                )
+            found.append(read_proxy(self._root, result.run_id, self._config.metric))
+
+        variants = {
+            (name, seed): Variant(self._proxy_recipe(name, seed, weights)) for (name, seed), weights in mixtures.items()
+        }
+        run_variants(variants, self._root, self.folder, on_result)
+        return found
 
 
-@task(name="proxy", task_run_name="proxy {number}", persist_result=False)
-def train_proxy(number: int, recipe: Recipe, root: Path, run_id: str, metric: str, watcher: ProgressListener) -> Proxy:
-    """Train one proxy and return its result. A proxy that fails ends the study, since the fit needs all of them."""
-    del number  # It names the task run.
-    record = run_pipeline(recipe, root, run_id, watcher)
-    artifacts = {entry["stage"]: Artifact.open(Path(entry["path"])) for entry in record["stages"] if "path" in entry}
+def read_proxy(root: Path, run_id: str, metric: str) -> Proxy:
+    """Return what a finished run shows of its mixture; InputError where a source has no held-out figure."""
+    artifacts = open_artifacts(read_run(root / "runs" / run_id))
     table = artifacts["chunk"].report.facts["mixture"]
     losses = {
         row["task"].removeprefix("heldout/"): row["value"]
@@ -249,52 +298,14 @@ def train_proxy(number: int, recipe: Recipe, root: Path, run_id: str, metric: st
     )
 
 
-TABLE = "mix"
-
-EXAMPLE = """[mix]
-proxies = 32
-
-[mix.settings]
-"train.model.width" = 128
-"chunk.budget_tokens" = 2_000_000
-"""
-
-DATA = ("sources", "sample", "clean", "dedup", "decontaminate", "vocab")
-
-
-def read_mix(path: Path, proxies: int | None) -> MixConfig:
-    """Return the table [mix] of a recipe; RecipeError where there is none, or an invalid one."""
-    table = tomllib.loads(path.read_text(encoding="utf-8")).get(TABLE)
-    if table is None:
-        raise RecipeError(
-            f"{path}: no table [{TABLE}], which says how many proxies are trained, and in [{TABLE}.settings] how small"
-            f" they are; without it each would be a whole training. Add one (docs/studies.md), e.g.:\n\n{EXAMPLE}"
-        )
-    if not isinstance(table, dict):
-        raise RecipeError(f"{path}: {TABLE} is {table!r}, and must be a table of settings")
-    try:
-        return MixConfig.model_validate({**table, **({} if proxies is None else {"proxies": proxies})})
-    except ValidationError as error:
-        raise RecipeError(format_config_errors(error, path, TABLE)) from error
-
-
-WEIGHTS, MARKDOWN, RECIPE = "weights.json", "table.md", "mixed.toml"
-
-DIGITS = 6
-
-MIN_R_SQUARED = 0.5
-"""Explained variance of the proxies that were kept back, below which the shares found are not reliable."""
-
-
 def write_mixture(found: dict[str, Any], path: Path, settings: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Write weights, table and recipe, and return the result with their paths."""
+    """Write weights, report and recipe, and return the result with their paths."""
     # Weights of a recipe must add up to one, also after rounding.
     rounded = {name: round(weight, DIGITS) for name, weight in found["weights"].items()}
     largest = max(rounded, key=rounded.__getitem__)
     rounded[largest] = round(rounded[largest] + 1 - sum(rounded.values()), DIGITS)
     found = {**found, "weights": rounded}
     write_sealed(folder / WEIGHTS, found)
-    write_atomically(folder / MARKDOWN, as_markdown(found).encode())
     text = path.read_text(encoding="utf-8").replace("{recipe}", str(path.resolve().parent))
     document = parse_editable(text)
     for table in ("mix", "search", "temperature", "weights_from"):
@@ -306,42 +317,41 @@ def write_mixture(found: dict[str, Any], path: Path, settings: Sequence[str], fo
     write_atomically(folder / RECIPE, tomlkit.dumps(document).encode())
     shares = ", ".join(f"{name} {weight:.1%}" for name, weight in rounded.items())
     predicted = f"predicted {found['predicted']:.4f}, with the recipe's shares {found['predicted_prior']:.4f}"
-    return {
-        **found,
-        "told": f"{shares}; {predicted}{doubt(found)}",
-        "file": str(folder / WEIGHTS),
-        "markdown": str(folder / MARKDOWN),
-        "recipe": str(folder / RECIPE),
-    }
+    paths = write_report(found, mixture_document(folder.name, found), folder)
+    told = f"{shares}; {predicted}{doubt(found)}"
+    return {**found, **paths, "told": told, "file": str(folder / WEIGHTS), "recipe": str(folder / RECIPE)}
 
 
 def doubt(found: dict[str, Any]) -> str:
-    """Return a warning where the fit predicts the kept-back mixtures poorly; else an empty text."""
-    if (found["r_squared"] or 0.0) >= MIN_R_SQUARED:
+    """Return a warning where the fit predicts the kept-back mixtures poorly, or the gain may be chance; else empty."""
+    poor = (found["r_squared"] or 0.0) < MIN_R_SQUARED
+    if not poor and found["gain"]["low"] > 0:
         return ""
+    why = "The fit predicts the mixtures that were kept back poorly" if poor else "The gain may be chance"
     return (
-        ". The fit predicts the mixtures that were kept back poorly, so these shares are not reliable: keep the"
-        " recipe's, train more proxies (--proxies), or longer ones (in the table mix.settings)"
+        f". {why}, so these shares are not reliable: keep the recipe's, train more proxies (--proxies), or longer ones"
+        f" (in the table mix.settings)"
     )
 
 
-def as_markdown(found: dict[str, Any]) -> str:
-    """Return the recipe's shares, those found, and the quality of the fit as Markdown."""
+def mixture_document(name: str, found: dict[str, Any]) -> Document:
+    """Return the report: the recipe's shares, those found, the gain, and the quality of the fit."""
     quality = ", ".join(
-        f"{name} {'unknown' if found[key] is None else format(found[key], '.3f')}"
-        for name, key in (("R²", "r_squared"), ("rank correlation", "rank_correlation"))
+        f"{words} {'unknown' if found[key] is None else format(found[key], '.3f')}"
+        for words, key in (("R²", "r_squared"), ("rank correlation", "rank_correlation"))
     )
-    rows = [
-        f"| {name} | {found['prior'][name]:.2%} | {found['weights'][name]:.2%} | {found['most'][name]:.2%} |"
-        for name in found["sources"]
-    ]
-    parts = [
+    gain, luck = found["gain"], found["seeds"]
+    sentences = (
         f"{found['proxies']} proxies; on {found['kept_back']} that were kept back: {quality}.",
         f"Mean {found['metric'].replace('_', ' ')} of the sources, as predicted: {found['predicted_prior']:.4f} with"
-        f" the recipe's shares, {found['predicted']:.4f} with these{doubt(found)}.",
-        "",
-        "| source | recipe | found | upper bound |",
-        "|---|---|---|---|",
-        *rows,
+        f" the recipe's shares, {found['predicted']:.4f} with these: {gain['value']:.4f} less ({gain['low']:.4f} to"
+        f" {gain['high']:.4f} over resampled proxies){doubt(found)}.",
+        f"With the recipe's shares, seeds gave {luck['value']:.4f} ({luck['low']:.4f} to {luck['high']:.4f}); a seed"
+        f" alone moves it by {found['scatter']:.4f} (standard deviation).",
+    )
+    rows = [
+        (source, *(f"{found[column][source]:.2%}" for column in ("prior", "weights", "most")))
+        for source in found["sources"]
     ]
-    return "\n".join([*parts, ""])
+    table = Table(("source", "recipe", "found", "upper bound"), rows)
+    return Document(f"mixture {name}", [Section("Shares", [*sentences, table])], f"{found['proxies']} proxies")

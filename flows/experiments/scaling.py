@@ -1,27 +1,104 @@
 """A scaling study as a Prefect flow: a law fitted to the losses of a ladder of small models predicts a larger one.
 
-Each (size, seed) is one task run. The largest size is trained after the prediction for it is written.
+Each (size, seed) is one task run. The largest size is trained after the prediction for it is written. A ladder is a
+TOML file, given by path or by the name of a shipped one:
+
+seeds = 2                        # runs of each size; `--seeds` overrides it
+tokens_per_parameter = 20        # what each model reads; or `tokens`, the same for all
+
+[base]                           # settings of all runs
+"train.model.mup_base_width" = 64
+
+[[sizes]]                        # four or more; the largest is held back
+width = 64
+layers = 2
+heads = 4
 """
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import flow, tags
-from prefect.states import Completed, Failed
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from flows.experiments.scaling_law import LadderConfig, ScalePoint, ladder_file, read_ladder, write_report
-from flows.experiments.trials import RunResult, Variant, run_variants
+from flows.experiments.scaling_law import ScalePoint, write_ladder
+from flows.experiments.studies import SHIPPED, Setting, read_config, shipped_file, study_name
+from flows.experiments.trials import RunResult, Variant, as_setting, run_variants
 from flows.recipe.load import load_recipe, locate_recipe
 from flows.recipe.schema import Recipe
-from model.errors import BessemerError, GuardError, RecipeError
-from tasks.execution.outcome import one_line
+from flows.runs.lifecycle import FlowEnd, end_of_flow
+from model.errors import GuardError, RecipeError
+from tasks.common.config import StrictConfig
 
 FOLDER = "ladders"
 
+LADDERS = SHIPPED / FOLDER
+
 PLACEHOLDER_TOKENS = 10**6
 """Budget of recipes that are loaded only for the size of their network."""
+
+
+class Size(StrictConfig):
+    """The size of a network; everything else is the recipe's."""
+
+    width: int = Field(ge=8, le=2**16)
+    layers: int = Field(ge=1, le=512)
+    heads: int = Field(ge=1, le=512)
+
+    @property
+    def name(self) -> str:
+        """Name of the size in runs and tables."""
+        return f"{self.layers} layers of {self.width}"
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """The settings of this size in a recipe."""
+        return {f"train.model.{key}": value for key, value in self.model_dump().items()}
+
+
+class LadderConfig(StrictConfig):
+    """The contents of the file."""
+
+    seeds: int = Field(default=2, ge=1, le=100)
+    """Runs of each size, under consecutive seeds."""
+    tokens_per_parameter: float = Field(default=20.0, gt=0, le=10_000)
+    """Tokens that a model reads for each of its parameters in blocks (Hoffmann et al. 2022: 20)."""
+    tokens: int | None = Field(default=None, gt=0)
+    """Tokens that every model reads, instead of a number per parameter. The law is then of size alone (Kaplan et al.
+    2020, section 3.2), and its E is the loss that this amount of text leaves for a network of any size."""
+    measure: str = "bits per byte"
+    """The loss of the law: a held-out metric as the ablation's table names it, or `training loss`."""
+    base: dict[str, Setting] = Field(default_factory=dict)
+    """Settings that override the recipe's in every run."""
+    sizes: tuple[Size, ...] = Field(min_length=4)
+    """The networks, four or more: the largest is held back, and the law is fitted to the others."""
+
+    @model_validator(mode="after")
+    def _enough_to_fit(self) -> "LadderConfig":
+        if len({size.name for size in self.sizes}) < len(self.sizes):
+            raise ValueError("two sizes are the same")
+        if (len(self.sizes) - 1) * self.seeds < 4:
+            each = f"{self.seeds} {'seed' if self.seeds == 1 else 'seeds'}"
+            raise ValueError(
+                f"{len(self.sizes)} sizes of {each}, the largest held back, leave {(len(self.sizes) - 1) * self.seeds}"
+                f" runs to fit, too few for three unknowns and their scatter; take two seeds, or more sizes"
+            )
+        return self
+
+    def tokens_of(self, parameters: int) -> int:
+        """Return the tokens that a model with this number of parameters in blocks reads."""
+        return self.tokens or round(self.tokens_per_parameter * parameters)
+
+    def run_settings(self, size: Size, tokens: int, most_tokens: int, seed: int) -> list[str]:
+        """Return the settings of a run, as `--set` takes them; all keep the text for a run of `most_tokens`."""
+        budgets = {"budget_tokens": most_tokens, "chunk.budget_tokens": tokens}
+        values = {**self.base, **size.settings, **budgets, "train.seed": seed}
+        return [as_setting(key, value) for key, value in values.items()]
+
+
+def read_ladder(path: Path, seeds: int | None) -> LadderConfig:
+    """Return the ladder in a file; `seeds` overrides its own. RecipeError where the file is invalid."""
+    return read_config(LadderConfig, path, seeds=seeds)
 
 
 @flow(name="scale", persist_result=False, validate_parameters=True)
@@ -46,20 +123,37 @@ def scale(
         limit: Share of every source to keep (0 to 1).
         settings: KEY=VALUE that override the recipe's in every run.
     """
-    root = root.resolve()
-    try:
-        path, file = locate_recipe(recipe, root), ladder_file(ladder)
+
+    def work() -> FlowEnd:
+        home = root.resolve()
+        path, file = locate_recipe(recipe, home), shipped_file(ladder, LADDERS, "ladder")
         config = read_ladder(file, seeds)
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{path.stem}-{file.stem}")
-        points = scale_points(config, path, root, settings, limit)
-        folder = root / FOLDER / name
-        folder.mkdir(parents=True, exist_ok=True)
-        with tags(f"ladder:{name}"):
-            _train_all(config, points, path, root, folder, settings, limit)
-        found = write_report(name, config, points, folder)
-    except BessemerError as error:
-        return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
-    return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
+        folder = home / FOLDER / study_name(path.stem, file.stem)
+        sizes = {size.name: size for size in config.sizes}
+        points = scale_points(config, path, home, settings, limit)
+        per_parameter = None if config.tokens else config.tokens_per_parameter
+        by_name, most = {point.size: point for point in points}, max(point.tokens for point in points)
+
+        def variant(point: ScalePoint, seed: int) -> Variant:
+            text = config.run_settings(sizes[point.size], point.tokens, most, seed)
+            made = load_recipe(path, home, [*settings, *text], limit)
+            return Variant(made.model_copy(update={"name": f"{made.name}, {point.size}, seed {seed}"[:80]}))
+
+        def on_result(size: str, seed: int, result: RunResult) -> None:
+            by_name[size].runs[seed] = result
+            write_ladder(folder, config.measure, per_parameter, points)
+            if len(by_name[size].runs) == config.seeds:
+                check_measured(by_name[size], config.measure)
+
+        # The smallest size first, so that the prediction is written before the largest is trained.
+        seeds_of = range(1, config.seeds + 1)
+        variants = {(point.size, seed): variant(point, seed) for point in points for seed in seeds_of}
+        with tags(f"ladder:{folder.name}"):
+            run_variants(variants, home, folder, on_result)
+        found = write_ladder(folder, config.measure, per_parameter, points)
+        return FlowEnd(found, found["told"])
+
+    return end_of_flow(work)
 
 
 def scale_points(
@@ -73,7 +167,7 @@ def scale_points(
     for size in config.sizes:
         text = config.run_settings(size, PLACEHOLDER_TOKENS, PLACEHOLDER_TOKENS, 1)
         parameters = block_weights(load_recipe(path, root, [*settings, *text], limit))
-        points.append(ScalePoint(size, parameters, config.tokens_of(parameters)))
+        points.append(ScalePoint(size.name, parameters, config.tokens_of(parameters)))
     return sorted(points, key=lambda point: point.parameters)
 
 
@@ -102,35 +196,6 @@ def check_measured(point: ScalePoint, measure: str) -> None:
     known = sorted({name for run in point.runs.values() for name in run.values})
     why = "; ".join(causes) or f"they measure {', '.join(known)}, and the ladder's `measure` asks for `{measure}`"
     raise GuardError(
-        f"scale: no run of {point.size.name} has a result ({why}). The law needs one of each size, so larger sizes"
+        f"scale: no run of {point.size} has a result ({why}). The law needs one of each size, so larger sizes"
         f" were not started. Fix the cause and run again; finished runs are reused."
     )
-
-
-def _train_all(
-    config: LadderConfig,
-    points: list[ScalePoint],
-    path: Path,
-    root: Path,
-    folder: Path,
-    settings: tuple[str, ...],
-    limit: float,
-) -> None:
-    """Train the smallest size first, so that the prediction is written before the largest is trained."""
-    most = max(point.tokens for point in points)
-    recipes: dict[tuple[str, int], Recipe] = {}
-    for point in points:
-        for seed in range(1, config.seeds + 1):
-            text = config.run_settings(point.size, point.tokens, most, seed)
-            recipe = load_recipe(path, root, [*settings, *text], limit)
-            name = f"{recipe.name}, {point.size.name}, seed {seed}"[:80]
-            recipes[point.size.name, seed] = recipe.model_copy(update={"name": name})
-    by_name = {point.size.name: point for point in points}
-
-    def on_result(size: str, seed: int, result: RunResult) -> None:
-        by_name[size].runs[seed] = result
-        write_report(folder.name, config, points, folder)
-        if len(by_name[size].runs) == config.seeds:
-            check_measured(by_name[size], config.measure)
-
-    run_variants({key: Variant(recipe) for key, recipe in recipes.items()}, root, folder, on_result)

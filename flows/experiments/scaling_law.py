@@ -1,130 +1,27 @@
-"""Scaling laws: the configuration of a ladder of sizes, the law fitted to it, and the report.
-
-A ladder is a TOML file, given by path or by the name of a shipped one:
-
-seeds = 2                        # runs of each size; `--seeds` overrides it
-tokens_per_parameter = 20        # what each model reads; or `tokens`, the same for all
-
-[base]                           # settings of all runs
-"train.model.mup_base_width" = 64
-
-[[sizes]]                        # four or more; the largest is held back
-width = 64
-layers = 2
-heads = 4
+"""The law of a ladder of sizes, fitted to their losses, and the report.
 
 The law is L(N) = E + A / N^alpha, for runs that read tokens in proportion to their size: Hoffmann et al. 2022, section
 3.3, with one term, since tokens follow from parameters here. E is the irreducible loss, the other term what a finite
 model and, with it, finite text lose. It is fitted as there, by least squares of log differences with Huber's loss, from
 many starts. The interval of a prediction is that of a new run: the scatter of runs about the law and the uncertainty of
 E, A and alpha (delta method, Student's t).
-
-The report has the runs, the law, the prediction and the measurement as JSON, Markdown and a page with a chart.
 """
 
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
 from scipy.optimize import least_squares
-from scipy.stats import t as student
 
-from flows.experiments.trials import RunResult, as_setting
-from flows.recipe.errors import format_config_errors
-from flows.reports.page.render import write_figures
-from model.checksummed_json import write_sealed
-from model.errors import RecipeError
-from model.files import write_atomically
-from tasks.common.config import StrictConfig
-
-LADDERS = Path(__file__).parents[1] / "shipped" / "ladders"
-
-Setting = bool | int | float | str | list[Any]
-
-
-class Size(StrictConfig):
-    """The size of a network; everything else is the recipe's."""
-
-    width: int = Field(ge=8, le=2**16)
-    layers: int = Field(ge=1, le=512)
-    heads: int = Field(ge=1, le=512)
-
-    @property
-    def name(self) -> str:
-        """Name of the size in runs and tables."""
-        return f"{self.layers} layers of {self.width}"
-
-    @property
-    def settings(self) -> dict[str, Setting]:
-        """The settings of this size in a recipe."""
-        return {f"train.model.{key}": value for key, value in self.model_dump().items()}
-
-
-class LadderConfig(StrictConfig):
-    """The contents of the file."""
-
-    seeds: int = Field(default=2, ge=1, le=100)
-    """Runs of each size, under consecutive seeds."""
-    tokens_per_parameter: float = Field(default=20.0, gt=0, le=10_000)
-    """Tokens that a model reads for each of its parameters in blocks (Hoffmann et al. 2022: 20)."""
-    tokens: int | None = Field(default=None, gt=0)
-    """Tokens that every model reads, instead of a number per parameter. The law is then of size alone (Kaplan et al.
-    2020, section 3.2), and its E is the loss that this amount of text leaves for a network of any size."""
-    measure: str = "bits per byte"
-    """The loss of the law: a held-out metric as the ablation's table names it, or `training loss`."""
-    base: dict[str, Setting] = Field(default_factory=dict)
-    """Settings that override the recipe's in every run."""
-    sizes: tuple[Size, ...] = Field(min_length=4)
-    """The networks, four or more: the largest is held back, and the law is fitted to the others."""
-
-    @model_validator(mode="after")
-    def _enough_to_fit(self) -> "LadderConfig":
-        if len({size.name for size in self.sizes}) < len(self.sizes):
-            raise ValueError("two sizes are the same")
-        if (len(self.sizes) - 1) * self.seeds < 4:
-            each = f"{self.seeds} {'seed' if self.seeds == 1 else 'seeds'}"
-            raise ValueError(
-                f"{len(self.sizes)} sizes of {each}, the largest held back, leave {(len(self.sizes) - 1) * self.seeds}"
-                f" runs to fit, too few for three unknowns and their scatter; take two seeds, or more sizes"
-            )
-        return self
-
-    def tokens_of(self, parameters: int) -> int:
-        """Return the tokens that a model with this number of parameters in blocks reads."""
-        return self.tokens or round(self.tokens_per_parameter * parameters)
-
-    def run_settings(self, size: Size, tokens: int, most_tokens: int, seed: int) -> list[str]:
-        """Return the settings of a run, as `--set` takes them; all keep the text for a run of `most_tokens`."""
-        budgets = {"budget_tokens": most_tokens, "chunk.budget_tokens": tokens}
-        values = {**self.base, **size.settings, **budgets, "train.seed": seed}
-        return [as_setting(key, value) for key, value in values.items()]
-
-
-def ladder_file(name: str) -> Path:
-    """Return the file of a path or of the name of a shipped one; RecipeError where there is none."""
-    for candidate in (Path(name), LADDERS / f"{name}.toml"):
-        if candidate.is_file():
-            return candidate
-    shipped = ", ".join(sorted(path.stem for path in LADDERS.glob("*.toml")))
-    raise RecipeError(f"ladder `{name}`: there is no such file, and no shipped one has this name ({shipped})")
-
-
-def read_ladder(path: Path, seeds: int | None) -> LadderConfig:
-    """Return the ladder in a file; `seeds` overrides its own. RecipeError where the file is invalid."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: not valid TOML: {error}") from error
-    try:
-        return LadderConfig.model_validate({**values, **({} if seeds is None else {"seeds": seeds})})
-    except ValidationError as error:
-        raise RecipeError(format_config_errors(error, path)) from error
-
+from flows.experiments.studies import write_report
+from flows.experiments.trials import RunResult
+from flows.metrics.statistics import Interval, t_975
+from flows.reports.charts import figure as charts
+from flows.reports.charts.figure import Figure, Trace, axis, points
+from flows.reports.document import Chart, Document, Section, Table, Tile
 
 HUBER = 0.01
 """Log difference from which a run counts linearly. Hoffmann et al. take 0.001, for hundreds of runs."""
@@ -133,15 +30,6 @@ UNKNOWNS = 3
 
 STARTS = [(share, alpha) for share in (0.2, 0.6, 0.9) for alpha in (0.1, 0.25, 0.5)]
 """Irreducible shares of the least loss, and exponents, from which the fit starts."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The predicted loss of a model that was not trained, and its 95% interval."""
-
-    loss: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -161,13 +49,13 @@ class Law:
         """Return the loss of a model with this number of parameters."""
         return self.irreducible + self.factor * parameters**-self.exponent
 
-    def predict(self, parameters: float) -> Prediction:
+    def predict(self, parameters: float) -> Interval:
         """Return the predicted loss of one more run, with its interval."""
         loss = self.at(parameters)
         slope = _slopes(np.log([self.irreducible, self.factor]), self.exponent, np.array([parameters]))[0]
         spread = self.scatter * math.sqrt(1 + float(slope @ self._inverse @ slope))
-        reach = float(student.ppf(0.975, self.runs - UNKNOWNS)) * spread
-        return Prediction(loss, loss * math.exp(-reach), loss * math.exp(reach))
+        reach = t_975(self.runs - UNKNOWNS) * spread
+        return Interval(loss * math.exp(-reach), loss, loss * math.exp(reach))
 
 
 def fit(runs: Sequence[tuple[float, float]]) -> Law:
@@ -212,14 +100,11 @@ def _slopes(log_parts: np.ndarray, alpha: float, sizes: np.ndarray) -> np.ndarra
     return np.stack([irreducible, missed, -missed * np.log(sizes)], axis=1) / (irreducible + missed)[:, None]
 
 
-TABLE, MARKDOWN, PAGE = "table.json", "table.md", "page.html"
-
-
 @dataclass
 class ScalePoint:
     """A size, and the results of its runs so far, by seed."""
 
-    size: Size
+    size: str
     parameters: int
     """Parameters in blocks."""
     tokens: int
@@ -231,29 +116,26 @@ class ScalePoint:
         return [run.values[measure] for run in self.runs.values() if measure in run.values]
 
 
-def write_report(name: str, config: LadderConfig, points: list[ScalePoint], folder: Path) -> dict[str, Any]:
-    """Write table, Markdown and page of the runs so far; return the table with `told`, its outcome in a sentence, and
-    the paths."""
-    found = scaling_table(config, points)
-    found |= {"name": name, "told": describe_outcome(found)}
-    paths = {"markdown": str(folder / MARKDOWN), "page": str(folder / PAGE), "table": str(folder / TABLE)}
-    write_sealed(folder / TABLE, found)
-    write_atomically(folder / MARKDOWN, as_markdown(found).encode())
-    write_figures("flows.experiments", "scaling.html", {"law": figure(found)}, folder / PAGE, found=found)
-    return found | paths
+def write_ladder(
+    folder: Path, measure: str, tokens_per_parameter: float | None, points: list[ScalePoint]
+) -> dict[str, Any]:
+    """Write the report of the runs so far; return its table with `told`, the outcome in a sentence, and the paths."""
+    found = scaling_table(measure, tokens_per_parameter, points)
+    found |= {"name": folder.name, "told": describe_outcome(found)}
+    return found | write_report(found, ladder_document(found), folder)
 
 
-def scaling_table(config: LadderConfig, points: list[ScalePoint]) -> dict[str, Any]:
+def scaling_table(measure: str, tokens_per_parameter: float | None, points: list[ScalePoint]) -> dict[str, Any]:
     """Return the report as JSON values; `law` and `prediction` are None until enough runs are done."""
     *fitted, held_back = points
-    lines = [_line(point, config.measure) for point in points]
-    pairs = [(float(point.parameters), loss) for point in fitted for loss in point.losses(config.measure)]
-    law = fit(pairs) if all(point.losses(config.measure) for point in fitted) else None
-    measured = held_back.losses(config.measure)
+    lines = [_line(point, measure) for point in points]
+    pairs = [(float(point.parameters), loss) for point in fitted for loss in point.losses(measure)]
+    law = fit(pairs) if all(point.losses(measure) for point in fitted) else None
+    measured = held_back.losses(measure)
     prediction = None if law is None else _prediction(law, held_back, measured)
     return {
-        "measure": config.measure,
-        "tokens_per_parameter": None if config.tokens else config.tokens_per_parameter,
+        "measure": measure,
+        "tokens_per_parameter": tokens_per_parameter,
         "lines": lines,
         "law": None if law is None else _law(law),
         "prediction": prediction,
@@ -262,7 +144,7 @@ def scaling_table(config: LadderConfig, points: list[ScalePoint]) -> dict[str, A
 
 def _line(point: ScalePoint, measure: str) -> dict[str, Any]:
     return {
-        "size": point.size.name,
+        "size": point.size,
         "parameters": point.parameters,
         "tokens": point.tokens,
         "losses": point.losses(measure),
@@ -279,13 +161,13 @@ def _prediction(law: Law, point: ScalePoint, measured: list[float]) -> dict[str,
     said = law.predict(point.parameters)
     mean = sum(measured) / len(measured) if measured else None
     return {
-        "size": point.size.name,
+        "size": point.size,
         "parameters": point.parameters,
-        "loss": said.loss,
+        "loss": said.value,
         "low": said.low,
         "high": said.high,
         "measured": mean,
-        "off": None if mean is None else mean / said.loss - 1,
+        "off": None if mean is None else mean / said.value - 1,
         "inside": None if mean is None else said.low <= mean <= said.high,
     }
 
@@ -306,52 +188,66 @@ def describe_outcome(found: dict[str, Any]) -> str:
     return f"{words}; it reached {said['measured']:.4f}, {said['off']:+.2%}, {where} the interval"
 
 
-def as_markdown(found: dict[str, Any]) -> str:
-    """Return the table of sizes, the law, and the outcome as Markdown."""
-    rows = [f"| size | weights in blocks | tokens | {found['measure']} |", "|---|---:|---:|---|"]
-    for line in found["lines"]:
-        losses = ", ".join(f"{loss:.4f}" for loss in line["losses"]) or "; ".join(line["failed"].values()) or "-"
-        rows.append(f"| {line['size']} | {line['parameters']:,} | {line['tokens']:,} | {losses} |")
-    law = found["law"]
-    if law is not None:
-        rows += [
-            "",
-            f"L(N) = {law['E']:.4f} + {law['A']:.4g} / N^{law['alpha']:.3f}, runs scatter by {law['scatter']:.2%}",
-        ]
-    return "\n".join([*rows, "", f"{found['told']}." if "told" in found else "", ""])
+def ladder_document(found: dict[str, Any]) -> Document:
+    """Return the report: the runs of each size, the law, and the prediction beside the measurement."""
+    law, said, measure = found["law"], found["prediction"], found["measure"]
+    rows = [
+        (line["size"], line["parameters"], line["tokens"], ", ".join(f"{loss:.4f}" for loss in line["losses"]) or None)
+        for line in found["lines"]
+    ]
+    failed = [
+        (f"{line['size']}, seed {seed}, failed", cause)
+        for line in found["lines"]
+        for seed, cause in line["failed"].items()
+    ]
+    tiles: list[Tile] = []
+    if said is not None:
+        tiles.append(Tile(f"{said['loss']:.4f}", "predicted", f"{said['low']:.4f} to {said['high']:.4f}"))
+        if said["measured"] is not None:
+            where = "inside" if said["inside"] else "outside of"
+            tiles.append(Tile(f"{said['measured']:.4f}", "measured", f"{said['off']:+.2%}, {where} the interval"))
+        tiles.append(Tile(f"{law['alpha']:.3f}", "exponent", f"E = {law['E']:.4f}"))
+    formula = (
+        f"L(N) = {law['E']:.4f} + {law['A']:.4g} / N^{law['alpha']:.3f}, runs scatter by {law['scatter']:.2%}"
+        if law is not None
+        else ""
+    )
+    why = "The law is fitted to all sizes but the largest. The bar is where one more run lies in 95 of 100 cases."
+    runs = Table(("size", "weights in blocks", "tokens", measure), rows)
+    sections = [Section(f"{measure} by size", [Chart("law", law_figure(found)), *filter(None, [formula])], why)]
+    return Document(
+        f"ladder {found['name']}",
+        [*sections, Section("Runs", [runs])],
+        badge=f"{len(rows)} sizes",
+        lead=f"{found['told']}.",
+        tiles=tiles,
+        problems=failed,
+    )
 
 
-def figure(found: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a chart of runs, law and prediction as a Plotly figure; None before the first run."""
-    points = [(line["parameters"], loss) for line in found["lines"] for loss in line["losses"]]
-    if not points:
+def law_figure(found: dict[str, Any]) -> Figure | None:
+    """Return a chart of runs, law and prediction; None before the first run."""
+    measured = [(line["parameters"], loss) for line in found["lines"] for loss in line["losses"]]
+    if not measured:
         return None
     law, said = found["law"], found["prediction"]
     held_back = found["lines"][-1]["parameters"]
-    data: list[dict[str, Any]] = []
+    data: list[Trace] = []
     if law is not None:
-        sizes = np.geomspace(min(size for size, _ in points), held_back * 1.3, 80)
+        sizes = np.geomspace(min(size for size, _ in measured), held_back * 1.3, 80)
         curve = law["E"] + law["A"] * sizes ** -law["alpha"]
-        data.append(_trace("the law", "muted1", sizes.tolist(), curve.tolist(), mode="lines"))
-    fitted = [point for point in points if point[0] != held_back]
-    data.append(_trace("fitted", "series1", [size for size, _ in fitted], [loss for _, loss in fitted], mode="markers"))
+        data.append(points("muted1", sizes.tolist(), curve.tolist(), "%{y:.4f}", mode="lines", name="the law"))
+    fitted = [point for point in measured if point[0] != held_back]
+    x, y = [size for size, _ in fitted], [loss for _, loss in fitted]
+    data.append(points("series1", x, y, "%{y:.4f}", name="fitted"))
     if said is not None:
-        reach = {"type": "data", "symmetric": False, "array": [said["high"] - said["loss"]]}
-        reach["arrayminus"] = [said["loss"] - said["low"]]
-        data.append(_trace("predicted", "accent", [held_back], [said["loss"]], mode="markers", error_y=reach))
-    if later := [loss for size, loss in points if size == held_back]:
-        data.append(
-            _trace("measured", "series2", [held_back] * len(later), later, mode="markers", marker={"symbol": "x"})
-        )
-    layout = {
-        "height": 360,
-        "legend": {"orientation": "h", "y": 1.12},
-        "xaxis": {"type": "log", "title": {"text": "weights in blocks"}},
-        "yaxis": {"title": {"text": found["measure"]}},
-        "hovermode": "closest",
-    }
-    return {"data": data, "layout": layout}
-
-
-def _trace(name: str, role: str, x: list[float], y: list[float], **more: Any) -> dict[str, Any]:
-    return {"type": "scatter", "name": name, "meta": {"role": role}, "x": x, "y": y, **more}
+        interval = {"type": "data", "symmetric": False, "array": [said["high"] - said["loss"]]}
+        interval["arrayminus"] = [said["loss"] - said["low"]]
+        data.append(points("accent", [held_back], [said["loss"]], "%{y:.4f}", name="predicted", error_y=interval))
+    if later := [loss for size, loss in measured if size == held_back]:
+        marks = {"name": "measured", "marker": {"symbol": "x"}}
+        data.append(points("series2", [held_back] * len(later), later, "%{y:.4f}", **marks))
+    across = axis("weights in blocks", type="log")
+    return charts.figure(
+        data, 360, legend=charts.LEGEND, xaxis=across, yaxis=axis(found["measure"]), hovermode="closest"
+    )

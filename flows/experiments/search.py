@@ -19,7 +19,6 @@ from prefect import flow, tags, task
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectConcurrentFuture
 from prefect.logging import get_run_logger
-from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
@@ -32,11 +31,12 @@ from flows.experiments.trial_log import Stop, Trial, TrialResult, failed_result
 from flows.experiments.trials import TrialWatcher, built_stages, run_pipeline
 from flows.recipe.load import locate_recipe
 from flows.recipe.schema import Recipe
-from flows.runs.record import CURRENT_LISTENER, PAUSED
+from flows.runs.lifecycle import FlowEnd, end_of_flow
+from flows.runs.lineage import run_artifacts
+from flows.runs.record import CURRENT_LISTENER, PAUSED, RunData
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener
-from tasks.execution.outcome import one_line
 
 MAX_INITIAL_FAILURES = 3
 """The search stops where its first trials, this many or more, all failed."""
@@ -65,14 +65,15 @@ def search(
         limit: Share of every source to keep (0 to 1).
         settings: KEY=VALUE that override the recipe's for all trials.
     """
-    root = root.resolve()
-    try:
-        path = locate_recipe(recipe, root)
-        study = Study(StudyRequest(path, settings, limit), read_search(path, search_file, trials, parallel), root)
+
+    def work() -> FlowEnd:
+        home = root.resolve()
+        path = locate_recipe(recipe, home)
+        study = Study(StudyRequest(path, settings, limit), read_search(path, search_file, trials, parallel), home)
         found = run_search(study)
-    except BessemerError as error:
-        return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
-    return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
+        return FlowEnd(found, found["told"])
+
+    return end_of_flow(work)
 
 
 def run_search(study: Study) -> dict[str, Any]:
@@ -207,8 +208,12 @@ def run_segment(segment: TrialSegment, root: Path, watcher: ProgressListener) ->
         return failed_result(segment.number, segment.rung, error, time.monotonic() - began)
     seconds, built = time.monotonic() - began, built_stages(record)
     if record["state"] == PAUSED:
-        pause = next(entry for entry in record["stages"] if entry["outcome"] == PAUSED)
-        stop = Stop(segment.rung, pause["step"], pause["steps"], pause["loss"], seconds, built)
+        step, steps, loss = next(
+            (entry["step"], entry["steps"], entry["loss"])
+            for entry in record["stages"]
+            if "step" in entry and "steps" in entry and "loss" in entry
+        )
+        stop = Stop(segment.rung, step, steps, loss, seconds, built)
         return TrialResult(segment.number, "paused", stop)
     steps = _artifact(record, "train").report.facts["training"]["steps"]
     value, stderr = objective_value(_artifact(record, "evaluate"), segment.objective)
@@ -217,8 +222,8 @@ def run_segment(segment: TrialSegment, root: Path, watcher: ProgressListener) ->
     )
 
 
-def _artifact(record: dict[str, Any], stage: str) -> Artifact:
-    return Artifact.open(Path(next(entry["path"] for entry in record["stages"] if entry["stage"] == stage)))
+def _artifact(record: RunData, stage: str) -> Artifact:
+    return run_artifacts(record)[stage]
 
 
 def objective_value(scores: Artifact, objective: ObjectiveConfig) -> tuple[float, float | None]:

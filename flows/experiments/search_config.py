@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
+from flows.experiments.studies import read_config
 from flows.recipe.resolve import SHARED_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
@@ -30,6 +31,9 @@ TABLE = "search"
 Value = bool | int | float | str
 
 MAX_RUNGS = 6
+
+RANGE, CHOICES = "(range)", "(choices)"
+"""Tags of the two kinds of values, which pydantic writes into the places of errors."""
 
 
 class Range(StrictConfig):
@@ -81,10 +85,10 @@ class Choices(StrictConfig):
 
 def _kind(value: Any) -> str:
     named = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    return "choices" if "choices" in named else "range"
+    return CHOICES if "choices" in named else RANGE
 
 
-Axis = Annotated[Annotated[Range, Tag("range")] | Annotated[Choices, Tag("choices")], Discriminator(_kind)]
+Axis = Annotated[Annotated[Range, Tag(RANGE)] | Annotated[Choices, Tag(CHOICES)], Discriminator(_kind)]
 """Values of a key."""
 
 
@@ -137,47 +141,18 @@ class SearchConfig(StrictConfig):
     """Keys of the recipe and the values to try, as `{ low, high, log }` or `{ choices }`."""
 
 
+HINT = (
+    "which says what is searched. Add one, with the keys to vary:\n\n"
+    f'    [{TABLE}.space]\n    "train.schedule.peak_lr" = {{ low = 1e-4, high = 1e-1, log = true }}'
+)
+
+
 def read_search(path: Path, search_file: Path | None, trials: int | None, parallel: int | None) -> SearchConfig:
     """Return the search of a recipe or of a separate file, with `trials` and `parallel` overridden.
 
     Raises RecipeError where there is none, or where it is invalid.
     """
-    source = search_file or path
-    table = _table(source)
-    if table is None:
-        raise RecipeError(
-            f"{source}: no table [{TABLE}], which says what is searched. Add one, with the keys to vary:\n\n"
-            f'    [{TABLE}.space]\n    "train.schedule.peak_lr" = {{ low = 1e-4, high = 1e-1, log = true }}'
-        )
-    overrides = {"trials": trials, "parallel": parallel}
-    table = {**table, **{key: value for key, value in overrides.items() if value is not None}}
-    try:
-        return SearchConfig.model_validate(table)
-    except ValidationError as error:
-        raise RecipeError("\n".join([f"{source}:", *_wrong(error)])) from error
-
-
-def _table(path: Path) -> Mapping[str, Any] | None:
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8")).get(TABLE)
-    except FileNotFoundError as error:
-        raise RecipeError(f"{path}: there is no such file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: not valid TOML: {error}") from error
-    if found is not None and not isinstance(found, dict):
-        raise RecipeError(f"{path}: {TABLE} is {found!r}, and must be a table of settings")
-    return found
-
-
-def _wrong(error: ValidationError) -> list[str]:
-    lines: list[str] = []
-    for problem in error.errors():
-        parts = [str(part) for part in problem["loc"]]
-        # After a key of the space pydantic adds the tag of the model that it chose.
-        place = ".".join([TABLE, *parts[:2], *parts[3:]] if parts[:1] == ["space"] else [TABLE, *parts])
-        unknown = problem["type"] == "extra_forbidden"
-        lines.append(f"  {place}: {'unknown key' if unknown else problem['msg'].removeprefix('Value error, ')}")
-    return lines
+    return read_config(SearchConfig, search_file or path, TABLE, HINT, trials=trials, parallel=parallel)
 
 
 Space = Mapping[str, Range | Choices]

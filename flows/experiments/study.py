@@ -5,8 +5,6 @@ added trials that no search has taken yet), and the results, `page.html` and `be
 """
 
 import json
-import re
-import tomllib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from typing import Any
 
 from flows.experiments.samplers import next_promotion, rung_shares, suggest
 from flows.experiments.search_config import SearchConfig, Value, check_space, own_settings, rungs_of
+from flows.experiments.studies import study_name
 from flows.experiments.trial_log import Trial, TrialLog, TrialResult
 from flows.experiments.trials import as_setting
 from flows.recipe.load import load_recipe
@@ -50,7 +49,7 @@ class Study:
         self.base = load_recipe(request.recipe, root, request.settings, request.limit)
         check_space(config, self.recipe_with, self.base)
         self.shares = rung_shares(rungs_of(config, self.recipe_with, self.base), config.eta)
-        self.name = config.name or re.sub(r"[^A-Za-z0-9._-]+", "-", self.base.name)
+        self.name = config.name or study_name(self.base.name)
         self.folder = root / SEARCHES / self.name
         self._check_definition()
         self.log = TrialLog(self.folder / TRIALS)
@@ -219,14 +218,3 @@ def add_manual_trial(study: Study, settings: dict[str, Value]) -> Path:
     path = folder / f"{new_run_id()}.json"
     write_sealed(path, settings)
     return path
-
-
-def parse_setting(setting: str) -> tuple[str, Value]:
-    """Return key and value of `key.path=value`."""
-    key, equals, text = setting.partition("=")
-    if not equals or not key.strip():
-        raise RecipeError(f"--set {setting}: write it as key.path=value, for example train.schedule.peak_lr=1e-3")
-    try:
-        return key.strip(), tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), text

@@ -29,7 +29,7 @@ from flows.planning.preconditions import start_run
 from flows.recipe.schema import Recipe
 from flows.runs.guards import raise_if_interrupted
 from flows.runs.pipeline import run_stages
-from flows.runs.record import CURRENT_LISTENER, heard_by, new_run_id
+from flows.runs.record import CURRENT_LISTENER, RunData, heard_by, new_run_id
 from model.checkpoint.metrics import RECENT_SHARE, final_rows
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import BessemerError, Infra
@@ -66,7 +66,7 @@ class TrialWatcher(ProgressListener):
 
 def run_pipeline(
     recipe: Recipe, root: Path, run_id: str, watcher: ProgressListener, *, until: str | None = None
-) -> dict[str, Any]:
+) -> RunData:
     """Run the pipeline, or its stages up to `until`, within the current Prefect run, and return the run's record.
 
     Its `state` says whether the run completed or paused. Raises what its stages raise. In one process only trainings
@@ -85,7 +85,7 @@ def run_pipeline(
     return run.record.data
 
 
-def built_stages(record: Mapping[str, Any]) -> tuple[str, ...]:
+def built_stages(record: RunData) -> tuple[str, ...]:
     """Return the stages that a run built, a paused training included."""
     return tuple(entry["stage"] for entry in record["stages"] if entry["outcome"] in (BUILT, "paused"))
 
@@ -157,6 +157,7 @@ def run_variants(
 
     `folder` keeps the ids of runs, so that a later call continues them. Raises what ends all: Infra, interrupts.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     known = folder / RUNS
     run_ids: dict[str, str] = read_sealed(known, RUNS_LOST) if known.is_file() else {}
     listener, stop = CURRENT_LISTENER.get(), threading.Event()
@@ -213,7 +214,7 @@ LOSS, SPEED = "training loss", "tokens a second"
 ITEM_SCORES = "item_scores"
 
 
-def read_result(record: dict[str, Any]) -> RunResult:
+def read_result(record: RunData) -> RunResult:
     """Return the metrics of a completed run."""
     artifacts = open_artifacts(record)
     found = RunResult(run_id=record["run_id"])

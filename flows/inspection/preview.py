@@ -8,8 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from flows.inspection.preview_rows import (
     InputSettings,
@@ -25,6 +23,7 @@ from flows.inspection.preview_rows import (
     texts_of,
 )
 from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, REMOVED, SAME, inline_difference, shared_passages
+from flows.runs.run_documents import rows_at, segments_of
 from flows.runs.text_kinds import text_kinds
 from model.data.row_format import RowFormat
 from model.errors import InputError, RecipeError
@@ -157,16 +156,16 @@ def _chunk(artifacts: Artifacts, selection: Selection) -> list[View]:
     chosen = selection.choose(
         _of_source(numbered, selection, lambda row: row["source"]), key=lambda row: row["row"].to_bytes(8, "big")
     )
-    wanted = pa.array([row["row"] for row in chosen], pa.int64())
-    rows = _where(chunk, "sequences", wanted)
+    wanted = {row["row"] for row in chosen}
+    rows = rows_at(chunk, "sequences", wanted, by="row")
     spans: dict[int, list[Row]] = {}
-    for span in _where(chunk, "spans", wanted):
+    for span in segments_of(chunk, wanted):
         spans.setdefault(span["row"], []).append(span)
     by_number = {row["row"]: row for row in rows}
     views: list[View] = []
     read = _as_read(artifacts, [by_number[row["row"]] for row in chosen], tokenizer)
     for number, texts in zip((row["row"] for row in chosen), read, strict=True):
-        row, mine = by_number[number], sorted(spans.get(number, []), key=lambda span: span["tok_start"])
+        row, mine = by_number[number], spans.get(number, [])
         segments = [
             (ODD_PIECE if index % 2 else EVEN_PIECE, _text_of_span(tokenizer, row["tokens"], span))
             for index, span in enumerate(mine)
@@ -183,14 +182,6 @@ def _chunk(artifacts: Artifacts, selection: Selection) -> list[View]:
             }
         )
     return views
-
-
-def _where(artifact: Artifact, table: str, wanted: pa.Array) -> list[Row]:
-    found: list[Row] = []
-    for path in artifact.files(table):
-        rows = read_table(path)
-        found += rows.filter(pc.is_in(rows.column("row"), value_set=wanted)).to_pylist()
-    return found
 
 
 def _as_read(artifacts: Artifacts, rows: list[Row], tokenizer: Tokenizer) -> list[list[View]]:

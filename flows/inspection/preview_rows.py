@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.metrics.text_diff import ADDED, REMOVED, SAME, SHARED
+from flows.runs.run_documents import rows_at
 from flows.runs.text_kinds import settings_of
 from model.config.train import TrainConfig
 from model.data.row_format import NO_LOSS, RowFormat
@@ -94,12 +95,9 @@ def sources_of(artifact: Artifact) -> dict[bytes, str]:
 
 def texts_of(artifact: Artifact, wanted: Iterable[bytes]) -> dict[bytes, Row]:
     """Return the row of each document; `pieces` has the texts of all segments of a cut document."""
-    ids = pa.array(sorted(set(wanted)), pa.binary(16))
     found: dict[bytes, Row] = {}
-    for path in artifact.files("documents"):
-        table = read_table(path)
-        for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
-            found.setdefault(row["doc_id"], {**row, "pieces": []})["pieces"].append(row["text"])
+    for row in rows_at(artifact, "documents", set(wanted)):
+        found.setdefault(row["doc_id"], {**row, "pieces": []})["pieces"].append(row["text"])
     return found
 
 

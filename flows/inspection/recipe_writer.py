@@ -146,7 +146,7 @@ def write_recipe(scan: FolderScan, name: str) -> str:
         lines += _explained("", SampleConfig, key, names)
     lines.append("")
     for source, weight, source_name in zip(scan.sources, weights, names, strict=True):
-        lines += _source(scan, source, source_name, weight)
+        lines += _source(scan, source, source_name, weight, explained=True)
     if scan.unreadable:
         lines += _comment(f"Not read, {len(scan.unreadable)} files:")
         lines += [f"##   {_in_comment(bad.path.relative_to(scan.folder))}: {bad.hint}" for bad in scan.unreadable[:20]]
@@ -199,39 +199,47 @@ def _example(section: str, key: str, names: list[str]) -> str:
     return f"## {key} is not set by default; for example: {key} = {example}"
 
 
-def _source(scan: FolderScan, source: ScannedSource, name: str, weight: float) -> list[str]:
-    about = "about " if not source.records.exact else ""
+def _source(scan: FolderScan, source: ScannedSource, name: str, weight: float, *, explained: bool) -> list[str]:
+    """Return the table of a source, with what each key means where `explained`."""
+
+    def line(key: str, value: Any, why: str) -> str:
+        return f"{key} = {_toml(value)}{f'    # {why}' if explained and why else ''}"
+
+    about = "" if source.records.exact else "about "
+    mean = source.text_bytes / max(1.0, source.records.records)
+    kind = KINDS.get(source.content, KINDS.get(source.format, "short posts" if mean < SHORT_BYTES else "prose"))
     lines = [
-        f"[[sources]] # {len(source.files):,} files, {about}{source.records.records:,.0f} documents,"
-        f" {format_bytes(source.text_bytes)} of text",
-        f"name = {_toml(name)}",
-        f"paths = {_toml(_paths(scan, source))}",
-        f"format = {_toml(source.format)}",
-        f"weight = {weight:.4f}    # share of the training tokens; here by bytes of text. All weights sum to 1",
+        f"[[sources]]    # {len(source.files):,} files, {about}{source.records.records:,.0f} documents,"
+        f" {format_bytes(source.text_bytes)}: {kind}",
+        line("name", name, ""),
+        line("paths", _paths(scan, source), ""),
+        line("format", source.format, ""),
+        f"weight = {weight:.4f}    # share of the training tokens, here by bytes of text; all sum to 1",
     ]
     if source.fields is not None and source.fields.text is not None:
-        lines.append(
-            f"text_field = {_toml(source.fields.text)}    # fields: {_in_comment(', '.join(source.fields.all))}"
-        )
+        lines.append(line("text_field", source.fields.text, f"fields: {_in_comment(', '.join(source.fields.all))}"))
         if source.fields.id is not None:
-            lines.append(f"id_field = {_toml(source.fields.id)}    # names the documents however the files are split")
+            lines.append(line("id_field", source.fields.id, "names the documents however the files are split"))
         if source.content != "text":
-            lines.append(f"content = {_toml(source.content)}    # clean extracts its main text")
+            lines.append(line("content", source.content, "clean extracts its main text"))
     if source.languages:
         listed = ", ".join(f"{code} {count}" for code, count in source.languages.most_common(5))
         code, count = source.languages.most_common(1)[0]
         if count >= ONE_LANGUAGE_SHARE * source.languages.total():
-            lines.append(f"language = {_toml(code)}    # of the sampled texts: {listed}")
-        else:
+            lines.append(line("language", code, f"of the sampled texts: {listed}"))
+        elif explained:
             lines.append(f"## language: mixed; of the sampled texts: {listed}")
-    excluded = _excluded(scan, source)
-    if excluded:
-        lines.append(f"exclude = {_toml(excluded)}")
-    lines.append("# priority = 1            # of equal copies, the one from the source with the smaller number stays")
-    lines += _comment(
-        "licence is not set: the licence of the text as an SPDX expression; the model card states it, and an export"
-        ' whose own licence conflicts with it is refused. For example: licence = "CC-BY-SA-4.0"'
-    )
+    if excluded := _excluded(scan, source):
+        lines.append(line("exclude", excluded, ""))
+    largest = max(_unpacked(source, file) for file in source.files)
+    if largest > LARGEST_FILE:
+        lines.append(line("max_file_bytes", 1 << math.ceil(math.log2(2 * largest)), ""))
+    if explained:
+        lines.append("# priority = 1    # of equal copies, the one from the source with the smaller number stays")
+        lines += _comment(
+            "licence is not set: the licence of the text as an SPDX expression; the model card states it, and an export"
+            ' whose own licence conflicts with it is refused. For example: licence = "CC-BY-SA-4.0"'
+        )
     return [*lines, ""]
 
 
@@ -368,7 +376,7 @@ def write_short_recipe(scan: FolderScan, name: str) -> str:
     ]
     weights, names = _weights([source.text_bytes for source in scan.sources]), _names(scan.sources)
     for source, weight, source_name in zip(scan.sources, weights, names, strict=True):
-        lines += [*_short_source(scan, source, source_name, weight), ""]
+        lines += _source(scan, source, source_name, weight, explained=False)
     bad = max((source.bad_share for source in scan.sources), default=0.0)
     net = chosen.network
     lines += [
@@ -446,36 +454,6 @@ def _unpacked(source: ScannedSource, file: StoredFile) -> float:
     """Return the estimated bytes of a file that is read as one document; 0 for files of records."""
     growth = source.text_bytes / source.stored_bytes if source.stored_bytes else 1.0
     return file.size * max(1.0, growth) if source.format in ONE_DOCUMENT_FORMATS else 0.0
-
-
-def _short_source(scan: FolderScan, source: ScannedSource, name: str, weight: float) -> list[str]:
-    about = "" if source.records.exact else "about "
-    mean = source.text_bytes / max(1.0, source.records.records)
-    kind = KINDS.get(source.content, KINDS.get(source.format, "short posts" if mean < SHORT_BYTES else "prose"))
-    lines = [
-        f"[[sources]]    # {len(source.files):,} files, {about}{source.records.records:,.0f} documents,"
-        f" {format_bytes(source.text_bytes)}: {kind}",
-        f"name = {_toml(name)}",
-        f"paths = {_toml(_paths(scan, source))}",
-        f"format = {_toml(source.format)}",
-        f"weight = {weight:.4f}    # share of the tokens; all sum to 1",
-    ]
-    if source.fields is not None and source.fields.text is not None:
-        lines.append(f"text_field = {_toml(source.fields.text)}")
-        if source.fields.id is not None:
-            lines.append(f"id_field = {_toml(source.fields.id)}")
-        if source.content != "text":
-            lines.append(f"content = {_toml(source.content)}")
-    if source.languages:
-        code, count = source.languages.most_common(1)[0]
-        if count >= ONE_LANGUAGE_SHARE * source.languages.total():
-            lines.append(f"language = {_toml(code)}")
-    if excluded := _excluded(scan, source):
-        lines.append(f"exclude = {_toml(excluded)}")
-    largest = max(_unpacked(source, file) for file in source.files)
-    if largest > LARGEST_FILE:
-        lines.append(f"max_file_bytes = {1 << math.ceil(math.log2(2 * largest))}")
-    return lines
 
 
 def _benchmark_lines(scan: FolderScan) -> list[str]:

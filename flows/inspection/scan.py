@@ -10,9 +10,10 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -369,79 +370,68 @@ def _json_records(text: str, whole: bool) -> tuple[list[dict[str, Any]], int]:
 
 
 def count_records(files: Sequence[StoredFile]) -> RecordCount:
-    """Count records: one per file, rows of Parquet from footers, lines of JSON Lines and pages of wikis (those that are
-    no articles included) from the beginnings of files."""
-    lines = [file for file in files if file.format == "jsonl"]
-    parquet = [file for file in files if file.format == "parquet"]
-    wikis = [file for file in files if file.format == "mediawiki"]
-    arrow = [file for file in files if file.format == "arrow"]
-    tables = [file for file in files if file.format == "csv"]
-    single = len(files) - len(lines) - len(parquet) - len(wikis) - len(arrow) - len(tables)
-    counts = [_count_marks(lines, b"\n"), _count_rows(parquet), _count_marks(wikis, OPENING), RecordCount(single, True)]
-    counts.append(_count_table_rows(tables))
-    counts.append(RecordCount(sum(map(_arrow_rows, arrow)), True))
+    """Count records: one per file, rows of Parquet and Arrow from their metadata, lines of JSON Lines, pages of wikis
+    (those that are no articles included) and rows of tables from the beginnings of files."""
+    by_format: dict[str, list[StoredFile]] = {}
+    for file in files:
+        by_format.setdefault(file.format if file.format in COUNTED else "", []).append(file)
+    counts = [
+        RecordCount(len(of_format), True) if not name else _extrapolated(of_format, COUNTED[name])
+        for name, of_format in by_format.items()
+    ]
     return RecordCount(sum(count.records for count in counts), all(count.exact for count in counts))
 
 
-def _count_marks(files: Sequence[StoredFile], mark: bytes) -> RecordCount:
-    found, stored, exact = 0.0, 0, True
-    for index in even_indices(len(files), MAX_COUNTED_FILES):
-        file = files[index]
-        try:
-            head = read_head(file.path, file.compression)
-        except OSError:
-            continue  # The sample stage reports files that cannot be read.
-        marks = head.raw.count(mark)
-        unfinished_line = mark == b"\n" and head.whole and not head.raw.endswith(mark)
-        found += max(1, marks + unfinished_line) if head.raw else 0
-        stored += head.stored
-        exact = exact and head.whole
-    everything = sum(max(0, file.size) for file in files)
-    if not stored or (exact and len(files) <= MAX_COUNTED_FILES):
-        return RecordCount(found, True)
-    return RecordCount(found * everything / stored, False)
-
-
-def _count_rows(files: Sequence[StoredFile]) -> RecordCount:
-    rows, looked = 0, 0
-    for index in even_indices(len(files), MAX_COUNTED_FILES):
-        try:
-            rows += pq.read_metadata(files[index].path).num_rows
-            looked += files[index].size
-        except (OSError, pa.ArrowException):
-            continue  # As above.
-    everything = sum(max(0, file.size) for file in files)
-    exact = len(files) <= MAX_COUNTED_FILES
-    return RecordCount(rows if exact or not looked else rows * everything / looked, exact)
-
-
-def _count_table_rows(files: Sequence[StoredFile]) -> RecordCount:
-    """Count rows below the header, in whose quoted fields lines may break."""
+def _extrapolated(files: Sequence[StoredFile], count: Callable[[StoredFile], tuple[float, int, bool]]) -> RecordCount:
+    """Return the records of files, from those of some, by their stored bytes; `count` returns the records of a file,
+    the stored bytes that hold them, and whether these are the whole file."""
     found, stored, exact = 0.0, 0, len(files) <= MAX_COUNTED_FILES
     for index in even_indices(len(files), MAX_COUNTED_FILES):
         try:
-            head = read_head(files[index].path, files[index].compression)
-        except OSError:
-            continue  # As above.
-        rows = _table(files[index].path, head.raw.decode("utf-8-sig", errors="replace"))
-        with suppress(csv.Error):
-            found += max(0, sum(1 for _ in rows) - (not head.whole))
-        stored += head.stored
-        exact = exact and head.whole
+            records, read, whole = count(files[index])
+        except (OSError, pa.ArrowException):
+            continue  # The sample stage reports files that cannot be read.
+        found, stored, exact = found + records, stored + read, exact and whole
     everything = sum(max(0, file.size) for file in files)
     return RecordCount(found if exact or not stored else found * everything / stored, exact)
 
 
-def _arrow_rows(file: StoredFile) -> int:
-    try:
-        with pa.memory_map(str(file.path)) as source:
-            try:
-                reader = pa.ipc.open_file(source)
-                return sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
-            except pa.ArrowInvalid:
-                return sum(batch.num_rows for batch in pa.ipc.open_stream(source))
-    except (OSError, pa.ArrowException):
-        return 0  # The sample stage reports files that cannot be read.
+def _marks(file: StoredFile, mark: bytes) -> tuple[float, int, bool]:
+    head = read_head(file.path, file.compression)
+    unfinished_line = mark == b"\n" and head.whole and not head.raw.endswith(mark)
+    return max(1, head.raw.count(mark) + unfinished_line) if head.raw else 0, head.stored, head.whole
+
+
+def _parquet_rows(file: StoredFile) -> tuple[float, int, bool]:
+    return pq.read_metadata(file.path).num_rows, file.size, True
+
+
+def _table_rows(file: StoredFile) -> tuple[float, int, bool]:
+    """Count rows below the header, in whose quoted fields lines may break."""
+    head, rows = read_head(file.path, file.compression), 0
+    with suppress(csv.Error):
+        rows = sum(1 for _ in _table(file.path, head.raw.decode("utf-8-sig", errors="replace")))
+    return max(0, rows - (not head.whole)), head.stored, head.whole
+
+
+def _arrow_rows(file: StoredFile) -> tuple[float, int, bool]:
+    with pa.memory_map(str(file.path)) as source:
+        try:
+            reader = pa.ipc.open_file(source)
+            rows = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
+        except pa.ArrowInvalid:
+            rows = sum(batch.num_rows for batch in pa.ipc.open_stream(source))
+    return rows, file.size, True
+
+
+COUNTED: dict[str, Callable[[StoredFile], tuple[float, int, bool]]] = {
+    "jsonl": partial(_marks, mark=b"\n"),
+    "mediawiki": partial(_marks, mark=OPENING),
+    "parquet": _parquet_rows,
+    "arrow": _arrow_rows,
+    "csv": _table_rows,
+}
+"""Formats whose files hold many records, and how they are counted."""
 
 
 @dataclass(frozen=True)

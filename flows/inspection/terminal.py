@@ -6,13 +6,13 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from flows.inspection.scan import FolderScan
 from flows.metrics.escaping import escaped
 from flows.metrics.formatting import format_bytes, format_count
 from flows.metrics.text_diff import ADDED, EVEN_PIECE, ODD_PIECE, REMOVED, SAME, SHARED, UNKNOWN_PIECE
+from flows.reports.document import Table
 
 PAGE_WIDTH = 80
 
@@ -75,27 +75,23 @@ def scan_values(scan: FolderScan) -> dict[str, Any]:
 
 def print_scan(scan: FolderScan, recipe: Path, remarks: Sequence[str], console: Console) -> None:
     """Print a line for each source, the files that cannot be read, what may surprise, and the next commands."""
-    table = Table(box=None, header_style="bold", pad_edge=False, width=PAGE_WIDTH)
-    table.add_column("in", no_wrap=True)
-    table.add_column("format", no_wrap=True)
-    table.add_column("files", justify="right", no_wrap=True)
-    table.add_column("documents", justify="right", no_wrap=True)
-    table.add_column("text", justify="right", no_wrap=True)
-    table.add_column("text field", no_wrap=True)
-    table.add_column("languages", ratio=1)
-    for source in scan.sources:
-        about = "" if source.records.exact else "~"
-        judged = source.languages.total()
-        table.add_row(
-            escape(source.group[:16]),
+    rows = [
+        (
+            source.group[:16],
             source.format,
             format_count(len(source.files)),
-            f"{about}{format_count(source.records.records)}",
+            f"{'' if source.records.exact else '~'}{format_count(source.records.records)}",
             format_bytes(source.text_bytes),
-            escape(source.fields.text or "") if source.fields else "",
-            ", ".join(f"{code} {count / judged:.0%}" for code, count in source.languages.most_common(3)),
+            (source.fields.text or "") if source.fields else "",
+            ", ".join(
+                f"{code} {count / source.languages.total():.0%}" for code, count in source.languages.most_common(3)
+            ),
         )
-    console.print(table)
+        for source in scan.sources
+    ]
+    columns = ("in", "format", "files", "documents", "text", "text field", "languages")
+    texts = ("format", "text field", "languages")
+    console.print(Table(columns, rows, texts=texts).rich(PAGE_WIDTH))
     for bad in scan.unreadable[:MOST_UNREADABLE]:
         shown = escape(str(bad.path.relative_to(scan.folder)))
         console.print(f"[yellow]not read[/] {shown}: {escape(bad.hint)}", width=PAGE_WIDTH)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from flows.recipe.stages import STAGES
+from flows.runs.record import RunData
 from model.checkpoint.metrics import final_steps
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import SourceCounts, StageReport
@@ -108,7 +109,7 @@ POWER_USAGE_EFFECTIVENESS = 1.67
 """Green Algorithms' worldwide mean: energy that a data centre takes over the energy that its machines take."""
 
 
-def cost(record: dict[str, Any], artifacts: dict[str, Artifact]) -> dict[str, Any]:
+def cost(record: RunData, artifacts: dict[str, Artifact]) -> dict[str, Any]:
     """Return seconds and estimated watt-hours of each stage (`stages`) and in all, the `assumption` in words, and the
     `money` for all, None where the run was given no price of an hour.
 

@@ -1,14 +1,13 @@
 """Format numbers and texts for people: durations, counts, sizes and times; evidence of the ledger; labels of Plotly,
-which reads HTML in them; and the Markdown of tables, images and code that Prefect's artifacts show.
+which reads HTML in them; and the Markdown of tables and code.
 """
 
-import base64
 import html
 import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from flows.metrics.escaping import escaped
@@ -139,7 +138,7 @@ _ACTIVE = re.compile(r"[\\`*\[\]|~@]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.", re.IG
 bare addresses become links in GitHub's dialect (section 6.9), which Prefect's UI reads."""
 
 
-def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: Sequence[str] = ()) -> str:
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: Collection[str] = ()) -> str:
     """Return a table; the first column and those in `texts` are aligned left, the others, numbers, right."""
     marks = [":--" if number == 0 or column in texts else "--:" for number, column in enumerate(columns)]
     lines = [columns, marks, *([_cell(value) for value in row] for row in rows)]
@@ -152,11 +151,6 @@ def escape_markdown(words: object) -> str:
     return html.escape(_ACTIVE.sub(r"\\\g<0>", text), quote=False)
 
 
-def markdown_image(svg: str, words: str) -> str:
-    """Return an inline SVG image; `words` are its alternative text."""
-    return f"![{escape_markdown(words)}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
-
-
 def markdown_code(words: object) -> str:
     """Return inline code: paths and commands that are copied literally."""
     text = escaped(" ".join(str(words).split()))
@@ -164,8 +158,13 @@ def markdown_code(words: object) -> str:
     return f"`{text}`" if fence == "`" else f"{fence} {text} {fence}"
 
 
+def format_cell(value: object) -> str:
+    """Return what a table shows for a value: whole numbers with separators, a dash for None."""
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def _cell(value: object) -> str:
-    words = escape_markdown(f"{value:,}" if isinstance(value, int) else value)
+    words = escape_markdown(format_cell(value))
     # A short number keeps its unit on its line.
     return words.replace(" ", "\N{NO-BREAK SPACE}") if len(words) <= LONGEST_NUMBER else words
 

@@ -18,7 +18,7 @@ from flows.metrics.formatting import SHORT_ID
 from flows.metrics.heldout import describe_repeated_text, heldout_metrics, tokens_per_character
 from flows.recipe.stages import AFTERWARDS, STAGES
 from flows.runs.lineage import model_of
-from flows.runs.record import RUNNING, read_recipe, state_of, warn_once
+from flows.runs.record import RUNNING, RunData, read_recipe, state_of, warn_once
 from flows.runs.run_documents import documents_at
 from model.checksummed_json import read_sealed
 from model.errors import InputError, IntegrityError
@@ -46,13 +46,13 @@ LEFT_TO_RIGHT = {
 text that is new or that training read too (`tasks/evaluate/repeated_passages.py`)."""
 
 
-def open_artifacts(record: dict[str, Any]) -> dict[str, Artifact]:
+def open_artifacts(record: RunData) -> dict[str, Artifact]:
     """Return the artifacts of a run by stage, for the stages whose artifact still exists."""
     found = {entry["stage"]: _open_if_present(Path(entry["path"])) for entry in record["stages"] if "path" in entry}
     return {stage: artifact for stage, artifact in found.items() if artifact is not None}
 
 
-def missing_artifacts(record: dict[str, Any]) -> dict[str, str]:
+def missing_artifacts(record: RunData) -> dict[str, str]:
     """Return a sentence by stage, for the stages of a run whose artifact no longer exists."""
     missing: dict[str, str] = {}
     for entry in record["stages"]:
@@ -85,7 +85,7 @@ FROM_TABLES = (
 """Metrics that need tables or weights to be read, not only manifests."""
 
 
-def collect_metrics(record: dict[str, Any], known: dict[str, Any] | None = None) -> dict[str, Any]:
+def collect_metrics(record: RunData, known: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return all metrics of a run as JSON values; `record` is what `run.json` holds. Absent stages give empty values.
 
     `known` are metrics of an earlier run with the same artifacts: with them no table is read, only manifests.
@@ -94,9 +94,9 @@ def collect_metrics(record: dict[str, Any], known: dict[str, Any] | None = None)
     return {name: earlier[name] if name in earlier else find() for name, find in metric_readers(record).items()}
 
 
-def read_saved_metrics(record: dict[str, Any]) -> dict[str, Any] | None:
+def read_saved_metrics(record: RunData) -> dict[str, Any] | None:
     """Return the metrics that were written with the page of a run; None where there are none."""
-    path = Path(record["page"]).with_name(METRICS_FILE) if record.get("page") else None
+    path = Path(page).with_name(METRICS_FILE) if (page := record.get("page")) else None
     if path is None or not path.is_file():
         return None
     try:
@@ -106,7 +106,7 @@ def read_saved_metrics(record: dict[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-def metric_readers(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+def metric_readers(record: RunData) -> dict[str, Callable[[], Any]]:
     """Return a function for each metric by name; read one by one, damage to one leaves the others readable."""
     artifacts = open_artifacts(record)
     reports = {stage: artifact.report for stage, artifact in artifacts.items()}
@@ -166,7 +166,7 @@ def rows(reports: dict[str, StageReport]) -> dict[str, Any]:
     return {**facts["rows"], "padding_share": facts["padding_share"]} if "rows" in facts else {}
 
 
-def base_model(record: Mapping[str, Any], artifacts: Mapping[str, Artifact]) -> dict[str, Any]:
+def base_model(record: RunData, artifacts: Mapping[str, Artifact]) -> dict[str, Any]:
     """Return what training recorded of its base model, with the `folder` in the recipe and what was `trainable`; empty
     where it started with a new network."""
     if "train" not in artifacts:
@@ -202,7 +202,7 @@ DICTIONARIES = frozenset(
 
 
 def stage_results(
-    record: dict[str, Any], artifacts: dict[str, Artifact], reports: dict[str, StageReport]
+    record: RunData, artifacts: dict[str, Artifact], reports: dict[str, StageReport]
 ) -> list[dict[str, Any]]:
     """Return an entry for each stage in order: outcome, seconds, and its result, in documents or its own unit.
 
@@ -230,7 +230,7 @@ def stage_results(
     return found
 
 
-def _outcomes_ahead(record: dict[str, Any]) -> dict[str, str]:
+def _outcomes_ahead(record: RunData) -> dict[str, str]:
     """Return the outcomes of stages that a running run has yet to build: the first is under way, others to come."""
     if state_of(record) != RUNNING:
         return {}
@@ -239,14 +239,14 @@ def _outcomes_ahead(record: dict[str, Any]) -> dict[str, str]:
     return {stage: TO_COME if number else UNDER_WAY for number, stage in enumerate(left)}
 
 
-def asked_stages(record: Mapping[str, Any]) -> tuple[str, ...]:
+def asked_stages(record: RunData) -> tuple[str, ...]:
     """Return the stages up to the last one that the run was asked for."""
     stages, selection = stages_of(record), record.get("asked", {})
     last = selection.get("only") or selection.get("until") or stages[-1]
     return stages[: stages.index(last) + 1]
 
 
-def stages_of(record: Mapping[str, Any]) -> tuple[str, ...]:
+def stages_of(record: RunData) -> tuple[str, ...]:
     """Return the stages of the pipeline, or the one of a run that begins with a trained model."""
     only = record.get("asked", {}).get("only")
     return (only,) if only in AFTERWARDS else STAGES

@@ -16,34 +16,23 @@ MAX_WORDS = 4000
 
 MIN_SHARED_WORDS = 5
 
-_WORDS = re.compile(r"\s+|[^\W_]+|.", re.DOTALL)
+WORD = re.compile(r"\s+|[^\W_]+|.", re.DOTALL)
 
 Segments = list[tuple[str, str]]
 """(kind, text) in order."""
 
 
 def inline_difference(before: str, after: str) -> Segments:
-    """Return the segments of both texts: without the added ones they are `before`, without the removed ones `after`."""
-    old, new = _WORDS.findall(before), _WORDS.findall(after)
-    if len(old) > MAX_WORDS or len(new) > MAX_WORDS:
-        return _by_lines(before, after)
-    segments: Segments = []
-    for what, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if what == "equal":
-            segments.append((SAME, "".join(old[a:b])))
-            continue
-        if b > a:
-            segments.append((REMOVED, "".join(old[a:b])))
-        if d > c:
-            segments.append((ADDED, "".join(new[c:d])))
-    return segments
+    """Return the segments of both texts: without the added ones they are `before`, without the removed ones `after`.
 
-
-def _by_lines(before: str, after: str) -> Segments:
-    """Compare long texts by lines, which is coarser and fast."""
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    Long texts are compared by lines, which is coarser and fast.
+    """
+    old, new = WORD.findall(before), WORD.findall(after)
+    is_long = len(old) > MAX_WORDS or len(new) > MAX_WORDS
+    if is_long:
+        old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     segments: Segments = []
-    for what, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=True).get_opcodes():
+    for what, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=is_long).get_opcodes():
         if what == "equal":
             segments.append((SAME, "".join(old[a:b])))
             continue
@@ -54,7 +43,7 @@ def _by_lines(before: str, after: str) -> Segments:
 
 def shared_passages(text: str, other: str) -> Segments:
     """Return the segments of `text`, with the passages of five words or more that `other` shares marked."""
-    old, new = _WORDS.findall(text)[:MAX_WORDS], _WORDS.findall(other)[:MAX_WORDS]
+    old, new = WORD.findall(text)[:MAX_WORDS], WORD.findall(other)[:MAX_WORDS]
     segments: Segments = []
     position = 0
     for block in difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks():

@@ -1,16 +1,14 @@
 """Export a trained model with its tokenizer and model card to a folder that `transformers` loads."""
 
 import json
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.models.load import copy_files, find_source
-from model.digests import digest_file
+from flows.models.load import copy_files, find_source, holds, new_folder
+from flows.runs.record import RunData
 from model.errors import InputError, RecipeError
-from model.files import sync_directory
 from model.model_files import read_json
 from tasks.artifacts.artifact import Artifact
 from tasks.models.export import UNIT, ExportConfig, chat_of, tokenizer_class, write_tokenizer
@@ -94,19 +92,9 @@ def write_export(artifact: Artifact, folder: Path) -> Exported:
         "asked": {"model": found["model"], "class": found["class"], **params},
         "files": files,
     }
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with new_folder(folder) as staged:
         copy_files(artifact, staged)
         (staged / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
-        # mkdtemp gives access to the owner only.
-        staged.chmod(0o755)
-        if folder.exists():
-            folder.rmdir()
-        staged.rename(folder)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
-    sync_directory(folder.parent)
     return Exported(found["class"], found["tokenizer_class"], reused=False)
 
 
@@ -119,14 +107,11 @@ def _occupied(folder: Path) -> InputError:
 
 def _is_export(folder: Path, files: dict[str, str]) -> bool:
     """Return whether a folder holds the files of an export, with the bytes that were written."""
-    if not (folder / RECORD).is_file() or read_json(folder / RECORD).get("files") != files:
-        return False
-    return {path.name for path in folder.iterdir()} == {RECORD, *files} and all(
-        digest_file(folder / name) == digest for name, digest in files.items()
-    )
+    written = read_json(folder / RECORD).get("files") if (folder / RECORD).is_file() else None
+    return written == files and holds(folder, files, [RECORD])
 
 
-def _check_licence(root: Path, record: dict[str, Any] | None, model: str, licence: str) -> None:
+def _check_licence(root: Path, record: RunData | None, model: str, licence: str) -> None:
     """Raise RecipeError where the declared licence conflicts with those of the text, or these are unknown."""
     from flows.reports.model_card_facts import card_facts, check_licence
 

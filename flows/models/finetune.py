@@ -1,17 +1,13 @@
 """Fine-tune a trained model on a task, and predict with the fine-tuned model."""
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.models.load import copy_files, find_source, open_trained
+from flows.models.load import copy_files, find_source, holds, new_folder, open_trained
 from model.checkpoint.run_folder import DESCRIPTION
-from model.digests import digest_file
 from model.errors import InputError
-from model.files import make_folders, sync_directory
 from model.model_files import is_published, read_json
 from tasks.artifacts.artifact import Artifact
 from tasks.models.finetune import FinetuneStageConfig, read_stage_config, result_identity
@@ -42,19 +38,11 @@ def write_finetuned(artifact: Artifact, folder: Path) -> bool:
     """
     files = {record.name: record.digest for record in artifact.records}
     if folder.exists():
-        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
-        if names != files.keys() or any(digest_file(folder / name) != files[name] for name in files):
+        if not holds(folder, files):
             raise _other_result(folder)
         return False
-    make_folders(folder.parent)
-    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with new_folder(folder) as staged:
         copy_files(artifact, staged)
-        staged.chmod(0o755)  # mkdtemp gives access to the owner only.
-        staged.rename(folder)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
-    sync_directory(folder.parent)
     return True
 
 

@@ -3,32 +3,41 @@
 Their runs have an id, a record and a page as those of the pipeline have, and no recipe.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from prefect import flow
-from prefect.logging import get_run_logger
-from prefect.states import Completed, Failed
 
 from flows.metrics.formatting import count_outcomes
 from flows.models.export import prepare_export
 from flows.models.finetune import prepare_finetune
-from flows.reports.live import live_page
-from flows.reports.prefect.watcher import prefect_artifacts
-from flows.runs.lifecycle import as_bessemer_error, check_crashes, exit_when_run_ends
-from flows.runs.record import record_head, report_result
+from flows.reports.prefect.shown_run import shown_run
+from flows.runs.lifecycle import FlowEnd, check_crashes, end_of_flow, exit_when_run_ends
+from flows.runs.record import RunData, record_head
 from flows.runs.roots import open_root
 from flows.runs.run import StageRun, checked_run_id
-from model.errors import BessemerError
-from tasks.execution.outcome import one_line
 from tasks.prefect_tasks import TASKS
 
 ROOT = Path("bessemer-data")
 
+_PREPARED: ContextVar[tuple[Any, ...] | None] = ContextVar("PREPARED", default=None)
+
+
+@contextmanager
+def prepared(inputs: tuple[Any, ...]) -> Iterator[None]:
+    """Have the flow that is called within the block take these inputs, which its caller prepared already."""
+    token = _PREPARED.set(inputs)
+    try:
+        yield
+    finally:
+        _PREPARED.reset(token)
+
 
 @flow(name="finetune", persist_result=False, validate_parameters=True)
-def finetune(model: str, task: Path, run_id: str = "", root: Path = ROOT) -> dict[str, Any]:
+def finetune(model: str, task: Path, run_id: str = "", root: Path = ROOT) -> RunData:
     """Fine-tune a trained model on tasks with examples. Returns the run's record.
 
     Args:
@@ -43,7 +52,7 @@ def finetune(model: str, task: Path, run_id: str = "", root: Path = ROOT) -> dic
 @flow(name="export", persist_result=False, validate_parameters=True)
 def export(
     model: str, licence: str = "", shard_bytes: int = 5_000_000_000, run_id: str = "", root: Path = ROOT
-) -> dict[str, Any]:
+) -> RunData:
     """Write a trained model as `transformers` loads it, into its artifact. Returns the run's record.
 
     Args:
@@ -61,28 +70,20 @@ def export(
     return _end(f"export {Path(model).name}", "export", root, run_id, inputs)
 
 
-def _end(name: str, stage: str, root: Path, run_id: str, inputs: Callable[[Path], tuple[Any, ...]]) -> dict[str, Any]:
+def _end(name: str, stage: str, root: Path, run_id: str, inputs: Callable[[Path], tuple[Any, ...]]) -> RunData:
     """Run one stage on its inputs, and return the state in which the flow ends."""
-    log = get_run_logger()
-    try:
-        root = open_root(root).resolve()
+
+    def work() -> FlowEnd[RunData]:
+        folder = open_root(root).resolve()
         check_crashes()
-        words = inputs(root)
-        with exit_when_run_ends(), prefect_artifacts() as shown, live_page() as page:
-            run_id = checked_run_id(run_id, root)
-            run = StageRun(root, run_id, (stage,), record_head(name, root, run_id, {"only": stage}))
-            log.info("run %s, %s under %s", run_id, name, root)
-            shown.name_run(name, run_id)
-            page.begin(run)
-            try:
-                with run:
-                    run.step(TASKS[stage], *words)
-            finally:
-                log.info("run page: %s", page.end(run))
-                shown.summarize(run.record.data)
-    except (BessemerError, OSError) as failed:
-        error = as_bessemer_error(failed)
-        report_result(error)
-        return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
-    report_result(run.record.data)
-    return Completed(message=count_outcomes(run.record.data["stages"]), data=run.record.data)  # pyright: ignore[reportReturnType]
+        words = _PREPARED.get() or inputs(folder)
+
+        def start() -> StageRun:
+            made = checked_run_id(run_id, folder)
+            return StageRun(folder, made, (stage,), record_head(name, folder, made, {"only": stage}))
+
+        with exit_when_run_ends(), shown_run(name, start) as run:
+            run.step(TASKS[stage], *words)
+        return FlowEnd(run.record.data, count_outcomes(run.record.data["stages"]))
+
+    return end_of_flow(work)

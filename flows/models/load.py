@@ -2,16 +2,20 @@
 
 import os
 import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from flows.runs.lineage import open_run, run_artifacts
 from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
+from model.digests import digest_file
 from model.errors import InputError
-from model.files import link_or_copy, sync_file
+from model.files import link_or_copy, make_folders, sync_directory, sync_file
 from model.model_files import is_published
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import MANIFEST
-from tasks.models.load import ModelSource, Stored, Trained, load_source, open_source
+from tasks.models.load import ModelSource, Trained, load_source
 from tasks.tokenizer.base import DESCRIPTION_FILE
 
 
@@ -64,9 +68,27 @@ def open_trained(root: Path, model: str) -> Trained:
     return load_source(find_source(root, model))
 
 
-def open_stored(root: Path, model: str) -> Stored:
-    """Open a model as `open_trained` does, without reading its weights."""
-    return open_source(find_source(root, model))
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a hidden folder that takes the place of `folder`, new or empty, at the end of the block: whole or not at
+    all."""
+    make_folders(folder.parent)
+    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield staged
+        staged.chmod(0o755)  # mkdtemp gives access to the owner only.
+        if folder.exists():
+            folder.rmdir()
+        staged.rename(folder)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    sync_directory(folder.parent)
+
+
+def holds(folder: Path, files: Mapping[str, str], more: Collection[str] = ()) -> bool:
+    """Return whether a folder holds exactly the files of these digests, and those named besides."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
+    return names == {*files, *more} and all(digest_file(folder / name) == digest for name, digest in files.items())
 
 
 def copy_files(artifact: Artifact, folder: Path) -> None:

@@ -17,13 +17,12 @@ import numpy as np
 
 from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, UNKNOWN_PIECE
 from flows.runs.lineage import run_artifacts
-from flows.runs.record import RECORD
+from flows.runs.record import RECORD, read_run
 from model.checkpoint.run_folder import DESCRIPTION
 from model.checkpoint.weights import WEIGHTS
 from model.errors import InputError
 from model.model_files import MAX_JSON_BYTES, MAX_VOCABULARY_BYTES, read_bounded, read_json, weight_files
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.remote.metadata import read_record
 from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json, json_model_type
 from tasks.tokenizer.open import open_tokenizer, tokenizer_of
 from tasks.tokenizer.wordpiece import UNKNOWN
@@ -147,7 +146,7 @@ def _models(bases: Sequence[Path]) -> list[tuple[str, Path, Path | None]]:
     found: list[Path] = []
     for base in bases:
         if (base / RECORD).is_file():
-            artifacts = run_artifacts(read_record(base / RECORD))
+            artifacts = run_artifacts(read_run(base))
             if "vocab" not in artifacts:
                 raise InputError(f"{base}: this run did not get to a vocabulary")
             kind = json.loads(artifacts["vocab"].file(DESCRIPTION_FILE).read_text())["kind"]

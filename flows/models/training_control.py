@@ -3,12 +3,12 @@
 import os
 import sys
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from flows.recipe.load import parse_setting
 from flows.recipe.schema import Recipe
 from flows.runs.existing_artifacts import existing_artifact
 from flows.runs.lineage import open_run
@@ -124,14 +124,9 @@ def changes(settings: Sequence[str]) -> dict[str, Any]:
     """Parse settings such as `train.optimizer.kind=sgd` to the trainer's paths; `train.model.X` becomes `model.X`."""
     named: dict[str, Any] = {}
     for setting in settings:
-        path, equals, text = setting.partition("=")
-        path = path.strip()
-        if not equals or not path.startswith("train."):
+        path, value = parse_setting(setting)
+        if not path.startswith("train."):
             raise RecipeError(f"--set {setting}: write it as train.KEY=VALUE, such as train.schedule.peak_lr=1e-4")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text
         named[path.removeprefix("train.") if path.startswith("train.model.") else path] = value
     return named
 

@@ -5,12 +5,12 @@ Every key has a default:
 [nightly]
 max_hours = 6
 
-[nightly.later]                 # settings of the nights after the first
+[nightly.later]                 # settings of the runs after the first
 budget_tokens = "200K"
 "train.schedule.peak_lr" = 1e-3
 
 [notify]
-webhook = "https://chat.example.org/hooks/nights"
+webhook = "https://chat.example.org/hooks/nightly"
 on = ["failed", "blocked"]
 """
 
@@ -41,14 +41,14 @@ class NightlyConfig(BaseConfig):
     """What a nightly run may cost, and what keeps its model from being promoted."""
 
     later: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the nights after the first, as `--set` has them: `budget_tokens` of one night, a lower rate."""
+    """Settings of the runs after the first, as `--set` has them: `budget_tokens` of one run, a lower rate."""
     least_bytes: Annotated[int | None, EXPERT] = Field(default=None, ge=1)
     """New text, in bytes after deduplication, below which a run trains nothing and leaves its files for the next;
     four bytes for each token of one batch by default."""
     max_hours: float | None = Field(default=None, gt=0)
     """Hours that a run may take by estimate; one that would take longer does not begin."""
     spare_gigabytes: Annotated[float, EXPERT] = Field(default=1.0, ge=0)
-    """Disk that must be left beside what the night is expected to take."""
+    """Disk that must be left beside what the run is expected to take."""
     level: Annotated[float, EXPERT] = Field(default=0.05, gt=0, lt=1)
     """How likely a model that is no worse is to be blocked all the same, over all figures together."""
     max_rise: float = Field(default=0.0, ge=0)
@@ -58,11 +58,12 @@ class NightlyConfig(BaseConfig):
 
     @field_validator("later")
     @classmethod
-    def _what_nights_decide_stays(cls, later: dict[str, Any]) -> dict[str, Any]:
+    def _what_runs_decide_stays(cls, later: dict[str, Any]) -> dict[str, Any]:
         for key in later:
             if key.partition(".")[0] in ("sources", "vocab", "evaluate", "seed", "format", NIGHTLY, NOTIFY):
                 raise ValueError(
-                    f"{key} cannot differ between nights: their scores could not be compared, or the model not go on"
+                    f"{key} cannot differ between nightly runs: their scores could not be compared, or the model not go"
+                    f" on"
                 )
         return later
 

@@ -20,6 +20,7 @@ from flows.recipe.schema import Recipe
 from flows.recipe.stages import StageLimitReached
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.model_registry import Promotion, promote
+from flows.runs.record import RunData
 from model.errors import GuardError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.evaluate.comparison import Regression, bits_regressions, holm_significant, score_regressions
@@ -30,7 +31,7 @@ BYTES_PER_TOKEN = 4
 Between = Callable[[Path, str, tuple[Any, ...]], tuple[Any, ...]]
 """(folder of the run, stage, its inputs) -> the inputs that the stage is given."""
 
-Pipeline = Callable[[Recipe, Path, str, Between], dict[str, Any]]
+Pipeline = Callable[[Recipe, Path, str, Between], RunData]
 """Runs a recipe under a root and a run id, calling `Between` before each stage; returns the run's record."""
 
 

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
-
 from flows.metrics.formatting import format_count
 from flows.nightly.history import BLOCKED, FAILED, PROMOTED, Night
+from flows.reports.document import Styled, Table
 from flows.runs.model_registry import Promotion
 
 STYLES = {PROMOTED: "green", BLOCKED: "red", FAILED: "red"}
@@ -23,44 +21,38 @@ def table_of_nights(nights: Sequence[Night], current: str | None) -> Table:
 
     The column `from` has the last characters of the run whose model it continued from.
     """
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column, side in (
-        ("night (UTC)", "left"),
-        ("from", "left"),
-        ("files", "right"),
-        ("documents", "right"),
-        ("tokens", "right"),
-        ("bits a byte", "left"),
-        ("end", "left"),
-        ("why", "left"),
-    ):
-        table.add_column(column, justify=side, no_wrap=column != "why")  # pyright: ignore[reportArgumentType]
-    for night in nights:
-        mark = " (current)" if night.run_id == current else ""
-        style = STYLES.get(night.state, "")
-        end = f"[{style}]{night.state}[/]{mark}" if style else f"{night.state}{mark}"
-        table.add_row(
+    rows = [
+        (
             night.run_id,
-            night.base[-BASE_CHARACTERS:] if night.base else "-",
-            f"{sum(map(len, night.files.values())):,}",
-            "-" if night.documents is None else f"{night.documents:,}",
-            "-" if night.tokens is None else format_count(night.tokens),
+            night.base[-BASE_CHARACTERS:] if night.base else None,
+            sum(map(len, night.files.values())),
+            night.documents,
+            None if night.tokens is None else format_count(night.tokens),
             format_bits(night),
-            end,
-            escape(_cut(night.why)),
+            Styled(f"{night.state}{' (current)' if night.run_id == current else ''}", STYLES.get(night.state, "")),
+            _cut(night.why),
         )
-    return table
+        for night in nights
+    ]
+    texts = ("from", "bits a byte", "end", "why")
+    columns = ("run (UTC)", "from", "files", "documents", "tokens", "bits a byte", "end", "why")
+    return Table(columns, rows, texts=texts)
 
 
 def table_of_promotions(promotions: Sequence[Promotion]) -> Table:
     """Return a row for each promotion, oldest first."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("", "run", "when", "who", "why"):
-        table.add_column(column)
-    for one in promotions:
-        back = f" (undoes {one.number - 1})" if one.restores is not None else ""
-        table.add_row(str(one.number), one.run_id, one.when, escape(one.who), escape(_cut(f"{one.why}{back}")))
-    return table
+    rows = [
+        (
+            str(one.number),
+            one.run_id,
+            one.when,
+            one.who,
+            _cut(f"{one.why} (undoes {one.number - 1})" if one.restores is not None else one.why),
+        )
+        for one in promotions
+    ]
+    columns = ("", "run", "when", "who", "why")
+    return Table(columns, rows, texts=columns)
 
 
 def format_bits(night: Night) -> str:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.metrics.statistics import Z_95, Interval, wilson
 from flows.planning.pilot import Pilot, PilotShare
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.ledger import DROP
@@ -39,43 +40,12 @@ HELDOUT_CEILING = 0.2
 
 F64 = npt.NDArray[np.float64]
 
-Z = 1.959964
-"""Two-sided 95% of the normal distribution."""
-
 EM_ITERATIONS = 2000
 
 LARGEST_GROUP = 1_000_000
 
 PAIR_REMOVAL = 0.5
 """Share removed from a pair of copies."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate and its 95% interval."""
-
-    low: float
-    value: float
-    high: float
-
-    def scaled(self, factor: float) -> "Interval":
-        """Return the interval of `factor` times the quantity."""
-        return Interval(self.low * factor, self.value * factor, self.high * factor)
-
-    def times(self, other: "Interval") -> "Interval":
-        """Return the product of two non-negative quantities with fully correlated errors, the widest interval."""
-        return Interval(self.low * other.low, self.value * other.value, self.high * other.high)
-
-    def times_independent(self, other: "Interval") -> "Interval":
-        """Return the product of two quantities with independent errors: half-widths add in quadrature on each side."""
-        value = self.value * other.value
-        below = math.hypot((self.value - self.low) * other.value, (other.value - other.low) * self.value)
-        above = math.hypot((self.high - self.value) * other.value, (other.high - other.value) * self.value)
-        return Interval(max(0.0, value - below), value, value + above)
-
-    def to_json(self) -> dict[str, float]:
-        """Return the interval as plain values."""
-        return {"low": self.low, "value": self.value, "high": self.high}
 
 
 @dataclass(frozen=True)
@@ -286,23 +256,6 @@ def total(parts: Iterable[Interval]) -> Interval:
     return Interval(max(0.0, value - below), value, value + above)
 
 
-def wilson(successes: int, sampled: int, share_taken: float) -> Interval:
-    """Return a proportion with its Wilson score interval (Wilson 1927), with finite population correction.
-
-    A sample that is `share_taken` of the population counts as 1 / (1 - share_taken) times as large; the population
-    itself is exact.
-    """
-    if not sampled:
-        return Interval(0.0, 0.0, 1.0)
-    share = successes / sampled
-    if share_taken >= 1:
-        return Interval(share, share, share)
-    size = sampled / (1 - share_taken)
-    centre = (share + Z**2 / (2 * size)) / (1 + Z**2 / size)
-    half = Z / (1 + Z**2 / size) * math.sqrt(share * (1 - share) / size + Z**2 / (4 * size**2))
-    return Interval(max(0.0, min(centre - half, share)), share, min(1.0, max(centre + half, share)))
-
-
 def drawn_share(sizes: npt.NDArray[np.float64], count: float, rate: float) -> Interval:
     """Return the drawn amount relative to its expectation, where each of `count` documents is drawn at `rate`.
 
@@ -312,7 +265,7 @@ def drawn_share(sizes: npt.NDArray[np.float64], count: float, rate: float) -> In
     if rate >= 1 or count <= 0 or not sizes.size or not sizes.sum():
         return Interval(1.0, 1.0, 1.0)
     uneven = float((sizes**2).mean()) / float(sizes.mean()) ** 2
-    half = Z * math.sqrt((1 - rate) / rate * uneven / count)
+    half = Z_95 * math.sqrt((1 - rate) / rate * uneven / count)
     return Interval(max(0.0, 1 - half), 1.0, 1 + half)
 
 
@@ -333,7 +286,7 @@ def ratio_total(
     residual = after - ratio * before
     deviation = math.sqrt(float((residual**2).sum()) / (before.size - 1))
     error = math.sqrt((1 - share_taken) / before.size) * deviation / float(before.mean())
-    half = Z * error * whole_before
+    half = Z_95 * error * whole_before
     return Interval(max(0.0, value - half), value, value + half)
 
 

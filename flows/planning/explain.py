@@ -1,16 +1,21 @@
-"""Forecast a run: which stages it would reuse, which it would build, and the first cause of each build.
+"""Forecast a run: which stages it would reuse, which it would build, and the first cause of each build; print it.
 
 The stages' own builds run in dry mode, which stops where work would begin. Past such a stage its output is unknown; the
 most similar existing artifact takes its place, because a rebuild that gives the same bytes needs no further rebuilds.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from flows.planning.preconditions import check_benchmarks, check_sources, check_starting_points
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
+from flows.reports.document import Styled, Table
+from flows.reports.progress import OUTCOME_STYLES
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.verify import artifacts_under
 from tasks.artifacts.aggregates import kept_artifact
@@ -21,6 +26,10 @@ from tasks.artifacts.reuse import NONE_OF_THESE_SOURCES
 from tasks.sample.discovery import find_files
 
 BUILD, DEPENDS = "build", "depends"
+
+VERDICT_STYLES = {**OUTCOME_STYLES, BUILD: "green", DEPENDS: "dim"}
+
+VERDICT_LABELS = {BUILD: "will be built", DEPENDS: "depends"}
 
 
 @dataclass(frozen=True)
@@ -139,3 +148,25 @@ def _names(stages: list[str]) -> str:
 
 class _NoSubstitute(Exception):
     """No artifact can take the place of the output of a stage that will be built."""
+
+
+def print_forecasts(forecasts: list[Forecast], console: Console, *, every: bool) -> None:
+    """Print a line for each stage with its forecast and cause; `every` prints all differences instead of the first."""
+    rows = []
+    for forecast in forecasts:
+        causes = forecast.differences if every and forecast.differences else (forecast.cause,)
+        more = len(forecast.differences) - len(causes)
+        text = "\n".join(causes) + (f" (and {more} more: --all)" if more > 0 else "")
+        label = VERDICT_LABELS.get(forecast.verdict, forecast.verdict)
+        rows.append((forecast.stage, Styled(label, VERDICT_STYLES[forecast.verdict]), text))
+    columns = ("stage", "forecast", "cause")
+    console.print(Table(columns, rows, texts=columns).rich())
+
+
+def print_sizes(changed: Mapping[str, tuple[Any, Any]], console: Console) -> None:
+    """Print the settings in which a shrunk twin differs from its recipe."""
+    rows = [
+        (key, *("by its files" if value is None else str(value) for value in values)) for key, values in changed.items()
+    ]
+    console.print(Table(("size", "recipe", "here"), rows).rich())
+    console.print()

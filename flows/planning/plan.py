@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from flows.metrics.formatting import format_count
 from flows.planning.calculator import PlanOptions, estimate_training, estimate_work
@@ -31,6 +30,7 @@ from flows.planning.estimate import SourceEstimate, estimate_sources, total
 from flows.planning.pilot import STAGES, Pilot, run_pilot
 from flows.planning.terminal import PAGE_WIDTH, print_training
 from flows.recipe.schema import Recipe
+from flows.reports.document import Table
 from model.config.network import NetworkConfig
 from model.engines.memory import rank_sizes
 from model.errors import InputError, RecipeError
@@ -230,21 +230,19 @@ def _estimate_training(recipe: Recipe, options: PlanOptions, tokens: int) -> dic
 
 def print_declared_sizes(plan: Mapping[str, Any], console: Console) -> None:
     """Print the plan of `plan_from_declared_sizes` in 80 columns."""
-    table = Table(box=None, header_style="bold", pad_edge=False, width=PAGE_WIDTH)
-    table.add_column(escape(plan["recipe"]), no_wrap=True)
-    for column in ("tokens", "weight", "read", "epochs"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for line in plan["sources"]:
-        table.add_row(
-            escape(line["source"]),
-            "-" if line["tokens"] is None else format_count(line["tokens"]),
+    rows: list[tuple[object, ...]] = [
+        (
+            line["source"],
+            None if line["tokens"] is None else format_count(line["tokens"]),
             f"{line['weight']:.1%}",
             format_count(line["read_tokens"]),
-            "-" if line["epochs"] is None else f"{line['epochs']:.2f}",
+            None if line["epochs"] is None else f"{line['epochs']:.2f}",
         )
-    read = sum(line["read_tokens"] for line in plan["sources"])
-    table.add_row("[bold]total", "", "[bold]100.0%", f"[bold]{format_count(read)}", "")
-    console.print(table)
+        for line in plan["sources"]
+    ]
+    rows.append(("total", "", "100.0%", format_count(sum(line["read_tokens"] for line in plan["sources"])), ""))
+    table = Table((plan["recipe"], "tokens", "weight", "read", "epochs"), rows, marked=[len(rows) - 1])
+    console.print(table.rich(PAGE_WIDTH))
     console.print()
     if plan["training"] is not None:
         print_training(plan["training"], console)

@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from flows.metrics.formatting import format_bytes, format_count, format_duration
 from flows.planning.cost_model import GOOD_EPOCHS, MEMORY_PARTS, SECONDS_PER_DAY
+from flows.reports.document import Styled, Table
 
 MAX_DAYS_IN_HOURS = 2
 """Days up to which a time is printed in hours."""
@@ -39,23 +39,24 @@ def print_plan(plan: dict[str, Any], console: Console) -> None:
 
 
 def _print_stages(plan: dict[str, Any], console: Console) -> None:
-    table = _table(("stage", "documents", "95%", "text", "disk", "memory", "time here"))
+    rows: list[tuple[object, ...]] = []
     for line in plan["stages"]:
-        documents, peak = line["documents"], line["pilot_peak_bytes"]
-        tokens = line["tokens"]
-        table.add_row(
-            line["stage"],
-            format_count(documents["value"]),
-            _range(documents),
-            format_bytes(line["bytes"]["value"]) if tokens is None else f"{format_count(tokens['value'])} tok",
-            format_bytes(line["disk_bytes"]),
-            format_bytes(peak) if peak is not None else "-",
-            format_duration(line["seconds"]),
+        documents, peak, tokens = line["documents"], line["pilot_peak_bytes"], line["tokens"]
+        rows.append(
+            (
+                line["stage"],
+                format_count(documents["value"]),
+                _range(documents),
+                format_bytes(line["bytes"]["value"]) if tokens is None else f"{format_count(tokens['value'])} tok",
+                format_bytes(line["disk_bytes"]),
+                format_bytes(peak) if peak is not None else None,
+                format_duration(line["seconds"]),
+            )
         )
-    disk = sum(line["disk_bytes"] for line in plan["stages"])
-    seconds = sum(line["seconds"] for line in plan["stages"])
-    table.add_row("[bold]total", "", "", "", f"[bold]{format_bytes(disk)}", "", f"[bold]{format_duration(seconds)}")
-    console.print(table)
+    disk, seconds = (sum(line[key] for line in plan["stages"]) for key in ("disk_bytes", "seconds"))
+    rows.append(("total", "", "", "", format_bytes(disk), "", format_duration(seconds)))
+    columns = ("stage", "documents", "95%", "text", "disk", "memory", "time here")
+    console.print(Table(columns, rows, marked=[len(rows) - 1]).rich(PAGE_WIDTH))
     training = plan["disk_of_training"]
     console.print(
         f"[dim]after each stage; memory is the pilot's peak, time is extrapolated at the recipe's workers (sample: only"
@@ -72,19 +73,20 @@ def _range(interval: dict[str, float]) -> str:
 
 
 def _print_sources(plan: dict[str, Any], console: Console) -> None:
-    table = _table(("source", "tokens", "95%", "duplicates", "weight", "read", "epochs"))
-    for line in plan["sources"]:
-        epochs = f"{line['epochs']:.2f}"
-        table.add_row(
-            escape(line["source"][:MAX_NAME_CHARS]),
+    rows = [
+        (
+            line["source"][:MAX_NAME_CHARS],
             format_count(line["tokens"]["value"]),
             _range(line["tokens"]),
             f"{line['removed_as_duplicates']['value']:.0%}",
             f"{line['weight']:.2f}",
             format_count(line["read_tokens"]),
-            epochs if (line["wanted_epochs"] or 0) <= GOOD_EPOCHS else f"[yellow]{epochs}[/]",
+            Styled(f"{line['epochs']:.2f}", "" if (line["wanted_epochs"] or 0) <= GOOD_EPOCHS else "yellow"),
         )
-    console.print(table)
+        for line in plan["sources"]
+    ]
+    columns = ("source", "tokens", "95%", "duplicates", "weight", "read", "epochs")
+    console.print(Table(columns, rows).rich(PAGE_WIDTH))
     console.print()
 
 
@@ -119,13 +121,8 @@ def _time(days: float) -> str:
 
 
 def _print_rows(title: str, rows: Iterable[tuple[str, str, str]], console: Console) -> None:
-    table = Table(box=None, show_header=True, header_style="bold", pad_edge=False, width=PAGE_WIDTH)
-    table.add_column(title, min_width=12)
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("", style="dim", ratio=1)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    notes = [(name, value, Styled(note, "dim")) for name, value, note in rows]
+    console.print(Table((title, "", "note"), notes, texts=("note",)).rich(PAGE_WIDTH))
     console.print()
 
 
@@ -176,20 +173,18 @@ def _teraflops(flops: float) -> str:
 def _print_memory(training: dict[str, Any], console: Console) -> None:
     limit = training["memory_bytes"]
     fits = math.inf if limit is None else limit
-    table = _table(("memory of a device", *training["memory"]))
     layouts = list(training["memory"].values())
-    for part in MEMORY_PARTS:
-        if any(layout[part] is None or layout[part] for layout in layouts):
-            table.add_row(
-                part, *("unknown" if layout[part] is None else format_bytes(layout[part]) for layout in layouts)
-            )
+    rows: list[tuple[object, ...]] = [
+        (part, *("unknown" if layout[part] is None else format_bytes(layout[part]) for layout in layouts))
+        for part in MEMORY_PARTS
+        if any(layout[part] is None or layout[part] for layout in layouts)
+    ]
     cells = [f"{'> ' if layout['total'] is None else ''}{format_bytes(layout['at_least'])}" for layout in layouts]
     red = [layout["at_least"] > fits for layout in layouts]
-    table.add_row(
-        "[bold]peak" + ("" if limit is None else f", of {format_bytes(limit)}"),
-        *(f"[bold red]{cell}[/]" if above else f"[bold]{cell}[/]" for cell, above in zip(cells, red, strict=True)),
-    )
-    console.print(table)
+    peak = "peak" + ("" if limit is None else f", of {format_bytes(limit)}")
+    rows.append((peak, *(Styled(cell, "red" if above else "") for cell, above in zip(cells, red, strict=True))))
+    columns = ("memory of a device", *training["memory"])
+    console.print(Table(columns, rows, marked=[len(rows) - 1]).rich(PAGE_WIDTH))
     why = {layout["unknown"] for layout in layouts if layout["total"] is None}
     notes = [
         "peak: the most at one time, because not all parts are in memory together; weights and gradients are float32"
@@ -198,10 +193,3 @@ def _print_memory(training: dict[str, Any], console: Console) -> None:
     notes += [f"activations are unknown: {reason}" for reason in sorted(why)]
     notes += ["red: does not fit"] if any(red) else []
     console.print(f"[dim]{'; '.join(notes)}[/]\n", width=PAGE_WIDTH)
-
-
-def _table(columns: Iterable[str], left: int = 1) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False, width=PAGE_WIDTH)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index < left else "right", no_wrap=True)
-    return table

@@ -60,7 +60,8 @@ def format_config_errors(error: ValidationError, origin: object, *table: str) ->
     """Return a line for each wrong value of a file, or of a table within it: its path and what is wrong."""
     lines = [f"{origin}:"]
     for problem in error.errors():
-        place = ".".join([*table, *map(str, problem["loc"])])
+        # Tags of models that pydantic chose among, `(range)`, are in no file.
+        place = ".".join([*table, *(part for part in map(str, problem["loc"]) if not part.startswith("("))])
         lines.append(f"  {f'{place}: ' if place else ''}{problem['msg'].removeprefix('Value error, ')}")
     return "\n".join(lines)
 

@@ -213,17 +213,22 @@ def _fill_paths(value: Any, variables: Mapping[str, str], origin: str) -> Any:
     return re.sub(r"\{([a-z_]+)\}", replacement, value)
 
 
+def parse_setting(setting: str) -> tuple[str, Any]:
+    """Return key and value of `key.path=value`; a value that is no TOML is text."""
+    path, equals, text = setting.partition("=")
+    if not equals or not all(path.strip().split(".")):
+        raise RecipeError(f"--set {setting}: write it as key.path=value, for example --set dedup.threshold=0.9")
+    try:
+        return path.strip(), tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return path.strip(), text
+
+
 def apply_setting(raw: dict[str, Any], setting: str) -> None:
     """Write `a.b.c=value` into the values of a recipe file; `sources.NAME.key` finds the source by its name, and
     `scale=NAME` writes all sizes of the table `[scales.NAME]`."""
-    path, equals, text = setting.partition("=")
-    keys = path.strip().split(".")
-    if not equals or not all(keys):
-        raise RecipeError(f"--set {setting}: write it as key.path=value, for example --set dedup.threshold=0.9")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
+    path, value = parse_setting(setting)
+    keys = path.split(".")
     if keys == [SCALE]:
         for size, amount in apply_scale(raw, str(value)).items():
             _write(raw, size.split("."), amount, setting)

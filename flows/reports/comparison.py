@@ -10,12 +10,13 @@ from typing import Any
 
 from flows.metrics.heldout import fair_documents, held_out, is_same_text, mean_of_sources
 from flows.metrics.run_metrics import collect_metrics, open_artifacts, read_saved_metrics
+from flows.metrics.statistics import Z_95, verdict_of
 from flows.recipe.stages import STAGES
-from flows.reports.charts.scores import main_metric
-from flows.runs.record import read_recipe, state_of
+from flows.reports.charts.scores import main_rows
+from flows.runs.record import RunData, read_recipe, state_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import OF_CODE, differences
-from tasks.evaluate.comparison import Z_95, paired_differences
+from tasks.evaluate.comparison import paired_differences
 
 SAME, DIFFERENT, IN_ONE_RUN = "the same bytes", "different bytes", "in one run only"
 
@@ -32,7 +33,7 @@ MAX_CAUSES = 12
 MAX_CAUSE_CHARS = 160
 
 
-def compare(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+def compare(first: RunData, second: RunData) -> dict[str, Any]:
     """Return all differences of two runs, given by their records, as JSON values.
 
     Each number is a pair (first, second), with None where a run has no value; each difference is second minus first.
@@ -59,7 +60,7 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _recipe(record: dict[str, Any]) -> dict[str, Any]:
+def _recipe(record: RunData) -> dict[str, Any]:
     return read_recipe(Path(record["root"]) / "runs" / record["run_id"])
 
 
@@ -192,15 +193,7 @@ def score_differences(artifacts: list[dict[str, Artifact]], scores: list[list[di
 
 
 def _main_scores(rows: list[dict[str, Any]]) -> dict[tuple[str, str, int], dict[str, Any]]:
-    by_task: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_task.setdefault(row["task"], []).append(row)
-    return {
-        (row["task"], row["metric"], row["shots"]): row
-        for of_task in by_task.values()
-        for row in of_task
-        if row["metric"] == main_metric(of_task) and row["subset"] == "all" and row["value"] is not None
-    }
+    return {(row["task"], row["metric"], row["shots"]): row for row in main_rows(rows) if row["subset"] == "all"}
 
 
 def _unpaired(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,5 +201,5 @@ def _unpaired(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, 
     if first["stderr"] is None or second["stderr"] is None:
         return {"n": n, "mean": mean, "low": None, "high": None, "verdict": "no difference"}
     reach = Z_95 * math.hypot(first["stderr"], second["stderr"])
-    verdict = "better" if mean > reach else "worse" if mean < -reach else "no difference"
+    verdict = verdict_of(mean - reach, mean + reach, higher_is_better=True)
     return {"n": n, "mean": mean, "low": mean - reach, "high": mean + reach, "verdict": verdict}

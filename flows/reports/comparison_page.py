@@ -1,24 +1,30 @@
-"""Render the comparison of two runs, as one HTML page in the style of the run page and as tables in a terminal.
+"""The report of a comparison of two runs, for a page and a terminal, from what `comparison.compare` returns."""
 
-The input is what `flows.reports.comparison.compare` returns.
-"""
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from flows.metrics.formatting import format_shots, plot_text
 from flows.metrics.run_metrics import open_artifacts
-from flows.reports.charts.training import plain, thin
+from flows.reports.charts.figure import (
+    LEGEND,
+    Figure,
+    axis,
+    figure,
+    label_axis,
+    plain,
+    points,
+    reach,
+    thin,
+    tokens_axis,
+    upright,
+)
+from flows.reports.charts.training import curve
 from flows.reports.comparison import HELDOUT_DIFFERS, SAME, UNPAIRED
-from flows.reports.page.render import fill
+from flows.reports.document import Chart, Document, Part, Section, Styled, Table
+from flows.runs.record import RunData
 from model.checkpoint.metrics import final_rows
-from model.files import write_atomically
 from tasks.artifacts.artifact import Artifact
 
 ROLES = ("series1", "accent")
@@ -26,45 +32,114 @@ ROLES = ("series1", "accent")
 
 MAX_CHART_RULES = 14
 
-MAX_SETTINGS = 15
-
-MAX_TERMINAL_RULES = 8
-
-MAX_SETTING_CHARS = 40
+MAX_SETTING_CHARS = 120
 
 VERDICT_STYLES = {"better": "green", "worse": "red"}
 
-NUMBER_COLUMNS = ("first", "second", "difference", "items")
-"""Columns that are aligned right."""
+UNPAIRED_NOTE = (
+    "Where a run did not keep the score of every item, the test is unpaired, from standard errors, and has less power."
+)
 
 
-def comparison_page(found: dict[str, Any], records: list[dict[str, Any]]) -> str:
-    """Return the comparison of the runs of `records` as HTML."""
+def comparison_document(found: dict[str, Any], records: list[RunData]) -> Document:
+    """Return the report on the runs of `records`."""
     artifacts = [open_artifacts(record) for record in records]
-    view = {"found": found, "figures": figures(found, artifacts), "heldout_differs": HELDOUT_DIFFERS}
-    return fill("flows.reports", "comparison.html", view)
-
-
-def write_comparison(found: dict[str, Any], records: list[dict[str, Any]], path: Path) -> None:
-    """Write the comparison page to `path`."""
-    write_atomically(path, comparison_page(found, records).encode("utf-8", errors="replace"))
-
-
-def figures(found: dict[str, Any], artifacts: list[dict[str, Artifact]]) -> dict[str, Any]:
-    """Return the figures by name; a figure without data is left out."""
     names = [run["run_id"] for run in found["runs"]]
-    removed = sorted(found["removed"], key=lambda pair: -max(value or 0 for value in pair["values"]))[:MAX_CHART_RULES]
-    made = {
-        "loss": loss_figure(artifacts, names),
-        "mixture": pairs_figure(found["mixture"], names, ".1%", "share of the tokens read"),
-        "removed": pairs_figure(removed, names, ",d", "documents"),
-        "bits": pairs_figure(found["bits_per_byte"], names, ".2f", "bits per byte", rangemode="normal"),
-        "scores": scores_figure(found["scores"]),
-    }
-    return {name: figure for name, figure in made.items() if figure}
+    named = (
+        f"{place}: {run['recipe']} {run['run_id']} ({run['state']})"
+        for place, run in zip(("first", "second"), found["runs"], strict=True)
+    )
+    removed = sorted(found["removed"], key=lambda pair: -max(value or 0 for value in pair["values"]))
+    bits = found["bits_per_byte"]
+    held_out: list[Part] = [Chart("bits", pairs_figure(bits, names, ".2f", "bits per byte", rangemode="normal"))]
+    held_out += [HELDOUT_DIFFERS, *_pairs(found["heldout"], "figure")] if found["heldout"] is not None else []
+    training: list[Part] = [Chart("loss", loss_figure(artifacts, names), "loss of both runs over tokens read")]
+    shares = Chart("mixture", pairs_figure(found["mixture"], names, ".1%", "share of the tokens read"))
+    by_rule = Chart("removed", pairs_figure(removed[:MAX_CHART_RULES], names, ",d", "documents"))
+    sections = (
+        Section("What differs", [_stages(found), *_settings(found)]),
+        Section("Training", [*training, *_pairs(found["training"], "")]),
+        Section("Scores", _scores(found), "Second minus first, with 95% intervals."),
+        Section("Held-out text", [*held_out, *_pairs(bits, "source")], "Bits per byte; lower is better."),
+        Section("Mixture", [shares, *_pairs(found["mixture"], "source")], "Share of the tokens read in training."),
+        Section("What was removed", [by_rule, *_pairs(removed, "rule")], "Documents dropped, by rule."),
+        Section("Documents kept", _pairs(found["documents"], "source")),
+        Section("Leaked items", _pairs(found["leaks"], "benchmark")),
+    )
+    return Document("Two runs compared", [one for one in sections if one.has_content], lead="; ".join(named))
 
 
-def loss_figure(artifacts: list[dict[str, Artifact]], names: list[str]) -> dict[str, Any] | None:
+def _stages(found: dict[str, Any]) -> Table:
+    """Return which stages' artifacts differ, and the causes: settings, inputs, code or libraries."""
+    rows = [
+        (
+            line["stage"],
+            Styled(line["verdict"], "dim" if line["verdict"] == SAME else "yellow"),
+            "; ".join(line["causes"]),
+        )
+        for line in found["stages"]
+    ]
+    return Table(("stage", "artifacts", "why"), rows, texts=("artifacts", "why"))
+
+
+def _settings(found: dict[str, Any]) -> list[Part]:
+    rows = [(line["path"], *map(_setting, line["values"])) for line in found["recipe"]]
+    if not rows:
+        return ["The recipes are the same."]
+    return [Table(("setting", "first", "second"), rows, f"settings that differ ({len(rows)})", ("first", "second"))]
+
+
+def _setting(value: Any) -> str | None:
+    text = str(value)
+    shortened = text if len(text) <= MAX_SETTING_CHARS else f"{text[: MAX_SETTING_CHARS - 1]}…"
+    return None if value is None else shortened
+
+
+def _pairs(lines: list[dict[str, Any]], what: str) -> list[Part]:
+    """Return a table of the values of both runs and their differences; nothing without values."""
+    rows = [
+        (line["name"], *map(_number, line["values"]), _difference(*line["values"]))
+        for line in lines
+        if any(value is not None for value in line["values"])
+    ]
+    return [Table((what, "first", "second", "difference"), rows)] if rows else []
+
+
+def _difference(first: float | None, second: float | None) -> str | None:
+    if first is None or second is None:
+        return None
+    apart = second - first
+    return f"{'+' if apart > 0 else '-'}{_number(abs(apart))}" if apart else "0"
+
+
+def _number(value: float | None) -> str | None:
+    if value is None:
+        return None
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+
+
+def _scores(found: dict[str, Any]) -> list[Part]:
+    rows = []
+    for line in found["scores"]:
+        interval = "" if line["low"] is None else f" ({100 * line['low']:+.1f} to {100 * line['high']:+.1f})"
+        rows.append(
+            (
+                f"{line['task']}, {format_shots(line['shots'])}",
+                line["metric"],
+                *(f"{value:.1%}" for value in line["values"]),
+                f"{100 * line['mean']:+.1f}{interval}",
+                line["n"],
+                Styled(line["verdict"], VERDICT_STYLES.get(line["verdict"], "")),
+                line["how"],
+            )
+        )
+    columns = ("benchmark", "metric", "first", "second", "difference", "items", "second is", "tested")
+    note = UNPAIRED_NOTE if any(line["how"] == UNPAIRED for line in found["scores"]) else ""
+    table = Table(columns, rows, note=note, texts=("metric", "second is", "tested"))
+    return [Chart("scores", scores_figure(found["scores"])), table] if rows else []
+
+
+def loss_figure(artifacts: list[dict[str, Artifact]], names: list[str]) -> Figure | None:
     """Return the loss curves of both runs over tokens read, with their difference (second minus first) below.
 
     None unless both runs trained.
@@ -72,43 +147,15 @@ def loss_figure(artifacts: list[dict[str, Artifact]], names: list[str]) -> dict[
     if not all("train" in found and found["train"].rows("metrics") for found in artifacts):
         return None
     tables = [final_rows(found["train"].table("metrics"), found["train"].table("steps")) for found in artifacts]
-    data = [_line(table, name, role) for table, name, role in zip(tables, names, ROLES, strict=True)]
-    x, difference = _loss_difference(*tables)
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": x.tolist(),
-            "y": plain(difference),
-            "yaxis": "y2",
-            "name": "second minus first",
-            "showlegend": False,
-            "meta": {"role": "series2"},
-            "hovertemplate": "%{y:+.4f} at %{x:.3s} tokens<extra></extra>",
-        }
-    )
-    layout = {
-        "height": 460,
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
-        "hovermode": "x",
-        "xaxis": {"title": {"text": "tokens read"}, "anchor": "y2", "tickformat": "~s", "nticks": 6},
-        "yaxis": {"title": {"text": "loss, nats"}, "domain": [0.36, 1]},
-        "yaxis2": {"title": {"text": "difference"}, "domain": [0, 0.28], "nticks": 4},
-    }
-    return {"data": data, "layout": layout}
-
-
-def _line(table: pa.Table, name: str, role: str) -> dict[str, Any]:
-    places = thin(table.num_rows)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": table.column("tokens").to_numpy()[places].tolist(),
-        "y": plain(table.column("loss").to_numpy()[places]),
-        "name": plot_text(name),
-        "meta": {"role": role},
-        "hovertemplate": "%{y:.4g} at %{x:.3s} tokens<extra></extra>",
-    }
+    data = [
+        curve(table, "loss", role, "%{y:.4g} at %{x:.3s} tokens", name=plot_text(name))
+        for table, name, role in zip(tables, names, ROLES, strict=True)
+    ]
+    x, apart = _loss_difference(*tables)
+    shown = {"mode": "lines", "yaxis": "y2", "name": "second minus first", "showlegend": False}
+    data.append(points("series2", x.tolist(), plain(apart), "%{y:+.4f} at %{x:.3s} tokens", **shown))
+    loss, below = axis("loss, nats", domain=[0.36, 1]), axis("difference", domain=[0, 0.28], nticks=4)
+    return figure(data, 460, legend=LEGEND, hovermode="x", xaxis=tokens_axis("y2"), yaxis=loss, yaxis2=below)
 
 
 def _loss_difference(first: pa.Table, second: pa.Table) -> tuple[np.ndarray, np.ndarray]:
@@ -126,58 +173,27 @@ def _loss_difference(first: pa.Table, second: pa.Table) -> tuple[np.ndarray, np.
 
 def pairs_figure(
     pairs: list[dict[str, Any]], names: list[str], form: str, title: str, rangemode: str = "tozero"
-) -> dict[str, Any] | None:
+) -> Figure | None:
     """Return a dot plot with a line for each name: a ring is the first run, a dot the second. None without values."""
     ordered = [pair for pair in reversed(pairs) if any(value is not None for value in pair["values"])]
     if not ordered:
         return None
     labels = [plot_text(pair["name"]) for pair in ordered]
-    joins: dict[str, list[Any]] = {"x": [], "y": []}
-    for label, pair in zip(labels, ordered, strict=True):
-        if None not in pair["values"]:
-            joins["x"] += [*pair["values"], None]
-            joins["y"] += [label, label, None]
-    data: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            **joins,
-            "showlegend": False,
-            "hoverinfo": "skip",
-            "meta": {"role": "muted1"},
-        }
-    ]
-    for number, (name, role) in enumerate(zip(names, ROLES, strict=True)):
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": [pair["values"][number] for pair in ordered],
-                "y": labels,
-                "name": plot_text(name),
-                # Equal values show as a dot inside a ring.
-                "marker": {"size": 9 if number else 14, "symbol": "circle" if number else "circle-open"},
-                "meta": {"role": role},
-                "hovertemplate": f"%{{x:{form}}}<extra>{plot_text(name)}</extra>",
-            }
-        )
-    layout = {
-        "height": 110 + 28 * len(ordered),
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
-        "hovermode": "closest",
-        "xaxis": {"title": {"text": title}, "tickformat": form, "rangemode": rangemode},
-        "yaxis": {
-            "automargin": True,
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": labels,
-            "range": [-0.6, len(labels) - 0.4],
-        },
-    }
-    return {"data": data, "layout": layout}
+    both = [(label, pair["values"]) for label, pair in zip(labels, ordered, strict=True) if None not in pair["values"]]
+    x = [place for _, values in both for place in (*values, None)]
+    y = [place for label, _ in both for place in (label, label, None)]
+    data = [points("muted1", x, y, "", mode="lines", showlegend=False, hoverinfo="skip")]
+    # Equal values show as a dot inside a ring.
+    markers = {"size": 14, "symbol": "circle-open"}, {"size": 9, "symbol": "circle"}
+    for number, (name, role, marker) in enumerate(zip(names, ROLES, markers, strict=True)):
+        hover, values = f"%{{x:{form}}}<extra>{plot_text(name)}</extra>", [pair["values"][number] for pair in ordered]
+        data.append(points(role, values, labels, hover, name=plot_text(name), marker=marker))
+    across = axis(title, tickformat=form, rangemode=rangemode)
+    height = 110 + 28 * len(ordered)
+    return figure(data, height, legend=LEGEND, hovermode="closest", xaxis=across, yaxis=label_axis(labels))
 
 
-def scores_figure(scores: list[dict[str, Any]]) -> dict[str, Any] | None:
+def scores_figure(scores: list[dict[str, Any]]) -> Figure | None:
     """Return score differences (second minus first) with their 95% intervals; None without a common benchmark."""
     ordered = list(reversed(scores))
     if not ordered:
@@ -187,134 +203,16 @@ def scores_figure(scores: list[dict[str, Any]]) -> dict[str, Any] | None:
     for verdict, role in (("better", "good"), ("worse", "bad"), ("no difference", "muted0")):
         mine = [(label, line) for label, line in zip(labels, ordered, strict=True) if line["verdict"] == verdict]
         if mine:
-            reach = [(line["high"] - line["mean"]) if line["high"] is not None else 0.0 for _, line in mine]
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "x": [line["mean"] for _, line in mine],
-                    "y": [label for label, _ in mine],
-                    "error_x": {"type": "data", "array": reach, "thickness": 1.5, "width": 4},
-                    "name": verdict,
-                    "marker": {"size": 10},
-                    "meta": {"role": role},
-                    "hovertemplate": "%{x:+.1%}<extra>%{y}</extra>",
-                }
-            )
-    zero = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": 0, "x1": 0, "line": {"dash": "dot"}}
-    layout = {
-        "height": 110 + 30 * len(ordered),
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
-        "hovermode": "closest",
-        "shapes": [zero],
-        "xaxis": {"title": {"text": "second minus first"}, "tickformat": "+.0%"},
-        "yaxis": {
-            "automargin": True,
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": labels,
-            "range": [-0.6, len(labels) - 0.4],
-        },
-    }
-    return {"data": data, "layout": layout}
-
-
-def print_comparison(found: dict[str, Any], console: Console) -> None:
-    """Print tables of stages, settings, training, held-out text, removals and scores."""
-    for number, run in enumerate(found["runs"]):
-        label = "second" if number else "first"
-        console.print(f"[bold]{label:<7}[/] {escape(run['recipe'])} {run['run_id']} ({run['state']})")
-    console.print()
-    for table in (_stages(found), _settings(found), _numbers(found), _scores(found)):
-        if table is not None:
-            console.print(table)
-            console.print()
-    if found["heldout"] is not None:
-        console.print(f"[dim]{HELDOUT_DIFFERS}[/]")
-    if any(line["how"] == UNPAIRED for line in found["scores"]):
-        console.print(
-            "[dim]* unpaired test from standard errors, because a run did not keep the score of every item[/]"
-        )
-
-
-def _stages(found: dict[str, Any]) -> Table:
-    table = _table("stages", "stage", "", "why")
-    for line in found["stages"]:
-        style = "dim" if line["verdict"] == SAME else "yellow"
-        table.add_row(line["stage"], f"[{style}]{line['verdict']}[/]", escape("; ".join(line["causes"][:3])))
-    return table
-
-
-def _settings(found: dict[str, Any]) -> Table | None:
-    if not found["recipe"]:
-        return None
-    table = _table(f"settings that differ ({len(found['recipe'])})", "setting", "first", "second")
-    for line in found["recipe"][:MAX_SETTINGS]:
-        table.add_row(escape(line["path"]), *(escape(_shorten(str(value))) for value in line["values"]))
-    if len(found["recipe"]) > MAX_SETTINGS:
-        table.add_row(f"... and {len(found['recipe']) - MAX_SETTINGS} more", "", "")
-    return table
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_SETTING_CHARS else f"{text[: MAX_SETTING_CHARS - 1]}…"
-
-
-def _numbers(found: dict[str, Any]) -> Table | None:
-    """Return one table of training numbers, bits per byte, and the removals that differ most."""
-    removed = sorted(found["removed"], key=lambda pair: -abs(_difference(pair) or 0))[:MAX_TERMINAL_RULES]
-    groups = (
-        ("", found["training"]),
-        ("bits per byte, ", found["bits_per_byte"]),
-        ("", found["heldout"] or []),
-        ("dropped by ", [pair for pair in removed if _difference(pair)]),
+            lengths = [(line["high"] - line["mean"]) if line["high"] is not None else 0.0 for _, line in mine]
+            means, rows = [line["mean"] for _, line in mine], [label for label, _ in mine]
+            shown = {"error_x": reach(lengths), "name": verdict, "marker": {"size": 10}}
+            data.append(points(role, means, rows, "%{x:+.1%}<extra>%{y}</extra>", **shown))
+    return figure(
+        data,
+        110 + 30 * len(ordered),
+        legend=LEGEND,
+        hovermode="closest",
+        shapes=[upright(0)],
+        xaxis=axis("second minus first", tickformat="+.0%"),
+        yaxis=label_axis(labels),
     )
-    rows = [(f"{prefix}{pair['name']}", pair) for prefix, pairs in groups for pair in pairs]
-    rows = [(name, pair) for name, pair in rows if any(value is not None for value in pair["values"])]
-    if not rows:
-        return None
-    table = _table("numbers", "", "first", "second", "difference")
-    for name, pair in rows:
-        difference = _difference(pair)
-        signed = "-" if difference is None else _format_signed(difference)
-        table.add_row(escape(name), *map(_format_number, pair["values"]), signed)
-    return table
-
-
-def _difference(pair: dict[str, Any]) -> float | None:
-    first, second = pair["values"]
-    return None if first is None or second is None else second - first
-
-
-def _format_signed(value: float) -> str:
-    return "0" if not value else f"{'+' if value > 0 else '-'}{_format_number(abs(value))}"
-
-
-def _format_number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
-
-
-def _scores(found: dict[str, Any]) -> Table | None:
-    if not found["scores"]:
-        return None
-    table = _table("scores", "benchmark", "first", "second", "difference", "items", "second is")
-    for line in found["scores"]:
-        interval = "" if line["low"] is None else f" ({100 * line['low']:+.1f} to {100 * line['high']:+.1f})"
-        style = VERDICT_STYLES.get(line["verdict"], "default")
-        table.add_row(
-            escape(f"{line['task']} {format_shots(line['shots'])}"),
-            *(f"{value:.1%}" for value in line["values"]),
-            f"{100 * line['mean']:+.1f}{interval}{'*' if line['how'] == UNPAIRED else ''}",
-            f"{line['n']:,}",
-            f"[{style}]{line['verdict']}[/]",
-        )
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number and column in NUMBER_COLUMNS else "left", overflow="fold")
-    return table

@@ -23,11 +23,10 @@ from markupsafe import Markup
 from flows.metrics.formatting import format_count, format_duration
 from flows.metrics.run_metrics import SKIPPED, TO_COME, UNDER_WAY, asked_stages, stage_result
 from flows.recipe.stages import STAGES
-from flows.reports.charts.svg import thinned
 from flows.reports.page.page import address, write_run_page
 from flows.reports.page.render import environment, fill, inline_script
 from flows.reports.run_list import write_run_list
-from flows.runs.record import CURRENT_LISTENER, PAGE, heard_by
+from flows.runs.record import CURRENT_LISTENER, PAGE, RunData, heard_by
 from model.files import write_atomically
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener
@@ -56,7 +55,7 @@ MAX_POINTS = 2000
 
 MAX_SAMPLES, SHOWN_SAMPLES, MAX_NOTES = 64, 4, 6
 
-CURVE_WIDTH, CURVE_HEIGHT = 600, 160
+CURVE_WIDTH, CURVE_HEIGHT, CURVE_POINTS = 600, 160, 300
 
 TINY = 1e-6
 """Least value that a logarithmic axis shows."""
@@ -144,7 +143,7 @@ class LivePage(ProgressListener):
 
     def __init__(self, listener: ProgressListener) -> None:
         self._listener = listener
-        self._record: dict[str, Any] = {}
+        self._record: RunData
         self._folder = Path()
         self._work: dict[str, _Work] = {}
         self._made: dict[str, dict[str, Any]] = {}
@@ -272,7 +271,7 @@ def begin_page(folder: Path, name: str, started: float, now: Markup = Markup()) 
     """Write the page of a run that begins into its folder."""
     with _view_only():
         view = {"name": name, "run_id": folder.name, "started": started, "now": now, "at": time.time()}
-        html = fill("flows.reports.page", "live.html", {**view, "silence": SILENCE_SECONDS, "figures": {}})
+        html = fill("live.html", {**view, "silence": SILENCE_SECONDS, "figures": {}})
         write_atomically(folder / PAGE, html.encode("utf-8", errors="replace"))
         _write_script(folder, {"at": time.time(), "html": str(now)})
 
@@ -319,7 +318,7 @@ def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 def line_chart(words: str, lines: Sequence[Line]) -> Markup | None:
     """Return lines of positive values over one x axis, and a logarithmic y axis, as HTML whose SVG takes the width of
     its place; None with fewer than two points."""
-    shown = [(line, thinned(*zip(*line.points, strict=True))) for line in lines if line.points]
+    shown = [(line, _thinned(line.points)) for line in lines if line.points]
     if not any(len(points) > 1 for _, points in shown):
         return None
     x = [point[0] for _, points in shown for point in points]
@@ -342,3 +341,11 @@ def line_chart(words: str, lines: Sequence[Line]) -> Markup | None:
         f'<div class="curve" role="img" aria-label="{words}"><div class="ticks">{ticks}</div>{svg}'
         f'<div class="ends">{ends}</div></div>'
     )
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Return at most CURVE_POINTS points, evenly spread, including the last."""
+    if len(points) <= CURVE_POINTS:
+        return points
+    step = (len(points) - 1) / (CURVE_POINTS - 1)
+    return [points[round(number * step)] for number in range(CURVE_POINTS)]

@@ -2,19 +2,31 @@
 
 Model cards are those of Mitchell et al. 2019 (arXiv 1810.03993); the YAML head follows
 `huggingface.co/docs/hub/model-cards`. `flows.reports.model_card_facts` collects the facts, writes the head and checks
-licences; `flows.reports.model_card_sections` writes the sections.
+licences. A section without facts is an empty string.
 """
 
+import html
 from pathlib import Path
 from typing import Any
 
-from flows.reports import model_card_sections as sections
-from flows.reports.model_card_facts import card_facts, check_licence, head, run_that_trained
+from flows.metrics.accounting import describe_conservation, format_energy
+from flows.metrics.formatting import describe_rows, format_count, format_duration, format_time, loss_unit
+from flows.metrics.heldout import describe_sampled_items
+from flows.metrics.run_metrics import describe_base_model
+from flows.reports.document import Table
+from flows.reports.model_card_facts import CardFacts, card_facts, check_licence, head, run_that_trained
+from flows.reports.tables import bits_table, leaks_table, removed_table, scores_table
+from flows.runs.guards import describe_gate
 from flows.runs.lineage import open_run
+from flows.runs.record import RunData
+
+UNSTATED = "not stated"
+
+PERSONAL_DATA_EDITS = ("email", "ip_address", "phone", "payment_card")
 
 
 def model_card(
-    record: dict[str, Any],
+    record: RunData,
     root: Path,
     licence: str | None = None,
     class_name: str | None = None,
@@ -30,23 +42,23 @@ def model_card(
     if licence is not None:
         check_licence(licence, facts.sources)
     parts = (
-        sections.introduction(facts),
-        sections.use(facts, class_name, tokenizer_class),
-        sections.samples(facts),
-        sections.data(facts),
-        sections.preparation(facts),
-        sections.training(facts),
-        sections.scores(facts),
-        sections.cost(facts),
-        sections.limits(facts),
-        sections.licence(facts, licence),
-        sections.provenance(facts),
+        _introduction(facts),
+        _use(facts, class_name, tokenizer_class),
+        _samples(facts),
+        _data(facts),
+        _preparation(facts),
+        _training(facts),
+        _scores(facts),
+        _cost(facts),
+        _limits(facts),
+        _licence(facts, licence),
+        _provenance(facts),
     )
     library = "transformers" if class_name else None
     return head(facts, licence, library) + "\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
-def find_model_run(root: Path, model: str, folder: Path) -> dict[str, Any] | None:
+def find_model_run(root: Path, model: str, folder: Path) -> RunData | None:
     """Return the record of the run that `model` names, or that trained the artifact `folder`.
 
     None for a model without a run under `root`, such as a fine-tuned one.
@@ -54,3 +66,238 @@ def find_model_run(root: Path, model: str, folder: Path) -> dict[str, Any] | Non
     if not Path(model).exists():
         return open_run(root, model, needs="train")
     return run_that_trained(root, folder)
+
+
+def _introduction(facts: CardFacts) -> str:
+    """Return the title and a short description of the model."""
+    training = facts.findings["training"]
+    size = f" of {format_count(facts.model['parameters'])} parameters" if facts.model["parameters"] else ""
+    read = f", trained on {format_count(training['tokens'])} tokens" if training.get("tokens") else ""
+    kind = facts.model["architecture"].upper() if facts.model["architecture"] else "language model"
+    lines = [
+        f"# {facts.record['recipe_name']}",
+        f"A {kind}{size}{read}, made by Bessemer in the run"
+        f" `{facts.record['run_id']}`. It continues or fills in text; it is not trained to follow instructions.",
+    ]
+    base_model = describe_base_model(facts.findings["base_model"])
+    if base_model:
+        gate = describe_gate(facts.findings["gate"])
+        lines.append(f"{_escape(base_model)}.{f' {_escape(gate)}.' if gate else ''}")
+    return "\n\n".join(lines)
+
+
+def _use(facts: CardFacts, class_name: str | None, tokenizer_class: str) -> str:
+    """Return how the model is used: with `transformers` where `class_name` loads the exported folder."""
+    if class_name is None:
+        return (
+            f'## Use\n\n    bessemer model generate {facts.record["run_id"]} --prompt "The "'
+            if facts.model["parameters"]
+            else ""
+        )
+    code = [
+        f"from transformers import {tokenizer_class}, {class_name}",
+        "",
+        f'model = {class_name}.from_pretrained(".")',
+        f'tokenizer = {tokenizer_class}.from_pretrained(".")',
+    ]
+    if facts.model["architecture"] == "gpt":
+        code += [
+            'prompt = tokenizer("The ", return_tensors="pt").input_ids',
+            "print(tokenizer.decode(model.generate(prompt, max_new_tokens=50, do_sample=True)[0]))",
+        ]
+    return "\n".join(["## Use", "", "```python", *code, "```"])
+
+
+def _samples(facts: CardFacts) -> str:
+    """Return texts that the evaluation let the model write, the prompt in bold."""
+    texts = [f"<pre><b>{_escape(row['prompt'])}</b>{_escape(row['text'])}</pre>" for row in facts.samples]
+    return "\n\n".join(["## Samples", "Written by this model, not chosen.", *texts]) if texts else ""
+
+
+def _licence(facts: CardFacts, declared: str | None) -> str:
+    """Return the declared licence, and which sources state none."""
+    unstated = [name for name, stated in facts.sources.items() if stated is None]
+    lines = ["## Licence"]
+    if declared is None:
+        lines.append("No licence is declared for this model, so none is granted.")
+    else:
+        lines.append(
+            f"This model is licensed under {_escape(declared)}; no licence of its sources conflicts with that."
+        )
+    lines.append("The licences of the training text are listed under Data.")
+    if unstated:
+        lines.append(f"No licence is stated for {_join_names(unstated)}.")
+    return "\n\n".join(lines)
+
+
+def _join_names(names: list[str]) -> str:
+    escaped = [_escape(name) for name in names]
+    return escaped[0] if len(escaped) == 1 else f"{', '.join(escaped[:-1])} and {escaped[-1]}"
+
+
+def _data(facts: CardFacts) -> str:
+    """Return a table of the sources with their licences, sizes and shares."""
+    mixture = {line["source"]: line for line in facts.findings["mixture"]}
+    funnel = {line["source"]: line for line in facts.findings["funnel"]}
+    if not funnel:
+        return ""
+    rows = []
+    for name, stated in facts.sources.items():
+        line, counts = mixture.get(name, {}), funnel.get(name, {})
+        rows.append(
+            (
+                name,
+                stated or UNSTATED,
+                counts.get("read", 0),
+                line.get("documents", "-"),
+                format_count(line["tokens"]) if line else "-",
+                f"{line['weight']:.1%}" if line else "-",
+                f"{line['planned_share']:.1%}" if line else "-",
+                f"{line['realised_share']:.1%}" if line else "-",
+                f"{line['epochs']:.2f}" if line else "-",
+            )
+        )
+    columns = ("source", "licence", "documents read", "used", "tokens", "weight", "planned", "trained on", "epochs")
+    parts = [
+        "## Data",
+        Table(columns, rows, texts=("licence",)).markdown(),
+        describe_conservation(facts.findings["conservation"]),
+    ]
+    if facts.findings["rows"]:
+        parts.append(f"Sequences: {_escape(describe_rows(facts.findings['rows']))}.")
+    return "\n\n".join(filter(None, parts))
+
+
+def _preparation(facts: CardFacts) -> str:
+    """Return what was removed, the duplicates, and the benchmark leaks."""
+    findings = facts.findings
+    if not findings["funnel"]:
+        return ""
+    parts = ["## Data preparation"]
+    if removed := removed_table(findings["removed"]):
+        parts.append(removed.markdown())
+    if findings["edited"]:
+        edits = ", ".join(f"{line['rule']} {line['documents']:,}" for line in findings["edited"])
+        parts.append(f"Documents edited and kept, by edit: {edits}.")
+    parts += [_duplicates(findings["duplicates"]), _leaks(findings)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _duplicates(found: dict[str, Any]) -> str:
+    clusters, planted = found.get("clusters"), found.get("planted", {})
+    if clusters is None:
+        return ""
+    text = (
+        f"Duplicates: {clusters['count']:,} clusters of near-duplicates, of which one document each was kept; every"
+        f" removal was verified by exact Jaccard similarity."
+    )
+    if planted.get("pairs"):
+        text += (
+            f" Of the copies injected to measure recall, {planted['found']} of {planted['pairs']} at a similarity of"
+            f" {planted['threshold']:g} and above were found (recall {planted['recall']:.3f}, 95% interval"
+            f" {planted['low']:.3f} to {planted['high']:.3f})."
+        )
+    return text
+
+
+def _leaks(findings: dict[str, Any]) -> str:
+    table = leaks_table(findings["leaks"])
+    if table is None:
+        return ""
+    parts = [table.markdown()]
+    planted = findings["leak_search"].get("planted", {})
+    if planted.get("planted"):
+        parts.append(
+            f"Of the items injected to measure recall, {planted['found']} of {planted['planted']} were found (recall"
+            f" {planted['recall']:.3f}, 95% interval {planted['low']:.3f} to {planted['high']:.3f})."
+        )
+    return "\n\n".join(parts)
+
+
+def _training(facts: CardFacts) -> str:
+    """Return steps, tokens, loss and the settings of the network."""
+    found = facts.findings["training"]
+    if not found:
+        return ""
+    lines = ["## Training"]
+    if found.get("last_loss") is not None:
+        lines.append(
+            f"{found['steps']:,} steps over {found['tokens']:,} tokens; the loss went from {found['first_loss']:.3f} to"
+            f" {found['last_loss']:.3f} {loss_unit(facts.findings['rows'])}."
+            + (f" The divergence guard skipped {found['skipped_steps']} steps." if found.get("skipped_steps") else "")
+        )
+    network = facts.recipe.get("train", {}).get("model", {})
+    shown = {name: value for name, value in network.items() if isinstance(value, int | float | str)}
+    if shown:
+        lines.append(
+            Table(("network setting", "value"), [(name, str(value)) for name, value in shown.items()]).markdown()
+        )
+    return "\n\n".join(lines)
+
+
+def _scores(facts: CardFacts) -> str:
+    """Return held-out bits per byte with baselines, and benchmark scores on all, clean and leaked items."""
+    findings = facts.findings
+    tables = bits_table(findings["bits_per_byte"]), scores_table(findings["scores"], findings["gaps"])
+    parts = [table.markdown() for table in tables if table is not None]
+    if drawn := describe_sampled_items(findings["scores"]):
+        parts.append(f"Items evaluated: {_escape(drawn)}.")
+    return "\n\n".join(["## Scores", *parts]) if parts else ""
+
+
+def _cost(facts: CardFacts) -> str:
+    """Return the time of all stages, and the estimated energy."""
+    found = facts.findings["cost"]
+    if not found:
+        return ""
+    text = f"All stages together took {format_duration(found['seconds'])}."
+    if found["watt_hours"] is not None:
+        text += (
+            f" About {format_energy(found['watt_hours'])} of energy: an estimate, not a measurement, from"
+            f" {found['assumption']} (Green Algorithms, Lannelongue et al. 2021)."
+        )
+    return f"## Energy and cost\n\n{text}"
+
+
+def _limits(facts: CardFacts) -> str:
+    """Return the known limitations of the model."""
+    context = facts.recipe.get("train", {}).get("model", {}).get("context")
+    remains = sum(line["remains"] for line in facts.findings["leaks"])
+    lines = [
+        "The model writes likely text, which may be false, biased or offensive; neither bias nor harm was measured.",
+        f"Languages of the training text: {_join_names(facts.languages)}." if facts.languages else "",
+        f"The context is {context:,} tokens." if context else "",
+        "Personal data were replaced where patterns matched (e-mail and IP addresses, phone and card numbers); names"
+        " and what the patterns miss remain."
+        if _replaced_personal_data(facts)
+        else "No personal data were replaced in the training text.",
+        f"{remains:,} benchmark items remain in the training text; scores on them are less reliable."
+        if remains
+        else "",
+        *(f"{_escape(remark)}." for remark in facts.findings["remarks"]),
+    ]
+    return "\n".join(["## Limits", "", *(f"- {line}" for line in lines if line)])
+
+
+def _replaced_personal_data(facts: CardFacts) -> bool:
+    return any(line["rule"] in PERSONAL_DATA_EDITS for line in facts.findings["edited"])
+
+
+def _provenance(facts: CardFacts) -> str:
+    """Return what is needed to reproduce the run and verify its artifacts."""
+    rows = [(line["stage"], line["identity"], line["content"]) for line in facts.findings["road"] if "identity" in line]
+    columns = ("stage", "identity", "content")
+    parts = ["## Provenance", Table(columns, rows, texts=columns).markdown()]
+    versions = facts.record.get("versions", {})
+    git = facts.record.get("git") or {}
+    sentences = [f"Finished {format_time(facts.record.get('finished'))}."]
+    if git.get("commit"):
+        sentences.append(f"Code at commit `{git['commit']}`{' with uncommitted changes' if git.get('dirty') else ''}.")
+    if versions:
+        sentences.append(f"{', '.join(f'{name} {version}' for name, version in versions.items())}.")
+    return "\n\n".join([*parts, " ".join(sentences)])
+
+
+def _escape(text: str) -> str:
+    """Escape text that comes from data, so that Markdown renderers do not read it as HTML."""
+    return html.escape(text, quote=False)

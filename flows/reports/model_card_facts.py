@@ -15,9 +15,9 @@ import yaml
 from flows.metrics.formatting import format_shots
 from flows.metrics.heldout import mean_words
 from flows.metrics.run_metrics import collect_metrics, open_artifacts, read_saved_metrics, samples
-from flows.reports.charts.scores import main_metric
+from flows.reports.charts.scores import main_rows
 from flows.runs.lineage import model_of
-from flows.runs.record import list_runs, read_recipe
+from flows.runs.record import RunData, list_runs, read_recipe
 from model.errors import RecipeError
 
 MIN_LANGUAGE_SHARE = 0.01
@@ -64,7 +64,7 @@ _VERSION = re.compile(r"-?(\d+(?:\.\d+)?)")
 class CardFacts:
     """What a model card states about a run."""
 
-    record: dict[str, Any]
+    record: RunData
     findings: dict[str, Any]
     recipe: dict[str, Any]
     """The resolved recipe; empty where its file is missing."""
@@ -99,14 +99,14 @@ class CardFacts:
         return sorted(language for language in found if language.isalpha())
 
 
-def card_facts(record: dict[str, Any], root: Path) -> CardFacts:
+def card_facts(record: RunData, root: Path) -> CardFacts:
     """Return the facts of a run under `root`; facts of stages that did not run are empty."""
     recipe = read_recipe(root / "runs" / record["run_id"])
     findings = collect_metrics(record, read_saved_metrics(record))
     return CardFacts(record, findings, recipe, model_of(record, root), samples(open_artifacts(record))[:MAX_SAMPLES])
 
 
-def run_that_trained(root: Path, model: Path) -> dict[str, Any] | None:
+def run_that_trained(root: Path, model: Path) -> RunData | None:
     """Return the latest run that trained or reused the model artifact at this path, or None."""
     for record in reversed(list_runs(root)):
         if any(entry["stage"] == "train" and entry.get("path") == str(model) for entry in record["stages"]):
@@ -140,19 +140,10 @@ def _licence(licence: str | None) -> dict[str, str]:
 
 
 def _metrics(facts: CardFacts) -> list[str]:
-    metrics: list[str] = [row["metric"] for row in _main_rows(facts)]
+    metrics: list[str] = [row["metric"] for row in main_rows(facts.findings["scores"])]
     names = [HUB_METRICS.get(metric, metric) for metric in metrics]
     bits = ["bits_per_byte"] if any(line.get("model") is not None for line in facts.findings["bits_per_byte"]) else []
     return list(dict.fromkeys([*bits, *names]))
-
-
-def _main_rows(facts: CardFacts) -> list[dict[str, Any]]:
-    """Return the rows of each benchmark's main metric that have a value."""
-    by_task: dict[str, list[dict[str, Any]]] = {}
-    for row in facts.findings["scores"]:
-        by_task.setdefault(row["task"], []).append(row)
-    rows = [row for of_task in by_task.values() for row in of_task if row["metric"] == main_metric(of_task)]
-    return [row for row in rows if row["value"] is not None]
 
 
 def _results(facts: CardFacts, architecture: str) -> list[dict[str, Any]]:
@@ -170,7 +161,7 @@ def _results(facts: CardFacts, architecture: str) -> list[dict[str, Any]]:
                 }
             )
     by_task: dict[str, list[dict[str, Any]]] = {}
-    for row in _main_rows(facts):
+    for row in main_rows(facts.findings["scores"]):
         by_task.setdefault(row["task"], []).append(row)
     for name, rows in by_task.items():
         metrics = [

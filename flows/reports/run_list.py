@@ -7,7 +7,7 @@ from flows.metrics.formatting import format_model
 from flows.metrics.run_metrics import read_saved_metrics
 from flows.reports.page.page import address
 from flows.reports.page.render import write_figures
-from flows.runs.record import PAGE, newest_runs, state_of
+from flows.runs.record import PAGE, RunData, newest_runs, state_of
 
 RUN_LIST = "index.html"
 
@@ -26,11 +26,11 @@ def write_run_list(root: Path) -> Path:
     folder = root / "runs"
     lines = [_line(record, folder) for record in reversed(records)]
     path = folder / RUN_LIST
-    write_figures("flows.reports", "run_list.html", {}, path, root=str(root), lines=lines, count=count)
+    write_figures("run_list.html", {}, path, root=str(root), lines=lines, count=count)
     return path
 
 
-def _line(record: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _line(record: RunData, folder: Path) -> dict[str, Any]:
     findings = read_saved_metrics(record) or {}
     bits = next((line for line in findings.get("bits_per_byte", ()) if line["source"] == "all"), {})
     ended, page = record.get("finished"), Path(record.get("page") or folder / record["run_id"] / PAGE)

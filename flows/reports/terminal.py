@@ -10,12 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from flows.reports.document import Table
 from flows.runs.document_history import DocumentHistory, describe_event
+from flows.runs.run_documents import rows_at
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.tables import read_table
+
+SHOWN_CHARS = 60
+"""Characters of a document's text beside its name."""
 
 STATES = ("leaked", "clean", "unmatchable")
 
@@ -49,21 +52,18 @@ def print_step(step: dict[str, Any], run_id: str, console: Console) -> None:
     state = "applied" if step["applied"] else "skipped by the guard"
     loss = f", loss {step['loss']:.4f}" if step["loss"] is not None else ""
     console.print(f"[bold]step {step['step']}[/]: {step['rows']} sequences, {state}{loss}")
-    table = Table(box=None, header_style="bold", pad_edge=False, expand=True)
-    table.add_column("document", no_wrap=True, min_width=12)
-    table.add_column("source", no_wrap=True, max_width=14)
-    table.add_column("tokens", no_wrap=True, min_width=6, justify="right")
-    table.add_column("path", no_wrap=True, ratio=2)
-    table.add_column("text", no_wrap=True, ratio=3)
-    for document in step["documents"]:
-        table.add_row(
+    rows = [
+        (
             document["doc_id"][:12],
-            escape(document["source"]),
-            str(document["tokens"]),
-            escape(document["path"]),
-            escape(" ".join(document["text"].split())),
+            document["source"],
+            document["tokens"],
+            document["path"],
+            " ".join(document["text"].split())[:SHOWN_CHARS],
         )
-    console.print(table)
+        for document in step["documents"]
+    ]
+    columns = ("document", "source", "tokens", "path", "text")
+    console.print(Table(columns, rows, texts=("path", "text")).rich())
     console.print(
         f"[dim]history of one document: bessemer data history DOCUMENT --run {run_id}; sequences, segments and byte"
         f" ranges: --json[/]"
@@ -92,33 +92,25 @@ def print_rejected_record(reject: dict[str, Any], console: Console) -> None:
     console.print(f"  [dim]{escape(reject['excerpt'])}[/]\n")
 
 
-def leak_counts_table(counts: list[dict[str, Any]]) -> Table:
-    """Return a table of items by benchmark: leaked, clean, unmatchable, and leaked items still in the text."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("benchmark")
-    for name in ("items", "leaked", "clean", "unmatchable", "remains"):
-        table.add_column("still in the text" if name == "remains" else name, justify="right")
-    for line in counts:
-        table.add_row(escape(line["benchmark"]), *(f"{line[name]:,}" for name in list(line)[1:]))
-    return table
-
-
 def tokenizers_table(found: list[dict[str, Any]]) -> Table:
     """Return a table of tokenizers by the tokens that a text takes; `changed lines` are lines that decoding changes."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("tokenizer")
-    names = ["kind", "vocabulary", "tokens", "per character", "per word", "bytes", "unknown", "changed lines"]
     scored = any(line["scored_bytes"] for line in found)
-    for name in [*names, *(["bits per byte"] if scored else [])]:
-        table.add_column(name, justify="left" if name == "kind" else "right")
-    for line in found:
-        shares = (f"{line[name]:.1%}" for name in ("byte_share", "unknown_share"))
-        lost = f"{line['lost_lines']:,} of {line['lines']:,}"
-        each = (f"{line['tokens_per_character']:.3f}", f"{line['tokens_per_word'] or 0:.2f}")
-        counts = (f"{line['pieces']:,}", f"{line['tokens']:,}")
-        bits = f"{line['bits_per_byte']:.3f}" if line["scored_bytes"] else ""
-        table.add_row(escape(line["path"]), line["kind"], *counts, *each, *shares, lost, *([bits] if scored else []))
-    return table
+    names = ("kind", "vocabulary", "tokens", "per character", "per word", "bytes", "unknown", "changed lines")
+    rows = [
+        (
+            line["path"],
+            line["kind"],
+            line["pieces"],
+            line["tokens"],
+            f"{line['tokens_per_character']:.3f}",
+            f"{line['tokens_per_word'] or 0:.2f}",
+            *(f"{line[name]:.1%}" for name in ("byte_share", "unknown_share")),
+            f"{line['lost_lines']:,} of {line['lines']:,}",
+            *([f"{line['bits_per_byte']:.3f}" if line["scored_bytes"] else ""] if scored else ()),
+        )
+        for line in found
+    ]
+    return Table(("tokenizer", *names, *(["bits per byte"] if scored else ())), rows, texts=("kind",))
 
 
 def count_states(artifact: Artifact) -> list[dict[str, Any]]:
@@ -156,14 +148,13 @@ def list_items(artifacts: dict[str, Artifact], benchmarks: list[str], states: li
 
 def _origins(artifacts: dict[str, Artifact], wanted: set[bytes]) -> dict[bytes, dict[str, Any]]:
     """Return source, path and record of documents, as decontaminate read them."""
-    found: dict[bytes, dict[str, Any]] = {}
-    ids = pa.array(sorted(wanted), pa.binary(16))
-    for path in artifacts["dedup"].files("documents") if wanted and "dedup" in artifacts else ():
-        table = read_table(path).select(["doc_id", "source", "origin"])
-        for row in table.filter(pc.is_in(table.column("doc_id"), ids)).to_pylist():
-            origin = row["origin"]
-            found[row["doc_id"]] = {"source": row["source"], "path": origin["path"], "record": origin["record"]}
-    return found
+    if "dedup" not in artifacts:
+        return {}
+    rows = rows_at(artifacts["dedup"], "documents", wanted, ["doc_id", "source", "origin"])
+    return {
+        row["doc_id"]: {"source": row["source"], "path": row["origin"]["path"], "record": row["origin"]["record"]}
+        for row in rows
+    }
 
 
 def format_item_states(items: list[dict[str, Any]]) -> str:

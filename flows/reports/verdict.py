@@ -11,8 +11,9 @@ from typing import Any
 from flows.metrics.formatting import format_count, format_duration, format_shots, format_time
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.run_metrics import asked_stages, missing_artifacts
+from flows.metrics.statistics import Z_95
 from flows.reports.charts.scores import chance_of, main_metric
-from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, newest_runs, read_recipe, state_of
+from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, RunData, newest_runs, read_recipe, state_of
 
 MAX_TASKS = 3
 
@@ -49,7 +50,7 @@ class Verdict:
     next_steps: tuple[NextStep, ...]
 
 
-def verdict(record: dict[str, Any], findings: dict[str, Any], root: Path, *, name: str | None = None) -> Verdict:
+def verdict(record: RunData, findings: dict[str, Any], root: Path, *, name: str | None = None) -> Verdict:
     """Return the verdict on a run; `name` is how commands name it (`latest`), by default by its id."""
     return Verdict(
         made=_made(record, findings),
@@ -60,10 +61,10 @@ def verdict(record: dict[str, Any], findings: dict[str, Any], root: Path, *, nam
     )
 
 
-def _made(record: dict[str, Any], findings: dict[str, Any]) -> str:
+def _made(record: RunData, findings: dict[str, Any]) -> str:
     state, at = state_of(record), [entry["stage"] for entry in record["stages"]]
     if state in (INTERRUPTED, PAUSED):
-        when = f" at {format_time(record['finished'])}" if record.get("finished") else ""
+        when = f" at {format_time(finished)}" if (finished := record.get("finished")) else ""
         place = f" in {at[-1]}" if at else ""
         kept = "run the same command to go on. Finished parts and checkpoints are kept."
         return f"{state.capitalize()}{when}{place}: {kept}"
@@ -71,7 +72,8 @@ def _made(record: dict[str, Any], findings: dict[str, Any]) -> str:
         return f"This run is under way: {len(at)} of {len(asked_stages(record))} stages are done."
     if state == "failed":
         return f"This run failed{f' in {at[-1]}' if at else ''}, and what was finished is kept; the error is below."
-    took = f" The run took {format_duration(record['finished'] - record['started'])}." if record.get("finished") else ""
+    finished = record.get("finished")
+    took = f" The run took {format_duration(finished - record['started'])}." if finished else ""
     if findings.get("made"):
         return f"{'. '.join(findings['made'])}.{took}"
     if "train" not in at:
@@ -128,7 +130,7 @@ def _benchmarks(rows: list[dict[str, Any]]) -> str:
         if not mine:
             continue
         row = min(mine, key=lambda row: row["shots"])
-        error, chance = 1.96 * (row["stderr"] or 0.0), chance_of([row])
+        error, chance = Z_95 * (row["stderr"] or 0.0), chance_of([row])
         text = f"{task}, {format_shots(row['shots'])}: {row['value']:.0%} ± {error:.0%} of {row['n']:,} items right"
         if chance is not None:
             above = row["value"] - error > chance
@@ -160,7 +162,7 @@ def _dropped(findings: dict[str, Any]) -> str:
     return f"{text}; the others: {left_out}." if left_out else f"{text}."
 
 
-def _attention(record: dict[str, Any], findings: dict[str, Any]) -> list[str]:
+def _attention(record: RunData, findings: dict[str, Any]) -> list[str]:
     training = findings["training"]
     found = [f"{stage}: {problem}" for stage, problem in missing_artifacts(record).items()]
     if findings["conservation"] and not findings["conservation"]["balanced"]:
@@ -183,12 +185,13 @@ def skipped_files(findings: dict[str, Any]) -> str:
     )
 
 
-def _next_steps(record: dict[str, Any], findings: dict[str, Any], root: Path, name: str) -> list[NextStep]:
+def _next_steps(record: RunData, findings: dict[str, Any], root: Path, name: str) -> list[NextStep]:
     at = {entry["stage"] for entry in record["stages"] if "path" in entry}
+    command = record.get("command")
     rooted = "" if root == Path("bessemer-data").resolve() else f" --root {shlex.quote(str(root))}"
     if "train" not in at or state_of(record) != "completed":
-        unfinished = state_of(record) in (INTERRUPTED, PAUSED, "failed") and record.get("command")
-        again = [NextStep("go on", f"bessemer {record['command']}{rooted}")] if unfinished else []
+        unfinished = state_of(record) in (INTERRUPTED, PAUSED, "failed") and command
+        again = [NextStep("go on", f"bessemer {command}{rooted}")] if unfinished else []
         seen = [NextStep("see what was done", f"bessemer data peek clean{rooted}")] if "clean" in at else []
         return [*again, *seen]
     recipe = read_recipe(root / "runs" / record["run_id"])
@@ -200,8 +203,8 @@ def _next_steps(record: dict[str, Any], findings: dict[str, Any], root: Path, na
         NextStep("use it elsewhere", f"bessemer model export {name} my-model{rooted}"),
     ]
     layers = recipe.get("train", {}).get("model", {}).get("layers")
-    if layers and record.get("command"):
-        again = re.sub(r" --set train\.model\.layers=\S+", "", record["command"])
+    if layers and command:
+        again = re.sub(r" --set train\.model\.layers=\S+", "", command)
         again += f" --set train.model.layers={2 * layers}"
         steps.append(NextStep("change one thing", f"bessemer {again}{rooted}"))
     earlier = [run for run in newest_runs(root, RUNS_SEARCHED)[0] if run["run_id"] < record["run_id"]]

@@ -7,18 +7,17 @@ them.
 
 import functools
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flows.runs.lineage import need_stage
 from flows.runs.record import recipe_of
-from flows.runs.run_documents import EXCERPT_CHARS, parts_of
+from flows.runs.run_documents import EXCERPT_CHARS, rows_at
 from flows.runs.text_kinds import text_kinds
 from model.checkpoint.metrics import final_steps
 from model.errors import InputError, RecipeError
@@ -86,7 +85,7 @@ class _Tables:
         """Return the rows of one document, in the order of the table."""
         if (stage, table) not in self._found:
             by_document: dict[bytes, list[dict[str, Any]]] = {}
-            for row in _rows_of(need_stage(self.artifacts, stage), table, self._doc_ids):
+            for row in rows_at(need_stage(self.artifacts, stage), table, self._doc_ids):
                 by_document.setdefault(row["doc_id"], []).append(row)
             self._found[stage, table] = by_document
         return self._found[stage, table].get(doc_id, [])
@@ -100,7 +99,7 @@ class _Tables:
             for row in self.rows("dedup", "ledger", doc_id)
         )
         ids = {named["survivor"] for named in evidence if isinstance(named, dict) and "survivor" in named}
-        found = _rows_of(need_stage(self.artifacts, "dedup"), "documents", {bytes.fromhex(one) for one in ids})
+        found = rows_at(need_stage(self.artifacts, "dedup"), "documents", {bytes.fromhex(one) for one in ids})
         return {row["doc_id"].hex(): row for row in found}
 
     @functools.cached_property
@@ -169,7 +168,7 @@ def _survivor(tables: _Tables, evidence: dict[str, Any]) -> dict[str, Any]:
     if not of_earlier:
         row = tables.survivors.get(evidence["survivor"])
     elif (folder := tables.artifacts["dedup"].path.parent / evidence["earlier"]).exists():
-        found = _rows_of(Artifact.open(folder), "documents", {bytes.fromhex(evidence["survivor"])})
+        found = rows_at(Artifact.open(folder), "documents", {bytes.fromhex(evidence["survivor"])})
         row = next(iter(found), None)
     if row is None:
         return {"doc_id": evidence["survivor"], **of_earlier}
@@ -213,14 +212,6 @@ def _ledger_details(entry: dict[str, Any]) -> dict[str, Any]:
         except json.JSONDecodeError:
             details["evidence"] = evidence
     return details
-
-
-def _rows_of(artifact: Artifact, table: str, doc_ids: Collection[bytes]) -> list[dict[str, Any]]:
-    ids = pa.array(sorted(doc_ids), pa.binary(16))
-    found: list[dict[str, Any]] = []
-    for rows in parts_of(artifact, table, None):
-        found += rows.filter(pc.is_in(rows.column("doc_id"), value_set=ids)).to_pylist()
-    return found
 
 
 MAX_FILES = 20

@@ -4,13 +4,13 @@ import contextlib
 import logging
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, StageLimitReached, select_stages
 from flows.runs.guards import check_gate
 from flows.runs.pipeline import BUILDERS, run_stages
-from flows.runs.record import new_run_id, record_head, same_artifacts, stage_entry
+from flows.runs.record import RunData, StageEntry, new_run_id, record_head, same_artifacts, stage_entry
 from flows.runs.verify import artifacts_under
 from model.errors import BessemerError, InputError
 from tasks.artifacts.artifact import Artifact
@@ -28,7 +28,7 @@ def existing_run(
     until: str | None = None,
     only: str | None = None,
     force: bool = False,
-) -> dict[str, Any] | None:
+) -> RunData | None:
     """Return the record, not written, of a run whose artifacts all exist; None for one that would build something, or
     end in an error.
 
@@ -37,7 +37,7 @@ def existing_run(
     # Without an artifact of sample, no digests need to be computed.
     if force or not artifacts_under(root, STAGES[0]):
         return None
-    context, entries = RunContext(root, run_id="", dry=True), list[dict[str, Any]]()
+    context, entries = RunContext(root, run_id="", dry=True), list[StageEntry]()
     last = select_stages(from_stage, until, only)[-1]
 
     def step(stage: str, *inputs: Any) -> Artifact:
@@ -60,14 +60,13 @@ def existing_run(
     except (WouldBuild, BessemerError):
         return None
     selection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-    head = {
-        **record_head(recipe.name, root, new_run_id(), selection, recipe),
-        "started": started,
-        "finished": time.time(),
-    }
-    record = {**head, "state": "completed", "stages": entries, "notes": []}
+    head = record_head(recipe.name, root, new_run_id(), selection, recipe)
+    ended = {"started": started, "finished": time.time(), "state": "completed", "stages": entries, "notes": []}
+    record = cast(RunData, {**head, **ended})
     earlier = same_artifacts(root, record)
-    return {**record, "same_as": earlier and earlier["run_id"], "page": earlier and earlier["page"]}
+    record["same_as"] = earlier["run_id"] if earlier else None
+    record["page"] = earlier.get("page") if earlier else None
+    return record
 
 
 class _StageReached(Exception):

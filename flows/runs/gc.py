@@ -19,7 +19,17 @@ from typing import Any
 
 from flows.runs.model_registry import CURRENT, current_run, needed_runs
 from flows.runs.object_store import list_leftovers, remove_leftovers, remove_stored
-from flows.runs.record import RECORD, RUNNING, damaged_runs, list_history, list_runs, read_recipe, warn_once
+from flows.runs.record import (
+    RECORD,
+    RUNNING,
+    RunData,
+    damaged_runs,
+    list_history,
+    list_runs,
+    read_recipe,
+    read_run,
+    warn_once,
+)
 from flows.runs.roots import put_record
 from model.checksummed_json import write_sealed
 from model.errors import InputError, IntegrityError
@@ -28,7 +38,6 @@ from tasks.artifacts.manifest import MANIFEST, read_manifest
 from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.leases import held_identities, is_alive_in_store
-from tasks.artifacts.remote.metadata import read_record
 
 MODEL_STAGES = ("train", "finetune")
 
@@ -146,12 +155,12 @@ def plan(
     )
 
 
-def _latest(runs: list[dict[str, Any]], history: list[dict[str, Any]], count: int) -> set[str]:
+def _latest(runs: list[RunData], history: list[RunData], count: int) -> set[str]:
     """Return the ids of the runs that were used last; one that built nothing used the run that it is the same as."""
     used = {run["run_id"]: run["run_id"] for run in runs}
     for line in history:
-        if line["same_as"] in used:
-            used[line["same_as"]] = max(used[line["same_as"]], line["run_id"])
+        if (same := line.get("same_as")) in used:
+            used[same] = max(used[same], line["run_id"])
     return set(sorted(used, key=lambda run_id: used[run_id])[max(0, len(used) - count) :])
 
 
@@ -173,15 +182,14 @@ def delete(root: Path, plan: Plan) -> int:
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     removed = {(one.stage, one.identity) for one in plan.artifacts}
     for run_id in plan.dropped_runs:
-        file = root / "runs" / run_id / RECORD
-        record = read_record(file)
+        record = read_run(root / "runs" / run_id)
         lost = [entry["stage"] for entry in record["stages"] if (entry["stage"], entry.get("identity")) in removed]
         if lost:
             record["collected"] = {
                 "when": when,
                 "stages": sorted({*lost, *record.get("collected", {}).get("stages", ())}),
             }
-            write_sealed(file, record)
+            write_sealed(root / "runs" / run_id / RECORD, record)
             put_record(root, run_id)
     return plan.bytes
 
@@ -209,7 +217,7 @@ def _busy(root: Path, say: Callable[[str], None], seconds: float) -> str | None:
     return next((name[:12] for name, builds in lives.items() if builds), None)
 
 
-def _named(runs: Iterable[dict[str, Any]], name: str) -> str:
+def _named(runs: Iterable[RunData], name: str) -> str:
     found = [run["run_id"] for run in runs if run["run_id"].startswith(name)]
     if len(found) != 1:
         problem = "no run has this id" if not found else f"{len(found)} runs have such an id: {', '.join(found)}"
@@ -249,7 +257,7 @@ def _stored_artifacts(root: Path) -> list[StoredArtifact]:
 
 
 def _needed(
-    runs: Iterable[dict[str, Any]], stored: dict[tuple[str, str], StoredArtifact], more: Iterable[tuple[str, str]]
+    runs: Iterable[RunData], stored: dict[tuple[str, str], StoredArtifact], more: Iterable[tuple[str, str]]
 ) -> set[tuple[str, str]]:
     """Return stage and identity of all that runs ended with, of `more`, and of all that these were made from."""
     waiting = [(entry["stage"], entry["identity"]) for run in runs for entry in run["stages"] if "identity" in entry]

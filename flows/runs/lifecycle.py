@@ -22,9 +22,10 @@ seconds as crashed and starts another run. If the first process wakes up, both w
 import errno
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId, FlowRunFilter
@@ -36,11 +37,14 @@ from prefect.events.worker import EventsWorker
 from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
+from prefect.states import Completed, Failed
 
+from flows.runs.record import report_result
 from model.errors import BessemerError, GuardError, Infra
 from model.files import DISK_FULL
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.limits import SourceWiped
+from tasks.execution.outcome import one_line
 
 MAX_LEAKED_SHARE = 0.1
 """Share of a benchmark's items found in the text, above which an event is sent."""
@@ -116,6 +120,31 @@ def as_bessemer_error(error: BessemerError | OSError) -> BessemerError:
     return Infra(
         f"{where}: {error.strerror}; finished artifacts are kept: free some space if the disk is full, and run again"
     )
+
+
+Result = TypeVar("Result", bound=Mapping[str, Any])
+
+
+@dataclass(frozen=True)
+class FlowEnd(Generic[Result]):
+    """What a flow that went well hands back, and its state on the server in words."""
+
+    data: Result
+    message: str
+    name: str = "Completed"
+
+
+def end_of_flow(work: Callable[[], FlowEnd[Result]]) -> Result:
+    """Return the state in which a flow ends: what `work` returns, or the error that it raises, of which the type is
+    the state's name. Prefect gives the caller what the state holds: the data, or the error to raise."""
+    try:
+        end = work()
+    except (BessemerError, OSError) as failed:
+        error = as_bessemer_error(failed)
+        report_result(error)
+        return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
+    report_result(end.data)
+    return Completed(name=end.name, message=end.message, data=end.data)  # pyright: ignore[reportReturnType]
 
 
 def machine_failed(state: State | None) -> bool:

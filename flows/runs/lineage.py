@@ -5,21 +5,19 @@
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from flows.runs.model_registry import CURRENT, current_run
-from flows.runs.record import RECORD, list_history, list_runs, read_recipe, warn_once
+from flows.runs.record import RECORD, RunData, list_history, list_runs, read_recipe, read_run, warn_once
 from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.remote.metadata import read_record
 
 LATEST = "latest"
 
 
-def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str, Any]:
+def open_run(root: Path, run_id: str | None, needs: str = "sample") -> RunData:
     """Return the record of a run by its id or a unique beginning of it.
 
     Without an id, or for `latest`, it is the latest run that has the stage `needs`; for `current` that of the current
@@ -40,7 +38,7 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str,
         return runs[-1][1]
     found = [run for name, run in runs if name.startswith(run_id)]
     if not found and (root / "runs" / run_id / RECORD).is_file():
-        return read_record(root / "runs" / run_id / RECORD)
+        return read_run(root / "runs" / run_id)
     if len(found) != 1:
         known = ", ".join(name for name, _ in runs[-5:])
         problem = "no run" if not found else f"{len(found)} runs"
@@ -49,26 +47,26 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str,
     return found[0]
 
 
-def _runs_by_use(root: Path) -> list[tuple[str, dict[str, Any]]]:
+def _runs_by_use(root: Path) -> list[tuple[str, RunData]]:
     """Return id and record of every run, the latest last; one that built nothing has the record of the run with the
     same artifacts, whose folder holds its page and recipe."""
     runs = {run["run_id"]: run for run in list_runs(root)}
-    again = [(line["run_id"], runs[line["same_as"]]) for line in list_history(root) if line["same_as"] in runs]
+    again = [(line["run_id"], runs[same]) for line in list_history(root) if (same := line.get("same_as")) in runs]
     return sorted([*runs.items(), *again], key=lambda pair: pair[0])
 
 
-def run_that_trained(root: Path, record: dict[str, Any]) -> str | None:
+def run_that_trained(root: Path, record: RunData) -> str | None:
     """Return the id of the latest run that trained, where the run of `record` did not; else None."""
     if _has_stage(record, "train"):
         return None
     return next((run["run_id"] for run in reversed(list_runs(root)) if _has_stage(run, "train")), None)
 
 
-def _has_stage(record: dict[str, Any], stage: str) -> bool:
+def _has_stage(record: RunData, stage: str) -> bool:
     return any(entry["stage"] == stage and "path" in entry for entry in record["stages"])
 
 
-def run_artifacts(run: dict[str, Any]) -> dict[str, Artifact]:
+def run_artifacts(run: RunData) -> dict[str, Artifact]:
     """Return the artifacts of a run by stage, for the stages that have one."""
     return {entry["stage"]: Artifact.open(Path(entry["path"])) for entry in run["stages"] if "path" in entry}
 
@@ -82,7 +80,7 @@ def need_stage(artifacts: dict[str, Artifact], stage: str) -> Artifact:
     return artifacts[stage]
 
 
-def artifacts_with_stage(stage: str, run: dict[str, Any], root: Path) -> dict[str, Artifact]:
+def artifacts_with_stage(stage: str, run: RunData, root: Path) -> dict[str, Artifact]:
     """Return the artifacts of a run that has one of `stage`; else raise InputError, which names the latest that has."""
     if _has_stage(run, stage):
         return run_artifacts(run)
@@ -94,7 +92,7 @@ def artifacts_with_stage(stage: str, run: dict[str, Any], root: Path) -> dict[st
     )
 
 
-def model_of(record: Mapping[str, Any], root: Path) -> dict[str, Any]:
+def model_of(record: RunData, root: Path) -> dict[str, Any]:
     """Return `architecture` and `parameters` of a run's model; None for what is not known yet, or no longer exists."""
     trained = (entry["path"] for entry in record["stages"] if entry["stage"] == "train" and "path" in entry)
     path = Path(next(trained, ""))

@@ -16,9 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from flows.runs.record import RECORD, warn_once
+from flows.runs.record import RECORD, RunData, read_run, warn_once
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError, IntegrityError
 from model.files import make_folders, sync_directory
@@ -29,7 +28,6 @@ from tasks.artifacts.remote.metadata import (
     create_promotion,
     pull_metadata,
     put_run,
-    read_record,
 )
 from tasks.artifacts.remote.metadata import PROMOTIONS as FOLDER
 from tasks.artifacts.reuse import now
@@ -86,7 +84,7 @@ def current_run(root: Path) -> str:
 
 
 def promote(
-    root: Path, record: dict[str, Any], why: str, check: Callable[[Promotion | None], None] = lambda before: None
+    root: Path, record: RunData, why: str, check: Callable[[Promotion | None], None] = lambda before: None
 ) -> Promotion:
     """Make a run's model the current one; `check` is called with the promotion that would be replaced, and may raise.
 
@@ -123,7 +121,7 @@ def undo(root: Path, why: str) -> Promotion:
                 f" Promote another run: `bessemer model promote RUN`."
             )
         target = by_number[earlier]
-        record = read_record(root / "runs" / target.run_id / RECORD)
+        record = read_run(root / "runs" / target.run_id)
         _check_artifacts_exist(record, "promote --undo")
         reason = why or f"promotion of {promotions[-1].run_id} undone"
         made = Promotion(
@@ -144,7 +142,7 @@ def needed_runs(root: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def _check_artifacts_exist(record: dict[str, Any], request: str) -> None:
+def _check_artifacts_exist(record: RunData, request: str) -> None:
     paths = {entry["stage"]: Path(entry["path"]) for entry in record["stages"] if "path" in entry}
     for stage in LINKED.values():
         if stage not in paths:
@@ -158,7 +156,7 @@ def _check_artifacts_exist(record: dict[str, Any], request: str) -> None:
             )
 
 
-def _publish(root: Path, made: Promotion, record: dict[str, Any]) -> bool:
+def _publish(root: Path, made: Promotion, record: RunData) -> bool:
     """Write a promotion and point the link to it; return False where another process took its number."""
     root = root.resolve()
     store = store_of(root)
@@ -199,13 +197,13 @@ def link_promotions(root: Path) -> None:
         record = root / "runs" / promotion.run_id / RECORD
         if not all((folder / name).is_symlink() for name in ("run", *LINKED)) and record.exists():
             try:
-                _link(folder, root, promotion.run_id, read_record(record))
+                _link(folder, root, promotion.run_id, read_run(record.parent))
             except IntegrityError as error:
                 warn_once(str(error))
     point_to_latest(root)
 
 
-def _link(folder: Path, root: Path, run_id: str, record: dict[str, Any]) -> None:
+def _link(folder: Path, root: Path, run_id: str, record: RunData) -> None:
     root = root.resolve()
     paths = {entry["stage"]: Path(entry["path"]).resolve() for entry in record["stages"] if "path" in entry}
     places = {"run": root / "runs" / run_id, **{name: paths[stage] for name, stage in LINKED.items()}}

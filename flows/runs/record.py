@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
 from model.checksummed_json import (
     append_sealed_line,
@@ -45,6 +45,56 @@ INTERRUPTED = "interrupted"
 
 PAUSED = "paused"
 
+
+class StageEntry(TypedDict):
+    """What a record says of a stage; one that failed, was interrupted or paused has no artifact."""
+
+    stage: str
+    outcome: str
+    identity: NotRequired[str]
+    content: NotRequired[str]
+    path: NotRequired[str]
+    cause: NotRequired[str]
+    error: NotRequired[str]
+    seconds: NotRequired[float]
+    started: NotRequired[float]
+    step: NotRequired[int]
+    steps: NotRequired[int]
+    loss: NotRequired[float | None]
+
+
+class RunHead(TypedDict):
+    """What a record says of a run before its first stage; a record rebuilt from manifests lacks the optional part."""
+
+    run_id: str
+    recipe_name: str
+    root: str
+    started: float
+    command: NotRequired[str | None]
+    asked: NotRequired[dict[str, Any]]
+    max_rise: NotRequired[float | None]
+    hour_price: NotRequired[float | None]
+    host: NotRequired[str]
+    machine: NotRequired[dict[str, Any]]
+    versions: NotRequired[dict[str, Any]]
+    git: NotRequired[Any]
+
+
+class RunData(RunHead):
+    """The content of `run.json`."""
+
+    state: str
+    finished: float | None
+    stages: list[StageEntry]
+    notes: list[dict[str, Any]]
+    process: NotRequired[dict[str, Any]]
+    page: NotRequired[str | None]
+    same_as: NotRequired[str | None]
+    """The run whose page this one shares, since it built nothing."""
+    collected: NotRequired[dict[str, Any]]
+    """What `bessemer store gc` removed of the run."""
+
+
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 CURRENT_LISTENER: ContextVar[ProgressListener] = ContextVar("ONLOOKER", default=ProgressListener())  # noqa: B039  # a ProgressListener has no state
@@ -66,11 +116,11 @@ def heard_by(listener: Listener) -> Iterator[Listener]:
 HOUR_PRICE: ContextVar[float | None] = ContextVar("HOUR_PRICE", default=None)
 """Price of an hour of this machine, for the cost on the page; the command sets it here."""
 
-REPORTED_RESULTS: ContextVar[list[dict[str, Any] | BessemerError] | None] = ContextVar("ENDED", default=None)
+REPORTED_RESULTS: ContextVar[list[Mapping[str, Any] | BessemerError] | None] = ContextVar("ENDED", default=None)
 """Where a flow leaves its result, for a command whose server does not hear of the end."""
 
 
-def report_result(end: dict[str, Any] | BessemerError) -> None:
+def report_result(end: Mapping[str, Any] | BessemerError) -> None:
     """Append the result of a flow, a record or an error, to `REPORTED_RESULTS` where a command set it."""
     ends = REPORTED_RESULTS.get()
     if ends is not None:
@@ -83,17 +133,17 @@ HISTORY = "history.jsonl"
 HISTORY_LOST = "It only lists runs that built nothing; `bessemer store verify --set-aside` begins another."
 
 
-def list_history(root: Path) -> list[dict[str, Any]]:
+def list_history(root: Path) -> list[RunData]:
     """Return the records of the runs that built nothing, oldest first; none, with a warning, where a line is
     damaged."""
     try:
-        return read_sealed_lines(root / "runs" / HISTORY, HISTORY_LOST)
+        return cast(list[RunData], read_sealed_lines(root / "runs" / HISTORY, HISTORY_LOST))
     except IntegrityError as error:
         warn_once(str(error))
         return []
 
 
-def add_to_history(root: Path, record: Mapping[str, Any]) -> None:
+def add_to_history(root: Path, record: RunData) -> None:
     """Append the record of a run that built nothing, `same_as` the run whose id it names."""
     append_sealed_line(root / "runs" / HISTORY, record)
 
@@ -101,11 +151,11 @@ def add_to_history(root: Path, record: Mapping[str, Any]) -> None:
 class RunRecord(ProgressListener):
     """Keeps `run.json` up to date while stages finish, and passes all calls on to another listener."""
 
-    def __init__(self, folder: Path, head: dict[str, Any], listener: ProgressListener) -> None:
+    def __init__(self, folder: Path, head: RunHead, listener: ProgressListener) -> None:
         self._path = folder / RECORD
         self._listener = listener
         begun = {"process": this_process(), "state": RUNNING, "finished": None, "stages": [], "notes": []}
-        self.data: dict[str, Any] = {**head, **begun}
+        self.data = cast(RunData, {**head, **begun})
         self.save()
 
     def save(self) -> None:
@@ -134,15 +184,23 @@ class RunRecord(ProgressListener):
 
     def paused(self, stage: str, pause: Paused) -> None:
         """Record that training paused at the requested step, from which the next run continues."""
-        at = {"step": pause.step, "steps": pause.steps, "loss": pause.loss}
-        self._entry({"stage": stage, "outcome": PAUSED, "cause": str(pause), **at})
+        self._entry(
+            {
+                "stage": stage,
+                "outcome": PAUSED,
+                "cause": str(pause),
+                "step": pause.step,
+                "steps": pause.steps,
+                "loss": pause.loss,
+            }
+        )
 
-    def _entry(self, entry: dict[str, Any]) -> None:
+    def _entry(self, entry: StageEntry) -> None:
         self.data["stages"] = [old for old in self.data["stages"] if old["stage"] != entry["stage"]] + [entry]
         self.save()
 
 
-def stage_entry(stage: str, artifact: Artifact, seconds: float) -> dict[str, Any]:
+def stage_entry(stage: str, artifact: Artifact, seconds: float) -> StageEntry:
     """Return the entry of a finished stage in a run's record."""
     return {
         "stage": stage,
@@ -158,9 +216,8 @@ def stage_entry(stage: str, artifact: Artifact, seconds: float) -> dict[str, Any
 
 def record_head(
     name: str, root: Path, run_id: str, selection: dict[str, Any], recipe: "Recipe | None" = None
-) -> dict[str, Any]:
-    """Return what a record says of a run before its first stage: recipe, root, machine, versions, commit; `name` is
-    that of the recipe, or of what a run without one does."""
+) -> RunHead:
+    """Return the head of a run's record; `name` is that of the recipe, or of what a run without one does."""
     import psutil
 
     from tasks.artifacts.identity import PYTHON, git_state, library_versions
@@ -200,17 +257,17 @@ def check_writable(root: Path) -> None:
         ) from error
 
 
-def same_artifacts(root: Path, record: dict[str, Any]) -> dict[str, Any] | None:
+def same_artifacts(root: Path, record: RunData) -> RunData | None:
     """Return the latest earlier run with the same artifacts, the same gate and a page; None for a run that built
     anything."""
     stages = record["stages"]
     if not stages or any(entry["outcome"] not in (REUSED, ACCEPTED) for entry in stages):
         return None
-    mine = {entry["stage"]: entry["content"] for entry in stages}
+    mine = {entry["stage"]: entry.get("content") for entry in stages}
     for earlier in reversed(list_runs(root)):
         theirs = {entry["stage"]: entry.get("content") for entry in earlier["stages"]}
         same = theirs == mine and earlier.get("max_rise") == record.get("max_rise")
-        if same and earlier.get("page") and Path(earlier["page"]).is_file():
+        if same and (page := earlier.get("page")) and Path(page).is_file():
             return earlier
     return None
 
@@ -229,19 +286,19 @@ def check_run_id(run_id: str) -> None:
         )
 
 
-def state_of(record: Mapping[str, Any]) -> str:
+def state_of(record: RunData) -> str:
     """Return the state of a run; one whose process or machine died is interrupted, which its record does not say."""
     process = record.get("process", {})
     is_dead = is_known_dead(process) or is_of_an_earlier_boot(process)
     return INTERRUPTED if record["state"] == RUNNING and is_dead else record["state"]
 
 
-def list_runs(root: Path) -> list[dict[str, Any]]:
+def list_runs(root: Path) -> list[RunData]:
     """Return the records of all runs under a root, oldest first; damaged ones are skipped with a warning."""
     return [record for record in map(_readable, _record_files(root)) if record is not None]
 
 
-def newest_runs(root: Path, most: int) -> tuple[list[dict[str, Any]], int]:
+def newest_runs(root: Path, most: int) -> tuple[list[RunData], int]:
     """Return the records of the `most` newest runs under a root, oldest first, and the number of all runs."""
     files = _record_files(root)
     return [record for record in map(_readable, files[-most:]) if record is not None], len(files)
@@ -273,13 +330,18 @@ def write_recipe(folder: Path, recipe: "Recipe") -> None:
     write_sealed(folder / RECIPE, recipe.model_dump(mode="json"))
 
 
+def read_run(folder: Path) -> RunData:
+    """Return the record in a run's folder; FileNotFoundError where there is none, IntegrityError where damaged."""
+    return cast(RunData, read_record(folder / RECORD))
+
+
 def _record_files(root: Path) -> list[Path]:
     return sorted((root / "runs").glob(f"*/{RECORD}"))
 
 
-def _readable(path: Path) -> dict[str, Any] | None:
+def _readable(path: Path) -> RunData | None:
     try:
-        return read_record(path)
+        return read_run(path.parent)
     except IntegrityError as error:
         warn_once(str(error))
     except FileNotFoundError:

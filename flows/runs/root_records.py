@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.recipe.stages import AFTERWARDS, STAGES
-from flows.runs.record import INTERRUPTED, RECORD, read_recipe
+from flows.runs.record import INTERRUPTED, RECORD, RunData, StageEntry, read_recipe
 from model.checkpoint.complete_marker import find_damage
 from model.checkpoint.run_folder import CHECKPOINTS, COMPLETE, PREFIX, RESULT
 from model.checksummed_json import read_optionally_sealed, read_sealed_lines, read_sealed_text, write_sealed
@@ -150,7 +150,7 @@ def set_aside_record(path: Path) -> str:
     return str(aside)
 
 
-def rebuild_run_record(folder: Path) -> dict[str, Any] | None:
+def rebuild_run_record(folder: Path) -> RunData | None:
     """Return the record of a run rebuilt from the manifests of what it built, and of all that this was made from; None
     where it built nothing."""
     root, run_id = folder.parent.parent, folder.name
@@ -194,7 +194,7 @@ def rebuild_run_record(folder: Path) -> dict[str, Any] | None:
     }
 
 
-def _entry(root: Path, manifest: dict[str, Any], built: bool) -> dict[str, Any]:
+def _entry(root: Path, manifest: dict[str, Any], built: bool) -> StageEntry:
     stage, identity = manifest["stage"], manifest["identity"]
     return {
         "stage": stage,

@@ -92,9 +92,11 @@ def step_of(artifacts: dict[str, Artifact], step: int) -> dict[str, Any]:
         for entry in mine
         for pair in order.slice(entry["pos_start"], entry["pos_end"] - entry["pos_start"]).to_pylist()
     ]
-    segments = _segments(chunk, sorted({read["row"] for read in reads}))
-    texts = _texts(need_stage(artifacts, "decontaminate"), {(s["doc_id"], s["piece"]) for s in segments})
-    origins = _origins(need_stage(artifacts, "sample"), {s["doc_id"] for s in segments})
+    segments = segments_of(chunk, {read["row"] for read in reads})
+    ids, columns = {s["doc_id"] for s in segments}, ["doc_id", "piece", "text"]
+    found = rows_at(need_stage(artifacts, "decontaminate"), "documents", ids, columns)
+    texts = {(row["doc_id"], row["piece"]): row["text"].encode() for row in found}
+    origins = _origins(need_stage(artifacts, "sample"), ids)
     return {
         "step": step,
         "applied": mine[-1]["applied"],
@@ -121,36 +123,43 @@ def documents_at(artifacts: dict[str, Artifact], begin: int, end: int) -> list[t
     """Return id, source and file of the documents in the rows at the positions [begin, end) of ORDER, each once, in
     their order there."""
     chunk = need_stage(artifacts, "chunk")
-    rows = sorted(set(chunk.table("order").column("row").slice(begin, end - begin).to_pylist()))
-    ids = list(dict.fromkeys(segment["doc_id"] for segment in _segments(chunk, rows)))
+    rows = set(chunk.table("order").column("row").slice(begin, end - begin).to_pylist())
+    ids = list(dict.fromkeys(segment["doc_id"] for segment in segments_of(chunk, rows)))
     origins = _origins(need_stage(artifacts, "sample"), set(ids))
     return [(doc_id.hex(), *origins[doc_id]) for doc_id in ids]
 
 
-def _segments(chunk: Artifact, rows: list[int]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    wanted = pa.array(rows, pa.int64())
-    for path in chunk.files("spans"):
-        spans = read_table(path)
-        found += spans.filter(pc.is_in(spans.column("row"), value_set=wanted)).to_pylist()
+def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[str, str]]:
+    rows = rows_at(sample, "documents", wanted, ["doc_id", "source", "origin"])
+    return {row["doc_id"]: (row["source"], row["origin"]["path"]) for row in rows}
+
+
+def segments_of(chunk: Artifact, rows: Collection[int]) -> list[dict[str, Any]]:
+    """Return the segments of documents in rows of SEQUENCES, in order."""
+    found = rows_at(chunk, "spans", rows, by="row")
     return sorted(found, key=lambda span: (span["row"], span["tok_start"]))
 
 
-def _texts(documents: Artifact, wanted: set[tuple[bytes, int]]) -> dict[tuple[bytes, int], bytes]:
-    ids = pa.array(sorted({doc_id for doc_id, _ in wanted}), pa.binary(16))
-    texts: dict[tuple[bytes, int], bytes] = {}
-    for table in parts_of(documents, "documents", ["doc_id", "piece", "text"]):
-        for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
-            texts[row["doc_id"], row["piece"]] = row["text"].encode()
-    return texts
-
-
-def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[str, str]]:
-    ids = pa.array(sorted(wanted), pa.binary(16))
-    found: dict[bytes, tuple[str, str]] = {}
-    for table in parts_of(sample, "documents", ["doc_id", "source", "origin"]):
-        for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
-            found[row["doc_id"]] = (row["source"], row["origin"]["path"])
+def rows_at(
+    artifact: Artifact,
+    table: str,
+    wanted: Collection[Any],
+    columns: list[str] | None = None,
+    *,
+    by: str = "doc_id",
+    parts: Collection[int] | None = None,
+) -> list[dict[str, Any]]:
+    """Return the rows of a table whose column `by` has a wanted value, of all parts or those of some numbers, with all
+    columns or those named."""
+    found: list[dict[str, Any]] = []
+    if not wanted:
+        return found
+    files = artifact.files(table)
+    for path in files if parts is None else [files[part] for part in sorted(parts) if part < len(files)]:
+        rows = read_table(path)
+        rows = rows if columns is None else rows.select(columns)
+        values = pa.array(sorted(wanted), rows.schema.field(by).type)
+        found += rows.filter(pc.is_in(rows.column(by), value_set=values)).to_pylist()
     return found
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs.object_store import file_problem, manifest_problem, repair_artifact
+from flows.runs.record import RunData
 from flows.runs.root_records import record_problem, set_aside_record
 from model.digests import digest_file
 from model.errors import BessemerError
@@ -57,7 +58,7 @@ def artifacts_under(root: Path, stage: str | None = None) -> list[Path]:
     return [folder for folder in folders if folder.is_dir() and not is_set_aside(folder)]
 
 
-def artifacts_of(record: dict[str, Any], stage: str | None = None) -> list[Path]:
+def artifacts_of(record: RunData, stage: str | None = None) -> list[Path]:
     """Return the folders of the artifacts that a run ended with, or of one stage's."""
     return [Path(entry["path"]) for entry in record["stages"] if "path" in entry and stage in (None, entry["stage"])]
 

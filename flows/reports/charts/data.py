@@ -5,6 +5,7 @@ from typing import Any
 
 from flows.metrics.formatting import format_bytes, format_duration, format_language, plot_text
 from flows.recipe.stages import STAGES
+from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, bars, figure, points
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import SourceCounts, StageReport
 
@@ -47,8 +48,11 @@ ROW_HEIGHT = 46
 
 ARC_POINTS = 24
 
+OUTSIDE = {"textposition": "outside", "cliponaxis": False}
+"""Texts of bars beyond their ends."""
 
-def funnel_figure(reports: dict[str, StageReport], colours: dict[str, int]) -> dict[str, Any] | None:
+
+def funnel_figure(reports: dict[str, StageReport], colours: dict[str, int]) -> Figure | None:
     """Return a Sankey diagram of the documents of each source, with a node for each outcome; None without documents.
 
     Documents that sampling did not select are not shown, because they would dominate the diagram. `narrow` is the
@@ -104,7 +108,7 @@ def _removals(stage: str, counts: SourceCounts) -> dict[str, int]:
     }
 
 
-def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> dict[str, Any]:
+def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> Figure:
     links = list(flows.links.items())
     trace = {
         "type": "sankey",
@@ -138,52 +142,48 @@ def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> d
     return {"data": [trace], "layout": {"height": height, "margin": {"l": 4, "r": 4, "t": 10, "b": 16}}}
 
 
-def mixture_figure(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+def mixture_figure(lines: list[dict[str, Any]]) -> Figure | None:
     """Return a bar for each source's share of the tokens read, with its epochs, and ticks for its weight and planned
     share; None without a mixture."""
     if not lines:
         return None
     ordered = list(reversed(lines))
     names = [plot_text(line["source"]) for line in ordered]
-    read = {
-        "type": "bar",
-        "orientation": "h",
-        "y": names,
-        "x": [line["realised_share"] for line in ordered],
-        "text": [f"{line['realised_share']:.1%}, {line['epochs']:.2f} ×" for line in ordered],
-        "textposition": "outside",
-        "cliponaxis": False,
-        "name": "read, and epochs",
-        "meta": {"role": "accent"},
-        "hovertemplate": "read: %{x:.2%}<extra>%{y}</extra>",
-    }
+    read = bars(
+        "accent",
+        [line["realised_share"] for line in ordered],
+        names,
+        "read: %{x:.2%}<extra>%{y}</extra>",
+        text=[f"{line['realised_share']:.1%}, {line['epochs']:.2f} ×" for line in ordered],
+        name="read, and epochs",
+        **OUTSIDE,
+    )
+    marker = {"symbol": "line-ns-open", "size": 18, "line": {"width": 3}}
     ticks = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "y": names,
-            "x": [line[column] for line in ordered],
-            "name": title,
-            "marker": {"symbol": "line-ns-open", "size": 18, "line": {"width": 3}},
-            "meta": {"role": role},
-            "hovertemplate": f"{title}: %{{x:.2%}}<extra>%{{y}}</extra>",
-        }
+        points(
+            role,
+            [line[column] for line in ordered],
+            names,
+            f"{title}: %{{x:.2%}}<extra>%{{y}}</extra>",
+            name=title,
+            marker=marker,
+        )
         for column, role, title in TICKS
     ]
     widest = max(line[column] for line in lines for column in ("realised_share", "weight", "planned_share"))
-    layout = {
-        "height": 90 + 32 * len(names),
-        "bargap": 0.45,
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
-        "hovermode": "closest",
+    return figure(
+        [read, *ticks],
+        90 + 32 * len(names),
+        bargap=0.45,
+        legend=LEGEND,
+        hovermode="closest",
         # Leaves space for the label of the longest bar.
-        "xaxis": {"tickformat": ".0%", "range": [0, 1.5 * widest or 1]},
-        "yaxis": {"automargin": True},
-    }
-    return {"data": [read, *ticks], "layout": layout}
+        xaxis={"tickformat": ".0%", "range": [0, 1.5 * widest or 1]},
+        yaxis={"automargin": True},
+    )
 
 
-def leak_figure(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+def leak_figure(lines: list[dict[str, Any]]) -> Figure | None:
     """Return the shares of each benchmark's items by state; None without benchmarks."""
     ordered = [line for line in reversed(lines) if line["items"]]
     if not ordered:
@@ -193,30 +193,21 @@ def leak_figure(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
     for key, role, title in LEAK_STATES:
         counts = [line["leaked"] - line["remains"] if key == "removed" else line[key] for line in ordered]
         if any(counts):
-            data.append(
-                {
-                    "type": "bar",
-                    "orientation": "h",
-                    "y": names,
-                    "x": [count / line["items"] for count, line in zip(counts, ordered, strict=True)],
-                    "customdata": counts,
-                    "name": title,
-                    "meta": {"role": role},
-                    "hovertemplate": f"{title}: %{{customdata:,}} items, %{{x:.1%}}<extra>%{{y}}</extra>",
-                }
-            )
-    layout = {
-        "height": 96 + 27 * len(names),
-        "barmode": "stack",
-        "bargap": 0.3,
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
-        "xaxis": {"tickformat": ".0%", "range": [0, 1]},
-        "yaxis": {"automargin": True},
-    }
-    return {"data": data, "layout": layout}
+            shares = [count / line["items"] for count, line in zip(counts, ordered, strict=True)]
+            hover = f"{title}: %{{customdata:,}} items, %{{x:.1%}}<extra>%{{y}}</extra>"
+            data.append(bars(role, shares, names, hover, customdata=counts, name=title))
+    return figure(
+        data,
+        96 + 27 * len(names),
+        barmode="stack",
+        bargap=0.3,
+        legend={**LEGEND, "traceorder": "normal"},
+        xaxis={"tickformat": ".0%", "range": [0, 1]},
+        yaxis={"automargin": True},
+    )
 
 
-def token_figure(found: dict[str, Any]) -> dict[str, Any] | None:
+def token_figure(found: dict[str, Any]) -> Figure | None:
     """Return tokens per character by language; None without languages.
 
     `found` maps a language to its tokens per character, or to [base vocabulary, extended vocabulary].
@@ -225,40 +216,28 @@ def token_figure(found: dict[str, Any]) -> dict[str, Any] | None:
         return None
     ordered = list(reversed(found.items()))
     pairs = [value if isinstance(value, list) else [None, value] for _, value in ordered]
+    names = [plot_text(format_language(language)) for language, _ in ordered]
     data = []
     for place, role, title in ((0, "muted0", "base"), (1, "accent", "now")):
         values = [pair[place] for pair in pairs]
         if any(value is not None for value in values):
-            data.append(
-                {
-                    "type": "bar",
-                    "orientation": "h",
-                    "y": [plot_text(format_language(language)) for language, _ in ordered],
-                    "x": values,
-                    "text": ["" if value is None else f"{value:.3f}" for value in values],
-                    "textposition": "outside",
-                    "cliponaxis": False,
-                    "name": title,
-                    "meta": {"role": role},
-                    "hovertemplate": f"{title}: %{{x:.3f}} tokens per character<extra>%{{y}}</extra>",
-                }
-            )
-    layout = {
-        "height": 90 + (44 if len(data) > 1 else 30) * len(pairs),
-        "barmode": "group",
-        "bargap": 0.3,
-        "showlegend": len(data) > 1,
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "reversed"},
-        "xaxis": {
-            "title": {"text": "tokens per character"},
-            "range": [0, 1.2 * max(value for pair in pairs for value in pair if value is not None)],
-        },
-        "yaxis": {"automargin": True, "type": "category"},
-    }
-    return {"data": data, "layout": layout}
+            text = ["" if value is None else f"{value:.3f}" for value in values]
+            hover = f"{title}: %{{x:.3f}} tokens per character<extra>%{{y}}</extra>"
+            data.append(bars(role, values, names, hover, text=text, name=title, **OUTSIDE))
+    most = max(value for pair in pairs for value in pair if value is not None)
+    return figure(
+        data,
+        90 + (44 if len(data) > 1 else 30) * len(pairs),
+        barmode="group",
+        bargap=0.3,
+        showlegend=len(data) > 1,
+        legend={**LEGEND, "traceorder": "reversed"},
+        xaxis=axis("tokens per character", range=[0, 1.2 * most]),
+        yaxis={"automargin": True, "type": "category"},
+    )
 
 
-def lineage_figure(artifacts: dict[str, Artifact], outcomes: dict[str, str]) -> dict[str, Any] | None:
+def lineage_figure(artifacts: dict[str, Artifact], outcomes: dict[str, str]) -> Figure | None:
     """Return stages from top to bottom as dots, with an arc from each input to the artifact built from it.
 
     `outcomes` maps a stage to `built`, `reused` and so on. None without artifacts.
@@ -274,49 +253,35 @@ def lineage_figure(artifacts: dict[str, Artifact], outcomes: dict[str, str]) -> 
             if begin in rows and rows[begin] > rows[stage]:
                 data.append(_arc(rows[begin], rows[stage], f"{begin} to {stage}: {plot_text(role)}"))
     data.append(
-        {
-            "type": "scatter",
-            "mode": "markers+text",
-            "x": [0.0] * len(stages),
-            "y": [rows[stage] for stage in stages],
-            "text": [f"<b>{stage}</b> {artifacts[stage].identity[:8]}" for stage in stages],
-            "textposition": "middle left",
-            "customdata": [_hover_text(artifacts[stage], outcomes.get(stage, "")) for stage in stages],
-            "marker": {"size": 12, "symbol": "circle"},
-            "showlegend": False,
-            "cliponaxis": False,
-            "meta": {"role": "accent"},
-            "hovertemplate": "%{customdata}<extra></extra>",
-        }
+        points(
+            "accent",
+            [0.0] * len(stages),
+            [rows[stage] for stage in stages],
+            "%{customdata}",
+            mode="markers+text",
+            text=[f"<b>{stage}</b> {artifacts[stage].identity[:8]}" for stage in stages],
+            textposition="middle left",
+            customdata=[_hover_text(artifacts[stage], outcomes.get(stage, "")) for stage in stages],
+            marker={"size": 12, "symbol": "circle"},
+            showlegend=False,
+            cliponaxis=False,
+        )
     )
     hidden = {"visible": False, "showgrid": False, "zeroline": False}
-    layout = {
-        "height": 40 + ROW_HEIGHT * len(stages),
-        "showlegend": False,
-        "xaxis": {**hidden, "range": [-1.3, 1.4]},
-        "yaxis": {**hidden, "range": [0.6 - len(stages), 0.6]},
-    }
-    return {"data": data, "layout": layout}
+    across, down = {**hidden, "range": [-1.3, 1.4]}, {**hidden, "range": [0.6 - len(stages), 0.6]}
+    return figure(data, 40 + ROW_HEIGHT * len(stages), showlegend=False, xaxis=across, yaxis=down)
 
 
-def _arc(begin: int, end: int, label: str) -> dict[str, Any]:
+def _arc(begin: int, end: int, label: str) -> Trace:
     """Return half an ellipse from one row to another, or a line between neighbours."""
     rows = begin - end
     bulge = 0.0 if rows == 1 else 0.16 * rows
     angles = [math.pi * (0.5 - point / (ARC_POINTS - 1)) for point in range(ARC_POINTS if bulge else 2)]
     angles = angles if bulge else [math.pi / 2, -math.pi / 2]
     middle, radius = (begin + end) / 2, rows / 2
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [round(bulge * math.cos(angle), 4) for angle in angles],
-        "y": [round(middle + radius * math.sin(angle), 4) for angle in angles],
-        "line": {"shape": "linear"},
-        "name": label,
-        "showlegend": False,
-        "meta": {"role": "muted0"},
-        "hovertemplate": f"{label}<extra></extra>",
-    }
+    x = [round(bulge * math.cos(angle), 4) for angle in angles]
+    y = [round(middle + radius * math.sin(angle), 4) for angle in angles]
+    return points("muted0", x, y, label, mode="lines", line={"shape": "linear"}, name=label, showlegend=False)
 
 
 def _hover_text(artifact: Artifact, outcome: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from flows.metrics.activation_stats import ActivationGroup, ActivationMap
+from flows.reports.charts.figure import Figure, Trace, figure, label_axis, points, tokens_axis
 
 MAX_COLUMNS = 240
 """Makes a column one or two pixels wide on a phone."""
@@ -16,74 +17,50 @@ LABEL_DISTANCE = 15
 """Pixels between labels."""
 
 
-def heatmap_figure(heat: ActivationMap) -> dict[str, Any]:
+def heatmap_figure(heat: ActivationMap) -> Figure:
     """Return segments over tokens read, coloured by the power of ten of the largest magnitude."""
     count = len(heat.largest)
     row_height = min(MAX_ROW_HEIGHT, MAX_HEIGHT / count)
     inner = count * row_height + len(heat.groups) * TITLE_HEIGHT
-    data: list[dict[str, Any]] = []
+    data: list[Trace] = []
     annotations: list[dict[str, Any]] = []
-    low, high = heat.decades
-    powers = range(low, high + 1)
-    layout: dict[str, Any] = {
-        "height": round(inner + MARGIN),
-        "showlegend": False,
-        "annotations": annotations,
-        "coloraxis": {
-            "cmin": low,
-            "cmax": high,
-            "colorbar": {
-                "orientation": "h",
-                "y": 1,
-                "yanchor": "bottom",
-                "thickness": 10,
-                "outlinewidth": 0,
-                "tickvals": [*powers],
-                "ticktext": [f"{10.0**power:.3g}" for power in powers],
-            },
-        },
-    }
+    axes: dict[str, Any] = {}
+    above_row = {"showarrow": False, "xref": "paper", "yref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom"}
     top = 1.0
     for number, group in enumerate(heat.groups, 1):
         suffix = "" if number == 1 else str(number)
-        annotations.append(
-            {
-                "text": group.title,
-                "showarrow": False,
-                "xref": "paper",
-                "yref": "paper",
-                "x": 0,
-                "y": top - (TITLE_HEIGHT - 4) / inner,
-                "xanchor": "left",
-                "yanchor": "bottom",
-            }
-        )
+        annotations.append({"text": group.title, "y": top - (TITLE_HEIGHT - 4) / inner, **above_row})
         upper = top - TITLE_HEIGHT / inner
         top = max(0.0, upper - len(group.rows) * row_height / inner)
         each = max(1, round(LABEL_DISTANCE / row_height))
-        layout[f"yaxis{suffix}"] = {
+        axes[f"yaxis{suffix}"] = {
+            **label_axis(group.labels),
             "domain": [top, upper],
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": [*group.labels],
             "range": [len(group.labels) - 0.5, -0.5],
             "tickvals": [*group.labels[::each]],
             "showgrid": False,
-            "automargin": True,
         }
         data += _panel(heat, group, f"y{suffix}")
     last = f"y{len(heat.groups)}" if len(heat.groups) > 1 else "y"
-    layout["xaxis"] = {
-        "title": {"text": "tokens read"},
-        "anchor": last,
-        "tickformat": "~s",
-        "nticks": 6,
-        "showgrid": False,
-    }
-    return {"data": data, "layout": layout}
+    return figure(
+        data,
+        round(inner + MARGIN),
+        showlegend=False,
+        annotations=annotations,
+        coloraxis=_colours(*heat.decades),
+        xaxis={**tokens_axis(last), "showgrid": False},
+        **axes,
+    )
 
 
-def _panel(heat: ActivationMap, group: ActivationGroup, axis: str) -> list[dict[str, Any]]:
+def _colours(low: int, high: int) -> dict[str, Any]:
+    powers = range(low, high + 1)
+    bar = {"orientation": "h", "y": 1, "yanchor": "bottom", "thickness": 10, "outlinewidth": 0}
+    bar |= {"tickvals": [*powers], "ticktext": [f"{10.0**power:.3g}" for power in powers]}
+    return {"cmin": low, "cmax": high, "colorbar": bar}
+
+
+def _panel(heat: ActivationMap, group: ActivationGroup, y_axis: str) -> list[Trace]:
     rows = [*group.rows]
     powers = heat.powers[rows]
     shown = "largest magnitude %{customdata[0]}"
@@ -97,7 +74,7 @@ def _panel(heat: ActivationMap, group: ActivationGroup, axis: str) -> list[dict[
         "y": [*group.labels],
         "z": [[None if np.isnan(power) else round(float(power), 3) for power in row] for row in powers],
         "customdata": values,
-        "yaxis": axis,
+        "yaxis": y_axis,
         "coloraxis": "coloraxis",
         "hoverongaps": False,
         "meta": {"role": "heat"},
@@ -106,16 +83,14 @@ def _panel(heat: ActivationMap, group: ActivationGroup, axis: str) -> list[dict[
     row, column = np.nonzero(np.isnan(powers))
     if not row.size:
         return [cells]
-    crosses = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": ((heat.edges[:-1] + heat.edges[1:]) / 2)[column].tolist(),
-        "y": [group.labels[place] for place in row],
-        "yaxis": axis,
-        "marker": {"symbol": "x", "size": 8, "line": {"width": 1}},
-        "meta": {"role": "series1"},
-        "hovertemplate": f"{group.title}, %{{y}}: not finite at %{{x:.3s}} tokens<extra></extra>",
-    }
+    crosses = points(
+        "series1",
+        ((heat.edges[:-1] + heat.edges[1:]) / 2)[column].tolist(),
+        [group.labels[place] for place in row],
+        f"{group.title}, %{{y}}: not finite at %{{x:.3s}} tokens",
+        yaxis=y_axis,
+        marker={"symbol": "x", "size": 8, "line": {"width": 1}},
+    )
     return [cells, crosses]
 
 

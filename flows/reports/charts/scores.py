@@ -1,14 +1,13 @@
-"""Plotly figures and tables of held-out text, benchmark scores, removals by rule, and near-duplicate recall.
-
-A figure is `{"data": [...], "layout": {...}}`. Its traces name a colour role in `meta`; `draw.js` sets the colours,
-which depend on the light or dark mode of the page.
-"""
+"""Plotly figures and tables of held-out text, benchmark scores, removals by rule, and near-duplicate recall."""
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flows.metrics.formatting import format_shots, plot_text
 from flows.metrics.heldout import HELDOUT_METRICS, format_heldout_metric
+from flows.metrics.statistics import Z_95
+from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach, upright
 
 MEAN = "all (mean)"
 """Label of the row over all held-out sources, which is their unweighted mean."""
@@ -20,49 +19,39 @@ MAIN_METRICS = ("acc", "exact", "f1", "rouge_1", "rouge_2", "rouge_l")
 """Metrics from 0 to 1; the first that a benchmark has is drawn."""
 
 
-def bits_figure(lines: list[dict[str, Any]]) -> dict[str, Any]:
+def bits_figure(lines: list[dict[str, Any]]) -> Figure:
     """Return bits per byte by held-out source, of the model and its baselines; lower is better."""
     ordered = list(reversed(lines))
     names = [MEAN if line["source"] == "all" else plot_text(line["source"]) for line in ordered]
-    data = []
-    for role, who, title, symbol in (
-        ("muted1", "xz", "xz", "circle"),
-        ("muted0", "unigram", "token unigram", "circle"),
-        ("series1", "5gram", "5-gram", "circle"),
-        ("accent", "model", "this model", "diamond"),
-    ):
-        values = [line.get(who) for line in ordered]
-        if any(value is not None for value in values):
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "y": names,
-                    "x": values,
-                    "name": title,
-                    "marker": {"symbol": symbol, "size": 13 if who == "model" else 10},
-                    "meta": {"role": role},
-                    "hovertemplate": f"{title}: %{{x:.3f}} bits per byte<extra>%{{y}}</extra>",
-                }
-            )
-    layout = {
-        "height": 110 + 30 * len(names),
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "reversed"},
-        "hovermode": "closest",
-        "xaxis": {"title": {"text": "bits per byte"}},
-        "yaxis": {"automargin": True, "type": "category", "range": [-0.6, len(names) - 0.4]},
-    }
-    return {"data": data, "layout": layout}
+    predictors = (
+        ("muted1", "xz", "xz"),
+        ("muted0", "unigram", "token unigram"),
+        ("series1", "5gram", "5-gram"),
+        ("accent", "model", "this model"),
+    )
+    data = [
+        points(
+            role,
+            [line.get(who) for line in ordered],
+            names,
+            f"{title}: %{{x:.3f}} bits per byte<extra>%{{y}}</extra>",
+            name=title,
+            marker={"symbol": "diamond", "size": 13} if who == "model" else {"symbol": "circle", "size": 10},
+        )
+        for role, who, title in predictors
+        if any(line.get(who) is not None for line in ordered)
+    ]
+    rows = {"automargin": True, "type": "category", "range": [-0.6, len(names) - 0.4]}
+    legend = {**LEGEND, "traceorder": "reversed"}
+    return figure(
+        data, 110 + 30 * len(names), legend=legend, hovermode="closest", xaxis=axis("bits per byte"), yaxis=rows
+    )
 
 
-def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return a line for each benchmark and number of shots: main metric on all, clean and leaked items, with error bars
-    of 1.96 standard errors, and a tick at chance; None without a benchmark."""
-    by_task: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_task.setdefault(row["task"], []).append(row)
-    mine = [row for of_task in by_task.values() for row in of_task if row["metric"] == main_metric(of_task)]
-    mine = [row for row in mine if row["value"] is not None]
+def scores_figure(rows: list[dict[str, Any]]) -> Figure | None:
+    """Return a line for each benchmark and number of shots: main metric on all, clean and leaked items, with 95%
+    intervals, and a tick at chance; None without a benchmark."""
+    mine = main_rows(rows)
     lines = list(dict.fromkeys((row["task"], row["shots"]) for row in mine))
     if not lines:
         return None
@@ -72,25 +61,15 @@ def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
         found = [row for row in mine if row["subset"] == subset]
         if found:
             data.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "x": [row["value"] for row in found],
-                    "y": [places[row["task"], row["shots"]] + SUBSET_OFFSET * (1 - number) for row in found],
-                    "error_x": {
-                        "type": "data",
-                        "array": [1.96 * (row["stderr"] or 0.0) for row in found],
-                        "thickness": 1.5,
-                        "width": 3,
-                    },
-                    "customdata": [
-                        [f"{plot_text(row['task'])}, {format_shots(row['shots'])}", row["n"]] for row in found
-                    ],
-                    "name": f"{subset} items",
-                    "meta": {"role": role},
-                    "hovertemplate": f"{subset} items: %{{x:.1%}} of %{{customdata[1]:,}}"
-                    "<extra>%{customdata[0]}</extra>",
-                }
+                points(
+                    role,
+                    [row["value"] for row in found],
+                    [places[row["task"], row["shots"]] + SUBSET_OFFSET * (1 - number) for row in found],
+                    f"{subset} items: %{{x:.1%}} of %{{customdata[1]:,}}<extra>%{{customdata[0]}}</extra>",
+                    error_x=reach([Z_95 * (row["stderr"] or 0.0) for row in found], width=3),
+                    customdata=[[_line_name(row["task"], row["shots"]), row["n"]] for row in found],
+                    name=f"{subset} items",
+                )
             )
     chances = [
         (place, chance_of([row for row in mine if (row["task"], row["shots"]) == line]))
@@ -98,35 +77,26 @@ def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     ]
     known = [(place, chance) for place, chance in chances if chance is not None]
     if known:
+        ticks, marker = [chance for _, chance in known], {"symbol": "line-ns-open", "size": 22}
         data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": [chance for _, chance in known],
-                "y": [place for place, _ in known],
-                "marker": {"symbol": "line-ns-open", "size": 22},
-                "name": "chance",
-                "meta": {"role": "soft"},
-                "hovertemplate": "chance: %{x:.1%}<extra></extra>",
-            }
+            points("soft", ticks, [place for place, _ in known], "chance: %{x:.1%}", marker=marker, name="chance")
         )
-    layout = {
-        "height": 110 + 40 * len(lines),
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
-        "hovermode": "closest",
-        "xaxis": {"tickformat": ".0%", "rangemode": "tozero"},
-        "yaxis": {
-            "automargin": True,
-            "zeroline": False,
-            "tickvals": list(places.values()),
-            "ticktext": [f"{plot_text(task)}, {format_shots(shots)}" for task, shots in lines],
-            "range": [0.6 - len(lines), 0.6],
-        },
+    named = {
+        "automargin": True,
+        "zeroline": False,
+        "tickvals": list(places.values()),
+        "ticktext": [_line_name(*line) for line in lines],
+        "range": [0.6 - len(lines), 0.6],
     }
-    return {"data": data, "layout": layout}
+    shares = {"tickformat": ".0%", "rangemode": "tozero"}
+    return figure(data, 110 + 40 * len(lines), legend=LEGEND, hovermode="closest", xaxis=shares, yaxis=named)
 
 
-def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: dict[str, int]) -> dict[str, Any]:
+def _line_name(task: str, shots: int) -> str:
+    return f"{plot_text(task)}, {format_shots(shots)}"
+
+
+def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: dict[str, int]) -> Figure:
     """Return the documents that each rule removed, by source; hover text shows their share of the source.
 
     `lines` is the metric `removed`, `read` the number of sampled documents of each source, `colours` the sources'
@@ -137,71 +107,62 @@ def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: d
     data = []
     for source in sorted({source for line in lines for source in line["by_source"]}):
         counts = [line["by_source"].get(source, 0) for line in ordered]
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "y": names,
-                "x": counts,
-                "customdata": [count / max(1, read.get(source, 0)) for count in counts],
-                "name": source,
-                "meta": {"role": f"s{colours.get(source, 11)}"},
-                "hovertemplate": f"%{{x:,}} documents, %{{customdata:.2%}} of {source}<extra></extra>",
-            }
-        )
-    layout = {
-        "height": 70 + 24 * len(names),
-        "barmode": "stack",
-        "bargap": 0.3,
+        shares = [count / max(1, read.get(source, 0)) for count in counts]
+        hover = f"%{{x:,}} documents, %{{customdata:.2%}} of {source}"
+        data.append(bars(f"s{colours.get(source, 11)}", counts, names, hover, customdata=shares, name=source))
+    return figure(
+        data,
+        70 + 24 * len(names),
+        barmode="stack",
+        bargap=0.3,
         # The page has a legend of its own, which wraps better.
-        "showlegend": False,
-        "xaxis": {"title": {"text": "documents"}, "tickformat": ",d", "rangemode": "tozero"},
-        "yaxis": {"automargin": True},
-    }
-    return {"data": data, "layout": layout}
+        showlegend=False,
+        xaxis=axis("documents", tickformat=",d", rangemode="tozero"),
+        yaxis={"automargin": True},
+    )
 
 
-def duplicates_figure(duplicates: dict[str, Any]) -> dict[str, Any]:
+def duplicates_figure(duplicates: dict[str, Any]) -> Figure:
     """Return the recall of near-duplicate search by similarity: expected of the LSH bands, and of injected copies."""
     planted = duplicates["planted"]
     bins = [entry for entry in planted["bins"] if entry[2]]
-    curve = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [point[0] for point in duplicates["s_curve"]],
-        "y": [point[1] for point in duplicates["s_curve"]],
-        "name": "expected",
-        "meta": {"role": "muted0"},
-        "hovertemplate": "expected %{y:.1%} at %{x}<extra></extra>",
-    }
-    found = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [(low + high) / 2 for low, high, *_ in bins],
-        "y": [hits / pairs for _, _, pairs, hits, *_ in bins],
-        "text": [f"{hits} of {pairs}" for _, _, pairs, hits, *_ in bins],
-        "name": "injected copies found",
-        "meta": {"role": "accent"},
-        "hovertemplate": "found %{text}, %{y:.1%}<extra></extra>",
-    }
-    threshold = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"dash": "dot"}}
-    layout = {
-        "height": 300,
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        "shapes": [{**threshold, "x0": planted["threshold"], "x1": planted["threshold"]}],
-        "xaxis": {"title": {"text": "true Jaccard similarity"}, "range": [0.49, 1.01]},
-        "yaxis": {"title": {"text": "recall"}, "tickformat": ".0%", "range": [-0.03, 1.05]},
-    }
-    return {"data": [curve, found], "layout": layout}
+    similarities, expected = ([point[place] for point in duplicates["s_curve"]] for place in (0, 1))
+    hover = "expected %{y:.1%} at %{x}"
+    curve = points("muted0", similarities, expected, hover, mode="lines", name="expected")
+    found = points(
+        "accent",
+        [(low + high) / 2 for low, high, *_ in bins],
+        [hits / pairs for _, _, pairs, hits, *_ in bins],
+        "found %{text}, %{y:.1%}",
+        text=[f"{hits} of {pairs}" for _, _, pairs, hits, *_ in bins],
+        name="injected copies found",
+    )
+    return figure(
+        [curve, found],
+        300,
+        legend=LEGEND,
+        shapes=[upright(planted["threshold"])],
+        xaxis=axis("true Jaccard similarity", range=[0.49, 1.01]),
+        yaxis=axis("recall", tickformat=".0%", range=[-0.03, 1.05]),
+    )
 
 
-def chance_of(rows: list[dict[str, Any]]) -> float | None:
+def chance_of(rows: Iterable[Mapping[str, Any]]) -> float | None:
     """Return the score of random guessing, where the notes of the scores state it (`chance 0.250`)."""
     stated = (re.search(r"\bchance ([0-9.]*[0-9])", row["note"]) for row in rows if row["subset"] == "all")
     return next((float(match[1]) for match in stated if match), None)
 
 
-def main_metric(rows: list[dict[str, Any]]) -> str | None:
+def main_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of each benchmark's main metric that have a value, benchmark by benchmark."""
+    by_task: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_task.setdefault(row["task"], []).append(row)
+    mine = [row for of_task in by_task.values() for row in of_task if row["metric"] == main_metric(of_task)]
+    return [row for row in mine if row["value"] is not None]
+
+
+def main_metric(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the main metric of a benchmark's rows, preferring one with values; None where it has none of
     MAIN_METRICS."""
     measured = {row["metric"] for row in rows if row["value"] is not None}
@@ -221,12 +182,12 @@ def measure_table(lines: list[dict[str, Any]]) -> dict[str, Any]:
     return {"names": [measure.words for measure in present], "lines": rows, "notes": notes}
 
 
-def score_tables(rows: list[dict[str, Any]], gaps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def score_tables(rows: Iterable[Mapping[str, Any]], gaps: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a table for each benchmark: `lines` of its main metric by number of shots, and all `others`.
 
     A line has a cell for each subset, and the contamination gap (leaked minus clean items) from `gaps`.
     """
-    tested = {(gap["task"], gap["metric"], gap["shots"]): gap for gap in gaps}
+    rows, tested = list(rows), {(gap["task"], gap["metric"], gap["shots"]): gap for gap in gaps}
     tables: list[dict[str, Any]] = []
     for task in dict.fromkeys(row["task"] for row in rows):
         mine = [row for row in rows if row["task"] == task]

@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, figure, plain, points, thin, tokens_axis
 from model.checkpoint.metrics import final_rows
-
-MAX_POINTS = 1500
 
 PANELS = (("loss", "y", "loss"), ("grad_norm", "y2", "gradient norm"), ("lr", "y3", "learning rate"))
 """Column of METRICS, axis, title; the n-th panel has the n-th colour."""
@@ -58,7 +57,7 @@ def training_figure(
     held_out: float | None = None,
     validation: pa.Table | None = None,
     baselines: Mapping[str, float] | None = None,
-) -> dict[str, Any]:
+) -> Figure:
     """Return loss (nats), gradient norm and learning rate over tokens read, in three panels with one x axis.
 
     `bytes_per_token` of the training text adds an axis of bits per byte to the loss, which shows `held_out`, the bits
@@ -80,46 +79,34 @@ def training_figure(
     marks = event_marks(events, metrics)
     scale = _bits_axis(data, bytes_per_token, held_out, _validation_bits(validation, kept), baselines or {})
     domains = DOMAINS_WITH_TERMS if has_terms else DOMAINS
-    layout = {
-        "height": 580 if has_terms else 460,
-        "showlegend": bool(marks) or scale is not None,
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
-        "hovermode": "x",
-        "xaxis": {"title": {"text": "tokens read"}, "anchor": "y3", "tickformat": "~s", "nticks": 6},
-        "yaxis": {"title": {"text": "loss, nats"}, "domain": [*domains["y"]]},
-        "yaxis2": {"title": {"text": "grad norm"}, "domain": [*domains["y2"]], "nticks": 4},
-        "yaxis3": {
-            "title": {"text": "lr"},
-            "domain": [*domains["y3"]],
-            "nticks": 4,
-            "tickformat": ".1~e",
-            "rangemode": "tozero",
-        },
+    axes: dict[str, Any] = {
+        "xaxis": tokens_axis("y3"),
+        "yaxis": axis("loss, nats", domain=[*domains["y"]]),
+        "yaxis2": axis("grad norm", domain=[*domains["y2"]], nticks=4),
+        "yaxis3": axis("lr", domain=[*domains["y3"]], nticks=4, tickformat=".1~e", rangemode="tozero"),
     }
     if has_terms:
-        layout["yaxis4"] = {"title": {"text": "accuracy"}, "domain": [*domains["y4"]], "nticks": 4, "tickformat": ".0%"}
+        axes["yaxis4"] = axis("accuracy", domain=[*domains["y4"]], nticks=4, tickformat=".0%")
     if scale is not None:
-        held_out_traces, layout["yaxis5"], layout["yaxis"]["range"] = scale
-        layout["yaxis5"]["domain"] = layout["yaxis"]["domain"]
+        held_out_traces, axes["yaxis5"], axes["yaxis"]["range"] = scale
+        axes["yaxis5"]["domain"] = axes["yaxis"]["domain"]
         data += held_out_traces
-    return {"data": data + marks, "layout": layout}
+    shown = bool(marks) or scale is not None
+    return figure(data + marks, 580 if has_terms else 460, showlegend=shown, legend=LEGEND, hovermode="x", **axes)
 
 
-def _line(rows: pa.Table, name: str, axis: str, title: str, role: str) -> dict[str, Any]:
+def _line(rows: pa.Table, name: str, y_axis: str, title: str, role: str) -> Trace:
+    form = ".1%" if y_axis == "y4" else ".4g"
+    hover = f"{title} %{{y:{form}}} in step %{{customdata}}, at %{{x:.3s}} tokens"
+    steps = rows.column("step").to_numpy()[thin(rows.num_rows)].tolist()
+    return curve(rows, name, role, hover, yaxis=y_axis, name=title, showlegend=False, customdata=steps)
+
+
+def curve(rows: pa.Table, column: str, role: str, hover: str, **more: Any) -> Trace:
+    """Return a column of METRICS over tokens read as a line of at most MAX_POINTS points."""
     places = thin(rows.num_rows)
-    form = ".1%" if axis == "y4" else ".4g"
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": rows.column("tokens").to_numpy()[places].tolist(),
-        "y": plain(rows.column(name).to_numpy()[places]),
-        "yaxis": axis,
-        "name": title,
-        "showlegend": False,
-        "meta": {"role": role},
-        "customdata": rows.column("step").to_numpy()[places].tolist(),
-        "hovertemplate": f"{title} %{{y:{form}}} in step %{{customdata}}, at %{{x:.3s}} tokens<extra></extra>",
-    }
+    x, y = (rows.column(name).to_numpy()[places] for name in ("tokens", column))
+    return points(role, x.tolist(), plain(y), hover, mode="lines", **more)
 
 
 def _rolled_back(metrics: pa.Table, kept: pa.Table) -> list[pa.Table]:
@@ -153,46 +140,41 @@ def _bits_axis(
     low, high = min(*losses, min(found) / bits), max(*losses, max(found) / bits)
     margin = 0.06 * (high - low) or 0.1
     span = [low - margin, high + margin]
-    common = {
-        "type": "scatter",
-        "yaxis": "y5",
-        "showlegend": True,
-        "meta": {"role": "good"},
-        "hovertemplate": "held-out text: %{y:.3f} bits per byte<extra></extra>",
-    }
     last = max(place for trace in data for place in trace["x"])
-    traces: list[dict[str, Any]] = [
-        {
-            **common,
-            "mode": "lines",
-            "x": [0, last],
-            "y": [value, value],
-            "name": name,
-            "meta": {"role": role},
-            "line": {"dash": "dot", "width": 1.5},
-            "hovertemplate": f"{name}: {value:.3f} bits per byte<extra></extra>",
-        }
+    traces: list[Trace] = [
+        points(
+            role,
+            [0, last],
+            [value, value],
+            f"{name}: {value:.3f} bits per byte",
+            mode="lines",
+            yaxis="y5",
+            showlegend=True,
+            name=name,
+            line={"dash": "dot", "width": 1.5},
+        )
         for (name, value), role in zip(baselines.items(), ("series1", "muted0"), strict=False)
     ]
+    hover, shared = "held-out text: %{y:.3f} bits per byte", {"yaxis": "y5", "showlegend": True}
     if validation:
         x, y = ([point[index] for point in validation] for index in (0, 1))
-        traces.append({**common, "mode": "lines+markers", "x": x, "y": y, "name": "validation"})
+        traces.append(points("good", x, y, hover, mode="lines+markers", name="validation", **shared))
     if held_out is not None:
-        mark = {"marker": {"symbol": "diamond", "size": 11}, "name": "held-out text"}
-        traces.append({**common, "mode": "markers", "x": [last], "y": [held_out], **mark})
-    axis = {
-        "title": {"text": "bits per byte"},
-        "overlaying": "y",
+        marker = {"symbol": "diamond", "size": 11}
+        traces.append(points("good", [last], [held_out], hover, marker=marker, name="held-out text", **shared))
+    right = axis(
+        "bits per byte",
+        overlaying="y",
         # Ticks aligned with those of the loss would not be round numbers.
-        "tickmode": "auto",
-        "side": "right",
-        "range": [bits * edge for edge in span],
-        "showgrid": False,
-        "zeroline": False,
-        "nticks": 6,
-        "tickformat": ".2~f",
-    }
-    return traces, axis, span
+        tickmode="auto",
+        side="right",
+        range=[bits * edge for edge in span],
+        showgrid=False,
+        zeroline=False,
+        nticks=6,
+        tickformat=".2~f",
+    )
+    return traces, right, span
 
 
 def _validation_bits(validation: pa.Table | None, kept: pa.Table) -> list[tuple[int, float]]:
@@ -208,17 +190,7 @@ def _validation_bits(validation: pa.Table | None, kept: pa.Table) -> list[tuple[
     return sorted((tokens[key], sum(values) / len(values)) for key, values in by_step.items())
 
 
-def thin(count: int) -> np.ndarray:
-    """Return at most MAX_POINTS indices of `count`, evenly spread, including the last."""
-    return np.unique(np.linspace(0, max(0, count - 1), min(count, MAX_POINTS)).round().astype(np.int64))
-
-
-def plain(values: np.ndarray) -> list[float | None]:
-    """Return values as JSON allows: a non-finite value becomes None, which is a gap in the line."""
-    return [float(value) if np.isfinite(value) else None for value in values]
-
-
-def event_marks(events: pa.Table, metrics: pa.Table) -> list[dict[str, Any]]:
+def event_marks(events: pa.Table, metrics: pa.Table) -> list[Trace]:
     """Return a trace of markers for each kind of event, with step, attempt and details as hover text.
 
     A marker is at the loss of its step, or at the last finite loss before. Empty where no loss is finite.
@@ -240,19 +212,11 @@ def event_marks(events: pa.Table, metrics: pa.Table) -> list[dict[str, Any]]:
             index = _metrics_row(row, steps, attempts)
             x.append(int(tokens[index]))
             y.append(_last_finite(losses, index))
+        named = title if len(rows) == 1 else f"{title} ({len(rows)})"
+        texts, numbers = [_hover_text(row) for row in shown], [row["step"] for row in shown]
+        marker = {"symbol": symbol, "size": 9}
         traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": x,
-                "y": y,
-                "text": [_hover_text(row) for row in shown],
-                "customdata": [row["step"] for row in shown],
-                "name": title if len(rows) == 1 else f"{title} ({len(rows)})",
-                "marker": {"symbol": symbol, "size": 9},
-                "meta": {"role": role},
-                "hovertemplate": f"{title}, %{{text}}<extra></extra>",
-            }
+            points(role, x, y, f"{title}, %{{text}}", text=texts, customdata=numbers, name=named, marker=marker)
         )
     return traces
 
@@ -287,7 +251,7 @@ def _format_value(value: Any) -> str:
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 1]}…"
 
 
-def speed_figure(perf: pa.Table, metrics: pa.Table) -> dict[str, Any] | None:
+def speed_figure(perf: pa.Table, metrics: pa.Table) -> Figure | None:
     """Return tokens per second over tokens read, with model FLOPs utilisation below; None without a step.
 
     `metrics` has the tokens read at each step and attempt of `perf`.
@@ -309,38 +273,26 @@ def speed_figure(perf: pa.Table, metrics: pa.Table) -> dict[str, Any] | None:
     panels = [("tokens_s", "y", "tokens per second", ".3s", "series1")]
     panels += [("mfu", "y2", "model FLOPs utilisation", ".1%", "accent")] if has_peak else []
     data = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": x,
-            "y": plain(_floats(kept, name)),
-            "yaxis": axis,
-            "name": title,
-            "showlegend": False,
-            "meta": {"role": role},
-            "hovertemplate": f"%{{y:{form}}} {title} at %{{x:.3s}} tokens<extra></extra>",
-        }
-        for name, axis, title, form, role in panels
+        points(
+            role,
+            x,
+            plain(_floats(kept, name)),
+            f"%{{y:{form}}} {title} at %{{x:.3s}} tokens",
+            mode="lines",
+            yaxis=y_axis,
+            name=title,
+            showlegend=False,
+        )
+        for name, y_axis, title, form, role in panels
     ]
-    layout = {
-        "height": 400 if has_peak else 240,
-        "hovermode": "x",
-        "xaxis": {
-            "title": {"text": "tokens read"},
-            "anchor": "y2" if has_peak else "y",
-            "tickformat": "~s",
-            "nticks": 6,
-        },
-        "yaxis": {
-            "title": {"text": "tokens per second"},
-            "rangemode": "tozero",
-            "tickformat": "~s",
-            "domain": [0.55, 1] if has_peak else [0, 1],
-        },
+    upper = [0.55, 1] if has_peak else [0, 1]
+    axes = {
+        "xaxis": tokens_axis("y2" if has_peak else "y"),
+        "yaxis": axis("tokens per second", rangemode="tozero", tickformat="~s", domain=upper),
     }
     if has_peak:
-        layout["yaxis2"] = {"title": {"text": "MFU"}, "rangemode": "tozero", "tickformat": ".0%", "domain": [0, 0.42]}
-    return {"data": data, "layout": layout}
+        axes["yaxis2"] = axis("MFU", rangemode="tozero", tickformat=".0%", domain=[0, 0.42])
+    return figure(data, 400 if has_peak else 240, hovermode="x", **axes)
 
 
 def _rows(table: pa.Table, *more: str) -> list[tuple[int, ...]]:

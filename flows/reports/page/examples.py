@@ -8,6 +8,7 @@ Excerpts are shown without personal data, because pages are shared.
 import heapq
 import re
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,8 @@ import pyarrow.compute as pc
 
 from flows.metrics.formatting import describe_evidence
 from flows.runs.document_history import describe_event, histories_of, sample_parts
-from flows.runs.record import RUNNING, state_of
+from flows.runs.record import RUNNING, RunData, state_of
+from flows.runs.run_documents import rows_at
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
 from tasks.clean.document import DocumentContext
@@ -54,8 +56,9 @@ def removals(artifacts: dict[str, Artifact]) -> dict[tuple[str, str, str], list[
         if stage not in artifacts or parent not in artifacts:
             continue
         chosen = _chosen_rows(artifacts[stage])
-        texts = texts_of(artifacts[parent], {(row["doc_id"], row["part"]) for rows in chosen.values() for row in rows})
-        origins = _origins(artifacts["sample"], {row["doc_id"] for rows in chosen.values() for row in rows})
+        ids = {row["doc_id"] for rows in chosen.values() for row in rows}
+        texts = texts_of(artifacts[parent], ids, {row["part"] for rows in chosen.values() for row in rows})
+        origins = _origins(artifacts["sample"], ids)
         for (action, rule), rows in sorted(chosen.items()):
             found[stage, action, rule] = [
                 {
@@ -83,7 +86,7 @@ def kept_documents(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     ordered = sorted(found)
     firsts = {found[doc_id]["source"]: doc_id for doc_id in reversed(ordered)}
     chosen = list(dict.fromkeys([*sorted(firsts.values()), *ordered]))[:SHOWN_OPEN]
-    texts = _texts_anywhere(artifacts[last], set(chosen)) if last else {}
+    texts = texts_of(artifacts[last], chosen) if last else {}
     return [
         {
             "doc_id": doc_id.hex(),
@@ -110,28 +113,19 @@ def _chosen_rows(artifact: Artifact) -> dict[tuple[str, str], list[dict[str, Any
     return {rule: [rows[key] for key in heapq.nsmallest(EXAMPLES_PER_RULE, rows)] for rule, rows in chosen.items()}
 
 
-def texts_of(parent: Artifact, wanted: set[tuple[bytes, int]]) -> dict[bytes, tuple[str, str]]:
-    """Return, by doc_id, (source, text) of the documents of `parent` given as (doc_id, part)."""
-    files = parent.files("documents")
-    found: dict[bytes, tuple[str, str]] = {}
-    for part in sorted({part for _, part in wanted}):
-        if part < len(files):
-            ids = pa.array([doc_id for doc_id, of_part in wanted if of_part == part], pa.binary(16))
-            table = read_table(files[part]).select(["doc_id", "source", "text"])
-            for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
-                found[row["doc_id"]] = (row["source"], row["text"])
-    return found
+def texts_of(
+    parent: Artifact, wanted: Collection[bytes], parts: Collection[int] | None = None
+) -> dict[bytes, tuple[str, str]]:
+    """Return, by doc_id, (source, text) of documents of `parent`, looked up in all of its parts or some."""
+    rows = rows_at(parent, "documents", wanted, ["doc_id", "source", "text"], parts=parts)
+    return {row["doc_id"]: (row["source"], row["text"]) for row in rows}
 
 
 def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, str]:
     """Return, by doc_id, path and record of the documents found in some parts of the sample."""
-    ids = pa.array(sorted(wanted), pa.binary(16))
-    found: dict[bytes, str] = {}
-    for _, path in sample_parts(sample.files("documents")):
-        table = read_table(path).select(["doc_id", "origin"])
-        for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
-            found[row["doc_id"]] = f"{row['origin']['path']}, record {row['origin']['record']}"
-    return found
+    parts = [part for part, _ in sample_parts(sample.files("documents"))]
+    rows = rows_at(sample, "documents", wanted, ["doc_id", "origin"], parts=parts)
+    return {row["doc_id"]: f"{row['origin']['path']}, record {row['origin']['record']}" for row in rows}
 
 
 def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[dict[str, Any]]]:
@@ -146,7 +140,7 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[dict[str, 
         if len(of_benchmark) < LEAKS_PER_BENCHMARK:
             of_benchmark.setdefault(row["item_id"], row)
     chosen = [row for rows in by_benchmark.values() for row in rows.values()]
-    texts = _texts_anywhere(artifacts["dedup"], {row["doc_id"] for row in chosen})
+    texts = texts_of(artifacts["dedup"], {row["doc_id"] for row in chosen})
     found: dict[str, list[dict[str, Any]]] = {}
     for row in chosen:
         source, text = texts.get(row["doc_id"], ("", ""))
@@ -162,11 +156,6 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[dict[str, 
             }
         )
     return found
-
-
-def _texts_anywhere(parent: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[str, str]]:
-    count = len(parent.files("documents"))
-    return texts_of(parent, {(doc_id, part) for doc_id in wanted for part in range(count)}) if wanted else {}
 
 
 def rejected(artifacts: dict[str, Artifact]) -> dict[str, Any]:
@@ -201,7 +190,7 @@ def masked(text: str) -> str:
 
 
 def document_histories(
-    record: dict[str, Any], artifacts: dict[str, Artifact], doc_ids: list[bytes]
+    record: RunData, artifacts: dict[str, Artifact], doc_ids: list[bytes]
 ) -> dict[str, dict[str, Any]]:
     """Return, by hexadecimal id, `events` as (stage, text) in pipeline order, and the `outcome`.
 

@@ -47,13 +47,12 @@ from flows.reports.page.examples import (
 from flows.reports.page.render import render
 from flows.reports.page.sections import duplicate_pairs, edited_documents, shown_steps
 from flows.reports.verdict import verdict
-from flows.runs.record import PAGE, RECORD, read_recipe, same_artifacts
+from flows.runs.record import PAGE, RunData, read_recipe, read_run, same_artifacts
 from flows.runs.roots import put_record
 from model.checksummed_json import write_sealed
 from model.errors import BessemerError
 from model.files import NOT_WRITABLE, write_atomically
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.remote.metadata import read_record
 
 MAX_RULES = 40
 
@@ -88,7 +87,7 @@ def write_run_page(run: "StageRun") -> Path:
     """
     root, record = run.context.root, run.record
     earlier = same_artifacts(root, record.data)
-    page = Path(earlier["page"]) if earlier is not None else run.folder / PAGE
+    page = Path((earlier and earlier.get("page")) or run.folder / PAGE)
     try:
         if earlier is None:
             page = write_page(run.folder, root)
@@ -117,8 +116,8 @@ def write_page(run_folder: Path, root: Path) -> Path:
     Runs that failed or ran only some stages have a page too. The existing page is kept, and its path returned, where a
     new one would show less because artifacts are missing or damaged.
     """
-    record = read_record(run_folder / RECORD)
-    existing = Path(record["page"]) if record.get("page") and Path(record["page"]).is_file() else None
+    record = read_run(run_folder)
+    existing = Path(page) if (page := record.get("page")) and Path(page).is_file() else None
     missing = [f"{stage}: {problem}" for stage, problem in missing_artifacts(record).items()]
     if missing and existing is not None:
         log.warning("%s is kept, because a new page would show less: %s", existing, "; ".join(missing))
@@ -157,7 +156,7 @@ def _attempt(problems: list[str], section: str, make: Callable[[], Value], fallb
         return fallback
 
 
-def page_view(record: dict[str, Any], run_folder: Path, root: Path, attempt: Attempt) -> dict[str, Any]:
+def page_view(record: RunData, run_folder: Path, root: Path, attempt: Attempt) -> dict[str, Any]:
     """Return everything that the template shows; a section that cannot be made is empty."""
     artifacts = attempt("artifacts", lambda: open_artifacts(record), {})
     found = metric_readers(record)
@@ -316,7 +315,7 @@ def _speed(artifacts: dict[str, Artifact]) -> dict[str, Any] | None:
     return speed_figure(artifacts["train"].table("perf"), artifacts["train"].table("metrics"))
 
 
-def key_figures(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[str, str]]:
+def key_figures(record: RunData, findings: dict[str, Any]) -> list[dict[str, str]]:
     """Return the key figures at the top of the page, each with `value`, `name` and `note`."""
     found: list[dict[str, str]] = []
     whole = next((line for line in findings["bits_per_byte"] if line["source"] == "all"), None)
@@ -346,10 +345,10 @@ def key_figures(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[s
     if findings["leaks"]:
         leaked, items = (sum(line[key] for line in findings["leaks"]) for key in ("leaked", "items"))
         found.append({"value": f"{leaked:,}", "name": "leaked benchmark items", "note": f"of {items:,}"})
-    if findings["cost"] and findings["cost"].get("money") is not None:
-        price = f"at {record['hour_price']:g} an hour"
-        found.append({"value": f"{findings['cost']['money']:.2f}", "name": "cost of all stages", "note": price})
-    if record.get("finished"):
-        took = format_duration(record["finished"] - record["started"])
+    money, price = findings["cost"].get("money"), record.get("hour_price")
+    if money is not None and price is not None:
+        found.append({"value": f"{money:.2f}", "name": "cost of all stages", "note": f"at {price:g} an hour"})
+    if finished := record.get("finished"):
+        took = format_duration(finished - record["started"])
         found.append({"value": took, "name": "total time", "note": ""})
     return found

@@ -16,6 +16,7 @@ from flows.metrics.escaping import escaped
 from flows.metrics.formatting import (
     describe_rows,
     format_bytes,
+    format_cell,
     format_count,
     format_duration,
     format_language,
@@ -23,6 +24,7 @@ from flows.metrics.formatting import (
     format_time,
 )
 from flows.metrics.run_metrics import describe_base_model
+from flows.reports.charts.figure import Figure
 from flows.runs.guards import describe_gate
 from model.files import write_atomically
 
@@ -34,11 +36,11 @@ COLOURED_TRACES = ("scatter", "bar")
 
 def render(view: Mapping[str, Any]) -> str:
     """Return the run page as HTML; `view` has everything that its template shows, by name."""
-    return fill("flows.reports.page", "template.html", view)
+    return fill("template.html", view)
 
 
-def fill(package: str, template: str, view: Mapping[str, Any]) -> str:
-    """Fill a template of a package, which extends `frame.html`, and return the page as HTML.
+def fill(template: str, view: Mapping[str, Any]) -> str:
+    """Fill a template, which extends `frame.html`, and return the page as HTML.
 
     `view["figures"]` are Plotly figures by name; each is drawn in the element `figure-NAME`, in the colours of the
     roles that the `meta` of its traces name.
@@ -49,16 +51,17 @@ def fill(package: str, template: str, view: Mapping[str, Any]) -> str:
         assert "height" in figure["layout"], f"{name}: a figure needs a height, which its element takes"
     files = {name: (HERE / name).read_text(encoding="utf-8") for name in ("style.css", "draw.js")}
     plotly = packed_plotly() if view["figures"] else ""
-    page = environment().from_string((importlib.resources.files(package) / template).read_text(encoding="utf-8"))
-    return page.render(**view, plotly=plotly, style=files["style.css"], draw=files["draw.js"])
+    return (
+        environment()
+        .get_template(template)
+        .render(**view, plotly=plotly, style=files["style.css"], draw=files["draw.js"])
+    )
 
 
-def write_figures(
-    package: str, template: str, figures: Mapping[str, dict[str, Any] | None], path: Path, **view: Any
-) -> None:
-    """Fill a template of a package and write it to `path`; a figure that is None is left out."""
+def write_figures(template: str, figures: Mapping[str, Figure | None], path: Path, **view: Any) -> None:
+    """Fill a template and write it to `path`; a figure that is None is left out."""
     present = {name: figure for name, figure in figures.items() if figure is not None}
-    write_atomically(path, fill(package, template, {"figures": present, **view}).encode())
+    write_atomically(path, fill(template, {"figures": present, **view}).encode("utf-8", errors="replace"))
 
 
 @functools.cache
@@ -94,6 +97,7 @@ def environment() -> jinja2.Environment:
         describe_gate=describe_gate,
         language_word=format_language,
         inline_script=inline_script,
+        cell=format_cell,
     )
     return environment
 

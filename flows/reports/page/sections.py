@@ -5,9 +5,7 @@ favour of it. Steps are those with events and an even selection of the others; `
 step.
 """
 
-import difflib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -16,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.metrics.text_diff import SAME, WORD, inline_difference
 from flows.reports.charts.training import KINDS
 from flows.reports.page.examples import MAX_DOCUMENT_BYTES, SHOWN_OPEN, clip, masked, texts_of
 from flows.runs.document_history import sample_parts
+from flows.runs.run_documents import rows_at
 from model.checkpoint.metrics import final_rows, final_steps
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.ledger import EDIT
@@ -34,9 +34,7 @@ MAX_WORDS = 260
 CONTEXT_WORDS = 12
 """Words shown around a difference."""
 
-WORD = re.compile(r"\s+|\w+|[^\w\s]")
-
-SAME, OMITTED, REMOVED, KEPT = "same", "omitted", "removed", "kept"
+OMITTED = "omitted"
 
 EDIT_CONTEXT, EDIT_CHARS = 80, 20_000
 """Characters shown before the first difference, at least; and from a text's beginning, those in which it is sought."""
@@ -54,7 +52,7 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
 
     A pair has the number of `documents` in the cluster, the rule, the Jaccard similarity, both documents, and the text
     difference as `parts` of (kind, text); kinds are `same`, `omitted` (same text that is not shown), `removed` and
-    `kept`.
+    `added` (only in the kept document).
     """
     if "dedup" not in artifacts or "clean" not in artifacts:
         return []
@@ -68,7 +66,11 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     near = sorted((row for row in rest if row["jaccard"] < 1), key=_similarity)
     chosen += near[:MAX_PAIRS]
     wanted = {row["doc_id"] for row in chosen} | {bytes.fromhex(row["survivor"]) for row in chosen}
-    texts = _texts(artifacts["clean"], wanted)
+    columns, parts = (
+        ["doc_id", "source", "origin", "text"],
+        [part for part, _ in sample_parts(artifacts["clean"].files("documents"))],
+    )
+    texts = {row["doc_id"]: row for row in rows_at(artifacts["clean"], "documents", wanted, columns, parts=parts)}
     found: list[dict[str, Any]] = []
     for row in chosen:
         mine, other = texts.get(row["doc_id"]), texts.get(bytes.fromhex(row["survivor"]))
@@ -103,8 +105,8 @@ def edited_documents(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
             if known is None or row["doc_id"] < known["doc_id"]:
                 chosen[edits[0]] = {**row, "part": part, "edits": ", ".join(edits)}
     rows = sorted(chosen.values(), key=lambda row: row["doc_id"])[:SHOWN_OPEN]
-    wanted = {(row["doc_id"], row["part"]) for row in rows}
-    before, after = texts_of(artifacts["sample"], wanted), texts_of(artifacts["clean"], wanted)
+    ids, parts = {row["doc_id"] for row in rows}, {row["part"] for row in rows}
+    before, after = (texts_of(artifacts[stage], ids, parts) for stage in ("sample", "clean"))
     found: list[dict[str, Any]] = []
     for row in rows:
         (source, old), (_, new) = before.get(row["doc_id"], ("", "")), after.get(row["doc_id"], ("", ""))
@@ -130,16 +132,6 @@ def _similarity(row: dict[str, Any]) -> tuple[float, bytes]:
     return row["jaccard"], row["doc_id"]
 
 
-def _texts(clean: Artifact, wanted: set[bytes]) -> dict[bytes, dict[str, Any]]:
-    ids = pa.array(sorted(wanted), pa.binary(16))
-    found: dict[bytes, dict[str, Any]] = {}
-    for _, path in sample_parts(clean.files("documents")):
-        table = read_table(path).select(["doc_id", "source", "origin", "text"])
-        for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
-            found[row["doc_id"]] = row
-    return found
-
-
 def _named(row: dict[str, Any]) -> dict[str, str]:
     return {"doc_id": row["doc_id"].hex(), "source": row["source"], "path": row["origin"]["path"]}
 
@@ -149,18 +141,14 @@ def difference(removed: str, kept: str) -> list[tuple[str, str]]:
 
     Long passages that are the same are shortened to the words around a difference.
     """
-    mine, other = ([*WORD.findall(masked(text))][:MAX_WORDS] for text in (removed, kept))
-    matcher = difflib.SequenceMatcher(None, mine, other, autojunk=False)
-    codes = matcher.get_opcodes()
+    mine, other = ("".join(WORD.findall(masked(text))[:MAX_WORDS]) for text in (removed, kept))
+    segments = inline_difference(mine, other)
     parts: list[tuple[str, str]] = []
-    for number, (kind, begin, end, other_begin, other_end) in enumerate(codes):
-        if kind == "equal":
-            parts += _shorten(mine[begin:end], first=number == 0, last=number == len(codes) - 1)
-            continue
-        if end > begin:
-            parts.append((REMOVED, "".join(mine[begin:end])))
-        if other_end > other_begin:
-            parts.append((KEPT, "".join(other[other_begin:other_end])))
+    for number, (kind, text) in enumerate(segments):
+        if kind == SAME:
+            parts += _shorten(WORD.findall(text), first=number == 0, last=number == len(segments) - 1)
+        else:
+            parts.append((kind, text))
     return parts
 
 
@@ -199,7 +187,9 @@ def shown_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     metrics = final_rows(train.table("metrics"), steps)
     losses = dict(zip(metrics.column("step").to_pylist(), metrics.column("loss").to_pylist(), strict=True))
     rows = _rows_read(artifacts["chunk"], mine)
-    segments = _segments(artifacts["chunk"], {row for of_step in rows.values() for row in of_step})
+    segments: dict[int, list[dict[str, Any]]] = {}
+    for span in rows_at(artifacts["chunk"], "spans", {row for of_step in rows.values() for row in of_step}, by="row"):
+        segments.setdefault(span["row"], []).append(span)
     found: list[dict[str, Any]] = []
     for step in chosen:
         parts = [segment for row in rows[step] for segment in segments.get(row, ())]
@@ -252,17 +242,6 @@ def _rows_read(chunk: Artifact, steps: list[dict[str, Any]]) -> dict[int, list[i
     return rows
 
 
-def _segments(chunk: Artifact, rows: set[int]) -> dict[int, list[dict[str, Any]]]:
-    """Return, by row, its segments of documents, in one pass over SPANS."""
-    wanted = pa.array(sorted(rows), pa.int64())
-    found: dict[int, list[dict[str, Any]]] = {}
-    for path in chunk.files("spans"):
-        spans = read_table(path)
-        for span in spans.filter(pc.is_in(spans.column("row"), value_set=wanted)).to_pylist():
-            found.setdefault(span["row"], []).append(span)
-    return found
-
-
 def _look_up(decontaminate: Artifact, documents: list[dict[str, Any]]) -> None:
     """Fill in source, path and excerpt of `documents`; they stay empty above MAX_DOCUMENT_BYTES of text."""
     for document in documents:
@@ -270,12 +249,9 @@ def _look_up(decontaminate: Artifact, documents: list[dict[str, Any]]) -> None:
     sizes = (record.bytes for record in decontaminate.records if record.table == "documents")
     if sum(sizes) > MAX_DOCUMENT_BYTES:
         return
-    ids = pa.array(sorted({document["doc_id"] for document in documents}), pa.binary(16))
-    texts: dict[tuple[bytes, int], dict[str, Any]] = {}
-    for path in decontaminate.files("documents"):
-        table = read_table(path).select(["doc_id", "piece", "source", "origin", "text"])
-        for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
-            texts[row["doc_id"], row["piece"]] = row
+    columns = ["doc_id", "piece", "source", "origin", "text"]
+    found = rows_at(decontaminate, "documents", {document["doc_id"] for document in documents}, columns)
+    texts = {(row["doc_id"], row["piece"]): row for row in found}
     for document in documents:
         row = texts.get((document["doc_id"], document["piece"]))
         if row is not None:

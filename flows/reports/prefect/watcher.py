@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 from uuid import UUID
@@ -18,7 +19,7 @@ from uuid import UUID
 from flows.metrics.formatting import escape_markdown
 from flows.reports.prefect.artifacts import run_markdown, stage_markdown
 from flows.runs.lifecycle import emit_leak_events
-from flows.runs.record import CURRENT_LISTENER, heard_by
+from flows.runs.record import CURRENT_LISTENER, RunData, heard_by
 from prefect import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext, TaskRunContext
@@ -71,12 +72,13 @@ class PrefectArtifacts(ProgressListener):
         self._flow_run = context.flow_run.id
         self._tags = context.flow_run.tags
         self._prefix = ""
+        self._page: str | None = None
         self._stages: dict[str, _Progress] = {}
         self._sender = BackgroundSender(self._log)
 
-    def name_run(self, recipe: str, run_id: str) -> None:
-        """Name the flow run by its recipe and run id, and tag it with the recipe."""
-        self._prefix = _key(recipe)
+    def name_run(self, recipe: str, run_id: str, page: Path | None = None) -> None:
+        """Name the flow run by its recipe and run id, and tag it with the recipe; its artifacts lead to the page."""
+        self._prefix, self._page = _key(recipe), None if page is None else str(page)
         tags = sorted({*self._tags, recipe})
         self._sender.send(lambda: self._client.update_flow_run(self._flow_run, name=f"{recipe} {run_id}", tags=tags))
 
@@ -111,12 +113,12 @@ class PrefectArtifacts(ProgressListener):
                 shown.task_run,
                 stage,
                 f"{stage}: {escape_markdown(cause_of(artifact))}",
-                stage_markdown(artifact),
+                stage_markdown(artifact, self._page),
             )
 
         self._sender.send(create)
 
-    def summarize(self, record: dict[str, Any]) -> None:
+    def summarize(self, record: RunData) -> None:
         """Write the summary of the run as an artifact of the flow run."""
         self._sender.send(lambda: self._create("markdown", None, "run", "summary of the run", run_markdown(record)))
 

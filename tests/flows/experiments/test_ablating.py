@@ -82,7 +82,7 @@ def test_changes_are_laid_beside_the_base_and_parts_beside_the_whole(home: Path)
     assert stopped["measures"] == {}
     (cause,) = stopped["failed"].values()
     assert cause.startswith("GuardError: train: stopped after")
-    reported = Path(found["markdown"]).read_text()
+    reported = Path(found["markdown"]).read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert "| embedding-norm |" in reported
     assert "too-deep, seed 7, failed: GuardError" in reported
     assert "figure-measure0" in Path(found["page"]).read_text()
@@ -121,9 +121,7 @@ def test_where_second_runs_are_asked_for_they_go_on_from_the_first_and_are_measu
     base, _, alone = (line["measures"]["bits per byte"] for line in found["lines"])
     assert alone["value"] > base["value"]
     assert alone["difference"] == alone["value"] - base["value"]
-    reported = Path(found["markdown"]).read_text()
-    assert (
-        "Each model continued in a second run, alike for all, on 25% as many tokens (`train.batch_rows` 8" in reported
-    )
+    reported = Path(found["markdown"]).read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert "Each model continued in a second run, alike for all, on 25% as many tokens (train.batch_rows 8" in reported
     assert "not compared: the speed of a second run" in reported
     assert "second-run-alone is the second run from new weights" in Path(found["page"]).read_text()

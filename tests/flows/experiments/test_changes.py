@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiments.ablation import variants_of
-from flows.experiments.ablation_config import ABLATIONS, changes_file, read_changes
+from flows.experiments.ablation import ABLATIONS, read_changes, variants_of
+from flows.experiments.studies import shipped_file
 from model.errors import RecipeError
 
 
@@ -23,7 +23,7 @@ def write(tmp_path: Path):
 def test_every_change_that_ships_fits_a_recipe_and_differs_from_its_base(
     name: str, foundry: Path, tmp_path: Path
 ) -> None:
-    asked = read_changes(changes_file(name), seeds=1)
+    asked = read_changes(shipped_file(name, ABLATIONS, "changes"), seeds=1)
     recipe = tmp_path / "recipe.toml"
     text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry))
     # A grown vocabulary is that of a recipe with a base.
@@ -102,4 +102,4 @@ def test_a_change_that_the_recipe_cannot_take_is_refused_before_anything_runs(
     with pytest.raises(RecipeError, match="heads"):
         variants_of(asked, foundry / "foundry.toml", tmp_path, (), 1.0)
     with pytest.raises(RecipeError, match=r"no shipped one has this name.*network"):
-        changes_file("netwrok")
+        shipped_file("netwrok", ABLATIONS, "changes")

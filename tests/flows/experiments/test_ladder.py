@@ -6,16 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.experiments.scaling import check_measured, scale_points
-from flows.experiments.scaling_law import (
-    LADDERS,
-    LadderConfig,
-    ScalePoint,
-    Size,
-    ladder_file,
-    read_ladder,
-    write_report,
-)
+from flows.experiments.scaling import LADDERS, LadderConfig, check_measured, read_ladder, scale_points
+from flows.experiments.scaling_law import ScalePoint, write_ladder
+from flows.experiments.studies import shipped_file
 from flows.experiments.trials import RunResult
 from flows.recipe.load import locate_recipe
 from model.checksummed_json import read_sealed
@@ -46,29 +39,30 @@ def rungs(measured: int) -> list[ScalePoint]:
             for seed in (1, 2)
             if number < measured
         }
-        found.append(ScalePoint(Size.model_validate(size), parameters, 20 * parameters, runs))
+        found.append(ScalePoint(f"{size['layers']} layers of {size['width']}", parameters, 20 * parameters, runs))
     return found
 
 
 def test_the_largest_is_predicted_before_it_is_measured(tmp_path: Path) -> None:
-    asked = LadderConfig.model_validate({"sizes": SIZES})
-    before = write_report("ladder", asked, rungs(3), tmp_path)
+    before = write_ladder(tmp_path, "bits per byte", 20.0, rungs(3))
     truth = law(block_weights(128, 2))
     assert before["prediction"]["loss"] == pytest.approx(truth, rel=0.005)
     assert before["prediction"]["low"] < truth < before["prediction"]["high"]
     assert before["told"].endswith("not measured yet")
-    after = write_report("ladder", asked, rungs(4), tmp_path)
+    after = write_ladder(tmp_path, "bits per byte", 20.0, rungs(4))
     assert after["law"] == before["law"]
     assert after["prediction"]["inside"] is True
     assert abs(after["prediction"]["off"]) < 0.005
     assert read_sealed(tmp_path / "table.json", "")["prediction"] == after["prediction"]
     weights = block_weights(128, 2)
-    assert f"| 2 layers of 128 | {weights:,} | {20 * weights:,} |" in (tmp_path / "table.md").read_text()
+    assert f"| 2 layers of 128 | {weights:,} | {20 * weights:,} |" in (tmp_path / "table.md").read_text().replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
     assert "2 layers of 128" in (tmp_path / "page.html").read_text()
 
 
 def test_a_ladder_half_way_up_says_how_far_it_is(tmp_path: Path) -> None:
-    found = write_report("ladder", LadderConfig.model_validate({"sizes": SIZES}), rungs(2), tmp_path)
+    found = write_ladder(tmp_path, "bits per byte", 20.0, rungs(2))
     assert found["law"] is None
     assert found["told"] == "2 of 4 sizes are measured; the law takes all but the largest"
 
@@ -106,7 +100,7 @@ def test_a_wrong_ladder_says_what_is_wrong(tmp_path: Path, values: dict, reporte
 def test_those_that_ship_can_be_read() -> None:
     assert [read_ladder(path, None).measure for path in LADDERS.glob("*.toml")] == ["bits per byte"]
     with pytest.raises(RecipeError, match=r"ladder `none`: .* \(small\)"):
-        ladder_file("none")
+        shipped_file("none", LADDERS, "ladder")
 
 
 def test_the_help_says_what_it_does() -> None:

@@ -21,7 +21,7 @@ def test_a_law_without_scatter_is_found_again() -> None:
     assert found.factor == pytest.approx(406.4, rel=1e-2)
     assert found.exponent == pytest.approx(0.34, rel=1e-3)
     reported = found.predict(3e6)
-    assert reported.loss == pytest.approx(1.69 + 406.4 * 3e6**-0.34, rel=1e-3)
+    assert reported.value == pytest.approx(1.69 + 406.4 * 3e6**-0.34, rel=1e-3)
     assert reported.high - reported.low < 0.01
 
 
@@ -33,7 +33,7 @@ def test_a_law_without_scatter_is_found_again() -> None:
 @settings(max_examples=25, deadline=None)
 def test_any_law_without_scatter_is_predicted(irreducible: float, factor: float, exponent: float) -> None:
     reported = fit(losses(irreducible, factor, exponent)).predict(1e6)
-    assert reported.loss == pytest.approx(irreducible + factor * 1e6**-exponent, rel=0.01)
+    assert reported.value == pytest.approx(irreducible + factor * 1e6**-exponent, rel=0.01)
 
 
 def test_intervals_hold_what_they_say() -> None:
@@ -51,7 +51,7 @@ def test_intervals_hold_what_they_say() -> None:
 def test_one_run_that_went_wrong_hardly_counts() -> None:
     runs = [(n, loss) for n, loss in losses(1.5, 60.0, 0.3) for _ in range(3)]
     spoilt = [*runs[:-1], (runs[-1][0], runs[-1][1] * 1.2)]
-    assert fit(spoilt).predict(1e6).loss == pytest.approx(fit(runs).predict(1e6).loss, rel=0.02)
+    assert fit(spoilt).predict(1e6).value == pytest.approx(fit(runs).predict(1e6).value, rel=0.02)
 
 
 @pytest.mark.parametrize("runs", [losses(1, 1, 1)[:3], [(1e4, 2.0)] * 3 + [(2e4, 1.9)] * 3])

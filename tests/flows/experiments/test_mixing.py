@@ -25,7 +25,8 @@ bootstrap_rounds = 10
 threads = 1
 
 [mix]
-proxies = 5
+proxies = 9
+seeds = 2
 floor = 0.1
 
 [mix.settings]
@@ -47,11 +48,14 @@ def test_proxies_find_shares_within_the_bounds_from_data_that_are_built_once(fou
     )
     assert built == {
         **dict.fromkeys(("sample", "clean", "dedup", "decontaminate", "vocab"), 1),
-        **dict.fromkeys(("chunk", "train", "evaluate"), 5),
+        "chunk": 9,
+        **dict.fromkeys(("train", "evaluate"), 10),
     }
     assert sum(found["weights"].values()) == pytest.approx(1)
     assert min(found["weights"].values()) >= 0.1 - 1e-6
     assert all(found["weights"][name] <= found["most"][name] + 1e-6 for name in found["sources"])
     assert found["predicted"] <= found["predicted_prior"] + 1e-9
+    assert found["gain"]["low"] <= found["gain"]["value"] <= found["gain"]["high"]
+    assert found["seeds"]["low"] < found["seeds"]["value"] < found["seeds"]["high"]
     mixed = load_recipe(Path(found["recipe"]), root)
     assert mixed.chunk.weights == pytest.approx(found["weights"])

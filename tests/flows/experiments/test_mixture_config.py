@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from flows.experiments.mixture import MixConfig, read_mix, write_mixture
+from flows.experiments.mixture import MixConfig, doubt, read_mix, write_mixture
 from flows.recipe.load import load_recipe
 from flows.recipe.resolve import apply_mixture_weights
 from model.errors import InputError, RecipeError
@@ -17,7 +18,7 @@ def test_proxies_may_be_small_and_may_not_read_other_text(tmp_path: Path) -> Non
     path = tmp_path / "recipe.toml"
     path.write_text('[mix]\nproxies = 8\n[mix.settings]\n"train.model.width" = 16\n"chunk.budget_tokens" = 1000\n')
     config = read_mix(path, None)
-    assert (config.proxies, config.fitted) == (8, 6)
+    assert (config.proxies, config.fitted) == (8, 5)
     assert read_mix(path, 40).proxies == 40
     path.write_text('[mix.settings]\n"budget_tokens" = 1000\n')
     with pytest.raises(RecipeError, match=r"budget_tokens would give proxies other text.*chunk\.budget_tokens"):
@@ -28,7 +29,31 @@ def test_proxies_may_be_small_and_may_not_read_other_text(tmp_path: Path) -> Non
     path.write_text("[mix]\nproxys = 8\n")
     with pytest.raises(RecipeError, match=r"mix\.proxys"):
         read_mix(path, None)
-    assert MixConfig(proxies=4, kept_back=0.1).fitted == 2
+
+
+def test_a_fit_without_enough_proxies_for_its_unknowns_is_refused() -> None:
+    """Of 6 proxies 3 judge the fit, and 3 are too few for two unknowns and two to spare."""
+    with pytest.raises(ValidationError, match="greater than or equal to 6"):
+        MixConfig(proxies=4)
+    with pytest.raises(RecipeError, match=r"6 proxies, of which 3 judge the fit, leave 3 for 2 unknowns.* Train 7 or"):
+        MixConfig(proxies=6).check_enough(2)
+    MixConfig(proxies=7).check_enough(2)
+    with pytest.raises(RecipeError, match="one source"):
+        MixConfig().check_enough(1)
+
+
+@pytest.mark.parametrize(
+    ("r_squared", "low", "reported"),
+    [
+        (0.9, 0.01, ""),
+        (0.9, -0.01, "The gain may be chance"),
+        (0.2, 0.01, "predicts the mixtures"),
+        (None, 0.01, "predicts"),
+    ],
+)
+def test_weights_that_may_be_chance_are_not_recommended(r_squared: float | None, low: float, reported: str) -> None:
+    said = doubt({"r_squared": r_squared, "gain": {"low": low, "value": 0.02, "high": 0.03}})
+    assert reported in said if reported else said == ""
 
 
 def test_a_recipe_takes_its_weights_from_what_was_found(tmp_path: Path) -> None:
@@ -52,6 +77,9 @@ def test_what_was_found_is_a_recipe_with_other_weights_that_sum_to_one(foundry: 
         "most": {"code": 1.0, "notes": 0.9},
         "predicted": 1.5,
         "predicted_prior": 1.6,
+        "gain": {"low": 0.05, "value": 0.1, "high": 0.15},
+        "seeds": {"low": 1.55, "value": 1.6, "high": 1.65},
+        "scatter": 0.02,
         "metric": "bits_per_byte",
         "proxies": 8,
         "kept_back": 2,

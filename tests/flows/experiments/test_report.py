@@ -5,17 +5,17 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.experiments import component_ablation as components_report
-from flows.experiments.ablation_config import AblationConfig
-from flows.experiments.ablation_report import ablation_table, write_report
+from flows.experiments.ablation_report import Runs, ablation_table, write_ablation
 from flows.experiments.trials import RunResult
 from flows.metrics.heldout import HeldOut
 from model.checksummed_json import read_sealed
 
-ASKED = AblationConfig.model_validate({"changes": {"wide": {"train.model.width": 64}, "broken": {"train.clip": 1}}})
+CHANGES = {"wide": {"train.model.width": 64}, "broken": {"train.clip": 1}}
 TASK = "cloze acc, zero-shot"
 
 
@@ -31,8 +31,17 @@ RUNS = {
 }
 
 
+def write(runs: Runs, folder: Path) -> dict[str, Any]:
+    return write_ablation(folder, runs, CHANGES, ("train.seed",))
+
+
+def spaced(path: Path) -> str:
+    """Short cells of Markdown keep their words on one line."""
+    return path.read_text().replace("\N{NO-BREAK SPACE}", " ")
+
+
 def test_differences_are_the_seeds_and_the_items() -> None:
-    found = ablation_table(ASKED, RUNS)
+    found = ablation_table(RUNS, CHANGES)
     assert found["measures"] == ["bits per byte", TASK, "tokens a second"]
     base, wide, broken = found["lines"]
     assert (base["built"], wide["built"]) == (["sample", "train"], ["train"])
@@ -59,11 +68,11 @@ def held(bits: dict[tuple[str, bytes], float], metric: str = "bits_per_byte", vo
 def test_runs_that_held_out_other_text_are_compared_on_what_both_held_out(tmp_path: Path) -> None:
     base = held({("a", b"1"): 16.0, ("a", b"2"): 24.0, ("b", b"3"): 8.0})
     wide = held({("a", b"1"): 8.0, ("b", b"3"): 8.0, ("b", b"4"): 800.0})
-    found = write_report("mine", ASKED, {"base": {1: base}, "wide": {1: wide}}, tmp_path)
+    found = write({"base": {1: base}, "wide": {1: wide}}, tmp_path)
     line = found["lines"][1]["measures"]["bits per byte"]
     # Of source a the document 1 (16 and 8 bits of 8 bytes), of b the document 3: means 1.5 and 1 bit a byte.
     assert (line["documents"], line["difference"], line["value"]) == (2, 1.0 - 1.5, 9.0)
-    reported = Path(found["markdown"]).read_text()
+    reported = spaced(Path(found["markdown"]))
     assert "| wide | 9.0000 | 1 | -0.5000 |  | (on 2 documents) |" in reported
     assert "| wide | 90.0000 | 1 |  |  | not compared: other text |" in reported
 
@@ -71,15 +80,15 @@ def test_runs_that_held_out_other_text_are_compared_on_what_both_held_out(tmp_pa
 def test_perplexities_of_other_tokens_are_not_compared() -> None:
     same = {("a", b"1"): 16.0}
     runs = {"base": {1: held(same)}, "wide": {1: held(same, vocabulary="larger")}}
-    line = ablation_table(ASKED, runs)["lines"][1]["measures"]
+    line = ablation_table(runs, CHANGES)["lines"][1]["measures"]
     assert line["bits per byte"]["difference"] == 0.0
     assert "documents" not in line["bits per byte"]
     assert line["perplexity"] == {"value": 90.0, "n": 1, "not_compared": "other tokens"}
 
 
 def test_the_table_is_written_as_text_as_json_and_as_a_page(tmp_path: Path) -> None:
-    found = write_report("mine", ASKED, RUNS, tmp_path)
-    reported = Path(found["markdown"]).read_text()
+    found = write(RUNS, tmp_path)
+    reported = spaced(Path(found["markdown"]))
     assert "| wide | 3.0000 | 2 | -1.0000 | -1.0000 to -1.0000 | better |" in reported
     assert "- broken, seed 1, failed: Numerics" in reported
     assert read_sealed(Path(found["table"]), "")["lines"][1]["change"] == "wide"
@@ -104,9 +113,9 @@ def test_parts_are_written_dearest_first(tmp_path: Path) -> None:
         "alone": [line("layer 0 head 0", 0.25, kind="head"), line("layer 1 head 0", 0.5, kind="head")],
         "curves": {"head": [line("whole", 0.0), line("1 head", 0.25)], "layer": [line("whole", 0.0)]},
     }
-    paths = components_report.write_report(found, tmp_path)
+    paths = components_report.write_components(found, tmp_path)
     assert read_sealed(Path(paths["table"]), "") == found
-    reported = Path(paths["markdown"]).read_text()
+    reported = spaced(Path(paths["markdown"]))
     assert reported.index("layer 1 head 0") < reported.index("layer 0 head 0")
     assert "| layer 1 head 0 | 90 | 2.5000 | +0.5000 | ± 0.1960 |" in reported
     assert "figure-size" in Path(paths["page"]).read_text()
@@ -114,7 +123,7 @@ def test_parts_are_written_dearest_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seeds", [{}, {1: RunResult(cause="Bug: x")}])
 def test_without_a_base_there_are_values_and_no_differences(seeds: dict[int, RunResult]) -> None:
-    _, wide = ablation_table(ASKED, {"base": seeds, "wide": RUNS["wide"]})["lines"]
+    _, wide = ablation_table({"base": seeds, "wide": RUNS["wide"]}, CHANGES)["lines"]
     assert wide["measures"]["bits per byte"] == {"value": 3.0, "n": 2}
 
 
@@ -130,7 +139,7 @@ def elements(page: str) -> list[str]:
 def test_names_of_changes_are_shown_and_never_run(tmp_path: Path) -> None:
     hostile = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)>"
     calm, wild = (
-        Path(write_report(name, ASKED, {"base": RUNS["base"], name: RUNS["wide"]}, tmp_path)["page"]).read_text()
+        Path(write({"base": RUNS["base"], name: RUNS["wide"]}, tmp_path)["page"]).read_text()
         for name in ("calm", hostile)
     )
     assert elements(wild) == elements(calm)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flows.experiments.search_config import SearchConfig, read_search
-from flows.experiments.study import Study, StudyRequest, add_manual_trial, parse_setting, reopen
-from flows.recipe.load import load_recipe
+from flows.experiments.study import Study, StudyRequest, add_manual_trial, reopen
+from flows.recipe.load import load_recipe, parse_setting
 from model.errors import InputError, RecipeError
 
 LR = '"train.schedule.peak_lr" = { low = 1e-4, high = 1e-1, log = true }'

@@ -100,7 +100,7 @@ def test_a_schedule_that_ends_for_good_is_remarked(recipe: Path, tmp_path: Path)
     [
         ("nightly.max_hours=-1", "nightly.max_hours: Input should be greater than 0"),
         ("nightly.hours=1", "nightly.hours: Extra inputs are not permitted"),
-        ("nightly.later={ vocab = { vocab_size = 900 } }", "vocab cannot differ between nights"),
+        ("nightly.later={ vocab = { vocab_size = 900 } }", "vocab cannot differ between nightly runs"),
         ("notify.webhook=gopher://x", "is no http:// or https:// address"),
         ("notify.mail_to=['nobody']", "'nobody' is no address of mail"),
         ("notify.mail_server=localhost", "is no HOST:PORT"),

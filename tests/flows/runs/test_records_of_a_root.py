@@ -38,6 +38,9 @@ MIXTURE = {
     "rank_correlation": 0.9,
     "predicted": 3.0,
     "predicted_prior": 3.1,
+    "gain": {"low": 0.05, "value": 0.1, "high": 0.15},
+    "seeds": {"low": 3.0, "value": 3.1, "high": 3.2},
+    "scatter": 0.05,
 }
 """What `bessemer study mix` found."""
 

@@ -14,7 +14,7 @@ from flows.metrics.heldout import HeldOut
 from flows.metrics.run_metrics import open_artifacts
 from flows.reports import comparison as differing
 from flows.reports.comparison import compare, recipe_differences, score_differences
-from flows.reports.comparison_page import comparison_page, loss_figure, pairs_figure, scores_figure
+from flows.reports.comparison_page import comparison_document, loss_figure, pairs_figure, scores_figure
 from model.checksummed_json import write_sealed
 from tasks.evaluate.comparison import ITEM_SCORES
 
@@ -134,13 +134,18 @@ def test_losses_lie_over_each_other_and_their_difference_below(made_run: Any) ->
     assert scores_figure([]) is None
 
 
-def test_the_page_is_one_file_that_runs_nothing_of_the_data(made_run: Any, other: dict[str, Any]) -> None:
-    page = comparison_page(compare(made_run.record, other), [made_run.record, other])
+def test_the_page_is_one_file_that_runs_nothing_of_the_data(
+    made_run: Any, other: dict[str, Any], tmp_path: Path
+) -> None:
+    comparison_document(compare(made_run.record, other), [made_run.record, other]).write_page(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert page.count("<script") == 3
     assert "http" not in page.partition('<script id="plotly"')[0].replace("http-equiv", "")
-    for section in ("differs", "training", "scores", "bits", "mixture", "removed", "documents"):
-        assert f'<section id="{section}">' in page
+    for figure in ("loss", "scores", "bits", "mixture", "removed"):
+        assert f'id="figure-{figure}"' in page
+    for section in ("What differs", "Training", "Scores", "Held-out text", "Mixture", "Documents kept", "Leaked items"):
+        assert f"<h2>{section}</h2>" in page
 
 
 def test_the_command_says_and_writes(made_run: Any, other: dict[str, Any], tmp_path: Path) -> None:

@@ -14,8 +14,6 @@ import pytest
 from flows.experiments import ablation_report
 from flows.experiments import component_ablation as components_report
 from flows.experiments import scaling_law as ladder_report
-from flows.experiments.ablation_config import AblationConfig
-from flows.experiments.scaling_law import LadderConfig, Size
 from flows.experiments.trials import RunResult
 from flows.metrics.run_metrics import open_artifacts
 from flows.reports.live import LivePage, _write_script, begin_page
@@ -122,23 +120,22 @@ def ladder(folder: Path) -> None:
     sizes = [{"width": width, "layers": 2, "heads": 2} for width in (16, 32, 64, 128)]
     rungs = [
         ladder_report.ScalePoint(
-            Size.model_validate(size),
+            f"2 layers of {size['width']}",
             weights := 24 * size["width"] ** 2,
             20 * weights,
             {seed: RunResult(values={"bits per byte": 1.5 + (20 + seed / 100) * weights**-0.3}) for seed in (1, 2)},
         )
         for size in sizes
     ]
-    ladder_report.write_report("ladder", LadderConfig.model_validate({"sizes": sizes}), rungs, folder)
+    ladder_report.write_ladder(folder, "bits per byte", 20.0, rungs)
 
 
 def ablation(folder: Path) -> None:
-    asked = AblationConfig.model_validate({"changes": {"wide": {"train.model.width": 64}}})
     runs = {
         change: {seed: RunResult(values={"bits per byte": loss + seed / 10}, built=("train",)) for seed in (1, 2)}
         for change, loss in (("base", 3.0), ("wide", 2.0))
     }
-    ablation_report.write_report("mine", asked, runs, folder)
+    ablation_report.write_ablation(folder, runs, {"wide": {"train.model.width": 64}}, ("train.seed",))
 
 
 def parts(folder: Path) -> None:
@@ -148,7 +145,7 @@ def parts(folder: Path) -> None:
 
     curves = {"head": [line("whole", 0.0), line("1 head", 0.25)], "layer": [line("whole", 0.0)]}
     whole = {"run_id": "run", "parameters": 100, "bits_per_byte": 2.0, "documents": 3, "bytes": 1000}
-    components_report.write_report({**whole, "alone": [line("layer 0 head 0", 0.25)], "curves": curves}, folder)
+    components_report.write_components({**whole, "alone": [line("layer 0 head 0", 0.25)], "curves": curves}, folder)
 
 
 @pytest.mark.parametrize("write", [ladder, ablation, parts])

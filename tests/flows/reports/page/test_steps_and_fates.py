@@ -9,19 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.metrics.run_metrics import open_artifacts
+from flows.metrics.text_diff import ADDED, REMOVED, SAME
 from flows.reports.page.examples import document_histories
 from flows.reports.page.page import write_page
-from flows.reports.page.sections import (
-    KEPT,
-    MAX_STEPS,
-    OMITTED,
-    REMOVED,
-    SAME,
-    _chosen,
-    difference,
-    duplicate_pairs,
-    shown_steps,
-)
+from flows.reports.page.sections import MAX_STEPS, OMITTED, _chosen, difference, duplicate_pairs, shown_steps
 from flows.runs.document_history import histories_of, history_of
 
 
@@ -88,20 +79,20 @@ def test_pairs_of_the_largest_cluster_come_first(made_run: Any) -> None:
     ]
     kinds = [kind for kind, _ in pairs[0]["parts"]]
     assert (REMOVED, "10") in pairs[0]["parts"]
-    assert (KEPT, "2") in pairs[0]["parts"]
-    assert set(kinds) <= {SAME, OMITTED, REMOVED, KEPT}
+    assert (ADDED, "2") in pairs[0]["parts"]
+    assert set(kinds) <= {SAME, OMITTED, REMOVED, ADDED}
 
 
 def test_a_difference_is_shown_among_the_words_around_it() -> None:
     assert difference("a red house", "a blue house") == [
         (SAME, "a "),
         (REMOVED, "red"),
-        (KEPT, "blue"),
+        (ADDED, "blue"),
         (SAME, " house"),
     ]
     long = " ".join(f"w{number}" for number in range(100))
     parts = difference(f"{long} x", f"{long} y")
-    assert [kind for kind, _ in parts] == [OMITTED, SAME, REMOVED, KEPT]
+    assert [kind for kind, _ in parts] == [OMITTED, SAME, REMOVED, ADDED]
     assert parts[0][1] == "… 88 identical words …"
     assert "smith@example.org" not in str(difference("of smith@example.org", "of all"))
 
@@ -110,4 +101,4 @@ def test_a_difference_is_shown_among_the_words_around_it() -> None:
 def test_a_difference_gives_back_both_texts(removed: str, kept: str) -> None:
     parts = difference(removed, kept)
     assert "".join(text for kind, text in parts if kind in (SAME, REMOVED)) == removed
-    assert "".join(text for kind, text in parts if kind in (SAME, KEPT)) == kept
+    assert "".join(text for kind, text in parts if kind in (SAME, ADDED)) == kept

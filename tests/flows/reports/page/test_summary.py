@@ -36,7 +36,7 @@ def test_one_screen_says_the_run(made_run: Any):
         "web 50.00% 50.00% 160 2.00 (2.25)",
         "all 2.250 2.750 4.250 3.250 47%",
         "all: unweighted mean of the sources; bits per byte on held-out text, lower is better",
-        "cloze zero-shot - 50% ± 20% (2)",
+        "cloze, zero-shot acc 50.0 ± 19.6 (2) 50.0 ± 19.6 (1) 50.0 ± 19.6 (1) -",
         "recall 0.980 (0.900 to 0.990) at similarity 0.8 and above; found of injected, by similarity: 0.5-0.6 3/25",
         "vocabulary 512 tokens, extended from 480; tokens per character: en 0.250 to 0.250, zh 1.500 to 0.600; 0 lines",
         "leaked cloze 1 of 2 items; injected items found 48/50, recall 0.960 (0.865 to 0.989)",

@@ -171,7 +171,7 @@ def test_edits_are_shown_as_differences_without_personal_data(tmp_path: Path, mo
     monkeypatch.setattr(sections, "sample_parts", lambda files: enumerate(files))
     monkeypatch.setattr(sections, "read_table", lambda _: sections.pa.Table.from_pylist(rows))
     monkeypatch.setattr(
-        sections, "texts_of", lambda part, wanted: {doc_id: ("web", texts[part.name]) for doc_id, _ in wanted}
+        sections, "texts_of", lambda part, wanted, parts: dict.fromkeys(wanted, ("web", texts[part.name]))
     )
     (shown,) = sections.edited_documents({"sample": Part("sample"), "clean": Part("clean")})  # pyright: ignore[reportArgumentType]
     assert shown["rule"] == "mojibake"

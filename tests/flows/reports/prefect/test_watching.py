@@ -27,7 +27,7 @@ with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
     emit_run_event("spike", note="of no run, and sent to nobody")
     watching.SECONDS_BETWEEN_UPDATES = 0.05
     watching.SECONDS_TO_CLOSE = 3.0
-    watching.stage_markdown = lambda artifact: f"made {artifact.stage}"
+    watching.stage_markdown = lambda artifact, page: f"made {artifact.stage}"
     heard = []
 
     class Onlooker(watching.ProgressListener):

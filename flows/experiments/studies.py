@@ -1,0 +1,80 @@
+"""What all studies share: files of settings, a folder with the report, and the name that both have.
+
+A study is many runs of one recipe. Its runs have ids of their own (`trials.run_variants`, `trial_log`), so that a study
+that is called again continues; its folder has the report as `table.json`, `table.md` and `page.html`.
+"""
+
+import logging
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from flows.recipe.errors import format_config_errors
+from flows.reports.document import Document
+from model.checksummed_json import write_sealed
+from model.errors import RecipeError
+from model.files import write_atomically
+from tasks.common.config import StrictConfig
+
+TABLE, MARKDOWN, PAGE = "table.json", "table.md", "page.html"
+
+SHIPPED = Path(__file__).parents[1] / "shipped"
+
+Setting = bool | int | float | str | list[Any]
+"""A value of a recipe."""
+
+Config = TypeVar("Config", bound=StrictConfig)
+
+log = logging.getLogger(__name__)
+
+
+def study_name(*parts: str) -> str:
+    """Return the name of a study's folder."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts))
+
+
+def shipped_file(name: str, folder: Path, what: str) -> Path:
+    """Return the file of a path or of the name of one in `folder`; RecipeError where there is none."""
+    for candidate in (Path(name), folder / f"{name}.toml"):
+        if candidate.is_file():
+            return candidate
+    shipped = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
+    raise RecipeError(f"{what} `{name}`: there is no such file, and no shipped one has this name ({shipped})")
+
+
+def read_config(kind: type[Config], path: Path, table: str = "", hint: str = "", **given: Any) -> Config:
+    """Return the settings in a file, or in its `table`; those `given` that are not None override them.
+
+    Raises RecipeError, with the `hint`, where there is no such table, and where settings are wrong.
+    """
+    try:
+        values: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RecipeError(f"{path}: there is no such file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: not valid TOML: {error}") from error
+    values = values.get(table) if table else values
+    if values is None:
+        raise RecipeError(f"{path}: no table [{table}], {hint}")
+    if not isinstance(values, dict):
+        raise RecipeError(f"{path}: {table} is {values!r}, and must be a table of settings")
+    overrides = {key: value for key, value in given.items() if value is not None}
+    try:
+        return kind.model_validate({**values, **overrides})
+    except ValidationError as error:
+        raise RecipeError(format_config_errors(error, path, *([table] if table else []))) from error
+
+
+def write_report(found: Mapping[str, Any], document: Document, folder: Path) -> dict[str, str]:
+    """Write the report of the runs so far, and return the paths. A page that cannot be drawn is logged."""
+    write_sealed(folder / TABLE, found)
+    write_atomically(folder / MARKDOWN, document.markdown().encode())
+    try:
+        document.write_page(folder / PAGE)
+    except Exception:
+        log.exception("the page of %s could not be drawn", folder)
+    return {"table": str(folder / TABLE), "markdown": str(folder / MARKDOWN), "page": str(folder / PAGE)}

@@ -1,0 +1,142 @@
+"""The statistics of runs and studies: 95% intervals, and differences paired by seed or by item."""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.evaluate.comparison import Difference, paired_difference
+
+Z_95 = 1.959963984540054
+"""Standard errors on each side of a 95% interval of the normal distribution."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its 95% interval."""
+
+    low: float
+    value: float
+    high: float
+
+    def scaled(self, factor: float) -> "Interval":
+        """Return the interval of `factor` times the quantity."""
+        return Interval(self.low * factor, self.value * factor, self.high * factor)
+
+    def times(self, other: "Interval") -> "Interval":
+        """Return the product of two non-negative quantities with fully correlated errors, the widest interval."""
+        return Interval(self.low * other.low, self.value * other.value, self.high * other.high)
+
+    def times_independent(self, other: "Interval") -> "Interval":
+        """Return the product of two quantities with independent errors: half-widths add in quadrature on each side."""
+        value = self.value * other.value
+        below = math.hypot((self.value - self.low) * other.value, (other.value - other.low) * self.value)
+        above = math.hypot((self.high - self.value) * other.value, (other.high - other.value) * self.value)
+        return Interval(max(0.0, value - below), value, value + above)
+
+    def to_json(self) -> dict[str, float]:
+        """Return the interval as plain values."""
+        return {"low": self.low, "value": self.value, "high": self.high}
+
+
+def wilson(successes: int, sampled: int, share_taken: float) -> Interval:
+    """Return a proportion with its Wilson score interval (Wilson 1927), with finite population correction.
+
+    A sample that is `share_taken` of the population counts as 1 / (1 - share_taken) times as large; the population
+    itself is exact.
+    """
+    if not sampled:
+        return Interval(0.0, 0.0, 1.0)
+    share = successes / sampled
+    if share_taken >= 1:
+        return Interval(share, share, share)
+    size = sampled / (1 - share_taken)
+    centre = (share + Z_95**2 / (2 * size)) / (1 + Z_95**2 / size)
+    half = Z_95 / (1 + Z_95**2 / size) * math.sqrt(share * (1 - share) / size + Z_95**2 / (4 * size**2))
+    return Interval(max(0.0, min(centre - half, share)), share, min(1.0, max(centre + half, share)))
+
+
+def t_975(degrees: int) -> float:
+    """Return the 97.5% quantile of Student's t."""
+    from scipy.special import stdtrit  # It takes a tenth of a second to import.
+
+    return float(stdtrit(degrees, 0.975))
+
+
+def interval_of_mean(values: Sequence[float]) -> Interval | None:
+    """Return the mean of repetitions with its interval of Student's t; None for fewer than two."""
+    if len(values) < 2:
+        return None
+    mean = statistics.fmean(values)
+    reach = t_975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(mean - reach, mean, mean + reach)
+
+
+def bootstrap(rows: int, statistic: Callable[[np.ndarray], float], seed: int, rounds: int = 1000) -> Interval:
+    """Return a statistic of all of `rows` rows, i64[rows], with the interval of its percentiles over resamples (Efron
+    1979)."""
+    random = np.random.Generator(np.random.Philox(seed))
+    drawn = [statistic(random.integers(0, rows, rows)) for _ in range(rounds)]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Interval(float(low), statistic(np.arange(rows)), float(high))
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """A measure of a change compared with the base, paired by seed."""
+
+    value: float
+    """Mean over seeds."""
+    base: float
+    n: int
+    """Number of seeds that both have."""
+    difference: float
+    low: float | None
+    high: float | None
+    """Ends of the 95% interval of the difference over seeds; None from a single one."""
+    verdict: str
+    """`better`, `worse`, or `no difference` where the interval holds 0; empty without an interval."""
+
+
+def compare_with_baseline(
+    change: Mapping[int, float], base: Mapping[int, float], higher_is_better: bool
+) -> PairedComparison | None:
+    """Return the mean difference change - base of values by seed, over the seeds that both have; None without any."""
+    seeds = sorted(change.keys() & base.keys())
+    if not seeds:
+        return None
+    differences = [change[seed] - base[seed] for seed in seeds]
+    value, of_base = (statistics.fmean(values[seed] for seed in seeds) for values in (change, base))
+    found = interval_of_mean(differences)
+    if found is None:
+        return PairedComparison(value, of_base, len(seeds), differences[0], None, None, "")
+    verdict = verdict_of(found.low, found.high, higher_is_better=higher_is_better)
+    return PairedComparison(value, of_base, len(seeds), found.value, found.low, found.high, verdict)
+
+
+def verdict_of(low: float, high: float, *, higher_is_better: bool) -> str:
+    """Return `better`, `worse`, or `no difference` for the interval of a difference."""
+    if low <= 0 <= high:
+        return "no difference"
+    return "better" if (low > 0) == higher_is_better else "worse"
+
+
+def compare_items_with_baseline(
+    change: Mapping[int, Mapping[Any, float]], base: Mapping[int, Mapping[Any, float]]
+) -> Difference | None:
+    """Return the paired difference over items of scores by seed and item; None without common items.
+
+    Each item is averaged over the seeds in which both runs have it: seeds may sample different items.
+    """
+    pairs: dict[Any, list[tuple[float, float]]] = {}
+    for seed in sorted(change.keys() & base.keys()):
+        for item, score in change[seed].items():
+            if item in base[seed]:
+                pairs.setdefault(item, []).append((score, base[seed][item]))
+    if not pairs:
+        return None
+    sides = ({item: statistics.fmean(one[side] for one in found) for item, found in pairs.items()} for side in (0, 1))
+    return paired_difference(*sides)

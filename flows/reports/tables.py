@@ -1,0 +1,159 @@
+"""The tables of a run, from its metrics: the terminal, Prefect's artifacts and the model card show the same ones."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flows.metrics.formatting import format_count, format_duration, format_language, format_shots
+from flows.metrics.statistics import Z_95
+from flows.reports.charts.scores import chance_of, score_tables
+from flows.reports.document import Table
+from tasks.execution.outcome import with_short_digests
+
+STAGE_RESULTS = {
+    "sample": "sampled",
+    "clean": "cleaned",
+    "dedup": "unique",
+    "decontaminate": "decontaminated",
+    "chunk": "packed",
+}
+"""Label of the documents that a stage passes on."""
+
+PREDICTORS = (("model", "this model"), ("5gram", "5-gram"), ("unigram", "token unigram"), ("xz", "xz"))
+"""Columns of bits per byte and their titles."""
+
+MAX_RULES = 12
+
+Lines = Sequence[Mapping[str, Any]]
+
+
+def stages_table(road: Lines) -> Table:
+    """Return a row for each stage: outcome, time, result, and why it was built or not."""
+    rows = [
+        (
+            line["stage"],
+            line["outcome"],
+            format_duration(line["seconds"]) if "seconds" in line else None,
+            f"{format_count(line['result']['amount'])} {line['result']['unit']}" if "result" in line else "",
+            line.get("error") or with_short_digests(line.get("cause", "")),
+        )
+        for line in road
+    ]
+    return Table(("stage", "outcome", "time", "result", "why"), rows, texts=("outcome", "why"))
+
+
+def funnel_table(lines: Lines) -> Table | None:
+    """Return the documents of each source through the stages; None without documents."""
+    if not lines:
+        return None
+    stages = [stage for stage in STAGE_RESULTS if stage in lines[0]]
+    columns = ("source", "read", *(STAGE_RESULTS[stage] for stage in stages), "held out", "kept")
+    rows = [
+        (
+            line["source"],
+            *(line[key] for key in ("read", *stages, "held_out")),
+            f"{line[stages[-1]] / line['read']:.0%}" if line["read"] else None,
+        )
+        for line in lines
+    ]
+    return Table(columns, rows, title="documents")
+
+
+def sources_table(mixture: Lines, bits_per_byte: Lines) -> Table | None:
+    """Return the mixture and the held-out bits per byte by source; None without a mixture."""
+    mixed = {line["source"]: line for line in mixture}
+    bits = {line["source"]: line for line in bits_per_byte if line.get("model") is not None}
+    if not mixed:
+        return None
+    held_out = ("bits/B", "5-gram", "unigram", "xz", "gain") if bits else ()
+    rows: list[tuple[object, ...]] = []
+    for source in [*mixed, *(source for source in bits if source not in mixed)]:
+        cells: tuple[str, ...] = ("", "", "", "")
+        if line := mixed.get(source):
+            shares = (f"{100 * line[key]:.2f}%" for key in ("planned_share", "realised_share"))
+            epochs = f"{line['epochs']:.2f} ({line.get('planned_epochs', line['epochs']):.2f})"
+            cells = (*shares, format_count(line["tokens"]), epochs)
+        rows.append((source, *cells, *(_bits(bits.get(source, {})) if bits else ())))
+    note = (
+        "all: unweighted mean of the sources; bits per byte on held-out text, lower is better (gain: reduction from the"
+        " unigram)"
+    )
+    columns = ("source", "planned", "realised", "tokens", "epochs (plan)", *held_out)
+    whole = [number for number, row in enumerate(rows) if row[0] == "all"]
+    return Table(columns, rows, title="mixture and held-out text", note=note if whole else "", marked=whole)
+
+
+def _bits(line: Mapping[str, Any]) -> list[str | None]:
+    values = [f"{line[who]:.3f}" if line.get(who) is not None else None for who, _ in PREDICTORS]
+    return [*values, f"{1 - line['model'] / line['unigram']:.0%}" if line.get("unigram") else None]
+
+
+def bits_table(lines: Lines) -> Table | None:
+    """Return held-out bits per byte by source, with baselines; None for a model without them."""
+    rows = [
+        ("all (mean)" if line["source"] == "all" else line["source"], *_bits(line)[:-1])
+        for line in lines
+        if line.get("model") is not None
+    ]
+    columns = ("source", *(name for _, name in PREDICTORS))
+    return Table(columns, rows, title="Bits per byte on held-out text; lower is better.") if rows else None
+
+
+def scores_table(scores: Lines, gaps: Lines = ()) -> Table | None:
+    """Return the main metric of each benchmark and number of shots, on all, clean and leaked items, and chance."""
+    rows = [
+        (
+            f"{found['task']}, {format_shots(line['shots'])}",
+            found["metric"],
+            *(_score(line["cells"].get(subset)) for subset in ("all", "clean", "leaked")),
+            None if (chance := chance_of(line["cells"].values())) is None else f"{100 * chance:.1f}",
+        )
+        for found in score_tables(scores, gaps)
+        for line in found["lines"]
+    ]
+    columns = ("benchmark", "metric", "all items", "clean", "leaked", "chance")
+    title = (
+        "Benchmarks, ± 1.96 standard errors, with the number of items: all items, items that do not occur in the"
+        " training text (clean), and items that do (leaked)."
+    )
+    return Table(columns, rows, title=title, texts=("metric",)) if rows else None
+
+
+def _score(row: Mapping[str, Any] | None) -> str | None:
+    if row is None or row["value"] is None:
+        return None
+    error = f" ± {100 * Z_95 * row['stderr']:.1f}" if row["stderr"] is not None else ""
+    return f"{100 * row['value']:.1f}{error} ({row['n']:,})"
+
+
+def removed_table(lines: Lines) -> Table | None:
+    """Return the rules that dropped most documents; None where none dropped any."""
+    ordered = sorted(lines, key=lambda line: -line["documents"])
+    rows = [(f"{line['stage']}: {line['rule']}", line["documents"]) for line in ordered[:MAX_RULES]]
+    rest = ordered[MAX_RULES:]
+    rows += [(f"{len(rest)} more rules", sum(line["documents"] for line in rest))] if rest else []
+    return Table(("rule", "documents"), rows, title="Documents dropped by rule:") if rows else None
+
+
+def leaks_table(lines: Lines) -> Table | None:
+    """Return benchmark items by state; None without benchmarks."""
+    states = ("items", "leaked", "remains", "clean", "unmatchable")
+    columns = ("benchmark", "items", "leaked", "still in the text", "clean", "too short to match")
+    rows = [(line["benchmark"], *(line[state] for state in states)) for line in lines]
+    return Table(columns, rows, title="Benchmark items found in the training text:") if rows else None
+
+
+def recall_table(planted: Mapping[str, Any]) -> Table | None:
+    """Return the recall of near-duplicate search by similarity, on injected copies; None where none were injected."""
+    rows = [
+        (f"{low:g} to {high:g}", pairs, found, f"{found / pairs:.1%}")
+        for low, high, pairs, found, _ in planted.get("bins", ())
+        if pairs
+    ]
+    title = "Injected copies found, by similarity:"
+    return Table(("similarity", "injected", "found", "recall"), rows, title=title) if rows else None
+
+
+def language_table(found: Mapping[str, float]) -> Table | None:
+    """Return tokens per character by language; None without languages."""
+    rows = [(format_language(language), f"{value:.3f}") for language, value in found.items()]
+    return Table(("language", "tokens per character"), rows) if rows else None
