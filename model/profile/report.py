@@ -118,30 +118,6 @@ def _intensity(rows: float, shape: Shape) -> float:
     return 2.0 * rows * width * hidden / (elements * shape.element_bytes)
 
 
-def _slow_loader(profile: StepProfile) -> Finding | None:
-    share = profile.loader_seconds / profile.seconds
-    if share <= LOADER_SHARE:
-        return None
-    return Finding(
-        "slow loader",
-        share,
-        f"{share:.0%} of the step waits for its rows. Put the artifact of chunk on a faster disk; the first steps after"
-        f" a start read it from disk, later ones from memory.",
-    )
-
-
-def _busy_machine(profile: StepProfile) -> Finding | None:
-    if profile.slowdown >= QUIET_SLOWDOWN:
-        return None
-    return Finding(
-        "busy machine",
-        profile.slowdown,
-        f"steps whose operations were timed took {profile.slowdown:.2f} times as long as plain ones, though timing only"
-        f" adds: others used the processor. The time between operations is not to be trusted; measure again alone, with"
-        f" more --steps, or with train.threads = 1, which counts this process's own time.",
-    )
-
-
 def table(profile: StepProfile, findings: list[Finding]) -> str:
     """Return a table with a row for each part and phase and its share of the roofline, followed by the findings."""
     machine = profile.machine
