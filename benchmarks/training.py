@@ -33,18 +33,26 @@ from trainers.setting import Setting, as_argument
 from flows.planning.machine_speed import preset_config
 from model.checkpoint.weights import save_model
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig
-from model.huggingface.gpt2 import gpt2_config
+from model.huggingface.gpt2 import GPT2
 from model.huggingface.io import export_network
+from model.huggingface.settings import Settings
 from model.nn.factory import flops_per_token, make_network, parameter_count
 from model.objectives.synthetic import random_batch
 
 HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {"vocab_size": 8192, "layers": 4, "heads": 4, "width": 256}
+
+
+def _gpt2(context: int, vocabulary: int, layers: int, heads: int, width: int) -> GPTConfig:
+    sizes = {"n_positions": context, "vocab_size": vocabulary, "n_layer": layers, "n_head": heads, "n_embd": width}
+    return GPT2.read(Settings(sizes))
+
+
 SIZES: dict[str, Callable[[int], NetworkConfig]] = {
     # One more position than is predicted: the peer's loss shifts within the rows that it is given.
-    "small": lambda context: gpt2_config(context=context + 1, **SMALL),
-    "gpt2-small": lambda context: gpt2_config(context=context + 1, vocab_size=50_304, layers=12, heads=12, width=768),
-    "gpt2-medium": lambda context: gpt2_config(context=context + 1, vocab_size=50_304, layers=24, heads=16, width=1024),
+    "small": lambda context: _gpt2(context + 1, 8192, 4, 4, 256),
+    "gpt2-small": lambda context: _gpt2(context + 1, 50_304, 12, 12, 768),
+    "gpt2-medium": lambda context: _gpt2(context + 1, 50_304, 24, 16, 1024),
     "bert": lambda context: BERTConfig(context=context, **SMALL),
     "bert-base": lambda context: preset_config("bert-base").model_copy(update={"context": context}),
     "t5": lambda context: preset_config("t5-base").model_copy(

@@ -399,7 +399,9 @@ def card(
 def profile(
     run_file: Annotated[Path, typer.Argument(metavar="RUN.JSON", help="The file that the trainer is started with.")],
     steps: Annotated[int, typer.Option(min=1, help="Steps to measure, plain and timed.")] = 5,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a chart too.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the operations of a step too, for chrome://tracing.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure where the time of a training step goes. The training's folder is not changed.
@@ -409,7 +411,7 @@ def profile(
     from model.profile.__main__ import main as profile_run
 
     words = [str(run_file), "--steps", str(steps), *(["--json"] if as_json else [])]
-    raise typer.Exit(profile_run([*words, *(["--svg", str(svg)] if svg else [])]))
+    raise typer.Exit(profile_run([*words, *(["--trace", str(trace)] if trace else [])]))
 
 
 @model.command()

@@ -47,7 +47,7 @@ def recognised_kind(config: "CleanConfig", document: dict[str, Any]) -> str:
     # Loads numba, which documents that were kept do not need.
     from tasks.clean.batch import iter_batches
     from tasks.clean.chain import recognise_batch
-    from tasks.clean.presets import KINDS
+    from tasks.clean.document import KINDS
 
     row = {name: document[name] for name in DOCUMENTS.names}
     (batch,) = iter_batches(pa.Table.from_pylist([row], schema=DOCUMENTS), config.emoji)

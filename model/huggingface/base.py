@@ -97,6 +97,25 @@ class Family:
     """Regular expression of published tensors that are computed, or never used."""
 
 
+Names = Mapping[str, tuple[str, Any]]
+"""Our settings that a class has under a name of its own: ours -> (theirs, its default)."""
+
+
+def read_named(settings: Settings, names: Names) -> dict[str, Any]:
+    """Return our values of the settings in a `config.json`."""
+    return {ours: settings.get(theirs, default) for ours, (theirs, default) in names.items()}
+
+
+def write_named(config: Any, names: Names) -> dict[str, Any]:
+    """Return the settings of a `config.json` that have our values."""
+    return {theirs: getattr(config, "hidden" if ours == "ffn_width" else ours) for ours, (theirs, _) in names.items()}
+
+
+def name_of(activation: str, meanings: Mapping[str, str], default: str) -> str:
+    """Return the first name that a class has for our activation; its default where it has none."""
+    return next((theirs for theirs, ours in meanings.items() if ours == activation), default)
+
+
 def linear(ours: str, theirs: str, *, biases: bool, transposed: bool = False) -> dict[str, WeightSource]:
     """Return the sources of a linear layer's weight, and of its bias."""
     weight_map = {f"{ours}.weight": WeightSource(f"{theirs}.weight", transposed)}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from model.config.network import BERTConfig
-from model.huggingface.base import Family, WeightSource, linear
+from model.huggingface.base import Family, WeightSource, linear, name_of, read_named, write_named
 from model.huggingface.settings import Settings
 
 BERT_ALIASES = {
@@ -19,6 +19,17 @@ BERT_ALIASES = {
 """The decoder of masked tokens is the embedding, with the bias `cls.predictions.bias`."""
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu"}
+
+
+_NAMES = {
+    "vocab_size": ("vocab_size", 30_522),
+    "context": ("max_position_embeddings", 512),
+    "layers": ("num_hidden_layers", 12),
+    "heads": ("num_attention_heads", 12),
+    "width": ("hidden_size", 768),
+    "ffn_width": ("intermediate_size", 3072),
+    "norm_eps": ("layer_norm_eps", 1e-12),
+}
 
 
 def bert_weight_map(config: BERTConfig) -> dict[str, WeightSource]:
@@ -62,17 +73,10 @@ def _read(settings: Settings, **norms: Any) -> BERTConfig:
     settings.expect("is_decoder", False)
     settings.expect("add_cross_attention", False)
     settings.expect("tie_word_embeddings", True)
-    width = settings.get("hidden_size", 768)
     return settings.build(
         BERTConfig,
-        vocab_size=settings.get("vocab_size", 30_522),
-        context=settings.get("max_position_embeddings", 512),
-        layers=settings.get("num_hidden_layers", 12),
-        heads=settings.get("num_attention_heads", 12),
-        width=width,
-        ffn_width=settings.get("intermediate_size", 3072),
+        **read_named(settings, _NAMES),
         activation=settings.lookup("hidden_act", _ACTIVATIONS, "gelu"),
-        norm_eps=settings.get("layer_norm_eps", 1e-12),
         **norms,
     )
 
@@ -83,14 +87,8 @@ def _read_megatron(settings: Settings) -> BERTConfig:
 
 def _write(config: BERTConfig) -> dict[str, Any]:
     return {
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.context,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "hidden_size": config.width,
-        "intermediate_size": config.hidden,
-        "hidden_act": next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.activation),
-        "layer_norm_eps": config.norm_eps,
+        **write_named(config, _NAMES),
+        "hidden_act": name_of(config.activation, _ACTIVATIONS, "gelu"),
         "type_vocab_size": 2,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.dropout,

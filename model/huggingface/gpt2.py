@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import GPTConfig
-from model.huggingface.base import NO_ALIASES, Family, WeightSource, fused, linear
+from model.huggingface.base import NO_ALIASES, Family, WeightSource, fused, linear, name_of, read_named, write_named
 from model.huggingface.settings import Settings
 
 GPT2_ALIASES = {"lm_head.weight": "transformer.wte.weight"}
@@ -13,20 +13,15 @@ GPT2_ALIASES = {"lm_head.weight": "transformer.wte.weight"}
 _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
 
 
-def gpt2_config(*, vocab_size: int, context: int, layers: int, heads: int, width: int) -> GPTConfig:
-    """A GPT of these sizes with GPT-2's choices."""
-    return GPTConfig(
-        vocab_size=vocab_size,
-        context=context,
-        layers=layers,
-        heads=heads,
-        width=width,
-        norm="layernorm",
-        qk_norm="none",
-        biases=True,
-        positions="learned",
-        activation="gelu_tanh",
-    )
+_NAMES = {
+    "vocab_size": ("vocab_size", 50_257),
+    "context": ("n_positions", 1024),
+    "layers": ("n_layer", 12),
+    "heads": ("n_head", 12),
+    "width": ("n_embd", 768),
+    "norm_eps": ("layer_norm_epsilon", 1e-5),
+    "tied_head": ("tie_word_embeddings", True),
+}
 
 
 def gpt2_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
@@ -57,37 +52,24 @@ def _aliases(config: GPTConfig) -> Mapping[str, str]:
 def _read(settings: Settings) -> GPTConfig:
     settings.expect("scale_attn_weights", True)
     settings.expect("scale_attn_by_inverse_layer_idx", False)
-    width = settings.get("n_embd", 768)
+    named = read_named(settings, _NAMES)
     return settings.build(
         GPTConfig,
-        vocab_size=settings.get("vocab_size", 50_257),
-        context=settings.get("n_positions", 1024),
-        layers=settings.get("n_layer", 12),
-        heads=settings.get("n_head", 12),
-        width=width,
-        ffn_width=settings.get("n_inner", 4 * width),
+        **named,
+        ffn_width=settings.get("n_inner", 4 * named["width"]),
         norm="layernorm",
         qk_norm="none",
         biases=True,
         positions="learned",
         activation=settings.lookup("activation_function", _ACTIVATIONS, "gelu_new"),
-        norm_eps=settings.get("layer_norm_epsilon", 1e-5),
-        tied_head=settings.get("tie_word_embeddings", True),
     )
 
 
 def _write(config: GPTConfig) -> dict[str, Any]:
-    theirs = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
     return {
-        "vocab_size": config.vocab_size,
-        "n_positions": config.context,
-        "n_layer": config.layers,
-        "n_head": config.heads,
-        "n_embd": config.width,
+        **write_named(config, _NAMES),
         "n_inner": config.hidden,
-        "activation_function": theirs.get(config.activation, "gelu_new"),
-        "layer_norm_epsilon": config.norm_eps,
-        "tie_word_embeddings": config.tied_head,
+        "activation_function": name_of(config.activation, _ACTIVATIONS, "gelu_new"),
         "embd_pdrop": config.dropout,
         "attn_pdrop": config.dropout,
         "resid_pdrop": config.dropout,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from model.config.network import GPTConfig, NormPosition, QKNorm
-from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear
+from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear, name_of
 from model.huggingface.settings import Settings
 
 _ACTIVATIONS = {"silu": "swiglu", "gelu": "geglu", "gelu_new": "geglu_tanh", "gelu_pytorch_tanh": "geglu_tanh"}
@@ -248,7 +248,6 @@ def _read_window(shape: _Shape, settings: Settings) -> dict[str, Any]:
 
 
 def _write(shape: _Shape, config: GPTConfig) -> dict[str, Any]:
-    theirs = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
     settings: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.context,
@@ -257,7 +256,7 @@ def _write(shape: _Shape, config: GPTConfig) -> dict[str, Any]:
         "num_key_value_heads": config.kv_heads or config.heads,
         "hidden_size": config.width,
         "intermediate_size": config.hidden,
-        "hidden_act": theirs.get(config.activation, "silu"),
+        "hidden_act": name_of(config.activation, _ACTIVATIONS, "silu"),
         "rms_norm_eps": config.norm_eps,
         "tie_word_embeddings": config.tied_head,
         "attention_dropout": config.dropout,

@@ -4,10 +4,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import GPTConfig
-from model.huggingface.base import NO_ALIASES, Family, WeightSource, fused, linear
+from model.huggingface.base import NO_ALIASES, Family, WeightSource, fused, linear, name_of, read_named, write_named
 from model.huggingface.settings import Settings
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "relu": "relu"}
+
+
+_NAMES = {
+    "vocab_size": ("vocab_size", 50_432),
+    "context": ("max_position_embeddings", 2048),
+    "layers": ("num_hidden_layers", 44),
+    "heads": ("num_attention_heads", 64),
+    "width": ("hidden_size", 6144),
+    "ffn_width": ("intermediate_size", 24_576),
+    "norm_eps": ("layer_norm_eps", 1e-5),
+    "parallel_residual": ("use_parallel_residual", True),
+    "tied_head": ("tie_word_embeddings", False),
+}
 
 
 def neox_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
@@ -41,39 +54,22 @@ def _read(settings: Settings) -> GPTConfig:
         raise settings.unsupported("rope_scaling", scaling.kind, "none with GPTNeoXForCausalLM")
     return settings.build(
         GPTConfig,
-        vocab_size=settings.get("vocab_size", 50_432),
-        context=settings.get("max_position_embeddings", 2048),
-        layers=settings.get("num_hidden_layers", 44),
-        heads=settings.get("num_attention_heads", 64),
-        width=settings.get("hidden_size", 6144),
-        ffn_width=settings.get("intermediate_size", 24_576),
+        **read_named(settings, _NAMES),
         activation=settings.lookup("hidden_act", _ACTIVATIONS, "gelu"),
-        norm_eps=settings.get("layer_norm_eps", 1e-5),
         norm="layernorm",
         qk_norm="none",
         biases=True,
-        parallel_residual=settings.get("use_parallel_residual", True),
-        tied_head=settings.get("tie_word_embeddings", False),
         rotary_base=base,
         rotary_share=settings.rotary_share(0.25),
     )
 
 
 def _write(config: GPTConfig) -> dict[str, Any]:
-    theirs = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
     return {
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.context,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "hidden_size": config.width,
-        "intermediate_size": config.hidden,
-        "hidden_act": theirs.get(config.activation, "gelu"),
-        "layer_norm_eps": config.norm_eps,
-        "use_parallel_residual": config.parallel_residual,
+        **write_named(config, _NAMES),
+        "hidden_act": name_of(config.activation, _ACTIVATIONS, "gelu"),
         "rotary_pct": config.rotary_share,
         "rotary_emb_base": config.rotary_base,
-        "tie_word_embeddings": config.tied_head,
         "attention_dropout": config.dropout,
         "hidden_dropout": config.dropout,
         "initializer_range": config.table_std,

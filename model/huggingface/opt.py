@@ -4,13 +4,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import GPTConfig
-from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear
+from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear, name_of, read_named, write_named
 from model.huggingface.settings import Settings
 
 POSITION_OFFSET = 2
 """Rows of OPT's table of positions before that of the first token, left from a program that counted padding."""
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh"}
+
+
+_NAMES = {
+    "vocab_size": ("vocab_size", 50_272),
+    "context": ("max_position_embeddings", 2048),
+    "layers": ("num_hidden_layers", 12),
+    "heads": ("num_attention_heads", 12),
+    "width": ("hidden_size", 768),
+    "ffn_width": ("ffn_dim", 3072),
+    "tied_head": ("tie_word_embeddings", True),
+}
 
 
 def opt_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
@@ -48,17 +59,12 @@ def _read(settings: Settings) -> GPTConfig:
     settings.expect("enable_bias", True)
     settings.expect("layer_norm_elementwise_affine", True)
     settings.expect("_remove_final_layer_norm", False)
-    width = settings.get("hidden_size", 768)
-    narrow = settings.get("word_embed_proj_dim", width)
+    named = read_named(settings, _NAMES)
+    narrow = settings.get("word_embed_proj_dim", named["width"])
     return settings.build(
         GPTConfig,
-        vocab_size=settings.get("vocab_size", 50_272),
-        context=settings.get("max_position_embeddings", 2048),
-        layers=settings.get("num_hidden_layers", 12),
-        heads=settings.get("num_attention_heads", 12),
-        width=width,
-        ffn_width=settings.get("ffn_dim", 3072),
-        embedding_width=None if narrow == width else narrow,
+        **named,
+        embedding_width=None if narrow == named["width"] else narrow,
         norm="layernorm",
         qk_norm="none",
         biases=True,
@@ -66,23 +72,15 @@ def _read(settings: Settings) -> GPTConfig:
         position_offset=POSITION_OFFSET,
         activation=settings.lookup("activation_function", _ACTIVATIONS, "relu"),
         norm_position="pre" if settings.get("do_layer_norm_before", True) else "post",
-        tied_head=settings.get("tie_word_embeddings", True),
     )
 
 
 def _write(config: GPTConfig) -> dict[str, Any]:
-    theirs = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
     return {
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.context,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "hidden_size": config.width,
-        "ffn_dim": config.hidden,
+        **write_named(config, _NAMES),
         "word_embed_proj_dim": config.table_width,
-        "activation_function": theirs.get(config.activation, "relu"),
+        "activation_function": name_of(config.activation, _ACTIVATIONS, "relu"),
         "do_layer_norm_before": config.norm_position == "pre",
-        "tie_word_embeddings": config.tied_head,
         "dropout": config.dropout,
         "attention_dropout": config.dropout,
         "init_std": config.table_std,

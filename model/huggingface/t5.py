@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import DISTANCE_BUCKETS, FARTHEST_DISTANCE, T5Config, is_gated
-from model.huggingface.base import Family, WeightSource, linear
+from model.huggingface.base import Family, WeightSource, linear, name_of, read_named, write_named
 from model.huggingface.settings import Settings
 
 T5_ALIASES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
@@ -17,6 +17,17 @@ CONTEXT = 512
 """Tokens of the encoder's input in training, which `config.json` does not record."""
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"}
+
+
+_NAMES = {
+    "vocab_size": ("vocab_size", 32_128),
+    "context": ("n_positions", CONTEXT),
+    "layers": ("num_layers", 6),
+    "heads": ("num_heads", 8),
+    "width": ("d_model", 512),
+    "ffn_width": ("d_ff", 2048),
+    "norm_eps": ("layer_norm_epsilon", 1e-6),
+}
 
 
 def t5_weight_map(config: T5Config) -> dict[str, WeightSource]:
@@ -64,41 +75,28 @@ def _aliases(config: T5Config) -> Mapping[str, str]:
 
 
 def _read(settings: Settings) -> T5Config:
-    layers = settings.get("num_layers", 6)
-    settings.expect("num_decoder_layers", layers)
+    named = read_named(settings, _NAMES)
+    settings.expect("num_decoder_layers", named["layers"])
     settings.expect("relative_attention_num_buckets", DISTANCE_BUCKETS)
     settings.expect("relative_attention_max_distance", FARTHEST_DISTANCE)
     # Some files wrongly say that the head is tied; those also say that its input is not scaled.
     tied = settings.get("tie_word_embeddings", True) and settings.get("scale_decoder_outputs", True)
     return settings.build(
         T5Config,
-        vocab_size=settings.get("vocab_size", 32_128),
-        context=settings.get("n_positions", CONTEXT),
-        layers=layers,
-        heads=settings.get("num_heads", 8),
+        **named,
         head_size=settings.get("d_kv", 64),
-        width=settings.get("d_model", 512),
-        ffn_width=settings.get("d_ff", 2048),
         activation=settings.lookup("feed_forward_proj", _ACTIVATIONS, "relu"),
         tied_head=tied,
-        norm_eps=settings.get("layer_norm_epsilon", 1e-6),
     )
 
 
 def _write(config: T5Config) -> dict[str, Any]:
-    theirs = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
     return {
-        "vocab_size": config.vocab_size,
-        "n_positions": config.context,
-        "num_layers": config.layers,
+        **write_named(config, _NAMES),
         "num_decoder_layers": config.layers,
-        "num_heads": config.heads,
         "d_kv": config.block(decoder=False).head_size,
-        "d_model": config.width,
-        "d_ff": config.hidden,
-        "feed_forward_proj": theirs.get(config.activation, "relu"),
+        "feed_forward_proj": name_of(config.activation, _ACTIVATIONS, "relu"),
         "tie_word_embeddings": config.tied_head,
-        "layer_norm_epsilon": config.norm_eps,
         "relative_attention_num_buckets": DISTANCE_BUCKETS,
         "relative_attention_max_distance": FARTHEST_DISTANCE,
         "dropout_rate": config.dropout,

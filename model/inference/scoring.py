@@ -36,29 +36,6 @@ class _Window:
 
 
 @torch.inference_mode()
-def continuation_log_probabilities(
-    network: GPT, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], batch_tokens: int = 8192
-) -> list[float]:
-    """Return the sum of ln p of each continuation's tokens, given its context; one float for each pair.
-
-    Neither part may be empty. What does not fit into the model's context is cut from the front of the context. Raises
-    ValueError for an empty part or a continuation longer than the model's context.
-    """
-    windows: list[_Window] = []
-    for index, (context, continuation) in enumerate(pairs):
-        if not context or not continuation:
-            raise ValueError(f"pair {index}: context and continuation need at least one token each")
-        if len(continuation) > network.config.context:
-            raise ValueError(
-                f"pair {index}: a continuation of {len(continuation)} tokens does not fit into a context of"
-                f" {network.config.context}"
-            )
-        tokens = (*context, *continuation)[-(network.config.context + 1) :]
-        windows.append(_Window(index, tokens, len(tokens) - len(continuation)))
-    return [-float(nats.sum()) for nats in _window_nats(network, windows, batch_tokens)]
-
-
-@torch.inference_mode()
 def choice_log_probabilities(
     network: GPT, context: Sequence[int], continuations: Sequence[Sequence[int]]
 ) -> list[float]:

@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("run", type=Path, help="the run.json that the trainer takes")
     parser.add_argument("--steps", type=_positive, default=5, help="steps of each kind, plain and timed (default 5)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a chart, too")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a step's operations for a browser, too")
     return parser
 
 
@@ -48,14 +48,12 @@ def _positive(text: str) -> int:
 
 
 def _profile(run: TrainerRun, options: argparse.Namespace) -> None:
-    from model.profile.collect import profile_step
-    from model.profile.report import as_json, chart, findings_of, table
+    from model.profile.report import as_json, findings_of, table
+    from model.profile.step import profile_step
 
-    profile = profile_step(run, options.steps)
+    profile = profile_step(run, options.steps, trace=options.trace)
     findings = findings_of(profile)
     print(json.dumps(as_json(profile, findings), indent=1) if options.json else table(profile, findings))
-    if options.svg is not None:
-        options.svg.write_text(chart(profile), encoding="utf-8")
 
 
 if __name__ == "__main__":

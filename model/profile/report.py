@@ -1,11 +1,11 @@
-"""Find common problems in a profile, and format it as a table, as JSON and as an SVG chart."""
+"""Find common problems in a profile, and format it as a table and as JSON."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from html import escape
 from typing import Any
 
-from model.profile.cost_model import SMALL_SECONDS, PartCost, Shape, StepProfile
-from model.profile.modules import BACKWARD, CLIPPING, FORWARD, HEAD, OPTIMIZER, PARTS, UPDATE
+from model.profile.operations import CLIPPING, EMBEDDING, HEAD, OPTIMIZER, SMALL_SECONDS, PartCost
+from model.profile.step import Shape, StepProfile
 
 HEAD_SHARE = 0.4
 """Share of the arithmetic. The head of GPT-2's smallest network, 50,257 tokens at a width of 768, has 27%."""
@@ -25,10 +25,6 @@ QUIET_SLOWDOWN = 0.97
 
 BETWEEN, LOADER = "between operations", "loader"
 
-WIDTH, LEFT, RIGHT, ROW = 760, 170, 90, 28
-
-_COLOURS = {FORWARD: "#0969da", BACKWARD: "#cf5a1c", UPDATE: "#57606a", "": "#afb8c1"}
-
 _BAR = 24
 
 
@@ -43,88 +39,76 @@ class Finding:
 
 def findings_of(profile: StepProfile) -> list[Finding]:
     """Return all findings that apply, in a fixed order."""
-    found = (
-        _oversized_head(profile),
-        _padding(profile),
-        _small_operations(profile),
-        _small_batch(profile),
-        _small_micro_batch(profile),
-        _slow_loader(profile),
-        _busy_machine(profile),
-    )
-    return [finding for finding in found if finding is not None]
+    return list(_findings(profile))
 
 
-def _oversized_head(profile: StepProfile) -> Finding | None:
-    head = sum(cost.flops for cost in profile.of_part(HEAD))
-    share = head / profile.flops
-    if share <= HEAD_SHARE:
-        return None
-    shape = profile.shape
-    time = sum(cost.seconds for cost in profile.of_part(HEAD)) / profile.seconds
-    rest = profile.flops - head
-    balanced = shape.vocabulary * rest / head * BALANCED_HEAD_SHARE / (1 - BALANCED_HEAD_SHARE)
-    return Finding(
-        "oversized head",
-        share,
-        f"the head takes {share:.0%} of the arithmetic and {time:.0%} of the time: {shape.vocabulary:,} tokens at a"
-        f" width of {shape.width} over {shape.layers} layers. With about {round(balanced):,} tokens it would take a"
-        f" quarter of the arithmetic. Use a smaller vocabulary, or a wider or deeper network.",
-    )
-
-
-def _padding(profile: StepProfile) -> Finding | None:
-    if profile.padding_share <= PADDING_SHARE:
-        return None
-    return Finding(
-        "padding",
-        profile.padding_share,
-        f"{profile.padding_share:.0%} of the rows' tokens are padding, and are computed all the same. Let chunk fill"
-        f' its rows (chunk.packing = "best_fit" or "concat"), or shorten the context to the length of the documents.',
-    )
-
-
-def _small_operations(profile: StepProfile) -> Finding | None:
-    small = sum(cost.small_seconds for cost in profile.parts)
-    share = (small + profile.between_seconds) / profile.seconds
-    if share <= SMALL_SHARE:
-        return None
-    count = sum(cost.operations for cost in profile.parts)
-    return Finding(
-        "small operations",
-        share,
-        f"{share:.0%} of the step is spent between its {count:,} operations or in those shorter than"
-        f" {SMALL_SECONDS * 1e6:.0f} microseconds. Give each more to do: more rows in a micro-batch, a wider network"
-        f" with fewer layers, or a compiled one.",
-    )
-
-
-def _small_batch(profile: StepProfile) -> Finding | None:
-    update = sum(cost.seconds for name in (CLIPPING, OPTIMIZER) for cost in profile.of_part(name))
-    share = update / profile.seconds
-    if share <= UPDATE_SHARE:
-        return None
-    return Finding(
-        "small batch",
-        share,
-        f"{share:.0%} of the step is the update of the weights, which costs the same for any number of tokens and comes"
-        f" after {profile.tokens:,} of them. Raise train.batch_rows, and the learning rate with it.",
-    )
-
-
-def _small_micro_batch(profile: StepProfile) -> Finding | None:
-    # Products with few rows read a whole weight matrix for little arithmetic, so that memory is their limit.
+def _findings(profile: StepProfile) -> Iterator[Finding]:
     shape, ridge = profile.shape, profile.machine.ridge
+    if (share := _arithmetic_of(profile, HEAD)) > HEAD_SHARE:
+        odds = BALANCED_HEAD_SHARE / (1 - BALANCED_HEAD_SHARE)
+        balanced = round(shape.vocabulary * (1 - share) / share * odds)
+        yield Finding(
+            "oversized head",
+            share,
+            f"the head takes {share:.0%} of the arithmetic and {_share_of(profile, HEAD):.0%} of the time:"
+            f" {shape.vocabulary:,} tokens at a width of {shape.width} over {shape.layers} layers. With about"
+            f" {balanced:,} tokens it would take a quarter of the arithmetic. Use a smaller vocabulary, or a wider or"
+            f" deeper network.",
+        )
+    if profile.padding_share > PADDING_SHARE:
+        yield Finding(
+            "padding",
+            profile.padding_share,
+            f"{profile.padding_share:.0%} of the rows' tokens are padding, and are computed all the same. Let chunk"
+            f' fill its rows (chunk.packing = "best_fit" or "concat"), or shorten the context to the length of the'
+            f" documents.",
+        )
+    small = sum(cost.small_seconds for cost in profile.parts)
+    if (share := (small + profile.between_seconds) / profile.seconds) > SMALL_SHARE:
+        yield Finding(
+            "small operations",
+            share,
+            f"{share:.0%} of the step is spent between its {sum(cost.operations for cost in profile.parts):,}"
+            f" operations or in those shorter than {SMALL_SECONDS * 1e6:.0f} microseconds. Give each more to do: more"
+            f" rows in a micro-batch, a wider network with fewer layers, or a compiled one.",
+        )
+    if (share := _share_of(profile, CLIPPING, OPTIMIZER)) > UPDATE_SHARE:
+        yield Finding(
+            "small batch",
+            share,
+            f"{share:.0%} of the step is the update of the weights, which costs the same for any number of tokens and"
+            f" comes after {profile.tokens:,} of them. Raise train.batch_rows, and the learning rate with it.",
+        )
+    # Products with few rows read a whole weight matrix for little arithmetic, so that memory is their limit.
     rows = shape.micro_batch_rows * shape.context
     intensity = _intensity(rows, shape)
-    if intensity >= ridge or _intensity(2**40, shape) < ridge or shape.micro_batch_rows == shape.batch_rows:
-        return None
-    return Finding(
-        "small micro-batch",
-        intensity / ridge,
-        f"a micro-batch of {rows:,} tokens gives the MLP's products {intensity:.1f} FLOPs for each byte, and this"
-        f" machine needs {ridge:.1f} to be busy with arithmetic. Raise train.micro_batch_rows.",
-    )
+    if intensity < ridge <= _intensity(2**40, shape) and shape.micro_batch_rows < shape.batch_rows:
+        yield Finding(
+            "small micro-batch",
+            intensity / ridge,
+            f"a micro-batch of {rows:,} tokens gives the MLP's products {intensity:.1f} FLOPs for each byte, and this"
+            f" machine needs {ridge:.1f} to be busy with arithmetic. Raise train.micro_batch_rows.",
+        )
+    if (share := profile.loader_seconds / profile.seconds) > LOADER_SHARE:
+        yield Finding(
+            "slow loader",
+            share,
+            f"{share:.0%} of the step waits for its rows. Put the artifact of chunk on a faster disk; the first steps"
+            f" after a start read it from disk, later ones from memory.",
+        )
+    if profile.slowdown < QUIET_SLOWDOWN:
+        yield Finding(
+            "busy machine",
+            profile.slowdown,
+            f"steps whose operations were timed took {profile.slowdown:.2f} times as long as plain ones, though timing"
+            f" only adds: others used the processor. The time between operations is not to be trusted; measure again"
+            f" alone, with more --steps, or with train.threads = 1, which counts this process's own time.",
+        )
+
+
+def _share_of(profile: StepProfile, *parts: str) -> float:
+    """Return the share of the step's time that parts take."""
+    return sum(cost.seconds for part in parts for cost in profile.of_part(part)) / profile.seconds
 
 
 def _intensity(rows: float, shape: Shape) -> float:
@@ -132,30 +116,6 @@ def _intensity(rows: float, shape: Shape) -> float:
     width, hidden = shape.width, shape.hidden
     elements = rows * width + width * hidden + rows * hidden
     return 2.0 * rows * width * hidden / (elements * shape.element_bytes)
-
-
-def _slow_loader(profile: StepProfile) -> Finding | None:
-    share = profile.loader_seconds / profile.seconds
-    if share <= LOADER_SHARE:
-        return None
-    return Finding(
-        "slow loader",
-        share,
-        f"{share:.0%} of the step waits for its rows. Put the artifact of chunk on a faster disk; the first steps after"
-        f" a start read it from disk, later ones from memory.",
-    )
-
-
-def _busy_machine(profile: StepProfile) -> Finding | None:
-    if profile.slowdown >= QUIET_SLOWDOWN:
-        return None
-    return Finding(
-        "busy machine",
-        profile.slowdown,
-        f"steps whose operations were timed took {profile.slowdown:.2f} times as long as plain ones, though timing only"
-        f" adds: others used the processor. The time between operations is not to be trusted; measure again alone, with"
-        f" more --steps, or with train.threads = 1, which counts this process's own time.",
-    )
 
 
 def table(profile: StepProfile, findings: list[Finding]) -> str:
@@ -171,6 +131,8 @@ def table(profile: StepProfile, findings: list[Finding]) -> str:
         f" ({profile.flops / 1e9:.2f} GFLOP ran, the model's own are {profile.model_flops / 1e9:.2f})",
         f"this machine: {machine.flops_s / 1e9:,.0f} GFLOP/s ({machine.dtype} products, threads: {machine.threads}),"
         f" {machine.bytes_s / 1e9:.1f} GB/s (copies); {machine.ridge:.1f} FLOP/B keep it busy",
+        f"head and embedding: {_arithmetic_of(profile, HEAD, EMBEDDING):.1%} of the arithmetic,"
+        f" {_share_of(profile, HEAD, EMBEDDING):.1%} of the time",
         "",
         heading,
         *(_row(cost, profile.seconds, longest) for cost in profile.parts),
@@ -187,6 +149,11 @@ def table(profile: StepProfile, findings: list[Finding]) -> str:
     else:
         lines.append("no finding: head, rows, operations and batch are balanced")
     return "\n".join(lines)
+
+
+def _arithmetic_of(profile: StepProfile, *parts: str) -> float:
+    """Return the share of the step's FLOPs that parts take."""
+    return sum(cost.flops for part in parts for cost in profile.of_part(part)) / profile.flops
 
 
 def _row(cost: PartCost, step_seconds: float, longest: float) -> str:
@@ -215,42 +182,3 @@ def as_json(profile: StepProfile, findings: list[Finding]) -> dict[str, Any]:
         "tokens_s": profile.tokens / profile.seconds,
         "findings": [asdict(finding) for finding in findings],
     }
-
-
-def chart(profile: StepProfile) -> str:
-    """Return an SVG chart with a bar for each part, and its milliseconds and share as text."""
-    bars: list[tuple[str, list[tuple[str, float]]]] = [
-        (part, [(cost.phase, cost.seconds) for cost in profile.of_part(part)])
-        for part in PARTS
-        if profile.of_part(part)
-    ]
-    bars += [(LOADER, [("", profile.loader_seconds)]), (BETWEEN, [("", profile.between_seconds)])]
-    longest = max(sum(seconds for _, seconds in phases) for _, phases in bars) or 1.0
-    scale = (WIDTH - LEFT - RIGHT - 60) / longest
-    height = ROW * (len(bars) + 3)
-    shapes = [
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-        _text(16, ROW, f"A step of {profile.tokens:,} tokens: {profile.seconds * 1e3:.1f} ms"),
-    ]
-    x = LEFT
-    for word in (FORWARD, BACKWARD, UPDATE):
-        shapes += [f'<rect x="{x}" y="{1.5 * ROW}" width="12" height="12" fill="{_COLOURS[word]}"/>']
-        shapes += [_text(x + 18, 1.5 * ROW + 11, word)]
-        x += 100
-    for index, (name, phases) in enumerate(bars):
-        top, x = ROW * (index + 2.4), float(LEFT)
-        shapes.append(_text(16, top + 15, name))
-        for phase, seconds in phases:
-            wide = seconds * scale
-            shapes.append(f'<rect x="{x:.1f}" y="{top:.1f}" width="{wide:.1f}" height="20" fill="{_COLOURS[phase]}"/>')
-            x += wide
-        total = sum(seconds for _, seconds in phases)
-        shapes.append(_text(x + 8, top + 15, f"{total * 1e3:.2f} ms, {total / profile.seconds:.1%}"))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
-        f' role="img" font-family="system-ui, sans-serif" font-size="13">{"".join(shapes)}</svg>\n'
-    )
-
-
-def _text(x: float, y: float, words: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" fill="#1f2328">{escape(words)}</text>'

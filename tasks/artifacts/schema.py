@@ -38,7 +38,7 @@ DOCUMENTS = pa.schema(
         pa.field("text_kind", pa.dictionary(pa.int32(), pa.string())),
     ]
 )
-"""`meta` is JSON with the format and the URL where they are known; `text_kind` is one of `tasks.clean.presets.KINDS`,
+"""`meta` is JSON with the format and the URL where they are known; `text_kind` is one of `tasks.clean.document.KINDS`,
 null before clean."""
 
 LEDGER = pa.schema(

@@ -5,9 +5,9 @@ personal data, repeated lines) and of small named rules with the limits of their
 document goes through; by default its kind of text does (`kinds.py`). Part i of the input becomes part i of the output.
 
 To add a rule:
-1. Write its measure in `filters/heuristics.py` (batch -> a value for each document) and add it to `RULES` there.
-2. Add its limit to `presets.LIMITS`, where it shall run: recipes may then name it in `rules` and `add`.
-3. Add its name to a preset in `presets.PRESETS`, where that preset shall use it.
+1. Declare it in `rules.py`, where it shall run: name, limit, and measure (batch -> a value for each document). Recipes
+   may then name it in `rules` and `add`.
+2. Add its name to a preset in `presets.PRESETS`, where that preset shall use it.
 
 An edit is added likewise: a function `(text, context) -> text` in `edits/`, a line in `edits/registry.py`, its name in
 `presets.EDITS`.

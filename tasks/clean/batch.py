@@ -14,12 +14,11 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 
-from tasks.clean.document import CODE, DocumentContext
+from tasks.clean.document import CODE, KINDS, DocumentContext
 from tasks.clean.edits.emoji import ANYWHERE, ISOLATED_EMOTICONS, STICKERS
 from tasks.clean.filters.language import identify_languages, language_model
 from tasks.clean.kernels.emoticons import emoticon_tables, skippable_characters
 from tasks.clean.kernels.prefilter import ALL_FEATURES, LINE_FEATURES, scan_features, scan_line_features
-from tasks.clean.presets import KINDS
 
 _UNKNOWN = -1
 
@@ -149,7 +148,7 @@ class Texts:
 class BatchContext:
     """Formats, languages (ISO 639 codes or None), sources and domains of documents, and what emoji become.
 
-    `text_kinds` are filled in where kinds are recognised: indices into `presets.KINDS` (int8), -1 before.
+    `text_kinds` are filled in where kinds are recognised: indices into `document.KINDS` (int8), -1 before.
     """
 
     def __init__(

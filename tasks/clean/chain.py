@@ -14,14 +14,13 @@ import numpy as np
 from model.errors import RecipeError
 from tasks.clean.batch import BatchContext, DocumentBatch, Texts
 from tasks.clean.config import ClassifierConfig, CleanConfig
-from tasks.clean.document import DocumentContext, Outcome, Verdicts
+from tasks.clean.document import KINDS, DocumentContext, Outcome, Verdicts
 from tasks.clean.edits.html import html_to_text
 from tasks.clean.edits.registry import HTML_TO_TEXT, Edit, edit_of
 from tasks.clean.edits.spelling import SpellingList, correct_spelling
 from tasks.clean.filters.blocklist import DenyList
-from tasks.clean.filters.heuristics import RULES
 from tasks.clean.filters.language import language_model
-from tasks.clean.filters.rule import CountedRule, Rule, TextStatistics
+from tasks.clean.filters.rule import Rule, TextStatistics
 from tasks.clean.filters.word_lists import WordList, word_list_rule
 from tasks.clean.kernels.measurements import Measurements
 from tasks.clean.kernels.prefilter import ALL_FEATURES, BLANK_TEXT
@@ -32,13 +31,12 @@ from tasks.clean.presets import (
     EDITS,
     EMPTY,
     HTML_NO_TEXT,
-    KINDS,
     LANGUAGE,
-    LIMITS,
     PICTURES,
     PRESETS,
     SPELLING,
 )
+from tasks.clean.rules import RULES, CountedRule
 from tasks.clean.structure import Structure
 
 
@@ -108,7 +106,7 @@ class Chain:
         elif edits:
             edits = (HTML_TO_TEXT, *edits)
         if rules is None:
-            rules = tuple(name for name in LIMITS if name in chosen.rules or name in config.add)
+            rules = tuple(name for name in RULES if name in chosen.rules or name in config.add)
         if config.extensions is not None:
             edits = tuple(dict.fromkeys((*edits, *config.extensions.edits)))
             rules = tuple(dict.fromkeys((*rules, *config.extensions.rules)))
@@ -278,7 +276,7 @@ def _edit(name: str, limits: Mapping[str, float], resources: UserResources) -> E
 
 def _rule(name: str, limits: Mapping[str, float], resources: UserResources) -> tuple[Rule | CountedRule, float]:
     if name not in resources.functions:
-        return RULES[name], limits.get(name, LIMITS[name])
+        return RULES[name], limits.get(name, RULES[name].limit)
     function = resources.functions[name].function
     if not isinstance(function, Rule | CountedRule):
         return Rule(name, functools.partial(_reason, function)), 0.0

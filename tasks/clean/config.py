@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from model.config import EXPERT, RUNTIME, Reach
-from tasks.clean.document import CODE
-from tasks.clean.presets import EDIT_LIMITS, EDITS, LIMITS, KindName
+from tasks.clean.document import CODE, KindName
+from tasks.clean.presets import EDIT_LIMITS, EDITS
+from tasks.clean.rules import RULES
 from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
 
@@ -223,13 +224,13 @@ class CleanConfig(StrictConfig):
         for name in self.edits or ():
             _check_name("edit", name, EDITS)
         for name in self.rules or ():
-            _check_name("rule", name, LIMITS)
+            _check_name("rule", name, RULES)
         for name in self.add:
-            _check_name("edit or rule", name.replace(":", " "), (*EDITS, *LIMITS))
+            _check_name("edit or rule", name.replace(":", " "), (*EDITS, *RULES))
         for name in self.without:
-            _check_name("edit or rule", name, (*EDITS, *LIMITS))
+            _check_name("edit or rule", name, (*EDITS, *RULES))
         for name in self.limits:
-            _check_name("rule or edit with a limit", name, (*LIMITS, *EDIT_LIMITS))
+            _check_name("rule or edit with a limit", name, (*RULES, *EDIT_LIMITS))
         if "spelling" in (*(self.edits or ()), *self.add) and not self.spelling:
             raise ValueError('`spelling` needs a list: [[clean.spelling]] path = "..."')
         own = [name for name in (*(self.edits or ()), *(self.rules or ())) if ":" in name]

@@ -2,8 +2,25 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
+
+KindName = Literal[
+    "prose",
+    "documentation",
+    "code",
+    "chat",
+    "question_answer",
+    "verse",
+    "table",
+    "maths",
+    "web_page",
+    "markup",
+]
+
+KINDS: tuple[KindName, ...] = get_args(KindName)
+"""Kinds of text, each with edits and rules of its own in the preset `auto`."""
 
 CODE = "code"
 _STAYS = -1
@@ -15,7 +32,7 @@ class DocumentContext:
 
     `format` is text, markdown, wikitext, html or code; `language` an ISO 639 code or None; `emoji` is `name` or `drop`;
     `source` the name of the source; `domain` the host of the document's URL, "" where it has none; `text_kind` is one
-    of `presets.KINDS`, "" where no kind was recognised.
+    of `KINDS`, "" where no kind was recognised.
     """
 
     format: str = "text"

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from tasks.clean.document import CODE as CODE_FORMAT
+from tasks.clean.document import KINDS
 from tasks.clean.kernels import structure_counts as st
-from tasks.clean.presets import KINDS
 from tasks.clean.structure import Structure
 
 _INDEX = {kind: index for index, kind in enumerate(KINDS)}
 
 
 def recognise_kinds(structure: Structure, formats: Sequence[str]) -> np.ndarray:
-    """Return the kind of each text as an index into `presets.KINDS` (int8).
+    """Return the kind of each text as an index into `document.KINDS` (int8).
 
     The first of these that holds decides: the format html or code; formulas; tags and templates; most lines are code;
     a log of messages; short lines as in verse; questions with their answers; tables and lists; names and signs of

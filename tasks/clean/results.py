@@ -11,15 +11,15 @@ from tasks.artifacts.map_parts import PartResult
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.schema import DOCUMENTS, LEDGER
 from tasks.clean.batch import DocumentBatch, Texts
-from tasks.clean.document import Verdicts
-from tasks.clean.presets import KINDS, LIMITS
+from tasks.clean.document import KINDS, Verdicts
+from tasks.clean.rules import RULES
 
 LANGUAGES = "languages"
 BYTES_READ, BYTES_KEPT, BYTES_DROPPED = "kind_bytes_read", "kind_bytes_kept", "kind_bytes_dropped"
 """Facts of the report, each kind -> bytes: of all documents, of kept ones after edits, of dropped ones as read."""
 
 
-MIN_LANGUAGE_CONFIDENCE = LIMITS["language_confidence"]
+MIN_LANGUAGE_CONFIDENCE = RULES["language_confidence"].limit
 """Confidence from which an identified language is written into the document's `lang`."""
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.unicode_repair import undo_mojibake
-from tasks.clean.filters.language import identify_language
 from tasks.clean.filters.quality import Examples, auc, middle
 from tasks.common.numeric import wilson_interval
+from tests.tasks.clean.references import identify_language
 
 pytestmark = pytest.mark.prove_data
 
@@ -46,7 +46,7 @@ def test_languages_of_long_documents(data: Path, measured: Measured) -> None:
     right = tried = 0
     for language, corpora in IN_ONE_LANGUAGE.items():
         found = [
-            identify_language(np.frombuffer(record["text"].encode(), np.uint8))[0] == language
+            identify_language(record["text"])[0] == language
             for corpus in corpora
             for record in records(data, corpus)
             if len(record["text"]) > LONG and record["lang"].partition("-")[0] == language

@@ -19,8 +19,8 @@ import pytest
 
 from tasks.artifacts.schema import DOCUMENTS
 from tasks.clean.config import CleanConfig
+from tasks.clean.document import KINDS
 from tasks.clean.pipeline import clean_part
-from tasks.clean.presets import KINDS
 
 pytestmark = pytest.mark.prove_labels
 

@@ -66,12 +66,6 @@ def identify_languages(data: np.ndarray, begins: np.ndarray, ends: np.ndarray) -
     return languages, confidences
 
 
-def identify_language(raw: np.ndarray) -> tuple[str, float]:
-    """Return (ISO 639-1 code, confidence 0 to 1) of UTF-8 bytes (uint8)."""
-    languages, confidences = identify_languages(raw.copy(), np.zeros(1, np.int64), np.array([len(raw)], np.int64))
-    return language_model().languages[int(languages[0])], float(confidences[0])
-
-
 @kernel
 def _identify(data, begins, ends, moves, first_feature, features, weights, prior, languages, confidences):
     counts = np.zeros(len(weights), np.int32)

@@ -165,8 +165,8 @@ def training_texts(
     At most `chosen.documents` of each class, the same number of each source as far as it has them. Of a long text only
     the middle is returned.
     """
-    limits = _draw_limits(documents, chosen, only)
     seed = seed64(chosen.seed, "clean", "quality sample")
+    limits = _draw_limits(documents, chosen, seed, only)
     chains = make_chains(config, resources)
     sources: list[str] = []
     texts: list[np.ndarray] = []
@@ -188,9 +188,10 @@ def training_texts(
     return sources, texts
 
 
-def _draw_limits(documents: Artifact, chosen: QualityConfig, only: Collection[str] | None = None) -> dict[str, float]:
+def _draw_limits(
+    documents: Artifact, chosen: QualityConfig, seed: int, only: Collection[str] | None
+) -> dict[str, float]:
     """Return for each source the largest draw in [0, 1) whose document is taken."""
-    seed = seed64(chosen.seed, "clean", "quality sample")
     lowest: dict[str, list[float]] = {}
     sources_in = [source for source in documents.report.sources if only is None or source in only]
     good = [source for source in sources_in if source in chosen.good]

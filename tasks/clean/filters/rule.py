@@ -1,26 +1,17 @@
-"""Rules: named measurements with a limit. A document on the wrong side of the limit is dropped.
+"""Rules that measure one document at a time through `TextStatistics`: a recipe's own functions, lists and classifiers.
 
-`CountedRule` measures a whole batch at once, `Rule` one document at a time through `TextStatistics`. To declare one,
-write its measure in `heuristics.py` and add it to `RULES` there.
+Those of papers measure a whole batch at once (`tasks/clean/rules.py`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.document import DocumentContext
 from tasks.clean.kernels.measurements import Measurements
-
-
-@dataclass(frozen=True)
-class Failures:
-    """Rows of documents that fail a rule, in order, with the measured values, or reasons in place of a value."""
-
-    rows: np.ndarray
-    values: np.ndarray
-    reasons: dict[int, str] = field(default_factory=dict)
+from tasks.clean.rules import Failures
 
 
 class TextStatistics:
@@ -52,7 +43,7 @@ class TextStatistics:
         return self.context.language
 
     def count_of(self, what: int) -> int:
-        """Return one of the counts that `counting` names."""
+        """Return one of the counts that `tasks.clean.kernels.text_counts` names."""
         return int(self._measured.count_of(what)[0])
 
     @property
@@ -142,23 +133,3 @@ class Rule:
                 value = np.nan
             values.append(value)
         return Failures(np.array(rows, np.int64), np.array(values, np.float64), reasons)
-
-
-@dataclass(frozen=True)
-class CountedRule:
-    """A rule that is arithmetic on counts.
-
-    `measure(measurements, limit)` returns the values of many documents at once, NaN where the rule does not apply.
-    Otherwise as `Rule`.
-    """
-
-    name: str
-    measure: Callable[[Measurements, float], np.ndarray]
-    at_least: bool = False
-
-    def failures(self, measurements: Measurements, limit: float) -> Failures:
-        """Return which of many documents fail."""
-        values = self.measure(measurements, limit)
-        fails = values < limit if self.at_least else values > limit
-        rows = np.flatnonzero(fails & measurements.wanted)
-        return Failures(rows, values[rows])

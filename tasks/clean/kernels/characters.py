@@ -182,28 +182,6 @@ def has_unsegmented_script(text: str) -> bool:
     return not text.isascii() and _UNSEGMENTED.search(text) is not None
 
 
-def split_units(text: str) -> list[str]:
-    """Split at whitespace; unsegmented scripts into single characters with their marks, without punctuation."""
-    return _UNITS.findall(text) if has_unsegmented_script(text) else text.split()
-
-
-def count_words(text: str) -> float:
-    """Return the words of a text; unsegmented scripts by characters per word."""
-    units = split_units(text)
-    return words_in_units(units)[0] if has_unsegmented_script(text) else float(len(units))
-
-
-def words_in_units(units: list[str]) -> tuple[float, int]:
-    """Return (number of words that the units amount to, number of units of unsegmented scripts)."""
-    chinese_japanese = south_east_asian = 0
-    for unit in units:
-        if _CHINESE_JAPANESE_UNIT.match(unit):
-            chinese_japanese += 1
-        elif _UNSEGMENTED.match(unit):
-            south_east_asian += 1
-    return words_of_units(len(units), chinese_japanese, south_east_asian), chinese_japanese + south_east_asian
-
-
 def words_of_units(units: Any, chinese_japanese: Any, south_east_asian: Any) -> Any:
     """Return the number of words that `units` amount to, of which so many are characters of unsegmented scripts.
 
@@ -217,13 +195,7 @@ def _character_class(ranges: Ranges) -> str:
     return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
 
 
-_UNITS_CLASS = _character_class((*CHINESE_JAPANESE, *SOUTH_EAST_ASIAN))
-
-_UNSEGMENTED = re.compile(f"[{_UNITS_CLASS}]")
-
-_UNITS = regex.compile(rf"[{_UNITS_CLASS}]\p{{M}}*|[^\s{_UNITS_CLASS}{_character_class(UNSEGMENTED_PUNCTUATION)}]+")
-
-_CHINESE_JAPANESE_UNIT = re.compile(f"[{_character_class(CHINESE_JAPANESE)}]")
+_UNSEGMENTED = re.compile(f"[{_character_class((*CHINESE_JAPANESE, *SOUTH_EAST_ASIAN))}]")
 
 
 def mojibake_in_lines(raw: np.ndarray) -> np.ndarray:

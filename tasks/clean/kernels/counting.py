@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.clean.kernels import text_counts as tc
 from tasks.clean.kernels.characters import (
     BULLET,
     CHINESE_JAPANESE_UNIT,
@@ -29,27 +30,6 @@ from tasks.clean.kernels.characters import (
 )
 from tasks.common.kernels import kernel
 from tasks.common.utf8 import decode
-
-UNITS = 0
-CHINESE_JAPANESE_UNITS = 1
-SOUTH_EAST_ASIAN_UNITS = 2
-UNIT_CHARACTERS = 3
-ALPHABETIC_UNITS = 4
-HASHES = 5
-ELLIPSES = 6
-LINES = 7
-BULLET_LINES = 8
-ELLIPSIS_LINES = 9
-LINE_CHARACTERS = 10
-SHORT_LINES = 11
-FINISHED_LINES = 12
-LINE_FEEDS = 13
-OPENING_BRACES = 14
-SENTENCES = 15
-PARAGRAPHS = 16
-PARAGRAPH_CHARACTERS = 17
-LOREM_IPSUM = 18
-COUNTS = 19
 
 UNIT_ROW, LINE_ROW, PARAGRAPH_ROW = range(3)
 """Rows of `hashes`, `lengths` and `firsts`."""
@@ -94,9 +74,9 @@ def count_texts(data, begins, ends, wanted, table, stop_keys, stop_words, longes
             if _count(data, begins[text], ends[text], table, stop_keys, stop_words, longest_stop_word, counts[text],
                       seen[text], hashes, lengths, firsts[:, text], unsegmented):  # fmt: skip
                 break
-        units += counts[text, UNITS]
-        lines += counts[text, LINES]
-        paragraphs += counts[text, PARAGRAPHS]
+        units += counts[text, tc.UNITS]
+        lines += counts[text, tc.LINES]
+        paragraphs += counts[text, tc.PARAGRAPHS]
 
 
 @kernel
@@ -259,25 +239,25 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
                     unit_width += 1
             last_flags, last_dots, last_codepoint = flags, dots, codepoint
         position = following
-    counts[UNITS] = unit - first_unit
-    counts[CHINESE_JAPANESE_UNITS] = chinese_japanese
-    counts[SOUTH_EAST_ASIAN_UNITS] = south_east_asian
-    counts[UNIT_CHARACTERS] = unit_characters
-    counts[ALPHABETIC_UNITS] = alphabetic
-    counts[HASHES] = hash_signs
-    counts[ELLIPSES] = ellipses
-    counts[LINES] = line - first_line
-    counts[BULLET_LINES] = bullet_lines
-    counts[ELLIPSIS_LINES] = ellipsis_lines
-    counts[LINE_CHARACTERS] = line_characters
-    counts[SHORT_LINES] = short_lines
-    counts[FINISHED_LINES] = finished_lines
-    counts[LINE_FEEDS] = line_feeds
-    counts[OPENING_BRACES] = braces
-    counts[SENTENCES] = sentences
-    counts[PARAGRAPHS] = paragraph - first_paragraph
-    counts[PARAGRAPH_CHARACTERS] = paragraph_characters
-    counts[LOREM_IPSUM] = lorem
+    counts[tc.UNITS] = unit - first_unit
+    counts[tc.CHINESE_JAPANESE_UNITS] = chinese_japanese
+    counts[tc.SOUTH_EAST_ASIAN_UNITS] = south_east_asian
+    counts[tc.UNIT_CHARACTERS] = unit_characters
+    counts[tc.ALPHABETIC_UNITS] = alphabetic
+    counts[tc.HASHES] = hash_signs
+    counts[tc.ELLIPSES] = ellipses
+    counts[tc.LINES] = line - first_line
+    counts[tc.BULLET_LINES] = bullet_lines
+    counts[tc.ELLIPSIS_LINES] = ellipsis_lines
+    counts[tc.LINE_CHARACTERS] = line_characters
+    counts[tc.SHORT_LINES] = short_lines
+    counts[tc.FINISHED_LINES] = finished_lines
+    counts[tc.LINE_FEEDS] = line_feeds
+    counts[tc.OPENING_BRACES] = braces
+    counts[tc.SENTENCES] = sentences
+    counts[tc.PARAGRAPHS] = paragraph - first_paragraph
+    counts[tc.PARAGRAPH_CHARACTERS] = paragraph_characters
+    counts[tc.LOREM_IPSUM] = lorem
     return True
 
 

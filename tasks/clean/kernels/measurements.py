@@ -12,19 +12,16 @@ import numpy as np
 
 from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.kernels import counting, repetition
+from tasks.clean.kernels import structure_counts as st
+from tasks.clean.kernels import text_counts as tc
 from tasks.clean.kernels.characters import character_flags, words_of_units
 from tasks.clean.kernels.counting import stop_words
 from tasks.clean.kernels.repetition import Slots
-from tasks.clean.kernels.structure_counts import HASHED_LINES
+from tasks.clean.kernels.text_counts import share
 from tasks.clean.structure import Structure
 
 _PAIR, _FIVE = 2, 5
 _UNITS_PER_WORD_OF_A_GRAM = 2
-
-
-def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return `part` over `whole`, NaN where `whole` is 0."""
-    return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole != 0)
 
 
 class Measurements:
@@ -53,7 +50,7 @@ class Measurements:
         """Return (counts, stop words seen, hashes, lengths, first unit, line and paragraph)."""
         texts = self.texts
         words = stop_words()
-        counts = np.zeros((len(texts), counting.COUNTS), np.int64)
+        counts = np.zeros((len(texts), tc.COUNTS), np.int64)
         seen = np.zeros((len(texts), words.lists.shape[1]), np.uint64)
         capacity = counting.max_units(int(texts.sizes[self.wanted].sum()), len(texts))
         hashes = np.empty((3, capacity), np.uint64)
@@ -66,33 +63,33 @@ class Measurements:
         return np.ascontiguousarray(counts.T), seen, hashes, lengths, firsts
 
     def count_of(self, what: int) -> np.ndarray:
-        """Return one of the counts that `counting` names."""
+        """Return one of the counts that `text_counts` names."""
         return self._counted[0][what]
 
     @property
     def units(self) -> np.ndarray:
         """Return the number of words, or of characters of unsegmented scripts."""
-        return self.count_of(counting.UNITS)
+        return self.count_of(tc.UNITS)
 
     @functools.cached_property
     def words(self) -> np.ndarray:
         """Return the number of words; unsegmented scripts by characters per word."""
         return words_of_units(
             self.units,
-            self.count_of(counting.CHINESE_JAPANESE_UNITS),
-            self.count_of(counting.SOUTH_EAST_ASIAN_UNITS),
+            self.count_of(tc.CHINESE_JAPANESE_UNITS),
+            self.count_of(tc.SOUTH_EAST_ASIAN_UNITS),
         )
 
     @functools.cached_property
     def is_unsegmented(self) -> np.ndarray:
         """Return whether most units belong to scripts written without spaces."""
-        unsegmented = self.count_of(counting.CHINESE_JAPANESE_UNITS) + self.count_of(counting.SOUTH_EAST_ASIAN_UNITS)
+        unsegmented = self.count_of(tc.CHINESE_JAPANESE_UNITS) + self.count_of(tc.SOUTH_EAST_ASIAN_UNITS)
         return unsegmented * 2 > self.units
 
     @property
     def characters(self) -> np.ndarray:
         """Return the characters of all units together, without whitespace."""
-        return self.count_of(counting.UNIT_CHARACTERS)
+        return self.count_of(tc.UNIT_CHARACTERS)
 
     @functools.cached_property
     def languages(self) -> list[str | None]:
@@ -124,11 +121,17 @@ class Measurements:
         return (self._structure or Structure(self.texts)).scan(self.wanted)
 
     @functools.cached_property
+    def text_words(self) -> np.ndarray:
+        """Return the words outside code and front matter; ideographs are counted by characters per word."""
+        ideographs = self.structure.count_of(st.IDEOGRAPHS)
+        return words_of_units(self.structure.count_of(st.WORDS) + ideographs, ideographs, 0)
+
+    @functools.cached_property
     def repeated_text_lines(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (lines, characters) of text that repeat an earlier line, outside code, tables, headings and lists."""
         structure = self.structure
         repeated, characters = self._zeros(), self._zeros()
-        count = structure.lines(*HASHED_LINES)
+        count = structure.lines(*st.HASHED_LINES)
         self._slots.ensure_capacity(int(count.max(initial=0)))
         self._slots.stamp = repetition.repeated_blocks(
             structure.hashes, structure.lengths, structure.firsts, count, self.wanted, self._slots.table,
@@ -139,12 +142,12 @@ class Measurements:
     @functools.cached_property
     def repeated_lines(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (share of lines, share of their characters) that repeat an earlier line."""
-        return self._repeated(counting.LINE_ROW, counting.LINES, counting.LINE_CHARACTERS)
+        return self._repeated(counting.LINE_ROW, tc.LINES, tc.LINE_CHARACTERS)
 
     @functools.cached_property
     def repeated_paragraphs(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (share of paragraphs, share of their characters) that repeat an earlier paragraph."""
-        return self._repeated(counting.PARAGRAPH_ROW, counting.PARAGRAPHS, counting.PARAGRAPH_CHARACTERS)
+        return self._repeated(counting.PARAGRAPH_ROW, tc.PARAGRAPHS, tc.PARAGRAPH_CHARACTERS)
 
     def _repeated(self, row: int, count: int, characters: int) -> tuple[np.ndarray, np.ndarray]:
         repeated, repeated_characters = self._zeros(), self._zeros()
@@ -164,7 +167,7 @@ class Measurements:
         if n == _PAIR:
             return self._top_share(max_uses, longest)
         widest = self._zeros()
-        counted = self._of_row(counting.UNIT_ROW, counting.UNITS)
+        counted = self._of_row(counting.UNIT_ROW, tc.UNITS)
         repetition.longest_runs(*counted[1:], self._gram_sizes(n), self.wanted, widest)
         bound = self._top_share(max_uses, widest)
         in_question = self.wanted & (bound > enough)
@@ -184,9 +187,7 @@ class Measurements:
         max_uses, longest, chain_characters = self._zeros(), self._zeros(), self._zeros()
         sizes = self._gram_sizes(n), self._gram_sizes(longer)
         search = repetition.frequent_grams
-        self._search(
-            search, counting.UNIT_ROW, counting.UNITS, wanted, max_uses, longest, chain_characters, sizes=sizes
-        )
+        self._search(search, counting.UNIT_ROW, tc.UNITS, wanted, max_uses, longest, chain_characters, sizes=sizes)
         return max_uses, longest, chain_characters
 
     def repeated_gram_share(self, n: int, enough: float = 0.0) -> np.ndarray:
@@ -213,7 +214,7 @@ class Measurements:
     def _repeated_share(self, n: int, wanted: np.ndarray) -> np.ndarray:
         characters = self._zeros()
         sizes = (self._gram_sizes(n),)
-        self._search(repetition.repeated_grams, counting.UNIT_ROW, counting.UNITS, wanted, characters, sizes=sizes)
+        self._search(repetition.repeated_grams, counting.UNIT_ROW, tc.UNITS, wanted, characters, sizes=sizes)
         return np.nan_to_num(share(characters, self.characters))
 
     def _gram_sizes(self, n: int) -> np.ndarray:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from model.config.network import BERTConfig, T5Config
 from model.huggingface.base import WeightMap, by_published_name, export_weights
 from model.huggingface.bert import BERT_ALIASES, bert_weight_map
-from model.huggingface.gpt2 import GPT2_ALIASES, gpt2_config, gpt2_weight_map
+from model.huggingface.gpt2 import GPT2, GPT2_ALIASES, gpt2_weight_map
+from model.huggingface.settings import Settings
 from model.huggingface.t5 import T5_ALIASES, T5_TIED_ALIASES, t5_weight_map
 from model.nn.bert import BERT
 from model.nn.gpt import GPT
@@ -62,7 +63,7 @@ def published_gpt2() -> nn.Module:
 
 def test_gpt2() -> None:
     theirs = published_gpt2()
-    config = gpt2_config(context=16, **SIZES)
+    config = GPT2.read(Settings({"vocab_size": 40, "n_positions": 16, "n_layer": 2, "n_head": 2, "n_embd": 16}))
     ours = GPT(config).eval()
     ours.load_state_dict(import_weights(theirs.state_dict(), gpt2_weight_map(config), GPT2_ALIASES))
     torch.testing.assert_close(ours(TOKENS), theirs(TOKENS).logits, **CLOSE)

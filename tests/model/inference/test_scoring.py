@@ -4,13 +4,9 @@ import pytest
 import torch
 
 from model.config.network import GPTConfig
-from model.inference.scoring import (
-    choice_log_probabilities,
-    continuation_log_probabilities,
-    text_nats,
-    token_nats,
-)
+from model.inference.scoring import choice_log_probabilities, text_nats, token_nats
 from model.nn.gpt import GPT
+from tests.model.inference.reference import continuation_log_probabilities
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +26,9 @@ def test_a_continuation_scores_the_sum_of_its_tokens(network: GPT) -> None:
         sum(log_probability(network, [*context, *rest[:i]], rest[i]) for i in range(len(rest)))
         for context, rest in pairs
     ]
-    for batch_tokens in (1, 8192):
-        assert continuation_log_probabilities(network, pairs, batch_tokens) == pytest.approx(expected, abs=1e-4)
+    assert continuation_log_probabilities(network, pairs) == pytest.approx(expected, abs=1e-4)
+    alone = [choice_log_probabilities(network, context, [rest])[0] for context, rest in pairs]
+    assert alone == pytest.approx(expected, abs=1e-4)
 
 
 def test_choices_of_one_context_score_as_they_do_alone(network: GPT) -> None:
@@ -48,14 +45,8 @@ def test_a_context_that_leaves_no_space_for_its_choices_is_refused(network: GPT)
             choice_log_probabilities(network, context, choices)
 
 
-def test_the_front_of_a_long_context_is_cut(network: GPT) -> None:
-    context = [n % 30 for n in range(40)]
-    (score,) = continuation_log_probabilities(network, [(context, [5])])
-    assert score == pytest.approx(log_probability(network, context[-16:], 5), abs=1e-4)
-
-
 def test_probabilities_of_all_continuations_sum_to_one(network: GPT) -> None:
-    scores = continuation_log_probabilities(network, [([3, 4], [token]) for token in range(30)])
+    scores = choice_log_probabilities(network, [3, 4], [[token] for token in range(30)])
     assert torch.tensor(scores).exp().sum() == pytest.approx(1.0, abs=1e-4)
 
 
@@ -71,7 +62,9 @@ def test_windows_predict_every_token_once_from_at_least_the_context_promised(net
     tokens = [0, *text]
     # With a stride of one every token sees a full context, which can be written down directly.
     expected = -sum(log_probability(network, tokens[max(0, i - 16) : i], tokens[i]) for i in range(1, len(tokens)))
-    assert text_nats(network, [text, text[:3]], 0, stride=1)[0] == pytest.approx(expected, abs=1e-3)
+    for batch_tokens in (1, 8192):
+        nats = text_nats(network, [text, text[:3]], 0, stride=1, batch_tokens=batch_tokens)
+        assert nats[0] == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_uniform_model_pays_ln_v_for_each_token_whatever_the_stride() -> None:
@@ -82,12 +75,6 @@ def test_a_uniform_model_pays_ln_v_for_each_token_whatever_the_stride() -> None:
     texts = [[1] * length for length in (0, 1, 15, 16, 17, 33, 100)]
     for stride in (None, 3, 16):
         assert text_nats(uniform, texts, 0, stride) == pytest.approx([len(text) * ln_v for text in texts], rel=1e-5)
-
-
-@pytest.mark.parametrize("pair", [([], [1]), ([1], []), ([1], [1] * 17)])
-def test_what_cannot_be_scored_is_refused(network: GPT, pair: tuple[list[int], list[int]]) -> None:
-    with pytest.raises(ValueError, match="pair 0"):
-        continuation_log_probabilities(network, [pair])
 
 
 def test_the_nats_of_tokens_are_those_of_each_token_in_order(network: GPT) -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from model.config.network import BERTConfig, T5Config
 from model.data.row_format import RowFormat
-from model.profile.collect import profile_step
-from model.profile.modules import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, OPTIMIZER
+from model.profile.operations import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, OPTIMIZER
 from model.profile.roofline import Machine
+from model.profile.step import profile_step
 
 SIZES: dict[str, Any] = {"vocab_size": 48, "layers": 2, "heads": 2, "width": 16}
 NETWORKS = {"bert": (BERTConfig(context=24, **SIZES), 24), "t5": (T5Config(context=32, **SIZES), 34)}

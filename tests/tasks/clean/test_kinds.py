@@ -10,14 +10,13 @@ import pytest
 from tasks.artifacts.schema import DOCUMENTS
 from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.config import CleanConfig
-from tasks.clean.document import DocumentContext
-from tasks.clean.filters import heuristics
-from tasks.clean.filters.heuristics import RULES
+from tasks.clean.document import KINDS, DocumentContext
 from tasks.clean.kernels import structure_counts as st
 from tasks.clean.kernels.measurements import Measurements
 from tasks.clean.kinds import recognise_kinds
 from tasks.clean.pipeline import clean_part
-from tasks.clean.presets import KINDS, LIMITS, PRESETS
+from tasks.clean.presets import PRESETS
+from tasks.clean.rules import RULES
 from tasks.clean.structure import Structure
 
 PROSE = (
@@ -112,7 +111,7 @@ def test_names_agree():
     assert set(KINDS) == set(CleanConfig.model_fields["kinds"].annotation.__args__[1].__args__)
     assert set(KINDS) < set(PRESETS)
     used = {name for kind in KINDS for name in PRESETS[kind].rules}
-    assert used >= {name for name in LIMITS if name.startswith("kind_")}
+    assert used >= {name for name in RULES if name.startswith("kind_")}
 
 
 def test_lines_are_counted_by_what_they_are():
@@ -142,8 +141,7 @@ def test_changed_texts_are_counted_again():
 
 def measure(name: str, text: str) -> float:
     measurements = Measurements(Texts.of([text]), BatchContext.of(DocumentContext()), np.ones(1, np.bool_))
-    rule = RULES[name]
-    return float(rule.measure(measurements, LIMITS[name])[0])  # pyright: ignore[reportArgumentType]
+    return float(RULES[name].measure(measurements, RULES[name].limit)[0])
 
 
 def test_measures_can_be_counted_by_hand():
@@ -181,7 +179,7 @@ def test_lines_of_code_tables_headings_and_lists_are_no_repetition():
 def test_dashes_of_dialogue_are_no_bullets_for_gopher():
     def bullets(text: str) -> float:
         measurements = Measurements(Texts.of([text]), BatchContext.of(DocumentContext()), np.ones(1, np.bool_))
-        return float(heuristics.bullet_lines(measurements, 0)[0])
+        return float(RULES["gopher_bullet_lines"].measure(measurements, 0)[0])
 
     assert bullets(RUSSIAN_DIALOGUE) == 0
     assert bullets("– Oui, dit-il.\n-- Да, сказал он.\n— Sì, disse.\n") == 0
@@ -213,7 +211,7 @@ def test_dropped_bytes_are_counted_by_kind():
     assert result.report.facts["kind_bytes_dropped"] == {"documentation": len(titles.encode())}
     (row,) = result.tables["ledger"].to_pylist()
     assert row["rule"].startswith("kind_")
-    assert row["limit"] == LIMITS[row["rule"]]
+    assert row["limit"] == RULES[row["rule"]].limit
 
 
 def test_other_presets_record_the_kind_and_keep_their_rules():

@@ -1,13 +1,13 @@
 """Languages are identified offline, with a confidence over the whole text."""
 
-import numpy as np
 import pytest
 
 from tasks.clean.batch import Texts
 from tasks.clean.chain import Chain
 from tasks.clean.config import CleanConfig
 from tasks.clean.document import DocumentContext
-from tasks.clean.filters.language import identify_language, identify_languages, language_model
+from tasks.clean.filters.language import identify_languages, language_model
+from tests.tasks.clean.references import identify_language
 
 TEXTS = {
     "en": "The committee will meet again next week to discuss what should be done about the old bridge. ",
@@ -17,24 +17,20 @@ TEXTS = {
 }
 
 
-def identify(text):
-    return identify_language(np.frombuffer(text.encode(), np.uint8))
-
-
 @pytest.mark.parametrize("language", TEXTS)
 def test_a_text_in_one_language_is_identified_with_confidence(language):
-    found, confidence = identify(TEXTS[language] * 3)
+    found, confidence = identify_language(TEXTS[language] * 3)
     assert found == language
     assert confidence > 0.9
 
 
 def test_a_text_in_two_languages_has_about_half_the_confidence():
     mixed = TEXTS["en"] * 15 + TEXTS["it"] * 15
-    assert identify(mixed)[1] == pytest.approx(0.5, abs=0.26)
+    assert identify_language(mixed)[1] == pytest.approx(0.5, abs=0.26)
 
 
 def test_windows_cover_a_long_text_to_its_end():
-    assert identify(TEXTS["en"] * 2 + TEXTS["ru"] * 200)[0] == "ru"
+    assert identify_language(TEXTS["en"] * 2 + TEXTS["ru"] * 200)[0] == "ru"
 
 
 def test_documents_of_other_languages_are_dropped_by_name():
@@ -74,4 +70,4 @@ def test_a_document_among_others_is_identified_as_alone():
     together = Texts.of(texts)
     languages, confidences = identify_languages(together.data, together.begins, together.ends)
     names = [language_model().languages[number] for number in languages]
-    assert list(zip(names, confidences.tolist(), strict=True)) == [identify(text) for text in texts]
+    assert list(zip(names, confidences.tolist(), strict=True)) == [identify_language(text) for text in texts]

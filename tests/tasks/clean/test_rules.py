@@ -10,30 +10,29 @@ from hypothesis import strategies as st
 from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.registry import EDIT_REGISTRY, HTML_TO_TEXT
-from tasks.clean.filters import heuristics
-from tasks.clean.filters.heuristics import RULES
 from tasks.clean.filters.rule import Rule, TextStatistics
-from tasks.clean.kernels.characters import count_words, split_units
 from tasks.clean.kernels.measurements import Measurements
-from tasks.clean.presets import EDITS, LIMITS, PRESETS, SPELLING
+from tasks.clean.presets import EDITS, PRESETS, SPELLING
+from tasks.clean.rules import RULES
+from tests.tasks.clean.references import count_words, split_units
 
 
 def of_one(text, language=None):
     return Measurements(Texts.of([text]), BatchContext.of(DocumentContext(language=language)), np.ones(1, np.bool_))
 
 
-def measure(function, text, *, language=None, limit=0.0):
-    value = float(function(of_one(text, language), limit)[0])
+def measure(rule, text, *, language=None, limit=0.0):
+    value = float(RULES[rule].measure(of_one(text, language), limit)[0])
     return None if np.isnan(value) else value
 
 
 def test_every_name_has_its_code_and_every_code_its_name():
-    assert set(RULES) == set(LIMITS)
+    assert all(rule.name == name for name, rule in RULES.items())
     assert {*EDIT_REGISTRY, HTML_TO_TEXT, SPELLING} == set(EDITS)
     assert list(EDIT_REGISTRY) == [name for name in EDITS if name not in (HTML_TO_TEXT, SPELLING)]
     for preset in PRESETS.values():
         assert preset.edits <= set(EDITS)
-        assert preset.rules <= set(LIMITS)
+        assert preset.rules <= set(RULES)
 
 
 @pytest.mark.parametrize(
@@ -56,43 +55,43 @@ def test_thai_marks_stay_with_their_letters():
 
 
 def test_gopher_quality_values():
-    assert measure(heuristics.word_count, "a b c") == 3
-    assert measure(heuristics.mean_word_length, "aa bbbb") == 3
-    assert measure(heuristics.mean_word_length, "全是汉字没有空格") is None
-    assert measure(heuristics.hashes_per_word, "# a # b") == 0.5
-    assert measure(heuristics.ellipses_per_word, "so... it… goes on") == 0.5
-    assert measure(heuristics.bullet_lines, "- a\n* b\nc\n\nd") == 0.5
-    assert measure(heuristics.ellipsis_lines, "read more...\nend") == 0.5
-    assert measure(heuristics.alphabetic_words, "one 2 3 f4", limit=1.0) == 0.5
+    assert measure("gopher_words_min", "a b c") == 3
+    assert measure("gopher_mean_word_min", "aa bbbb") == 3
+    assert measure("gopher_mean_word_min", "全是汉字没有空格") is None
+    assert measure("gopher_hashes", "# a # b") == 0.5
+    assert measure("gopher_ellipses", "so... it… goes on") == 0.5
+    assert measure("gopher_bullet_lines", "- a\n* b\nc\n\nd") == 0.5
+    assert measure("gopher_ellipsis_lines", "read more...\nend") == 0.5
+    assert measure("gopher_alphabetic_words", "one 2 3 f4", limit=1.0) == 0.5
 
 
 def test_stop_words_by_language():
-    assert measure(heuristics.stop_words, "The cat of the house", language="en") == 2
-    assert measure(heuristics.stop_words, "der Hund und die Katze", limit=2) == 3
-    assert measure(heuristics.stop_words, "这是我的书", language="zh") == 2
-    assert measure(heuristics.stop_words, "สวัสดีครับ", limit=2) is None
-    assert measure(heuristics.stop_words, "anything", language="xx") is None
-    assert measure(heuristics.stop_words, "xyzzy plugh", limit=2) == 0
+    assert measure("gopher_stop_words", "The cat of the house", language="en") == 2
+    assert measure("gopher_stop_words", "der Hund und die Katze", limit=2) == 3
+    assert measure("gopher_stop_words", "这是我的书", language="zh") == 2
+    assert measure("gopher_stop_words", "สวัสดีครับ", limit=2) is None
+    assert measure("gopher_stop_words", "anything", language="xx") is None
+    assert measure("gopher_stop_words", "xyzzy plugh", limit=2) == 0
 
 
 def test_gopher_repetition_of_lines_and_paragraphs():
-    assert measure(heuristics.duplicate_lines, "a\nb\na\na") == 0.5
-    assert measure(heuristics.duplicate_line_characters, "aaaa\nb\nb\nc") == pytest.approx(1 / 7)
-    assert measure(heuristics.duplicate_paragraphs, "a\nb\n\na\nb\n\nc\n\nd") == 0.25
-    assert measure(heuristics.duplicate_paragraph_characters, "aaa\n\naaa\n\nbbbb") == 0.3
+    assert measure("gopher_duplicate_lines", "a\nb\na\na") == 0.5
+    assert measure("gopher_duplicate_line_characters", "aaaa\nb\nb\nc") == pytest.approx(1 / 7)
+    assert measure("gopher_duplicate_paragraphs", "a\nb\n\na\nb\n\nc\n\nd") == 0.25
+    assert measure("gopher_duplicate_paragraph_characters", "aaa\n\naaa\n\nbbbb") == 0.3
 
 
 def test_the_most_frequent_pair_of_words():
     # "ab cd" occurs twice: 2 * 4 of 12 characters.
-    assert measure(lambda s, limit: heuristics.top_gram(2, s, limit), "ab cd xx ab cd yy") == pytest.approx(8 / 12)
-    assert measure(lambda s, limit: heuristics.top_gram(2, s, limit), "a b c d") == 0
+    assert measure("gopher_top_2_gram", "ab cd xx ab cd yy") == pytest.approx(8 / 12)
+    assert measure("gopher_top_2_gram", "a b c d") == 0
 
 
 def test_a_repeated_run_of_five_words_counts_once_per_character():
     text = "a b c d e f x a b c d e f"
-    assert measure(lambda s, limit: heuristics.duplicate_grams(5, s, limit), text) == pytest.approx(6 / 13)
-    assert measure(lambda s, limit: heuristics.duplicate_grams(6, s, limit), text) == pytest.approx(6 / 13)
-    assert measure(lambda s, limit: heuristics.duplicate_grams(7, s, limit), text) == 0
+    assert measure("gopher_duplicate_5_grams", text) == pytest.approx(6 / 13)
+    assert measure("gopher_duplicate_6_grams", text) == pytest.approx(6 / 13)
+    assert measure("gopher_duplicate_7_grams", text) == 0
 
 
 def naive_duplicate_share(words, n):
@@ -120,23 +119,23 @@ def test_chinese_repetition_is_measured_in_pairs_of_characters():
 
 
 def test_c4_values():
-    assert measure(heuristics.sentences, "One. Two! Is v1.2 three? yes") == 3
-    assert measure(heuristics.sentences, "一。二！") == 2
-    assert measure(heuristics.lorem_ipsum, "Lorem Ipsum dolor") == 1
-    assert measure(heuristics.curly_brackets, "if { { }") == 2
+    assert measure("c4_sentences", "One. Two! Is v1.2 three? yes") == 3
+    assert measure("c4_sentences", "一。二！") == 2
+    assert measure("c4_lorem_ipsum", "Lorem Ipsum dolor") == 1
+    assert measure("c4_curly_bracket", "if { { }") == 2
 
 
 def test_code_values():
-    assert heuristics.mean_line(TextStatistics("abc\na\n"), 0) == 2
-    assert heuristics.longest_line(TextStatistics("abc\na\n"), 0) == 3
-    assert heuristics.alphanumeric_share(TextStatistics("ab()\n  ;;\n"), 0) == pytest.approx(2 / 6)
+    assert measure("code_mean_line", "abc\na\n") == 2
+    assert measure("code_longest_line", "abc\na\n") == 3
+    assert measure("code_alphanumeric", "ab()\n  ;;\n") == pytest.approx(2 / 6)
 
 
 def test_limits_are_those_of_the_papers():
-    assert LIMITS["gopher_words_min"] == 50
-    assert LIMITS["gopher_top_4_gram"] == 0.16
-    assert [LIMITS[f"gopher_duplicate_{n}_grams"] for n in range(5, 11)] == [0.15, 0.14, 0.13, 0.12, 0.11, 0.1]
-    assert all(re.fullmatch(r"(gopher|c4|fineweb|code|language|kind)_[a-z0-9_]+", name) for name in LIMITS)
+    assert RULES["gopher_words_min"].limit == 50
+    assert RULES["gopher_top_4_gram"].limit == 0.16
+    assert [RULES[f"gopher_duplicate_{n}_grams"].limit for n in range(5, 11)] == [0.15, 0.14, 0.13, 0.12, 0.11, 0.1]
+    assert all(re.fullmatch(r"(gopher|c4|fineweb|code|language|kind)_[a-z0-9_]+", name) for name in RULES)
 
 
 def failing(name, text, limit):

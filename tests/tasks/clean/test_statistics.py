@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.filters.rule import TextStatistics
-from tasks.clean.kernels import counting
-from tasks.clean.kernels.characters import count_words, has_unsegmented_script, split_units
+from tasks.clean.kernels import text_counts as tc
+from tasks.clean.kernels.characters import has_unsegmented_script
 from tasks.clean.kernels.counting import stop_words
 from tasks.clean.kernels.measurements import Measurements
+from tests.tasks.clean.references import count_words, split_units
 
 SIGNS = 'aB1 \n\t.!?…"”)#{-•。我国ありกำ\u00a0\u2028é\u0301،“中、\u3000🙂'
 TEXTS = st.one_of(
@@ -51,17 +52,17 @@ def test_counts_are_those_of_plain_python(text):
     assert statistics.units == len(units)
     assert statistics.words == pytest.approx(count_words(text))
     assert statistics.characters == sum(map(len, units))
-    assert count(counting.ALPHABETIC_UNITS) == sum(1 for unit in units if re.search(r"[^\W\d_]", unit))
-    assert count(counting.HASHES) == text.count("#")
-    assert count(counting.ELLIPSES) == text.count("...") + text.count("…")
-    assert count(counting.OPENING_BRACES) == text.count("{")
-    assert count(counting.LINE_FEEDS) == text.count("\n")
-    assert count(counting.SENTENCES) == len(SENTENCE_END.findall(text))
-    assert count(counting.LINES) == len(lines)
-    assert count(counting.BULLET_LINES) == sum(line.startswith(BULLETS) and not line.startswith("--") for line in lines)
-    assert count(counting.ELLIPSIS_LINES) == sum(line.endswith(("...", "…")) for line in lines)
-    assert count(counting.LINE_CHARACTERS) == sum(map(len, lines))
-    assert count(counting.PARAGRAPHS) == len(paragraphs)
+    assert count(tc.ALPHABETIC_UNITS) == sum(1 for unit in units if re.search(r"[^\W\d_]", unit))
+    assert count(tc.HASHES) == text.count("#")
+    assert count(tc.ELLIPSES) == text.count("...") + text.count("…")
+    assert count(tc.OPENING_BRACES) == text.count("{")
+    assert count(tc.LINE_FEEDS) == text.count("\n")
+    assert count(tc.SENTENCES) == len(SENTENCE_END.findall(text))
+    assert count(tc.LINES) == len(lines)
+    assert count(tc.BULLET_LINES) == sum(line.startswith(BULLETS) and not line.startswith("--") for line in lines)
+    assert count(tc.ELLIPSIS_LINES) == sum(line.endswith(("...", "…")) for line in lines)
+    assert count(tc.LINE_CHARACTERS) == sum(map(len, lines))
+    assert count(tc.PARAGRAPHS) == len(paragraphs)
     assert statistics.repeated_lines == pytest.approx(repeated(lines))
     assert statistics.repeated_paragraphs == pytest.approx(repeated(paragraphs))
 
@@ -81,12 +82,12 @@ def test_the_most_frequent_gram_is_that_of_a_plain_count(text, n):
 
 
 def test_placeholder_text_is_counted_in_any_case():
-    assert TextStatistics("Lorem Ipsum, lorem  ipsum, LOREM IPSUM lorem").count_of(counting.LOREM_IPSUM) == 2
+    assert TextStatistics("Lorem Ipsum, lorem  ipsum, LOREM IPSUM lorem").count_of(tc.LOREM_IPSUM) == 2
 
 
 def test_lines_count_as_short_by_width():
     text = "x" * 30 + "\n" + "x" * 31 + "\n" + "我" * 10 + "\n" + "我" * 11
-    assert TextStatistics(text).count_of(counting.SHORT_LINES) == 2
+    assert TextStatistics(text).count_of(tc.SHORT_LINES) == 2
 
 
 def test_stop_words_count_once_each_in_three_forms():
@@ -104,7 +105,7 @@ def test_texts_side_by_side_are_measured_as_alone():
     for row, text in enumerate(texts):
         alone = TextStatistics(text)
         assert together.words[row] == alone.words
-        assert together.count_of(counting.SENTENCES)[row] == alone.count_of(counting.SENTENCES)
+        assert together.count_of(tc.SENTENCES)[row] == alone.count_of(tc.SENTENCES)
         assert tuple(shares[row] for shares in together.repeated_lines) == alone.repeated_lines
         assert tuple(shares[row] for shares in together.repeated_paragraphs) == alone.repeated_paragraphs
         assert together.top_gram_share(3)[row] == alone.top_gram_share(3)

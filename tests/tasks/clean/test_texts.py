@@ -9,8 +9,8 @@ from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.registry import EDIT_REGISTRY, edit_of
 from tasks.clean.edits.unicode_repair import remove_invisible
-from tasks.clean.kernels.characters import count_words
 from tasks.clean.kernels.prefilter import LINE_FEATURES, REPEATED_LINE
+from tests.tasks.clean.references import count_words
 
 INVISIBLE = (
     "ab \u00e9\u6211\n\r\t\x0b\x0c\x1b[1m\x00\x85"
