@@ -288,7 +288,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                 names = names if run > 1 else 0
             elif kind == POINT:
                 run += 1
-                names = (names if run > 1 else 0) + (byte == 46)
+                names = (names if run > 1 else 0) + (byte == 46 or byte == last_byte)
                 if byte == 39:
                     chat += is_in_word and is_contraction(data, position, end)
                 else:
@@ -310,7 +310,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
             else:
                 signs += 1
                 run += 1
-                names = (names if run > 1 else 0) + (byte == 95 or byte == last_byte)
+                names = (names if run > 1 else 0) + (byte == 95 or byte == 47 or byte == 92 or byte == last_byte)
                 following = data[position + 1] if position + 1 < end else np.uint8(10)
                 if byte == 95:
                     signs -= is_in_word

@@ -42,6 +42,10 @@ MANUAL = (
 TABLE = "| city | people | river |\n|---|---|---|\n" + "".join(
     f"| City {n} | {n} thousand people | the river of {n} |\n" for n in range(1, 9)
 )
+COMMANDS = (
+    "# git\n\n> Manage files.\n> More information: <https://git.example.org/documentation/of/the/command>.\n\n"
+    "- Show the version:\n\n`git --version`\n\n- Show help:\n\n`git --help`\n"
+)
 QUESTIONS = (
     "Frequently asked questions\n\nWho may use the library?\n\nEverybody who lives in the town may borrow books.\n\n"
     "How long may I keep a book?\n\nYou may keep it for four weeks, and longer if nobody else asks for it.\n"
@@ -99,6 +103,7 @@ def documents(*rows: tuple[str, str, str]) -> pa.Table:
         ("verse", SONG, "text"),
         ("verse", CHINESE_POEM, "text"),
         ("table", TABLE, "markdown"),
+        ("table", COMMANDS, "markdown"),
         ("maths", FORMULAS, "text"),
         ("web_page", PROSE, "html"),
         ("markup", WIKITEXT, "text"),
@@ -154,9 +159,13 @@ def test_measures_can_be_counted_by_hand():
     assert measure("kind_digits", "ab 123 4") == 4 / 6
     assert measure("kind_links", "[a](http://b.c) abcde") == 15 / 20
     assert measure("kind_data", "a1" * 40 + " words") == 80 / 85
+    assert measure("kind_data", "folder/" * 20 + " words") == 0
+    assert measure("kind_data", "```\n+" + "-" * 70 + "+\n```\n") == 0
     assert np.isnan(measure("kind_unfinished_words", "It is a full sentence."))
     assert measure("kind_unfinished_words", "A title of six words here") == 6
     assert measure("kind_checkboxes", "- [ ] one\n- [x] two\n- [ ] three\nfour") == 3 / 4
+    assert measure("kind_checkboxes", "- [s]ave\n- [p]rint\n- [x]\nfour") == 0
+    assert measure("kind_checkboxes", "- [s]ave\n- [x]\n- [x]\n- [x]") == 3 / 4
     assert measure("kind_empty_headings", "# A\n\n## B\n\n## C\n\nSome text.\n") == 2 / 4
     assert measure("kind_placeholders", "the long <unk> of the wide <unk> river") == 2 / 8
     assert measure("kind_handles", "@ann #one two") == 2 / 3
@@ -168,8 +177,9 @@ def test_content_is_sentences_and_long_lines():
     assert measure("kind_content", "Home\nAbout us\nContact\nImprint\n") == 0
     assert measure("kind_content", PROSE) == 1
     assert np.isnan(measure("kind_content", PYTHON))
-    references = "Works of the author are listed here in full.\n\n# References\n\n" + "A. Author. 1996. A book.\n" * 9
-    assert measure("kind_content", references) < 0.25
+    for title in ("References", "6. References"):
+        references = f"Works of the author are listed here in full.\n\n# {title}\n\n" + "A. Author. 1996. A book.\n" * 9
+        assert measure("kind_content", references) < 0.25
 
 
 def test_lines_of_code_tables_headings_and_lists_are_no_repetition():
