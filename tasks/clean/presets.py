@@ -131,7 +131,7 @@ LIMITS: dict[str, float] = {
     "kind_words": 7,  # a message or a verse of two clauses
     "kind_table_words": 22,  # a command sheet with two entries
     "kind_page_words": 30,  # the entry of one function in a reference has 32
-    "kind_web_words": 50,  # as Gopher's
+    "kind_web_words": 35,  # a page that explains one command has 36, one that only names its tabs 30
     "kind_open_end": 4,  # lines; a title and a sentence or two that announce what is missing
     "kind_unfinished_words": 12,  # titles and reactions have fewer, and no full stop
     "kind_letters": 0.5,  # prose has 0.75 and more, a page full of links 0.6

@@ -17,6 +17,7 @@ from tasks.clean.filters.rule import CountedRule
 from tasks.clean.kernels import structure_counts as st
 from tasks.clean.kernels.characters import words_of_units
 from tasks.clean.kernels.measurements import Measurements, share
+from tasks.clean.structure import Structure
 
 PARAGRAPH_CHARACTERS = 3000
 """Characters of sentences, some five paragraphs, from which on rules on shares do not apply."""
@@ -34,12 +35,6 @@ _BOILERPLATE = (
     "under construction",
     "may refer to",
     "may also refer to",
-    "is an alias of",
-    "è un alias",
-    "псевдоним для",
-    "的别名",
-    "的別名",
-    "的一个别名",
 )
 """Phrases of templates, licences, error pages, and pages that only point to another, in lower case."""
 
@@ -72,18 +67,23 @@ def open_end_lines(measurements: Measurements, _limit: float) -> np.ndarray:
 def content(measurements: Measurements, _limit: float) -> np.ndarray:
     """Return the share of characters in sentences and long lines, without links, tags and lists of references.
 
-    Code and tables are left out; where they are more than half of the text, the rule does not apply.
+    An ideograph counts as three. Code and tables are left out; where they are more than half of the text, the rule does
+    not apply.
     """
     structure = measurements.structure
     characters = structure.characters(st.TEXT, st.DIALOGUE, st.LIST, st.HEADING, st.LABEL)
     other = structure.characters(st.CODE, st.TABLE)
-    value = share(structure.count_of(st.CONTENT_CHARACTERS), np.maximum(characters, 1))
+    content = _in_letters(structure, structure.count_of(st.CONTENT_CHARACTERS))
+    value = share(content, np.maximum(_in_letters(structure, characters), 1))
     return np.where((2 * other > structure.characters()) | _has_paragraphs(measurements), np.nan, value)
 
 
 def letters(measurements: Measurements, _limit: float) -> np.ndarray:
-    """Return the share of characters that are letters outside links and tags."""
-    return _share(measurements, st.LETTERS)
+    """Return the share of characters outside code and tables that are letters outside links and tags."""
+    structure = measurements.structure
+    characters = structure.characters(st.LABEL, st.TEXT, st.DIALOGUE, st.LIST, st.HEADING, st.RULE)
+    value = share(structure.count_of(st.TEXT_LETTERS), characters)
+    return np.where(_has_paragraphs(measurements), np.nan, value)
 
 
 def digits(measurements: Measurements, _limit: float) -> np.ndarray:
@@ -110,10 +110,14 @@ def _share(measurements: Measurements, count: int) -> np.ndarray:
 
 
 def _has_paragraphs(measurements: Measurements) -> np.ndarray:
-    """Return which texts have at least PARAGRAPH_CHARACTERS characters of sentences; an ideograph counts as three."""
+    """Return which texts have at least PARAGRAPH_CHARACTERS characters of sentences."""
     structure = measurements.structure
-    content = structure.count_of(st.CONTENT_CHARACTERS)
-    return content + 2 * np.minimum(content, structure.count_of(st.IDEOGRAPHS)) >= PARAGRAPH_CHARACTERS
+    return _in_letters(structure, structure.count_of(st.CONTENT_CHARACTERS)) >= PARAGRAPH_CHARACTERS
+
+
+def _in_letters(structure: Structure, characters: np.ndarray) -> np.ndarray:
+    """Return numbers of characters in which an ideograph counts as three, since it says as much as a few letters."""
+    return characters + 2 * np.minimum(characters, structure.count_of(st.IDEOGRAPHS))
 
 
 def repeated_lines(measurements: Measurements, _limit: float) -> np.ndarray:
