@@ -48,7 +48,7 @@ def recognise_kinds(structure: Structure, formats: Sequence[str]) -> np.ndarray:
     is_code |= (count_of(st.CODE_SIGNS) >= 0.3 * lines) & (in_sentences < 0.35)
     is_code &= is_code_format | (lines > 1)
     is_maths = (count_of(st.MATH_SIGNS) > 0.06 * words) & ~is_code_format
-    is_markup = (tags > np.where(is_markdown, 0.3, 0.12)) | (wiki > np.where(is_markdown, 0.5, 0.2))
+    is_markup = (tags > 0.3) | (wiki > np.where(is_markdown, 0.5, 0.2))
     is_markup |= (count_of(st.MARKUP_START) > 0) & ((tags > 0.05) | (wiki > 0.1))
     is_asking = (count_of(st.ASKING_LINES) >= 2) & (count_of(st.ASKING_LINES) >= 0.3 * paragraphs)
     is_asking |= (count_of(st.QUESTION_LINES) >= 2) & (count_of(st.QUESTION_LINES) >= 0.12 * paragraphs)
