@@ -5,6 +5,7 @@ over each source. The sample goes through the reader and the clean stage as in a
 filters and classifiers that a run trains itself are not part of it.
 """
 
+import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from flows.recipe.schema import Recipe
 from model.errors import BessemerError
 from tasks.artifacts.ledger import DROP
 from tasks.clean.config import CleanConfig
+from tasks.clean.edits.html import html_to_text
 from tasks.clean.pipeline import clean_part
 from tasks.clean.results import BYTES_READ, LANGUAGES
 from tasks.clean.stage import read_user_resources
@@ -35,13 +37,15 @@ MOST_FILES = 256
 MOST_EXAMPLES = 3
 """Dropped documents that are shown for each rule."""
 EXCERPT_CHARACTERS = 300
+SHOWN_CHARACTERS = 100
+"""Of an excerpt; `--json` has the whole."""
 MOST_REASONS = 10
 """Reasons of rejection that are printed for each source."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A document that would be dropped: its file and record, what the rule measured, and its beginning."""
+    """A document that would be dropped: its file and record, what the rule measured, and how its text begins."""
 
     path: str
     record: int
@@ -186,10 +190,18 @@ def _clean(checked: SourceCheck, sample: DocumentColumns, config: CleanConfig) -
         rule.documents += 1
         rule.bytes += len(sample.texts[row])
         if len(rule.examples) < MOST_EXAMPLES:
-            excerpt = sample.texts[row][: 4 * EXCERPT_CHARACTERS].decode(errors="ignore")[:EXCERPT_CHARACTERS]
             place = sample.paths[row], sample.records[row]
+            excerpt = _readable(sample, row, config)[:EXCERPT_CHARACTERS]
             rule.examples.append(Example(*place, line["value"], line["limit"], excerpt))
     checked.drops = sorted(drops.values(), key=lambda rule: (-rule.bytes, rule.rule))
+
+
+def _readable(sample: DocumentColumns, row: int, config: CleanConfig) -> str:
+    """Return a document's text; of a web page the main text, since its first lines name scripts and styles."""
+    text = sample.texts[row].decode()
+    if json.loads(sample.metas[row] or "{}").get("format") != "html":
+        return text
+    return html_to_text(text, config.html_extractor)[0] or text
 
 
 def _largest_first(counts: dict[str, int]) -> dict[str, int]:
@@ -212,7 +224,8 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
     if source.problem:
         console.print(f"  [red]cannot be read[/] {escape(source.problem)}", soft_wrap=True)
     size = format_bytes(source.bytes)
-    console.print(f"  {source.documents:,} documents, {size}, of {source.files_read:,} of {source.files:,} files")
+    files = f"{source.files_read:,} of {source.files:,} files" if source.files > 1 else "1 file"
+    console.print(f"  {_documents(source.documents)}, {size}, from {files}")
     if source.unseen_files:
         console.print(
             f"  [yellow]not looked at[/] {source.unseen_files:,} files that begin with a document longer than what this"
@@ -228,17 +241,42 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
         return
     console.print(f"  kinds      {_shares(source.kinds)}", soft_wrap=True)
     console.print(f"  languages  {_shares(source.languages)}", soft_wrap=True)
-    share = source.dropped_bytes / source.bytes
-    console.print(f"  cleaning would drop {share:.1%} of the text")
+    dropped = sum(rule.documents for rule in source.drops)
+    share = _share(source.dropped_bytes, source.bytes, 1)
+    console.print(
+        f"  cleaning would drop {_documents(dropped)}, {share} of the text"
+        if dropped
+        else "  cleaning would drop nothing"
+    )
     for rule in source.drops:
-        console.print(f"    {rule.rule}: {rule.documents:,} documents, {rule.bytes / source.bytes:.1%} of the text")
+        console.print(
+            f"    {rule.rule}: {_documents(rule.documents)}, {_share(rule.bytes, source.bytes, 1)} of the text"
+        )
         for example in rule.examples:
-            measured = "" if example.value is None else f", {example.value:.3g} against {example.limit:.3g}"
-            place = escaped(f"{example.path} record {example.record}{measured}")
-            shown = escaped(" ".join(example.excerpt.split())[:100])
+            place = escaped(f"{example.path} record {example.record}{_measured(example)}")
+            words = " ".join(example.excerpt.split())
+            shown = escaped(words if len(words) <= SHOWN_CHARACTERS else f"{words[:SHOWN_CHARACTERS]}...")
             console.print(Text(f"      {place}: {shown}", style="dim"), soft_wrap=True)
 
 
+def _measured(example: Example) -> str:
+    if example.value is None or example.limit is None:
+        return ""
+    side = "below" if example.value < example.limit else "above"
+    return f", {example.value:.3g} {side} {example.limit:.3g}"
+
+
+def _documents(count: int) -> str:
+    return "1 document" if count == 1 else f"{count:,} documents"
+
+
 def _shares(counts: dict[str, int]) -> str:
-    total = sum(counts.values()) or 1
-    return ", ".join(f"{escape(name)} {count / total:.0%}" for name, count in list(counts.items())[:6])
+    total = sum(counts.values())
+    named = {"unknown" if name == "?" else name: count for name, count in list(counts.items())[:6]}
+    return ", ".join(f"{escape(name)} {_share(count, total, 0)}" for name, count in named.items())
+
+
+def _share(part: int, whole: int, digits: int) -> str:
+    """Return a percentage; `<1%` or `<0.1%` for less than that, so that nothing that is there reads as none."""
+    least = 10.0 ** -(2 + digits)
+    return f"<{least:.{digits}%}" if part / whole < least else f"{part / whole:.{digits}%}"

@@ -46,9 +46,9 @@ def recognise_kinds(structure: Structure, formats: Sequence[str]) -> np.ndarray:
 
     is_code = is_code_format | (structure.characters(st.CODE) > 0.7 * characters)
     is_code |= (count_of(st.CODE_SIGNS) >= 0.3 * lines) & (in_sentences < 0.35)
+    is_code &= is_code_format | (lines > 1)
     is_maths = (count_of(st.MATH_SIGNS) > 0.06 * words) & ~is_code_format
-    is_markup = (tags > np.where(is_markdown, 0.3, 0.12)) | (wiki > np.where(is_markdown, 0.5, 0.2))
-    is_markup |= count_of(st.ENTITIES) > np.where(is_markdown, lines, 0.1 * lines)
+    is_markup = (tags > 0.3) | (wiki > np.where(is_markdown, 0.5, 0.2))
     is_markup |= (count_of(st.MARKUP_START) > 0) & ((tags > 0.05) | (wiki > 0.1))
     is_asking = (count_of(st.ASKING_LINES) >= 2) & (count_of(st.ASKING_LINES) >= 0.3 * paragraphs)
     is_asking |= (count_of(st.QUESTION_LINES) >= 2) & (count_of(st.QUESTION_LINES) >= 0.12 * paragraphs)
@@ -63,7 +63,11 @@ def recognise_kinds(structure: Structure, formats: Sequence[str]) -> np.ndarray:
     is_verse = is_plain & (count_of(st.SHORT_LINES) >= 0.9 * text_lines)
     is_verse &= np.where(
         is_wide,
-        (text_lines >= 2) & ((finished >= 0.6) | (structure.lines(st.BLANK) < 0.3 * lines)) & (columns >= 6),
+        np.where(
+            columns >= 6,
+            (text_lines >= 2) & ((finished >= 0.6) | (structure.lines(st.BLANK) < 0.3 * lines)),
+            (text_lines >= 4) & (finished >= 0.6),
+        ),
         (text_lines >= 4) & (capital >= 0.7) & (finished >= 0.3) & (columns >= 12),
     ).astype(np.bool_)
     is_documentation = (structured > 0.1) | (is_markdown & ((structured > 0.02) | (count_of(st.LINK_CHARACTERS) > 0)))

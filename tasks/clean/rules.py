@@ -31,6 +31,7 @@ from tasks.clean.kernels.text_counts import share
 
 if TYPE_CHECKING:
     from tasks.clean.kernels.measurements import Measurements
+    from tasks.clean.structure import Structure
 
 PARAGRAPH_CHARACTERS = 3000
 """Characters of sentences, some five paragraphs, from which on rules on shares do not apply: long pages of
@@ -49,12 +50,6 @@ _BOILERPLATE = (
     "under construction",
     "may refer to",
     "may also refer to",
-    "is an alias of",
-    "è un alias",
-    "псевдоним для",
-    "的别名",
-    "的別名",
-    "的一个别名",
 )
 """Phrases of templates, licences, error pages, and pages that only point to another, in lower case."""
 
@@ -191,12 +186,14 @@ def _open_end_lines(m: "Measurements") -> np.ndarray:
 def _content(m: "Measurements") -> np.ndarray:
     """Return the share of characters in sentences and long lines, without links, tags and lists of references.
 
-    Code and tables are left out; where they are more than half of the text, the rule does not apply.
+    An ideograph counts as three. Code and tables are left out; where they are more than half of the text, the rule does
+    not apply.
     """
     structure = m.structure
     characters = structure.characters(st.TEXT, st.DIALOGUE, st.LIST, st.HEADING, st.LABEL)
     other = structure.characters(st.CODE, st.TABLE)
-    value = share(structure.count_of(st.CONTENT_CHARACTERS), np.maximum(characters, 1))
+    content = _in_letters(structure, structure.count_of(st.CONTENT_CHARACTERS))
+    value = share(content, np.maximum(_in_letters(structure, characters), 1))
     return np.where((2 * other > structure.characters()) | _has_paragraphs(m), np.nan, value)
 
 
@@ -212,9 +209,19 @@ def _of_characters(count: int) -> Measure:
 
 
 def _has_paragraphs(m: "Measurements") -> np.ndarray:
-    """Return which texts have at least PARAGRAPH_CHARACTERS characters of sentences; an ideograph counts as three."""
-    content = m.structure.count_of(st.CONTENT_CHARACTERS)
-    return content + 2 * np.minimum(content, m.structure.count_of(st.IDEOGRAPHS)) >= PARAGRAPH_CHARACTERS
+    """Return which texts have at least PARAGRAPH_CHARACTERS characters of sentences."""
+    return _in_letters(m.structure, m.structure.count_of(st.CONTENT_CHARACTERS)) >= PARAGRAPH_CHARACTERS
+
+
+def _in_letters(structure: "Structure", characters: np.ndarray) -> np.ndarray:
+    """Return numbers of characters in which an ideograph counts as three, since it says as much as a few letters."""
+    return characters + 2 * np.minimum(characters, structure.count_of(st.IDEOGRAPHS))
+
+
+def _letters(m: "Measurements") -> np.ndarray:
+    """Return the share of characters outside code and tables that are letters outside links and tags."""
+    characters = m.structure.characters(st.LABEL, st.TEXT, st.DIALOGUE, st.LIST, st.HEADING, st.RULE)
+    return np.where(_has_paragraphs(m), np.nan, share(m.structure.count_of(st.TEXT_LETTERS), characters))
 
 
 def _per_text_word(count: int) -> Measure:
@@ -285,10 +292,11 @@ def _rules() -> Iterator[CountedRule]:
     yield _min("kind_words", 7, lambda m: m.text_words)  # a message or a verse of two clauses
     yield _min("kind_table_words", 22, lambda m: m.text_words)  # a command sheet with two entries
     yield _min("kind_page_words", 30, lambda m: m.text_words)  # the entry of one function in a reference has 32
-    yield _min("kind_web_words", 50, lambda m: m.text_words)  # as Gopher's
+    # A page that explains one command has 36, one that only names its tabs 30.
+    yield _min("kind_web_words", 35, lambda m: m.text_words)
     yield _min("kind_open_end", 4, _open_end_lines)  # a title and a sentence or two that announce what is missing
     yield _min("kind_unfinished_words", 12, _unfinished_words)  # titles and reactions have fewer, and no full stop
-    yield _min("kind_letters", 0.5, _of_characters(st.LETTERS))  # prose has 0.75 and more, a page full of links 0.6
+    yield _min("kind_letters", 0.5, _letters)  # prose has 0.75 and more, a page full of links 0.6
     yield _max("kind_digits", 0.35, _digits)  # a table of dates has 0.25
     yield _max("kind_links", 0.5, _of_characters(st.LINK_CHARACTERS))  # references with a sentence each have 0.4
     yield _max("kind_table_links", 0.78, _of_characters(st.LINK_CHARACTERS))  # a table of linked functions has 0.77

@@ -102,12 +102,15 @@ def end_of_target(data, position, end):
 
 @kernel
 def end_of_tag(data, position, end):
-    """Return where a tag ends that begins with `<`, on the same line; the position where none does."""
+    """Return where a tag ends that begins with `<`, on the same line; the position where none does. An address in
+    angle brackets is no tag."""
     begin = position
     if position + 2 >= end:
         return begin
     following = data[position + 1]
     if CLASSES[following] != LETTER and CLASSES[following] != CAPITAL and following != 47 and following != 33:
+        return begin
+    if following == 104 and is_address(data, position + 1, end):
         return begin
     end = min(end, position + MAX_TAG_BYTES)
     position += 1
@@ -217,10 +220,12 @@ def is_open_end(last):
 
 @kernel
 def is_checkbox(data, position, end):
-    """Return whether a list item begins with `[ ]` or `[x]`."""
+    """Return whether a list item begins with `[ ]` or `[x]` and a space; `[s]ave` is a word with its shortcut."""
     while position < end and data[position] != 91 and _is_item_mark(data[position]):
         position += 1
-    return position + 2 < end and data[position] == 91 and data[position + 2] == 93
+    if position + 2 >= end or data[position] != 91 or data[position + 2] != 93:
+        return False
+    return position + 3 == end or data[position + 3] == 32
 
 
 @kernel
@@ -337,12 +342,17 @@ def end_of_entity(data, position, end):
 
 @kernel
 def begins_with_word(data, position, end, words, bounds):
-    """Return whether a line begins with one of the words (lower case) in any case, after marks of headings and
-    lists."""
+    """Return whether a line begins with one of the words (lower case) in any case, after marks of headings and lists
+    and a number with a point."""
     while position < end and (
         data[position] == 35 or data[position] == 42 or data[position] == 61 or data[position] == 32
     ):
         position += 1
+    first = position
+    while position < end and CLASSES[data[position]] == DIGIT:
+        position += 1
+    is_number = first < position and position + 1 < end and data[position] == 46 and data[position + 1] == 32
+    position = position + 2 if is_number else first
     for word in range(len(bounds) - 1):
         size = bounds[word + 1] - bounds[word]
         if position + size > end:

@@ -68,7 +68,6 @@ from tasks.clean.kernels.structure_counts import (
     DIALOGUE,
     DIGITS,
     EMPTY_HEADINGS,
-    ENTITIES,
     FINISHED_LINES,
     FIRST_QUESTION,
     HANDLES,
@@ -78,7 +77,6 @@ from tasks.clean.kernels.structure_counts import (
     LETTERS,
     LINES,
     LINK_CHARACTERS,
-    LINK_LINES,
     LIST,
     LONG_RUN,
     MARKUP_START,
@@ -95,11 +93,11 @@ from tasks.clean.kernels.structure_counts import (
     SENTENCES,
     SHORT_LINE,
     SHORT_LINES,
-    SIGNS,
     SPEAKER_LINES,
     TABLE,
     TAG_CHARACTERS,
     TEXT,
+    TEXT_LETTERS,
     WIKI_SIGNS,
     WORDS,
 )
@@ -288,7 +286,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                 names = names if run > 1 else 0
             elif kind == POINT:
                 run += 1
-                names = (names if run > 1 else 0) + (byte == 46)
+                names = (names if run > 1 else 0) + (byte == 46 or byte == last_byte)
                 if byte == 39:
                     chat += is_in_word and is_contraction(data, position, end)
                 else:
@@ -310,7 +308,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
             else:
                 signs += 1
                 run += 1
-                names = (names if run > 1 else 0) + (byte == 95 or byte == last_byte)
+                names = (names if run > 1 else 0) + (byte == 95 or byte == 47 or byte == 92 or byte == last_byte)
                 following = data[position + 1] if position + 1 < end else np.uint8(10)
                 if byte == 95:
                     signs -= is_in_word
@@ -438,11 +436,8 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
         counts[LETTERS] += letters
         counts[IDEOGRAPHS] += ideographs
         counts[DIGITS] += digits
-        counts[SIGNS] += signs
         counts[LINK_CHARACTERS] += links
-        counts[LINK_LINES] += 2 * links >= characters
         counts[TAG_CHARACTERS] += tags
-        counts[ENTITIES] += entities
         counts[PLACEHOLDERS] += placeholders
         if kind_of_line != RULE and kind_of_line != TABLE:
             counts[RUN_CHARACTERS] += long_runs
@@ -453,6 +448,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
             counts[OPEN_END] = 0
             before = CODE
             continue
+        counts[TEXT_LETTERS] += letters if kind_of_line != TABLE else 0
         counts[WORDS] += 0 if first < end_of_front else words
         counts[WIKI_SIGNS] += wiki
         counts[MATH_SIGNS] += math + dollars // 2

@@ -28,8 +28,8 @@ WORDS = _REST + 2
 
 DIGITS = _REST + 3
 
-SIGNS = _REST + 4
-"""ASCII that is no letter, digit or punctuation of sentences, outside addresses and tags."""
+TEXT_LETTERS = _REST + 4
+"""LETTERS outside code and tables."""
 
 LINK_CHARACTERS = _REST + 5
 """Characters of addresses, and of the text in brackets before them."""
@@ -76,44 +76,39 @@ CHAT_SIGNS = _REST + 19
 """Signs of talk: emoji, `@name` and `#name`, exclamation and question marks, contractions such as `don't`."""
 
 PARAGRAPHS = _REST + 20
-LINK_LINES = _REST + 21
-"""Lines at least half of whose characters are links."""
 
-CODE_SIGNS = _REST + 22
+CODE_SIGNS = _REST + 21
 """Lines outside fences that begin or end as statements of programming languages do."""
 
-MARKUP_START = _REST + 23
+MARKUP_START = _REST + 22
 """1 where the text begins with a tag, a template or a redirect."""
 
-FIRST_QUESTION = _REST + 24
+FIRST_QUESTION = _REST + 23
 """1 where the first line is a question."""
 
-ASKING_TITLES = _REST + 25
+ASKING_TITLES = _REST + 24
 """Titles such as `FAQ`, on the first line or in headings."""
 
-ENTITIES = _REST + 26
-"""Names between `&` and `;`."""
-
-PLACEHOLDERS = _REST + 27
+PLACEHOLDERS = _REST + 25
 """Signs of what was lost: `<unk>`, the replacement character, empty boxes."""
 
-CONTENT_CHARACTERS = _REST + 28
+CONTENT_CHARACTERS = _REST + 26
 """Characters in sentences, and in lines of text and lists that are longer than CONTENT_LINE without links and tags; not
 below headings such as `References`."""
 
-CHECKBOXES = _REST + 29
+CHECKBOXES = _REST + 27
 """List items that begin with `[ ]` or `[x]`."""
 
-EMPTY_HEADINGS = _REST + 30
+EMPTY_HEADINGS = _REST + 28
 """Headings with marks (`#`, `=`) that have nothing between them and the next heading or the end."""
 
-HANDLES = _REST + 31
+HANDLES = _REST + 29
 """Words that begin with `@` or `#`."""
 
-OPEN_END = _REST + 32
+OPEN_END = _REST + 30
 """1 where the last line ends with a question mark or a colon."""
 
-COUNTS = _REST + 33
+COUNTS = _REST + 31
 
 LONG_RUN = 60
 SHORT_LINE = 60

@@ -120,12 +120,23 @@ def test_the_command_prints_what_it_found_and_json(recipe: Path) -> None:
     words = ["check", str(recipe), "--root", str(recipe.parent / "root")]
     shown = CliRunner().invoke(app, words)
     assert shown.exit_code == 0, shown.output
-    assert "letters  (" in shown.output
     assert "documents decoded from cp1251 (1)" in shown.output
-    assert "messages.jsonl record 3" in shown.output
+    assert "letters  (" in shown.output
+    assert "cleaning would drop nothing" in shown.output
+    assert "4 documents, 1.6 kB, from 1 file" in shown.output
+    assert "cleaning would drop 1 document, 0.1% of the text" in shown.output
+    assert "messages.jsonl record 3, 1 below 7: ok" in shown.output
     found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert [source["documents"] for source in found["sources"]] == [5, 4]
     assert not (recipe.parent / "root").exists(), "nothing is built"
+
+
+def test_a_dropped_page_is_shown_by_its_text(recipe: Path) -> None:
+    page = "<html><head><script>var x = 1;</script></head><body><p>Only six words are on it.</p></body></html>"
+    (recipe.parent / "messages.jsonl").write_text(json.dumps({"text": page}) + "\n")
+    recipe.write_text(RECIPE + 'content = "html"\n')
+    (rule,) = check_recipe(load_recipe(recipe, recipe.parent)).sources[1].drops
+    assert [(example.value, example.excerpt) for example in rule.examples] == [(6, "Only six words are on it.")]
 
 
 @pytest.mark.parametrize("command", ["check", "plan"])

@@ -29,6 +29,7 @@ RUSSIAN_DIALOGUE = (
     "— Вчера вечером, — ответил он, снимая перчатки.\n\n— И ничего не написали.\n\n— Не успел.\n"
 )
 CHINESE_POEM = "靜夜思 李白\n床前明月光，疑是地上霜。\n舉頭望明月，低頭思故鄉。\n"
+CHINESE_SONG = "长相思 张先\n粉艳明。\n秋水盈。\n柳样纤柔花样轻。\n笑前双靥生。\n"
 SONG = "Over hill, over dale,\nThorough bush, thorough brier,\nOver park, over pale,\nThorough flood, thorough fire.\n"
 PYTHON = (
     "import json\n\n\ndef read(path):\n    with open(path) as stream:\n        return json.load(stream)\n\n\n"
@@ -40,6 +41,10 @@ MANUAL = (
 )
 TABLE = "| city | people | river |\n|---|---|---|\n" + "".join(
     f"| City {n} | {n} thousand people | the river of {n} |\n" for n in range(1, 9)
+)
+COMMANDS = (
+    "# git\n\n> Manage files.\n> More information: <https://git.example.org/documentation/of/the/command>.\n\n"
+    "- Show the version:\n\n`git --version`\n\n- Show help:\n\n`git --help`\n"
 )
 QUESTIONS = (
     "Frequently asked questions\n\nWho may use the library?\n\nEverybody who lives in the town may borrow books.\n\n"
@@ -89,6 +94,7 @@ def documents(*rows: tuple[str, str, str]) -> pa.Table:
     [
         ("prose", PROSE, "text"),
         ("prose", RUSSIAN_DIALOGUE, "text"),
+        ("prose", "She called it &quot;a fine day&quot; and walked on.", "text"),
         ("documentation", MANUAL, "markdown"),
         ("code", PYTHON, "text"),
         ("code", PROSE, "code"),
@@ -97,7 +103,10 @@ def documents(*rows: tuple[str, str, str]) -> pa.Table:
         ("question_answer", QUESTIONS, "text"),
         ("verse", SONG, "text"),
         ("verse", CHINESE_POEM, "text"),
+        ("verse", CHINESE_SONG, "text"),
+        ("documentation", "首页。\n关于\n联系\n帮助\n地图\n", "text"),
         ("table", TABLE, "markdown"),
+        ("table", COMMANDS, "markdown"),
         ("maths", FORMULAS, "text"),
         ("web_page", PROSE, "html"),
         ("markup", WIKITEXT, "text"),
@@ -105,6 +114,12 @@ def documents(*rows: tuple[str, str, str]) -> pa.Table:
 )
 def test_kinds_are_recognised_from_structure(kind: str, text: str, format: str):
     assert kind_of(text, format) == kind
+
+
+def test_one_line_is_no_code():
+    assert kind_of("they are gone(all of them)\n" * 2) == "code"
+    assert kind_of("they are gone(all of them)\n") != "code"
+    assert kind_of("they are gone(all of them)\n", "code") == "code"
 
 
 def test_names_agree():
@@ -149,16 +164,22 @@ def test_measures_can_be_counted_by_hand():
     assert measure("kind_words", "我们明天去北京大学学习中文课程吧") == pytest.approx(16 / 1.7)
     assert measure("kind_words", "```\nno words here\n```\n") == 0
     assert measure("kind_letters", "ab 12 ??") == 2 / 6
+    assert measure("kind_letters", "ab 12 ??\n\n```\nx = 3\n```\n\n| a | 1 |\n") == 2 / 6
     assert measure("kind_digits", "ab 123 4") == 4 / 6
     assert measure("kind_links", "[a](http://b.c) abcde") == 15 / 20
     assert measure("kind_data", "a1" * 40 + " words") == 80 / 85
+    assert measure("kind_data", "folder/" * 20 + " words") == 0
+    assert measure("kind_data", "```\n+" + "-" * 70 + "+\n```\n") == 0
     assert np.isnan(measure("kind_unfinished_words", "It is a full sentence."))
     assert measure("kind_unfinished_words", "A title of six words here") == 6
     assert measure("kind_checkboxes", "- [ ] one\n- [x] two\n- [ ] three\nfour") == 3 / 4
+    assert measure("kind_checkboxes", "- [s]ave\n- [p]rint\n- [x]\nfour") == 0
+    assert measure("kind_checkboxes", "- [s]ave\n- [x]\n- [x]\n- [x]") == 3 / 4
     assert measure("kind_empty_headings", "# A\n\n## B\n\n## C\n\nSome text.\n") == 2 / 4
     assert measure("kind_placeholders", "the long <unk> of the wide <unk> river") == 2 / 8
     assert measure("kind_handles", "@ann #one two") == 2 / 3
     assert measure("kind_boilerplate", "Lorem ipsum dolor sit amet") == 5
+    assert np.isnan(measure("kind_boilerplate", "This command is an alias of `list`, and sorts by name."))
     assert measure("kind_open_end", "Sound problems\n\nWhich of the following is yours?") == 2
 
 
@@ -166,8 +187,10 @@ def test_content_is_sentences_and_long_lines():
     assert measure("kind_content", "Home\nAbout us\nContact\nImprint\n") == 0
     assert measure("kind_content", PROSE) == 1
     assert np.isnan(measure("kind_content", PYTHON))
-    references = "Works of the author are listed here in full.\n\n# References\n\n" + "A. Author. 1996. A book.\n" * 9
-    assert measure("kind_content", references) < 0.25
+    assert measure("kind_content", "我们今天学习中文课程。\nfunction_name\n") == (1 + 3 * 10) / (1 + 3 * 10 + 13)
+    for title in ("References", "6. References"):
+        references = f"Works of the author are listed here in full.\n\n# {title}\n\n" + "A. Author. 1996. A book.\n" * 9
+        assert measure("kind_content", references) < 0.25
 
 
 def test_lines_of_code_tables_headings_and_lists_are_no_repetition():
