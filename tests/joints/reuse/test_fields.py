@@ -93,6 +93,7 @@ RUNTIME_FIELDS = {
     "train.guard.most_rollbacks": "ends a run, and changes no byte (tests/tasks/artifacts/test_limits.py)",
     "train.hang_seconds": "decides when a trainer is given up, and no step",
     "train.keep_checkpoints": "test_same_bytes.py",
+    "train.lasting_checkpoints": "the guard rolls back to none of them (tests/model/train/test_replay.py)",
     "train.pause_share": "a pause leaves no artifact, and the same bits behind it (tests/model/test_pause.py)",
     "train.hosts.address": "two hosts compute what one does (tests/model/launch/test_hosts.py)",
     "train.hosts.count": "two hosts compute what one does (tests/model/launch/test_hosts.py)",
