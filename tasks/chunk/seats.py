@@ -3,9 +3,10 @@
 A pass over a source has a fixed number of seats. Each row tries seats that follow from its key and the pass's seed, and
 takes the first that no row before it took; rows come in the order of their own random numbers. So the seats are a
 function of the set of rows. A row that goes frees its seat, which another may take, whose own seat is then free, and so
-on: about 2.6 seats change. Rows of a bucket try seats near one place of the pass, at first within a fiftieth of it and
-at last within a third, so that a document is read within a short range of each pass. A seat that no row took, and one
-of a tombstone's row, reads the source's blank row, which is all padding and carries no loss.
+on: about 2.6 seats change. Rows of a document, and those of its bucket, try seats near one place of the pass, at first
+within a fiftieth of it and then in twice the range after every second try, so that a document is read within a short
+range of each pass. A seat that no row took, and one of a tombstone's row, reads the source's blank row, which is all
+padding and carries no loss.
 
 With fewer seats than rows 2 to 7% stay empty; 8 to 12% of the rows stay out of a pass, in each pass others. The number
 of seats, of buckets and of reads can be kept from an earlier run (`chunk.keep`): then the source of each position stays
@@ -25,7 +26,7 @@ from model.errors import InputError, RecipeError
 from tasks.chunk.mixture import Mixture
 from tasks.chunk.order import GOLDEN_GAMMA, pass_seed, permutation, splitmix64
 from tasks.chunk.stable_rows import RowKeys
-from tasks.common.kernels import kernel
+from tasks.common.kernels import inlined_kernel, kernel
 
 SEATS_PER_ROW = 15 / 16
 TRIES = 16
@@ -33,7 +34,6 @@ TRIES_PER_RANGE = 2
 """Tries after which a row looks for a seat in twice the range."""
 FIRST_RANGE = 1 / 50
 """Share of a pass in which the rows of a bucket look for seats at first."""
-LAST_RANGE = 1 / 3
 
 SCHEMA = pa.schema(
     [
@@ -81,13 +81,15 @@ class Passes:
         self._source, self._run_seed = source, run_seed
         self._rows = len(rows.keys)
         self._keys = np.concatenate([rows.keys, absent.keys])
+        self._documents = np.concatenate([rows.documents, absent.documents])
         self._bucket = np.concatenate([rows.buckets, absent.buckets])
         self.buckets, self.seats = buckets, seats
         self.place = functools.cache(self._place)
 
     def _place(self, nth: int) -> np.ndarray:
         seed = pass_seed(self._run_seed, self._source, nth)
-        centres = (permutation(0, self.buckets, self.buckets, seed)[self._bucket] + 0.5) / self.buckets
+        places = permutation(0, self.buckets, self.buckets, seed)[self._bucket]
+        centres = _centres(self._documents, places, self.buckets, np.uint64(seed))
         numbers = _numbers(self._keys, np.uint64(seed))
         taken = np.full(self.seats, -1, np.int64)
         _take_seats(np.argsort(numbers, kind="stable"), numbers, centres, taken)
@@ -222,15 +224,29 @@ def _numbers(keys: np.ndarray, seed: np.uint64) -> np.ndarray:
 
 
 @kernel
+def _centres(documents: np.ndarray, place: np.ndarray, buckets: int, seed: np.uint64) -> np.ndarray:
+    """Return where in a pass, [0, 1), each row looks for a seat: within the part of its bucket, by its document."""
+    centres = np.empty(len(documents), np.float64)
+    for row in range(len(documents)):
+        centres[row] = (place[row] + _share(splitmix64(documents[row] ^ seed))) / buckets
+    return centres
+
+
+@inlined_kernel
+def _share(number: np.uint64) -> np.float64:
+    """Return a number of 64 random bits as one in [0, 1)."""
+    return np.float64(number >> np.uint64(11)) / 9007199254740992.0
+
+
+@kernel
 def _take_seats(order: np.ndarray, numbers: np.ndarray, centres: np.ndarray, taken: np.ndarray) -> None:
     """Write the row of each seat; seats beyond an end of the pass are mirrored at it."""
     seats = len(taken)
     for row in order:
         for nth in range(TRIES):
             number = splitmix64(numbers[row] + np.uint64(nth + 1) * GOLDEN_GAMMA)
-            share = np.float64(number >> np.uint64(11)) / 9007199254740992.0
-            reach = min(LAST_RANGE, FIRST_RANGE * 2.0 ** (nth // TRIES_PER_RANGE))
-            seat = np.int64(np.floor((centres[row] + (share - 0.5) * reach) * seats))
+            reach = FIRST_RANGE * 2.0 ** (nth // TRIES_PER_RANGE)
+            seat = np.int64(np.floor((centres[row] + (_share(number) - 0.5) * reach) * seats))
             if seat < 0:
                 seat = -1 - seat
             if seat >= seats:

@@ -34,10 +34,12 @@ padding."""
 
 @dataclass(frozen=True)
 class RowKeys:
-    """What decides the seats of rows, those of tombstones included; both arrays [rows]."""
+    """What decides the seats of rows; all arrays [rows]."""
 
     keys: np.ndarray
-    """u64, a hash of the content."""
+    """u64, a hash of a document and the row's number in it."""
+    documents: np.ndarray
+    """u64, the document's key."""
     buckets: np.ndarray
     """i64, the bucket of its documents."""
 
@@ -65,9 +67,9 @@ class StableSource:
         rests = np.concatenate([self._lengths, self._removed_lengths]) % row_length
         self.buckets = bucket_count(int(rests.sum()), row_length) if buckets is None else buckets
         """Number of buckets."""
-        self.written = RowKeys(none[0], none[1])
+        self.written = RowKeys(none[0], none[0], none[1])
         """Of the rows so far, in their order."""
-        self.absent = RowKeys(none[0], none[1])
+        self.absent = RowKeys(none[0], none[0], none[1])
         """Of the rows that only tombstones had, so far."""
 
     def rows(self, token_bytes: TokenBytes, pad: int, first_row: int) -> Iterator[PackedRows]:
@@ -107,7 +109,11 @@ class StableSource:
 
 
 def _joined(one: RowKeys, other: RowKeys) -> RowKeys:
-    return RowKeys(np.concatenate([one.keys, other.keys]), np.concatenate([one.buckets, other.buckets]))
+    return RowKeys(
+        np.concatenate([one.keys, other.keys]),
+        np.concatenate([one.documents, other.documents]),
+        np.concatenate([one.buckets, other.buckets]),
+    )
 
 
 def document_keys(block: Block) -> np.ndarray:
@@ -158,10 +164,12 @@ def stable_layout(
     offset = np.concatenate([nth * row_length, full[shared] * row_length])
     length = np.concatenate([np.full(len(whole), row_length, np.int64), rest[shared]])
     total = int((full_of_bucket + bins_of_bucket).sum())
-    row_keys, row_buckets = np.zeros(total, np.uint64), np.zeros(total, np.int64)
+    row_keys, row_documents = np.zeros(total, np.uint64), np.zeros(total, np.uint64)
+    row_buckets = np.zeros(total, np.int64)
     naming = np.flatnonzero(np.concatenate([np.ones(len(whole), bool), begins_bin[shared]]))
     number_in_document = np.concatenate([nth + 1, np.zeros(len(shared), np.int64)])
     _write_keys(row[naming], sorted_keys[item[naming]], number_in_document[naming], row_keys)
+    row_documents[row[naming]] = sorted_keys[item[naming]]
     row_buckets[row] = bucket[item]
     kept = np.flatnonzero(order[item] < documents)
     is_written = np.zeros(total, bool)
@@ -171,8 +179,8 @@ def stable_layout(
     layout = RowLayout(number[row[kept]], order[item[kept]], offset[kept], length[kept], int(is_written.sum()))
     return (
         layout,
-        RowKeys(row_keys[is_written], row_buckets[is_written]),
-        RowKeys(row_keys[~is_written], row_buckets[~is_written]),
+        RowKeys(row_keys[is_written], row_documents[is_written], row_buckets[is_written]),
+        RowKeys(row_keys[~is_written], row_documents[~is_written], row_buckets[~is_written]),
     )
 
 
