@@ -104,6 +104,7 @@ KEPT = {
     "clean": "quality classifier",
     "decontaminate": "counts of common words",
     "vocab": "vocabulary",
+    "chunk": "seats of the order",
 }
 """What a stage decides from all documents together."""
 
@@ -114,7 +115,10 @@ def kept_aggregates(recipe: Recipe, root: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for stage, what in KEPT.items():
         config = getattr(recipe, stage)
-        if config.keep is None or (stage == "clean" and recipe.clean.quality is None):
+        unused = (stage == "clean" and recipe.clean.quality is None) or (
+            stage == "chunk" and recipe.chunk.packing != "stable"
+        )
+        if config.keep is None or unused:
             continue
         kept = kept_artifact(config.keep, root, stage)
         found.setdefault(MEASURED if kept is None else kept.manifest["run"], []).append(what)

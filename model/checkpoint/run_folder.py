@@ -39,3 +39,8 @@ def steps_before(checkpoint: Path) -> int:
 def complete_markers(out: Path) -> list[Path]:
     """Return the path of every checkpoint's `COMPLETE`; digests are not checked."""
     return list((out / CHECKPOINTS).glob(f"{PREFIX}*/{COMPLETE}"))
+
+
+def lasting_steps(count: int, steps: int) -> list[int]:
+    """Return the steps before each of `count` checkpoints that divide `steps` steps into equal parts, ascending."""
+    return sorted({steps * nth // (count + 1) for nth in range(1, count + 1)} - {0})

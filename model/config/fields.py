@@ -103,6 +103,9 @@ class TrainFields(BaseConfig):
     unless the guard rolls back to one of them and changes a setting."""
     keep_checkpoints: Annotated[int, RUNTIME, EXPERT] = Field(default=2, ge=1)
     """Number of checkpoints kept while training."""
+    lasting_checkpoints: Annotated[int, RUNTIME, EXPERT] = Field(default=0, ge=0, le=1000)
+    """Number of checkpoints at equal distances that stay with the trained model, 12 bytes a weight each. `bessemer data
+    forget` trains again from the last one before the removed text."""
     pause_share: Annotated[float | None, RUNTIME, EXPERT] = Field(default=None, gt=0, lt=1)
     """Share of all sequences after which training pauses with a checkpoint and the run ends without failure. Running
     again without this key continues to the same bits."""

@@ -21,7 +21,7 @@ import torch
 from model.checkpoint.checkpoint import Checkpoint, newest_checkpoint, quarantine_damaged
 from model.checkpoint.complete_marker import complete, find_damage
 from model.checkpoint.metrics import MetricsLog, recent_loss
-from model.checkpoint.run_folder import CHECKPOINTS, HEARTBEAT, RESULT, RUN_FILE, WEIGHTS
+from model.checkpoint.run_folder import CHECKPOINTS, HEARTBEAT, RESULT, RUN_FILE, WEIGHTS, lasting_steps
 from model.checkpoint.weights import save_model
 from model.checkpoint.writer import CheckpointWriter, write_rows
 from model.config.train import TrainerRun
@@ -46,6 +46,7 @@ from model.optim.schedules import StepSchedule, TrainingSchedule
 from model.train.initial_weights import initial_network
 from model.train.live_sample import LiveSample
 from model.train.micro_batch import peak_flops, resident_bytes, resolve_micro_batch_rows
+from model.train.replay import adopt_checkpoints
 from model.train.reproduction import write_reproduction
 from model.train.resume import RUNTIME_SETTINGS, check_rows, optimizer_layout, resume_requirements
 from model.train.step_rows import StepReader
@@ -69,6 +70,9 @@ def train(run: TrainerRun, ranks: Ranks = SINGLE_PROCESS, messages: TextIO | Non
         check_rows(data, run)
         run = resolve_micro_batch_rows(run, data, ranks, channel)
         check_policy(run)
+        if ranks.is_first and (adopted := adopt_checkpoints(run, data)):
+            channel.send("event", event="replay", from_step=adopted)
+        ranks.barrier()
         while not _attempt(run, data, ranks, result, channel):
             pass
     return result
@@ -220,6 +224,7 @@ class StepLoop:
         self._validation = Validation(self.run, self._objective) if wanted else None
         rows = self._validation.rows if self._validation is not None else 0
         self._validation_steps = validation_interval(train, self.data.positions, self.curriculum.steps, rows)
+        self._lasting = lasting_steps(train.lasting_checkpoints, self.curriculum.steps)
         self._sample = LiveSample(self.run) if self._validation and self.ranks.is_first else None
 
     def run_from(self, step: int) -> Divergence | None:
@@ -251,7 +256,8 @@ class StepLoop:
             self._validate(step)
             # The request reaches the ranks one after the other, perhaps at different steps; they stop at the same one.
             stopping = self.ranks.any(self.channel.stop_requested) and step < steps
-            if step % self.run.train.checkpoint_steps == 0 or stopping or step == pause:
+            due = step % self.run.train.checkpoint_steps == 0 or step in self._lasting
+            if due or stopping or step == pause:
                 self._save(step)
             if stopping:
                 self.channel.between_steps()
@@ -343,8 +349,8 @@ class StepLoop:
         self.channel.between_steps()
         self.guard.saved(step)
         state = {"tokens": self.tokens, "loss_scale": self.scale.state, "guard": self.guard.state}
-        keep = self.run.train.keep_checkpoints
-        self.checkpoints.save(step, self.engine, self.log, {**self.record, **state}, keep, self.guard.to_keep)
+        keep, staying = self.run.train.keep_checkpoints, {*self.guard.to_keep, *self._lasting}
+        self.checkpoints.save(step, self.engine, self.log, {**self.record, **state}, keep, staying)
         self.channel.beat(step)
 
     def _pause(self, step: int) -> NoReturn:

@@ -94,6 +94,8 @@ class RunContext:
     guessing: bool = False
     """The parents are placeholders for artifacts yet to be built: no limits are checked for what is reused."""
     listener: ProgressListener = field(default_factory=ProgressListener, compare=False)
+    replay_of: Path | None = field(default=None, compare=False)
+    """A trained model whose checkpoints train may continue, as far as its order began with the same rows."""
     lease_seconds: float = LEASE_SECONDS
     """Silence, in seconds, after which this run takes over from the builder of an artifact that it waits for."""
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from model.config import EXPERT, RUNTIME
+from model.config import EXPERT, RUNTIME, Reach
 from model.data.row_format import Objective
 from model.data.span_lengths import Denoising, corrupted_lengths, raw_length
 from tasks.common.config import StrictConfig
@@ -13,6 +13,8 @@ from tasks.execution.machines import Machines
 MOST_EPOCHS = 16.0
 """Beyond this, one more epoch adds exp(-15 / 15.39) of what new text would (Muennighoff et al. 2023, arXiv
 2305.16264)."""
+SEATS = "seats"
+"""The table with the numbers of a stable order, which `keep` names."""
 SHORTEST_PAIR_ROW = 8
 """[CLS], two [SEP], and a few tokens for each of two segments."""
 
@@ -26,6 +28,17 @@ class MixturePhase(StrictConfig):
     """Source -> its share of them; sources without one are not read."""
 
 
+class Tombstone(StrictConfig):
+    """The place of a removed document in a stable order."""
+
+    source: str
+    """Its source."""
+    tokens: int = Field(ge=1)
+    """Its tokens, with the end-of-text token."""
+    key: str = Field(pattern="^[0-9a-f]{16}$")
+    """A hash of its tokens, which decides its bucket and its seats, in hexadecimal digits."""
+
+
 class ChunkConfig(StrictConfig):
     """Settings of packing and mixing."""
 
@@ -33,10 +46,17 @@ class ChunkConfig(StrictConfig):
     """What sequences are laid out for: `causal_lm` predicts each next token (GPT), `masked_lm` masked tokens and
     whether two segments follow each other (BERT), `span_corruption` removed spans, or another target by `denoising`
     (T5). Masking and corruption happen while training reads, anew in each epoch."""
-    packing: Literal["concat", "best_fit"] = "concat"
+    packing: Literal["concat", "best_fit", "stable"] = "concat"
     """How documents fill sequences: `concat` concatenates them and cuts at the sequence length; `best_fit` cuts only
-    documents that are longer than a sequence, and places the others whole where they leave least padding. The second
-    is for `causal_lm`; `masked_lm` pairs sentences instead."""
+    documents that are longer than a sequence, and places the others whole where they leave least padding; `stable` also
+    keeps sequences and their order almost as they are when a document is added or removed. The last two are for
+    `causal_lm`; `masked_lm` pairs sentences instead."""
+    keep: Annotated[str | None, RUNTIME, Reach.EARLIER, EXPERT] = None
+    """A run whose numbers of seats, buckets and reads of each source are used, so that the source of each position
+    stays; null plans them from the mixture. For `packing = "stable"`; with others it has no effect."""
+    tombstones: Annotated[tuple[Tombstone, ...], EXPERT] = ()
+    """Places of removed documents that stay empty, so that no other position of the order changes; `bessemer data
+    forget` writes them."""
     row_length: int = Field(default=257, ge=2, le=2**20)
     """Tokens in a sequence. `causal_lm`: the model's context and one more, since inputs and targets are shifted by
     one; `masked_lm`: the context; `span_corruption`: follows from `input_length`."""
@@ -128,9 +148,14 @@ class ChunkConfig(StrictConfig):
             )
         if self.objective != "masked_lm" and self.whole_words:
             raise ValueError(f"whole_words belongs to masked_lm, and the objective is {self.objective}; leave it out")
-        if self.packing == "best_fit" and self.objective != "causal_lm":
+        if self.packing != "concat" and self.objective != "causal_lm":
             raise ValueError(
-                f"packing = best_fit is for causal_lm, and the objective is {self.objective}; leave it out"
+                f"packing = {self.packing} is for causal_lm, and the objective is {self.objective}; leave it out"
+            )
+        if self.tombstones and self.packing != "stable":
+            raise ValueError(
+                f'tombstones belong to packing = "stable", and it is {self.packing}: with it the removal of a document'
+                f" changes the order behind it. Leave them out."
             )
         if self.objective == "masked_lm" and self.row_length < SHORTEST_PAIR_ROW:
             raise ValueError(f"row_length {self.row_length} is too short for a pair; set {SHORTEST_PAIR_ROW} or more")

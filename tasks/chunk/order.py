@@ -14,6 +14,7 @@ only: the same on every machine.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -160,14 +161,27 @@ def pass_seed(run_seed: int, source: str, nth: int) -> int:
     return seed64(run_seed, "chunk", "pass", f"{source}/{nth}")
 
 
-def order_batches(parts: Sequence[Sequence[SourceReads]]) -> Iterator[pa.RecordBatch]:
+class Reads(Protocol):
+    """Reads of one source up to the end of a part of the order, in their sequence."""
+
+    @property
+    def reads(self) -> int:
+        """Rows read, repetitions included."""
+        ...
+
+    def positions(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return (row, epoch) of reads [begin, end) of this source, i64 both."""
+        ...
+
+
+def order_batches(parts: Sequence[Sequence[Reads]]) -> Iterator[pa.RecordBatch]:
     """Yield ORDER: which row is read at each position, and in which epoch of its source (from 0)."""
     done = np.zeros(len(parts[0]), dtype=np.int64)
     for planned in parts:
         yield from _batches_of_part(planned, done)
 
 
-def _batches_of_part(planned: Sequence[SourceReads], done: np.ndarray) -> Iterator[pa.RecordBatch]:
+def _batches_of_part(planned: Sequence[Reads], done: np.ndarray) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one part; `done` [sources] are the reads before it, and behind it those up to its end."""
     reads = np.array([source.reads for source in planned], dtype=np.int64) - done
     total = int(reads.sum())

@@ -182,28 +182,34 @@ def best_fit_rows(
 ) -> Iterator[PackedRows]:
     """Yield all rows of one source in order, `BATCH_ROWS` at a time."""
     for window in group_into_windows:
-        borders = token_bytes.borders(window)
         layout = best_fit_layout(window.lengths + 1, row_length)
-        begins = window.begins
-        for begin in range(0, layout.rows, BATCH_ROWS):
-            end = min(begin + BATCH_ROWS, layout.rows)
-            mine = slice(*np.searchsorted(layout.row, [begin, end]))
-            row, document = layout.row[mine] - begin, layout.document[mine]
-            token_begin = begins[document] + layout.offset[mine]
-            rows = np.full((end - begin, row_length), pad, dtype=window.tokens.dtype)
-            tok_start = np.zeros(len(row), dtype=np.int64)
-            real = np.zeros(end - begin, dtype=np.int64)
-            _copy_segments(window.tokens, token_begin, layout.length[mine], row, rows, tok_start, real)
-            closed = layout.offset[mine] + layout.length[mine] > window.lengths[document]
-            segments = Segments(
-                row=row + begin + first_row,
-                tok_start=tok_start,
-                document=document,
-                begin=token_begin,
-                end=token_begin + layout.length[mine] - closed,
-            )
-            yield PackedRows(rows, real, np.maximum(real - 1, 0), segments.spans(window, borders))
+        yield from filled_rows(window, token_bytes.borders(window), layout, row_length, pad, first_row)
         first_row += layout.rows
+
+
+def filled_rows(
+    window: Block, borders: np.ndarray, layout: RowLayout, row_length: int, pad: int, first_row: int
+) -> Iterator[PackedRows]:
+    """Yield the rows of a layout of the window's documents, `BATCH_ROWS` at a time."""
+    begins = window.begins
+    for begin in range(0, layout.rows, BATCH_ROWS):
+        end = min(begin + BATCH_ROWS, layout.rows)
+        mine = slice(*np.searchsorted(layout.row, [begin, end]))
+        row, document = layout.row[mine] - begin, layout.document[mine]
+        token_begin = begins[document] + layout.offset[mine]
+        rows = np.full((end - begin, row_length), pad, dtype=window.tokens.dtype)
+        tok_start = np.zeros(len(row), dtype=np.int64)
+        real = np.zeros(end - begin, dtype=np.int64)
+        _copy_segments(window.tokens, token_begin, layout.length[mine], row, rows, tok_start, real)
+        closed = layout.offset[mine] + layout.length[mine] > window.lengths[document]
+        segments = Segments(
+            row=row + begin + first_row,
+            tok_start=tok_start,
+            document=document,
+            begin=token_begin,
+            end=token_begin + layout.length[mine] - closed,
+        )
+        yield PackedRows(rows, real, np.maximum(real - 1, 0), segments.spans(window, borders))
 
 
 def best_fit_layout(lengths: np.ndarray, row_length: int, most_padding: float = MOST_PADDING) -> RowLayout:

@@ -1,8 +1,8 @@
 """The chunk stage from end to end: tokenize parts, pack rows source by source, plan the mixture, write the order."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,19 @@ from model.data.schema import ORDER
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.schema import SPANS
 from tasks.artifacts.tables import read_table, table_file_name, write_table
 from tasks.artifacts.workspace import Unit, Workspace
-from tasks.chunk.config import ChunkConfig
+from tasks.chunk.config import SEATS, ChunkConfig
 from tasks.chunk.heldout import write_heldout_pairs, write_heldout_rows
 from tasks.chunk.mixture import Mixture, plan_mixtures, whole_mixture
 from tasks.chunk.order import SourceReads, order_batches, plan_parts
 from tasks.chunk.packing import PackedRows, best_fit_rows, concat_rows
 from tasks.chunk.row_formats import row_format
+from tasks.chunk.seats import SeatedReads, SeatedSource, SeatPlan, plan_seats, seats_table
 from tasks.chunk.sentence_pairs import SHORT_ROW_SHARE, PairFormat, PairPacker
 from tasks.chunk.sequences import SequenceWriter
+from tasks.chunk.stable_rows import StableSource
 from tasks.chunk.tokenize import (
     TABLE,
     TokenBytes,
@@ -35,11 +38,14 @@ from tasks.chunk.tokenize import (
 from tasks.common.numeric import seed64
 from tasks.common.work import Executor
 from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.encoded import token_dtype
 from tasks.tokenizer.open import open_tokenizer
 
 ORDER_UNIT = "order"
 
 ROWS = "rows"
+
+Reads = SourceReads | SeatedReads
 
 UNIGRAM = pa.schema([pa.field("token", pa.uint32(), nullable=False), pa.field("count", pa.int64(), nullable=False)])
 """Occurrences of each id in what ORDER reads, repetitions included, padding not; a row for every id."""
@@ -56,12 +62,20 @@ class SourceCounts:
     """Tokens of the budget in one reading."""
     labels: Counter[str] = field(default_factory=Counter)
     """Rows of pairs by the kind of their second segment."""
+    seated: SeatedSource | None = None
+    """What decides the seats of the rows in a stable order, whose last row is the blank one."""
 
 
 def chunk_documents(
-    documents: Artifact, vocab: Artifact, config: ChunkConfig, workspace: Workspace, executor: Executor
+    documents: Artifact,
+    vocab: Artifact,
+    config: ChunkConfig,
+    workspace: Workspace,
+    executor: Executor,
+    kept: Mapping[str, SeatPlan] | None = None,
 ) -> StageReport:
-    """Write SEQUENCES, SPANS, ORDER, the unigram counts, and rows of held-out text.
+    """Write SEQUENCES, SPANS, ORDER, the unigram counts, and rows of held-out text; `kept` are the numbers of a stable
+    order by source.
 
     Raises InputError when the vocabulary lacks what the objective needs, a source has no weight or no row, or nothing
     can be read; Bug when tokens do not cover a text.
@@ -73,9 +87,15 @@ def chunk_documents(
     files = token_files([scratch.file(record.name) for record in scratch.records()], documents.files("documents"))
     writer = SequenceWriter(workspace, workspace.scratch(ROWS), config.row_length, config.part_bytes, layout)
     packed_sources: dict[str, SourceCounts] = {}
-    for source in sorted(report.sources):
+    kept = kept or {}
+    for source in sorted({*report.sources, *kept}):
         packed_sources[source] = SourceCounts()
-        for packed in pack_source(files, source, tokenizer, config, writer.rows, packed_sources[source].labels):
+        packed_rows = (
+            _pack_stably(files, source, tokenizer, config, writer.rows, packed_sources[source], kept.get(source))
+            if config.packing == "stable"
+            else pack_source(files, source, tokenizer, config, writer.rows, packed_sources[source].labels)
+        )
+        for packed in packed_rows:
             writer.add(source, packed)
             packed_sources[source].rows += len(packed.rows)
             packed_sources[source].real += int(packed.real.sum())
@@ -84,8 +104,14 @@ def chunk_documents(
     _check_sources(packed_sources, report, config)
     available = {source: rows.counted for source, rows in packed_sources.items()}
     mixtures = plan_mixtures(available, config)
-    rows = {source: packed.rows for source, packed in packed_sources.items()}
-    parts = plan_parts(mixtures, rows, counted, config.seed)
+    seated = {source: packed.seated for source, packed in packed_sources.items() if packed.seated is not None}
+    if seated:
+        in_seats = plan_seats(mixtures, seated, counted, config.seed, kept)
+        _write_seats(workspace, in_seats)
+        parts: Sequence[Sequence[Reads]] = in_seats
+    else:
+        rows = {source: packed.rows for source, packed in packed_sources.items()}
+        parts = plan_parts(mixtures, rows, counted, config.seed)
     with workspace.unit(ORDER_UNIT) as unit:
         _write_order(unit, parts)
         written = [workspace.file(name) for name in writer.names]
@@ -125,6 +151,25 @@ def pack_source(
         yield from concat_rows(blocks, config.row_length, token_bytes, tokenizer.pad, first_row, uncounted)
 
 
+def _pack_stably(
+    files: Sequence[TokenFile],
+    source: str,
+    tokenizer: Tokenizer,
+    config: ChunkConfig,
+    first_row: int,
+    counts: SourceCounts,
+    kept: SeatPlan | None,
+) -> Iterator[PackedRows]:
+    """Yield the rows of one source by document, then its blank row; `counts` gets what decides their seats."""
+    buckets = None if kept is None else kept.buckets
+    packed = StableSource(files, source, config.row_length, config.tombstones, buckets)
+    yield from packed.rows(TokenBytes.of(tokenizer), tokenizer.pad, first_row)
+    counts.seated = SeatedSource(first_row, packed.written, packed.absent, packed.buckets)
+    none = np.zeros(1, dtype=np.int64)
+    blank = np.full((1, config.row_length), tokenizer.pad, token_dtype(tokenizer.vocab_size))
+    yield PackedRows(blank, none, none, SPANS.empty_table())
+
+
 def _check_sources(packed_sources: dict[str, SourceCounts], report: StageReport, config: ChunkConfig) -> None:
     for source, rows in packed_sources.items():
         weight = max([config.weights.get(source, 0), *(phase.weights.get(source, 0) for phase in config.phases)])
@@ -137,7 +182,13 @@ def _check_sources(packed_sources: dict[str, SourceCounts], report: StageReport,
             )
 
 
-def _write_order(unit: Unit, parts: Sequence[Sequence[SourceReads]]) -> None:
+def _write_seats(workspace: Workspace, parts: Sequence[Sequence[SeatedReads]]) -> None:
+    if workspace.finished(SEATS) is None:
+        with workspace.unit(SEATS) as unit:
+            write_table(unit, SEATS, seats_table(parts))
+
+
+def _write_order(unit: Unit, parts: Sequence[Sequence[Reads]]) -> None:
     name = table_file_name("order")
     rows = 0
     with pa.OSFile(str(unit.path(name)), "wb") as sink, pa.ipc.new_file(sink, ORDER) as writer:
@@ -147,7 +198,7 @@ def _write_order(unit: Unit, parts: Sequence[Sequence[SourceReads]]) -> None:
     unit.add_file(name, table="order", rows=rows)
 
 
-def count_tokens(parts: Sequence[Path], planned: Sequence[SourceReads], vocab_size: int, pad: int) -> pa.Table:
+def count_tokens(parts: Sequence[Path], planned: Sequence[Reads], vocab_size: int, pad: int) -> pa.Table:
     """Return the unigram table of what is read of the SEQUENCES files `parts`."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     for first, tokens in _read_rows(parts):
@@ -175,18 +226,26 @@ def _read_rows(parts: Sequence[Path]) -> Iterator[tuple[int, np.ndarray]]:
 def _facts(
     config: ChunkConfig,
     mixture: Mixture,
-    planned: Sequence[SourceReads],
+    planned: Sequence[Reads],
     packed_sources: dict[str, SourceCounts],
     report: StageReport,
 ) -> dict[str, Any]:
-    rows = sum(source.rows for source in packed_sources.values())
+    rows = sum(_filled_rows(source) for source in packed_sources.values())
     real = sum(source.real for source in packed_sources.values())
     read = sum(source.tokens for source in planned)
+    blank = sum(one.blank for one in planned if isinstance(one, SeatedReads))
     labels = sum((source.labels for source in packed_sources.values()), Counter[str]())
     return {
         "mixture": mixture_facts(mixture, planned, packed_sources, read, config.row_length, report),
         "padding_share": _padding_share(rows, real, config.row_length),
-        "order": {"reads": sum(source.reads for source in planned), "tokens": read, "asked_tokens": mixture.budget},
+        "order": {
+            "reads": sum(source.reads for source in planned),
+            "tokens": read,
+            "asked_tokens": mixture.budget,
+            **(
+                {"blank": blank} if (blank := sum(one.blank for one in planned if isinstance(one, SeatedReads))) else {}
+            ),
+        },
         "rows": {
             "objective": config.objective,
             **({"denoising": config.denoising} if config.objective == "span_corruption" else {}),
@@ -199,14 +258,14 @@ def _facts(
     }
 
 
-def _phase_facts(mixtures: Sequence[Mixture], parts: Sequence[Sequence[SourceReads]]) -> list[dict[str, Any]]:
+def _phase_facts(mixtures: Sequence[Mixture], parts: Sequence[Sequence[Reads]]) -> list[dict[str, Any]]:
     """Return where each part of the order begins and what it reads, by source."""
     found: list[dict[str, Any]] = []
     begin = 0
     for mixture, planned, before in zip(mixtures, parts, [None, *parts[:-1]], strict=True):
-        earlier = before or [replace(one, passes=0, partial=0, tokens=0) for one in planned]
-        tokens = {one.source: one.tokens - old.tokens for one, old in zip(planned, earlier, strict=True)}
-        reads = {one.source: one.reads - old.reads for one, old in zip(planned, earlier, strict=True)}
+        earlier = {one.source: (one.tokens, one.reads) for one in before or ()}
+        tokens = {one.source: one.tokens - earlier.get(one.source, (0, 0))[0] for one in planned}
+        reads = {one.source: one.reads - earlier.get(one.source, (0, 0))[1] for one in planned}
         found.append(
             {
                 "begin": begin,
@@ -225,7 +284,7 @@ def _phase_facts(mixtures: Sequence[Mixture], parts: Sequence[Sequence[SourceRea
 
 def mixture_facts(
     mixture: Mixture,
-    planned: Sequence[SourceReads],
+    planned: Sequence[Reads],
     packed_sources: dict[str, SourceCounts],
     read: int,
     row_length: int,
@@ -240,7 +299,7 @@ def mixture_facts(
             "documents": report.source(name).documents_out,
             "tokens": rows.real,
             "rows": rows.rows,
-            "padding_share": _padding_share(rows.rows, rows.real, row_length),
+            "padding_share": _padding_share(_filled_rows(rows), rows.real, row_length),
             "weight": mixture.weights[name],
             "planned_share": mixture.planned[name],
             "realised_share": source.tokens / read,
@@ -249,6 +308,10 @@ def mixture_facts(
             "epochs": source.tokens / rows.counted if rows.counted else 0.0,
         }
     return table
+
+
+def _filled_rows(counts: SourceCounts) -> int:
+    return counts.rows - (counts.seated is not None)
 
 
 def _padding_share(rows: int, real: int, row_length: int) -> float:

@@ -1,10 +1,11 @@
 """The chunk stage: what decides its identity, and how it is built."""
 
+from tasks.artifacts.aggregates import digest_of_table, kept_artifact
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
-from tasks.chunk.config import ChunkConfig
+from tasks.chunk.config import SEATS, ChunkConfig
 from tasks.execution.executor import make_executor
 
 CHUNK = Stage(
@@ -16,11 +17,15 @@ CHUNK = Stage(
 
 def build_chunk(context: RunContext, documents: Artifact, vocab: Artifact, config: ChunkConfig) -> Artifact:
     """Build SEQUENCES, SPANS, ORDER and unigram counts of `documents` in the vocabulary `vocab`."""
+    kept = kept_artifact(config.keep, context.root, CHUNK.name) if config.packing == "stable" else None
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.chunk.pipeline import chunk_documents
+        from tasks.chunk.seats import read_seats
 
         executor = make_executor(config.machines, config.workers, workspace, in_threads=True)
-        return chunk_documents(documents, vocab, config, workspace, executor)
+        plans = {} if kept is None else read_seats(kept.table(SEATS))
+        return chunk_documents(documents, vocab, config, workspace, executor, plans)
 
-    return build_artifact(context, CHUNK, config, {"documents": documents, "vocab": vocab}, run)
+    external = {} if kept is None else {"kept/seats": digest_of_table(kept, SEATS)}
+    return build_artifact(context, CHUNK, config, {"documents": documents, "vocab": vocab}, run, external)

@@ -133,6 +133,21 @@ class Block:
             texts=None if self.texts is None else self.texts.slice(begin, end - begin),
         )
 
+    def take(self, documents: np.ndarray) -> "Block":
+        """Return the documents with these ascending indexes, without their texts."""
+        if len(documents) == len(self):
+            return self
+        closed = self.lengths[documents] + 1
+        tokens = np.repeat(self.begins[documents] - np.cumsum(closed) + closed, closed) + np.arange(closed.sum())
+        return Block(
+            tokens=self.tokens[tokens],
+            lengths=self.lengths[documents],
+            text_bytes=self.text_bytes[documents],
+            doc_ids=self.doc_ids.take(pa.array(documents)),
+            pieces=self.pieces.take(pa.array(documents)),
+            token_bytes=None if self.token_bytes is None else self.token_bytes[tokens],
+        )
+
 
 @dataclass(frozen=True)
 class TokenBytes:
@@ -206,11 +221,12 @@ def read_blocks(files: Iterable[TokenFile], source: str, *, with_texts: bool = F
         for batch in table.drop_columns("source").filter(mine).to_batches():
             if batch.num_rows:
                 column = None if texts is None else texts.slice(first, batch.num_rows).combine_chunks()
-                yield _block(batch, column)
+                yield block_of(batch, column)
             first += batch.num_rows
 
 
-def _block(batch: pa.RecordBatch, texts: pa.Array | None) -> Block:
+def block_of(batch: pa.RecordBatch, texts: pa.Array | None = None) -> Block:
+    """Return the documents of a record batch of tokens, as `tokenize_part` makes it."""
     lists = batch.column("tokens")
     exact = "token_bytes" not in batch.schema.names
     return Block(

@@ -10,6 +10,7 @@ from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
 
 RARITY = "rarity"
+HELDOUT_DRAW = "heldout_draw"
 """The table of how common the words of benchmarks are."""
 
 
@@ -95,6 +96,9 @@ class DecontaminateConfig(StrictConfig):
     keep: Annotated[str | None, RUNTIME, Reach.EARLIER, EXPERT] = None
     """A run whose counts of how common the benchmarks' words are in its documents are used instead of new ones; null
     counts anew."""
+    keep_heldout: Annotated[str | None, RUNTIME, Reach.EARLIER, EXPERT] = None
+    """A run whose held-out documents are held out again, without those that are gone; new documents are held out where
+    their numbers in the draw are as small. Null draws anew."""
     template_items: Annotated[int, EXPERT] = Field(default=20, ge=1)
     """Words in more items than this are their template, not one item's text; a passage of more than 40 words counts
     once."""

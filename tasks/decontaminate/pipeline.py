@@ -25,8 +25,8 @@ from tasks.artifacts.tables import read_table, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor, Work
 from tasks.decontaminate.benchmarks import Item, items_table, read_items
-from tasks.decontaminate.config import RARITY, DecontaminateConfig
-from tasks.decontaminate.heldout import choose_heldout
+from tasks.decontaminate.config import HELDOUT_DRAW, RARITY, DecontaminateConfig
+from tasks.decontaminate.heldout import HeldoutDraw, choose_heldout, draws_table, read_draws
 from tasks.decontaminate.leaks import (
     COMMON,
     TEMPLATE,
@@ -74,12 +74,13 @@ def decontaminate(
     workspace: Workspace,
     executor: Executor,
     kept: Artifact | None = None,
+    kept_heldout: Artifact | None = None,
 ) -> StageReport:
     """Cut, drop or flag what the benchmarks share with DOCUMENTS, and set the held-out split aside.
 
-    `contents` are the contents of the benchmarks' files; `kept` is the artifact whose RARITY is used. The bytes are
-    the same for any number of workers. Raises InputError for a benchmark that is missing, empty or lacks a field,
-    before any document is read.
+    `contents` are the contents of the benchmarks' files; `kept` is the artifact whose RARITY is used, `kept_heldout`
+    the one whose HELDOUT_DRAW is. The bytes are the same for any number of workers. Raises InputError for a benchmark
+    that is missing, empty or lacks a field, before any document is read.
     """
     items = read_items(config.benchmarks, contents)
     index = build_index(items, config)
@@ -87,7 +88,9 @@ def decontaminate(
     if kept is not None:
         corpus = replace(corpus, rarity=keep_rarity(kept.table(RARITY), index, corpus.rarity))
     leaks = _find_corpus_leaks(corpus, index)
-    decisions = Decisions(dict(enumerate(items)), leaks, _heldout_rows(corpus, leaks, config))
+    draws = {} if kept_heldout is None else read_draws(kept_heldout.table(HELDOUT_DRAW))
+    heldout, drawn = _heldout_rows(corpus, leaks, config, draws)
+    decisions = Decisions(dict(enumerate(items)), leaks, heldout)
     report = map_parts(
         workspace,
         documents,
@@ -99,6 +102,7 @@ def decontaminate(
     matchable = matchable_items(index, config)
     _write_run_table(workspace, "items", items_table(items))
     _write_run_table(workspace, RARITY, rarity_table(corpus.rarity, index))
+    _write_run_table(workspace, HELDOUT_DRAW, draws_table(drawn))
     _write_run_table(workspace, "leaks", leaks_table(items, matchable, leaks, corpus.doc_ids, remains))
     hosts = _host_texts(documents, corpus, _leak_free(corpus, leaks), config)
     controls = make_controls(items, index, matchable, hosts, config)
@@ -188,14 +192,20 @@ def _find_corpus_leaks(corpus: _Corpus, index: ItemIndex) -> dict[int, list[Regi
     return leaks
 
 
-def _heldout_rows(corpus: _Corpus, leaks: dict[int, list[Region]], config: DecontaminateConfig) -> frozenset[int]:
+def _heldout_rows(
+    corpus: _Corpus, leaks: dict[int, list[Region]], config: DecontaminateConfig, kept: Mapping[str, HeldoutDraw]
+) -> tuple[frozenset[int], list[HeldoutDraw]]:
+    """Return the rows that are held out, and the draw of each source; draws of sources without a document are those
+    kept."""
     leak_free = _leak_free(corpus, leaks)
     chosen: set[int] = set()
+    draws = dict(kept)
     for number, source in enumerate(corpus.source_names):
         rows = np.flatnonzero(corpus.sources == number)
-        held = choose_heldout(corpus.doc_ids[rows], corpus.sizes[rows], source, leak_free[rows], config)
+        mine = corpus.doc_ids[rows], corpus.sizes[rows], source, leak_free[rows], config, kept.get(source)
+        held, draws[source] = choose_heldout(*mine)
         chosen.update(rows[held].tolist())
-    return frozenset(chosen)
+    return frozenset(chosen), [draws[source] for source in sorted(draws)]
 
 
 def _rewrite_part(config: DecontaminateConfig, table: pa.Table, index: int, decisions: Decisions) -> PartResult:

@@ -12,7 +12,7 @@ from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.common.digests import INPUTS, InputDigests, forget_changed_inputs
-from tasks.decontaminate.config import RARITY, DecontaminateConfig
+from tasks.decontaminate.config import HELDOUT_DRAW, RARITY, DecontaminateConfig
 from tasks.execution.executor import make_executor
 
 DECONTAMINATE = Stage(
@@ -30,6 +30,7 @@ def build_decontaminate(context: RunContext, documents: Artifact, config: Decont
 
     benchmarks = benchmark_contents(context.root, config)
     kept = kept_artifact(config.keep, context.root, DECONTAMINATE.name)
+    kept_heldout = kept_artifact(config.keep_heldout, context.root, DECONTAMINATE.name)
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.decontaminate.pipeline import decontaminate
@@ -37,11 +38,13 @@ def build_decontaminate(context: RunContext, documents: Artifact, config: Decont
         executor = make_executor(config.machines, config.workers, workspace, in_threads=True)
         with forget_changed_inputs(context.root / INPUTS):
             contents = {of.path: of.content for of in benchmarks}
-            return decontaminate(documents, config, contents, workspace, executor, kept)
+            return decontaminate(documents, config, contents, workspace, executor, kept, kept_heldout)
 
     external = {of.name: of.content.digest for of in benchmarks}
     if kept is not None:
         external["kept/rarity"] = digest_of_table(kept, RARITY)
+    if kept_heldout is not None:
+        external["kept/heldout"] = digest_of_table(kept_heldout, HELDOUT_DRAW)
     return build_artifact(context, DECONTAMINATE, config, {"documents": documents}, run, external)
 
 

@@ -129,6 +129,9 @@ class Source(StrictConfig):
         return (value,) if isinstance(value, str) else value
 
 
+DocumentId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+
+
 class SampleConfig(StrictConfig):
     """Sources and how much of them to keep."""
 
@@ -165,6 +168,9 @@ class SampleConfig(StrictConfig):
     keep: Annotated[str | None, RUNTIME, Reach.EARLIER, EXPERT] = None
     """A run whose measured sizes of sources are used instead of new ones, so that rates stay when files are added; null
     measures. Sources that it does not have are measured."""
+
+    exclude_documents: Annotated[tuple[DocumentId, ...], EXPERT] = ()
+    """Ids of documents that are left out as if they were not in their files; `bessemer data forget` writes them."""
 
     part_bytes: Annotated[int, EXPERT] = Field(default=64 * 1024**2, ge=1024)
     """Uncompressed text per part, in bytes; the unit of parallel processing and of resuming."""

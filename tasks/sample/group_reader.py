@@ -4,6 +4,7 @@ Parts depend on the group and the configuration alone. Each finished part record
 last one ended, and a killed build resumes from there.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -127,6 +128,10 @@ class _Reader:
     seen: SeenIds
     on_bytes: OnBytes
 
+    @functools.cached_property
+    def _excluded(self) -> frozenset[bytes]:
+        return frozenset(bytes.fromhex(doc_id) for doc_id in self.config.exclude_documents)
+
     def parts(self, begin: tuple[int, int]) -> Iterator[_Part]:
         part = _Part(begin)
         first, place = begin
@@ -175,7 +180,7 @@ class _Reader:
             return
         counts.documents_in += 1
         counts.bytes_in += len(text)
-        if unit_interval(doc_id, seed) >= self.rates[source.name]:
+        if doc_id in self._excluded or unit_interval(doc_id, seed) >= self.rates[source.name]:
             counts.not_selected += 1
             return
         if record.key is not None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,18 @@ import pyarrow.compute as pc
 
 from model.checkpoint.complete_marker import find_damage
 from model.checkpoint.metrics import ADDED, final_rows, final_steps
-from model.checkpoint.run_folder import HEARTBEAT, RESULT, RUN_FILE, complete_markers
+from model.checkpoint.run_folder import (
+    CHECKPOINTS,
+    DESCRIPTION,
+    HEARTBEAT,
+    PREFIX,
+    RESULT,
+    RUN_FILE,
+    checkpoint_folder,
+    complete_markers,
+    lasting_steps,
+)
+from model.checksummed_json import write_sealed
 from model.config.network import NetworkConfig
 from model.config.train import TrainerRun, write_run
 from model.errors import IntegrityError, Paused, RecipeError
@@ -34,6 +46,10 @@ TRAINING = "train"
 """The trainer's folder in the scratch folder."""
 MICRO_BATCH = "micro_batch.json"
 """`model.train.micro_batch.DECISION`, which cannot be imported ablated loading PyTorch."""
+REPLAY, EARLIER = "replay", "earlier.json"
+"""Those of `model.train.replay`, which loads PyTorch, too."""
+TRAINED_ANEW = "trained_anew"
+"""A file that says that a replay was given up, since the guard rolled back in it."""
 DETERMINISTIC_FILES = {
     "model.safetensors": "",
     "model.json": "",
@@ -54,9 +70,11 @@ def train_model(
     on_log: OnLog,
     log_path: Path,
     base_digest: str | None = None,
+    replay: Artifact | None = None,
 ) -> StageReport:
     """Train to the end of ORDER, continuing a killed build; `on_log` receives the trainer's messages, and `base_digest`
-    is that of the base model in the run's identity.
+    is that of the base model in the run's identity. Checkpoints of the trained model `replay` are continued where its
+    order began with the same rows.
 
     Raises RecipeError where the network's vocabulary is not the tokenizer's, Paused where the settings request a pause,
     and the errors of `launcher.run_trainer`.
@@ -67,6 +85,8 @@ def train_model(
     out = workspace.scratch(TRAINING).resolve()
     run = trainer_run(sequences, vocab, config, out, base_digest)
     write_run(out / RUN_FILE, run)
+    if replay is not None and not (out / TRAINED_ANEW).exists():
+        offer_checkpoints(replay, out)
 
     pauses: list[Paused] = []
 
@@ -77,19 +97,53 @@ def train_model(
             pauses.append(Paused(message["step"], message["steps"], message["loss"]))
         on_log(message)
 
-    run_trainer(
-        ["-m", "model.train", str(out / RUN_FILE), str(os.getpid())],
-        given=config.given,
-        log_path=log_path,
-        heartbeat=out / HEARTBEAT,
-        on_log=listen,
-        hang_seconds=_supervisor_timeout(config),
-        max_seconds=config.max_seconds,
-        stop_seconds=config.stop_seconds,
-    )
-    if pauses:
-        raise pauses[-1]
-    return _publish_result(out / RESULT, workspace)
+    def train() -> None:
+        run_trainer(
+            ["-m", "model.train", str(out / RUN_FILE), str(os.getpid())],
+            given=config.given,
+            log_path=log_path,
+            heartbeat=out / HEARTBEAT,
+            on_log=listen,
+            hang_seconds=_supervisor_timeout(config),
+            max_seconds=config.max_seconds,
+            stop_seconds=config.stop_seconds,
+        )
+        if pauses:
+            raise pauses[-1]
+
+    train()
+    if replay is not None and (out / REPLAY).exists() and _decisions(out / RESULT):
+        # The guard may roll back to a checkpoint that only a training from the first step has.
+        for name in (RESULT, CHECKPOINTS, ATTEMPTS, REPLAY):
+            shutil.rmtree(out / name, ignore_errors=True)
+        (out / TRAINED_ANEW).touch()
+        train()
+    return _publish_result(out, config, workspace)
+
+
+def _decisions(result: Path) -> list[dict[str, Any]]:
+    return json.loads((result / DESCRIPTION).read_text())["decisions"]
+
+
+def offer_checkpoints(trained: Artifact, out: Path) -> None:
+    """Put the checkpoints that stayed with a trained model, and the names of its data, into a training's folder."""
+    parent = trained.manifest["parents"]["sequences"]
+    sequences = Artifact.open(trained.path.parents[1] / parent["stage"] / parent["identity"])
+    for record in trained.records:
+        folder, dot, name = record.name.partition(".")
+        if dot and folder.startswith(PREFIX):
+            target = out / REPLAY / folder
+            target.mkdir(parents=True, exist_ok=True)
+            if not (target / name).exists():
+                link_or_copy(trained.file(record.name), target / name)
+    if (out / REPLAY).exists():
+        heldout = sequences.files("heldout_rows")
+        earlier = {
+            "sequences": [str(path.resolve()) for path in sequences.files("sequences")],
+            "order": str(sequences.files("order")[0].resolve()),
+            "heldout": str(heldout[0].resolve()) if heldout and sequences.rows("heldout_rows") else None,
+        }
+        write_sealed(out / REPLAY / EARLIER, earlier)
 
 
 def trainer_run(
@@ -133,7 +187,8 @@ def _supervisor_timeout(config: TrainStageConfig) -> float:
     return config.hang_seconds + config.start_seconds + DIAGNOSIS_SECONDS + LONGEST_PAUSE
 
 
-def _publish_result(result: Path, workspace: Workspace) -> StageReport:
+def _publish_result(out: Path, config: TrainStageConfig, workspace: Workspace) -> StageReport:
+    result = out / RESULT
     if reason := find_damage(result):
         raise IntegrityError(
             f"{result} is damaged ({reason}). Run again: training resumes from its newest complete checkpoint."
@@ -148,6 +203,15 @@ def _publish_result(result: Path, workspace: Workspace) -> StageReport:
                 tables[table] = read_table(unit.path(name))
             rows = tables[table].num_rows if table else 0
             unit.add_file(name, table=table, rows=rows, deterministic=name in DETERMINISTIC_FILES)
+        steps = final_steps(tables["steps"]).num_rows
+        for step in () if _decisions(result) else lasting_steps(config.lasting_checkpoints, steps):
+            folder = checkpoint_folder(out / CHECKPOINTS, step)
+            if reason := find_damage(folder):
+                raise IntegrityError(f"{folder} of train.lasting_checkpoints is damaged ({reason}). Run again.")
+            for path in sorted(folder.iterdir()):
+                name = f"{folder.name}.{path.name}"
+                link_or_copy(path, unit.path(name))
+                unit.add_file(name, deterministic=False)
         unit.report.facts = _facts(tables, json.loads(unit.path("model.json").read_text())["decisions"])
     return unit.report
 

@@ -61,7 +61,14 @@ def build_train(
         log_path = context.root / "runs" / context.run_id / LOG_FILE
         base_digest = external.get("base_model")
         return train_model(
-            sequences, vocab, config, workspace, on_log=listen, log_path=log_path, base_digest=base_digest
+            sequences,
+            vocab,
+            config,
+            workspace,
+            on_log=listen,
+            log_path=log_path,
+            base_digest=base_digest,
+            replay=None if context.replay_of is None else Artifact.open(context.replay_of),
         )
 
     external = base_model_digest(context.root, config.base_model)

@@ -46,6 +46,7 @@ WORDS = frozenset(
     evaluate.benchmarks.target evaluate.instruction evaluate.gate.sources evaluate.prompts train.clip.early_share
     train.batch_warmup.share train.length_warmup.share train.schedule.warmup_share train.schedule.end_share
     train.schedule.steps train.schedule.decay_share train.phases.share train.phases.weights chunk.phases.weights
+    chunk.tombstones.source chunk.tombstones.key sample.exclude_documents
     """.split()  # noqa: SIM905  # a list of quoted words would be worse to read
 )
 """Keys that take any text and reach nothing by it: names, patterns of relative paths, fields of records, prompts. Of a
@@ -62,8 +63,9 @@ OUTSIDE = {
     "clean.machines.address": '[clean.machines]\naddress = "tcp://192.0.2.1:8786"',
     **{
         f"{stage}.keep": f'[{stage}]\nkeep = "20260101T000000Z-abcdef"'
-        for stage in ("sample", "clean", "decontaminate", "vocab")
+        for stage in ("sample", "clean", "decontaminate", "vocab", "chunk")
     },
+    "decontaminate.keep_heldout": '[decontaminate]\nkeep_heldout = "20260101T000000Z-abcdef"',
     "dedup.against": '[dedup]\nagainst = ["20260101T000000Z-abcdef"]',
     "dedup.machines.address": '[dedup.machines]\naddress = "tcp://192.0.2.1:8786"',
     "decontaminate.benchmarks.path": '[[benchmarks]]\nname = "b"\npath = "{outside}"',

@@ -36,9 +36,12 @@ OTHERS: dict[str, list[Any]] = {
     "clean.limits": [{"gopher_words_min": 30.0}],
     "clean.without": [()],
     "clean.presets": [{"notes": "c4"}],
+    "chunk.tombstones": [()],
+    "chunk.tombstones.key": ["fedcba9876543210"],
     "clean.edits": [("nfc", "markup"), ("markup", "nfc")],
     "clean.rules": [("gopher_words_min",)],
     **{f"{stage}.machines.address": ["tcp://other:8786"] for stage in SPREAD_STAGES},
+    "sample.exclude_documents": [("0123456789abcdef" * 2,)],
     "sample.sources.encoding": ["cp1251"],
     "train.environment": [("MKL_CBWR=AVX2",)],
     "train.hosts.address": ["other:29400"],
@@ -90,6 +93,7 @@ RUNTIME_FIELDS = {
     "train.guard.most_rollbacks": "ends a run, and changes no byte (tests/tasks/artifacts/test_limits.py)",
     "train.hang_seconds": "decides when a trainer is given up, and no step",
     "train.keep_checkpoints": "test_same_bytes.py",
+    "train.lasting_checkpoints": "the guard rolls back to none of them (tests/model/train/test_replay.py)",
     "train.pause_share": "a pause leaves no artifact, and the same bits behind it (tests/model/test_pause.py)",
     "train.hosts.address": "two hosts compute what one does (tests/model/launch/test_hosts.py)",
     "train.hosts.count": "two hosts compute what one does (tests/model/launch/test_hosts.py)",
@@ -102,7 +106,8 @@ RUNTIME_FIELDS = {
     "train.max_seconds": "decides when a trainer is given up, and no step",
     "train.stop_seconds": "decides when a trainer is given up, and no step",
     "vocab.base": "its bytes are an input",
-    **{f"{stage}.keep": "what is kept is an input" for stage in ("sample", "clean", "decontaminate")},
+    **{f"{stage}.keep": "what is kept is an input" for stage in ("sample", "clean", "decontaminate", "chunk")},
+    "decontaminate.keep_heldout": "what is kept is an input",
     "vocab.keep": "the artifact that it names is used as it is",
     **{f"{stage}.machines.executor": "tests/tasks/execution/test_dask.py" for stage in SPREAD_STAGES},
     **{f"{stage}.machines.address": "tests/tasks/execution/test_dask.py" for stage in SPREAD_STAGES},
@@ -246,7 +251,9 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     raw = recipe.sample.model_dump()
     raw["sources"] = [{**source, "weight": None} for source in raw["sources"]]
     yield "sample", type(recipe.sample).model_validate({**raw, "temperature": 2.0})
-    masked = recipe.chunk.model_dump() | {"objective": "masked_lm", "packing": "concat"}
+    whole = recipe.chunk.model_dump() | {"tombstones": ()}
+    yield "chunk", type(recipe.chunk).model_validate(whole)
+    masked = whole | {"objective": "masked_lm", "packing": "concat"}
     yield "chunk", type(recipe.chunk).model_validate(masked)
     phased = {"phases": [{"tokens": 100, "weights": {"notes": 1.0}}]}
     yield "chunk", type(recipe.chunk).model_validate(recipe.chunk.model_dump() | phased)

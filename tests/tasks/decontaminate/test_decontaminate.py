@@ -20,7 +20,7 @@ from tasks.decontaminate import benchmark_readers as records
 from tasks.decontaminate import pipeline as decontaminate_module
 from tasks.decontaminate.benchmarks import GENERIC
 from tasks.decontaminate.config import Benchmark, DecontaminateConfig
-from tasks.decontaminate.heldout import choose_heldout
+from tasks.decontaminate.heldout import choose_heldout, draws_table, read_draws
 from tasks.decontaminate.stage import build_decontaminate
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
@@ -339,12 +339,29 @@ def test_small_sources_give_a_few_documents_and_never_more_than_a_fifth() -> Non
         ids = np.random.default_rng(1).integers(0, 256, (documents, 16), np.uint8)
         config = DecontaminateConfig(heldout_share=0.02, **changes)
         sizes = np.full(documents, 100)
-        return choose_heldout(ids, sizes, "web", np.ones(documents, np.bool_), config).size
+        return choose_heldout(ids, sizes, "web", np.ones(documents, np.bool_), config)[0].size
 
     assert [chosen(count) for count in (0, 1, 4, 5, 12, 30, 100)] == [0, 0, 0, 1, 2, 4, 4]
     assert 20 <= chosen(2000) <= 60
     assert chosen(2000, heldout_max_documents=7) == 7
     assert chosen(2000, heldout_max_bytes=1000) == 10
+
+
+def test_a_kept_draw_holds_out_the_same_documents_where_others_are_gone() -> None:
+    """Without a kept draw a removed held-out document is replaced by one that was read in training."""
+    rng = np.random.default_rng(1)
+    ids, sizes = rng.integers(0, 256, (500, 16), np.uint8), rng.integers(50, 400, 500)
+    config = DecontaminateConfig(heldout_share=0.1, heldout_max_bytes=4000)
+    everything = np.ones(500, np.bool_)
+    first, draw = choose_heldout(ids, sizes, "web", everything, config)
+    assert draw.skipped, "a document that did not fit any more, before one that did"
+    for gone in (int(first[0]), int(np.setdiff1d(np.arange(500), first)[3])):
+        left = np.delete(np.arange(500), gone)
+        mine = ids[left], sizes[left], "web", everything[left], config
+        kept, same = choose_heldout(*mine, draw)
+        assert same == draw
+        assert set(left[kept]) == set(first) - {gone}
+    assert read_draws(draws_table([draw])) == {"web": draw}
 
 
 def test_the_same_bytes_for_any_number_of_workers_and_after_a_break(

@@ -99,6 +99,17 @@ def test_a_larger_budget_only_adds_documents(tmp_path):
     assert kept[0] < kept[1]
 
 
+def test_an_excluded_document_is_as_if_it_were_not_in_its_file_and_the_others_keep_their_ids(tmp_path):
+    write_lines(tmp_path / "a.jsonl", 20)
+    config = one_source(tmp_path / "a.jsonl", budget_tokens=10**6)
+    _, whole = run(config, tmp_path / "whole")
+    rows = table(whole, "documents").to_pylist()
+    excluded = config.model_copy(update={"exclude_documents": (rows[7]["doc_id"].hex(), "0" * 32)})
+    report, workspace = run(excluded, tmp_path / "without")
+    assert table(workspace, "documents").to_pylist() == [*rows[:7], *rows[8:]]
+    assert report.source("s").not_selected == 1
+
+
 def test_the_plan_states_targets_and_epochs(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"a" * 700)
     (tmp_path / "b.txt").write_bytes(b"b" * 7000)
