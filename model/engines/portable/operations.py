@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from model.data.rng import fill, philox_key
-from model.data.row_format import NO_LOSS
-from model.engines.portable.products import Product
+from model.engines.portable.products import Product, multiply_all
 from model.engines.runtime import flush_denormals
 from model.nn.init import logarithm
 from model.nn.vocab_layers import WholeVocabulary
@@ -82,28 +82,60 @@ class PortableOperations(TorchFunctionMode):
             queries_per_key = query_BHTE.shape[1] // key_BHKE.shape[1]
             key_BHKE, value_BHKE = (x.repeat_interleave(queries_per_key, 1) for x in (key_BHKE, value_BHKE))
         scale = 1 / math.sqrt(query_BHTE.shape[3]) if scale is None else scale
-        scores_BHTK = multiplied(query_BHTE * scale, key_BHKE.mT)
+        scores = (*query_BHTE.shape[:3], key_BHKE.shape[2])
         if is_causal:
-            attn_mask = torch.ones(scores_BHTK.shape[2:], dtype=torch.bool).tril()
-        if attn_mask is not None and attn_mask.dtype == torch.bool:
-            scores_BHTK = scores_BHTK.masked_fill(~attn_mask, -torch.inf)
-        elif attn_mask is not None:
-            scores_BHTK = scores_BHTK + attn_mask
-        return multiplied(self._dropout(scores_BHTK.softmax(-1), dropout_p), value_BHKE)
+            attn_mask = torch.ones(scores[2:], dtype=torch.bool).tril()
+        kept = self._kept(scores, dropout_p) if dropout_p else None
+        return _Attention.apply(query_BHTE * scale, key_BHKE, value_BHKE, attn_mask, kept)
 
     def _dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         """Return what `dropout` does; `x` has the rows first."""
         assert not inplace, "networks keep what they drop from"
-        if not training or not p:
-            return x
-        size = x[0].numel()
-        kept = np.empty((len(x), size), np.float32)
-        numbers = np.empty(-(-size // 4), np.uint64)
+        return x * self._kept(x.shape, p) if training and p else x
+
+    def _kept(self, shape: tuple[int, ...], p: float) -> Tensor:
+        """Return zero for each value that is dropped, and 1 / (1 - p) for others."""
+        kept = np.empty((shape[0], math.prod(shape[1:])), np.float32)
+        numbers = np.empty(-(-kept.shape[1] // 4), np.uint64)
         for row, kept_row in enumerate(kept, self._first_row):
             fill(numbers, self._key, row, self._dropouts, 0)
-            np.greater_equal(numbers.view(np.uint16)[:size], round(p * DRAWS), out=kept_row)
+            np.greater_equal(numbers.view(np.uint16)[: len(kept_row)], round(p * DRAWS), out=kept_row)
         self._dropouts += 1
-        return x * torch.from_numpy(kept * np.float32(1 / (1 - p))).view_as(x)
+        return torch.from_numpy(kept).mul_(1 / (1 - p)).view(shape)
+
+
+class _Attention(torch.autograd.Function):
+    """softmax(Q K^T + mask) V of scaled queries, with what dropout keeps of the softmax."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query_BHTE: Tensor, key_BHKE: Tensor, value_BHKE: Tensor, mask: Tensor | None, kept: Tensor | None
+    ) -> Tensor:
+        scores_BHTK = multiply_all(query_BHTE, key_BHKE.mT)
+        if mask is not None:
+            # Adding is three times as fast as filling.
+            scores_BHTK += mask if mask.dtype != torch.bool else torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
+            ctx.mask_shape = mask.shape
+        weights_BHTK = scores_BHTK.softmax(-1)
+        ctx.save_for_backward(query_BHTE, key_BHKE, value_BHKE, weights_BHTK, kept)
+        return multiply_all(weights_BHTK if kept is None else weights_BHTK * kept, value_BHKE)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        query_BHTE, key_BHKE, value_BHKE, weights_BHTK, kept = ctx.saved_tensors
+        of_weights_BHTK = multiply_all(gradients[0], value_BHKE.mT)
+        if kept is not None:
+            of_weights_BHTK *= kept
+        of_scores_BHTK = torch._softmax_backward_data(of_weights_BHTK, weights_BHTK, -1, weights_BHTK.dtype)
+        dropped_BHTK = weights_BHTK if kept is None else weights_BHTK * kept
+        return (
+            multiply_all(of_scores_BHTK, key_BHKE),
+            multiply_all(of_scores_BHTK.mT, query_BHTE),
+            multiply_all(dropped_BHTK.mT, gradients[0]),
+            of_scores_BHTK.sum_to_size(ctx.mask_shape) if ctx.needs_input_grad[3] else None,
+            None,
+        )
 
 
 @contextmanager
@@ -140,9 +172,9 @@ def _log(x: Tensor) -> Tensor:
 class PortableVocabulary(WholeVocabulary):
     """The loss by PyTorch's own kernels alone."""
 
-    def nats(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-        """Return the sum of -ln p over the targets that carry loss, f32[], differentiable."""
-        return F.cross_entropy(logits_NV, targets_N, ignore_index=NO_LOSS, reduction="sum")
+    def _probabilities(self, log_p_NV: Tensor) -> Tensor:
+        """Return the softmax of log probabilities, which are their exponentials but for rounding."""
+        return torch.softmax(log_p_NV, -1)
 
     def log_normaliser(self, logits_NV: Tensor) -> Tensor:
         """Return the logarithm of the softmax's denominator, f32[N], differentiable."""
