@@ -43,7 +43,8 @@ def check_portable(train: TrainFields) -> None:
     """Raise ValueError for a setting whose arithmetic `numerics = "portable"` does not define."""
     if train.numerics != "portable":
         return
-    kinds = {train.optimizer.kind, *(step.optimizer for step in train.guard.ladder or () if step.optimizer)}
+    is_auto = train.micro_batch_rows == "auto"
+    kind = train.optimizer.kind if train.optimizer.kind in ("lamb", "muon") else "adamw"
     refused = {
         "device": (train.device, "cpu"),
         "dtype": (train.dtype, "float32"),
@@ -52,16 +53,25 @@ def check_portable(train: TrainFields) -> None:
         "pipeline_parallel": (train.pipeline_parallel, 1),
         "compile": (train.compile, False),
         "recompute": (train.recompute, False),
-        "micro_batch_rows": ("auto" if train.micro_batch_rows == "auto" else "a number", "a number"),
-        "optimizer.kind": (next(iter(kinds - {"adamw", "sgd"}), "adamw"), "adamw"),
+        "micro_batch_rows": ("auto" if is_auto else "a number", "a number"),
+        "optimizer.kind": (kind, "adamw"),
     }
     for name, (found, needed) in refused.items():
         if found != needed:
             raise ValueError(
-                f"numerics is portable, and {name} is {str(found).lower()}, whose bits depend on the machine or which is"
-                f" not defined for it. Set {name} to {str(needed).lower()}, or numerics = native"
+                f"numerics is portable, and {name} is {str(found).lower()}, for which no arithmetic is defined that"
+                f" every machine repeats. Set {name} to {str(needed).lower()}, or numerics = native"
             )
-    if fixed := sorted({name for name, _, _ in (one.partition("=") for one in train.environment)} & {*PORTABLE_ENVIRONMENT}):
+    for step in train.guard.ladder or ():
+        if step.optimizer in ("lamb", "muon") or step.dtype not in (None, "float32"):
+            setting = f"dtype = {step.dtype}" if step.dtype else f"optimizer = {step.optimizer}"
+            raise ValueError(
+                f"numerics is portable, and a step of guard.ladder sets {setting}, for which no arithmetic is defined"
+                f" that every machine repeats. Leave it out, or set numerics = native"
+            )
+    if fixed := sorted(
+        {name for name, _, _ in (one.partition("=") for one in train.environment)} & {*PORTABLE_ENVIRONMENT}
+    ):
         raise ValueError(
             f"numerics is portable, which sets {fixed[0]} itself. Leave it out of environment, or set numerics = native"
         )
