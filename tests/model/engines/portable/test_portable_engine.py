@@ -1,6 +1,10 @@
 """The portable engine: its tree, the units of ranks, and what it shares with the native one."""
 
+import json
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +19,7 @@ from model.objectives.base import slice_batch
 from model.objectives.synthetic import random_batch
 from model.optim.schedules import StepSchedule
 
+PROJECT = Path(__file__).resolve().parents[4]
 SIZE: dict[str, Any] = {"vocab_size": 64, "context": 32, "layers": 2, "heads": 2, "width": 32}
 NETWORKS = [GPTConfig(**SIZE), BERTConfig(**SIZE), T5Config(**SIZE)]
 SCHEDULE = StepSchedule(lr=1e-3)
@@ -53,6 +58,29 @@ def test_ranks_have_aligned_subtrees_of_all_rows(rows: int, size: int) -> None:
     assert not any(counts[holders:])
     assert len(set(counts[: holders - 1])) <= 1
     assert counts[0] & (counts[0] - 1) == 0 or holders == 1
+
+
+OVER_RANKS = """
+import sys
+from pathlib import Path
+import torch
+from model.distributed.process_group import join_process_group
+rank = int(sys.argv[1])
+with join_process_group(rank, 3, Path(sys.argv[2])) as ranks:
+    vector = torch.tensor([[1.0, 1e8, 1.0, 3.0], [1e8, 1.0, 2.0, 4.0], [-1e8, -1e8, 4.0, 5.0]][rank])
+    print([ranks.tree_sum(vector, holders).tolist() for holders in (3, 2, 1)])
+"""
+
+
+def test_vectors_of_ranks_are_added_as_a_tree(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OVER_RANKS]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "meet")], stdout=subprocess.PIPE, cwd=PROJECT)
+        for rank in range(3)
+    ]
+    found = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
+    # Float32 has no 1e8 + 1, so that (1 + 1e8) - 1e8 is 0.
+    assert found == [[[0.0, 0.0, 7.0, 12.0], [1e8, 1e8, 3.0, 7.0], [1.0, 1e8, 1.0, 3.0]]] * 3
 
 
 @pytest.mark.parametrize("config", NETWORKS, ids=lambda config: config.architecture)
