@@ -26,6 +26,13 @@ NewRows = Literal["mean", "mean_noise", "random"]
 """Initial rows of tokens that a base model lacks."""
 
 
+PORTABLE_ENVIRONMENT = {"ATEN_CPU_CAPABILITY": "avx2"}
+"""Variables of a trainer with portable numerics: PyTorch's own kernels are those of one instruction set."""
+
+LAYOUT = ("ranks", "threads", "micro_batch_rows", "memory_limit")
+"""Settings that say where what is computed, and change no bit with portable numerics."""
+
+
 class TrainFields(BaseConfig):
     """The settings of a training, each with its own limits; `TrainConfig` checks them for consistency."""
 
@@ -34,6 +41,11 @@ class TrainFields(BaseConfig):
     divides weights, gradients and optimizer state over the ranks from the start on, so that none ever has the whole
     model. `deepspeed` partitions optimizer state, gradients and weights (ZeRO). Both are for models that do not fit
     otherwise, and slower for those that do."""
+    numerics: Annotated[Literal["native", "portable"], EXPERT] = "native"
+    """What decides the last bits. `native`: the libraries of PyTorch, whose sums differ between processors, `ranks`,
+    `threads` and `micro_batch_rows`. `portable`: a defined arithmetic, the same on every x86 processor with AVX2 for
+    any of these three, which the identity then leaves out. Rows pass in twos, on one thread of each rank; `float32`
+    alone."""
     zero_stage: Annotated[Literal[1, 2, 3], EXPERT] = 1
     """`deepspeed`: what is partitioned over the ranks: 1 optimizer state, 2 also gradients, 3 also weights."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -143,8 +155,14 @@ class TrainFields(BaseConfig):
 
     @property
     def given(self) -> dict[str, str]:
-        """`environment` as a dictionary."""
-        return {name: value for name, _, value in (one.partition("=") for one in self.environment)}
+        """`environment` as a dictionary, and what the numerics need."""
+        given = {name: value for name, _, value in (one.partition("=") for one in self.environment)}
+        return given | (PORTABLE_ENVIRONMENT if self.numerics == "portable" else {})
+
+    @property
+    def without_effect(self) -> frozenset[str]:
+        """Settings that change no bit of the result, whose values the identity leaves out."""
+        return frozenset(LAYOUT if self.numerics == "portable" else ())
 
     @property
     def rows_at_once(self) -> int:

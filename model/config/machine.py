@@ -29,6 +29,11 @@ NARROW_PRODUCTS = "narrow-products"
 
 COMPILER = "c++-compiler"
 
+NUMERICS = "numerics"
+
+PORTABLE = "portable-1"
+"""Name and version of the portable arithmetic, in place of all parts of the machine."""
+
 GPU = "gpu"
 
 CUDA = "cuda"
@@ -41,6 +46,8 @@ COMMAND_SECONDS, IMPORT_SECONDS = 30, 300
 
 def deciding_parts(train: "TrainConfig") -> tuple[str, ...]:
     """Return the names of the parts that training with these settings depends on."""
+    if train.numerics == "portable":
+        return (NUMERICS,)
     parts = [INSTRUCTION_SET]
     if train.device == "cuda":
         parts += [GPU, CUDA]
@@ -107,6 +114,7 @@ def cuda_version(environment: Mapping[str, str]) -> str:
 PARTS: dict[str, Callable[[Mapping[str, str]], str]] = {
     INSTRUCTION_SET: instruction_set,
     NARROW_PRODUCTS: narrow_products,
+    NUMERICS: lambda _: PORTABLE,
     COMPILER: compiler_version,
     GPU: gpu_kinds,
     CUDA: cuda_version,

@@ -6,7 +6,7 @@ They run before the first step and import no PyTorch, since checking a recipe im
 from pathlib import Path
 
 from model.config import BaseConfig
-from model.config.fields import TrainFields
+from model.config.fields import PORTABLE_ENVIRONMENT, TrainFields
 from model.config.network import GPTConfig, NetworkConfig, width_multiplier
 from model.config.options import LengthWarmupConfig, ScheduleConfig
 from model.errors import RecipeError
@@ -36,6 +36,44 @@ def check_unused_settings(train: TrainFields) -> None:
         raise ValueError(
             "optimizer.kind is muon, which trains the matrices within blocks, and trainable = new_rows freezes them."
             " Set optimizer.kind = adamw, lamb or sgd, or trainable = all"
+        )
+
+
+def check_portable(train: TrainFields) -> None:
+    """Raise ValueError for a setting whose arithmetic `numerics = "portable"` does not define."""
+    if train.numerics != "portable":
+        return
+    is_auto = train.micro_batch_rows == "auto"
+    kind = train.optimizer.kind if train.optimizer.kind in ("lamb", "muon") else "adamw"
+    refused = {
+        "device": (train.device, "cpu"),
+        "dtype": (train.dtype, "float32"),
+        "engine": (train.engine, "native"),
+        "tensor_parallel": (train.tensor_parallel, 1),
+        "pipeline_parallel": (train.pipeline_parallel, 1),
+        "compile": (train.compile, False),
+        "recompute": (train.recompute, False),
+        "micro_batch_rows": ("auto" if is_auto else "a number", "a number"),
+        "optimizer.kind": (kind, "adamw"),
+    }
+    for name, (found, needed) in refused.items():
+        if found != needed:
+            raise ValueError(
+                f"numerics is portable, and {name} is {str(found).lower()}, for which no arithmetic is defined that"
+                f" every machine repeats. Set {name} to {str(needed).lower()}, or numerics = native"
+            )
+    for step in train.guard.ladder or ():
+        if step.optimizer in ("lamb", "muon") or step.dtype not in (None, "float32"):
+            setting = f"dtype = {step.dtype}" if step.dtype else f"optimizer = {step.optimizer}"
+            raise ValueError(
+                f"numerics is portable, and a step of guard.ladder sets {setting}, for which no arithmetic is defined"
+                f" that every machine repeats. Leave it out, or set numerics = native"
+            )
+    if fixed := sorted(
+        {name for name, _, _ in (one.partition("=") for one in train.environment)} & {*PORTABLE_ENVIRONMENT}
+    ):
+        raise ValueError(
+            f"numerics is portable, which sets {fixed[0]} itself. Leave it out of environment, or set numerics = native"
         )
 
 
@@ -76,6 +114,11 @@ def check_consistency(model: NetworkConfig, train: TrainFields) -> None:
     check_network_settings(model, train)
     check_transfer(model, train)
     check_experts(model, train)
+    if train.numerics == "portable" and isinstance(model, GPTConfig) and model.experts is not None:
+        raise ValueError(
+            f"numerics is portable, and model.experts is {model.experts}: its products have other shapes in each step,"
+            f" and libraries are admitted by shape. Leave model.experts out, or set numerics = native"
+        )
 
 
 def check_warmup(model: NetworkConfig, schedule: ScheduleConfig) -> None:

@@ -11,7 +11,7 @@ from model.checksummed_json import read_optionally_sealed, write_sealed
 from model.config import BaseConfig
 from model.config.fields import TrainFields
 from model.config.network import GPTConfig, NetworkConfig
-from model.config.rules import check_consistency, check_ranks, check_unused_settings
+from model.config.rules import check_consistency, check_portable, check_ranks, check_unused_settings
 from model.errors import InputError, RecipeError
 
 
@@ -52,6 +52,7 @@ class TrainConfig(TrainFields):
     @model_validator(mode="after")
     def _settings_are_used(self) -> "TrainConfig":
         check_unused_settings(self)
+        check_portable(self)
         return self
 
     @model_validator(mode="after")

@@ -50,6 +50,24 @@ class Ranks:
         self._reduce(tensor, torch.distributed.ReduceOp.MAX)
         return tensor
 
+    def tree_sum(self, vector: Tensor, holders: int) -> Tensor:
+        """Return the sum of a vector over the first `holders` ranks, the same on all: pairs of neighbours are added,
+        then pairs of these sums, and so on; one without a neighbour is its own sum.
+
+        Each rank adds a piece of the vector of every rank, in that order whatever the number of ranks.
+        """
+        piece = -(-len(vector) // self.size)
+        sent = torch.nn.functional.pad(vector, (0, piece * self.size - len(vector)))
+        pieces, summed = torch.empty_like(sent), torch.empty_like(sent)
+        with self.heartbeat.waiting():
+            torch.distributed.all_to_all_single(pieces, sent, group=self.group)
+        terms = list(pieces.split(piece)[:holders])
+        while len(terms) > 1:
+            terms = [sum(terms[at + 1 : at + 2], terms[at]) for at in range(0, len(terms), 2)]
+        with self.heartbeat.waiting():
+            torch.distributed.all_gather_into_tensor(summed, terms[0], self.group)
+        return summed[: len(vector)]
+
     def any(self, flag: bool) -> bool:
         """Return whether `flag` is true on any rank; the same on all."""
         return bool(self.max_(torch.tensor(int(flag))))

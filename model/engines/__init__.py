@@ -1,4 +1,5 @@
-"""Engines that compute a training step: plain PyTorch, tensor and pipeline parallel, FSDP, and DeepSpeed's ZeRO."""
+"""Engines that compute a training step: plain PyTorch, portable, tensor and pipeline parallel, FSDP, and DeepSpeed's
+ZeRO."""
 
 import importlib.util
 import os
@@ -63,6 +64,10 @@ def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks", weights: "R
         from model.engines.model_parallel import ParallelEngine
 
         return ParallelEngine(run, network, ranks)
+    if run.train.numerics == "portable":
+        from model.engines.portable.engine import PortableEngine
+
+        return PortableEngine(run, network, ranks)
     from model.engines.native import NativeEngine
 
     return NativeEngine(run, network, ranks)

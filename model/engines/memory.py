@@ -124,6 +124,8 @@ def _rank_memory(model: NetworkConfig, train: TrainConfig) -> RankMemory:
         return replace(memory, unknown="what FSDP gathers for a while is not modelled")
     if train.compile:
         return replace(memory, unknown="with train.compile the compiler decides what is kept")
+    if train.numerics == "portable":
+        return replace(memory, unknown="what portable numerics keeps of attention and of units is not modelled")
     from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
     try:

@@ -46,11 +46,8 @@ class NativeEngine:
     ) -> StepResult:
         """Make one optimizer step on a batch, in micro-batches whose gradients add up to the gradient of the batch's
         mean."""
-        share = rank_batch(self._data_ranks, batch, self._objective, self._config.rows_at_once * schedule.row_pieces)
-        totals = self._forward_backward(share, loss_scale)
-        losses, accuracies, lows, highs = totals.reduce_over_ranks(self._ranks, share.counted)
+        losses, accuracies, lows, highs = self._pass_batch(batch, schedule, loss_scale)
         loss = sum(losses)
-        self._sum_gradients()
         if loss_scale != 1.0:
             for parameter in self.network.parameters():
                 if parameter.grad is not None:
@@ -66,6 +63,16 @@ class NativeEngine:
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(loss, losses, accuracies, grad_norm, lows, highs, applied)
+
+    def _pass_batch(
+        self, batch: Any, schedule: StepSchedule, loss_scale: float
+    ) -> tuple[list[float], list[float], list[float], list[float]]:
+        """Leave the gradient of a batch in the parameters, summed over ranks; return `Totals.reduce_over_ranks`."""
+        share = rank_batch(self._data_ranks, batch, self._objective, self._config.rows_at_once * schedule.row_pieces)
+        totals = self._forward_backward(share, loss_scale)
+        found = totals.reduce_over_ranks(self._ranks, share.counted)
+        self._sum_gradients()
+        return found
 
     def _forward_backward(self, share: RankBatch, loss_scale: float) -> Totals:
         """Run forward and backward passes of all micro-batches; their gradients add up."""

@@ -210,7 +210,7 @@ def inverse_normal(p: np.ndarray) -> np.ndarray:
     z = from_half * _quotient(0.180625 - from_half * from_half, *_CENTRE)
     is_tail = np.abs(from_half) > 0.425
     tail = p[is_tail]
-    root = np.sqrt(-_logarithm(np.minimum(tail, 1 - tail)))
+    root = np.sqrt(-logarithm(np.minimum(tail, 1 - tail)))
     is_far = root > 5
     of_tail = _quotient(root - 1.6, *_TAIL)
     of_tail[is_far] = _quotient(root[is_far] - 5, *_FAR_TAIL)
@@ -230,7 +230,7 @@ def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
     return value
 
 
-def _logarithm(x: np.ndarray) -> np.ndarray:
+def logarithm(x: np.ndarray) -> np.ndarray:
     """Return ln x by 2 artanh((m - 1) / (m + 1)), with x = m 2^e and m between the roots of 1/2 and 2; the C library's
     differs in the last bit between processors."""
     mantissa, exponent = np.frexp(x)

@@ -7,6 +7,7 @@ others, since weight decay changes them all the same, and ZeRO-3 may partition a
 Shapes: N predictions, V tokens of the vocabulary, of which a rank may have the logits of some only.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -55,7 +56,11 @@ class WholeVocabulary:
 
     def nats(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
         """Return the cross entropy; its backward pass overwrites the log probabilities."""
-        return _Nats.apply(logits_NV, targets_N)
+        return _Nats.apply(logits_NV, targets_N, self._probabilities)
+
+    def _probabilities(self, log_p_NV: Tensor) -> Tensor:
+        """Return the exponentials of log probabilities, which may be overwritten."""
+        return log_p_NV.exp_()
 
     def log_normaliser(self, logits_NV: Tensor) -> Tensor:
         """Return logsumexp of the logits."""
@@ -77,22 +82,22 @@ class _Nats(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, probabilities: Callable[[Tensor], Tensor]) -> Tensor:
         log_p_NV = torch.log_softmax(logits_NV, -1, dtype=torch.float32)
         counted_N = targets_N != NO_LOSS
         target_N1 = targets_N.clamp(min=0)[:, None]
         ctx.save_for_backward(log_p_NV, counted_N, target_N1)
-        ctx.dtype = logits_NV.dtype
+        ctx.dtype, ctx.probabilities = logits_NV.dtype, probabilities
         return -log_p_NV.gather(1, target_N1)[:, 0].masked_fill(~counted_N, 0.0).sum()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         log_p_NV, counted_N, target_N1 = ctx.saved_tensors
         weight_N1 = torch.where(counted_N, gradients[0], 0.0)[:, None]
         # In place: a graph is run backward once, so the log probabilities are not read again.
-        gradient_NV = log_p_NV.exp_().mul_(weight_N1)
+        gradient_NV = ctx.probabilities(log_p_NV).mul_(weight_N1)
         gradient_NV.scatter_add_(1, target_N1, -weight_N1)
-        return gradient_NV.to(ctx.dtype), None
+        return gradient_NV.to(ctx.dtype), None, None
 
 
 def make_new_rows(rows: int, width: int) -> nn.Parameter | None:

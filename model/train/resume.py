@@ -20,7 +20,7 @@ from model.errors import InputError
 from model.huggingface.io import base_digest
 
 RUNTIME_SETTINGS = runtime_fields(TrainConfig)
-"""Settings that change no bit of the result, as an exclusion for `model_dump`."""
+"""Settings that never change a bit of the result."""
 
 REPORTING_SETTINGS = {"validation_steps": True, "validation_rows": True}
 """Settings that change what is reported of a run, and no weight."""
@@ -36,7 +36,7 @@ def resume_requirements(run: TrainerRun) -> dict[str, Any]:
     """
     return {
         "engine": _describe_engine(run.train),
-        "ranks": run.train.ranks,
+        "ranks": None if "ranks" in run.train.without_effect else run.train.ranks,
         "tokenizer": run.tokenizer_digest,
         "config": digest_bytes(deciding_settings(run).encode()),
         "order": digest_file(run.order),
@@ -54,7 +54,12 @@ def deciding_settings(run: TrainerRun) -> str:
     """
     of_base = {"folder", "digest", "added_pieces"}
     runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True, "heldout": True, "base": of_base}
-    return run.model_dump_json(exclude={**runtime, "train": RUNTIME_SETTINGS | REPORTING_SETTINGS})
+    return run.model_dump_json(exclude={**runtime, "train": settings_left_out(run.train) | REPORTING_SETTINGS})
+
+
+def settings_left_out(train: TrainConfig) -> dict[str, Any]:
+    """Return the settings that change no bit of the result, as an exclusion for `model_dump`."""
+    return RUNTIME_SETTINGS | dict.fromkeys(train.without_effect, True)
 
 
 def _describe_engine(train: TrainConfig) -> str:

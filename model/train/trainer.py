@@ -48,7 +48,7 @@ from model.train.live_sample import LiveSample
 from model.train.micro_batch import peak_flops, resident_bytes, resolve_micro_batch_rows
 from model.train.replay import adopt_checkpoints
 from model.train.reproduction import write_reproduction
-from model.train.resume import RUNTIME_SETTINGS, check_rows, optimizer_layout, resume_requirements
+from model.train.resume import check_rows, optimizer_layout, resume_requirements, settings_left_out
 from model.train.step_rows import StepReader
 from model.train.validation import Validation, validation_interval
 
@@ -80,7 +80,7 @@ def train(run: TrainerRun, ranks: Ranks = SINGLE_PROCESS, messages: TextIO | Non
 
 def prepare_process(run: TrainerRun) -> None:
     """Set the options of this process that decide bits of the result."""
-    torch.set_num_threads(run.train.threads)
+    torch.set_num_threads(1 if run.train.numerics == "portable" else run.train.threads)
     torch.use_deterministic_algorithms(True)
     # Filling fresh memory costs 6% and hides nothing here: no kernel of ours reads before it writes.
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
@@ -308,7 +308,8 @@ class StepLoop:
 
     def _compute(self, step: int, batch: Any, pace: StepSchedule, scale: float) -> StepResult:
         if self.run.model.dropout:
-            seed_dropout(self.run.train.seed, step, self.ranks.rank)
+            portable = self.run.train.numerics == "portable"
+            seed_dropout(self.run.train.seed, step, 0 if portable else self.ranks.rank)
         return self.engine.step(batch, pace, scale, self.guard.admits)
 
     def _log_metrics(self, step: int, pace: StepSchedule, scale: float, done: StepResult) -> None:
@@ -404,7 +405,7 @@ def _write_result(
             "flops_per_token": flops_per_token(run.model, rows),
             "tokenizer_digest": run.tokenizer_digest,
             "thermometers": activation_range_names(run.model),
-            "train": run.train.model_dump(mode="json", exclude=RUNTIME_SETTINGS),
+            "train": run.train.model_dump(mode="json", exclude=settings_left_out(run.train)),
             "decisions": [decision.model_dump(mode="json") for decision in decisions],
         },
     )

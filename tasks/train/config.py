@@ -1,7 +1,7 @@
 """Settings of the train stage: those of the trainer and the network, and the timeouts of the launcher."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -26,6 +26,10 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     """Seconds after which training is stopped with a checkpoint; none by default."""
     stop_seconds: Annotated[float, RUNTIME, EXPERT] = Field(default=120.0, gt=0)
     """Seconds that the trainer gets to write a checkpoint when it is stopped."""
+
+    def identity_params(self) -> dict[str, Any]:
+        """Return the fields that decide the result, as plain JSON values."""
+        return {name: value for name, value in super().identity_params().items() if name not in self.without_effect}
 
     def trainer_config(self) -> TrainConfig:
         """Return the trainer's part of these settings."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from model.config.machine import INSTRUCTION_SET, deciding_parts
+from model.config.machine import deciding_parts
 from model.engines import check_engine
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
@@ -19,7 +19,7 @@ from tasks.train.run import kept_files
 TRAIN = Stage(
     "train",
     roots=("tasks.train.stage:build_train", "model.train.__main__:__main__"),
-    libraries=("llvmlite", "numba", "numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET),
+    libraries=("llvmlite", "numba", "numpy", "pyarrow", "safetensors", "sentencepiece", "torch"),
     resume_files=kept_files,
 )
 LOG_FILE = "train.log"
@@ -29,7 +29,7 @@ def train_stage(config: TrainStageConfig) -> Stage:
     """Return TRAIN with the libraries and parts of the machine that decide the result under the settings; raise
     RecipeError where an engine or compiler that they need is missing."""
     check_engine(config)
-    more = [part for part in deciding_parts(config) if part not in TRAIN.libraries]
+    more = [*deciding_parts(config)]
     if config.engine == "deepspeed":
         more.append("deepspeed")
     if config.compile and config.device == "cuda":

@@ -42,6 +42,10 @@ def test_settings_depend_on_parts_of_the_machine(settings: dict[str, object], mo
     assert machine.deciding_parts(TrainConfig.model_validate(settings)) == ("instruction-set", *more)
 
 
+def test_portable_numerics_depend_on_no_part_of_the_machine() -> None:
+    assert machine.machine_parts(TrainConfig(numerics="portable")) == {"numerics": "portable-1"}
+
+
 def test_compiler_and_devices_are_described_by_their_own_output(
     program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,8 @@ from model.checkpoint.metrics import MetricsLog
 from model.errors import InputError, Paused, RecipeError
 from model.launch.failures import FEWER_RANKS, LONGEST_PAUSE
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.build import ProgressListener, RunContext
-from tasks.artifacts.identity import library_versions
+from tasks.artifacts.build import ProgressListener, RunContext, stage_identity
+from tasks.artifacts.identity import Identity, library_versions
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.train.config import TrainStageConfig
@@ -43,6 +43,36 @@ def parents(context: RunContext, make_documents) -> tuple[Artifact, Artifact]:
     vocab = build_vocab(context, documents, VocabConfig(vocab_size=400))
     chunk = build_chunk(context, documents, vocab, ChunkConfig(row_length=33, budget_tokens=32 * 4 * 12))
     return chunk, vocab
+
+
+def test_a_portable_training_is_the_same_in_any_layout(context, parents):
+    sequences, vocab = parents
+    given = {"sequences": sequences, "vocab": vocab}
+
+    def identity(**settings: object) -> Identity:
+        config = TrainStageConfig.model_validate({**CONFIG.model_dump(), **settings})
+        return stage_identity(train_stage(config), config, given, {})
+
+    layout = {"ranks": 2, "threads": 3, "micro_batch_rows": 1, "memory_limit": 1 << 30}
+    portable = identity(numerics="portable")
+    assert portable == identity(numerics="portable", **layout)
+    assert portable.libs["numerics"] == "portable-1"
+    assert "instruction-set" not in portable.libs
+    others = [identity(), *(identity(**{name: value}) for name, value in layout.items())]
+    assert len({one.key for one in (portable, *others)}) == 2 + len(layout)
+    assert all("instruction-set" in one.libs for one in others)
+
+
+def test_a_portable_training_resumes_with_other_ranks(context, parents):
+    def config(**settings: object) -> TrainStageConfig:
+        return TrainStageConfig.model_validate({**CONFIG.model_dump(), "numerics": "portable", **settings})
+
+    with pytest.raises(Paused):
+        build_train(context, *parents, config(pause_share=0.5), print)
+    artifact = build_train(context, *parents, config(ranks=2, micro_batch_rows=2, threads=2), print)
+    starts = [kind for kind in artifact.table("events").column("kind").to_pylist() if kind in ("start", "resume")]
+    assert starts == ["start", "resume"]
+    assert build_train(context, *parents, config(), print).reused
 
 
 def test_interrupted_training_goes_on_to_the_bytes_of_an_undisturbed_one(context, parents, tmp_path, monkeypatch):

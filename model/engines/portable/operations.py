@@ -1,0 +1,181 @@
+"""Operations of a network that processors compute differently, replaced by ones that all compute alike.
+
+PyTorch's own kernels repeat their bits on one thread and one instruction set, which the trainer's environment fixes.
+Others are those of libraries that choose by processor: products (`products.py`), attention, which is made of them, and
+MKL's vector functions `exp`, `log`, `tanh`, `erf` and `sqrt`. Networks are as they are: a mode of PyTorch replaces what
+they call.
+
+Shapes: B rows, H heads, T queries, K keys, E head size, N predictions, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from model.data.rng import fill, philox_key
+from model.engines.portable.products import Product, multiply_all
+from model.engines.runtime import flush_denormals
+from model.nn.init import logarithm
+from model.nn.vocab_layers import WholeVocabulary
+
+DRAWS = 1 << 16
+"""Equally likely numbers, of which dropout compares one for each value: four are drawn at once."""
+
+
+class PortableOperations(TorchFunctionMode):
+    """Replaces operations while it is entered. Dropout belongs to the rows from `first_row` on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._key = np.zeros(2, np.uint64)
+        self._first_row = 0
+        self._dropouts = 0
+        self._replaced: dict[Callable[..., Any], Callable[..., Tensor]] = {
+            F.linear: _linear,
+            F.scaled_dot_product_attention: self._attention,
+            F.dropout: self._dropout,
+            torch.Tensor.matmul: Product.apply,
+            torch.tanh: _tanh,
+            torch.log: _log,
+        }
+
+    @contextmanager
+    def of_rows(self, first_row: int) -> Iterator[None]:
+        """Compute rows of a batch within the block, of which the first has this number.
+
+        Dropout draws by the seed that PyTorch's generator got for the step, by row, by place in the row, and by how
+        many dropouts of the network came before.
+        """
+        self._key = philox_key(torch.initial_seed(), "dropout")
+        self._first_row, self._dropouts = first_row, 0
+        with flush_denormals(), _without_onednn(), self:
+            yield
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call what replaces a function of PyTorch, or the function."""
+        del types
+        return self._replaced.get(func, func)(*args, **(kwargs or {}))
+
+    def _attention(
+        self,
+        query_BHTE: Tensor,
+        key_BHKE: Tensor,
+        value_BHKE: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """Return what `scaled_dot_product_attention` does, with all scores in memory."""
+        if enable_gqa:
+            queries_per_key = query_BHTE.shape[1] // key_BHKE.shape[1]
+            key_BHKE, value_BHKE = (x.repeat_interleave(queries_per_key, 1) for x in (key_BHKE, value_BHKE))
+        scale = 1 / math.sqrt(query_BHTE.shape[3]) if scale is None else scale
+        scores = (*query_BHTE.shape[:3], key_BHKE.shape[2])
+        if is_causal:
+            attn_mask = torch.ones(scores[2:], dtype=torch.bool).tril()
+        kept = self._kept(scores, dropout_p) if dropout_p else None
+        return _Attention.apply(query_BHTE * scale, key_BHKE, value_BHKE, attn_mask, kept)
+
+    def _dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        """Return what `dropout` does; `x` has the rows first."""
+        assert not inplace, "networks keep what they drop from"
+        return x * self._kept(x.shape, p) if training and p else x
+
+    def _kept(self, shape: tuple[int, ...], p: float) -> Tensor:
+        """Return zero for each value that is dropped, and 1 / (1 - p) for others."""
+        kept = np.empty((shape[0], math.prod(shape[1:])), np.float32)
+        numbers = np.empty(-(-kept.shape[1] // 4), np.uint64)
+        for row, kept_row in enumerate(kept, self._first_row):
+            fill(numbers, self._key, row, self._dropouts, 0)
+            np.greater_equal(numbers.view(np.uint16)[: len(kept_row)], round(p * DRAWS), out=kept_row)
+        self._dropouts += 1
+        return torch.from_numpy(kept).mul_(1 / (1 - p)).view(shape)
+
+
+class _Attention(torch.autograd.Function):
+    """softmax(Q K^T + mask) V of scaled queries, with what dropout keeps of the softmax."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query_BHTE: Tensor, key_BHKE: Tensor, value_BHKE: Tensor, mask: Tensor | None, kept: Tensor | None
+    ) -> Tensor:
+        scores_BHTK = multiply_all(query_BHTE, key_BHKE.mT)
+        if mask is not None:
+            # Adding is three times as fast as filling.
+            scores_BHTK += mask if mask.dtype != torch.bool else torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
+            ctx.mask_shape = mask.shape
+        weights_BHTK = scores_BHTK.softmax(-1)
+        ctx.save_for_backward(query_BHTE, key_BHKE, value_BHKE, weights_BHTK, kept)
+        return multiply_all(weights_BHTK if kept is None else weights_BHTK * kept, value_BHKE)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        query_BHTE, key_BHKE, value_BHKE, weights_BHTK, kept = ctx.saved_tensors
+        of_weights_BHTK = multiply_all(gradients[0], value_BHKE.mT)
+        if kept is not None:
+            of_weights_BHTK *= kept
+        of_scores_BHTK = torch._softmax_backward_data(of_weights_BHTK, weights_BHTK, -1, weights_BHTK.dtype)
+        dropped_BHTK = weights_BHTK if kept is None else weights_BHTK * kept
+        return (
+            multiply_all(of_scores_BHTK, key_BHKE),
+            multiply_all(of_scores_BHTK.mT, query_BHTE),
+            multiply_all(dropped_BHTK.mT, gradients[0]),
+            of_scores_BHTK.sum_to_size(ctx.mask_shape) if ctx.needs_input_grad[3] else None,
+            None,
+        )
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    """Compute GELU by PyTorch's own kernel within the block: oneDNN's differ between AVX2 and AVX-512. What is called
+    of oneDNN itself is still computed by it."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def multiplied(a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of matrices f32[..., M, K] and f32[..., K, N]."""
+    return Product.apply(a, b)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    out = multiplied(x.flatten(0, -2), weight.t())
+    return (out if bias is None else out + bias).unflatten(0, x.shape[:-1])
+
+
+def _tanh(x: Tensor) -> Tensor:
+    return 2 * torch.sigmoid(2 * x) - 1
+
+
+def _log(x: Tensor) -> Tensor:
+    """Return the logarithms of numbers without a gradient, in float64 and rounded."""
+    return torch.from_numpy(logarithm(x.numpy().astype(np.float64))).to(x.dtype)
+
+
+class PortableVocabulary(WholeVocabulary):
+    """The loss by PyTorch's own kernels alone."""
+
+    def _probabilities(self, log_p_NV: Tensor) -> Tensor:
+        """Return the softmax of log probabilities, which are their exponentials but for rounding."""
+        return torch.softmax(log_p_NV, -1)
+
+    def log_normaliser(self, logits_NV: Tensor) -> Tensor:
+        """Return the logarithm of the softmax's denominator, f32[N], differentiable."""
+        return logits_NV[:, 0] - torch.log_softmax(logits_NV, -1)[:, 0]

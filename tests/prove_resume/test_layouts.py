@@ -1,0 +1,182 @@
+"""With portable numerics a training ends with one set of bytes under any layout, killed and resumed under another one.
+
+Layouts are instruction sets of oneDNN, what a shell sets for PyTorch's, the dispatch of MKL for either vendor (which a
+preloaded function decides), ranks, micro-batches and threads. Ranks are started as the supervisor does, without it: it
+would not pass these variables on.
+"""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from model.checkpoint.checkpoint import checkpoint_steps
+from model.config.train import TrainConfig, TrainerRun
+from model.distributed.protocol import create_rank_directory
+from model.environment import trainer_environment
+from tests.prove_resume.test_exact_resume import bytes_of
+
+PROJECT = Path(__file__).resolve().parents[2]
+NAME = "portable layouts"
+LAYOUTS = 20
+"""Of each network."""
+STEPS, CHECKPOINT_STEPS = 25, 2
+SEGMENT = 5
+"""Least steps between two kills."""
+WIDTH = 136
+"""Products of 544 hidden units are cut into three blocks."""
+ISAS = ("DEFAULT", "SSE41", "AVX2", "AVX512_CORE")
+VENDOR = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
+"""What MKL asks for the vendor of the processor."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where and how a part of a training is computed."""
+
+    onednn: str = "DEFAULT"
+    aten: str = "default"
+    """What a shell sets, which a trainer does not get."""
+    intel: bool = False
+    ranks: int = 1
+    micro_batch_rows: int = 8
+    threads: int = 1
+
+    def of(self, run: TrainerRun) -> TrainerRun:
+        """Return the run in this layout."""
+        named = {name: getattr(self, name) for name in ("ranks", "micro_batch_rows", "threads")}
+        named["micro_batch_rows"] = min(self.micro_batch_rows, run.train.batch_rows // self.ranks)
+        return run.model_copy(update={"train": TrainConfig.model_validate(run.train.model_dump() | named)})
+
+
+def drawn(draw: random.Random, vendors: list[bool]) -> Layout:
+    """Draw a layout."""
+    return Layout(
+        draw.choice(ISAS),
+        draw.choice(["default", "avx2", "avx512"]),
+        draw.choice(vendors),
+        draw.choice([1, 2, 4]),
+        draw.choice([2, 4, 8]),
+        draw.choice([1, 2]),
+    )
+
+
+@pytest.fixture(scope="session")
+def intel(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    """A library that lets MKL take any processor for Intel's; None without a C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None
+    folder = tmp_path_factory.mktemp("vendor")
+    (folder / "vendor.c").write_text(VENDOR)
+    library = folder / "vendor.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "vendor.c"], check=True)
+    return library
+
+
+@contextmanager
+def ranks_of(run: TrainerRun, layout: Layout, intel: Path | None) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start the ranks, and kill those left."""
+    run = layout.of(run)
+    file = run.out.with_suffix(".json")
+    file.write_text(run.model_dump_json())
+    run.out.mkdir(exist_ok=True)
+    folder = create_rank_directory(run.out)
+    shell = {**os.environ, "ATEN_CPU_CAPABILITY": layout.aten}
+    environment = trainer_environment(shell, run.train.given) | {"ONEDNN_MAX_CPU_ISA": layout.onednn}
+    if layout.intel:
+        environment["LD_PRELOAD"] = str(intel)
+    words = [sys.executable, "-m", "model.train", str(file), str(os.getpid())]
+    with run.out.with_suffix(".err").open("ab") as errors:
+        ranks = [
+            subprocess.Popen(
+                [*words, str(rank), str(folder), str(layout.ranks)],
+                cwd=PROJECT,
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+            for rank in range(layout.ranks)
+        ]
+    try:
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+
+
+def newest(run: TrainerRun) -> int:
+    return max(checkpoint_steps(run.out / "checkpoints"), default=0)
+
+
+def trained_until(run: TrainerRun, layout: Layout, intel: Path | None, step: float) -> bool:
+    """Train until there is a checkpoint after this step, and kill all ranks; return whether the end came first."""
+    with ranks_of(run, layout, intel) as ranks:
+        while any(rank.poll() is None for rank in ranks):
+            if newest(run) >= step:
+                return False
+            assert not any(rank.poll() for rank in ranks), run.out.with_suffix(".err").read_text()[-3000:]
+            time.sleep(0.005)
+        assert not any(rank.returncode for rank in ranks), run.out.with_suffix(".err").read_text()[-3000:]
+    return True
+
+
+def portable_run(small_run: Callable[..., TrainerRun], architecture: str, name: str, steps: int) -> TrainerRun:
+    """A run with dropout, whose last batch is one of five rows."""
+    settings = {"batch_rows": 8, "micro_batch_rows": 8, "checkpoint_steps": CHECKPOINT_STEPS, "numerics": "portable"}
+    run = small_run(architecture, name, positions=8 * steps - 3, **settings)
+    return run.model_copy(update={"model": run.model.model_copy(update={"width": WIDTH, "dropout": 0.1})})
+
+
+def all_bytes(run: TrainerRun) -> dict[str, bytes]:
+    return {**bytes_of(run), "model.json": (run.out / "result" / "model.json").read_bytes()}
+
+
+def test_bytes_are_those_of_another_layout(small_run: Callable, intel: Path | None) -> None:
+    whole = portable_run(small_run, "gpt", "whole", steps=5)
+    assert trained_until(whole, Layout(), intel, float("inf"))
+    run = portable_run(small_run, "gpt", "killed", steps=5)
+    trained_until(run, Layout("AVX2", "avx512", ranks=2, micro_batch_rows=2), intel, 2)
+    assert newest(run) >= 2
+    assert trained_until(run, Layout(intel=intel is not None, threads=2), intel, float("inf"))
+    expected, found = all_bytes(whole), all_bytes(run)
+    assert [name for name in expected | found if expected.get(name) != found.get(name)] == []
+
+
+@pytest.mark.prove_layouts
+@pytest.mark.parametrize("architecture", ["gpt", "bert", "t5"])
+def test_drawn_layouts_have_one_set_of_bytes(
+    proof: Callable, small_run: Callable, intel: Path | None, architecture: str
+) -> None:
+    tally, draw = proof(NAME), random.Random(architecture)
+    vendors = [False] if intel is None else [False, True]
+    whole = portable_run(small_run, architecture, "whole", STEPS)
+    assert trained_until(whole, Layout(), intel, float("inf"))
+    expected, used = all_bytes(whole), 0
+    for number in count():
+        if used >= LAYOUTS:
+            break
+        run, began, ended = portable_run(small_run, architecture, f"run-{number}", STEPS), time.monotonic(), False
+        layouts: list[Layout] = []
+        while not ended:
+            layout = drawn(draw, vendors)
+            layouts.append(layout)
+            ended = trained_until(run, layout, intel, newest(run) + SEGMENT)
+        found = all_bytes(run)
+        missed = ", ".join(name for name in expected | found if expected.get(name) != found.get(name))
+        for at, layout in enumerate(layouts):
+            seconds = (time.monotonic() - began) / len(layouts)
+            tally.add(f"{architecture} {number}.{at}", missed, seconds, kind=architecture, layout=str(layout))
+        used += len(layouts)
+    assert used >= LAYOUTS
+    tally.verdict()
