@@ -11,7 +11,7 @@ TORCH ?= cpu
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 LOCKED := install --require-hashes --no-deps
 
-.PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-labels prove-vocab prove-resume prove-init prove-divergence prove-chaos prove-operations prove-architectures prove-families prove-search bench-train bench-data bench-tokens bench-memory lock clean
+.PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-labels prove-vocab prove-resume prove-forget prove-init prove-divergence prove-chaos prove-operations prove-architectures prove-families prove-search bench-train bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -78,6 +78,9 @@ prove-families: $(READY) ## Llama, Mistral, Qwen, OLMo, SmolLM2: logits, generat
 
 prove-resume: $(READY) ## killed and damaged, training goes on to the same bytes: counted over several calls, in a table
 	PROVE_FOLDER=$(PEERS)/prove-resume $(BIN)/python -m pytest tests/prove_resume -m prove_resume $(PYTEST_FLAGS)
+
+prove-forget: $(READY) ## a model without documents, beside one trained in an empty root: eight requests, half an hour
+	$(BIN)/python -m pytest tests/prove_forget -m prove_forget $(PYTEST_FLAGS)
 
 prove-init: $(READY) ## twelve folders of text, each from `init` to an exported model
 	$(BIN)/python -m pytest tests/flows/inspection -m prove_init $(PYTEST_FLAGS)
