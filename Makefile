@@ -11,7 +11,7 @@ TORCH ?= cpu
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 LOCKED := install --require-hashes --no-deps
 
-.PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-labels prove-vocab prove-resume prove-layouts prove-init prove-divergence prove-chaos prove-operations prove-architectures prove-families prove-search bench-train bench-data bench-tokens bench-memory lock clean
+.PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-labels prove-vocab prove-resume prove-layouts prove-forget prove-init prove-divergence prove-chaos prove-operations prove-architectures prove-families prove-search bench-train bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -81,6 +81,9 @@ prove-resume: $(READY) ## killed and damaged, training goes on to the same bytes
 
 prove-layouts: $(READY) ## portable numerics: 60 drawn layouts, killed and resumed under another, to one set of bytes; time of a step
 	PROVE_FOLDER=$(PEERS)/prove-layouts $(BIN)/python -m pytest tests/prove_resume/test_layouts.py -m prove_layouts $(PYTEST_FLAGS)
+
+prove-forget: $(READY) ## a model without documents, beside one trained in an empty root: eight requests, half an hour
+	$(BIN)/python -m pytest tests/prove_forget -m prove_forget $(PYTEST_FLAGS)
 
 prove-init: $(READY) ## twelve folders of text, each from `init` to an exported model
 	$(BIN)/python -m pytest tests/flows/inspection -m prove_init $(PYTEST_FLAGS)

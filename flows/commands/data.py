@@ -12,6 +12,7 @@ from flows.commands.common import (
     Json,
     Root,
     RunId,
+    Verbose,
     console,
     print_found,
     print_json,
@@ -124,6 +125,67 @@ def history(
         print_rejected_record(reject, console())
     if len(found) > MOST_LIVES:
         console().print(f"... and {len(found) - MOST_LIVES} more documents match; give a longer id or path")
+
+
+@data.command()
+def forget(
+    documents: Annotated[
+        list[str] | None, typer.Argument(metavar="DOC", help="Document ids (or beginnings), or parts of paths.")
+    ] = None,
+    source: Annotated[list[str] | None, typer.Option(help="All documents of this source; repeatable.")] = None,
+    file: Annotated[list[str] | None, typer.Option(help="All records of this file; repeatable.")] = None,
+    licence: Annotated[list[str] | None, typer.Option(help="All sources of this licence; repeatable.")] = None,
+    promote: Annotated[
+        bool, typer.Option("--promote", help="Let near-duplicates that were dropped take a document's place.")
+    ] = False,
+    refill: Annotated[
+        bool, typer.Option("--refill", help="Let other rows take the free places in the order; leaves no tombstones.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what it would do; train and remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    root: Root = DEFAULT_ROOT,
+    run_id: RunId = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train a run's model as if documents had never been there, and delete what the run holds of them.
+
+    First the data stages are built without them, and the plan names what saw them and the step from which training is
+    repeated: the last of `train.lasting_checkpoints` before their first use. Then the model is trained, the artifacts
+    and pages of the run before are overwritten and removed, and a certificate is written to `forgotten/`. Killed at any
+    point, the same command without arguments goes on.
+    """
+    with handle_errors():
+        from flows.commands.forgetting import carry_out, print_plan
+        from flows.runs import forget as removal
+        from flows.runs.lineage import open_run, run_artifacts
+        from flows.runs.record import recipe_of
+        from model.errors import InputError
+
+        root = root.resolve()
+        pending = removal.read_pending(root)
+        named = removal.Request(
+            tuple(documents or ()), tuple(source or ()), tuple(file or ()), tuple(licence or ()), promote, refill
+        )
+        if pending is not None:
+            if named != removal.Request():
+                raise InputError(
+                    f"data forget: the removal from the run {pending.before} has not ended. Run `bessemer data forget`"
+                    f" without arguments to end it, then ask again."
+                )
+            carry_out(root, pending, as_json, verbose)
+            return
+        record = open_run(root, run_id, needs="evaluate")
+        before, recipe = run_artifacts(record), recipe_of(root / "runs" / record["run_id"])
+        leaving = removal.find_leaving(root, record["run_id"], before, recipe, named)
+        without = removal.recipe_without(recipe, record["run_id"], before, leaving, named)
+        replay = removal.plan_replay(before, removal.build_sequences(without, root))
+        print_run_header(record)
+        print_plan(leaving, named, replay, without, as_json)
+        if plan or not (yes or as_json or typer.confirm("Train again and delete?")):
+            return
+        decided = removal.decide(root, record["run_id"], without, before["sample"], leaving, named, replay)
+        carry_out(root, decided, as_json, verbose)
 
 
 @data.command()

@@ -116,6 +116,9 @@ def heard_by(listener: Listener) -> Iterator[Listener]:
 HOUR_PRICE: ContextVar[float | None] = ContextVar("HOUR_PRICE", default=None)
 """Price of an hour of this machine, for the cost on the page; the command sets it here."""
 
+REPLAY_OF: ContextVar[Path | None] = ContextVar("REPLAY_OF", default=None)
+"""The trained model whose checkpoints the run may continue; `bessemer data forget` sets it here."""
+
 REPORTED_RESULTS: ContextVar[list[Mapping[str, Any] | BessemerError] | None] = ContextVar("ENDED", default=None)
 """Where a flow leaves its result, for a command whose server does not hear of the end."""
 

@@ -41,6 +41,7 @@ RECORD_FOLDERS = (
     "mixtures",
     "ablations",
     "ladders",
+    "forgotten",
 )
 
 FLAT_FOLDERS = ("service", ".store")

@@ -17,6 +17,7 @@ from flows.runs.record import (
     CURRENT_LISTENER,
     INTERRUPTED,
     PAUSED,
+    REPLAY_OF,
     RunHead,
     RunRecord,
     check_run_id,
@@ -63,6 +64,7 @@ class StageRun:
             buildable=None if len(stages) == len(STAGES) else frozenset(stages),
             forced=frozenset(stages) if force else frozenset(),
             listener=self.record,
+            replay_of=REPLAY_OF.get(),
         )
 
     def step(self, task: Callable[..., Any], *inputs: Any) -> Artifact:

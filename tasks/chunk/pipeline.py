@@ -101,7 +101,7 @@ def chunk_documents(
             packed_sources[source].real += int(packed.real.sum())
             packed_sources[source].counted += int(packed.counted.sum())
     counted = writer.finish()
-    _check_sources(packed_sources, report, config)
+    _check_sources(packed_sources, report, config, kept)
     available = {source: rows.counted for source, rows in packed_sources.items()}
     mixtures = plan_mixtures(available, config)
     seated = {source: packed.seated for source, packed in packed_sources.items() if packed.seated is not None}
@@ -170,8 +170,13 @@ def _pack_stably(
     yield PackedRows(blank, none, none, SPANS.empty_table())
 
 
-def _check_sources(packed_sources: dict[str, SourceCounts], report: StageReport, config: ChunkConfig) -> None:
+def _check_sources(
+    packed_sources: dict[str, SourceCounts], report: StageReport, config: ChunkConfig, kept: Mapping[str, SeatPlan]
+) -> None:
+    """Raise InputError for a source without a token to predict, unless its seats are kept, which then stay empty."""
     for source, rows in packed_sources.items():
+        if source in kept:
+            continue
         weight = max([config.weights.get(source, 0), *(phase.weights.get(source, 0) for phase in config.phases)])
         if not rows.counted and weight > 0:
             raise InputError(

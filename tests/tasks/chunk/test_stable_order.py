@@ -207,7 +207,7 @@ def test_few_long_documents_fill_their_seats(context, make_documents, vocab):
     long = [text[begin : begin + 9000] for begin in range(0, 81_000, 9000)]
     chunk = build_chunk(context, make_documents([[("code", one) for one in long]]), vocab, config(budget_tokens=20_000))
     order = chunk.report.facts["order"]
-    assert order["blank"] < 0.1 * order["reads"]
+    assert order["blank"] < 0.15 * order["reads"]  # One place for all rows of a bucket left 60% blank.
 
 
 def test_keys_fill_all_buckets_in_their_order():

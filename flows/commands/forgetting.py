@@ -1,0 +1,71 @@
+"""What `bessemer data forget` prints and runs."""
+
+from pathlib import Path
+
+from flows.commands.common import console, print_json
+from flows.commands.run import run_recipe
+from flows.planning.explain import KEPT
+from flows.recipe.schema import Recipe
+from flows.runs.forget import Leaving, Pending, ReplayPlan, Request, finish
+from flows.runs.lineage import open_run
+from flows.runs.record import REPLAY_OF, list_runs
+
+MOST_NAMED = 10
+
+
+def print_plan(leaving: Leaving, request: Request, replay: ReplayPlan, recipe: Recipe, as_json: bool) -> None:
+    """Print what leaves, what saw it, and from where training is repeated."""
+    if as_json:
+        print_json({"leaving": vars(leaving), "replay": vars(replay), "tombstones": len(recipe.chunk.tombstones)})
+        return
+    lines = [f"{len(leaving.requested):,} documents leave: {_some(leaving.requested)}"]
+    if leaving.duplicates:
+        what = "take their place, since they were dropped" if request.promote else "leave, too: they were dropped"
+        lines.append(
+            f"{len(leaving.duplicates):,} near-duplicates {what} in favour of one: {_some(leaving.duplicates)}"
+        )
+    for copy, kept in leaving.copies_of.items():
+        lines.append(
+            f"{copy} was dropped as a duplicate of {kept}, which stays; name that one, too, to remove the text"
+        )
+    if leaving.heldout:
+        lines.append(f"{leaving.heldout:,} of them were held out for evaluation; none takes their place")
+    if leaving.leaks:
+        lines.append(f"{leaving.leaks:,} passages of benchmarks were found in them")
+    lines.append(f"kept as they were decided with them: {', '.join(KEPT.values())}, held-out draw")
+    lines += [f"also sampled by the run {run}, which is not changed" for run in leaving.other_runs[:MOST_NAMED]]
+    lines += [f"made from this model, and not changed: {name}" for name in leaving.models]
+    first = "" if replay.first_position is None else f", the first at {replay.first_position:,}"
+    lines.append(
+        f"{replay.positions:,} positions of the order change{first}; {len(recipe.chunk.tombstones):,} tombstones"
+    )
+    share = replay.tokens / replay.tokens_in_all if replay.tokens_in_all else 0.0
+    lines.append(
+        f"training again from step {replay.step:,} of {replay.steps:,}: {replay.tokens:,} of {replay.tokens_in_all:,}"
+        f" tokens ({share:.0%})"
+    )
+    console().print("\n".join(lines), markup=False)
+
+
+def _some(ids: tuple[str, ...]) -> str:
+    more = f" and {len(ids) - MOST_NAMED:,} more" if len(ids) > MOST_NAMED else ""
+    return ", ".join(ids[:MOST_NAMED]) + more
+
+
+def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool) -> None:
+    """Train by the recipe of a removal, delete what the run before holds, and write the certificate."""
+    recipe = Recipe.model_validate(pending.recipe)
+    record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
+    trained = next(Path(entry["path"]) for entry in record["stages"] if entry["stage"] == "train")
+    token = REPLAY_OF.set(trained if trained.exists() else None)
+    try:
+        run_recipe(recipe, root, as_json, verbose)
+    finally:
+        REPLAY_OF.reset(token)
+    page = finish(root, pending, open_run(root, None, needs="evaluate"))
+    if as_json:
+        print_json({"certificate": str(page.with_suffix(".json")), "salt": pending.salt})
+        return
+    console().print(
+        f"certificate: {page.as_uri()}\nsalt of its commitments, which is not kept: {pending.salt}", markup=False
+    )

@@ -1,0 +1,130 @@
+"""The certificate of a removal: what left, what was trained again, what was deleted, and what still holds a trace.
+
+A JSON file that `bessemer store verify` checks, and a page that says the same in sentences. Neither holds text or an id
+of a document: each is named by a commitment, BLAKE3 of a salt and its text. Who has the text and the salt, which is
+shown once and not kept, can check that it is the one.
+"""
+
+import html
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import blake3
+
+from model.checksummed_json import write_sealed
+from model.files import write_atomically
+
+FOLDER = "forgotten"
+"""Folder of the certificates under a root."""
+TRACES = (
+    "The recipe of the new run lists the ids of the documents, hashes of their source, path and record, so that they"
+    " are left out again if they are still in their files. Delete them there, and the list can be emptied.",
+    "The kept aggregates below were decided when the documents were there.",
+)
+STABLE_TRACE = (
+    "The recipe lists a tombstone for each document: its source, its number of tokens, and 64 bits of a hash of its"
+    " tokens. Who has the text can find out by it that it was there. A removal with --refill leaves none."
+)
+BEYOND = (
+    "Copies outside of this folder: backups, object stores, exported or published models, downloaded inputs, logs and"
+    " the database of Prefect, page caches.",
+    "Blocks of a solid-state disk or a snapshot of a file system that were overwritten, but not yet reused.",
+)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """One removal; all fields are JSON values."""
+
+    before: str
+    """Run that held the documents."""
+    after: str
+    """Run of the recipe without them."""
+    when: str
+    commitments: tuple[str, ...]
+    duplicates: int
+    """Of them, near-duplicates that left with those requested."""
+    promoted: int
+    """Near-duplicates that took the place of those requested."""
+    heldout: int
+    leaks: int
+    step: int
+    """Step from which training went on."""
+    steps: int
+    tokens: int
+    """Tokens that were read again."""
+    positions: int
+    """Positions of the order whose rows changed."""
+    kept: dict[str, str]
+    """Kept aggregate -> digest."""
+    tombstones: int
+    model: str
+    """Digest of the new model, with its metrics."""
+    removed: tuple[str, ...]
+    other_runs: tuple[str, ...]
+    models: tuple[str, ...]
+
+
+def commitment(salt: str, text: str) -> str:
+    """Return the commitment to a text: 64 hexadecimal digits."""
+    return blake3.blake3(bytes.fromhex(salt) + text.encode()).hexdigest()
+
+
+def write_certificate(root: Path, certificate: Certificate) -> Path:
+    """Write both forms under the root, and return the path of the page."""
+    path = root / FOLDER / f"{certificate.after}.json"
+    path.parent.mkdir(exist_ok=True)
+    write_sealed(path, asdict(certificate))
+    write_atomically(path.with_suffix(".html"), page(certificate).encode())
+    return path.with_suffix(".html")
+
+
+def page(certificate: Certificate) -> str:
+    """Return the page: HTML without scripts."""
+    one = certificate
+    traces = [*TRACES, *([STABLE_TRACE] if one.tombstones else ())]
+    sections = [
+        (
+            "What was removed",
+            [
+                f"{len(one.commitments):,} documents of the run {one.before}, on {one.when}; {one.duplicates:,} of them"
+                f" because they were near-duplicates of a requested one, and {one.promoted:,} near-duplicates took the"
+                " place of a requested one.",
+                f"{one.heldout:,} of them had been held out for evaluation; they held {one.leaks:,} passages of"
+                " benchmarks.",
+            ],
+        ),
+        (
+            "What the model is now",
+            [
+                f"The run {one.after} trained the model again from step {one.step:,} of {one.steps:,}: {one.tokens:,}"
+                f" tokens. Up to there it had read none of the documents, which was checked row by row;"
+                f" {one.positions:,} positions of its order are others.",
+                "Its weights and metrics are those of a training that never had the documents, given the recipe of the"
+                " run and the kept aggregates. Anybody with the other data can repeat that training and compare the"
+                f" digest: {one.model}.",
+            ],
+        ),
+        ("What was deleted", list(one.removed) or ["Nothing: the files had been deleted before."]),
+        (
+            "What still holds a trace",
+            [
+                *traces,
+                *(f"Kept: {name}, digest {digest}." for name, digest in sorted(one.kept.items())),
+                *(f"Another run that sampled a document: {run}." for run in one.other_runs),
+                *(f"Made from the model before: {name}." for name in one.models),
+            ],
+        ),
+        ("What this does not reach", list(BEYOND)),
+        ("Commitments", list(one.commitments)),
+    ]
+    body = "".join(
+        f"<h2>{html.escape(title)}</h2><ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>"
+        for title, lines in sections
+    )
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Certificate of a removal</title>'
+        "<style>body{font:16px/1.5 sans-serif;max-width:50em;margin:2em auto;padding:0 1em}"
+        "li{overflow-wrap:anywhere}</style>"
+        f"<h1>Certificate of a removal</h1>{body}</html>\n"
+    )

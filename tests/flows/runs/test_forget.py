@@ -1,0 +1,92 @@
+"""What is decided, overwritten and certified when documents leave a run."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flows.runs.forget import PENDING, Pending, read_pending, shred
+from flows.runs.forget_certificate import FOLDER, STABLE_TRACE, Certificate, commitment, page, write_certificate
+from flows.runs.root_records import records_under
+from model.checksummed_json import write_sealed
+from model.errors import IntegrityError
+from tasks.artifacts.remote.metadata import read_record
+
+CERTIFICATE = Certificate(
+    before="20260101T000000Z-aaaaaa",
+    after="20260102T000000Z-bbbbbb",
+    when="2026-01-02 00:00:00 UTC",
+    commitments=(commitment("00" * 16, "a secret letter"),),
+    duplicates=0,
+    promoted=0,
+    heldout=0,
+    leaks=0,
+    step=16,
+    steps=84,
+    tokens=31_998,
+    positions=2,
+    kept={"vocabulary": "d1<2"},
+    tombstones=1,
+    model="0123",
+    removed=("train/1234",),
+    other_runs=(),
+    models=(),
+)
+
+
+def test_a_commitment_needs_both_salt_and_text() -> None:
+    found = {commitment(salt, text) for salt in ("00" * 16, "01" * 16) for text in ("a", "b")}
+    assert len(found) == 4
+    assert commitment("00" * 16, "a") in found
+
+
+def test_a_certificate_says_what_holds_a_trace_and_is_a_record_of_the_root(tmp_path: Path) -> None:
+    written = write_certificate(tmp_path, CERTIFICATE)
+    said = written.read_text()
+    assert "from step 16 of 84: 31,998 tokens" in said
+    assert "d1&lt;2" in said
+    assert STABLE_TRACE in said
+    assert STABLE_TRACE not in page(replace(CERTIFICATE, tombstones=0))
+    assert written.with_suffix(".json") in records_under(tmp_path)
+    assert json.loads(written.with_suffix(".json").read_text())["tokens"] == 31_998
+
+
+def test_a_decided_removal_is_found_again_and_a_damaged_one_is_not_believed(tmp_path: Path) -> None:
+    assert read_pending(tmp_path) is None
+    values = {"before": "run", "recipe": {}, "salt": "00", "commitments": [], "leaving": {}, "request": {}, "plan": {}}
+    (tmp_path / FOLDER).mkdir()
+    write_sealed(tmp_path / FOLDER / PENDING, values)
+    assert read_pending(tmp_path) == Pending(**values)
+    text = (tmp_path / FOLDER / PENDING).read_text()
+    (tmp_path / FOLDER / PENDING).write_text(text.replace("run", "ran"))
+    with pytest.raises(IntegrityError):
+        read_pending(tmp_path)
+
+
+def test_what_the_run_after_does_not_have_is_overwritten_and_removed(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "before"
+    run.mkdir(parents=True)
+    shared, own = tmp_path / "artifacts" / "vocab" / "11", tmp_path / "artifacts" / "sample" / "22"
+    for folder in (shared, own, own.with_name(".removed-33")):
+        folder.mkdir(parents=True)
+        (folder / "documents.arrow").write_bytes(b"a letter")
+    left = tmp_path / "artifacts" / "sample" / "33"
+    watched = os.open(own / "documents.arrow", os.O_RDONLY)
+    (run / "page.html").write_text("a letter")
+    (run / "recipe.json").write_text("{}")
+    os.link(shared / "documents.arrow", run / "train.log")
+    stages = [
+        {"stage": folder.parent.name, "identity": folder.name, "path": str(folder)} for folder in (shared, own, left)
+    ]
+    before = {"run_id": "before", "stages": stages, "notes": ["a letter"]}
+    removed = shred(tmp_path, before, {"run_id": "after", "stages": stages[:1]})
+    assert removed == ["sample/22", "sample/33", "runs/before/page.html", "runs/before/train.log"]
+    assert os.read(watched, 100) == bytes(8)
+    assert (shared / "documents.arrow").read_bytes() == b"a letter"
+    assert [path.name for path in (tmp_path / "artifacts" / "sample").iterdir()] == []
+    assert sorted(path.name for path in run.iterdir()) == ["recipe.json", "run.json"]
+    record = read_record(run / "run.json")
+    assert record["notes"] == []
+    assert record["collected"]["stages"] == ["sample"]

@@ -1,0 +1,203 @@
+"""A model that forgets: equal by hash to a training in an empty root, in another process, without the documents.
+
+Of the run before, that training gets the recipe that the removal wrote, and files with the kept aggregates alone.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from flows.runs.forget_certificate import commitment
+from flows.runs.lineage import open_run, run_artifacts
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.manifest import MANIFEST
+from tasks.artifacts.tables import read_table
+from tasks.tokenizer.open import open_tokenizer
+
+SETTINGS = ("chunk.packing=stable", "train.lasting_checkpoints=9", "train.validation_steps=0")
+AGGREGATES: dict[str, tuple[str, ...] | None] = {
+    "sample": (),
+    "clean": ("quality",),
+    "decontaminate": ("rarity", "heldout_draw"),
+    "vocab": None,
+    "chunk": ("seats",),
+}
+"""Tables that are copied of each stage besides its manifest; None for all."""
+CLOCKS = ("events", "perf", "COMPLETE", "state.json", "reproduction.json", "packages.lock")
+WINDOW = 50
+SECONDS = 500.0
+
+pytestmark = pytest.mark.prove_forget
+
+
+def python(*words: str | Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], capture_output=True, text=True, timeout=SECONDS, check=False, env=os.environ
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def bessemer(*words: str | Path) -> str:
+    return python("-m", "flows.cli", *words)
+
+
+@pytest.fixture(scope="module")
+def base(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with a run of the small recipe."""
+    root = tmp_path_factory.mktemp("base")
+    settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    bessemer("run", foundry / "foundry.toml", "--root", root, "--json", *settings)
+    return root
+
+
+def one_document(_: dict[str, Artifact]) -> list[str]:
+    return ["note-07"]
+
+
+def ten_documents(_: dict[str, Artifact]) -> list[str]:
+    return ["note-1"]
+
+
+def a_file(_: dict[str, Artifact]) -> list[str]:
+    return ["--file", "note-20.txt"]
+
+
+def a_source(_: dict[str, Artifact]) -> list[str]:
+    return ["--source", "notes"]
+
+
+def near_duplicates(_: dict[str, Artifact]) -> list[str]:
+    return ["near-twin-longer"]
+
+
+def promoted_near_duplicates(_: dict[str, Artifact]) -> list[str]:
+    return ["near-twin-longer", "--promote"]
+
+
+def a_heldout_document(artifacts: dict[str, Artifact]) -> list[str]:
+    return [artifacts["decontaminate"].table("heldout").column("doc_id")[0].as_py().hex()]
+
+
+def refilled(_: dict[str, Artifact]) -> list[str]:
+    return ["note-07", "--refill"]
+
+
+REQUESTS = [
+    one_document,
+    ten_documents,
+    a_file,
+    a_source,
+    near_duplicates,
+    promoted_near_duplicates,
+    a_heldout_document,
+    refilled,
+]
+
+
+@pytest.mark.parametrize("request_of", REQUESTS, ids=lambda request_of: request_of.__name__)
+def test_the_model_is_as_if_the_documents_had_never_been_there(
+    base: Path, tmp_path: Path, request_of: Callable[[dict[str, Artifact]], list[str]]
+) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(base, root)
+    _move_records(root, base)
+    before = run_artifacts(open_run(root, None))
+    texts = {row["doc_id"].hex(): row["text"] for row in before["sample"].table("documents").to_pylist()}
+    words = request_of(before)
+    plan = json.loads(bessemer("data", "forget", *words, "--plan", "--root", root, "--json"))
+    leaving = {*plan["leaving"]["requested"], *(plan["leaving"]["duplicates"] if "--promote" not in words else ())}
+    said = bessemer("data", "forget", *words, "--root", root, "--json")
+    certificate, salt = _certificate_and_salt(said)
+    after = open_run(root, None)
+    trained = run_artifacts(after)["train"]
+
+    expected = _from_scratch(root, after, tmp_path)
+    exact = {record.name for record in trained.records if not any(clock in record.name for clock in CLOCKS)}
+    assert {"model.safetensors", "metrics.arrow", "steps.arrow"} <= exact
+    assert sum("optimizer" in name for name in exact) == 9
+    assert {record.name: record.digest for record in trained.records if record.name in exact} == {
+        name: expected[name] for name in exact
+    }
+    assert _resumed_at(trained) == plan["replay"]["step"]
+    assert certificate["model"] == trained.content
+    assert set(certificate["commitments"]) == {commitment(salt, texts[one]) for one in leaving}
+    assert not _found(root, [texts[one] for one in leaving], [texts[one] for one in texts if one not in leaving])
+    bessemer("store", "verify", "--root", root)
+
+
+def _move_records(root: Path, old: Path) -> None:
+    """Name the artifacts of a copied root in its records."""
+    from model.checksummed_json import write_sealed
+    from tasks.artifacts.remote.metadata import read_record
+
+    for path in (root / "runs").glob("*/run.json"):
+        record = read_record(path)
+        moved = json.loads(json.dumps(record).replace(str(old), str(root)))
+        write_sealed(path, moved)
+
+
+def _certificate_and_salt(said: str) -> tuple[dict[str, Any], str]:
+    end = json.loads(said[said.rindex("{\n") :])
+    return json.loads(Path(end["certificate"]).read_text()), end["salt"]
+
+
+def _from_scratch(root: Path, after: dict[str, Any], folder: Path) -> dict[str, str]:
+    kept = folder / "kept"
+    for stage, tables in AGGREGATES.items():
+        path = next(Path(entry["path"]) for entry in after["stages"] if entry["stage"] == stage)
+        (kept / stage).mkdir(parents=True)
+        names = [file.name for file in Artifact.open(path).records if tables is None or file.table in tables]
+        for name in (MANIFEST, *names):
+            shutil.copy(path / name, kept / stage / name)
+    recipe = shutil.copy(root / "runs" / after["run_id"] / "recipe.json", folder / "recipe.json")
+    said = python(Path(__file__).with_name("from_scratch.py"), recipe, kept, folder / "scratch")
+    return json.loads(said.splitlines()[-1])
+
+
+def _resumed_at(trained: Artifact) -> int:
+    events = trained.table("events")
+    steps = events.filter(pc.equal(events.column("kind"), "resume")).column("step").to_pylist()
+    return steps[-1] if steps else 0
+
+
+def _found(root: Path, gone: list[str], others: list[str]) -> list[str]:
+    """Return the passages of removed texts, in no other document, that are still in a file or a row under the root."""
+    rest = "\n".join(others).encode()
+    probes = {
+        text.encode()[begin : begin + WINDOW] for text in gone for begin in range(0, len(text.encode()) - WINDOW, 10)
+    }
+    own = [probe for probe in probes if probe not in rest]
+    everything = b"\n".join(_bytes_of(path) for path in sorted(root.rglob("*")) if path.is_file())
+    tokenizer = open_tokenizer(run_artifacts(open_run(root, None))["vocab"])
+    for path in (root / "artifacts" / "chunk").glob("*/*sequences*"):
+        for row in read_table(path).column("tokens").to_pylist():
+            everything += tokenizer.decode_bytes([token for token in row if token not in tokenizer.special])
+    return [probe.decode(errors="replace") for probe in own if probe in everything]
+
+
+def _bytes_of(path: Path) -> bytes:
+    data = path.read_bytes()
+    if path.suffix != ".arrow":
+        return data
+    table = read_table(path)
+    return b"\n".join(_texts_of(column.combine_chunks()) for column in table.columns)
+
+
+def _texts_of(column: pa.Array) -> bytes:
+    if pa.types.is_dictionary(column.type):
+        return _texts_of(column.dictionary)
+    if pa.types.is_struct(column.type):
+        return b"\n".join(_texts_of(child) for child in column.flatten())
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return "\n".join(text or "" for text in column.to_pylist()).encode()
+    return b""
