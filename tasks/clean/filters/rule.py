@@ -15,9 +15,10 @@ from tasks.clean.rules import Failures
 
 
 class TextStatistics:
-    """Lazy measurements of one text, given as str or UTF-8 bytes.
+    """One text, given as str or UTF-8 bytes, and its lazy measurements.
 
-    `language` is an ISO 639 code or None; `context` says what else is known of the document.
+    `language` is an ISO 639 code or None; `context` says what else is known of the document. `measurements` are those
+    of a batch of this document alone.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class TextStatistics:
     ) -> None:
         self.context = context or DocumentContext(language=language)
         self._texts = Texts.of([text])
-        self._measured = Measurements(self._texts, BatchContext.of(self.context), np.ones(1, np.bool_))
+        self.measurements = Measurements(self._texts, BatchContext.of(self.context), np.ones(1, np.bool_))
 
     @property
     def text(self) -> str:
@@ -42,62 +43,10 @@ class TextStatistics:
         """Return the ISO 639 code of the document's language."""
         return self.context.language
 
-    def count_of(self, what: int) -> int:
-        """Return one of the counts that `tasks.clean.kernels.text_counts` names."""
-        return int(self._measured.count_of(what)[0])
-
-    @property
-    def units(self) -> int:
-        """Return the number of words, or of characters of unsegmented scripts."""
-        return int(self._measured.units[0])
-
     @property
     def words(self) -> float:
         """Return the number of words; unsegmented scripts by characters per word."""
-        return float(self._measured.words[0])
-
-    @property
-    def is_unsegmented(self) -> bool:
-        """Return whether most units belong to scripts written without spaces."""
-        return bool(self._measured.is_unsegmented[0])
-
-    @property
-    def characters(self) -> int:
-        """Return the characters of all units together, without whitespace."""
-        return int(self._measured.characters[0])
-
-    def stop_words_seen(self, language: str) -> int | None:
-        """Return how many distinct stop words of a language the text contains; None where there is no list."""
-        seen = float(self._measured.stop_words_seen([language])[0])
-        return None if np.isnan(seen) else int(seen)
-
-    @property
-    def max_stop_words_seen(self) -> int:
-        """Return the largest `stop_words_seen` over all languages."""
-        return int(self._measured.max_stop_words_seen[0])
-
-    @property
-    def repeated_lines(self) -> tuple[float, float]:
-        """Return (share of lines, share of their characters) that repeat an earlier line."""
-        lines, characters = self._measured.repeated_lines
-        return float(lines[0]), float(characters[0])
-
-    @property
-    def repeated_paragraphs(self) -> tuple[float, float]:
-        """Return (share of paragraphs, share of their characters) that repeat an earlier paragraph."""
-        paragraphs, characters = self._measured.repeated_paragraphs
-        return float(paragraphs[0]), float(characters[0])
-
-    def top_gram_share(self, n: int) -> float:
-        """Return characters of the most frequent n-gram times its count, over all characters; 0 where none repeats."""
-        return float(self._measured.top_gram_share(n)[0])
-
-    def repeated_gram_share(self, n: int, enough: float = 0.0) -> float:
-        """Return the share of characters in n-grams (n >= 5) that repeat an earlier one, each character counted once.
-
-        Where the share is not above `enough`, the value may be an upper bound.
-        """
-        return float(self._measured.repeated_gram_share(n, enough)[0])
+        return float(self.measurements.words[0])
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,12 @@
 """What kernels count, in plain Python, and kernels applied to one text."""
 
+from typing import Any
+
 import numpy as np
 import regex
 
+from tasks.clean.batch import BatchContext, Texts
+from tasks.clean.document import DocumentContext
 from tasks.clean.filters.language import identify_languages, language_model
 from tasks.clean.kernels.characters import (
     CHINESE_JAPANESE,
@@ -12,6 +16,7 @@ from tasks.clean.kernels.characters import (
     has_unsegmented_script,
     words_of_units,
 )
+from tasks.clean.kernels.measurements import Measurements
 
 
 def character_class(*ranges: Ranges) -> str:
@@ -40,3 +45,19 @@ def identify_language(text: str) -> tuple[str, float]:
     raw = np.frombuffer(text.encode(), np.uint8).copy()
     languages, confidences = identify_languages(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int64))
     return language_model().languages[int(languages[0])], float(confidences[0])
+
+
+class OneText:
+    """The measurements of a batch of one text, each as its only value."""
+
+    def __init__(self, text: str) -> None:
+        self._all = Measurements(Texts.of([text]), BatchContext.of(DocumentContext()), np.ones(1, np.bool_))
+
+    def __getattr__(self, name: str) -> Any:
+        return only_value(getattr(self._all, name))
+
+
+def only_value(found: Any) -> Any:
+    if callable(found):
+        return lambda *words, **named: only_value(found(*words, **named))
+    return tuple(map(only_value, found)) if isinstance(found, tuple) else found[0].item()

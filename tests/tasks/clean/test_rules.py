@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.registry import EDIT_REGISTRY, HTML_TO_TEXT
-from tasks.clean.filters.rule import Rule, TextStatistics
+from tasks.clean.filters.rule import Rule
 from tasks.clean.kernels.measurements import Measurements
 from tasks.clean.presets import EDITS, PRESETS, SPELLING
 from tasks.clean.rules import RULES
-from tests.tasks.clean.references import count_words, split_units
+from tests.tasks.clean.references import OneText, count_words, split_units
 
 
 def of_one(text, language=None):
@@ -106,7 +106,7 @@ def naive_duplicate_share(words, n):
 
 @given(st.lists(st.sampled_from(["a", "bb", "ccc"]), min_size=1, max_size=60), st.integers(5, 10))
 def test_duplicate_grams_agree_with_a_plain_search(words, n):
-    statistics = TextStatistics(" ".join(words))
+    statistics = OneText(" ".join(words))
     assert statistics.repeated_gram_share(n) == pytest.approx(naive_duplicate_share(words, n))
     enough = statistics.repeated_gram_share(n, enough=0.3)
     assert (enough > 0.3) == (naive_duplicate_share(words, n) > 0.3)
@@ -114,8 +114,8 @@ def test_duplicate_grams_agree_with_a_plain_search(words, n):
 
 def test_chinese_repetition_is_measured_in_pairs_of_characters():
     sentence = "春眠不觉晓处处闻啼鸟夜来风雨声花落知多少"
-    assert TextStatistics(sentence).repeated_gram_share(5) == 0
-    assert TextStatistics(sentence + sentence).repeated_gram_share(10) == 0.5
+    assert OneText(sentence).repeated_gram_share(5) == 0
+    assert OneText(sentence + sentence).repeated_gram_share(10) == 0.5
 
 
 def test_c4_values():
@@ -161,7 +161,7 @@ def test_rules_look_at_wanted_documents_only():
     wanted = np.array([True, False, True])
     failures = RULES["gopher_words_min"].failures(Measurements(texts, context, wanted), 4)
     assert (failures.rows.tolist(), failures.values.tolist()) == ([0], [2])
-    own = Rule("own", lambda statistics, limit: "three" if statistics.units == 3 else statistics.words)
+    own = Rule("own", lambda statistics, limit: "three" if statistics.text.count(" ") == 2 else statistics.words)
     failures = own.failures(Measurements(texts, context, wanted), 3)
     assert (failures.rows.tolist(), failures.values.tolist(), failures.reasons) == ([2], [4], {})
     assert own.failures(Measurements(texts, context, ~wanted), 3).reasons == {1: "three"}
@@ -171,8 +171,8 @@ def test_rules_look_at_wanted_documents_only():
 def test_bounds_spare_searches_and_change_no_verdict(words, limit):
     text = " ".join(words)
     for n in (3, 4):
-        exact = TextStatistics(text).top_gram_share(n)
+        exact = OneText(text).top_gram_share(n)
         assert failing(f"gopher_top_{n}_gram", text, limit) == ([exact] if exact > limit else [])
     for n in range(5, 11):
-        exact = TextStatistics(text).repeated_gram_share(n)
+        exact = OneText(text).repeated_gram_share(n)
         assert failing(f"gopher_duplicate_{n}_grams", text, limit) == ([exact] if exact > limit else [])
