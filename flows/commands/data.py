@@ -93,7 +93,7 @@ def history(
     rejects = rejects_of(artifacts, document)
     others: list[str] = []
     if not found and not rejects:
-        files = listed_files(root / "runs" / record["run_id"], document)
+        files = listed_files(root / "runs" / record.run_id, document)
         by_file = documents_by_file(artifacts, [(file.source, file.relative) for file in files])
         found = [doc_id for of_file in by_file.values() for doc_id in of_file]
         others = [
@@ -155,37 +155,36 @@ def forget(
     and pages of the run before are overwritten and removed, and a certificate is written to `forgotten/`. Killed at any
     point, the same command without arguments goes on.
     """
-    with handle_errors():
-        from flows.commands.forgetting import carry_out, print_plan
-        from flows.runs import forget as removal
-        from flows.runs.lineage import open_run, run_artifacts
-        from flows.runs.record import recipe_of
-        from model.errors import InputError
+    from flows.commands.forgetting import carry_out, print_plan
+    from flows.runs import forget as removal
+    from flows.runs.lineage import open_run, run_artifacts
+    from flows.runs.record import recipe_of
+    from model.errors import InputError
 
-        root = root.resolve()
-        pending = removal.read_pending(root)
-        named = removal.Request(
-            tuple(documents or ()), tuple(source or ()), tuple(file or ()), tuple(licence or ()), promote, refill
-        )
-        if pending is not None:
-            if named != removal.Request():
-                raise InputError(
-                    f"data forget: the removal from the run {pending.before} has not ended. Run `bessemer data forget`"
-                    f" without arguments to end it, then ask again."
-                )
-            carry_out(root, pending, as_json, verbose)
-            return
-        record = open_run(root, run_id, needs="evaluate")
-        before, recipe = run_artifacts(record), recipe_of(root / "runs" / record["run_id"])
-        leaving = removal.find_leaving(root, record["run_id"], before, recipe, named)
-        without = removal.recipe_without(recipe, record["run_id"], before, leaving, named)
-        replay = removal.plan_replay(before, removal.build_sequences(without, root))
-        print_run_header(record)
-        print_plan(leaving, named, replay, without, as_json)
-        if plan or not (yes or as_json or typer.confirm("Train again and delete?")):
-            return
-        decided = removal.decide(root, record["run_id"], without, before["sample"], leaving, named, replay)
-        carry_out(root, decided, as_json, verbose)
+    root = root.resolve()
+    pending = removal.read_pending(root)
+    named = removal.Request(
+        tuple(documents or ()), tuple(source or ()), tuple(file or ()), tuple(licence or ()), promote, refill
+    )
+    if pending is not None:
+        if named != removal.Request():
+            raise InputError(
+                f"data forget: the removal from the run {pending.before} has not ended. Run `bessemer data forget`"
+                f" without arguments to end it, then ask again."
+            )
+        carry_out(root, pending, as_json, verbose)
+        return
+    record = open_run(root, run_id, needs="evaluate")
+    before, recipe = run_artifacts(record), recipe_of(root / "runs" / record.run_id)
+    leaving = removal.find_leaving(root, record.run_id, before, recipe, named)
+    without = removal.recipe_without(recipe, record.run_id, before, leaving, named)
+    replay = removal.plan_replay(before, removal.build_sequences(without, root))
+    print_run_header(record)
+    print_plan(leaving, named, replay, without, as_json)
+    if plan or not (yes or as_json or typer.confirm("Train again and delete?")):
+        return
+    decided = removal.decide(root, record.run_id, without, before["sample"], leaving, named, replay)
+    carry_out(root, decided, as_json, verbose)
 
 
 @data.command()
@@ -204,7 +203,7 @@ def step(
     record = open_run(root, run_id, needs="train")
     found = step_of(run_artifacts(record), number)
     print_run_header(record)
-    print_found(found, as_json, lambda shown: print_step(found, record["run_id"], shown))
+    print_found(found, as_json, lambda shown: print_step(found, record.run_id, shown))
 
 
 @data.command()

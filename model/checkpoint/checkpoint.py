@@ -8,13 +8,11 @@ far, `state.json` with everything else, and `COMPLETE`. Nothing is loaded whose 
 import json
 import os
 import shutil
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
@@ -28,6 +26,10 @@ WEIGHTS = "weights.safetensors"
 
 STATE = "state.json"
 
+BEGINS = "begins"
+"""Key of a safetensors file's metadata: JSON of the first element's place, in each dimension of the whole tensor, by
+name; moments have their weight's. Tensors that are not named are whole."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -38,14 +40,14 @@ class Checkpoint:
 
     def weights(self) -> dict[str, Tensor]:
         """Load all weights, by their names in the network."""
-        return self.weight_rows().load()
+        return self.divided_weights().load()
 
-    def weight_rows(self) -> "DividedTensors":
+    def divided_weights(self) -> "DividedTensors":
         """Return the weights without loading them."""
         return DividedTensors(sorted(self.path.glob("weights*")))
 
-    def moment_rows(self) -> "DividedTensors":
-        """Return the optimizer's state of ranks that divide each tensor by rows, without loading it."""
+    def divided_moments(self) -> "DividedTensors":
+        """Return the optimizer's state of ranks that divide each tensor, without loading it."""
         return DividedTensors(sorted(self.path.glob("optimizer*")))
 
     @property
@@ -63,31 +65,59 @@ class Checkpoint:
 
 
 class DividedTensors:
-    """Tensors whose rows are divided over safetensors files, in the order of the files; what is asked for is read."""
+    """Tensors whose parts are in any of several safetensors files, which say where each part begins (`BEGINS`)."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._files = [safe_open(path, framework="pt") for path in paths]
-        self.names: list[str] = list(self._files[0].keys()) if self._files else []
+        self._parts: dict[str, list[tuple[Any, list[int]]]] = {}
+        for path in paths:
+            file = safe_open(path, framework="pt")
+            begins = json.loads((file.metadata() or {}).get(BEGINS, "{}"))
+            for name in file.keys():  # noqa: SIM118  # no mapping
+                part = file.get_slice(name)
+                begin = begins.get(name.partition("|")[0], [0] * len(part.get_shape()))
+                self._parts.setdefault(name, []).append((part, begin))
+        self.names: list[str] = sorted(self._parts)
 
-    def rows(self, name: str, begin: int, end: int) -> Tensor:
-        """Return rows [begin, end) of a tensor; a tensor without dimensions is the first file's."""
-        if not self._files[0].get_slice(name).get_shape():
-            return self._files[0].get_tensor(name)
-        found: list[Tensor] = []
-        first = 0
-        for file in self._files:
-            part = file.get_slice(name)
-            last = first + part.get_shape()[0]
-            if begin < last and first < end:
-                found.append(part[max(begin, first) - first : min(end, last) - first])
-            first = last
-        if not found:
-            return self._files[0].get_slice(name)[:0]
-        return found[0] if len(found) == 1 else torch.cat(found)
+    def part(self, name: str, box: tuple[slice, ...]) -> Tensor:
+        """Return a part of a tensor, reading no more; a tensor without dimensions is the first file's.
+
+        Raises IntegrityError where the files do not have all of it.
+        """
+        first, _ = self._parts[name][0]
+        if not first.get_shape():
+            return first[...]
+        found = first[:0].new_empty([side.stop - side.start for side in box])
+        missing = found.numel()
+        for part, begins in self._parts[name]:
+            ends = [begin + length for begin, length in zip(begins, part.get_shape(), strict=True)]
+            shared = [
+                slice(max(side.start, begin), min(side.stop, end))
+                for side, begin, end in zip(box, begins, ends, strict=True)
+            ]
+            if all(side.start < side.stop for side in shared):
+                piece = part[_moved(shared, begins)]
+                found[_moved(shared, [side.start for side in box])] = piece
+                missing -= piece.numel()
+        if missing:
+            raise IntegrityError(
+                f"{missing} of {found.numel()} elements of {name} are in none of its files, or in several: they were"
+                f" written by an earlier version, or belong to different checkpoints. Start again from an older"
+                f" checkpoint, or without one."
+            )
+        return found
 
     def load(self) -> dict[str, Tensor]:
         """Return all tensors, whole."""
-        return {name: self.rows(name, 0, sys.maxsize) for name in self.names}
+        return {name: self.part(name, self._whole(name)) for name in self.names}
+
+    def _whole(self, name: str) -> tuple[slice, ...]:
+        parts = [(begins, part.get_shape()) for part, begins in self._parts[name]]
+        return tuple(slice(0, max(begins[d] + shape[d] for begins, shape in parts)) for d in range(len(parts[0][1])))
+
+
+def _moved(box: Sequence[slice], begins: Sequence[int]) -> tuple[slice, ...]:
+    """Return a box seen from a part that begins there."""
+    return tuple(slice(side.start - begin, side.stop - begin) for side, begin in zip(box, begins, strict=True))
 
 
 def weights_file(rank: int, shards: int) -> str:

@@ -24,7 +24,7 @@ def save_model(
 ) -> None:
     """Write `model.safetensors`, then `model.json`: the config, the digest of the weights, and `description`.
 
-    Without `weights` the first file is there already (`model.checkpoint.writer.write_rows`).
+    Without `weights` the first file is there already (`model.checkpoint.writer.write_parts`).
     """
     if weights is not None:
         save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)

@@ -134,8 +134,7 @@ class TrainFields(BaseConfig):
     validation_steps: int | None = Field(default=None, ge=0)
     """Steps between evaluations on held-out sequences, with one more after the last step (table VALIDATION); 0: none.
     Unset: up to twenty over the training, fewer where they would cost more than 3% of its arithmetic, and none where no
-    text was held out. Changes no weight. Works with every engine, without `tensor_parallel` and
-    `pipeline_parallel`."""
+    text was held out. Changes no weight."""
     validation_rows: Annotated[int, EXPERT] = Field(default=16, ge=1, le=256)
     """Held-out sequences of each source that are evaluated, always the same."""
     guard: Annotated[GuardConfig, EXPERT] = GuardConfig()
@@ -149,9 +148,9 @@ class TrainFields(BaseConfig):
     """Seed of the initial weights, dropout, masks and spans."""
 
     @property
-    def can_validate(self) -> bool:
-        """Whether each rank has a whole network, which validation during training needs."""
-        return self.tensor_parallel * self.pipeline_parallel == 1
+    def divides_weights(self) -> bool:
+        """Whether ranks create and hold parts of the network alone; with `deepspeed` each creates it whole."""
+        return self.engine == "fsdp" or self.tensor_parallel * self.pipeline_parallel > 1
 
     @property
     def given(self) -> dict[str, str]:

@@ -82,10 +82,10 @@ def check_ranks(train: TrainFields) -> None:
     together = train.tensor_parallel * train.pipeline_parallel
     if together == 1:
         return
-    if train.engine != "native":
+    if train.engine == "deepspeed":
         raise ValueError(
-            f"only the native engine has tensor_parallel and pipeline_parallel; {train.engine} partitions the model"
-            f" over the ranks instead. Set engine = native, or leave both out"
+            "the engines native and fsdp have tensor_parallel and pipeline_parallel; deepspeed partitions the model"
+            " over the ranks instead. Set engine = native or fsdp, or leave both out"
         )
     if train.ranks % together:
         more = -(-train.ranks // together) * together

@@ -21,12 +21,13 @@ class TrainConfig(TrainFields):
     @model_validator(mode="before")
     @classmethod
     def _device_decides_what_is_not_set(cls, values: Any) -> Any:
-        """On CUDA devices multiply in bfloat16 and compile, where neither is set and no gathering of weights prevents
-        it."""
+        """On CUDA devices multiply in bfloat16 and compile, where neither is set and no communication within blocks
+        prevents it."""
         if not isinstance(values, Mapping) or values.get("device") != "cuda":
             return values
         engine = values.get("engine")
-        compiled = engine != "fsdp" and (engine != "deepspeed" or values.get("zero_stage") != 3)
+        divided = engine == "fsdp" or values.get("tensor_parallel", 1) != 1
+        compiled = not divided and (engine != "deepspeed" or values.get("zero_stage") != 3)
         return {"dtype": "bfloat16", "compile": compiled, **values}
 
     @model_validator(mode="before")
@@ -53,15 +54,6 @@ class TrainConfig(TrainFields):
     def _settings_are_used(self) -> "TrainConfig":
         check_unused_settings(self)
         check_portable(self)
-        return self
-
-    @model_validator(mode="after")
-    def _validation_is_possible(self) -> "TrainConfig":
-        if self.validation_steps and not self.can_validate:
-            raise ValueError(
-                "validation_steps needs a whole network on each rank, without tensor_parallel and pipeline_parallel."
-                " Leave it out; evaluate measures held-out text after training"
-            )
         return self
 
     @model_validator(mode="after")
@@ -110,12 +102,6 @@ class TrainConfig(TrainFields):
 
     @model_validator(mode="after")
     def _device_supports_parallelism(self) -> "TrainConfig":
-        if self.device == "cuda" and self.tensor_parallel * self.pipeline_parallel > 1:
-            raise ValueError(
-                f"copies over several ranks (tensor_parallel {self.tensor_parallel}, pipeline_parallel"
-                f" {self.pipeline_parallel}) run on CPUs alone. Set both to 1, and engine = deepspeed with zero_stage ="
-                f" 3 for a model that does not fit on one device"
-            )
         if self.device == "cuda" and self.micro_batch_rows == "auto":
             raise ValueError("micro_batch_rows = auto measures the memory of processes, not of devices. Set a number")
         return self

@@ -11,7 +11,7 @@ from model.errors import RecipeError
 
 if TYPE_CHECKING:
     from model.distributed.process_group import Ranks
-    from model.engines.base import Engine, Rows
+    from model.engines.base import Engine, Parts
     from model.nn.factory import Network
 
 
@@ -33,10 +33,11 @@ def check_engine(config: TrainConfig) -> None:
         )
 
 
-def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks", weights: "Rows | None" = None) -> "Engine":
+def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks", weights: "Parts | None" = None) -> "Engine":
     """Return the configured engine around a network whose weights are the same on every rank.
 
-    For `fsdp` it is on the meta device, and `weights` returns rows of its weights; the run's initial ones by default.
+    Where ranks divide weights it is on the meta device, and `weights` returns parts of its weights; the run's initial
+    ones by default.
     """
     from model.engines.runtime import set_matmul_precision, wrap_blocks
     from model.optim.schedules import micro_batch_row_counts
@@ -56,14 +57,10 @@ def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks", weights: "R
         from model.engines.deepspeed import DeepSpeedEngine
 
         return DeepSpeedEngine(run, network, ranks)
-    if run.train.engine == "fsdp":
-        from model.engines.fsdp import FSDPEngine
+    if run.train.divides_weights:
+        from model.engines.divided import DividedEngine
 
-        return FSDPEngine(run, network, ranks, weights)
-    if run.train.tensor_parallel > 1 or run.train.pipeline_parallel > 1:
-        from model.engines.model_parallel import ParallelEngine
-
-        return ParallelEngine(run, network, ranks)
+        return DividedEngine(run, network, ranks, weights)
     if run.train.numerics == "portable":
         from model.engines.portable.engine import PortableEngine
 

@@ -54,8 +54,11 @@ def admit_all(loss: float, grad_norm: float) -> bool:
     return True
 
 
-Rows = Callable[[str, int, int], Tensor]
-"""Returns rows [begin, end) of a tensor by its name; all of a tensor without dimensions."""
+Box = tuple[slice, ...]
+"""A part of a tensor: a range of each dimension."""
+
+Parts = Callable[[str, Box], Tensor]
+"""Returns a part of a tensor by its name; all of a tensor without dimensions."""
 
 
 class Engine(Protocol):
@@ -64,7 +67,7 @@ class Engine(Protocol):
     optimizer_shards: int
     """Ranks with different optimizer states: 1 where all hold the same, else all of them."""
     weight_shards: int
-    """Ranks whose `weights` are rows of each weight: 1 where the first rank returns all of them, else all ranks."""
+    """Ranks whose `weights` are parts: 1 where the first rank returns all of them, else all ranks."""
 
     def step(
         self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all
@@ -84,7 +87,11 @@ class Engine(Protocol):
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights by name: all of them on the first rank, perhaps none on others; or this rank's rows."""
+        """Return the weights by name: all of them on the first rank, perhaps none on others; or this rank's parts."""
+        ...
+
+    def begins(self) -> dict[str, tuple[int, ...]]:
+        """Return where in its weight each part of `weights` begins, and of its moments; empty for whole weights."""
         ...
 
     def optimizer_state(self) -> dict[str, Tensor]:
@@ -100,8 +107,8 @@ class Engine(Protocol):
         """Restore what `optimizer_state` returned on all ranks, in their order, of another number of ranks."""
         ...
 
-    def restore_rows(self, moments: Rows, names: Sequence[str]) -> None:
-        """Restore this rank's rows of the optimizer's state, of which `moments` returns any; `fsdp` only."""
+    def restore_parts(self, moments: Parts, names: Sequence[str]) -> None:
+        """Restore this rank's parts of the optimizer's state, of which `moments` returns any; for divided weights."""
         ...
 
 
@@ -130,11 +137,15 @@ class Totals:
         """Return mean nats and accuracy by term, and the lows and highs of activation ranges; the same on every
         rank."""
         assert self._ranges is not None, "add a micro-batch first"
-        summed = ranks.sum_(torch.tensor([*self._nats, *self._correct], dtype=torch.float64)).tolist()
+        summed = self.sum_over_ranks(ranks)
         terms = len(counted)
         losses = [total / count for total, count in zip(summed[:terms], counted, strict=True)]
         accuracies = [total / count for total, count in zip(summed[terms:], counted, strict=False)]
         return losses, accuracies, *split_ranges(ranks.max_(nan_to_infinity(self._ranges).cpu()))
+
+    def sum_over_ranks(self, ranks: Ranks) -> list[float]:
+        """Return the nats and then the correct predictions of each term; the same on every rank."""
+        return ranks.sum_(torch.tensor([*self._nats, *self._correct], dtype=torch.float64)).tolist()
 
 
 def batch_loss(sums: Sums, counted: tuple[int, ...], loss_scale: float = 1.0) -> Tensor:

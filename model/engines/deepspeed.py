@@ -24,7 +24,7 @@ from torch import Tensor
 from model.config.network import is_gated, width_multiplier
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import Admits, Rows, StepResult, Totals, admit_all
+from model.engines.base import Admits, Parts, StepResult, Totals, admit_all
 from model.engines.memory import BUCKET_ELEMENTS, GATHERED_ELEMENTS
 from model.engines.runtime import NetworkWithLoss, sums_of
 from model.nn.factory import Network
@@ -128,6 +128,10 @@ class DeepSpeedEngine:
                     weights[name] = parameter.detach().clone()
         return weights
 
+    def begins(self) -> dict[str, tuple[int, ...]]:
+        """Return nothing: weights are whole."""
+        return {}
+
     def optimizer_state(self) -> dict[str, Tensor]:
         """Return the moments of this rank's partitions, as `partition|moment`."""
         return {
@@ -159,7 +163,7 @@ class DeepSpeedEngine:
                 state[key] = part_of_vector(whole, elements, *shard, by_parameter=self._partitioned)
         self.restore_optimizer(state)
 
-    def restore_rows(self, moments: Rows, names: Sequence[str]) -> None:
+    def restore_parts(self, moments: Parts, names: Sequence[str]) -> None:
         """Raise AssertionError: DeepSpeed divides vectors of many parameters."""
         raise AssertionError(f"this engine's state is not divided by rows, and {len(names)} tensors were given")
 

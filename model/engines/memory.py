@@ -8,8 +8,8 @@ that cannot be traced have no figure for activations, and `unknown` says why. Li
 allocator come on top.
 """
 
+import math
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -22,11 +22,11 @@ from torch.utils._pytree import tree_leaves
 from model.config.network import NetworkConfig, width_multiplier
 from model.config.train import TrainConfig
 from model.engines.base import batch_loss
-from model.engines.pipeline_parallel import stages_holding
+from model.engines.layout import Place
 from model.engines.runtime import autocast, wrap_blocks
-from model.engines.tensor_parallel import sharding_of
 from model.nn.experts import Experts
-from model.nn.factory import Network, make_shapes, make_uninitialised
+from model.nn.factory import make_shapes, make_uninitialised
+from model.nn.stages import stages_holding
 from model.nn.vocab_layers import WholeVocabulary
 from model.objectives.synthetic import random_batch
 from model.optim.optimizers import make_optimizer, optimizer_tensors
@@ -46,7 +46,7 @@ class RankMemory:
     """Bytes on one rank, that with the most where ranks differ."""
 
     start: float
-    """The whole network, which every rank creates before it is sharded."""
+    """What every rank creates: with ZeRO the whole network, before it is sharded; else its part."""
     weights: float
     gradients: float
     """At most: with ZeRO-1 they are whole until a step's last micro-batch."""
@@ -107,7 +107,7 @@ def rank_memory(model: NetworkConfig, train: TrainConfig) -> RankMemory:
 def _rank_memory(model: NetworkConfig, train: TrainConfig) -> RankMemory:
     whole = rank_sizes(model, train.model_copy(update={"tensor_parallel": 1, "pipeline_parallel": 1}))
     parts = [
-        rank_sizes(model, train, stage, tensor)
+        rank_sizes(model, train, stage * (train.ranks // train.pipeline_parallel) + tensor)
         for stage in range(train.pipeline_parallel)
         for tensor in range(train.tensor_parallel)
     ]
@@ -138,7 +138,7 @@ def memory_of_rank(whole: Sizes, own: Sizes, train: TrainConfig) -> RankMemory:
     """Return the memory of a rank whose part of a copy of the network has the sizes `own`, without activations."""
     ranks = train.data_parallel
     shared = {
-        "start": whole.weights,
+        "start": own.weights if train.divides_weights else whole.weights,
         "activations": None,
         "accumulates": train.batch_rows > ranks * train.rows_at_once,
         "unknown": "the network is not known",
@@ -174,27 +174,24 @@ def memory_of_rank(whole: Sizes, own: Sizes, train: TrainConfig) -> RankMemory:
     )
 
 
-def rank_sizes(model: NetworkConfig, train: TrainConfig, stage: int = 0, tensor: int = 0) -> Sizes:
-    """Return the sizes of the part of a rank with this pipeline stage and tensor rank."""
-    network = make_shapes(model)
-    with torch.device("meta"):
-        own = dict(_parts(network, model, train, stage, tensor))
+def rank_sizes(model: NetworkConfig, train: TrainConfig, rank: int = 0) -> Sizes:
+    """Return the sizes of the part of a rank, before data ranks divide it."""
+    network, place = make_shapes(model), Place(train, rank)
+    weights = {
+        name: weight
+        for name, weight in network.named_parameters()
+        if place.stage in stages_holding(name, model, train.pipeline_parallel)
+    }
+    elements = {
+        name: math.prod(side.stop - side.start for side in place.part(name, weight.shape))
+        for name, weight in weights.items()
+    }
     moments = moments_per_element(network, model, train)
     return Sizes(
-        elements=sum(part.numel() for part in own.values()),
-        weights=sum(part.numel() * part.element_size() for part in own.values()),
-        moments=sum(part.numel() * moments[name] for name, part in own.items()),
+        elements=sum(elements.values()),
+        weights=sum(count * weights[name].element_size() for name, count in elements.items()),
+        moments=sum(count * moments[name] for name, count in elements.items()),
     )
-
-
-def _parts(
-    network: Network, model: NetworkConfig, train: TrainConfig, stage: int, tensor: int
-) -> Iterator[tuple[str, Tensor]]:
-    for name, parameter in network.named_parameters():
-        if stage in stages_holding(name, model, train.pipeline_parallel):
-            part = sharding_of(name, model).part(parameter, tensor, train.tensor_parallel)
-            if part is not None:
-                yield name, part
 
 
 def moments_per_element(network: nn.Module, model: NetworkConfig, train: TrainConfig) -> dict[str, int]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from model.config.network import width_multiplier
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import Admits, Rows, StepResult, Totals, admit_all, batch_loss
+from model.engines.base import Admits, Parts, StepResult, Totals, admit_all, batch_loss
 from model.engines.runtime import autocast, move_batch
 from model.nn.factory import Network
 from model.objectives import make_objective
@@ -35,7 +35,7 @@ class NativeEngine:
         self._objective = make_objective(run)
         self._ranks = ranks
         self._data_ranks = ranks
-        """The ranks that share the rows of a batch."""
+        """The ranks that share the rows of a batch, each with the same part of the model."""
         self._device = next(network.parameters()).device
         self.network = network
         self.optimizer = make_optimizer(network, run.train.optimizer, width_multiplier(run.model))
@@ -68,11 +68,15 @@ class NativeEngine:
         self, batch: Any, schedule: StepSchedule, loss_scale: float
     ) -> tuple[list[float], list[float], list[float], list[float]]:
         """Leave the gradient of a batch in the parameters, summed over ranks; return `Totals.reduce_over_ranks`."""
-        share = rank_batch(self._data_ranks, batch, self._objective, self._config.rows_at_once * schedule.row_pieces)
+        share = self._share(batch, self._config.rows_at_once * schedule.row_pieces)
         totals = self._forward_backward(share, loss_scale)
         found = totals.reduce_over_ranks(self._ranks, share.counted)
         self._sum_gradients()
         return found
+
+    def _share(self, batch: Any, rows: int) -> RankBatch:
+        """Return this rank's micro-batches of so many rows."""
+        return rank_batch(self._data_ranks, batch, self._objective, rows)
 
     def _forward_backward(self, share: RankBatch, loss_scale: float) -> Totals:
         """Run forward and backward passes of all micro-batches; their gradients add up."""
@@ -90,22 +94,26 @@ class NativeEngine:
 
     def held_out(self, batch: Any) -> tuple[float, int]:
         """Evaluate each rank's share of the rows."""
-        share = rank_batch(self._data_ranks, batch, self._objective, self._config.rows_at_once)
-        nats = torch.zeros((), dtype=torch.float64)
+        share = self._share(batch, self._config.rows_at_once)
         was_training = self.network.training
         self.network.eval()
         try:
             with torch.no_grad():
-                for micro_batch in share.micro_batches:
-                    nats += self._sums(micro_batch).nats[0].double().cpu()
+                totals = self._forward(share)
         finally:
             self.network.train(was_training)
-        summed = self._data_ranks.sum_(nats.reshape(1)) if self._data_ranks.size > 1 else nats.reshape(1)
-        return float(summed[0]), self._objective.counts(batch)[0]
+        return totals.sum_over_ranks(self._ranks)[0], self._objective.counts(batch)[0]
+
+    def _forward(self, share: RankBatch) -> Totals:
+        """Run forward passes of all micro-batches."""
+        totals = Totals()
+        for micro_batch in share.micro_batches:
+            totals.add(self._sums(micro_batch))
+        return totals
 
     def _gradient_norm(self) -> float:
         """Return the norm over the whole network, the same on every rank."""
-        return float(torch.nn.utils.get_total_norm([p.grad for p in self.network.parameters() if p.grad is not None]))
+        return float(torch.nn.utils.get_total_norm(self._gradients()))
 
     def _clip_gradients(self, max_norm: float, grad_norm: float) -> None:
         torch.nn.utils.clip_grads_with_norm_(self.network.parameters(), max_norm, torch.tensor(grad_norm))
@@ -114,14 +122,21 @@ class NativeEngine:
         """Sum gradients over the ranks that read other rows."""
         if self._data_ranks.size == 1:
             return
-        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+        gradients = self._gradients()
         flat = self._data_ranks.sum_(torch.cat([gradient.flatten() for gradient in gradients]))
         for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(summed.view_as(gradient))
 
+    def _gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.network.parameters() if p.grad is not None]
+
     def weights(self) -> dict[str, Tensor]:
         """Return the parameters themselves, not a copy."""
         return {name: parameter.detach() for name, parameter in self.network.named_parameters()}
+
+    def begins(self) -> dict[str, tuple[int, ...]]:
+        """Return nothing: weights are whole."""
+        return {}
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Return the optimizer's moments as `parameter|moment`; the same on every rank."""
@@ -142,6 +157,6 @@ class NativeEngine:
         """Raise AssertionError: every rank has the whole state, so it is never resharded."""
         raise AssertionError(f"this engine's state is not sharded, and {len(states)} shards were given")
 
-    def restore_rows(self, moments: Rows, names: Sequence[str]) -> None:
+    def restore_parts(self, moments: Parts, names: Sequence[str]) -> None:
         """Raise AssertionError: every rank has whole tensors."""
-        raise AssertionError(f"this engine's state is not divided by rows, and {len(names)} tensors were given")
+        raise AssertionError(f"this engine's state is not divided, and {len(names)} tensors were given")

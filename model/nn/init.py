@@ -109,6 +109,19 @@ def initialise(network: nn.Module, law_of: LawOf, seed: int) -> None:
 
 
 @torch.no_grad()
+def fill_box(part: Tensor, law: InitialLaw, seed: int, name: str, shape: Sequence[int], box: tuple[slice, ...]) -> None:
+    """Fill a contiguous tensor with a part of a weight of this shape: a range of each dimension, all but the first two
+    whole."""
+    row = math.prod(shape[1:])
+    if part.dim() < 2 or part.shape[1] == shape[1]:
+        fill_elements(part, law, seed, name, box[0].start * row)
+        return
+    first_column = box[1].start * math.prod(shape[2:])
+    for own, number in zip(part, range(box[0].start, box[0].stop), strict=True):
+        fill_elements(own, law, seed, name, number * row + first_column)
+
+
+@torch.no_grad()
 def fill_elements(part: Tensor, law: InitialLaw, seed: int, name: str, begin: int = 0) -> None:
     """Fill a contiguous tensor with the elements of a weight from `begin` on, rounded to float32."""
     if law.kind == "constant":

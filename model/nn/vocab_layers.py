@@ -31,6 +31,10 @@ class Vocabulary(Protocol):
         """Return the stream as the head reads it."""
         ...
 
+    def own(self, logits: Tensor) -> Tensor:
+        """Return the logits of this rank's tokens."""
+        ...
+
     def nats(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
         """Return the sum of -ln p over the targets that carry loss, f32[], differentiable."""
         ...
@@ -53,6 +57,10 @@ class WholeVocabulary:
     def read(self, hidden: Tensor) -> Tensor:
         """Return the stream unchanged."""
         return hidden
+
+    def own(self, logits: Tensor) -> Tensor:
+        """Return all logits."""
+        return logits
 
     def nats(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
         """Return the cross entropy; its backward pass overwrites the log probabilities."""

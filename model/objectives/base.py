@@ -89,17 +89,22 @@ class RankBatch:
     """Targets of each term in the batch of all ranks; at least 1."""
 
 
-def rank_batch(ranks: Ranks, batch: Any, objective: Objective, micro_batch_rows: int) -> RankBatch:
+def rank_batch(
+    ranks: Ranks, batch: Any, objective: Objective, micro_batch_rows: int, *, equal: bool = False
+) -> RankBatch:
     """Return the share of a rank: consecutive rows, so that the order of the data does not depend on the number of
     ranks.
 
     Every rank reads the whole batch (a memory map) and counts its targets, which saves a message. Where the rows of a
     short last batch cannot be split evenly, its last row is repeated without loss: every rank then takes part in as
-    many collectives, and activation ranges come from rows of the batch alone.
+    many collectives, and activation ranges come from rows of the batch alone. So it is where micro-batches must be
+    `equal` in rows.
     """
     counted = tuple(max(count, 1) for count in objective.counts(batch))
     size = row_count(batch)
     rows = -(-size // ranks.size)
+    if equal and rows > micro_batch_rows:
+        rows = -(-rows // micro_batch_rows) * micro_batch_rows
     missing = rows * ranks.size - size
     if missing:
         batch = concatenate_batches(batch, *[objective.without_loss(slice_batch(batch, size - 1, size))] * missing)

@@ -55,11 +55,11 @@ def chunked_nats(network: GPT | T5, hidden_ND: Tensor, targets_N: Tensor) -> tup
 def _chunk_sums(network: GPT | T5, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return nats and squared logarithms of the softmax's denominators of the targets, each f32[], and the range."""
     logits = network.logits(hidden)
-    ranges = activation_range(logits)
+    ranges = activation_range(network.vocabulary.own(logits))
     nats = network.vocabulary.nats(logits, targets)
     if not network.config.z_loss:
         return nats, nats.new_zeros(()), ranges
-    return nats, network.vocabulary.log_normaliser(logits[targets != NO_LOSS]).square().sum(), ranges
+    return nats, network.vocabulary.log_normaliser(logits)[targets != NO_LOSS].square().sum(), ranges
 
 
 class _ChunkedNats(torch.autograd.Function):

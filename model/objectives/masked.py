@@ -92,7 +92,7 @@ def _sums_from_hidden(network: BERT, hidden_BTD: Tensor, ranges: list[Tensor], b
     pieces = (part.split(rows) for part in (hidden_BTD, batch.positions_BM, batch.targets_BM))
     for hidden, positions, targets in zip(*pieces, strict=True):
         logits = network.masked_logits(hidden, positions).flatten(0, 1)
-        masked_range = torch.maximum(masked_range, activation_range(logits))
+        masked_range = torch.maximum(masked_range, activation_range(network.vocabulary.own(logits)))
         nats = nats + network.vocabulary.nats(logits, targets.flatten())
         correct = correct + (network.vocabulary.argmax(logits) == targets.flatten()).sum()
     answers = network.next_logits(hidden_BTD)

@@ -52,6 +52,8 @@ def make_optimizer(network: nn.Module, config: OptimizerConfig, width_multiplier
         {"params": groups.others, "weight_decay": 0.0},
     ]
     decayed = [group for group in decayed if group["params"]]
+    if config.kind in ("adamw", "sgd"):
+        decayed = [one for group in decayed for one in _by_mesh(group)]
     betas = (config.beta1, config.beta2)
     if config.kind == "lamb":
         return Lamb(decayed, betas=betas, eps=config.eps)
@@ -61,6 +63,16 @@ def make_optimizer(network: nn.Module, config: OptimizerConfig, width_multiplier
         return MuonWithAdamW(groups, config)
     # Loshchilov and Hutter 2019, fused into one kernel a step.
     return torch.optim.AdamW(decayed, lr=0.0, betas=betas, eps=config.eps, fused=True)
+
+
+def _by_mesh(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a group as groups that each have weights over one mesh of ranks, or over none: one kernel takes no
+    others."""
+    meshes = [getattr(parameter, "device_mesh", None) for parameter in group["params"]]
+    return [
+        {**group, "params": [one for one, over in zip(group["params"], meshes, strict=True) if over == mesh]}
+        for mesh in dict.fromkeys(meshes)
+    ]
 
 
 def set_learning_rate(groups: Iterable[dict[str, Any]], rate: float) -> None:

@@ -43,12 +43,12 @@ class InitialNetwork:
 def initial_network(run: TrainerRun, *, resumes: bool) -> InitialNetwork:
     """Return the network of `run`. With `resumes` its weights are left to a checkpoint.
 
-    For `fsdp` it is on the meta device, since no rank has all weights.
+    Where ranks divide weights it is on the meta device, since no rank has all of them.
 
     Raises InputError or RecipeError where the base model does not fit the run.
     """
     base = run.base
-    is_divided = run.train.engine == "fsdp"
+    is_divided = run.train.divides_weights
     if base is None and is_divided:
         return InitialNetwork(make_shapes(run.model), {})
     if base is None:

@@ -23,7 +23,7 @@ from model.checkpoint.complete_marker import complete, find_damage
 from model.checkpoint.metrics import MetricsLog, recent_loss
 from model.checkpoint.run_folder import CHECKPOINTS, HEARTBEAT, RESULT, RUN_FILE, WEIGHTS, lasting_steps
 from model.checkpoint.weights import save_model
-from model.checkpoint.writer import CheckpointWriter, write_rows
+from model.checkpoint.writer import CheckpointWriter, write_parts
 from model.config.train import TrainerRun
 from model.data.dataset import SequenceReader
 from model.data.row_format import RowFormat
@@ -106,7 +106,7 @@ def _attempt(original: TrainerRun, data: SequenceReader, ranks: Ranks, result: P
     engine, base_facts = _start_engine(run, checkpoint, ranks)
     layout = optimizer_layout(run)
     if checkpoint is not None and state["optimizer"] == layout:
-        _restore_optimizer(engine, checkpoint, ranks, divides_rows=run.train.engine == "fsdp")
+        _restore_optimizer(engine, checkpoint, ranks, is_divided=run.train.divides_weights)
 
     log = load_metrics_log(original.out, decisions, checkpoint)
     log.event(step, "resume" if checkpoint else "start", pid=os.getpid(), threads=run.train.threads, ranks=ranks.size)
@@ -155,23 +155,23 @@ def _attempt(original: TrainerRun, data: SequenceReader, ranks: Ranks, result: P
 def _start_engine(run: TrainerRun, checkpoint: Checkpoint | None, ranks: Ranks) -> tuple[Engine, dict[str, Any]]:
     """Return the engine with its first weights or those of a checkpoint, and the details of the event `base_model`."""
     start = initial_network(run, resumes=checkpoint is not None)
-    if run.train.engine == "fsdp":
-        rows = None
+    if run.train.divides_weights:
+        parts = None
         if checkpoint is not None:
-            rows = checkpoint.weight_rows().rows
+            parts = checkpoint.divided_weights().part
         elif (weights := start.weights) is not None:
-            rows = lambda name, begin, end: weights[name][begin:end]  # noqa: E731
-        return make_engine(run, start.network, ranks, rows), start.facts
+            parts = lambda name, box: weights[name][box]  # noqa: E731
+        return make_engine(run, start.network, ranks, parts), start.facts
     if checkpoint is not None:
         start.network.load_state_dict(checkpoint.weights())
     return make_engine(run, start.network.to(training_device(run.train, ranks.rank)), ranks), start.facts
 
 
-def _restore_optimizer(engine: Engine, checkpoint: Checkpoint, ranks: Ranks, *, divides_rows: bool) -> None:
+def _restore_optimizer(engine: Engine, checkpoint: Checkpoint, ranks: Ranks, *, is_divided: bool) -> None:
     shards = checkpoint.optimizer_shards
-    if divides_rows:
-        moments = checkpoint.moment_rows()
-        engine.restore_rows(moments.rows, moments.names)
+    if is_divided:
+        moments = checkpoint.divided_moments()
+        engine.restore_parts(moments.part, moments.names)
     elif shards == engine.optimizer_shards:
         engine.restore_optimizer(checkpoint.optimizer_state(ranks.rank, shards))
     else:
@@ -390,7 +390,7 @@ def _write_result(
         result.mkdir()
     if engine.weight_shards > 1:
         ranks.barrier()
-        write_rows(result / WEIGHTS, make_shapes(run.model), weights, ranks)
+        write_parts(result / WEIGHTS, make_shapes(run.model), weights, engine.begins(), ranks)
     if not ranks.is_first:
         return
     log.write(result)

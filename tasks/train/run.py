@@ -162,7 +162,7 @@ def trainer_run(
         model=_with_vocabulary(config.model, tokenizer.vocab_size),
         train=config.trainer_config(),
         base=make_starting_model(config.base_model, vocab, tokenizer, base_digest),
-        heldout=_validation_file(sequences) if config.validation_steps != 0 and config.can_validate else None,
+        heldout=_validation_file(sequences) if config.validation_steps != 0 else None,
     )
 
 

@@ -36,6 +36,9 @@ class Ingot:
     def weights(self) -> dict[str, Tensor]:
         return {"weight": self.weight}
 
+    def begins(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
     def optimizer_state(self) -> dict[str, Tensor]:
         return {"weight|exp_avg": self.weight / 2, "weight|step": torch.tensor(1.0)}
 
@@ -182,6 +185,7 @@ from model.distributed.process_group import join_process_group
 class Halves:
     optimizer_shards, weight_shards = 2, 1
     def weights(self): return {"weight": torch.ones(4)}
+    def begins(self): return {}
     def optimizer_state(self): return {"0|exp_avg": torch.full((1000,), float(rank))}
 
 rank, home = int(sys.argv[1]), Path(sys.argv[2])

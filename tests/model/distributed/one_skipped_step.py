@@ -40,9 +40,9 @@ def main(file: str, rank: int, rendezvous: str, case: str) -> None:
                 network.final_norm.bias.fill_(6e17)
                 network.embedding.weight[RARE] = -4e19
             tokens[3, 16] = RARE
-        if run.train.engine == "fsdp":
+        if run.train.divides_weights:
             whole, network = dict(network.named_parameters()), make_shapes(run.model)
-            engine = make_engine(run, network, ranks, lambda name, begin, end: whole[name][begin:end])
+            engine = make_engine(run, network, ranks, lambda name, box: whole[name][box])
         else:
             engine = make_engine(run, network, ranks)
         applied = [] if case == "infinite" else [engine.step(CausalBatch(tokens, starts), StepSchedule(0.01)).applied]

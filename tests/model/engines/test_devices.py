@@ -33,7 +33,6 @@ def test_the_processor_is_always_there() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"tensor_parallel": 2, "ranks": 2}, "run on CPUs alone"),
         ({"micro_batch_rows": "auto"}, "memory of processes, not of devices"),
     ],
 )

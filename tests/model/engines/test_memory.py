@@ -9,12 +9,12 @@ import pytest
 
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.config.train import TrainConfig, TrainerRun
-from model.distributed.process_group import SINGLE_PROCESS, Ranks
+from model.distributed.process_group import SINGLE_PROCESS
 from model.engines import make_engine
+from model.engines.layout import sharded_dimension
 from model.engines.memory import Allocations, activation_bytes, rank_memory
-from model.engines.pipeline_parallel import keep_stage_weights
-from model.engines.tensor_parallel import shard_weights
 from model.nn.factory import make_network
+from model.nn.stages import keep_stage_weights
 from model.objectives.synthetic import random_batch
 from model.optim.optimizers import optimizer_tensors
 from model.optim.schedules import StepSchedule
@@ -117,12 +117,16 @@ def test_a_rank_of_a_copy_holds_its_part(model: NetworkConfig, tensor: int, pipe
         for rank in range(tensor):
             network = make_network(model)
             keep_stage_weights(network, model, stage, pipeline)
-            shard_weights(network, model, Ranks(rank, tensor))
-            held.append(sum(parameter.nbytes for parameter in network.parameters()))
+            sides = {name: sharded_dimension(name) for name, _ in network.named_parameters()}
+            chunks = [
+                whole if sides[name] is None else whole.chunk(tensor, sides[name])[rank]
+                for name, whole in network.named_parameters()
+            ]
+            held.append(sum(chunk.nbytes for chunk in chunks))
     train = train_of(ranks=tensor * pipeline, tensor_parallel=tensor, pipeline_parallel=pipeline)
     memory = rank_memory(model, train)
     assert memory.weights == memory.gradients == max(held)
-    assert memory.start == sum(parameter.nbytes for parameter in make_network(model).parameters())
+    assert memory.start == memory.weights
 
 
 LIVE = """

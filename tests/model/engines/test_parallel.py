@@ -18,7 +18,7 @@ from model.config.options import ScheduleConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.data.row_format import RowFormat
 from model.data.span_lengths import raw_length
-from model.engines.model_parallel import world_rank
+from model.engines.layout import Place
 from model.train.trainer import train
 
 TENSOR = {"ranks": 2, "tensor_parallel": 2}
@@ -84,7 +84,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory, build_run) -> TrainerRun:
 def test_ranks_that_cut_the_same_matrices_are_neighbours() -> None:
     train = TrainConfig.model_validate(BOTH | {"ranks": 8})
     places = [(stage, data, tensor) for stage in (0, 1) for data in (0, 1) for tensor in (0, 1)]
-    assert [world_rank(train, *place) for place in places] == list(range(8))
+    found = [Place(train, rank) for rank in range(8)]
+    assert [(place.stage, place.data, place.tensor) for place in found] == places
 
 
 @pytest.mark.parametrize(
@@ -227,8 +228,8 @@ def test_bert_and_t5_over_several_ranks_compute_what_one_does(
     [
         ({"tensor_parallel": 2}, "= 2 processes, and ranks is 1. Set ranks = 2"),
         ({"tensor_parallel": 2, "pipeline_parallel": 2, "ranks": 6}, "ranks is 6. Set ranks = 8"),
-        ({**TENSOR, "engine": "deepspeed"}, "Set engine = native, or leave both out"),
-        ({**PIPELINE, "engine": "deepspeed"}, "Set engine = native, or leave both out"),
+        ({**TENSOR, "engine": "deepspeed"}, "Set engine = native or fsdp, or leave both out"),
+        ({**PIPELINE, "engine": "deepspeed"}, "Set engine = native or fsdp, or leave both out"),
         ({**TENSOR, "optimizer": {"kind": "muon"}}, "Set pipeline_parallel = 2 instead"),
         ({**PIPELINE, "trainable": "new_rows"}, "Leave tensor_parallel and pipeline_parallel out"),
         ({**TENSOR, "ranks": 6}, "copies of the model 3 does not divide batch_rows 16"),

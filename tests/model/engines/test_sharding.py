@@ -1,14 +1,13 @@
-"""Which part of the model a rank holds, and the order of turns of pipeline stages."""
+"""Which part of the model a rank holds."""
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
-from model.engines.pipeline_parallel import block_count, one_forward_one_backward, stage_blocks, stages_holding
-from model.engines.tensor_parallel import WeightSharding, shard_bounds, sharding_of
+from model.config.train import TrainConfig
+from model.engines.layout import Place
 from model.nn.factory import make_network
+from model.nn.stages import block_count, stage_blocks, stages_holding
 
 NETWORKS: list[NetworkConfig] = [
     GPTConfig(layers=3),
@@ -19,35 +18,35 @@ NETWORKS: list[NetworkConfig] = [
 ]
 
 
-@given(
-    length=st.integers(1, 20),
-    width=st.integers(1, 20),
-    size=st.integers(1, 5),
-    d=st.sampled_from([0, 1]),
-)
-def test_parts_joined_are_the_whole_and_each_number_has_one_home(length: int, width: int, size: int, d: int) -> None:
-    whole = torch.arange(length * width).reshape(length, width)
-    cut = WeightSharding(d)
-    parts = [cut.part(whole, rank, size) for rank in range(size)]
-    assert sum(part.numel() for part in parts if part is not None) == whole.numel()
-    assert torch.equal(cut.join([part for part in parts if part is not None]), whole)
+PAIR = TrainConfig(ranks=2, tensor_parallel=2)
 
 
 @pytest.mark.parametrize("projection", ["query", "key", "value"])
 def test_the_second_of_two_ranks_has_the_second_heads(projection: str) -> None:
-    part = sharding_of(f"blocks.0.attention_{projection}.weight", GPTConfig()).part(torch.arange(4)[:, None], 1, 2)
-    assert part is not None
-    assert part.flatten().tolist() == [2, 3]
+    name = f"blocks.0.attention_{projection}.weight"
+    assert Place(PAIR, 1).part(name, (4, 3)) == (slice(2, 4), slice(0, 3))
+    assert Place(PAIR, 1).part("blocks.0.attention_out.weight", (3, 4)) == (slice(0, 3), slice(2, 4))
 
 
-def test_seven_columns_are_shared_by_two() -> None:
-    assert [shard_bounds(7, rank, 2) for rank in range(2)] == [(0, 3), (3, 7)]
+def test_seven_rows_are_divided_among_two() -> None:
+    assert [Place(PAIR, rank).part("embedding.weight", (7, 1))[0] for rank in (0, 1)] == [slice(0, 4), slice(4, 7)]
 
 
-def test_a_bias_behind_a_sum_is_held_once() -> None:
-    cut = sharding_of("blocks.0.mlp_out.bias", GPTConfig())
-    assert cut.part(torch.ones(3), 0, 2) is not None
-    assert cut.part(torch.ones(3), 1, 2) is None
+def test_rows_of_a_tensor_rank_s_part_are_divided_among_data_ranks() -> None:
+    train = TrainConfig(engine="fsdp", ranks=4, tensor_parallel=2)
+    parts = [Place(train, rank).part("head.weight", (10, 1))[0] for rank in range(4)]
+    assert parts == [slice(0, 3), slice(5, 8), slice(3, 5), slice(8, 10)]
+
+
+def test_a_bias_behind_a_sum_is_written_once() -> None:
+    name, config = "blocks.0.mlp_out.bias", GPTConfig()
+    assert [Place(PAIR, rank).part(name, (3,)) for rank in (0, 1)] == [(slice(0, 3),)] * 2
+    assert [Place(PAIR, rank).is_writer(name, config) for rank in (0, 1)] == [True, False]
+
+
+def test_of_two_copies_the_first_writes() -> None:
+    train = TrainConfig(ranks=4, tensor_parallel=2)
+    assert [Place(train, rank).is_writer("head.weight", GPTConfig()) for rank in range(4)] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("config", NETWORKS, ids=lambda config: config.architecture)
@@ -55,10 +54,9 @@ def test_two_ranks_hold_half_of_every_matrix_of_the_blocks(config: NetworkConfig
     with torch.device("meta"):
         network = make_network(config)
     for name, weight in network.named_parameters():
-        part = sharding_of(name, config).part(weight, 0, 2)
-        assert part is not None
+        box = Place(PAIR, 0).part(name, weight.shape)
         if "blocks" in name and weight.dim() == 2:
-            assert 2 * part.numel() == weight.numel(), name
+            assert 2 * weight[box].numel() == weight.numel(), name
 
 
 def test_blocks_left_over_are_the_first_stages() -> None:
@@ -80,32 +78,3 @@ def test_a_head_that_is_the_embedding_is_held_where_it_is_read() -> None:
     assert stages_holding("embedding.weight", GPTConfig(layers=3), 3) == [0, 2]
     assert stages_holding("embedding.weight", GPTConfig(layers=3, tied_head=False), 3) == [0]
     assert stages_holding("embedding.weight", T5Config(layers=3), 3) == [0, 1, 2]
-
-
-def test_the_turns_of_three_micro_batches_in_two_stages() -> None:
-    turns = [[f"{turn[0]}{number}" for turn, number in one_forward_one_backward(3, stage, 2)] for stage in range(2)]
-    assert turns == [["f0", "f1", "b0", "f2", "b1", "b2"], ["f0", "b0", "f1", "b1", "f2", "b2"]]
-
-
-@given(micro_batches=st.integers(1, 12), stages=st.integers(1, 6))
-def test_no_stage_waits_for_ever_and_holds_more_than_the_stages_behind_it(micro_batches: int, stages: int) -> None:
-    """Played with messages: a turn is taken when its input has come."""
-    turns = [list(one_forward_one_backward(micro_batches, stage, stages)) for stage in range(stages)]
-    done: set[tuple[int, str, int]] = set()
-    held = [0] * stages
-    while any(turns):
-        able = [
-            stage
-            for stage in range(stages)
-            if turns[stage]
-            for turn, number in turns[stage][:1]
-            if (turn == "forward" and (stage == 0 or (stage - 1, turn, number) in done))
-            or (turn == "backward" and (stage == stages - 1 or (stage + 1, turn, number) in done))
-        ]
-        assert able, "locked"
-        for stage in able:
-            turn, number = turns[stage].pop(0)
-            done.add((stage, turn, number))
-            held[stage] += 1 if turn == "forward" else -1
-            assert held[stage] <= stages - stage
-    assert len(done) == 2 * micro_batches * stages

@@ -1,0 +1,110 @@
+"""A rank that trains in float64 over the processor; the first one prints losses, gradient norms and first weights.
+
+Arguments: run.json, rank, rendezvous file, number of ranks, steps.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from model.config.train import read_run
+from model.data.dataset import SequenceReader
+from model.data.row_format import NO_LOSS
+from model.distributed.process_group import Ranks, join_process_group
+from model.distributed.protocol import claim_stdout
+from model.engines import make_engine
+from model.engines.divided import DividedEngine
+from model.engines.native import NativeEngine
+from model.nn.factory import make_network, make_shapes
+from model.nn.vocab_layers import WholeVocabulary
+from model.objectives import make_objective
+from model.optim.schedules import StepSchedule
+from model.processes import exit_now
+
+torch.Tensor.float = torch.Tensor.double  # What is float32 in training.
+
+
+class DoubleVocabulary(WholeVocabulary):
+    """The loss in float64."""
+
+    def nats(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+        return F.cross_entropy(logits_NV, targets_N, ignore_index=NO_LOSS, reduction="sum")
+
+
+def main(file: str, rank: int, rendezvous: str, size: int, steps: int) -> None:
+    out = claim_stdout()
+    torch.set_num_threads(1)
+    run = read_run(Path(file))
+    with join_process_group(rank, size, Path(rendezvous)) as ranks:
+        is_divided = run.train.divides_weights
+        network = make_shapes(run.model) if is_divided else make_network(run.model).initialise(run.train.seed)
+        network.vocabulary = DoubleVocabulary(gradient_at_once=False)
+        engine = make_engine(run, network.double(), ranks)
+        assert isinstance(engine, NativeEngine)
+        shapes = {name: parameter.shape for name, parameter in make_shapes(run.model).named_parameters()}
+        first = hashlib.sha256()
+        for whole in gathered(engine.weights(), engine.begins(), shapes, ranks):
+            first.update(whole.numpy().tobytes())
+        norms: list[list[float]] = []
+        measure = engine._gradient_norm
+
+        def measured() -> float:
+            norms.append(ranks.sum_(squares(engine, shapes)).sqrt().tolist())
+            return measure()
+
+        engine._gradient_norm = measured
+        loader = make_objective(run).loader(SequenceReader(run.sequences, run.order, run.model.vocab_size))
+        rows = run.train.batch_rows
+        # AdamW divides gradients whose exact value is 0, as of the biases of keys, by their own size: at a rate of .003
+        # the rounding errors of two runs grow to 5e-10 within 50 steps.
+        schedule = StepSchedule(0.0003, max_norm=1.0)
+        losses = []
+        for step in range(steps):
+            done = engine.step(loader.batch(step * rows, (step + 1) * rows), schedule)
+            assert done.applied
+            losses.append(done.loss)
+        held_out = engine.held_out(loader.batch(0, 3))[0]
+        if ranks.is_first:
+            results = {"losses": losses, "norms": norms, "first": first.hexdigest(), "held_out": held_out}
+            out.write(json.dumps(results) + "\n")
+            out.flush()
+
+
+def gathered(
+    parts: dict[str, Tensor], begins: dict[str, tuple[int, ...]], shapes: dict[str, torch.Size], ranks: Ranks
+) -> list[Tensor]:
+    """Whole weights from the ranks' parts."""
+    found = []
+    for name, shape in shapes.items():
+        whole = torch.zeros(shape, dtype=torch.float64)
+        if name in parts:
+            sides = zip(begins.get(name, (0,) * len(shape)), parts[name].shape, strict=True)
+            whole[tuple(slice(begin, begin + length) for begin, length in sides)] = parts[name]
+        found.append(ranks.sum_(whole))
+    return found
+
+
+def squares(engine: NativeEngine, shapes: dict[str, torch.Size]) -> Tensor:
+    """The sum of squares of each weight's gradient that this rank adds to that of all."""
+    named = dict(engine.network.named_parameters())
+    found = torch.zeros(len(shapes), dtype=torch.float64)
+    for index, name in enumerate(shapes):
+        gradient = named[name].grad if name in named else None
+        if name in named:
+            assert gradient is not None, name
+        if gradient is not None and isinstance(engine, DividedEngine):
+            gradient = gradient.to_local() if hasattr(gradient, "to_local") else gradient  # type: ignore[operator]
+            gradient = gradient if engine._place.is_writer(name, engine._model) else None
+        if gradient is not None:
+            found[index] = gradient.square().sum()
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    exit_now(0)

@@ -1,0 +1,174 @@
+"""Weights divided over ranks are trained as whole ones are."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import save_file
+
+from model.checkpoint.checkpoint import DividedTensors
+from model.checkpoint.writer import safetensors_blocks, write_parts
+from model.config.network import GPTConfig
+from model.config.train import TrainConfig, TrainerRun
+from model.distributed.process_group import Ranks, rank_rows
+from model.engines.layout import Place
+from model.errors import IntegrityError
+from model.nn.factory import make_network, make_shapes
+
+PROJECT = Path(__file__).resolve().parents[3]
+SIZES: dict[str, Any] = {"vocab_size": 48, "context": 16, "layers": 2, "heads": 4, "width": 16}
+ALL = {"kv_heads": 2, "qk_norm": "head", "activation": "swiglu", "ffn_width": 37, "attend_within_documents": True}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "tied": {**ALL, "norm": "rmsnorm", "z_loss": 0.01},
+    "untied": {**ALL, "tied_head": False, "biases": True, "norm": "layernorm", "positions": "learned"},
+    "relative": {"positions": "relative", "norm_position": "post", "window": 5, "head_bias": True},
+}
+
+
+FSDP, TENSOR, PIPELINE = {"engine": "fsdp"}, {"tensor_parallel": 2}, {"pipeline_parallel": 2}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "fsdp-1": {**FSDP, "ranks": 1},
+    "fsdp-2": {**FSDP, "ranks": 2},
+    "fsdp-4": {**FSDP, "ranks": 4},
+    "tensor": {**TENSOR, "ranks": 2},
+    "pipeline": {**PIPELINE, "ranks": 2},
+    "copies-tensor": {**TENSOR, "ranks": 4},
+    "copies-pipeline": {**PIPELINE, "ranks": 4},
+    "tensor-pipeline": {**TENSOR, **PIPELINE, "ranks": 4},
+    "copies-tensor-pipeline": {**TENSOR, **PIPELINE, "ranks": 8},
+    "fsdp-tensor": {**FSDP, **TENSOR, "ranks": 4},
+    "fsdp-pipeline": {**FSDP, **PIPELINE, "ranks": 4},
+    "fsdp-tensor-pipeline": {**FSDP, **TENSOR, **PIPELINE, "ranks": 8},
+}
+
+
+def trained(run: TrainerRun, steps: int, **settings: Any) -> dict[str, Any]:
+    """What ranks of `divided_rank.py` print."""
+    train = TrainConfig.model_validate(run.train.model_dump() | settings)
+    name = "-".join(f"{key}-{value}" for key, value in settings.items()) or "alone"
+    file, meeting = (run.out.with_name(f"{name}.{kind}") for kind in ("json", "store"))
+    file.write_text(run.model_copy(update={"train": train}).model_dump_json())
+    command = [sys.executable, "-m", "tests.model.engines.divided_rank", str(file)]
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank), str(meeting), str(train.ranks), str(steps)],
+            cwd=PROJECT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(train.ranks)
+    ]
+    printed = [process.communicate(timeout=500) for process in processes]
+    assert [process.returncode for process in processes] == [0] * train.ranks, "\n".join(err for _, err in printed)
+    return json.loads(printed[0][0])
+
+
+SHORT = {"tied": ["fsdp-2", "tensor", "pipeline"], "untied": ["fsdp-tensor"]}
+"""Layouts of the default tests."""
+
+
+@pytest.mark.parametrize(
+    ("choices", "layouts", "steps"),
+    [
+        *(pytest.param(name, layouts, 8, id=name) for name, layouts in SHORT.items()),
+        *(pytest.param(name, list(LAYOUTS), 50, id=f"{name}-50", marks=pytest.mark.prove) for name in NETWORKS),
+    ],
+)
+def test_losses_and_every_gradient_are_those_of_one_process(
+    make_run, choices: str, layouts: list[str], steps: int
+) -> None:
+    """In float64, where only the order of sums differs."""
+    run = make_run(batch_rows=8, micro_batch_rows=2, positions=8 * steps)
+    model = GPTConfig.model_validate(SIZES | NETWORKS[choices])
+    run = run.model_copy(update={"eos": 5, "model": model})
+    alone = trained(run, steps)
+    for layout in layouts:
+        divided = trained(run, steps, **LAYOUTS[layout])
+        assert divided["first"] == alone["first"], layout
+        for name, relative in (("losses", 1e-9), ("held_out", 1e-9), ("norms", 1e-12)):
+            np.testing.assert_allclose(
+                divided[name], alone[name], rtol=relative, atol=1e-15 if name == "norms" else 0, err_msg=layout
+            )
+        if layout in ("fsdp-2", "tensor-pipeline"):
+            recomputed = trained(run, steps, **LAYOUTS[layout], recompute=True)
+            assert recomputed["norms"] == divided["norms"], layout
+
+
+@pytest.mark.parametrize(("rows", "size"), [(7, 2), (2, 4), (5, 4), (16, 4), (1, 3)])
+def test_rows_are_divided_as_torch_divides_them(rows: int, size: int) -> None:
+    chunks = [chunk.tolist() for chunk in torch.arange(rows).chunk(size)]
+    found = [list(range(*rank_rows(rows, rank, size))) for rank in range(size)]
+    assert found == chunks + [[]] * (size - len(chunks))
+
+
+def parts_of(weights: dict[str, torch.Tensor], config: GPTConfig, place: Place) -> tuple[dict, dict]:
+    boxes = {name: place.part(name, weight.shape) for name, weight in weights.items() if place.is_writer(name, config)}
+    parts = {name: weights[name][box].contiguous() for name, box in boxes.items()}
+    return parts, {name: tuple(side.start for side in box) for name, box in boxes.items()}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_parts_of_all_ranks_are_the_whole_and_each_number_is_one_rank_s(layout: str, tmp_path: Path) -> None:
+    config = GPTConfig.model_validate(SIZES | NETWORKS["relative"] | {"ffn_width": 37, "vocab_size": 47})
+    train = TrainConfig.model_validate({"batch_rows": 8, "micro_batch_rows": 1, **LAYOUTS[layout]})
+    weights = {name: weight.detach() for name, weight in make_network(config).initialise(1).named_parameters()}
+    places = [Place(train, rank) for rank in range(train.ranks)]
+    for place in places:
+        parts, begins = parts_of(weights, config, place)
+        steps = {f"{name}|step": torch.tensor(3.0) for name in parts}
+        blocks = safetensors_blocks(parts | steps, begins)
+        (tmp_path / f"weights-{place.rank}").write_bytes(b"".join(bytes(memoryview(block)) for block in blocks))
+    divided = DividedTensors(sorted(tmp_path.glob("weights*")))
+    for name, weight in weights.items():
+        whole, middle = (tuple(slice(n * k // 3, n - n * k // 3) for n in weight.shape) for k in (0, 1))
+        for box in (whole, middle, *(place.part(name, weight.shape) for place in places)):
+            assert torch.equal(divided.part(name, box), weight[box])
+        assert divided.part(f"{name}|step", ()) == 3
+    assert divided.load().keys() == {*weights, *(f"{name}|step" for name in weights)}
+
+
+def test_parts_that_are_in_no_file_are_missed(tmp_path: Path) -> None:
+    save_file({"w": torch.zeros(3, 4)}, tmp_path / "upper", {"begins": json.dumps({"w": [0, 0]})})
+    save_file({"w": torch.zeros(3, 4)}, tmp_path / "lower", {"begins": json.dumps({"w": [4, 0]})})
+    divided = DividedTensors([tmp_path / "upper", tmp_path / "lower"])
+    assert divided.part("w", (slice(4, 7), slice(1, 3))).shape == (3, 2)
+    with pytest.raises(IntegrityError, match="2 of 8 elements of w are in none of its files"):
+        divided.part("w", (slice(2, 6), slice(1, 3)))
+
+
+def test_a_result_written_by_all_ranks_is_the_file_of_one(tmp_path: Path) -> None:
+    config = GPTConfig.model_validate(SIZES)
+    weights = {name: weight.detach() for name, weight in make_network(config).initialise(1).named_parameters()}
+    save_file(weights, tmp_path / "expected")
+
+    class Waiting(Ranks):
+        def barrier(self) -> None: ...
+
+    train = TrainConfig.model_validate({**FSDP, **TENSOR, **PIPELINE, "ranks": 12, "batch_rows": 3})
+    for rank in range(12):
+        place = Place(train, rank)
+        parts, begins = parts_of(weights, config, place)
+        write_parts(tmp_path / "written", make_shapes(config), parts, begins, Waiting(rank, 12))
+    assert (tmp_path / "written").read_bytes() == (tmp_path / "expected").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"optimizer": {"kind": "muon"}}, "FSDP partitions all weights"),
+        ({"optimizer": {"kind": "lamb"}}, "optimizer.kind = adamw or sgd"),
+        ({"compile": True}, "Set compile = false, or engine = native"),
+        ({"micro_batch_rows": "auto"}, "Set a number"),
+        ({"trainable": "new_rows"}, "Set engine = native, or trainable = all"),
+    ],
+)
+def test_what_does_not_go_with_divided_weights_is_refused_with_a_hint(settings: dict, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        TrainConfig.model_validate({"engine": "fsdp", "ranks": 2, **settings})
