@@ -93,7 +93,7 @@ def history(
     rejects = rejects_of(artifacts, document)
     others: list[str] = []
     if not found and not rejects:
-        files = listed_files(root / "runs" / record.run_id, document)
+        files = listed_files(root / "runs" / record["run_id"], document)
         by_file = documents_by_file(artifacts, [(file.source, file.relative) for file in files])
         found = [doc_id for of_file in by_file.values() for doc_id in of_file]
         others = [
@@ -175,15 +175,15 @@ def forget(
         carry_out(root, pending, as_json, verbose)
         return
     record = open_run(root, run_id, needs="evaluate")
-    before, recipe = run_artifacts(record), recipe_of(root / "runs" / record.run_id)
-    leaving = removal.find_leaving(root, record.run_id, before, recipe, named)
-    without = removal.recipe_without(recipe, record.run_id, before, leaving, named)
+    before, recipe = run_artifacts(record), recipe_of(root / "runs" / record["run_id"])
+    leaving = removal.find_leaving(root, record["run_id"], before, recipe, named)
+    without = removal.recipe_without(recipe, record["run_id"], before, leaving, named)
     replay = removal.plan_replay(before, removal.build_sequences(without, root))
     print_run_header(record)
     print_plan(leaving, named, replay, without, as_json)
     if plan or not (yes or as_json or typer.confirm("Train again and delete?")):
         return
-    decided = removal.decide(root, record.run_id, without, before["sample"], leaving, named, replay)
+    decided = removal.decide(root, record["run_id"], without, before["sample"], leaving, named, replay)
     carry_out(root, decided, as_json, verbose)
 
 
@@ -203,7 +203,7 @@ def step(
     record = open_run(root, run_id, needs="train")
     found = step_of(run_artifacts(record), number)
     print_run_header(record)
-    print_found(found, as_json, lambda shown: print_step(found, record.run_id, shown))
+    print_found(found, as_json, lambda shown: print_step(found, record["run_id"], shown))
 
 
 @data.command()

@@ -56,7 +56,7 @@ def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool) -> Non
     """Train by the recipe of a removal, delete what the run before holds, and write the certificate."""
     recipe = Recipe.model_validate(pending.recipe)
     record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
-    trained = next(Path(entry["path"]) for entry in record["stages"] if entry["stage"] == "train")
+    trained = next(Path(entry["path"]) for entry in record["stages"] if entry["stage"] == "train" and "path" in entry)
     token = REPLAY_OF.set(trained if trained.exists() else None)
     try:
         run_recipe(recipe, root, as_json, verbose)

@@ -24,7 +24,7 @@ from flows.recipe.stages import StageLimitReached
 from flows.runs.forget_certificate import FOLDER, Certificate, commitment, write_certificate
 from flows.runs.gc import REMOVED_PREFIX
 from flows.runs.pipeline import BUILDERS, run_stages
-from flows.runs.record import RECIPE, RECORD, list_runs, new_run_id, recipe_of
+from flows.runs.record import RECIPE, RECORD, RunData, list_runs, new_run_id, recipe_of
 from flows.runs.run_documents import find_documents, parts_of
 from model.checkpoint.metrics import final_steps
 from model.checkpoint.run_folder import PREFIX
@@ -160,7 +160,7 @@ def _count(artifact: Artifact, table: str, ids: Iterable[bytes]) -> int:
     )
 
 
-def _sampled(run: dict[str, Any], sample: Artifact, ids: set[bytes]) -> bool:
+def _sampled(run: RunData, sample: Artifact, ids: set[bytes]) -> bool:
     """Return whether a run sampled one of the documents, if its artifact exists."""
     paths = [Path(entry["path"]) for entry in run["stages"] if entry["stage"] == "sample" and "path" in entry]
     return any(
@@ -315,7 +315,7 @@ def read_pending(root: Path) -> Pending | None:
         return None
 
 
-def finish(root: Path, pending: Pending, after: dict[str, Any]) -> Path:
+def finish(root: Path, pending: Pending, after: RunData) -> Path:
     """Delete what the run before holds, write the certificate of a removal whose run `after` has ended, and return its
     page."""
     recipe = recipe_of(root / "runs" / after["run_id"])
@@ -365,7 +365,7 @@ def kept_aggregates(artifacts: Mapping[str, Artifact], recipe: Recipe) -> dict[s
     return found
 
 
-def shred(root: Path, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def shred(root: Path, before: RunData, after: RunData) -> list[str]:
     """Overwrite and remove the artifacts of a run that the run after it does not have, and the run's pages and logs.
 
     Returns what was removed, stage by stage. A killed call is repeated: what is gone is left out.
