@@ -43,7 +43,9 @@ class DividedEngine(NativeEngine):
     def __init__(self, run: TrainerRun, network: Network, ranks: Ranks, weights: Parts | None = None) -> None:
         """`network` is on the meta device. Weights are read from `weights`; by default they are the initial ones of the
         run's seed."""
-        train, device = run.train, training_device(run.train, ranks.rank)
+        # Without the ranks that failed (`restarts.fewer_ranks`).
+        train = run.train.model_copy(update={"ranks": ranks.size})
+        device = training_device(run.train, ranks.rank)
         self._place, self._model = Place(train, ranks.rank), run.model
         self._shapes = {name: parameter.shape for name, parameter in network.named_parameters()}
         sizes = (train.pipeline_parallel, train.data_parallel, train.tensor_parallel)

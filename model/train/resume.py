@@ -22,8 +22,14 @@ from model.huggingface.io import base_digest
 RUNTIME_SETTINGS = runtime_fields(TrainConfig)
 """Settings that never change a bit of the result."""
 
+LAYOUT_SETTINGS = ("engine", "ranks", "tensor_parallel", "pipeline_parallel")
+"""Settings that decide which rank computes what. They change the order of sums, and so the last bits."""
+
 REPORTING_SETTINGS = {"validation_steps": True, "validation_rows": True}
 """Settings that change what is reported of a run, and no weight."""
+
+PARTS = "parts (fsdp, tensor_parallel or pipeline_parallel)"
+"""The engine of a checkpoint whose parts ranks of any layout read."""
 
 VERSIONS = ("machine", "torch")
 """Entries of `resume_requirements` that describe the program and the machine, not the run."""
@@ -33,10 +39,12 @@ def resume_requirements(run: TrainerRun) -> dict[str, Any]:
     """Return the entries that a checkpoint's state must have for `run` to resume from it.
 
     Engine, ranks and tokenizer are part of the config's digest too; as entries of their own they make clear errors.
+    Where ranks write parts of weights, their layout is none of them: any other one reads the parts that it needs.
     """
+    ranks = None if "ranks" in run.train.without_effect else run.train.ranks
+    whole = {"engine": _describe_engine(run.train), "ranks": ranks}
     return {
-        "engine": _describe_engine(run.train),
-        "ranks": None if "ranks" in run.train.without_effect else run.train.ranks,
+        **({"engine": PARTS} if run.train.divides_weights else whole),
         "tokenizer": run.tokenizer_digest,
         "config": digest_bytes(deciding_settings(run).encode()),
         "order": digest_file(run.order),
@@ -54,12 +62,19 @@ def deciding_settings(run: TrainerRun) -> str:
     """
     of_base = {"folder", "digest", "added_pieces"}
     runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True, "heldout": True, "base": of_base}
-    return run.model_dump_json(exclude={**runtime, "train": settings_left_out(run.train) | REPORTING_SETTINGS})
+    layout = dict.fromkeys(LAYOUT_SETTINGS, True) if run.train.divides_weights else {}
+    left_out = settings_left_out(run.train) | REPORTING_SETTINGS | layout
+    return run.model_dump_json(exclude={**runtime, "train": left_out})
 
 
 def settings_left_out(train: TrainConfig) -> dict[str, Any]:
     """Return the settings that change no bit of the result, as an exclusion for `model_dump`."""
     return RUNTIME_SETTINGS | dict.fromkeys(train.without_effect, True)
+
+
+def describe_layout(train: TrainConfig) -> str:
+    """Return the engine and the ranks of each kind, for the log."""
+    return f"{_describe_engine(train)}, ranks {train.ranks}"
 
 
 def _describe_engine(train: TrainConfig) -> str:
@@ -78,12 +93,11 @@ def changed_versions(run: TrainerRun, checkpoint: Mapping[str, Any]) -> dict[str
 def optimizer_layout(run: TrainerRun) -> dict[str, Any]:
     """Return what an optimizer's state in a checkpoint must agree with to be restored; otherwise it starts empty.
 
-    The number of ranks counts only where matrices or blocks are sharded: replicas hold the whole state, and ZeRO's
-    shards are cut again (`model/engines/deepspeed.py`).
+    The number of ranks does not count: replicas hold the whole state, parts are read by any layout, and ZeRO's shards
+    are cut again (`model/engines/deepspeed.py`).
     """
-    kind = run.train.optimizer.kind
-    layout = {"kind": kind, "engine": _describe_engine(run.train)}
-    return layout if run.train.data_parallel == run.train.ranks else {**layout, "ranks": run.train.ranks}
+    engine = PARTS if run.train.divides_weights else _describe_engine(run.train)
+    return {"kind": run.train.optimizer.kind, "engine": engine}
 
 
 def check_rows(data: SequenceReader, run: TrainerRun) -> None:

@@ -48,7 +48,13 @@ from model.train.live_sample import LiveSample
 from model.train.micro_batch import peak_flops, resident_bytes, resolve_micro_batch_rows
 from model.train.replay import adopt_checkpoints
 from model.train.reproduction import write_reproduction
-from model.train.resume import check_rows, optimizer_layout, resume_requirements, settings_left_out
+from model.train.resume import (
+    check_rows,
+    describe_layout,
+    optimizer_layout,
+    resume_requirements,
+    settings_left_out,
+)
 from model.train.step_rows import StepReader
 from model.train.validation import Validation, validation_interval
 
@@ -113,6 +119,10 @@ def _attempt(original: TrainerRun, data: SequenceReader, ranks: Ranks, result: P
     if ranks.size < run.train.ranks:
         log.event(step, FEWER_RANKS, "Infra", ranks=ranks.size, of=run.train.ranks)
     import_restarts(run.out, log)
+    if checkpoint is not None and state.get("layout", describe_layout(run.train)) != describe_layout(run.train):
+        change = {"before": state["layout"], "now": describe_layout(run.train)}
+        log.event(step, "layout_changed", **change)
+        channel.send("event", event="layout_changed", **change)
     if checkpoint is not None and state["optimizer"] != layout:
         log.event(step, "optimizer_anew", before=state["optimizer"], now=layout)
     if base_facts:
@@ -124,7 +134,8 @@ def _attempt(original: TrainerRun, data: SequenceReader, ranks: Ranks, result: P
 
     guard = Guard(original, decisions, state.get("guard"))
     scale = LossScale(run.train, state["loss_scale"] if state.get("dtype") == run.train.dtype else None)
-    record = {**record, "attempt": len(decisions), "optimizer": layout, "dtype": run.train.dtype}
+    record |= {"attempt": len(decisions), "optimizer": layout, "dtype": run.train.dtype}
+    record["layout"] = describe_layout(run.train)
     with CheckpointWriter(folder, ranks, lambda step: channel.send("checkpoint", step=step)) as checkpoints:
         loop = StepLoop(
             run,

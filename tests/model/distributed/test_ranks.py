@@ -215,7 +215,7 @@ def test_killed_and_stopped_they_end_with_the_bytes_of_an_undisturbed_run(make_r
     ("settings", "words"),
     [
         ({"ranks": 2}, "its `ranks` is 1, but this run asks for 2"),
-        (TENSOR, "its `engine` is native, but this run asks for native, tensor_parallel 2"),
+        (TENSOR, r"its `engine` is native, but this run asks for parts \(fsdp, tensor_parallel or"),
         (ZERO[2], "its `engine` is native, but this run asks for deepspeed, ZeRO stage 2"),
     ],
 )
@@ -225,6 +225,41 @@ def test_a_checkpoint_of_other_ranks_or_another_engine_is_refused(make_run, sett
     (run.out / "result" / "model.json").unlink()
     with pytest.raises(InputError, match=words):
         train(run.model_copy(update={"train": run.train.model_copy(update=settings)}))
+
+
+def stopped(make_run, launch, name: str, **settings: object) -> TrainerRun:
+    """A run that was asked to stop after its first checkpoint."""
+    run = make_run(name, **LONG | settings)
+    trainer = launch(run)
+    wait_until(lambda: len(checkpoints(run)) > 0)
+    trainer.terminate()
+    code, _, err = finish(trainer)
+    assert code == 75, err
+    return run
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (TENSOR, PIPELINE),
+        pytest.param(FSDP, FSDP | TENSOR | {"ranks": 4}, id="fsdp-to-fsdp-tensor", marks=pytest.mark.prove),
+        pytest.param(TENSOR | PIPELINE | {"ranks": 4}, FSDP, id="both-to-fsdp", marks=pytest.mark.prove),
+    ],
+)
+def test_a_checkpoint_of_one_layout_resumes_in_another(make_run, launch, before: dict, after: dict) -> None:
+    undisturbed = make_run("undisturbed", **LONG | {"micro_batch_rows": 1})
+    train(undisturbed)
+    run = stopped(make_run, launch, "stopped", **before)
+    undivided = {"engine": "native", "tensor_parallel": 1, "pipeline_parallel": 1}
+    changed = TrainConfig.model_validate({**run.train.model_dump(), **undivided, **after})
+    code, messages, err = finish(launch(run.model_copy(update={"train": changed})))
+    assert code == 0, err
+    assert next(message for message in messages if message["kind"] == "start")["step"] > 0
+    (change,) = [message for message in messages if message.get("event") == "layout_changed"]
+    assert change["before"] != change["now"]
+    ours, reference = metrics(run), metrics(undisturbed)
+    assert len(ours["loss"]) == 100
+    np.testing.assert_allclose(ours["loss"], reference["loss"], rtol=1e-4)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
