@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -27,11 +26,11 @@ from tests.prove_resume.test_exact_resume import bytes_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 NAME = "portable layouts"
-LAYOUTS = 20
-"""Of each network."""
-STEPS, CHECKPOINT_STEPS = 25, 2
-SEGMENT = 5
-"""Least steps between two kills."""
+LAYOUTS, LAYOUTS_OF_RUN = 20, 5
+"""Of each network, and one after the other of each run."""
+STEPS, CHECKPOINT_STEPS = 30, 2
+SEGMENT = 4
+"""Least steps between two kills; the last part has more, so that no part before it comes to the end."""
 WIDTH = 136
 """Products of 544 hidden units are cut into three blocks."""
 ISAS = ("DEFAULT", "SSE41", "AVX2", "AVX512_CORE")
@@ -158,25 +157,69 @@ def test_bytes_are_those_of_another_layout(small_run: Callable, intel: Path | No
 def test_drawn_layouts_have_one_set_of_bytes(
     proof: Callable, small_run: Callable, intel: Path | None, architecture: str
 ) -> None:
-    tally, draw = proof(NAME), random.Random(architecture)
-    vendors = [False] if intel is None else [False, True]
-    whole = portable_run(small_run, architecture, "whole", STEPS)
-    assert trained_until(whole, Layout(), intel, float("inf"))
-    expected, used = all_bytes(whole), 0
-    for number in count():
-        if used >= LAYOUTS:
-            break
-        run, began, ended = portable_run(small_run, architecture, f"run-{number}", STEPS), time.monotonic(), False
-        layouts: list[Layout] = []
-        while not ended:
-            layout = drawn(draw, vendors)
-            layouts.append(layout)
-            ended = trained_until(run, layout, intel, newest(run) + SEGMENT)
+    tally, expected = proof(NAME), {}
+    for number in range(LAYOUTS // LAYOUTS_OF_RUN):
+        draw, began = random.Random(f"{architecture} {number}"), time.monotonic()
+        cases = [f"{architecture} {number}.{part}" for part in range(LAYOUTS_OF_RUN)]
+        if tally.out_of_time or cases[0] in tally.done:
+            continue
+        if not expected:
+            whole = portable_run(small_run, architecture, "whole", STEPS)
+            assert trained_until(whole, Layout(), intel, float("inf"))
+            expected = all_bytes(whole)
+        run = portable_run(small_run, architecture, f"run-{number}", STEPS)
+        layouts = [drawn(draw, [False] if intel is None else [False, True]) for _ in cases]
+        for layout in layouts:
+            is_last = layout is layouts[-1]
+            ended = trained_until(run, layout, intel, float("inf") if is_last else newest(run) + SEGMENT)
+            assert ended == is_last, "the last part alone comes to the end"
         found = all_bytes(run)
         missed = ", ".join(name for name in expected | found if expected.get(name) != found.get(name))
-        for at, layout in enumerate(layouts):
-            seconds = (time.monotonic() - began) / len(layouts)
-            tally.add(f"{architecture} {number}.{at}", missed, seconds, kind=architecture, layout=str(layout))
-        used += len(layouts)
-    assert used >= LAYOUTS
+        for case, layout in zip(cases, layouts, strict=True):
+            seconds = (time.monotonic() - began) / len(cases)
+            tally.add(case, missed, seconds, kind=architecture, layout=str(layout))
     tally.verdict()
+
+
+STEP = """
+import sys, time
+from pathlib import Path
+import torch
+from model.config.network import GPTConfig
+from model.config.train import TrainConfig, TrainerRun
+from model.distributed.process_group import SINGLE_PROCESS
+from model.engines import make_engine
+from model.engines.runtime import flush_denormals
+from model.nn.factory import make_network
+from model.objectives.synthetic import random_batch
+from model.optim.schedules import StepSchedule
+
+torch.set_num_threads(1)
+model = GPTConfig(vocab_size=4096, context=256, layers=4, heads=4, width=224)
+train = TrainConfig(numerics=sys.argv[1], batch_rows=8, micro_batch_rows=8, threads=1)
+paths = {"sequences": (), "order": Path("order"), "out": Path("out")}
+run = TrainerRun(**paths, pad=3, tokenizer_digest="tokenizer", model=model, train=train)
+engine, batch = make_engine(run, make_network(model).initialise(1), SINGLE_PROCESS), random_batch(model, 8).rows
+times = []
+with flush_denormals():
+    for _ in range(10):
+        began = time.process_time()
+        engine.step(batch, StepSchedule(1e-4))
+        times.append(time.process_time() - began)
+print(min(times))
+"""
+
+
+@pytest.mark.prove_layouts
+def test_a_step_takes_hardly_longer() -> None:
+    """Processor time of one thread, the least of thirty steps of each, in turns."""
+    seconds: dict[str, float] = {}
+    for numerics in 3 * ("native", "portable"):
+        given = TrainConfig.model_validate({"numerics": numerics}).given
+        environment = trainer_environment(os.environ, given)
+        done = subprocess.run(
+            [sys.executable, "-c", STEP, numerics], cwd=PROJECT, env=environment, capture_output=True, check=True
+        )
+        seconds[numerics] = min(float(done.stdout), seconds.get(numerics, float("inf")))
+    print(f"seconds of a step: {seconds}")
+    assert seconds["portable"] <= 1.15 * seconds["native"]

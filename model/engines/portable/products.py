@@ -69,13 +69,18 @@ def multiply_all(a: Tensor, b: Tensor) -> Tensor:
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
     """Return the product of f32[M, K] and f32[K, N], or of as many of each, f32[P, M, K]."""
-    total: Tensor | None = None
-    for begin in range(0, a.shape[-1], BLOCK):
-        left, right = _aligned(a[..., begin : begin + BLOCK]), _aligned(b[..., begin : begin + BLOCK, :])
-        block = admitted_library(left.shape, left.stride(), right.shape, right.stride())(left, right)
-        total = block if total is None else total.add_(block)
-    assert total is not None, "something is summed"
+    inner = a.shape[-1]
+    if inner <= BLOCK:
+        return _block(a, b)
+    total = _block(a[..., :BLOCK], b[..., :BLOCK, :])
+    for begin in range(BLOCK, inner, BLOCK):
+        total += _block(a[..., begin : begin + BLOCK], b[..., begin : begin + BLOCK, :])
     return total
+
+
+def _block(a: Tensor, b: Tensor) -> Tensor:
+    a, b = _aligned(a), _aligned(b)
+    return admitted_library(a.shape, a.stride(), b.shape, b.stride())(a, b)
 
 
 def _aligned(x: Tensor) -> Tensor:
