@@ -4,6 +4,7 @@ from pathlib import Path
 
 from flows.commands.common import console, print_json
 from flows.commands.run import run_recipe
+from flows.metrics.formatting import format_duration
 from flows.planning.explain import KEPT
 from flows.recipe.schema import Recipe
 from flows.runs.forget import Leaving, Pending, ReplayPlan, Request, finish
@@ -34,7 +35,7 @@ def print_plan(leaving: Leaving, request: Request, replay: ReplayPlan, recipe: R
         lines.append(f"{leaving.leaks:,} passages of benchmarks were found in them")
     lines.append(f"kept as they were decided with them: {', '.join(KEPT.values())}, held-out draw")
     lines += [f"also sampled by the run {run}, which is not changed" for run in leaving.other_runs[:MOST_NAMED]]
-    lines += [f"made from this model, and not changed: {name}" for name in leaving.models]
+    lines += [f"made from this model or compared with its documents, and not changed: {name}" for name in leaving.made]
     first = "" if replay.first_position is None else f", the first at {replay.first_position:,}"
     lines.append(
         f"{replay.positions:,} positions of the order change{first}; {len(recipe.chunk.tombstones):,} tombstones"
@@ -42,7 +43,7 @@ def print_plan(leaving: Leaving, request: Request, replay: ReplayPlan, recipe: R
     share = replay.tokens / replay.tokens_in_all if replay.tokens_in_all else 0.0
     lines.append(
         f"training again from step {replay.step:,} of {replay.steps:,}: {replay.tokens:,} of {replay.tokens_in_all:,}"
-        f" tokens ({share:.0%})"
+        f" tokens ({share:.0%}), {format_duration(replay.seconds)} at the speed of before"
     )
     console().print("\n".join(lines), markup=False)
 

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,8 @@ class Leaving:
     """Benchmark items that were found in them."""
     other_runs: tuple[str, ...] = ()
     """Other runs under the root that sampled one of them."""
-    models: tuple[str, ...] = ()
-    """Artifacts made from the run's model: fine-tuned ones and exports."""
+    made: tuple[str, ...] = ()
+    """Artifacts made from the run's model (fine-tuned ones, exports), and later documents compared with its own."""
 
 
 def find_leaving(
@@ -111,7 +111,7 @@ def find_leaving(
             for run in list_runs(root)
             if run["run_id"] != run_id and _sampled(run, artifacts["sample"], all_ids)
         ),
-        models=tuple(_made_from(root, artifacts["train"])) if "train" in artifacts else (),
+        made=tuple(_made_from(root, artifacts)),
     )
 
 
@@ -169,13 +169,15 @@ def _sampled(run: RunData, sample: Artifact, ids: set[bytes]) -> bool:
     )
 
 
-def _made_from(root: Path, trained: Artifact) -> Iterable[str]:
-    """Yield stage and identity of the artifacts that were made from a model, other than scores."""
+def _made_from(root: Path, artifacts: Mapping[str, Artifact]) -> Iterator[str]:
+    """Yield stage and identity of the artifacts that were made from a model, other than scores, and of those of dedup
+    that were compared with this run's documents."""
     for manifest in sorted(root.glob(f"artifacts/*/*/{MANIFEST}")):
-        if manifest.parent.parent.name != "evaluate":
-            parents = read_manifest(manifest.parent)["parents"].values()
-            if any(parent["identity"] == trained.identity for parent in parents):
-                yield f"{manifest.parent.parent.name}/{manifest.parent.name}"
+        stage = manifest.parent.parent.name
+        source = artifacts["dedup" if stage == "dedup" else "train"].identity
+        parents = read_manifest(manifest.parent)["parents"].values() if stage != "evaluate" else ()
+        if any(parent["identity"] == source for parent in parents):
+            yield f"{stage}/{manifest.parent.name}"
 
 
 def recipe_without(
@@ -207,6 +209,8 @@ class ReplayPlan:
     """Positions of the order whose rows change."""
     first_position: int | None
     """The first of them; None where no row that training read changes."""
+    seconds: float
+    """Time of the repeated steps at the speed of the training before."""
 
 
 def plan_replay(before: Mapping[str, Artifact], chunk: Artifact) -> ReplayPlan:
@@ -217,11 +221,12 @@ def plan_replay(before: Mapping[str, Artifact], chunk: Artifact) -> ReplayPlan:
     steps = final_steps(before["train"].table("steps"))
     tokens = before["train"].table("metrics").column("tokens").to_numpy()
     total = int(tokens[-1]) if len(tokens) else 0
+    walls = before["train"].table("perf").column("wall_s").to_numpy()
+    pace = float(np.median(walls)) if len(walls) else 0.0
     if mine.positions != theirs.positions or mine.row_length != theirs.row_length:
-        return ReplayPlan(0, steps.num_rows, total, total, max(mine.positions, theirs.positions), 0)
-    changed = np.flatnonzero(
-        (mine.rows(0, mine.positions).tokens_BL != theirs.rows(0, mine.positions).tokens_BL).any(1)
-    )
+        everything = max(mine.positions, theirs.positions)
+        return ReplayPlan(0, steps.num_rows, total, total, everything, 0, steps.num_rows * pace)
+    changed = _changed_positions(mine, theirs)
     ends = steps.column("pos_end").to_numpy()
     kept = sorted({int(record.name[len(PREFIX) :].partition(".")[0]) for record in _lasting(before["train"])})
     first = int(changed[0]) if len(changed) else None
@@ -230,7 +235,8 @@ def plan_replay(before: Mapping[str, Artifact], chunk: Artifact) -> ReplayPlan:
         usable = [step for step in usable if not _validated_by(before["train"], step)]
     step = usable[-1] if usable else 0
     read = int(tokens[step - 1]) if step else 0
-    return ReplayPlan(step, steps.num_rows, total - read, total, len(changed), first)
+    seconds = (steps.num_rows - step) * pace
+    return ReplayPlan(step, steps.num_rows, total - read, total, len(changed), first, seconds)
 
 
 def _changed_positions(mine: SequenceReader, theirs: SequenceReader) -> np.ndarray:
@@ -344,7 +350,7 @@ def finish(root: Path, pending: Pending, after: RunData) -> Path:
             model=artifacts["train"].content,
             removed=tuple(removed),
             other_runs=tuple(leaving["other_runs"]),
-            models=tuple(leaving["models"]),
+            made=tuple(leaving["made"]),
         ),
     )
     (root / FOLDER / PENDING).unlink()

@@ -62,7 +62,7 @@ class Certificate:
     """Digest of the new model, with its metrics."""
     removed: tuple[str, ...]
     other_runs: tuple[str, ...]
-    models: tuple[str, ...]
+    made: tuple[str, ...]
 
 
 def commitment(salt: str, text: str) -> str:
@@ -112,7 +112,7 @@ def page(certificate: Certificate) -> str:
                 *traces,
                 *(f"Kept: {name}, digest {digest}." for name, digest in sorted(one.kept.items())),
                 *(f"Another run that sampled a document: {run}." for run in one.other_runs),
-                *(f"Made from the model before: {name}." for name in one.models),
+                *(f"Made from the model or the documents before: {name}." for name in one.made),
             ],
         ),
         ("What this does not reach", list(BEYOND)),

@@ -45,7 +45,7 @@ def test_the_commands_are_those_of_the_documentation():
     }
     assert groups == {
         "runs": {"list", "compare", "report", "export-metrics"},
-        "data": {"peek", "history", "step", "leaks", "tokens", "tokenizers"},
+        "data": {"peek", "history", "forget", "step", "leaks", "tokens", "tokenizers"},
         "model": {
             *(
                 "generate",

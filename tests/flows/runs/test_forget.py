@@ -32,7 +32,7 @@ CERTIFICATE = Certificate(
     model="0123",
     removed=("train/1234",),
     other_runs=(),
-    models=(),
+    made=(),
 )
 
 
