@@ -166,7 +166,7 @@ def _table(lines: Sequence[dict[str, Any]]) -> Table:
         )
         for line in lines
     ]
-    return Table(("taken out", "parameters left", "bits per byte", "more", "95%"), rows, texts=("taken out",))
+    return Table(("taken out", "parameters left", "bits per byte", "more", "95%"), rows)
 
 
 def size_figure(found: dict[str, Any]) -> Figure:
