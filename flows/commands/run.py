@@ -216,9 +216,9 @@ def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool,
 def finish(record: "RunData", root: Path, as_json: bool, verbose: bool) -> None:
     """Print the last screen of a run in words, with `verbose` as tables, or its record and metrics as JSON."""
     if as_json:
-        from flows.metrics.run_metrics import collect_metrics, read_saved_metrics
+        from flows.metrics.run_metrics import metrics_of
 
-        print_json({**record, "findings": collect_metrics(record, read_saved_metrics(record))})
+        print_json({**record, "findings": metrics_of(record)})
         return
     from flows.reports.summary import print_outcome, print_summary
 

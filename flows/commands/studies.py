@@ -17,7 +17,7 @@ from flows.commands.common import (
     Untrusted,
     Verbose,
     console,
-    print_json,
+    print_found,
     share,
     shown_progress,
 )
@@ -120,14 +120,9 @@ def _report(root: Path, name: str, as_json: bool) -> None:
 
     study = reopen(root, name)
     found = write_results(study)
-    if as_json:
-        print_json({**found, "lines": lines(study.trials)})
-        return
-    shown = console()
-    search_document(study).print(shown)
-    if found["recipe"]:
-        shown.print(f"run it: bessemer run {found['recipe']} --root {study.root}", markup=False, soft_wrap=True)
-    shown.print(f"{found['told']}\npage: {found['page']}", markup=False, soft_wrap=True)
+    _show({**found, "lines": lines(study.trials)}, search_document(study), as_json)
+    if found["recipe"] and not as_json:
+        console().print(f"run it: bessemer run {found['recipe']} --root {root}", markup=False, soft_wrap=True)
 
 
 @study.command()
@@ -180,14 +175,14 @@ def ablate(
 
 def _show(found: dict[str, Any], document: Any, as_json: bool) -> None:
     """Print what a study found, as JSON or as its report with the paths."""
-    if as_json:
-        print_json(found)
-        return
-    shown = console()
-    document.print(shown)
-    for name in ("markdown", "page", "file", "recipe"):
-        if name in found:
-            shown.print(f"{name}: {found[name]}", markup=False, soft_wrap=True)
+
+    def show(shown: Any) -> None:
+        document.print(shown)
+        for name in ("markdown", "page", "file", "recipe"):
+            if found.get(name):
+                shown.print(f"{name}: {found[name]}", markup=False, soft_wrap=True)
+
+    print_found(found, as_json, show)
 
 
 def _components(run_id: str, root: Path, as_json: bool) -> None:

@@ -5,9 +5,8 @@ Differences are means with 95% intervals, paired by seed and, for benchmarks, by
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from flows.experiments.studies import Setting, write_report
 from flows.experiments.trials import LOSS, SPEED, RunResult
@@ -20,6 +19,55 @@ BASE = "base"
 
 ONLY_SECOND = "second-run-alone"
 """Name of the second run from new weights, which shows what all first runs are worth."""
+
+
+class ItemDifference(TypedDict):
+    """The difference of a benchmark to the base over items, with its 95% interval."""
+
+    n: int
+    difference: float
+    low: float | None
+    high: float | None
+    verdict: str
+
+
+class MeasureLine(TypedDict):
+    """One measure of a change: its mean over `n` seeds and, unless it is the base, the difference to the base."""
+
+    value: float
+    n: int
+    base: NotRequired[float]
+    difference: NotRequired[float]
+    low: NotRequired[float | None]
+    high: NotRequired[float | None]
+    verdict: NotRequired[str]
+    not_compared: NotRequired[str]
+    """Why there is no difference."""
+    documents: NotRequired[int]
+    """Documents that were compared, where not all were."""
+    items: NotRequired[ItemDifference]
+
+
+class ChangeLine(TypedDict):
+    """What one change did."""
+
+    change: str
+    settings: dict[str, Setting]
+    seeds: int
+    built: list[str]
+    failed: dict[int, str]
+    runs: dict[int, str]
+    measures: dict[str, MeasureLine]
+
+
+class Ablation(TypedDict):
+    """The table of an ablation."""
+
+    measures: list[str]
+    lines: list[ChangeLine]
+    vary: list[str]
+    second: str
+
 
 Runs = dict[str, dict[int, RunResult]]
 """Change -> seed -> metrics of its run."""
@@ -39,23 +87,21 @@ def write_ablation(
     `changes` are the settings of each change, `vary` the keys that seeds are written to, `second` says what a second
     run is.
     """
-    found = {**ablation_table(runs, changes), "vary": list(vary), "second": second}
+    found = ablation_table(runs, changes, vary, second)
     paths = write_report(found, ablation_document(folder.name, found), folder)
     done = len(found["lines"][0]["runs"]) if found["lines"] else 0
     told = f"{len(found['lines']) - 1} changes, {done} seeds" if done else "nothing ran"
     return {**found, **paths, "name": folder.name, "told": told}
 
 
-def ablation_table(runs: Runs, changes: Mapping[str, Mapping[str, Setting]]) -> dict[str, Any]:
-    """Return the table as JSON values: the `measures`, and a line for each change.
-
-    A line has settings, failures, stages built, and for each measure the mean, the difference to the base, and its 95%
-    interval over seeds and, for benchmarks, over items.
-    """
+def ablation_table(
+    runs: Runs, changes: Mapping[str, Mapping[str, Setting]], vary: Sequence[str] = (), second: str = ""
+) -> Ablation:
+    """Return the table of the runs so far."""
     base = _numbers(runs.get(BASE, {}))
     measures = _measures(base, *(_numbers(seeds) for seeds in runs.values()))
     higher = {name for seeds in runs.values() for one in seeds.values() for name in one.higher}
-    lines = [
+    lines: list[ChangeLine] = [
         {
             "change": change,
             "settings": dict(changes.get(change, {})),
@@ -71,7 +117,7 @@ def ablation_table(runs: Runs, changes: Mapping[str, Mapping[str, Setting]]) -> 
         }
         for change, seeds in runs.items()
     ]
-    return {"measures": measures, "lines": lines}
+    return {"measures": measures, "lines": lines, "vary": list(vary), "second": second}
 
 
 def _numbers(seeds: dict[int, RunResult]) -> dict[int, RunResult]:
@@ -87,30 +133,43 @@ def _measures(*runs: dict[int, RunResult]) -> list[str]:
 
 def _line(
     measure: str, change: str, mine: dict[int, RunResult], base: dict[int, RunResult], higher: bool
-) -> dict[str, Any]:
+) -> MeasureLine:
     values, of_base = (
         {seed: one.values[measure] for seed, one in runs.items() if measure in one.values} for runs in (mine, base)
     )
-    line: dict[str, Any] = {"value": statistics.fmean(values.values()), "n": len(values)}
+    line: MeasureLine = {"value": statistics.fmean(values.values()), "n": len(values)}
     if change == BASE:
         return line
     if change == ONLY_SECOND and measure == SPEED:
-        return line | {"not_compared": "the speed of a second run"}
+        return {**line, "not_compared": "the speed of a second run"}
     pairs = {seed: (mine[seed], base[seed]) for seed in values.keys() & of_base.keys()}
     if any(one.of_tokens.get(measure) != other.of_tokens.get(measure) for one, other in pairs.values()):
-        return line | {"not_compared": "other tokens"}
+        return {**line, "not_compared": "other tokens"}
     if (fair := _on_fair_documents(measure, pairs)) is not None:
         values, of_base, line["documents"] = fair
         if not values:
-            return line | {"not_compared": "other text"}
+            return {**line, "not_compared": "other text"}
     compared = compare_with_baseline(values, of_base, higher_is_better=higher)
     if compared is not None:
-        line |= asdict(compared) | {"value": line["value"]}
+        line = {
+            **line,
+            "n": compared.n,
+            "base": compared.base,
+            "difference": compared.difference,
+            "low": compared.low,
+            "high": compared.high,
+            "verdict": compared.verdict,
+        }
     by_item = ({seed: one.items.get(measure, {}) for seed, one in runs.items()} for runs in (mine, base))
     found = compare_items_with_baseline(*by_item)
     if found is not None:
-        numbers = {"n": found.n, "difference": found.mean, "low": found.low, "high": found.high}
-        line["items"] = {**numbers, "verdict": found.verdict}
+        line["items"] = {
+            "n": found.n,
+            "difference": found.mean,
+            "low": found.low,
+            "high": found.high,
+            "verdict": found.verdict,
+        }
     return line
 
 
@@ -131,7 +190,7 @@ def _on_fair_documents(
     return change, base, min(len(documents) for documents in fair.values())
 
 
-def ablation_document(name: str, found: dict[str, Any]) -> Document:
+def ablation_document(name: str, found: Ablation) -> Document:
     """Return the report: the changes, and for each measure means, differences to the base, intervals and verdicts."""
     lines = found["lines"]
     failed = [
@@ -161,7 +220,7 @@ def ablation_document(name: str, found: dict[str, Any]) -> Document:
     return Document(f"ablation {name}", [Section("Changes", [changes]), *sections], badge, lead, problems=failed)
 
 
-def _measure_table(measure: str, lines: Sequence[dict[str, Any]]) -> Table:
+def _measure_table(measure: str, lines: Sequence[ChangeLine]) -> Table:
     rows = [(line, line["measures"][measure]) for line in lines if measure in line["measures"]]
     by_item = any("items" in one for _, one in rows)
     columns = ("change", measure, "seeds", "difference", "95% over seeds", "verdict")
@@ -181,11 +240,11 @@ def _measure_table(measure: str, lines: Sequence[dict[str, Any]]) -> Table:
     return Table([*columns, *(over_items if by_item else ())], cells, texts=("verdict", "over items"))
 
 
-def _items(measure: str, items: dict[str, Any] | None) -> tuple[str, str]:
+def _items(measure: str, items: ItemDifference | None) -> tuple[str, str]:
     return ("", "") if items is None else (_interval(measure, items), items["verdict"])
 
 
-def _verdict(one: dict[str, Any]) -> str:
+def _verdict(one: MeasureLine) -> str:
     """Return `better`, `worse` or `no difference`, with the number of documents where not all count; or why there is
     none."""
     if "not_compared" in one:
@@ -202,22 +261,23 @@ def _signed(measure: str, value: float) -> str:
     return f"{value:+,.0f}" if measure == SPEED else f"{value:+.4f}"
 
 
-def _interval(measure: str, one: dict[str, Any]) -> str:
+def _interval(measure: str, one: MeasureLine | ItemDifference) -> str:
     """Return `-0.0123 to +0.0045`; empty from a single run or item."""
-    return "" if one.get("low") is None else f"{_signed(measure, one['low'])} to {_signed(measure, one['high'])}"
+    low, high = one.get("low"), one.get("high")
+    return "" if low is None or high is None else f"{_signed(measure, low)} to {_signed(measure, high)}"
 
 
-def measure_figure(measure: str, found: dict[str, Any]) -> Figure | None:
+def measure_figure(measure: str, found: Ablation) -> Figure | None:
     """Return a chart of the differences to the base with their intervals, one row a change."""
     rows = [
-        (line["change"], line["measures"][measure])
+        (line["change"], one["difference"], one.get("high"))
         for line in reversed(found["lines"])
-        if "difference" in line["measures"].get(measure, {})
+        if (one := line["measures"].get(measure)) is not None and "difference" in one
     ]
     if not rows:
         return None
-    lengths = [0.0 if one["high"] is None else one["high"] - one["difference"] for _, one in rows]
-    differences, names = [one["difference"] for _, one in rows], [change for change, _ in rows]
+    names, differences = [name for name, _, _ in rows], [difference for _, difference, _ in rows]
+    lengths = [0.0 if high is None else high - difference for _, difference, high in rows]
     shown = {"error_x": reach(lengths), "showlegend": False}
     dots = points("accent", differences, names, "%{y}: %{x:+.4f}", **shown)
     across = axis(f"{measure}, difference to the base")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -100,6 +100,54 @@ def _slopes(log_parts: np.ndarray, alpha: float, sizes: np.ndarray) -> np.ndarra
     return np.stack([irreducible, missed, -missed * np.log(sizes)], axis=1) / (irreducible + missed)[:, None]
 
 
+class SizeLine(TypedDict):
+    """The runs of one size."""
+
+    size: str
+    parameters: int
+    tokens: int
+    losses: list[float]
+    runs: dict[int, str]
+    failed: dict[int, str]
+
+
+class LawNumbers(TypedDict):
+    """A fitted law in numbers."""
+
+    E: float
+    A: float
+    alpha: float
+    scatter: float
+    runs: int
+
+
+class Prediction(TypedDict):
+    """The predicted loss of the largest size, and what was measured."""
+
+    size: str
+    parameters: int
+    loss: float
+    low: float
+    high: float
+    measured: float | None
+    off: float | None
+    """Relative distance of the measurement from the prediction."""
+    inside: bool | None
+
+
+class Ladder(TypedDict):
+    """The table of a ladder; law and prediction are None until enough runs are done."""
+
+    name: str
+    told: str
+    """The outcome in a sentence."""
+    measure: str
+    tokens_per_parameter: float | None
+    lines: list[SizeLine]
+    law: LawNumbers | None
+    prediction: Prediction | None
+
+
 @dataclass
 class ScalePoint:
     """A size, and the results of its runs so far, by seed."""
@@ -119,14 +167,13 @@ class ScalePoint:
 def write_ladder(
     folder: Path, measure: str, tokens_per_parameter: float | None, points: list[ScalePoint]
 ) -> dict[str, Any]:
-    """Write the report of the runs so far; return its table with `told`, the outcome in a sentence, and the paths."""
-    found = scaling_table(measure, tokens_per_parameter, points)
-    found |= {"name": folder.name, "told": describe_outcome(found)}
-    return found | write_report(found, ladder_document(found), folder)
+    """Write the report of the runs so far; return its table with the paths."""
+    found = scaling_table(folder.name, measure, tokens_per_parameter, points)
+    return {**found, **write_report(found, ladder_document(found), folder)}
 
 
-def scaling_table(measure: str, tokens_per_parameter: float | None, points: list[ScalePoint]) -> dict[str, Any]:
-    """Return the report as JSON values; `law` and `prediction` are None until enough runs are done."""
+def scaling_table(name: str, measure: str, tokens_per_parameter: float | None, points: list[ScalePoint]) -> Ladder:
+    """Return the table of the runs so far."""
     *fitted, held_back = points
     lines = [_line(point, measure) for point in points]
     pairs = [(float(point.parameters), loss) for point in fitted for loss in point.losses(measure)]
@@ -134,6 +181,8 @@ def scaling_table(measure: str, tokens_per_parameter: float | None, points: list
     measured = held_back.losses(measure)
     prediction = None if law is None else _prediction(law, held_back, measured)
     return {
+        "name": name,
+        "told": describe_outcome(measure, lines, prediction),
         "measure": measure,
         "tokens_per_parameter": tokens_per_parameter,
         "lines": lines,
@@ -142,7 +191,7 @@ def scaling_table(measure: str, tokens_per_parameter: float | None, points: list
     }
 
 
-def _line(point: ScalePoint, measure: str) -> dict[str, Any]:
+def _line(point: ScalePoint, measure: str) -> SizeLine:
     return {
         "size": point.size,
         "parameters": point.parameters,
@@ -153,11 +202,11 @@ def _line(point: ScalePoint, measure: str) -> dict[str, Any]:
     }
 
 
-def _law(law: Law) -> dict[str, float]:
+def _law(law: Law) -> LawNumbers:
     return {"E": law.irreducible, "A": law.factor, "alpha": law.exponent, "scatter": law.scatter, "runs": law.runs}
 
 
-def _prediction(law: Law, point: ScalePoint, measured: list[float]) -> dict[str, Any]:
+def _prediction(law: Law, point: ScalePoint, measured: list[float]) -> Prediction:
     said = law.predict(point.parameters)
     mean = sum(measured) / len(measured) if measured else None
     return {
@@ -172,14 +221,13 @@ def _prediction(law: Law, point: ScalePoint, measured: list[float]) -> dict[str,
     }
 
 
-def describe_outcome(found: dict[str, Any]) -> str:
+def describe_outcome(measure: str, lines: Sequence[SizeLine], said: Prediction | None) -> str:
     """Return the outcome as a sentence."""
-    said = found["prediction"]
     if said is None:
-        done = sum(bool(line["losses"]) for line in found["lines"])
-        return f"{done} of {len(found['lines'])} sizes are measured; the law takes all but the largest"
+        done = sum(bool(line["losses"]) for line in lines)
+        return f"{done} of {len(lines)} sizes are measured; the law takes all but the largest"
     words = (
-        f"{said['size']} ({said['parameters']:,} weights) should reach {said['loss']:.4f} {found['measure']}"
+        f"{said['size']} ({said['parameters']:,} weights) should reach {said['loss']:.4f} {measure}"
         f" ({said['low']:.4f} to {said['high']:.4f})"
     )
     if said["measured"] is None:
@@ -188,7 +236,7 @@ def describe_outcome(found: dict[str, Any]) -> str:
     return f"{words}; it reached {said['measured']:.4f}, {said['off']:+.2%}, {where} the interval"
 
 
-def ladder_document(found: dict[str, Any]) -> Document:
+def ladder_document(found: Ladder) -> Document:
     """Return the report: the runs of each size, the law, and the prediction beside the measurement."""
     law, said, measure = found["law"], found["prediction"], found["measure"]
     rows = [
@@ -201,7 +249,7 @@ def ladder_document(found: dict[str, Any]) -> Document:
         for seed, cause in line["failed"].items()
     ]
     tiles: list[Tile] = []
-    if said is not None:
+    if said is not None and law is not None:
         tiles.append(Tile(f"{said['loss']:.4f}", "predicted", f"{said['low']:.4f} to {said['high']:.4f}"))
         if said["measured"] is not None:
             where = "inside" if said["inside"] else "outside of"
@@ -225,7 +273,7 @@ def ladder_document(found: dict[str, Any]) -> Document:
     )
 
 
-def law_figure(found: dict[str, Any]) -> Figure | None:
+def law_figure(found: Ladder) -> Figure | None:
     """Return a chart of runs, law and prediction; None before the first run."""
     measured = [(line["parameters"], loss) for line in found["lines"] for loss in line["losses"]]
     if not measured:

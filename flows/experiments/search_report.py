@@ -100,7 +100,7 @@ def search_document(study: Study) -> Document:
     best, keys, of_trials = study.best, list(study.config.space), lines(study.trials)
     objective = study.config.objective
     compared = {trial.number: value for trial in study.trials if (value := compared_value(study, trial)) is not None}
-    lead = f"{objective.label}, {objective.direction}d; proposals by {study.config.sampler}"
+    lead = f"{_summary(study, best)}. {objective.label}, {objective.direction}d; proposals by {study.config.sampler}"
     if len(study.shares) > 1:
         shares = ", ".join(f"{share:.0%}" for share in study.shares[:-1])
         lead += f"; one of {study.config.eta} trials goes on at {shares} of the training"

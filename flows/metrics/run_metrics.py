@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -72,6 +72,46 @@ def _open_if_present(path: Path) -> Artifact | None:
 
 METRICS_FILE = "findings.json"
 
+Values = dict[str, Any]
+Lines = list[dict[str, Any]]
+
+
+class Metrics(TypedDict):
+    """All metrics of a run, JSON values; `metric_readers` says where each comes from."""
+
+    road: Lines
+    files: Values
+    sampling: Values
+    funnel: Lines
+    languages: Values
+    remarks: list[str]
+    removed: Lines
+    edited: Lines
+    mixture: Lines
+    rows: Values
+    leaks: Lines
+    leak_search: Values
+    training: Values
+    left_out: Lines
+    model: Values
+    base_model: Values
+    gate: Values
+    bits_per_byte: Lines
+    measures: Lines
+    repeated_text: list[str]
+    scores: Lines
+    gaps: Lines
+    tokens_per_character: Values
+    duplicates: Values
+    vocabulary: Values
+    made: list[str]
+    conservation: Values
+    cost: Values
+
+
+DICTIONARIES = frozenset(name for name, kind in get_type_hints(Metrics).items() if get_origin(kind) is dict)
+"""Metrics that are dictionaries; all others are lists."""
+
 FROM_TABLES = (
     "model",
     "bits_per_byte",
@@ -85,22 +125,29 @@ FROM_TABLES = (
 """Metrics that need tables or weights to be read, not only manifests."""
 
 
-def collect_metrics(record: RunData, known: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return all metrics of a run as JSON values; `record` is what `run.json` holds. Absent stages give empty values.
+def collect_metrics(record: RunData, known: Mapping[str, Any] | None = None) -> Metrics:
+    """Return all metrics of a run; absent stages give empty values.
 
     `known` are metrics of an earlier run with the same artifacts: with them no table is read, only manifests.
     """
     earlier = {name: known[name] for name in FROM_TABLES if name in known} if known else {}
-    return {name: earlier[name] if name in earlier else find() for name, find in metric_readers(record).items()}
+    found = {name: earlier[name] if name in earlier else find() for name, find in metric_readers(record).items()}
+    return cast(Metrics, found)
 
 
-def read_saved_metrics(record: RunData) -> dict[str, Any] | None:
+def metrics_of(record: RunData) -> Metrics:
+    """Return all metrics of a run, from tables only what was not saved with its page."""
+    return collect_metrics(record, read_saved_metrics(record))
+
+
+def read_saved_metrics(record: RunData) -> Metrics | None:
     """Return the metrics that were written with the page of a run; None where there are none."""
     path = Path(page).with_name(METRICS_FILE) if (page := record.get("page")) else None
     if path is None or not path.is_file():
         return None
     try:
-        return read_sealed(path, "`bessemer runs report` writes it again; until then tables are read.")
+        saved = read_sealed(path, "`bessemer runs report` writes it again; until then tables are read.")
+        return cast(Metrics, saved)
     except IntegrityError as error:
         warn_once(str(error))
         return None
@@ -178,27 +225,6 @@ def base_model(record: RunData, artifacts: Mapping[str, Artifact]) -> dict[str, 
     config = read_recipe(Path(record["root"]) / "runs" / record["run_id"]).get("train", {})
     trainable = train.manifest["identity_parts"]["params"].get("trainable", "all")
     return {**facts, "folder": config.get("base_model"), "trainable": trainable}
-
-
-DICTIONARIES = frozenset(
-    {
-        "files",
-        "languages",
-        "tokens_per_character",
-        "sampling",
-        "rows",
-        "training",
-        "model",
-        "base_model",
-        "gate",
-        "duplicates",
-        "leak_search",
-        "vocabulary",
-        "conservation",
-        "cost",
-    }
-)
-"""Metrics that are dictionaries; all others are lists."""
 
 
 def stage_results(

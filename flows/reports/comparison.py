@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.metrics.heldout import fair_documents, held_out, is_same_text, mean_of_sources
-from flows.metrics.run_metrics import collect_metrics, open_artifacts, read_saved_metrics
+from flows.metrics.run_metrics import Metrics, metrics_of, open_artifacts
 from flows.metrics.statistics import Z_95, verdict_of
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import main_rows
@@ -40,7 +40,7 @@ def compare(first: RunData, second: RunData) -> dict[str, Any]:
     """
     records = (first, second)
     artifacts = [open_artifacts(record) for record in records]
-    findings = [collect_metrics(record, read_saved_metrics(record)) for record in records]
+    findings = [metrics_of(record) for record in records]
     return {
         "runs": [
             {"run_id": record["run_id"], "recipe": record["recipe_name"], "state": state_of(record)}
@@ -94,7 +94,7 @@ def _shorten(text: str) -> str:
     return text if len(text) <= MAX_CAUSE_CHARS else f"{text[: MAX_CAUSE_CHARS - 1]}…"
 
 
-def _pairs(findings: list[dict[str, Any]], name: str, key: Any, value: Any) -> list[dict[str, Any]]:
+def _pairs(findings: list[Metrics], name: str, key: Any, value: Any) -> list[dict[str, Any]]:
     """Join a metric's lines of both runs by `key` into `name` and `values`, in the order of the first run."""
     tables: list[dict[Any, Any]] = []
     for found in findings:
@@ -111,7 +111,7 @@ def _kept(line: dict[str, Any]) -> int:
     return next(line[key] for key in ("chunk", "decontaminate", "dedup", "clean", "sample", "read") if key in line)
 
 
-def _training(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _training(findings: list[Metrics]) -> list[dict[str, Any]]:
     names = (
         ("steps", "steps"),
         ("tokens", "tokens read"),

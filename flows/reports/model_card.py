@@ -12,7 +12,7 @@ from typing import Any
 from flows.metrics.accounting import describe_conservation, format_energy
 from flows.metrics.formatting import describe_rows, format_count, format_duration, format_time, loss_unit
 from flows.metrics.heldout import describe_sampled_items
-from flows.metrics.run_metrics import describe_base_model
+from flows.metrics.run_metrics import Metrics, describe_base_model
 from flows.reports.document import Table
 from flows.reports.model_card_facts import CardFacts, card_facts, check_licence, head, run_that_trained
 from flows.reports.tables import bits_table, leaks_table, removed_table, scores_table
@@ -200,7 +200,7 @@ def _duplicates(found: dict[str, Any]) -> str:
     return text
 
 
-def _leaks(findings: dict[str, Any]) -> str:
+def _leaks(findings: Metrics) -> str:
     table = leaks_table(findings["leaks"])
     if table is None:
         return ""

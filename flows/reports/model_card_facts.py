@@ -14,7 +14,7 @@ import yaml
 
 from flows.metrics.formatting import format_shots
 from flows.metrics.heldout import mean_words
-from flows.metrics.run_metrics import collect_metrics, open_artifacts, read_saved_metrics, samples
+from flows.metrics.run_metrics import Metrics, metrics_of, open_artifacts, samples
 from flows.reports.charts.scores import main_rows
 from flows.runs.lineage import model_of
 from flows.runs.record import RunData, list_runs, read_recipe
@@ -65,7 +65,7 @@ class CardFacts:
     """What a model card states about a run."""
 
     record: RunData
-    findings: dict[str, Any]
+    findings: Metrics
     recipe: dict[str, Any]
     """The resolved recipe; empty where its file is missing."""
     model: dict[str, Any]
@@ -102,7 +102,7 @@ class CardFacts:
 def card_facts(record: RunData, root: Path) -> CardFacts:
     """Return the facts of a run under `root`; facts of stages that did not run are empty."""
     recipe = read_recipe(root / "runs" / record["run_id"])
-    findings = collect_metrics(record, read_saved_metrics(record))
+    findings = metrics_of(record)
     return CardFacts(record, findings, recipe, model_of(record, root), samples(open_artifacts(record))[:MAX_SAMPLES])
 
 

@@ -18,10 +18,10 @@ from flows.metrics.run_metrics import (
     SKIPPED,
     TO_COME,
     UNDER_WAY,
-    collect_metrics,
+    Metrics,
     describe_base_model,
+    metrics_of,
     missing_artifacts,
-    read_saved_metrics,
 )
 from flows.reports import progress
 from flows.reports.tables import funnel_table, scores_table, sources_table
@@ -38,7 +38,7 @@ MAX_ATTENTION, ATTENTION_CHARS = 2, 170
 
 def print_outcome(run: RunData, root: Path, console: Console) -> None:
     """Print what came out of the run whose record is `run` and what to try next, in at most 30 lines of 80 columns."""
-    words = verdict(run, collect_metrics(run, read_saved_metrics(run)), root, name="latest")
+    words = verdict(run, metrics_of(run), root, name="latest")
     console.print()
     for text in filter(None, (words.made, words.quality, words.dropped)):
         console.print(escape(text))
@@ -67,7 +67,7 @@ def _page(run: RunData, root: Path) -> str:
 
 def print_summary(run: RunData, root: Path, console: Console) -> None:
     """Print one screen about the run whose record is `run`; stages that did not run are left out."""
-    findings = collect_metrics(run, read_saved_metrics(run))
+    findings = metrics_of(run)
     console.print()
     tables = (
         funnel_table(findings["funnel"]),
@@ -104,7 +104,7 @@ def _print_line(label: str, text: str, console: Console, style: str = "bold") ->
     console.print(grid)
 
 
-def _sentences(findings: dict[str, Any]) -> dict[str, str]:
+def _sentences(findings: Metrics) -> dict[str, str]:
     """Return what is said besides the tables, by label; empty where there is nothing to say."""
     skipped = skipped_files(findings)
     sentences = {
@@ -141,7 +141,7 @@ def _recall(planted: Mapping[str, Any]) -> str:
     )
 
 
-def _leaks(findings: dict[str, Any]) -> str:
+def _leaks(findings: Metrics) -> str:
     leaked = ", ".join(
         f"{line['benchmark']} {line['leaked']:,} of {line['items']:,} items"
         + (f" ({line['remains']:,} still in the text)" if line["remains"] else "")
@@ -171,7 +171,7 @@ def _vocabulary(vocabulary: Mapping[str, Any]) -> str:
     return f"{sizes}; tokens per character: {changes}; {moved:,} lines without a new script whose ids changed"
 
 
-def _no_scores(findings: dict[str, Any]) -> str:
+def _no_scores(findings: Metrics) -> str:
     """Return why an evaluation has no numbers; empty where it has some."""
     evaluated = any(line["stage"] == "evaluate" and "result" in line for line in findings["road"])
     if not evaluated or findings["bits_per_byte"] or findings["measures"] or findings["scores"]:
@@ -179,7 +179,7 @@ def _no_scores(findings: dict[str, Any]) -> str:
     return "none: too few documents to hold any out (at most a fifth of a source), and no benchmark"
 
 
-def _loss(findings: dict[str, Any]) -> str:
+def _loss(findings: Metrics) -> str:
     training = findings["training"]
     if training.get("last_loss") is None:
         return ""
@@ -190,7 +190,7 @@ def _loss(findings: dict[str, Any]) -> str:
     )
 
 
-def _times(findings: dict[str, Any]) -> str:
+def _times(findings: Metrics) -> str:
     return ", ".join(
         f"{line['stage']} [{OUTCOME_STYLES.get(line['outcome'], 'default')}]"
         + (format_duration(line["seconds"]) if "seconds" in line else line["outcome"])

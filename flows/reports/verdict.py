@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.metrics.formatting import format_count, format_duration, format_shots, format_time
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
-from flows.metrics.run_metrics import asked_stages, missing_artifacts
+from flows.metrics.run_metrics import Metrics, asked_stages, missing_artifacts
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.scores import chance_of, main_metric
 from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, RunData, newest_runs, read_recipe, state_of
@@ -50,7 +50,7 @@ class Verdict:
     next_steps: tuple[NextStep, ...]
 
 
-def verdict(record: RunData, findings: dict[str, Any], root: Path, *, name: str | None = None) -> Verdict:
+def verdict(record: RunData, findings: Metrics, root: Path, *, name: str | None = None) -> Verdict:
     """Return the verdict on a run; `name` is how commands name it (`latest`), by default by its id."""
     return Verdict(
         made=_made(record, findings),
@@ -61,7 +61,7 @@ def verdict(record: RunData, findings: dict[str, Any], root: Path, *, name: str 
     )
 
 
-def _made(record: RunData, findings: dict[str, Any]) -> str:
+def _made(record: RunData, findings: Metrics) -> str:
     state, at = state_of(record), [entry["stage"] for entry in record["stages"]]
     if state in (INTERRUPTED, PAUSED):
         when = f" at {format_time(finished)}" if (finished := record.get("finished")) else ""
@@ -88,7 +88,7 @@ def _made(record: RunData, findings: dict[str, Any]) -> str:
     return f"{text}.{took}"
 
 
-def _held_out(findings: dict[str, Any]) -> str:
+def _held_out(findings: Metrics) -> str:
     whole = next((line for line in findings["bits_per_byte"] if line["source"] == "all"), {})
     mine, xz, ngram = whole.get("model"), whole.get("xz"), whole.get("5gram")
     if mine is None:
@@ -111,7 +111,7 @@ def _held_out(findings: dict[str, Any]) -> str:
     return f"{text} It learnt more from its text than counting short sequences gives." if ngram else text
 
 
-def _repeated(findings: dict[str, Any]) -> str:
+def _repeated(findings: Metrics) -> str:
     return f"{found}." if (found := findings["repeated_text"]) else ""
 
 
@@ -139,7 +139,7 @@ def _benchmarks(rows: list[dict[str, Any]]) -> str:
     return " ".join(sentences)
 
 
-def _dropped(findings: dict[str, Any]) -> str:
+def _dropped(findings: Metrics) -> str:
     documents = findings["conservation"].get("documents")
     if not documents or not documents["read"]:
         return ""
@@ -162,7 +162,7 @@ def _dropped(findings: dict[str, Any]) -> str:
     return f"{text}; the others: {left_out}." if left_out else f"{text}."
 
 
-def _attention(record: RunData, findings: dict[str, Any]) -> list[str]:
+def _attention(record: RunData, findings: Metrics) -> list[str]:
     training = findings["training"]
     found = [f"{stage}: {problem}" for stage, problem in missing_artifacts(record).items()]
     if findings["conservation"] and not findings["conservation"]["balanced"]:
@@ -175,7 +175,7 @@ def _attention(record: RunData, findings: dict[str, Any]) -> list[str]:
     return [*found, *findings["remarks"], *([f"files skipped: {skipped}"] if skipped else [])]
 
 
-def skipped_files(findings: dict[str, Any]) -> str:
+def skipped_files(findings: Metrics) -> str:
     """Return how many files of which sources were not read, and why; empty where all were."""
     return ", ".join(
         f"{count:,} {reason} in {source}"
@@ -185,7 +185,7 @@ def skipped_files(findings: dict[str, Any]) -> str:
     )
 
 
-def _next_steps(record: RunData, findings: dict[str, Any], root: Path, name: str) -> list[NextStep]:
+def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> list[NextStep]:
     at = {entry["stage"] for entry in record["stages"] if "path" in entry}
     command = record.get("command")
     rooted = "" if root == Path("bessemer-data").resolve() else f" --root {shlex.quote(str(root))}"

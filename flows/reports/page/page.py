@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
 from flows.metrics.accounting import describe_conservation
@@ -20,6 +20,7 @@ from flows.metrics.heldout import METRICS_BY_NAME, format_heldout_metric, mean_w
 from flows.metrics.run_metrics import (
     DICTIONARIES,
     METRICS_FILE,
+    Metrics,
     metric_readers,
     missing_artifacts,
     open_artifacts,
@@ -160,7 +161,8 @@ def page_view(record: RunData, run_folder: Path, root: Path, attempt: Attempt) -
     """Return everything that the template shows; a section that cannot be made is empty."""
     artifacts = attempt("artifacts", lambda: open_artifacts(record), {})
     found = metric_readers(record)
-    findings = {name: attempt(name, find, {} if name in DICTIONARIES else []) for name, find in found.items()}
+    read = {name: attempt(name, find, {} if name in DICTIONARIES else []) for name, find in found.items()}
+    findings = cast(Metrics, read)
     examples = attempt("removed documents", lambda: removals(artifacts), {})
     steps = attempt("steps", lambda: shown_steps(artifacts), [])
     bits = [line for line in findings["bits_per_byte"] if line.get("model") is not None]
@@ -236,7 +238,7 @@ def _recipe(run_folder: Path) -> str:
 
 
 def _figures(
-    artifacts: dict[str, Artifact], findings: dict[str, Any], colours: dict[str, int], attempt: Attempt
+    artifacts: dict[str, Artifact], findings: Metrics, colours: dict[str, int], attempt: Attempt
 ) -> dict[str, Any]:
     """Return the figures by name; a figure without data is left out."""
     reports = {stage: artifact.report for stage, artifact in artifacts.items()}
@@ -259,7 +261,7 @@ def _figures(
     return {name: figure for name, figure in made.items() if figure}
 
 
-def _removed(findings: dict[str, Any], colours: dict[str, int]) -> dict[str, Any] | None:
+def _removed(findings: Metrics, colours: dict[str, int]) -> dict[str, Any] | None:
     """Return the figure of the rules that removed most; None where no rule removed anything."""
     lines = sorted(findings["removed"], key=lambda line: -line["documents"])[:MAX_RULES_DRAWN]
     sampled = {line["source"]: line.get("sample", 0) for line in findings["funnel"]}
@@ -271,13 +273,13 @@ def _duplicates(duplicates: dict[str, Any]) -> dict[str, Any] | None:
     return duplicates_figure(duplicates) if shown else None
 
 
-def _tokens(findings: dict[str, Any]) -> dict[str, Any] | None:
+def _tokens(findings: Metrics) -> dict[str, Any] | None:
     languages = findings["vocabulary"].get("languages", {})
     extended = {language: line["tokens_per_character"] for language, line in languages.items() if line["characters"]}
     return token_figure(extended or findings["tokens_per_character"])
 
 
-def _training(artifacts: dict[str, Artifact], findings: dict[str, Any]) -> dict[str, Any] | None:
+def _training(artifacts: dict[str, Artifact], findings: Metrics) -> dict[str, Any] | None:
     if "train" not in artifacts or not artifacts["train"].rows("metrics"):
         return None
     metrics, steps, events = (artifacts["train"].table(name) for name in ("metrics", "steps", "events"))
@@ -289,7 +291,7 @@ def _training(artifacts: dict[str, Artifact], findings: dict[str, Any]) -> dict[
     )
 
 
-def _bytes_per_token(artifacts: dict[str, Artifact], findings: dict[str, Any]) -> float | None:
+def _bytes_per_token(artifacts: dict[str, Artifact], findings: Metrics) -> float | None:
     """Return the mean UTF-8 bytes per token of the training text; None where sequences are not plain text."""
     if findings["rows"].get("objective") != "causal_lm" or "decontaminate" not in artifacts:
         return None
@@ -315,7 +317,7 @@ def _speed(artifacts: dict[str, Artifact]) -> dict[str, Any] | None:
     return speed_figure(artifacts["train"].table("perf"), artifacts["train"].table("metrics"))
 
 
-def key_figures(record: RunData, findings: dict[str, Any]) -> list[dict[str, str]]:
+def key_figures(record: RunData, findings: Metrics) -> list[dict[str, str]]:
     """Return the key figures at the top of the page, each with `value`, `name` and `note`."""
     found: list[dict[str, str]] = []
     whole = next((line for line in findings["bits_per_byte"] if line["source"] == "all"), None)

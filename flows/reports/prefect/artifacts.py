@@ -19,10 +19,9 @@ from flows.metrics.formatting import (
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.run_metrics import (
     bits_per_byte,
-    collect_metrics,
     leaks,
+    metrics_of,
     mixture,
-    read_saved_metrics,
     removed,
     scores,
 )
@@ -62,7 +61,7 @@ MEASURES = (
 
 def run_markdown(record: RunData) -> str:
     """Return the summary of the run whose record is `record`."""
-    findings = collect_metrics(record, read_saved_metrics(record))
+    findings = metrics_of(record)
     measures = summarize_heldout_metrics(findings["measures"])
     tables = (
         funnel_table(findings["funnel"]),

@@ -96,7 +96,7 @@ def test_changes_are_laid_beside_the_base_and_parts_beside_the_whole(home: Path)
     assert heads[0]["bits_per_byte"] == parts["bits_per_byte"]
     sizes = [line["parameters"] for line in heads]
     assert sizes == sorted(sizes, reverse=True)
-    assert "layer 1 head 0" in Path(parts["markdown"]).read_text()
+    assert "layer 1 head 0" in Path(parts["markdown"]).read_text().replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_where_second_runs_are_asked_for_they_go_on_from_the_first_and_are_measured(home: Path) -> None:
