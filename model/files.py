@@ -1,7 +1,6 @@
 """Files that survive a crash at any instant."""
 
 import errno
-import json
 import os
 import shutil
 import uuid
@@ -11,8 +10,7 @@ from typing import Any
 
 import blake3
 
-from model.digests import DIGEST_BYTES, read_bytes
-from model.errors import IntegrityError
+from model.digests import DIGEST_BYTES
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -28,19 +26,6 @@ def user_cache() -> Path:
     # A container's user may have neither a name nor a home.
     default = os.path.join("/nonexistent" if home == "~" else home, ".cache")
     return Path(os.environ.get("XDG_CACHE_HOME") or default) / "bessemer"
-
-
-def read_json(path: Path, hint: str) -> Any:
-    """Return the value in a JSON file.
-
-    Raises FileNotFoundError without the file, and IntegrityError, which ends with `hint`, where it is damaged.
-    """
-    try:
-        return json.loads(read_bytes(path))
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError) as error:
-        raise IntegrityError(f"{path} is damaged ({error}). {hint}") from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 from model.errors import InputError
 
 Role = Literal["system", "user", "assistant"]
-
-ROLES: tuple[str, ...] = get_args(Role)
 
 OWN_TEMPLATE = (
     "{{ eos_token }}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from model.profile.operations import CLIPPING, EMBEDDING, HEAD, OPTIMIZER, SMALL_SECONDS, PartCost
+from model.profile.modules import CLIPPING, EMBEDDING, HEAD, OPTIMIZER, SMALL_SECONDS, PartCost
 from model.profile.step import Shape, StepProfile
 
 HEAD_SHARE = 0.4

@@ -21,7 +21,7 @@ from model.errors import InputError, RecipeError
 from model.nn.factory import flops_per_token
 from model.objectives import make_objective
 from model.optim.schedules import StepSchedule
-from model.profile.operations import PARTS, PHASES, OperationCounter, PartCost
+from model.profile.modules import PARTS, PHASES, OperationCounter, PartCost
 from model.profile.roofline import Machine, clock_for, measured_machine
 from model.train.initial_weights import initial_network
 from model.train.resume import check_rows

@@ -22,8 +22,6 @@ F32 = npt.NDArray[np.float32]
 
 I32 = npt.NDArray[np.int32]
 
-I64 = npt.NDArray[np.int64]
-
 U64 = npt.NDArray[np.uint64]
 
 CODE_POINTS = 0x110000

@@ -1,6 +1,5 @@
 """The object store of a root as the build of an artifact uses it; does nothing for a root without a store."""
 
-import logging
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,8 +16,6 @@ from tasks.artifacts.remote.leases import store_lease
 from tasks.artifacts.remote.object_store import ObjectStore
 from tasks.artifacts.remote.partial_builds import PartialBuildUploader, ResumeFiles, download_partial_build, forget
 from tasks.artifacts.workspace import Workspace
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

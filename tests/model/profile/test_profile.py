@@ -19,7 +19,7 @@ from model.config.train import TrainerRun
 from model.errors import InputError, RecipeError
 from model.nn.bert import BERT
 from model.nn.t5 import T5
-from model.profile.operations import (
+from model.profile.modules import (
     ACTIVATION_RANGES,
     ATTENTION,
     EMBEDDING,

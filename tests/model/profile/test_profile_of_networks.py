@@ -7,7 +7,7 @@ import pytest
 
 from model.config.network import BERTConfig, T5Config
 from model.data.row_format import RowFormat
-from model.profile.operations import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, OPTIMIZER
+from model.profile.modules import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, OPTIMIZER
 from model.profile.roofline import Machine
 from model.profile.step import profile_step
 
