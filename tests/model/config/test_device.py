@@ -26,4 +26,4 @@ def test_the_device_decides_what_is_not_set(given: dict[str, object], dtype: str
 
 
 def test_a_device_that_compiles_validates_too() -> None:
-    assert TrainConfig.model_validate({"device": "cuda", "validation_steps": 5}).can_validate
+    assert TrainConfig.model_validate({"device": "cuda", "validation_steps": 5}).validation_steps == 5
