@@ -138,7 +138,8 @@ def _edits(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Iter
 
 def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for key in sorted({*old, *new}):
+        # A value that changed comes first: it may be why others are there or not.
+        for key in sorted({*old, *new}, key=lambda key: (key not in old or key not in new, key)):
             if key not in old:
                 yield f"{path}.{key} is new"
             elif key not in new:

@@ -127,7 +127,8 @@ class TreeSum:
 
     def _joined(self, right: list[Tensor]) -> list[Tensor]:
         _, left = self._nodes.pop()
-        torch._foreach_add_(left, right)
+        for one, other in zip(left, right, strict=True):
+            one.add_(other)
         return left
 
 

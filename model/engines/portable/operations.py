@@ -127,7 +127,7 @@ class _Attention(torch.autograd.Function):
         of_weights_BHTK = multiply_all(gradients[0], value_BHKE.mT)
         if kept is not None:
             of_weights_BHTK *= kept
-        of_scores_BHTK = torch._softmax_backward_data(of_weights_BHTK, weights_BHTK, -1, weights_BHTK.dtype)
+        of_scores_BHTK = torch.ops.aten._softmax_backward_data(of_weights_BHTK, weights_BHTK, -1, weights_BHTK.dtype)
         dropped_BHTK = weights_BHTK if kept is None else weights_BHTK * kept
         return (
             multiply_all(of_scores_BHTK, key_BHKE),

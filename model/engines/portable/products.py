@@ -179,6 +179,7 @@ def _add_blocks(a_MK: np.ndarray, b_KN: np.ndarray, out_MN: np.ndarray, size: in
             for k in range(begin, min(begin + size, inner)):
                 factor = a_MK[row, k]
                 for column in range(columns):
-                    chain_N[column] = _fused_multiply_add(factor, b_KN[k, column], chain_N[column])
+                    summed = chain_N[column]
+                    chain_N[column] = _fused_multiply_add(factor, b_KN[k, column], summed)  # pyright: ignore[reportCallIssue]
             for column in range(columns):
                 out_MN[row, column] += chain_N[column]
