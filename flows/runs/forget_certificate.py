@@ -91,7 +91,7 @@ def page(certificate: Certificate) -> str:
                 f" because they were near-duplicates of a requested one, and {one.promoted:,} near-duplicates took the"
                 " place of a requested one.",
                 f"{one.heldout:,} of them had been held out for evaluation; they held {one.leaks:,} passages of"
-                " benchmarks.",
+                " benchmarks, which stay in the benchmarks.",
             ],
         ),
         (
