@@ -34,13 +34,14 @@ from tasks.vocab.stage import build_vocab
 def _task(build: Callable[..., Artifact], words: str) -> Task[..., State]:
     """Return the task that runs `build_STAGE` with its arguments."""
 
+    name = build.__name__.removeprefix("build_")
+
+    @task(name=name, task_run_name=name, description=words, **RETRIES)
+    @functools.wraps(build)
     def run(*inputs: Any) -> State:
         return State(**final_state(task_run.run_count, build, *inputs))
 
-    # Prefect binds arguments by the signature of the build.
-    functools.update_wrapper(run, build)
-    name = build.__name__.removeprefix("build_")
-    return task(run, name=name, task_run_name=name, description=words, **RETRIES)
+    return run
 
 
 @task(name="train", task_run_name="train", **RETRIES)
