@@ -35,10 +35,9 @@ def shard_network(network: Network, mesh: DeviceMesh) -> None:
     for name, module in list(network.named_modules()):
         if isinstance(module, Block):
             _parallelize(module, mesh, _block_plan(module))
-        elif isinstance(module, nn.Embedding) and sharded_dimension(f"{name}.weight") == 0:
-            _parallelize(module, mesh, _SummedInFloat32(input_layouts=Replicate()))
-        elif isinstance(module, nn.Embedding) and sharded_dimension(f"{name}.weight") == 1:
-            _parallelize(module, mesh, ColwiseParallel())
+        elif isinstance(module, nn.Embedding) and (dimension := sharded_dimension(f"{name}.weight")) is not None:
+            of_rows = _SummedInFloat32(input_layouts=Replicate())
+            _parallelize(module, mesh, ColwiseParallel() if dimension else of_rows)
         elif name == "head":
             _parallelize(module, mesh, ColwiseParallel(use_local_output=False))
     for name, bias in list(network.named_parameters(recurse=False)):
