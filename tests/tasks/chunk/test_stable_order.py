@@ -28,7 +28,7 @@ def functions() -> list[str]:
     """The source of each function of two modules: texts from a line to several rows."""
     found = []
     for module in (argparse, inspect):
-        text = Path(module.__file__).read_text(encoding="utf-8")
+        text = Path(str(module.__file__)).read_text(encoding="utf-8")
         nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
         found += [ast.get_source_segment(text, node) or "" for node in nodes]
     return sorted({text for text in found if len(text) > 20})
