@@ -214,7 +214,7 @@ def plan_from_declared_sizes(recipe: Recipe, options: PlanOptions) -> dict[str, 
     return plan
 
 
-def _training(network: NetworkConfig, peak_flops: float, tokens: int, devices: int) -> Training:
+def _training(network: NetworkConfig, peak_flops: float, tokens: int, devices: float) -> Training:
     from model.nn.factory import active_parameter_count
 
     shape = Shape(network.layers, network.width, network.context)
