@@ -1,7 +1,6 @@
 """`bessemer runs`: list runs, compare two, write a report, export metrics."""
 
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -75,13 +74,14 @@ def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: J
 
 def _format_stage_outcomes(record: "RunData") -> str:
     """Return the outcomes of a run's stages: `6 reused, 2 built`, or `2 built, failed in dedup`."""
-    outcomes = Counter(entry["outcome"] for entry in record["stages"])
-    unfinished = ("failed", "interrupted")
-    parts = [f"{count} {outcome}" for outcome, count in outcomes.items() if outcome not in unfinished]
-    parts += [f"{entry['outcome']} in {entry['stage']}" for entry in record["stages"] if entry["outcome"] in unfinished]
+    from flows.metrics.formatting import count_outcomes
+
+    unfinished = [entry for entry in record["stages"] if entry["outcome"] in ("failed", "interrupted")]
+    parts = [count_outcomes(entry for entry in record["stages"] if entry not in unfinished)]
+    parts += [f"{entry['outcome']} in {entry['stage']}" for entry in unfinished]
     earlier = record.get("same_as")
     same = f", as {earlier}" if earlier else ""
-    return f"{', '.join(parts) or '-'}{same}"
+    return f"{', '.join(filter(None, parts)) or '-'}{same}"
 
 
 @runs.command()

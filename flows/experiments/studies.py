@@ -37,15 +37,6 @@ def study_name(*parts: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts))
 
 
-def shipped_file(name: str, folder: Path, what: str) -> Path:
-    """Return the file of a path or of the name of one in `folder`; RecipeError where there is none."""
-    for candidate in (Path(name), folder / f"{name}.toml"):
-        if candidate.is_file():
-            return candidate
-    shipped = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
-    raise RecipeError(f"{what} `{name}`: there is no such file, and no shipped one has this name ({shipped})")
-
-
 def read_config(kind: type[Config], path: Path, table: str = "", hint: str = "", **given: Any) -> Config:
     """Return the settings in a file, or in its `table`; those `given` that are not None override them.
 

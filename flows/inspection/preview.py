@@ -17,12 +17,12 @@ from flows.inspection.preview_rows import (
     isolate_edit,
     ledger_rows,
     model_inputs,
-    need,
     rules_of,
     sources_of,
     texts_of,
 )
 from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, REMOVED, SAME, inline_difference, shared_passages
+from flows.runs.lineage import need_stage
 from flows.runs.run_documents import rows_at, segments_of
 from flows.runs.text_kinds import text_kinds
 from model.data.row_format import RowFormat
@@ -58,14 +58,14 @@ def peek(artifacts: Artifacts, stage: str, selection: Selection) -> list[View]:
 
 
 def _sample(artifacts: Artifacts, selection: Selection) -> list[View]:
-    sample = need(artifacts, "sample")
+    sample = need_stage(artifacts, "sample")
     rows = selection.choose(_of_source(documents(sample, ["doc_id", "source"]), selection, lambda row: row["source"]))
     texts = texts_of(sample, [row["doc_id"] for row in rows])
     return [_view(texts[row["doc_id"]], "as read", [(SAME, texts[row["doc_id"]]["text"])]) for row in rows]
 
 
 def _clean(artifacts: Artifacts, selection: Selection) -> list[View]:
-    sample, clean = need(artifacts, "sample"), need(artifacts, "clean")
+    sample, clean = need_stage(artifacts, "sample"), need_stage(artifacts, "clean")
     rows = _chosen(sample, clean, SHOWN["clean"], selection)
     before = texts_of(sample, [row["doc_id"] for row in rows])
     after = texts_of(clean, [row["doc_id"] for row in rows])
@@ -92,7 +92,7 @@ def _dropped(row: Row) -> str:
 
 
 def _dedup(artifacts: Artifacts, selection: Selection) -> list[View]:
-    clean, dedup = need(artifacts, "clean"), need(artifacts, "dedup")
+    clean, dedup = need_stage(artifacts, "clean"), need_stage(artifacts, "dedup")
     rows = _chosen(clean, dedup, SHOWN["dedup"], selection)
     survivors = {row["doc_id"]: bytes.fromhex(row["evidence"]["survivor"]) for row in rows}
     texts = texts_of(clean, [*survivors, *survivors.values()])
@@ -110,7 +110,7 @@ def _dedup(artifacts: Artifacts, selection: Selection) -> list[View]:
 
 
 def _decontaminate(artifacts: Artifacts, selection: Selection) -> list[View]:
-    dedup, decontaminate = need(artifacts, "dedup"), need(artifacts, "decontaminate")
+    dedup, decontaminate = need_stage(artifacts, "dedup"), need_stage(artifacts, "decontaminate")
     rows = _chosen(dedup, decontaminate, SHOWN["decontaminate"], selection)
     texts = texts_of(dedup, [row["doc_id"] for row in rows])
     items = {(item["benchmark"], item["item_id"]): item for item in decontaminate.table("items").to_pylist()}
@@ -134,7 +134,7 @@ def _decontaminate(artifacts: Artifacts, selection: Selection) -> list[View]:
 
 
 def _vocab(artifacts: Artifacts, selection: Selection) -> list[View]:
-    source, tokenizer = need(artifacts, "decontaminate"), open_tokenizer(need(artifacts, "vocab"))
+    source, tokenizer = need_stage(artifacts, "decontaminate"), open_tokenizer(need_stage(artifacts, "vocab"))
     rows = selection.choose(_of_source(documents(source, ["doc_id", "source"]), selection, lambda row: row["source"]))
     texts = texts_of(source, [row["doc_id"] for row in rows])
     views: list[View] = []
@@ -149,7 +149,7 @@ def _vocab(artifacts: Artifacts, selection: Selection) -> list[View]:
 
 
 def _chunk(artifacts: Artifacts, selection: Selection) -> list[View]:
-    chunk, tokenizer = need(artifacts, "chunk"), open_tokenizer(need(artifacts, "vocab"))
+    chunk, tokenizer = need_stage(artifacts, "chunk"), open_tokenizer(need_stage(artifacts, "vocab"))
     layout = chunk.report.facts.get("rows", {})
     columns = ["row", "source"]
     numbered = (row for path in chunk.files("sequences") for row in read_table(path).select(columns).to_pylist())

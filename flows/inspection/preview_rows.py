@@ -20,7 +20,6 @@ from flows.runs.run_documents import rows_at
 from flows.runs.text_kinds import settings_of
 from model.config.train import TrainConfig
 from model.data.row_format import NO_LOSS, RowFormat
-from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.schema import DOCUMENTS
 from tasks.artifacts.tables import read_table
@@ -51,16 +50,9 @@ class Selection:
         return [row for _, _, row in heapq.nsmallest(self.count, numbered, key=lambda entry: entry[:2])]
 
 
-def need(artifacts: dict[str, Artifact], stage: str) -> Artifact:
-    """Return the run's artifact of a stage; raise InputError where the run ended before it."""
-    if stage not in artifacts:
-        raise InputError(f"this run has no artifact of the stage `{stage}`; it ended before it (`bessemer runs list`)")
-    return artifacts[stage]
-
-
-def documents(artifact: Artifact, columns: list[str], table: str = "documents") -> Iterator[Row]:
-    """Yield rows of a table of documents, with one part in memory at a time."""
-    for path in artifact.files(table):
+def documents(artifact: Artifact, columns: list[str]) -> Iterator[Row]:
+    """Yield an artifact's documents, with one part in memory at a time."""
+    for path in artifact.files("documents"):
         yield from read_table(path).select(columns).to_pylist()
 
 

@@ -125,10 +125,10 @@ def _evidence_parts(named: dict[str, Any]) -> list[str]:
 MAX_CHARACTERS = 40
 
 
-def plot_text(value: object, max_characters: int = MAX_CHARACTERS) -> str:
-    """Return a text in one line for Plotly, with HTML escaped, cut after `max_characters`."""
+def plot_text(value: object) -> str:
+    """Return a text in one line for Plotly, with HTML escaped, cut after MAX_CHARACTERS."""
     text = " ".join(str(value).split())
-    return html.escape(text if len(text) <= max_characters else f"{text[: max_characters - 1]}…", quote=False)
+    return html.escape(text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…", quote=False)
 
 
 LONGEST_NUMBER = 16

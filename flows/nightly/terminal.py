@@ -61,7 +61,7 @@ def format_bits(night: Night) -> str:
     return "-" if numbers == ["-", "-"] else " -> ".join(numbers)
 
 
-def describe_nightly_run(night: Night, warnings: Sequence[str] = ()) -> str:
+def describe_nightly_run(night: Night) -> str:
     """Return what the command prints at the end of a nightly run."""
     lines: list[Any] = [f"nightly run {night.run_id}: {night.state}; {night.why}"]
     if night.documents is not None:
@@ -70,7 +70,7 @@ def describe_nightly_run(night: Night, warnings: Sequence[str] = ()) -> str:
             f" {format_bits(night)}"
         )
     lines += [f"notified by {one}" for one in night.told]
-    return "\n".join([*lines, *warnings])
+    return "\n".join(lines)
 
 
 def _cut(text: str) -> str:

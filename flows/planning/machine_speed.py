@@ -26,18 +26,11 @@ MAX_TOKENS = 4096
 """Tokens of a measured step, so that measuring a large model does not take minutes."""
 
 
-def measured_processor(threads: int | None = None) -> Accelerator:
+def measured_processor() -> Accelerator:
     """Measure the float32 FLOP/s of square matrix products on this machine's cores, and its memory."""
-    before = torch.get_num_threads()
-    try:
-        if threads is not None:
-            torch.set_num_threads(threads)
-        left, right = torch.rand(MATRIX_SIZE, MATRIX_SIZE), torch.rand(MATRIX_SIZE, MATRIX_SIZE)
-        rate = _best_rate(lambda: torch.mm(left, right), 2.0 * MATRIX_SIZE**3)
-        used = torch.get_num_threads()
-    finally:
-        torch.set_num_threads(before)
-    source = f"measured: products of {MATRIX_SIZE} x {MATRIX_SIZE}, {used} threads"
+    left, right = torch.rand(MATRIX_SIZE, MATRIX_SIZE), torch.rand(MATRIX_SIZE, MATRIX_SIZE)
+    rate = _best_rate(lambda: torch.mm(left, right), 2.0 * MATRIX_SIZE**3)
+    source = f"measured: products of {MATRIX_SIZE} x {MATRIX_SIZE}, {torch.get_num_threads()} threads"
     return Accelerator(THIS, rate, float(machine_memory()), source, "float32")
 
 

@@ -206,26 +206,19 @@ def plan_from_declared_sizes(recipe: Recipe, options: PlanOptions) -> dict[str, 
     if options.hardware.lower() == THIS:
         plan["warnings"].append("for time, memory and cost name the hardware: --hardware a100 --devices 800 --mfu 40%")
     else:
-        plan["training"] = _estimate_training(recipe, options, sum(plan.target_tokens for plan in plans.values()))
+        network, device = network_of(recipe), options.device()
+        tokens = sum(plan.target_tokens for plan in plans.values())
+        given = _training(network, device.peak_flops, tokens, options.devices or 1)
+        given = replace(given, days=options.days, mfu=options.mfu)
+        plan["training"] = estimate_training(given, device, options.price, network, recipe.train.trainer_config())
     return plan
 
 
-def _estimate_training(recipe: Recipe, options: PlanOptions, tokens: int) -> dict[str, Any]:
+def _training(network: NetworkConfig, peak_flops: float, tokens: int, devices: float) -> Training:
     from model.nn.factory import active_parameter_count
 
-    network = network_of(recipe)
-    device = options.device()
     shape = Shape(network.layers, network.width, network.context)
-    given = Training(
-        device.peak_flops,
-        tokens,
-        active_parameter_count(network),
-        options.devices or 1,
-        options.days,
-        options.mfu,
-        shape,
-    )
-    return estimate_training(given, device, options.price, network, recipe.train.trainer_config())
+    return Training(peak_flops, tokens, active_parameter_count(network), devices, shape=shape)
 
 
 def print_declared_sizes(plan: Mapping[str, Any], console: Console) -> None:
@@ -303,25 +296,15 @@ def estimate_recipe_training(
     recipe: Recipe, network: NetworkConfig, mixture: Mapping[str, Any], options: PlanOptions
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the recipe's training on the given hardware, and the compute-optimal sizes for its data and the time."""
-    from model.nn.factory import active_parameter_count
-
-    shape = Shape(network.layers, network.width, network.context)
+    tokens = mixture["read_tokens"]
     if is_unmeasured(recipe, options):
-        devices, tokens = options.devices or recipe.train.ranks, mixture["read_tokens"]
-        work = Training(math.nan, tokens, active_parameter_count(network), devices, shape=shape)
+        work = _training(network, math.nan, tokens, options.devices or recipe.train.ranks)
         training = estimate_work(work, recipe.train.device, options.price, network, recipe.train.trainer_config())
         return training, _optimal_size_for_data(recipe, mixture, options.days)
     measured = options.hardware.lower() == THIS and options.mfu is None
     device = _measure_this_machine(recipe, network) if measured else options.device()
-    devices = options.devices or 1
-    given = Training(
-        device.peak_flops,
-        mixture["read_tokens"],
-        active_parameter_count(network),
-        devices,
-        mfu=1.0 if measured else options.mfu,
-        shape=shape,
-    )
+    given = _training(network, device.peak_flops, tokens, options.devices or 1)
+    given = replace(given, mfu=1.0 if measured else options.mfu)
     training = estimate_training(given, device, options.price, network, recipe.train.trainer_config())
     feeding = _optimal_sizes(recipe, mixture, replace(given, mfu=training["mfu"]), options.days)
     if measured:

@@ -18,12 +18,12 @@ def parse_count(text: str, where: str) -> float:
     return found
 
 
-def parse_size(text: str, option: str = "--shard-size") -> int:
+def parse_size(text: str) -> int:
     """Return the bytes of a size such as `5GB` or `500MB`; RecipeError for another form."""
     stripped = text.strip()
     found = _number(stripped[:-1], "KMG") if stripped[-1:].upper() == "B" else None
     if found is None or found < 1:
-        raise RecipeError(f"{option} {text}: write a size such as 5GB or 500MB")
+        raise RecipeError(f"--shard-size {text}: write a size such as 5GB or 500MB")
     return int(found)
 
 

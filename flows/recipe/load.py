@@ -144,17 +144,22 @@ def locate_recipe(name: str, root: Path) -> Path:
 
 def find_recipe(name: str) -> Path:
     """Return the file of a recipe given by path or by the name of a shipped one; RecipeError where there is none."""
-    for candidate in (Path(name), RECIPES / f"{name}.toml"):
+    return shipped_file(name, RECIPES, "recipe", " `bessemer init FOLDER` writes one for your text.")
+
+
+def shipped_file(name: str, folder: Path, what: str, hint: str = "") -> Path:
+    """Return the TOML file of a path, or of the name of one in `folder`; RecipeError, with the `hint`, where there is
+    none."""
+    for candidate in (Path(name), folder / f"{name}.toml"):
         if candidate.is_file():
             return candidate
     if Path(name).exists():
-        raise RecipeError(f"recipe `{name}` {unreadable_reason(name)}; name a TOML file")
-    shipped = sorted(path.stem for path in RECIPES.glob("*.toml"))
+        raise RecipeError(f"{what} `{name}` {unreadable_reason(name)}; name a TOML file")
+    shipped = sorted(path.stem for path in folder.glob("*.toml"))
     close = difflib.get_close_matches(name, shipped, n=1)
-    hint = f" Did you mean `{close[0]}`?" if close else ""
+    meant = f" Did you mean `{close[0]}`?" if close else ""
     raise RecipeError(
-        f"recipe `{name}`: there is no such file, and no recipe of that name ships with Bessemer (those that do:"
-        f" {', '.join(shipped)}).{hint} `bessemer init FOLDER` writes one for your text."
+        f"{what} `{name}`: there is no such file, and no shipped one has this name ({', '.join(shipped)}).{meant}{hint}"
     )
 
 

@@ -1,14 +1,14 @@
 """Open roots: a folder, or the address of an object store, which has a folder of its own on this machine."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from flows.runs.model_registry import link_promotions
 from model.errors import BessemerError
 from tasks.artifacts.remote.attach import attached_root, is_address, store_of
 from tasks.artifacts.remote.metadata import pull_metadata, put_night, put_pages, put_run
+from tasks.artifacts.remote.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -33,35 +33,23 @@ def refresh(root: Path) -> None:
 
 
 def put_record(root: Path, run_id: str, *, pages: bool = False) -> None:
-    """Upload the record of a run to the object store behind its root, if there is one.
-
-    A store that fails now does not end the run: the next command that opens the root uploads it.
-    """
-    store = store_of(root)
-    if store is None:
-        return
-    with _failures_logged(f"the record of run {run_id}"):
-        put_run(root, store, run_id)
-        if pages:
-            put_pages(root, store, run_id)
+    """Upload the record of a run to the object store behind its root, if there is one."""
+    _upload(root, f"the record of run {run_id}", run_id, put_run, *([put_pages] if pages else []))
 
 
 def put_nightly_record(root: Path, run_id: str) -> None:
-    """Upload the record of a nightly run to the object store behind its root, if there is one.
+    """Upload the record of a nightly run to the object store behind its root, if there is one."""
+    _upload(root, f"the current record of nightly run {run_id}", run_id, put_night)
 
-    A store that fails now does not end the run: the next command that opens the root uploads the record, if the store
-    has none.
-    """
+
+def _upload(root: Path, what: str, run_id: str, *puts: Callable[[Path, ObjectStore, str], None]) -> None:
+    """Upload to the store of a root. One that fails now does not end the run: the next command that opens the root
+    uploads the record, if the store has none."""
     store = store_of(root)
     if store is None:
         return
-    with _failures_logged(f"the current record of nightly run {run_id}"):
-        put_night(root, store, run_id)
-
-
-@contextmanager
-def _failures_logged(what: str) -> Iterator[None]:
     try:
-        yield
+        for put in puts:
+            put(root, store, run_id)
     except BessemerError as error:
         log.warning("%s is not in the store yet: %s", what, error)

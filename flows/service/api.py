@@ -10,7 +10,6 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -170,14 +169,9 @@ def _request(method: str, url: str, body: bytes | None = None) -> bytes:
         time.sleep(BUSY_PAUSE)
 
 
-def automations_file() -> Path:
-    """Return `deployments/automations.yaml`, which the wheel has in the folder of this module."""
-    return shipped("automations.yaml")
-
-
 def read_automations() -> list[dict[str, Any]]:
     """Return the automations as the server's API takes them."""
-    return yaml.safe_load(automations_file().read_text(encoding="utf-8"))["automations"]
+    return yaml.safe_load(shipped("automations.yaml").read_text(encoding="utf-8"))["automations"]
 
 
 def write_automations(api: str) -> int:

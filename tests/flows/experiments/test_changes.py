@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.experiments.ablation import ABLATIONS, read_changes, variants_of
-from flows.experiments.studies import shipped_file
+from flows.recipe.load import shipped_file
 from model.errors import RecipeError
 
 

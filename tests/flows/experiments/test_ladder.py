@@ -8,9 +8,8 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.experiments.scaling import LADDERS, LadderConfig, check_measured, read_ladder, scale_points
 from flows.experiments.scaling_law import ScalePoint, write_ladder
-from flows.experiments.studies import shipped_file
 from flows.experiments.trials import RunResult
-from flows.recipe.load import locate_recipe
+from flows.recipe.load import locate_recipe, shipped_file
 from model.checksummed_json import read_sealed
 from model.errors import GuardError, RecipeError
 

@@ -26,7 +26,8 @@ from flows import pretrain
 from flows.nightly import flow as nightly
 from flows.nightly.history import NOTHING, PROMOTED, TOO_LITTLE
 from flows.runs.lifecycle import as_bessemer_error, machine_failed
-from flows.service.api import automations_file, read_automations
+from flows.service.api import read_automations
+from flows.service.files import shipped
 from model.errors import BessemerError, Infra, InputError
 
 SECONDS = 400.0
@@ -40,7 +41,7 @@ def test_prefect_takes_them_as_they_are() -> None:
         "bessemer-retry-runs-that-never-began",
     ]
     assert all(automation.enabled for automation in found)
-    assert automations_file().is_file()
+    assert shipped("automations.yaml").is_file()
 
 
 def test_every_end_of_a_run_is_known_to_what_looks_for_silent_ones() -> None:
