@@ -379,7 +379,7 @@ def shred(root: Path, before: RunData, after: RunData) -> list[str]:
     used = {entry["identity"] for entry in after["stages"] if "identity" in entry}
     removed: list[str] = []
     for entry in before["stages"]:
-        if "path" not in entry or entry["identity"] in used:
+        if "path" not in entry or "identity" not in entry or entry["identity"] in used:
             continue
         path = Path(entry["path"])
         _overwrite(path)
