@@ -36,7 +36,7 @@ NETWORKS = {
 }
 """Every kind of operation that networks have."""
 ALIKE = """
-    _foreach_mul_ _foreach_norm _fused_adamw_ _local_scalar_dense _log_softmax _log_softmax_backward_data
+    _foreach_add_ _foreach_mul_ _foreach_norm _fused_adamw_ _local_scalar_dense _log_softmax _log_softmax_backward_data
     _record_function_enter_new _record_function_exit _softmax _softmax_backward_data _to_copy _unsafe_view abs add add_
     alias amax amin aminmax arange argmax bitwise_and bitwise_not bitwise_or cat clamp clone constant_pad_nd copy_
     detach diag_embed div embedding embedding_dense_backward empty_strided eq expand full gather gelu gelu_backward gt
