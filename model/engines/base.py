@@ -116,20 +116,16 @@ class Totals:
     """Accumulates nats and correct predictions of each term, and activation ranges, over micro-batches."""
 
     def __init__(self) -> None:
-        self._nats: list[float] = []
-        self._correct: list[float] = []
+        # On the device until the end of the step: each number that the host reads waits for all work before it.
+        self._sums: Tensor | None = None
         self._ranges: Tensor | None = None
 
-    def add(self, sums: Sums) -> list[float]:
-        """Add a micro-batch, and return its nats by term."""
-        nats = [float(term.detach()) for term in sums.nats]
-        correct = [float(term) for term in sums.correct]
-        self._nats = [a + b for a, b in zip(self._nats or [0.0] * len(nats), nats, strict=True)]
-        self._correct = [a + b for a, b in zip(self._correct or [0.0] * len(correct), correct, strict=True)]
-        # Stays on the device: copied to the host once per step.
+    def add(self, sums: Sums) -> None:
+        """Add a micro-batch, in float64."""
+        added = torch.stack([term.detach().double() for term in (*sums.nats, *sums.correct)])
+        self._sums = added if self._sums is None else self._sums + added
         ranges = sums.activation_ranges.detach()
         self._ranges = ranges if self._ranges is None else torch.maximum(self._ranges, ranges)
-        return nats
 
     def reduce_over_ranks(
         self, ranks: Ranks, counted: tuple[int, ...]
@@ -145,7 +141,8 @@ class Totals:
 
     def sum_over_ranks(self, ranks: Ranks) -> list[float]:
         """Return the nats and then the correct predictions of each term; the same on every rank."""
-        return ranks.sum_(torch.tensor([*self._nats, *self._correct], dtype=torch.float64)).tolist()
+        assert self._sums is not None, "add a micro-batch first"
+        return ranks.sum_(self._sums.cpu()).tolist()
 
 
 def batch_loss(sums: Sums, counted: tuple[int, ...], loss_scale: float = 1.0) -> Tensor:

@@ -89,11 +89,11 @@ class DeepSpeedEngine:
         for index, micro_batch in enumerate(share.micro_batches):
             self._engine.set_gradient_accumulation_boundary(index == last)
             sums = sums_of(self._engine, micro_batch, self._device)
-            local = totals.add(sums)
+            totals.add(sums)
             # DeepSpeed averages gradients over ranks, and these must add up. ZeRO decides by the gradient alone, which
             # can be finite where the loss is infinite: as NaN it reaches every rank through the norm, and every rank
             # skips the step.
-            weight = self._ranks.size if all(map(math.isfinite, local)) else math.nan
+            weight = self._ranks.size if all(bool(nats.isfinite()) for nats in sums.nats) else math.nan
             loss = sum(nats * (weight / count) for nats, count in zip(sums.nats, share.counted, strict=True))
             if index == last and (self._config.optimizer.l1 or self._config.optimizer.l2):
                 loss = loss + penalty(self._matrices, self._config.optimizer)
@@ -109,15 +109,15 @@ class DeepSpeedEngine:
     def held_out(self, batch: Any) -> tuple[float, int]:
         """Evaluate each rank's share of the rows; under ZeRO-3 weights are gathered as in a step."""
         share = rank_batch(self._ranks, batch, self._objective, self._config.rows_at_once)
-        nats = torch.zeros((), dtype=torch.float64)
+        totals = Totals()
         self._engine.eval()
         try:
             with torch.no_grad():
                 for micro_batch in share.micro_batches:
-                    nats += sums_of(self._engine, micro_batch, self._device).nats[0].double().cpu()
+                    totals.add(sums_of(self._engine, micro_batch, self._device))
         finally:
             self._engine.train()
-        return float(self._ranks.sum_(nats.reshape(1))[0]), self._objective.counts(batch)[0]
+        return totals.sum_over_ranks(self._ranks)[0], self._objective.counts(batch)[0]
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights, complete on the first rank only; ZeRO-3 gathers one parameter at a time."""
