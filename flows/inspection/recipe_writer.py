@@ -94,6 +94,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("clean", "extensions"): '{ path = "{recipe}", rules = ["my_rules:too_loud"] }',
     ("clean", "quality"): '{ good = ["SOURCE"] }',
     ("dedup", "repeated_bytes"): "200",
+    ("decontaminate", "keep_heldout"): '"20261121T101500Z-ab12cd"',
     ("vocab", "base"): '"{recipe}/spiece.model", instead of vocab_size',
     ("train", "base_model"): '"{recipe}/model"',
     ("train", "max_seconds"): "3600.0",

@@ -110,7 +110,7 @@ def tokenizers_table(found: list[dict[str, Any]]) -> Table:
         )
         for line in found
     ]
-    return Table(("tokenizer", *names, *(["bits per byte"] if scored else ())), rows, texts=("kind",))
+    return Table(("tokenizer", *names, *(["bits per byte"] if scored else ())), rows, texts=("tokenizer", "kind"))
 
 
 def count_states(artifact: Artifact) -> list[dict[str, Any]]:

@@ -279,6 +279,9 @@ class Ingot:
     def weights(self) -> dict[str, torch.Tensor]:
         return {"weight": self.weight}
 
+    def begins(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
     def optimizer_state(self) -> dict[str, torch.Tensor]:
         return {"weight|exp_avg": self.weight / 2}
 
