@@ -10,8 +10,6 @@ peak (PaLM, appendix B). Ends with 1 where parity or resume fail; speeds are sho
 """
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -27,7 +25,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE / "trainers")]
 try:
     import numpy as np
     import torch
-    from setting import Setting, as_argument
+    from setting import Setting, run_trainer
 
     from model.checkpoint.run_folder import RESULT, WEIGHTS
     from model.checkpoint.weights import save_model
@@ -191,17 +189,7 @@ def setting_of(course: Course, device: str, dtype: str, steps: int = 20) -> Sett
 
 def run(program: str, words: Sequence[str], setting: Setting) -> dict[str, Any]:
     """Return what a trainer's process reports."""
-    paths = [HERE / "trainers", HERE.parent]
-    done = subprocess.run(
-        [sys.executable, HERE / program, words[0], as_argument(setting), *words[1:]],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_WAIT_POLICY": "passive"},
-    )
-    if done.returncode:
-        raise SystemExit(f"{program} {words[0]} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_trainer(HERE / program, words, setting, paths=[HERE.parent])
 
 
 def print_speeds(course: Course, speeds: Sequence[Speed], goal: int) -> None:

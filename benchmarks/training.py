@@ -14,7 +14,6 @@ must agree, or the table says where they part. Dropout is off but for the first 
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -28,7 +27,7 @@ import torch
 from measuring import python_of
 from rich.console import Console
 from rich.table import Table
-from trainers.setting import Setting, as_argument
+from trainers.setting import Setting, run_trainer
 
 from flows.planning.machine_speed import preset_config
 from model.checkpoint.weights import save_model
@@ -139,18 +138,9 @@ def run(contender: Contender, setting: Setting, peers: Path) -> dict[str, Any]:
     python = Path(sys.executable) if contender.peer is None else python_of(peers, contender.peer)
     if python is None:
         raise SystemExit(f"there is no environment of {contender.peer} under {peers}; make it: make bench-train")
-    paths = [HERE / "trainers", HERE.parent] if contender.peer is None else [HERE / "trainers"]
     given = Setting(**{**setting.__dict__, "dtype": contender.dtype, "dropout": contender.dropout})
-    done = subprocess.run(
-        [python, HERE / contender.program, contender.name, as_argument(given)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_WAIT_POLICY": "passive"},
-    )
-    if done.returncode:
-        raise SystemExit(f"{contender.label} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    paths = [HERE.parent] if contender.peer is None else []
+    return run_trainer(HERE / contender.program, [contender.name], given, python, paths)
 
 
 def race(contenders: Sequence[Contender], setting: Setting, peers: Path, turns: int, console: Console) -> list[Any]:

@@ -1,12 +1,16 @@
 """What each trainer of the comparison is given, and how it prints what it took. NumPy and the standard library only."""
 
 import json
+import os
 import resource
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +72,31 @@ class Watch:
 
     def _now(self) -> float:
         return time.perf_counter() if self._setting.device == "cuda" else time.process_time()
+
+
+def run_trainer(
+    program: Path,
+    words: Sequence[str],
+    setting: Setting,
+    python: str | Path = sys.executable,
+    paths: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """Run `program NAME SETTING ...`, of which `words` are the name and what follows the setting; return its report."""
+    folder = Path(__file__).parent
+    done = subprocess.run(
+        [python, program, words[0], as_argument(setting), *words[1:]],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, [folder, *paths])),
+            "OMP_WAIT_POLICY": "passive",
+        },
+    )
+    if done.returncode:
+        raise SystemExit(f"{program.name} {words[0]} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def setting_from(argument: str) -> Setting:
