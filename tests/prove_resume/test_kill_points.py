@@ -39,6 +39,9 @@ class Engine:
     def weights(self) -> dict[str, Tensor]:
         return {"weight": torch.full((ELEMENTS,), float(self.at))}
 
+    def begins(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
     def optimizer_state(self) -> dict[str, Tensor]:
         return {"weight|exp_avg": torch.full((ELEMENTS,), -float(self.at))}
 
