@@ -19,7 +19,8 @@ def print_plan(leaving: Leaving, request: Request, replay: ReplayPlan, recipe: R
     if as_json:
         print_json({"leaving": vars(leaving), "replay": vars(replay), "tombstones": len(recipe.chunk.tombstones)})
         return
-    lines = [f"{len(leaving.requested):,} documents leave: {_some(leaving.requested)}"]
+    leave = "document leaves" if len(leaving.requested) == 1 else "documents leave"
+    lines = [f"{len(leaving.requested):,} {leave}: {_some(leaving.requested)}"]
     if leaving.duplicates:
         what = "take their place, since they were dropped" if request.promote else "leave, too: they were dropped"
         lines.append(
@@ -45,6 +46,10 @@ def print_plan(leaving: Leaving, request: Request, replay: ReplayPlan, recipe: R
         f"training again from step {replay.step:,} of {replay.steps:,}: {replay.tokens:,} of {replay.tokens_in_all:,}"
         f" tokens ({share:.0%}), {format_duration(replay.seconds)} at the speed of before"
     )
+    if recipe.chunk.packing != "stable" and replay.positions:
+        lines.append('with chunk.packing = "stable" in the recipe fewer positions would have changed (docs/forget.md)')
+    if replay.step == 0 and not recipe.train.lasting_checkpoints:
+        lines.append("with train.lasting_checkpoints training could begin behind the start (docs/forget.md)")
     console().print("\n".join(lines), markup=False)
 
 
