@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -328,7 +328,7 @@ def finish(root: Path, pending: Pending, after: RunData) -> Path:
     paths = {entry["stage"]: Path(entry["path"]) for entry in after["stages"] if "path" in entry}
     artifacts = {stage: Artifact.open(path) for stage, path in paths.items()}
     record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
-    removed = shred(root, record, after)
+    given_up = shred(root, record, after)
     leaving, plan = pending.leaving, pending.plan
     page = write_certificate(
         root,
@@ -348,7 +348,8 @@ def finish(root: Path, pending: Pending, after: RunData) -> Path:
             kept=kept_aggregates(artifacts, recipe),
             tombstones=len(recipe.chunk.tombstones),
             model=artifacts["train"].content,
-            removed=tuple(removed),
+            removed=given_up.removed,
+            shared=given_up.shared,
             other_runs=tuple(leaving["other_runs"]),
             made=tuple(leaving["made"]),
         ),
@@ -371,30 +372,58 @@ def kept_aggregates(artifacts: Mapping[str, Artifact], recipe: Recipe) -> dict[s
     return found
 
 
-def shred(root: Path, before: RunData, after: RunData) -> list[str]:
-    """Overwrite and remove the artifacts of a run that the run after it does not have, and the run's pages and logs.
+@dataclass(frozen=True)
+class Shredded:
+    """What a run gave up, as `STAGE/IDENTITY` and paths below the root."""
 
-    Returns what was removed, stage by stage. A killed call is repeated: what is gone is left out.
+    removed: tuple[str, ...]
+    shared: tuple[str, ...]
+    """Artifacts that stay, each with a run that uses them, too."""
+
+
+def shred(root: Path, before: RunData, after: RunData) -> Shredded:
+    """Overwrite and remove the artifacts of a run that neither the run after it nor another one has, and the run's
+    pages and logs.
+
+    A killed call is repeated: what is gone is left out.
     """
     used = {entry["identity"] for entry in after["stages"] if "identity" in entry}
+    others = _users(root, {before["run_id"], after["run_id"]})
     removed: list[str] = []
+    shared: list[str] = []
+    stages: set[str] = set()
     for entry in before["stages"]:
         if "path" not in entry or "identity" not in entry or entry["identity"] in used:
+            continue
+        name = f"{entry['stage']}/{entry['identity']}"
+        stages.add(entry["stage"])
+        if entry["identity"] in others:
+            shared.append(f"{name} (run {others[entry['identity']]})")
             continue
         path = Path(entry["path"])
         _overwrite(path)
         _overwrite(path.with_name(f"{REMOVED_PREFIX}{path.name}"))  # Left by a call that was killed.
-        removed.append(f"{entry['stage']}/{entry['identity']}")
+        removed.append(name)
     folder = root / "runs" / before["run_id"]
     for path in sorted(folder.iterdir()):
         if path.name in (RECORD, RECIPE):
             continue
         _overwrite(path)
         removed.append(f"runs/{before['run_id']}/{path.name}")
-    stages = sorted({name.partition("/")[0] for name in removed if not name.startswith("runs/")})
-    record = {**before, "notes": [], "collected": {"when": after["run_id"], "stages": stages}}
+    record = {**before, "notes": [], "collected": {"when": after["run_id"], "stages": sorted(stages)}}
     write_sealed(folder / RECORD, record)
-    return removed
+    return Shredded(tuple(removed), tuple(shared))
+
+
+def _users(root: Path, without: Collection[str]) -> dict[str, str]:
+    """Return identity -> a run that has the artifact and did not give it up."""
+    return {
+        entry["identity"]: run["run_id"]
+        for run in list_runs(root)
+        if run["run_id"] not in without
+        for entry in run["stages"]
+        if "identity" in entry and entry["stage"] not in run.get("collected", {}).get("stages", ())
+    }
 
 
 def _overwrite(path: Path) -> None:

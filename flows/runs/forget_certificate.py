@@ -61,6 +61,8 @@ class Certificate:
     model: str
     """Digest of the new model, with its metrics."""
     removed: tuple[str, ...]
+    shared: tuple[str, ...]
+    """Artifacts with the documents that other runs use, which stay."""
     other_runs: tuple[str, ...]
     made: tuple[str, ...]
 
@@ -82,14 +84,15 @@ def write_certificate(root: Path, certificate: Certificate) -> Path:
 def page(certificate: Certificate) -> str:
     """Return the page: HTML without scripts."""
     one = certificate
+    documents = f"{len(one.commitments):,} {'document' if len(one.commitments) == 1 else 'documents'}"
     traces = [*TRACES, *([STABLE_TRACE] if one.tombstones else ())]
     sections = [
         (
             "What was removed",
             [
-                f"{len(one.commitments):,} documents of the run {one.before}, on {one.when}; {one.duplicates:,} of them"
-                f" because they were near-duplicates of a requested one, and {one.promoted:,} near-duplicates took the"
-                " place of a requested one.",
+                f"{documents} of the run {one.before}, on {one.when}; {one.duplicates:,} of them because they were"
+                f" near-duplicates of a requested one, and {one.promoted:,} near-duplicates took the place of a"
+                " requested one.",
                 f"{one.heldout:,} of them had been held out for evaluation; they held {one.leaks:,} passages of"
                 " benchmarks, which stay in the benchmarks.",
             ],
@@ -112,6 +115,7 @@ def page(certificate: Certificate) -> str:
                 *traces,
                 *(f"Kept: {name}, digest {digest}." for name, digest in sorted(one.kept.items())),
                 *(f"Another run that sampled a document: {run}." for run in one.other_runs),
+                *(f"Stays, since another run uses it: {name}." for name in one.shared),
                 *(f"Made from the model or the documents before: {name}." for name in one.made),
             ],
         ),

@@ -31,6 +31,7 @@ CERTIFICATE = Certificate(
     tombstones=1,
     model="0123",
     removed=("train/1234",),
+    shared=(),
     other_runs=(),
     made=(),
 )
@@ -81,8 +82,9 @@ def test_what_the_run_after_does_not_have_is_overwritten_and_removed(tmp_path: P
         {"stage": folder.parent.name, "identity": folder.name, "path": str(folder)} for folder in (shared, own, left)
     ]
     before = {"run_id": "before", "stages": stages, "notes": ["a letter"]}
-    removed = shred(tmp_path, before, {"run_id": "after", "stages": stages[:1]})
-    assert removed == ["sample/22", "sample/33", "runs/before/page.html", "runs/before/train.log"]
+    found = shred(tmp_path, before, {"run_id": "after", "stages": stages[:1]})
+    assert found.removed == ("sample/22", "sample/33", "runs/before/page.html", "runs/before/train.log")
+    assert found.shared == ()
     assert os.read(watched, 100) == bytes(8)
     assert (shared / "documents.arrow").read_bytes() == b"a letter"
     assert [path.name for path in (tmp_path / "artifacts" / "sample").iterdir()] == []
@@ -90,3 +92,21 @@ def test_what_the_run_after_does_not_have_is_overwritten_and_removed(tmp_path: P
     record = read_record(run / "run.json")
     assert record["notes"] == []
     assert record["collected"]["stages"] == ["sample"]
+
+
+def test_what_another_run_uses_stays_until_it_gives_it_up(tmp_path: Path) -> None:
+    artifact = tmp_path / "artifacts" / "sample" / "22"
+    artifact.mkdir(parents=True)
+    (artifact / "documents.arrow").write_bytes(b"a letter")
+    entry = {"stage": "sample", "identity": "22", "path": str(artifact), "outcome": "built"}
+    runs = {name: {"run_id": name, "stages": [entry], "notes": []} for name in ("first", "second")}
+    for name, record in runs.items():
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        write_sealed(tmp_path / "runs" / name / "run.json", record)
+    after = {"run_id": "after", "stages": []}
+    found = shred(tmp_path, runs["second"], after)
+    assert (found.removed, found.shared) == ((), ("sample/22 (run first)",))
+    assert (artifact / "documents.arrow").read_bytes() == b"a letter"
+    found = shred(tmp_path, runs["first"], after)
+    assert (found.removed, found.shared) == (("sample/22",), ())
+    assert not artifact.exists()
