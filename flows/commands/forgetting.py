@@ -9,7 +9,7 @@ from flows.planning.explain import KEPT
 from flows.recipe.schema import Recipe
 from flows.runs.forget import Leaving, Pending, ReplayPlan, Request, finish
 from flows.runs.lineage import open_run
-from flows.runs.record import REPLAY_OF, list_runs
+from flows.runs.record import REPLAY_OF, list_runs, recipe_of
 
 MOST_NAMED = 10
 
@@ -68,7 +68,10 @@ def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool) -> Non
         run_recipe(recipe, root, as_json, verbose)
     finally:
         REPLAY_OF.reset(token)
-    page = finish(root, pending, open_run(root, None, needs="evaluate"))
+    # Another recipe's run may have ended meanwhile.
+    newest = (run["run_id"] for run in reversed(list_runs(root)))
+    after = next(run_id for run_id in newest if recipe_of(root / "runs" / run_id) == recipe)
+    page = finish(root, pending, open_run(root, after, needs="evaluate"))
     if as_json:
         print_json({"certificate": str(page.with_suffix(".json")), "salt": pending.salt})
         return
