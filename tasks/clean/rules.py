@@ -37,6 +37,12 @@ PARAGRAPH_CHARACTERS = 3000
 """Characters of sentences, some five paragraphs, from which on rules on shares do not apply: long pages of
 documentation have many links, tables and figures."""
 
+EXPLAINED_CHARACTERS = 400
+"""Characters of sentences, one paragraph, from which on a table of numbers is explained."""
+
+COMMAND_WORDS = 4
+"""Words that an example of a command is worth in a list of them."""
+
 _BOILERPLATE = (
     "lorem ipsum",
     "a clear and concise description",
@@ -194,23 +200,24 @@ def _content(m: "Measurements") -> np.ndarray:
     other = structure.characters(st.CODE, st.TABLE)
     content = _in_letters(structure, structure.count_of(st.CONTENT_CHARACTERS))
     value = share(content, np.maximum(_in_letters(structure, characters), 1))
-    return np.where((2 * other > structure.characters()) | _has_paragraphs(m), np.nan, value)
+    return np.where((2 * other > structure.characters()) | _has_content(m), np.nan, value)
 
 
 def _digits(m: "Measurements") -> np.ndarray:
-    """Return the digits per letter or digit."""
+    """Return the digits per letter or digit; NaN for texts with at least EXPLAINED_CHARACTERS in sentences."""
     digits = m.structure.count_of(st.DIGITS)
-    return np.where(_has_paragraphs(m), np.nan, share(digits, digits + m.structure.count_of(st.LETTERS)))
+    value = share(digits, digits + m.structure.count_of(st.LETTERS))
+    return np.where(_has_content(m, EXPLAINED_CHARACTERS), np.nan, value)
 
 
 def _of_characters(count: int) -> Measure:
     """Measure a count per character; NaN for texts with several paragraphs."""
-    return lambda m: np.where(_has_paragraphs(m), np.nan, share(m.structure.count_of(count), m.structure.characters()))
+    return lambda m: np.where(_has_content(m), np.nan, share(m.structure.count_of(count), m.structure.characters()))
 
 
-def _has_paragraphs(m: "Measurements") -> np.ndarray:
-    """Return which texts have at least PARAGRAPH_CHARACTERS characters of sentences."""
-    return _in_letters(m.structure, m.structure.count_of(st.CONTENT_CHARACTERS)) >= PARAGRAPH_CHARACTERS
+def _has_content(m: "Measurements", characters: int = PARAGRAPH_CHARACTERS) -> np.ndarray:
+    """Return which texts have at least that many characters of sentences."""
+    return _in_letters(m.structure, m.structure.count_of(st.CONTENT_CHARACTERS)) >= characters
 
 
 def _in_letters(structure: "Structure", characters: np.ndarray) -> np.ndarray:
@@ -219,19 +226,37 @@ def _in_letters(structure: "Structure", characters: np.ndarray) -> np.ndarray:
 
 
 def _letters(m: "Measurements") -> np.ndarray:
-    """Return the share of characters outside code and tables that are letters outside links and tags."""
-    characters = m.structure.characters(st.LABEL, st.TEXT, st.DIALOGUE, st.LIST, st.HEADING, st.RULE)
-    return np.where(_has_paragraphs(m), np.nan, share(m.structure.count_of(st.TEXT_LETTERS), characters))
+    """Return the share of characters outside code and tables that are letters outside links and tags.
+
+    An ideograph counts as three.
+    """
+    structure = m.structure
+    characters = structure.characters(st.LABEL, st.TEXT, st.DIALOGUE, st.LIST, st.HEADING, st.RULE)
+    letters = _in_letters(structure, structure.count_of(st.TEXT_LETTERS))
+    return np.where(_has_content(m), np.nan, share(letters, _in_letters(structure, characters)))
 
 
 def _per_text_word(count: int) -> Measure:
     return lambda m: share(m.structure.count_of(count), np.maximum(m.text_words, 1))
 
 
+def _table_words(m: "Measurements") -> np.ndarray:
+    """Return the words, where each line of code after the first counts as COMMAND_WORDS.
+
+    A page that only says what a command is an alias of shows one.
+    """
+    return m.text_words + COMMAND_WORDS * np.maximum(m.structure.lines(st.CODE) - 1, 0)
+
+
 def _checkboxes(m: "Measurements") -> np.ndarray:
-    """Return the share of lines that are items of a checklist; 0 for fewer than three items."""
-    count = m.structure.count_of(st.CHECKBOXES)
-    return share(np.where(count < 3, 0, count), m.structure.lines())
+    """Return the share of lines that are items of a checklist; 0 for fewer than three items.
+
+    NaN where lists are less than half of the text: a checklist may follow the text that it belongs to.
+    """
+    structure = m.structure
+    count = structure.count_of(st.CHECKBOXES)
+    value = share(np.where(count < 3, 0, count), structure.lines())
+    return np.where(2 * structure.characters(st.LIST) < structure.characters(), np.nan, value)
 
 
 def _empty_headings(m: "Measurements") -> np.ndarray:
@@ -290,13 +315,13 @@ def _rules() -> Iterator[CountedRule]:
     yield _min("code_alphanumeric", 0.25, _alphanumeric_share)
     # Kinds
     yield _min("kind_words", 7, lambda m: m.text_words)  # a message or a verse of two clauses
-    yield _min("kind_table_words", 22, lambda m: m.text_words)  # a command sheet with two entries
+    yield _min("kind_table_words", 22, _table_words)  # a command sheet with two entries
     yield _min("kind_page_words", 30, lambda m: m.text_words)  # the entry of one function in a reference has 32
     # A page that explains one command has 36, one that only names its tabs 30.
     yield _min("kind_web_words", 35, lambda m: m.text_words)
     yield _min("kind_open_end", 4, _open_end_lines)  # a title and a sentence or two that announce what is missing
     yield _min("kind_unfinished_words", 12, _unfinished_words)  # titles and reactions have fewer, and no full stop
-    yield _min("kind_letters", 0.5, _letters)  # prose has 0.75 and more, a page full of links 0.6
+    yield _min("kind_letters", 0.55, _letters)  # prose has 0.75 and more, a page full of links 0.6
     yield _max("kind_digits", 0.35, _digits)  # a table of dates has 0.25
     yield _max("kind_links", 0.5, _of_characters(st.LINK_CHARACTERS))  # references with a sentence each have 0.4
     yield _max("kind_table_links", 0.78, _of_characters(st.LINK_CHARACTERS))  # a table of linked functions has 0.77

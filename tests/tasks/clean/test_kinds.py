@@ -165,7 +165,12 @@ def test_measures_can_be_counted_by_hand():
     assert measure("kind_words", "```\nno words here\n```\n") == 0
     assert measure("kind_letters", "ab 12 ??") == 2 / 6
     assert measure("kind_letters", "ab 12 ??\n\n```\nx = 3\n```\n\n| a | 1 |\n") == 2 / 6
+    assert measure("kind_letters", "中文 12") == 6 / 8
+    assert np.isnan(measure("kind_letters", "| a | 1 |\n| b | 2 |\n"))
     assert measure("kind_digits", "ab 123 4") == 4 / 6
+    assert np.isnan(measure("kind_digits", "The loss fell in every run of the table. " * 15 + "\n\n" + "1234 " * 99))
+    assert measure("kind_table_words", "- List it:\n\n```\nls\n```\n\n- Go there:\n\n```\ncd x\n```\n") == 4 + 4
+    assert measure("kind_table_words", "- See the other page:\n\n```\nman ls\n```\n") == 4
     assert measure("kind_links", "[a](http://b.c) abcde") == 15 / 20
     assert measure("kind_data", "a1" * 40 + " words") == 80 / 85
     assert measure("kind_data", "folder/" * 20 + " words") == 0
@@ -175,6 +180,7 @@ def test_measures_can_be_counted_by_hand():
     assert measure("kind_checkboxes", "- [ ] one\n- [x] two\n- [ ] three\nfour") == 3 / 4
     assert measure("kind_checkboxes", "- [s]ave\n- [p]rint\n- [x]\nfour") == 0
     assert measure("kind_checkboxes", "- [s]ave\n- [x]\n- [x]\n- [x]") == 3 / 4
+    assert np.isnan(measure("kind_checkboxes", PROSE + "\n- [x] one\n- [x] two\n- [ ] three\n"))
     assert measure("kind_empty_headings", "# A\n\n## B\n\n## C\n\nSome text.\n") == 2 / 4
     assert measure("kind_placeholders", "the long <unk> of the wide <unk> river") == 2 / 8
     assert measure("kind_handles", "@ann #one two") == 2 / 3
