@@ -241,11 +241,11 @@ def _per_text_word(count: int) -> Measure:
 
 
 def _table_words(m: "Measurements") -> np.ndarray:
-    """Return the words, where each line of code after the first counts as COMMAND_WORDS.
+    """Return the words, where each block of code after the first counts as COMMAND_WORDS.
 
     A page that only says what a command is an alias of shows one.
     """
-    return m.text_words + COMMAND_WORDS * np.maximum(m.structure.lines(st.CODE) - 1, 0)
+    return m.text_words + COMMAND_WORDS * np.maximum(m.structure.count_of(st.CODE_BLOCKS) - 1, 0)
 
 
 def _checkboxes(m: "Measurements") -> np.ndarray:
@@ -321,7 +321,7 @@ def _rules() -> Iterator[CountedRule]:
     yield _min("kind_web_words", 35, lambda m: m.text_words)
     yield _min("kind_open_end", 4, _open_end_lines)  # a title and a sentence or two that announce what is missing
     yield _min("kind_unfinished_words", 12, _unfinished_words)  # titles and reactions have fewer, and no full stop
-    yield _min("kind_letters", 0.55, _letters)  # prose has 0.75 and more, a page full of links 0.6
+    yield _min("kind_letters", 0.58, _letters)  # prose has 0.75 and more, a page full of links 0.6
     yield _max("kind_digits", 0.35, _digits)  # a table of dates has 0.25
     yield _max("kind_links", 0.5, _of_characters(st.LINK_CHARACTERS))  # references with a sentence each have 0.4
     yield _max("kind_table_links", 0.78, _of_characters(st.LINK_CHARACTERS))  # a table of linked functions has 0.77

@@ -62,6 +62,7 @@ from tasks.clean.kernels.structure_counts import (
     CHAT_SIGNS,
     CHECKBOXES,
     CODE,
+    CODE_BLOCKS,
     CODE_SIGNS,
     CONTENT_CHARACTERS,
     CONTENT_LINE,
@@ -442,6 +443,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
         if kind_of_line != RULE and kind_of_line != TABLE:
             counts[RUN_CHARACTERS] += long_runs
         if kind_of_line == CODE:
+            counts[CODE_BLOCKS] += before != CODE and (fence != 0) == is_fence
             words_before = characters_before = 0
             after_heading = False
             in_paragraph = False

@@ -108,7 +108,10 @@ HANDLES = _REST + 29
 OPEN_END = _REST + 30
 """1 where the last line ends with a question mark or a colon."""
 
-COUNTS = _REST + 31
+CODE_BLOCKS = _REST + 31
+"""Fenced blocks, and runs of lines of code elsewhere."""
+
+COUNTS = _REST + 32
 
 LONG_RUN = 60
 SHORT_LINE = 60
