@@ -104,6 +104,7 @@ def _pop_shared(values: dict[str, Any], origin: str, folder: Path, limit: float)
         "limit": limit,
         "weights": {source.get("name"): source["weight"] for source in tables if "weight" in source},
         "priorities": {source.get("name"): source["priority"] for source in tables if "priority" in source},
+        "read_last": [source.get("name") for source in tables if _flag(source, "may_leave", origin)],
     }
     if "budget_tokens" in values:
         shared["budget_tokens"] = _read_count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
@@ -149,13 +150,21 @@ def apply_mixture_weights(sources: list[Any], file: Any, folder: Path, origin: s
 
 
 def _source_for_sample(source: Any, origin: str) -> Any:
-    """Return a source as sample takes it: its size as a number, and no priority, which is dedup's."""
+    """Return a source as sample takes it: its size as a number, and without what other stages decide."""
     if not isinstance(source, dict):
         return source
-    read = {key: value for key, value in source.items() if key != "priority"}
+    read = {key: value for key, value in source.items() if key not in ("priority", "may_leave")}
     if "tokens" in read:
         read["tokens"] = _read_count(read["tokens"], f"{origin}: tokens of source `{read.get('name')}`")
     return read
+
+
+def _flag(source: Mapping[str, Any], key: str, origin: str) -> bool:
+    """Return a boolean of a source, False where it has none."""
+    value = source.get(key, False)
+    if not isinstance(value, bool):
+        raise RecipeError(f"{origin}: {key} of source `{source.get('name')}` is {value!r}; it is true or false")
+    return value
 
 
 def _read_count(value: Any, where: str) -> int:

@@ -85,6 +85,9 @@ class ChunkConfig(StrictConfig):
     """Source -> its share of the tokens read; any positive numbers; empty: by the size of the sources."""
     phases: Annotated[tuple[MixturePhase, ...], EXPERT] = ()
     """The last parts of ORDER, with a mixture of their own; they follow from `train.phases`."""
+    read_last: Annotated[tuple[str, ...], EXPERT] = ()
+    """Sources that are read in the last tenth of ORDER alone, or in as much as they need, each as much in all as
+    without this, so that their removal repeats no earlier training; they follow from `may_leave` of the sources."""
     temperature: float | None = Field(default=None, ge=1, le=100)
     """Without weights: shares in proportion to tokens ^ (1 / temperature); null and 1 mean by size."""
     max_epochs: float = Field(default=4.0, gt=0, le=1000)
@@ -178,6 +181,15 @@ class ChunkConfig(StrictConfig):
             raise ValueError(
                 f"the phases read {taken:,} of budget_tokens {self.budget_tokens:,}, and leave no row of"
                 f" {self.most_tokens} tokens before them; give shorter phases"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_thing_decides_the_last_part(self) -> "ChunkConfig":
+        if self.read_last and self.phases:
+            raise ValueError(
+                "sources that may_leave are read in a last part of their own, and train.phases gives another mixture to"
+                " the last part; leave `may_leave` out and give these sources a weight in the last phase alone"
             )
         return self
 

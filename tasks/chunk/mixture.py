@@ -16,6 +16,10 @@ _SUBTOKENS = 10**9
 """Parts of a token in which planned shares are counted."""
 
 
+LAST_SHARE = 0.1
+"""Share of the order that sources which may leave are read in, where it holds them."""
+
+
 @dataclass(frozen=True)
 class Mixture:
     """What is planned to be read: by source in sorted order of names, in tokens."""
@@ -86,6 +90,8 @@ def plan_mixture(
 
 def plan_mixtures(available: Mapping[str, int], config: ChunkConfig) -> list[Mixture]:
     """Return the mixture of the main part of the order and those of its phases, as `plan_mixture` does."""
+    if config.read_last:
+        return _read_last(available, config)
     budget = config.budget_tokens - sum(phase.tokens for phase in config.phases)
     mixtures = [plan_mixture(available, config.weights, budget, config.max_epochs, config.temperature)]
     for phase in config.phases:
@@ -93,6 +99,30 @@ def plan_mixtures(available: Mapping[str, int], config: ChunkConfig) -> list[Mix
         read = whole_mixture(mixtures).targets
         mixtures.append(plan_mixture(available, weights, phase.tokens, config.max_epochs, read=read))
     return mixtures
+
+
+def _read_last(available: Mapping[str, int], config: ChunkConfig) -> list[Mixture]:
+    """Return the mixtures of a main part without the sources of `config.read_last`, and of a last part with all theirs.
+
+    Each source is read as much in all as in an order of one part. Raises InputError where that leaves no row before the
+    last part.
+    """
+    whole = plan_mixture(available, config.weights, config.budget_tokens, config.max_epochs, config.temperature)
+    late = sum(whole.targets.get(source, 0) for source in config.read_last)
+    last = max(late, round(LAST_SHARE * whole.total))
+    if whole.total - last < config.most_tokens:
+        raise InputError(
+            f"chunk: the sources that may_leave ({', '.join(config.read_last)}) have {late:,} of {whole.total:,}"
+            f" tokens, and are read last, which leaves no row of {config.most_tokens} tokens before them. Take"
+            f" `may_leave` off some of them."
+        )
+    share = (last - late) / (whole.total - late)
+    early = {name: 0 if name in config.read_last else tokens for name, tokens in whole.targets.items()}
+    mixed = {
+        name: tokens if name in config.read_last else early[name] * share for name, tokens in whole.targets.items()
+    }
+    main = plan_mixture(available, early, whole.total - last, config.max_epochs)
+    return [main, plan_mixture(available, mixed, last, config.max_epochs, read=main.targets)]
 
 
 def whole_mixture(mixtures: Sequence[Mixture]) -> Mixture:

@@ -121,7 +121,7 @@ def chunk_documents(
     else:
         write_heldout_rows(documents, tokenizer, layout, config, workspace)
     report.facts |= _facts(config, whole_mixture(mixtures), parts[-1], packed_sources, report)
-    if config.phases:
+    if len(mixtures) > 1:
         report.facts["phases"] = _phase_facts(mixtures, parts)
     report.facts["spans"] = {"segments": writer.spans}
     return report

@@ -138,6 +138,20 @@ def test_the_model_is_as_if_the_documents_had_never_been_there(
     bessemer("store", "verify", "--root", root)
 
 
+def test_a_source_that_may_leave_costs_a_tenth_of_the_training(foundry: Path, tmp_path: Path) -> None:
+    settings = (*SETTINGS, "sources.notes.may_leave=true", "sources.notes.weight=0.05", "sources.code.weight=0.95")
+    words = [word for setting in settings for word in ("--set", setting)]
+    bessemer("run", foundry / "foundry.toml", "--root", tmp_path, "--json", *words)
+    replay = json.loads(bessemer("data", "forget", "--source", "notes", "--plan", "--root", tmp_path, "--json"))[
+        "replay"
+    ]
+    steps = replay["steps"]
+    assert replay["step"] >= 0.88 * steps - steps / 9, replay
+    bessemer("data", "forget", "--source", "notes", "--root", tmp_path, "--json")
+    assert _resumed_at(run_artifacts(open_run(tmp_path, None))["train"]) == replay["step"]
+    bessemer("store", "verify", "--root", tmp_path)
+
+
 def _move_records(root: Path, old: Path) -> None:
     """Name the artifacts of a copied root in its records."""
     from model.checksummed_json import write_sealed

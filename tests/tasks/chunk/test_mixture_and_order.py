@@ -190,6 +190,31 @@ def test_each_phase_reads_its_mixture_to_the_sequence_and_goes_on_where_the_one_
     assert parts[-1][2].times_read(0, 30).tolist() == np.bincount(mine, minlength=30).tolist()
 
 
+def planned_last(rows: dict[str, int], weights: dict[str, float], read_last: tuple[str, ...], budget: int = 1000):
+    """Tokens of each source in the main and the last part of an order; a source has ten tokens a row."""
+    config = ChunkConfig(row_length=11, budget_tokens=budget, weights=weights, read_last=read_last)
+    mixtures = plan_mixtures({source: 10 * count for source, count in rows.items()}, config)
+    return [mixture.targets for mixture in mixtures]
+
+
+def test_sources_that_may_leave_are_read_in_the_last_tenth_and_as_much_in_all():
+    rows = {"letters": 100, "web": 100}
+    assert planned_last(rows, {"web": 95, "letters": 5}, ("letters",)) == [
+        {"letters": 0, "web": 900},
+        {"letters": 50, "web": 50},
+    ]
+    # Without weights sizes decide, and where a tenth does not hold them the last part is longer.
+    assert planned_last(rows, {}, ("letters",)) == [{"letters": 0, "web": 500}, {"letters": 500, "web": 0}]
+    assert planned_last({"letters": 0, "web": 100}, {}, ("letters",)) == [
+        {"letters": 0, "web": 900},
+        {"letters": 0, "web": 100},
+    ]
+    with pytest.raises(InputError, match="leaves no row of 10 tokens before them"):
+        planned_last(rows, {}, ("letters", "web"))
+    with pytest.raises(ValidationError, match="leave `may_leave` out"):
+        ChunkConfig(read_last=("a",), phases=({"tokens": 10, "weights": {"a": 1}},))  # type: ignore[arg-type]
+
+
 def test_an_order_without_phases_is_the_same_as_before_its_phases():
     rows = {"a": 100, "b": 50}
     _, plain, _ = phased(rows, [], budget=900, max_epochs=4)
