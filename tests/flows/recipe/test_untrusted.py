@@ -30,7 +30,7 @@ WORDS = frozenset(
     sample.sources.id_field sample.sources.url_field sample.sources.encoding sample.sources.thread.thread_field
     sample.sources.thread.id_field sample.sources.thread.reply_field sample.sources.thread.author_field
     sample.sources.exclude sample.sources.only sample.tokens_per_byte clean.presets clean.kinds clean.edits clean.rules
-    clean.limits clean.add clean.without clean.extensions.edits clean.extensions.rules clean.languages
+    chunk.read_last clean.limits clean.add clean.without clean.extensions.edits clean.extensions.rules clean.languages
     clean.deny.domains clean.deny.ids clean.deny.hashes clean.word_lists.name clean.classifiers.name
     clean.classifiers.good clean.classifiers.bad clean.classifiers.label clean.spelling.language
     clean.quality.good clean.wipe_out_overrides dedup.priorities dedup.wipe_out_overrides
