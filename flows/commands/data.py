@@ -143,6 +143,10 @@ def forget(
     ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show what it would do; train and remove nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    check: Annotated[
+        Path | None, typer.Option(help="Say whether this certificate names the texts in the files DOC; remove nothing.")
+    ] = None,
+    salt: Annotated[str, typer.Option(help="The salt that was shown with the certificate, for --check.")] = "",
     root: Root = DEFAULT_ROOT,
     run_id: RunId = None,
     as_json: Json = False,
@@ -155,12 +159,15 @@ def forget(
     and pages of the run before are overwritten and removed, and a certificate is written to `forgotten/`. Killed at any
     point, the same command without arguments goes on.
     """
-    from flows.commands.forgetting import carry_out, print_plan
+    from flows.commands.forgetting import carry_out, print_certified, print_plan
     from flows.runs import forget as removal
     from flows.runs.lineage import open_run, run_artifacts
     from flows.runs.record import recipe_of
     from model.errors import InputError
 
+    if check is not None:
+        print_certified(check, salt, [Path(text) for text in documents or ()], as_json)
+        return
     root = root.resolve()
     pending = removal.read_pending(root)
     named = removal.Request(

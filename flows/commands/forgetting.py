@@ -8,8 +8,10 @@ from flows.metrics.formatting import format_duration
 from flows.planning.explain import KEPT
 from flows.recipe.schema import Recipe
 from flows.runs.forget import Leaving, Pending, ReplayPlan, Request, finish
+from flows.runs.forget_certificate import certified
 from flows.runs.lineage import open_run
 from flows.runs.record import REPLAY_OF, list_runs, recipe_of
+from model.errors import InputError
 
 MOST_NAMED = 10
 
@@ -78,3 +80,18 @@ def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool) -> Non
     console().print(
         f"certificate: {page.as_uri()}\nsalt of its commitments, which is not kept: {pending.salt}", markup=False
     )
+
+
+def print_certified(certificate: Path, salt: str, texts: list[Path], as_json: bool) -> None:
+    """Print which files hold a text that a certificate names; InputError unless all do."""
+    found = certified(certificate, salt, texts)
+    if as_json:
+        print_json({str(text): text in found for text in texts})
+    for text in texts:
+        said = "named by the certificate" if text in found else "NOT named by the certificate"
+        console(as_json).print(f"{text}: {said}", markup=False)
+    if len(found) < len(texts):
+        raise InputError(
+            "data forget: a text that is not named may differ by a character from the one that was read, or the salt"
+            " may be of another certificate; `bessemer data peek sample` shows texts as they were read"
+        )

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import blake3
 
-from model.checksummed_json import write_sealed
+from model.checksummed_json import read_sealed, write_sealed
+from model.errors import InputError
 from model.files import write_atomically
 
 FOLDER = "forgotten"
@@ -70,6 +71,25 @@ class Certificate:
 def commitment(salt: str, text: str) -> str:
     """Return the commitment to a text: 64 hexadecimal digits."""
     return blake3.blake3(bytes.fromhex(salt) + text.encode()).hexdigest()
+
+
+def certified(path: Path, salt: str, texts: list[Path]) -> list[Path]:
+    """Return those of the files whose whole content is a text that the certificate at `path` names.
+
+    Raises InputError for a missing file or a salt that is none, and IntegrityError for a changed certificate.
+    """
+    for text in texts:
+        if not text.is_file():
+            raise InputError(f"{text}: no such file; name files with the text of one document each")
+    try:
+        bytes.fromhex(salt)
+    except ValueError:
+        raise InputError(f"--salt {salt}: not the hexadecimal digits that `bessemer data forget` printed") from None
+    try:
+        named = read_sealed(path, "Ask for another copy of it.")["commitments"]
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such certificate; they are in {FOLDER}/ under a root") from error
+    return [text for text in texts if commitment(salt, text.read_text("utf-8")) in named]
 
 
 def write_certificate(root: Path, certificate: Certificate) -> Path:

@@ -8,10 +8,18 @@ from pathlib import Path
 import pytest
 
 from flows.runs.forget import PENDING, Pending, read_pending, shred
-from flows.runs.forget_certificate import FOLDER, STABLE_TRACE, Certificate, commitment, page, write_certificate
+from flows.runs.forget_certificate import (
+    FOLDER,
+    STABLE_TRACE,
+    Certificate,
+    certified,
+    commitment,
+    page,
+    write_certificate,
+)
 from flows.runs.root_records import records_under
 from model.checksummed_json import write_sealed
-from model.errors import IntegrityError
+from model.errors import InputError, IntegrityError
 from tasks.artifacts.remote.metadata import read_record
 
 CERTIFICATE = Certificate(
@@ -41,6 +49,23 @@ def test_a_commitment_needs_both_salt_and_text() -> None:
     found = {commitment(salt, text) for salt in ("00" * 16, "01" * 16) for text in ("a", "b")}
     assert len(found) == 4
     assert commitment("00" * 16, "a") in found
+
+
+def test_who_has_text_and_salt_finds_that_a_certificate_names_it(tmp_path: Path) -> None:
+    salt, letter, other = "0a" * 16, tmp_path / "letter.txt", tmp_path / "other.txt"
+    letter.write_text("Dear Ann,\nthe iron is cold.\n")
+    other.write_text("Dear Ann,\nthe iron is hot.\n")
+    written = write_certificate(tmp_path, replace(CERTIFICATE, commitments=(commitment(salt, letter.read_text()),)))
+    path = written.with_suffix(".json")
+    assert certified(path, salt, [letter, other]) == [letter]
+    assert certified(path, "0b" * 16, [letter]) == []
+    with pytest.raises(InputError, match="--salt salty"):
+        certified(path, "salty", [letter])
+    with pytest.raises(InputError, match="no such file"):
+        certified(path, salt, [tmp_path / "gone.txt"])
+    path.write_text(path.read_text().replace("note", "nota").replace("0123", "0124"))
+    with pytest.raises(IntegrityError):
+        certified(path, salt, [letter])
 
 
 def test_a_certificate_says_what_holds_a_trace_and_is_a_record_of_the_root(tmp_path: Path) -> None:
