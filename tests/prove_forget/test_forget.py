@@ -8,15 +8,18 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from flows.runs.forget_certificate import commitment
+from flows.runs.forget import PENDING
+from flows.runs.forget_certificate import FOLDER, commitment
 from flows.runs.lineage import open_run, run_artifacts
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import MANIFEST
@@ -35,6 +38,7 @@ AGGREGATES: dict[str, tuple[str, ...] | None] = {
 CLOCKS = ("events", "perf", "COMPLETE", "state.json", "reproduction.json", "packages.lock")
 WINDOW = 50
 SECONDS = 500.0
+KILLS = 8
 
 pytestmark = pytest.mark.prove_forget
 
@@ -150,6 +154,52 @@ def test_a_source_that_may_leave_costs_a_tenth_of_the_training(foundry: Path, tm
     bessemer("data", "forget", "--source", "notes", "--root", tmp_path, "--json")
     assert _resumed_at(run_artifacts(open_run(tmp_path, None))["train"]) == replay["step"]
     bessemer("store", "verify", "--root", tmp_path)
+
+
+def test_a_removal_that_is_killed_again_and_again_ends_like_another(base: Path, tmp_path: Path) -> None:
+    calm, killed = tmp_path / "calm", tmp_path / "killed"
+    for root in (calm, killed):
+        shutil.copytree(base, root)
+        _move_records(root, base)
+    began = time.monotonic()
+    bessemer("data", "forget", "note-07", "--root", calm, "--json")
+    seconds = time.monotonic() - began
+    moments = np.random.Generator(np.random.Philox(7)).uniform(0, seconds, KILLS)
+    for moment in sorted(moments.tolist()):
+        _kill_after(moment, killed)
+    said = bessemer("data", "forget", *_words(killed), "--root", killed, "--json") if _words(killed) is not None else ""
+    expected, found = (run_artifacts(open_run(root, None)) for root in (calm, killed))
+    assert {stage: one.content for stage, one in found.items()} == {
+        stage: one.content for stage, one in expected.items()
+    }
+    assert len(list((killed / FOLDER).glob("*.json"))) == 1, said
+    assert _folders(killed) == _folders(calm)
+    bessemer("store", "verify", "--root", killed)
+
+
+def _words(root: Path) -> list[str] | None:
+    """Return the arguments of the next call: none where a removal has begun; None where it has ended."""
+    if (root / FOLDER / PENDING).exists():
+        return []
+    return None if list((root / FOLDER).glob("*.html")) else ["note-07"]
+
+
+def _kill_after(seconds: float, root: Path) -> None:
+    """Begin the removal or go on with it, and kill the process after some time."""
+    words = _words(root)
+    if words is None:
+        return
+    command = [sys.executable, "-m", "flows.cli", "data", "forget", *words, "--root", str(root), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _folders(root: Path) -> dict[str, int]:
+    """Return how many artifacts of each stage are left."""
+    return {stage.name: len(list(stage.iterdir())) for stage in sorted((root / "artifacts").iterdir())}
 
 
 def _move_records(root: Path, old: Path) -> None:
