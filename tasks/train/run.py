@@ -45,7 +45,7 @@ UNIT = "model"
 TRAINING = "train"
 """The trainer's folder in the scratch folder."""
 MICRO_BATCH = "micro_batch.json"
-"""`model.train.micro_batch.DECISION`, which cannot be imported ablated loading PyTorch."""
+"""`model.train.micro_batch.DECISION`, which cannot be imported without loading PyTorch."""
 REPLAY, EARLIER = "replay", "earlier.json"
 """Those of `model.train.replay`, which loads PyTorch, too."""
 TRAINED_ANEW = "trained_anew"
@@ -182,7 +182,7 @@ def _with_vocabulary(model: NetworkConfig, vocab_size: int) -> NetworkConfig:
 
 
 def _supervisor_timeout(config: TrainStageConfig) -> float:
-    """Return the seconds ablated a heartbeat after which the supervisor itself must have failed: longer than it may
+    """Return the seconds without a heartbeat after which the supervisor itself must have failed: longer than it may
     wait for ranks, for diagnostics, and before a restart."""
     return config.hang_seconds + config.start_seconds + DIAGNOSIS_SECONDS + LONGEST_PAUSE
 
@@ -212,13 +212,16 @@ def _publish_result(out: Path, config: TrainStageConfig, workspace: Workspace) -
                 name = f"{folder.name}.{path.name}"
                 link_or_copy(path, unit.path(name))
                 unit.add_file(name, deterministic=False)
-        unit.report.facts = _facts(tables, json.loads(unit.path("model.json").read_text())["decisions"])
+        unit.report.facts = _facts(tables, json.loads(unit.path("model.json").read_text())["decisions"], config)
     return unit.report
 
 
-def _facts(tables: dict[str, pa.Table], decisions: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return steps, tokens and losses for the run page; `exact` is False where the guard skipped data, a setting was
-    changed during training, or ranks were missing for a while; `base_model` records how new rows were initialised."""
+def _facts(tables: dict[str, pa.Table], decisions: list[dict[str, Any]], config: TrainStageConfig) -> dict[str, Any]:
+    """Return steps, tokens and losses for the run page; `base_model` records how new rows were initialised.
+
+    `exact` is False where the guard skipped data, a setting was changed during training, or ranks were missing for a
+    while, which changes no bit with portable numerics.
+    """
     steps = final_steps(tables["steps"])
     metrics, perf = (final_rows(tables[name], steps) for name in ("metrics", "perf"))
     applied = pc.sum(steps.column("applied").cast(pa.int64())).as_py() or 0
@@ -239,7 +242,7 @@ def _facts(tables: dict[str, pa.Table], decisions: list[dict[str, Any]]) -> dict
         **({"decisions": decisions} if decisions else {}),
         "exact": applied == steps.num_rows
         and not decisions
-        and FEWER_RANKS not in tables["events"].column("kind").to_pylist(),
+        and (config.numerics == "portable" or FEWER_RANKS not in tables["events"].column("kind").to_pylist()),
     }
 
 
@@ -248,7 +251,7 @@ def kept_files(scratch: Path) -> Iterator[tuple[Path, ...]]:
     checkpoints first, each whole or not at all, then decisions.
 
     The order matters: a rollback decision invalidates the checkpoints after it, which a reader with both knows; a later
-    checkpoint ablated its decision would be taken for one of the first attempt.
+    checkpoint without its decision would be taken for one of the first attempt.
     """
     out = scratch / TRAINING
     for marker in sorted(complete_markers(out)):

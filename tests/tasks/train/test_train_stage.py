@@ -204,12 +204,14 @@ def test_rollbacks_are_shown_where_the_run_was_started(context, parents, monkeyp
     assert not any("spike" in sentence for _, sentence in shown)
 
 
-def test_steps_that_fewer_ranks_computed_make_the_model_inexact():
+def test_steps_that_fewer_ranks_computed_make_the_model_inexact_unless_its_numerics_are_portable():
     journal = MetricsLog()
     journal.add("steps", step=0, pos_start=0, pos_end=4, row_pieces=1, applied=True)
-    assert _facts(journal.tables(), [])["exact"] is True
+    assert _facts(journal.tables(), [], CONFIG)["exact"] is True
     journal.event(0, FEWER_RANKS, "Infra", ranks=1, of=2)
-    assert _facts(journal.tables(), [])["exact"] is False
+    assert _facts(journal.tables(), [], CONFIG)["exact"] is False
+    portable = CONFIG.model_copy(update={"numerics": "portable"})
+    assert _facts(journal.tables(), [], portable)["exact"] is True
 
 
 def test_the_supervisor_is_given_longer_than_it_gives_the_ranks():
