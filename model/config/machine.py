@@ -69,13 +69,18 @@ def machine_parts(train: "TrainConfig") -> dict[str, str]:
 
 def instruction_set(environment: Mapping[str, str]) -> str:
     """Return the instruction sets that the libraries choose in a process with this environment, such as `x86_64: ATen
-    AVX2, oneDNN Intel AVX2, MKL branch 2 mode 1, NumPy X86_V3`.
+    AVX2, oneDNN Intel AVX2, MKL branch 2 mode 1, NumPy X86_V3`, and where that is faster `, products by oneDNN`.
 
     The libraries are queried: MKL chooses by vendor too, and variables restrict each of them.
     """
     names = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
     settings = {name: environment[name] for name in names if name in environment} | deciding_variables(environment)
     return _cached_answer(tuple(sorted(settings.items())))
+
+
+def products_by_onednn(environment: Mapping[str, str]) -> bool:
+    """Return whether float32 matrices are multiplied by oneDNN, since it is much faster here than MKL."""
+    return instruction_set(environment).endswith(BY_ONEDNN)
 
 
 def narrow_products(environment: Mapping[str, str]) -> str:
@@ -120,8 +125,10 @@ PARTS: dict[str, Callable[[Mapping[str, str]], str]] = {
     CUDA: cuda_version,
 }
 
+BY_ONEDNN = ", products by oneDNN"
+
 _QUERY_PROGRAM = """
-import ctypes, platform
+import ctypes, platform, time
 from pathlib import Path
 import torch
 from numpy._core import _multiarray_umath as numpy
@@ -133,9 +140,23 @@ try:
     chosen = f"branch {mkl.mkl_serv_cbwr_get_auto_branch()} mode {mkl.mkl_serv_cbwr_get(-1)}"
 except (AttributeError, IndexError):
     chosen = "none"
+def seconds(product):  # of a layer forwards and backwards: the fastest of seven, by the processor time of one thread
+    x, weight = torch.ones(512, 224), torch.ones(896, 224)
+    gradient = torch.ones(512, 896)
+    times = []
+    for _ in range(7):
+        began = time.thread_time()
+        product(x, weight), product(gradient, weight.t()), product(x.t(), gradient.t())
+        times.append(time.thread_time() - began)
+    return min(times)
+by_onednn = False
+if torch.backends.mkldnn.is_available():
+    torch.set_num_threads(1)
+    onednn = seconds(lambda a, b: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], ""))
+    by_onednn = seconds(lambda a, b: a @ b.t()) > 1.5 * onednn  # those that are alike have 0.9 to 1.2
 features = [name for name in numpy.__cpu_dispatch__ if numpy.__cpu_features__[name]]
 print(f"{platform.machine()}: ATen {torch.backends.cpu.get_cpu_capability()}, MKL {chosen},"
-      f" NumPy {'+'.join(features) or 'baseline'}")
+      f" NumPy {'+'.join(features) or 'baseline'}" + ", products by oneDNN" * by_onednn)
 """
 
 _ONEDNN = re.compile(r"^onednn_verbose,.*cpu,isa:(.*)$", re.MULTILINE)

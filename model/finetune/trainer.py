@@ -24,6 +24,7 @@ from model.code_digest import code_digest
 from model.config.machine import CUDA, GPU, INSTRUCTION_SET, describe_part
 from model.config.options import ScheduleConfig
 from model.digests import digest_bytes, digest_file
+from model.engines.products import fastest_products
 from model.engines.runtime import seed_dropout
 from model.errors import InputError, Numerics
 from model.files import replace_durably, sync_file
@@ -109,7 +110,7 @@ def finetune(
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(config.threads)
     try:
-        with training_on(device, computed):
+        with training_on(device, computed), fastest_products():
             found = [
                 _train_seed(work, seed, trained, config, labels, splits, vocabulary, template, log, number == 0)
                 for number, seed in enumerate(config.seeds)

@@ -85,6 +85,7 @@ def _train_rank(run: TrainerRun, rank: int, rank_dir: Path, size: int, store: st
 
     from model.distributed.process_group import Ranks, join_process_group
     from model.distributed.protocol import claim_stdout
+    from model.engines.products import fastest_products
     from model.engines.runtime import flush_denormals
     from model.train.trainer import train
 
@@ -95,7 +96,8 @@ def _train_rank(run: TrainerRun, rank: int, rank_dir: Path, size: int, store: st
         group = join_process_group(rank, size, store or rendezvous_file(rank_dir), config.device, heartbeat)
     else:
         group = nullcontext(Ranks(heartbeat=heartbeat))
-    with flush_denormals(), group as ranks:
+    products = fastest_products() if config.numerics == "native" else nullcontext()
+    with flush_denormals(), products, group as ranks:
         train(run, ranks, messages)
 
 

@@ -16,6 +16,7 @@ import torch
 from model.checkpoint.run_folder import DESCRIPTION
 from model.checkpoint.weights import WEIGHTS, load_model
 from model.data.row_format import RowFormat
+from model.engines.products import fastest_products
 from model.inference.device import inference_on
 from model.nn.bert import BERT
 from model.nn.factory import Network
@@ -110,7 +111,7 @@ def evaluate_model(
     gated = None if config.gate is None else gated_model(model, vocab, network, tokenizer)
     repeated = functools.cache(lambda: _repeated(trained, texts, config))
     batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
-    with _threads(config.threads), inference_on(config.device, trained.description, network):
+    with _threads(config.threads), fastest_products(), inference_on(config.device, trained.description, network):
         _write_scores(
             unit_name(0),
             workspace,

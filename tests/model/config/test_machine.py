@@ -175,3 +175,10 @@ def test_compiling_for_devices_needs_triton(monkeypatch: pytest.MonkeyPatch) -> 
     check_engine(TrainConfig(compile=True))
     with pytest.raises(RecipeError, match="Triton, which compiles for them, is not installed"):
         check_engine(TrainConfig(compile=True, device="cuda"))
+
+
+def test_products_by_onednn_are_part_of_what_is_said_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"fast": f"x86_64: ATen AVX2{machine.BY_ONEDNN}", "alike": "x86_64: ATen AVX2"}
+    monkeypatch.setattr(machine, "_cached_answer", lambda settings: said[dict(settings)["LD_LIBRARY_PATH"]])
+    assert machine.products_by_onednn({"LD_LIBRARY_PATH": "fast"})
+    assert not machine.products_by_onednn({"LD_LIBRARY_PATH": "alike"})

@@ -1,0 +1,61 @@
+"""Products of matrices by oneDNN: the same numbers to rounding, the same bits each time, and only within the block."""
+
+import itertools
+import warnings
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.engines.products import SMALL, onednn_products
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+M, K, N = 256, 96, 128
+
+
+def matrix(rows: int, columns: int, form: str, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(rows * columns)
+    if form == "transposed":
+        return torch.randn(columns, rows, generator=generator, dtype=dtype).t()
+    if form == "sliced":
+        return torch.randn(rows, 2 * columns, generator=generator, dtype=dtype)[:, ::2]
+    return torch.randn(rows, columns, generator=generator, dtype=dtype)
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), list(itertools.product(("plain", "transposed", "sliced"), repeat=2)))
+def test_products_are_right_in_every_form_of_memory(of_a: str, of_b: str) -> None:
+    a, b, bias = matrix(M, K, of_a), matrix(K, N, of_b), torch.arange(N, dtype=torch.float32)
+    assert M * K * N >= SMALL
+    exact = a.double() @ b.double()
+    with onednn_products():
+        found, again = a @ b, a @ b
+        added, scaled = torch.addmm(bias, a, b), torch.addmm(bias, a, b, beta=0.5, alpha=2)
+    assert torch.equal(found, again)
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-4)
+    torch.testing.assert_close(added.double(), exact + bias, rtol=0, atol=1e-4)
+    torch.testing.assert_close(scaled.double(), 2 * exact + bias / 2, rtol=0, atol=2e-4)
+
+
+def test_gradients_go_through_it() -> None:
+    layer = torch.nn.Linear(K, N)
+    x = matrix(M, K, "plain").requires_grad_()
+    layer(x).square().sum().backward()
+    expected = [x.grad, layer.weight.grad, layer.bias.grad]
+    x.grad = None
+    layer.zero_grad()
+    with onednn_products():
+        layer(x).square().sum().backward()
+    for found, right in zip([x.grad, layer.weight.grad, layer.bias.grad], expected, strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-3)
+
+
+def test_small_products_and_other_types_keep_their_bits_and_nothing_stays_behind() -> None:
+    small = matrix(8, K, "plain"), matrix(K, 8, "transposed")
+    double = matrix(M, K, "plain", torch.float64), matrix(K, N, "plain", torch.float64)
+    large = matrix(M, K, "plain"), matrix(K, N, "plain")
+    before = [a @ b for a, b in (small, double, large)]
+    with warnings.catch_warnings(), onednn_products():
+        warnings.simplefilter("error")
+        within = [a @ b for a, b in (small, double)]
+    assert all(map(torch.equal, within, before))
+    assert torch.equal(large[0] @ large[1], before[2])
