@@ -12,6 +12,7 @@ from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config,
 from model.config.presets import PRESETS
 from model.config.train import TrainConfig
 from model.engines.memory import memory_of_rank, rank_sizes
+from model.engines.products import fastest_products
 from model.engines.runtime import autocast
 from model.nn.factory import flops_per_token, make_network, parameter_count
 from model.objectives.synthetic import random_batch
@@ -29,7 +30,8 @@ MAX_TOKENS = 4096
 def measured_processor() -> Accelerator:
     """Measure the float32 FLOP/s of square matrix products on this machine's cores, and its memory."""
     left, right = torch.rand(MATRIX_SIZE, MATRIX_SIZE), torch.rand(MATRIX_SIZE, MATRIX_SIZE)
-    rate = _best_rate(lambda: torch.mm(left, right), 2.0 * MATRIX_SIZE**3)
+    with fastest_products():
+        rate = _best_rate(lambda: torch.mm(left, right), 2.0 * MATRIX_SIZE**3)
     source = f"measured: products of {MATRIX_SIZE} x {MATRIX_SIZE}, {torch.get_num_threads()} threads"
     return Accelerator(THIS, rate, float(machine_memory()), source, "float32")
 
@@ -70,7 +72,8 @@ def measured_step(config: NetworkConfig, rows: int, threads: int, dtype: Dtype =
             sum(nats).backward()  # pyright: ignore[reportAttributeAccessIssue]
             network.zero_grad(set_to_none=True)
 
-        rate = _best_rate(step, batch.tokens * flops_per_token(config))
+        with fastest_products():
+            rate = _best_rate(step, batch.tokens * flops_per_token(config))
     finally:
         torch.set_num_threads(before)
     return MeasuredStep(rate / flops_per_token(config), rate)

@@ -16,6 +16,7 @@ from model.data.dataset import SequenceReader
 from model.data.loader import CausalBatch, MaskedBatch, SpanBatch
 from model.distributed.process_group import SINGLE_PROCESS
 from model.engines import make_engine
+from model.engines.products import fastest_products
 from model.engines.runtime import AUTOCAST_TYPES
 from model.errors import InputError, RecipeError
 from model.nn.factory import flops_per_token
@@ -190,7 +191,8 @@ def _as_in_training(threads: int) -> Iterator[None]:
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
     try:
-        yield
+        with fastest_products():
+            yield
     finally:
         torch.set_num_threads(before[0])
         torch.use_deterministic_algorithms(before[1])
