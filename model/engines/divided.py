@@ -56,17 +56,20 @@ class DividedEngine(NativeEngine):
         self._stage = Stage(run, network, self._place.stage, counts=self._place.tensor == 0)
         if train.engine == "fsdp":
             _divide_rows(self._stage, mesh["data"])
-        self._stage.to_empty(device=device)
-        if isinstance(network, GPT):
-            network.make_tables()
-            for name, table in list(network.named_buffers(recurse=False)):
-                setattr(network, name, table.to(device))
+        self._allocate(device)
         super().__init__(run, network, ranks)
         self._data_ranks = Ranks(self._place.data, train.data_parallel, mesh.get_group("data"), ranks.heartbeat)
         self._stages = Ranks(self._place.stage, sizes[0], mesh.get_group("pipeline"), ranks.heartbeat)
         self._pipeline = Pipeline(self._stage, mesh.get_group("pipeline"), device)
         self.optimizer_shards = self.weight_shards = ranks.size
         self._fill(train.seed, weights)
+
+    def _allocate(self, device: torch.device) -> None:
+        self._stage.to_empty(device=device)
+        if isinstance(network := self._stage.network, GPT):
+            network.make_tables()
+            for name, table in list(network.named_buffers(recurse=False)):
+                setattr(network, name, table.to(device))
 
     @torch.no_grad()
     def _fill(self, seed: int, weights: Parts | None) -> None:
