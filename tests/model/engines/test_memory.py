@@ -12,6 +12,7 @@ from model.config.train import TrainConfig, TrainerRun
 from model.distributed.process_group import SINGLE_PROCESS
 from model.engines import make_engine
 from model.engines.counters import Allocations
+from model.engines.dry_layout import dry_layout
 from model.engines.layout import sharded_dimension
 from model.engines.memory import activation_bytes, rank_memory, rank_sizes, whole_sizes
 from model.nn.factory import make_network
@@ -125,15 +126,18 @@ def test_a_rank_of_a_copy_holds_its_part(model: NetworkConfig, tensor: int, pipe
             ]
             held.append(sum(chunk.nbytes for chunk in chunks))
     train = train_of(ranks=tensor * pipeline, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    # A stage's first rank holds the longest parts.
+    largest = [max(held[first : first + tensor]) for first in range(0, len(held), tensor)]
+    layout = dry_layout(model, train)
+    assert [rank.weights for rank in layout.ranks] == [rank.gradients for rank in layout.ranks] == largest
     memory = rank_memory(model, train)
-    assert memory.weights == memory.gradients == max(held)
-    assert memory.start == memory.weights
+    assert memory.start == memory.weights == memory.gradients == layout.fullest.weights
 
 
 def test_the_whole_network_is_what_all_ranks_hold_together() -> None:
     whole = whole_sizes(UNTIED, train_of())
     assert whole.weights == 4 * whole.elements
-    for settings in ({"engine": "fsdp"}, {"tensor_parallel": 2}, {"engine": "fsdp", "pipeline_parallel": 2}):
+    for settings in ({"engine": "fsdp"}, {"engine": "fsdp", "pipeline_parallel": 2}, {"pipeline_parallel": 4}):
         train = train_of(ranks=4, **settings)
         assert whole_sizes(UNTIED, train) == whole
         assert sum(rank_sizes(UNTIED, train, rank).weights for rank in (0, 3)) < whole.weights
