@@ -147,6 +147,10 @@ def estimate(
     layers: Annotated[int | None, typer.Option(min=1, help="Calculator: counts attention, with the next two.")] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Calculator: d_model.")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Calculator: tokens that attention sees.")] = None,
+    layout: Annotated[
+        bool,
+        typer.Option("--layout", help="Only start the recipe's ranks dry, and search a layout for --hardware."),
+    ] = False,
     settings: Settings = None,
     untrusted: Untrusted = None,
     as_json: Json = False,
@@ -156,6 +160,10 @@ def estimate(
     Runs a pilot, 1% of every source, from sample to chunk, and scales up what it measured: documents, tokens, disk,
     memory, hours; then the training's FLOPs, time, memory and price on the named hardware. If none of the text is on
     this machine yet, the mixture is planned from the sizes that the sources state: bessemer estimate gpt3.
+
+    With --layout it starts ranks of the recipe's layout in this process, without devices, other ranks or memory, and
+    counts what each holds and sends. With --hardware it searches data x tensor x pipeline x micro-batch for the
+    cheapest layout that fits: bessemer estimate yalm_100b --layout --hardware a100 --devices 800.
 
     Without a recipe it is a calculator: it computes whichever of --tokens, --parameters, --devices, --days and --mfu is
     missing. The published numbers of YaLM-100B imply 12.8% MFU, 13.1% with attention counted:
@@ -181,10 +189,24 @@ def estimate(
         context=context,
     )
     if recipe is not None:
+        if layout:
+            _estimate_layout(recipe, root.resolve(), options, settings or (), as_json)
+            return
         _estimate_recipe(recipe, root.resolve(), share(pilot, "--pilot"), options, settings or (), as_json)
         return
     found = calculate(options)
     print_found(found, as_json, lambda shown: print_training(found, shown))
+
+
+def _estimate_layout(name: str, root: Path, options: Any, settings: Sequence[str], as_json: bool) -> None:
+    from flows.planning.cost_model import THIS
+    from flows.planning.layout_search import layout_section
+    from flows.planning.terminal import print_layouts
+    from flows.recipe.load import open_recipe
+
+    device = None if options.hardware.lower() == THIS else options.device()
+    found = layout_section(open_recipe(name, root, settings), device, options.devices)
+    print_found(found, as_json, lambda shown: print_layouts(found, shown))
 
 
 def _estimate_recipe(

@@ -77,12 +77,12 @@ def expected_needs(
 ) -> Needs:
     """Return the needs of a recipe, with the time estimated from earlier nightly runs, or by a second of training if
     `measure`."""
-    from model.engines.memory import rank_sizes
+    from model.engines.memory import whole_sizes
 
     text = sum(text_bytes(listing) for listing in find_files(recipe.sample))
     network = network_of(recipe)
     kept = recipe.train.keep_checkpoints + 1
-    sizes = rank_sizes(network, recipe.train.trainer_config())
+    sizes = whole_sizes(network, recipe.train.trainer_config())
     disk = DATA_BYTES * text + sizes.weights + kept * (sizes.weights + sizes.moments)
     ranks = recipe.train.ranks if recipe.train.device == "cpu" else 0
     memory = STAGE_MEMORY + (ranks * recipe_memory(recipe).at_least if ranks else 0)

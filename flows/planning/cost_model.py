@@ -227,8 +227,7 @@ def memory_by_layout(
     for name, layout in layouts(train, max(1, round(devices)), has_experts=has_experts).items():
         if network is None:
             # Data types and optimizer states per parameter do not depend on the size of the network.
-            of_all = rank_sizes(_SMALLEST_NETWORK, layout).of(parameters)
-            memory = memory_of_rank(of_all, of_all, layout)
+            memory = memory_of_rank(rank_sizes(_SMALLEST_NETWORK, layout).of(parameters), layout)
         else:
             memory = rank_memory(network, layout)
         found[name] = {**asdict(memory), "at_least": memory.at_least, "total": memory.total}

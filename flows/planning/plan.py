@@ -32,7 +32,7 @@ from flows.planning.terminal import PAGE_WIDTH, print_training
 from flows.recipe.schema import Recipe
 from flows.reports.document import Table
 from model.config.network import NetworkConfig
-from model.engines.memory import rank_sizes
+from model.engines.memory import whole_sizes
 from model.errors import InputError, RecipeError
 from model.train.micro_batch import machine_memory
 from tasks.artifacts.build import ProgressListener
@@ -163,7 +163,7 @@ def _pilot_tokens(pilot: Pilot) -> int:
 
 
 def _training_disk(recipe: Recipe, network: NetworkConfig) -> dict[str, float]:
-    sizes, kept = rank_sizes(network, recipe.train.trainer_config()), recipe.train.keep_checkpoints
+    sizes, kept = whole_sizes(network, recipe.train.trainer_config()), recipe.train.keep_checkpoints
     return {"model_bytes": sizes.weights, "checkpoint_bytes": (kept + 1) * (sizes.weights + sizes.moments)}
 
 

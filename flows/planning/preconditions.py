@@ -182,8 +182,27 @@ def check_memory(recipe: Recipe) -> None:
     ranks = f"{here} ranks take " if here > 1 else ""
     raise RecipeError(
         f"train: {ranks}at least {format_bytes(needed)}, and {where} has {format_bytes(available)}. Each rank:"
-        f" {format_memory(memory)}. {memory_hint(memory)} `bessemer estimate` shows other layouts"
+        f" {format_memory(memory)}. {_what_fits(recipe, available / here) or memory_hint(memory)} `bessemer estimate`"
+        f" shows other layouts"
     )
+
+
+def _what_fits(recipe: Recipe, available: float) -> str:
+    """Return the number to set with which a rank fits so many bytes; empty where none is known."""
+    train = recipe.train
+    changes: list[tuple[str, dict[str, int]]] = []
+    if train.micro_batch_rows != "auto":
+        powers = reversed(range(train.rows_at_once.bit_length()))
+        rows = [2**power for power in powers if 2**power < train.rows_at_once and train.rows_at_once % 2**power == 0]
+        changes += [(f"train.micro_batch_rows = {size}", {"micro_batch_rows": size}) for size in rows]
+    if train.engine == "fsdp" and train.device == "cuda":
+        more = [train.ranks * 2**power for power in range(1, 8)]
+        changes += [(f"train.ranks = {n}", {"ranks": n}) for n in more if train.batch_rows % n == 0]
+    for setting, change in changes:
+        memory = recipe_memory(recipe.model_copy(update={"train": train.model_copy(update=change)}))
+        if memory.total is not None and memory.total <= available:
+            return f"Set {setting}, which fits;"
+    return ""
 
 
 def start_run(

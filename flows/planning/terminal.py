@@ -193,3 +193,77 @@ def _print_memory(training: dict[str, Any], console: Console) -> None:
     notes += [f"activations are unknown: {reason}" for reason in sorted(why)]
     notes += ["red: does not fit"] if any(red) else []
     console.print(f"[dim]{'; '.join(notes)}[/]\n", width=PAGE_WIDTH)
+
+
+def print_layouts(section: dict[str, Any], console: Console) -> None:
+    """Print `layout_section`: memory and messages of each kind of rank, what micro-batches keep, the search."""
+    if section["own"] is not None:
+        _print_layout(section["recipe"], section["own"], console)
+        kept = [
+            (line["rows"], *(format_bytes(line[key]) for key in ("recomputed", "whole"))) for line in section["kept"]
+        ]
+        console.print(Table(("rows of a micro-batch that keeps", "recomputed", "else"), kept).rich(PAGE_WIDTH))
+        console.print()
+    else:
+        console.print(
+            f"[dim]train.engine is {section['engine']}, which starts each rank with the whole network; only layouts of"
+            f" FSDP, tensor and pipeline parallelism are started dry.[/]\n",
+            width=PAGE_WIDTH,
+        )
+    if section["tried"]:
+        _print_tried(section, console)
+    if section["refused"]:
+        console.print(f"[dim]not tried: {escape(section['refused'])}[/]", width=PAGE_WIDTH)
+
+
+def _print_layout(title: str, layout: dict[str, Any], console: Console) -> None:
+    ranks = layout["ranks"]
+    console.print(
+        f"[bold]{escape(title)}[/]: {layout['layout']}; micro-batches a step: {layout['micro_batches']}, bubble:"
+        f" {layout['bubble']:.1%}",
+        width=PAGE_WIDTH,
+    )
+    kinds = ("all_gather", "reduce_scatter", "tensor_sums", "sums", "sends")
+    rows: list[tuple[object, ...]] = [
+        (name, *(format_bytes(rank[name]) for rank in ranks))
+        for name in ("weights", "gradients", "optimizer", "activations", "peak")
+    ]
+    rows += [
+        (f"{kind.replace('_', ' ')} a step", *(format_bytes(rank["messages"][kind]) for rank in ranks))
+        for kind in kinds
+        if any(rank["messages"][kind] for rank in ranks)
+    ]
+    columns = ("a rank of stage", *(str(rank["stage"]) for rank in ranks))
+    console.print(Table(columns, rows, marked=[4]).rich(PAGE_WIDTH))
+    flight = ", ".join(f"{rank['in_flight']} x {format_bytes(rank['kept'])}" for rank in ranks)
+    console.print(
+        f"[dim]activations: micro-batches in flight x what each keeps ({flight}); the peak has gathered weights,"
+        f" messages and the block that is computed besides; counted on fake ranks in one process[/]\n",
+        width=PAGE_WIDTH,
+    )
+
+
+def _print_tried(section: dict[str, Any], console: Console) -> None:
+    least = section["tried"][0]["seconds"]
+    rows = [
+        (
+            line["layout"],
+            Styled(format_bytes(line["peak"]), "" if line["fits"] else "red"),
+            f"{line['bubble']:.1%}",
+            f"{line['seconds'] / least:.2f}",
+        )
+        for line in section["tried"]
+    ]
+    title = f"layouts for {format_bytes(section['memory_bytes'])}"
+    console.print(Table((title, "peak", "bubble", "relative time"), rows, texts=()).rich(PAGE_WIDTH))
+    best = section["tried"][0]
+    if best["fits"]:
+        keys = ", ".join(f"train.{name} = {value}" for name, value in best["settings"].items())
+        console.print(f"the cheapest that fits: {keys}", width=PAGE_WIDTH, markup=False, highlight=False)
+    else:
+        console.print("none of them fits; more devices, or train.recompute = true", width=PAGE_WIDTH)
+    console.print(
+        "[dim]time: arithmetic at half of the peak, and all messages at the makers' speeds as if nothing were computed"
+        " meanwhile; it ranks layouts and is no forecast[/]",
+        width=PAGE_WIDTH,
+    )

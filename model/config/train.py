@@ -155,12 +155,15 @@ class TrainConfig(TrainFields):
         check_ranks(self)
         copies, noun = self.data_parallel, "ranks" if self.data_parallel == self.ranks else "copies of the model"
         if self.batch_rows % copies:
-            raise ValueError(f"{noun} {copies} does not divide batch_rows {self.batch_rows}")
+            fitting = -(-self.batch_rows // copies) * copies
+            raise ValueError(
+                f"{noun} {copies} does not divide batch_rows {self.batch_rows}. Set batch_rows = {fitting}"
+            )
         share = self.batch_rows // copies
         if rows != "auto" and share % min(rows, share):
             raise ValueError(
                 f"micro_batch_rows {rows} does not divide the {share} rows that each of {copies}"
-                f" {noun} reads of batch_rows {self.batch_rows}"
+                f" {noun} reads of batch_rows {self.batch_rows}. Set micro_batch_rows = {math.gcd(rows, share)}"
             )
         return self
 

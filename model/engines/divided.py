@@ -6,9 +6,8 @@ over tensor ranks, `distributed.pipelining` passes micro-batches through the sta
 https://arxiv.org/abs/2304.11277): each block is a group, all else another, whose weights are gathered before it is
 computed, forward and backward. With the engine `native` data ranks are copies, whose gradients are summed.
 
-No rank ever has the whole network: it is created without memory, and each rank fills its own part. Clipping, the loss
-scale and the decisions of the guard are those of the native engine. Weights are gathered in float32 and rounded where
-they are used, as there: a gathered bfloat16 weight would also be the one that norms and the residual stream read.
+No rank ever has the whole network: it is created without memory, and each rank fills its own part. Weights are gathered
+in float32 and rounded where they are used: norms and the residual stream would read a gathered bfloat16 weight too.
 """
 
 from collections.abc import Sequence
@@ -56,17 +55,20 @@ class DividedEngine(NativeEngine):
         self._stage = Stage(run, network, self._place.stage, counts=self._place.tensor == 0)
         if train.engine == "fsdp":
             _divide_rows(self._stage, mesh["data"])
-        self._stage.to_empty(device=device)
-        if isinstance(network, GPT):
-            network.make_tables()
-            for name, table in list(network.named_buffers(recurse=False)):
-                setattr(network, name, table.to(device))
+        self._allocate(device)
         super().__init__(run, network, ranks)
         self._data_ranks = Ranks(self._place.data, train.data_parallel, mesh.get_group("data"), ranks.heartbeat)
         self._stages = Ranks(self._place.stage, sizes[0], mesh.get_group("pipeline"), ranks.heartbeat)
         self._pipeline = Pipeline(self._stage, mesh.get_group("pipeline"), device)
         self.optimizer_shards = self.weight_shards = ranks.size
         self._fill(train.seed, weights)
+
+    def _allocate(self, device: torch.device) -> None:
+        self._stage.to_empty(device=device)
+        if isinstance(network := self._stage.network, GPT):
+            network.make_tables()
+            for name, table in list(network.named_buffers(recurse=False)):
+                setattr(network, name, table.to(device))
 
     @torch.no_grad()
     def _fill(self, seed: int, weights: Parts | None) -> None:
@@ -99,7 +101,6 @@ class DividedEngine(NativeEngine):
 
     def _sum_gradients(self) -> None:
         own = dict(self.network.named_parameters())
-        dtype = next(iter(own.values())).dtype
         for parameter in own.values():
             if isinstance(parameter, DTensor) and isinstance(parameter.grad, DTensor):
                 # Tensor ranks may hold a weight whole, and each compute its gradient with its own heads.
@@ -108,8 +109,8 @@ class DividedEngine(NativeEngine):
             if len(stages_holding(name, self._model, self._stages.size)) > 1:
                 gradient = own[name].grad if name in own else None
                 sides = [side.stop - side.start for side in self._part(name)]
-                none = torch.zeros(sides, dtype=dtype, device=self._device)
-                self._stages.sum_(none if gradient is None else _local(gradient))
+                none = torch.zeros(sides, dtype=next(iter(own.values())).dtype, device=self._device)
+                self._stages.sum_(_local(none if gradient is None else gradient))
         if not isinstance(self._stage, FSDPModule):
             super()._sum_gradients()
 
@@ -167,12 +168,10 @@ class DividedEngine(NativeEngine):
 def _divide_rows(stage: nn.Module, mesh: DeviceMesh) -> None:
     blocks = [module for module in stage.modules() if isinstance(module, Block)]
     for module in [*(block for block in blocks if any(True for _ in block.parameters())), stage]:
-        fully_shard(module, mesh=mesh)
-    for module in stage.modules():
-        if isinstance(module, FSDPModule):
-            # Losses are divided by the targets of the whole batch, so gradients add up.
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
+        group = fully_shard(module, mesh=mesh)
+        # Losses are divided by the targets of the whole batch, so gradients add up.
+        group.set_gradient_divide_factor(1.0)
+        group.set_force_sum_reduction_for_comms(True)
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -2,26 +2,24 @@
 
 Weights and gradients have the sizes and types of the network's parameters, which are created on PyTorch's meta device
 without memory. The optimizer's state is what it keeps after a step over parameters of one element. Activations are
-those of a forward and a backward pass over fake tensors, in which every allocation is counted. How engines divide these
-among ranks is in `memory_of_rank`, which `tests/model/engines/test_memory.py` compares with engines that run. Layouts
-that cannot be traced have no figure for activations, and `unknown` says why. Libraries and the fragmentation of the
-allocator come on top.
+those of a forward and a backward pass over fake tensors, in which every allocation is counted. How the engines native
+and deepspeed divide these among ranks is in `memory_of_rank`, which `tests/model/engines/test_memory.py` compares with
+engines that run. Ranks that divide weights (FSDP, tensor and pipeline parallelism) are started dry instead
+(`dry_layout.py`). What cannot be traced has no figure for activations, and `unknown` says why. Libraries and the
+fragmentation of the allocator come on top.
 """
 
 import math
-import weakref
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from model.config.network import NetworkConfig, width_multiplier
 from model.config.train import TrainConfig
 from model.engines.base import batch_loss
+from model.engines.counters import Allocations
 from model.engines.layout import Place
 from model.engines.runtime import autocast, wrap_blocks
 from model.nn.experts import Experts
@@ -105,59 +103,64 @@ def rank_memory(model: NetworkConfig, train: TrainConfig) -> RankMemory:
 
 @lru_cache(maxsize=64)
 def _rank_memory(model: NetworkConfig, train: TrainConfig) -> RankMemory:
-    whole = rank_sizes(model, train.model_copy(update={"tensor_parallel": 1, "pipeline_parallel": 1}))
+    from torch._subclasses.fake_tensor import DynamicOutputShapeException
+
     parts = [
         rank_sizes(model, train, stage * (train.ranks // train.pipeline_parallel) + tensor)
         for stage in range(train.pipeline_parallel)
         for tensor in range(train.tensor_parallel)
     ]
     own = max(parts, key=lambda part: part.weights + part.moments)
-    memory = memory_of_rank(whole, own, train)
+    memory = memory_of_rank(own, train)
     if train.trainable != "all":
         # Only new rows have gradients; how many there are is in the base model.
         unknown = f"train.trainable is {train.trainable}"
         return replace(memory, gradients=0, optimizer=0, step=0, unknown=unknown)
-    if train.tensor_parallel * train.pipeline_parallel > 1:
-        sizes = f"tensor_parallel {train.tensor_parallel} x pipeline_parallel {train.pipeline_parallel}"
-        return replace(memory, unknown=f"{sizes} is not modelled")
-    if train.engine == "fsdp":
-        return replace(memory, unknown="what FSDP gathers for a while is not modelled")
     if train.compile:
         return replace(memory, unknown="with train.compile the compiler decides what is kept")
     if train.numerics == "portable":
         return replace(memory, unknown="what portable numerics keeps of attention and of units is not modelled")
-    from torch._subclasses.fake_tensor import DynamicOutputShapeException
-
     try:
+        if train.divides_weights:
+            return _measured_dry(model, train)
         return replace(memory, activations=activation_bytes(model, train), unknown="")
     except DynamicOutputShapeException as error:
         return replace(memory, unknown=f"a pass depends on the contents of rows ({error})")
 
 
-def memory_of_rank(whole: Sizes, own: Sizes, train: TrainConfig) -> RankMemory:
-    """Return the memory of a rank whose part of a copy of the network has the sizes `own`, without activations."""
+def _measured_dry(model: NetworkConfig, train: TrainConfig) -> RankMemory:
+    from model.engines.dry_layout import dry_layout
+
+    rank = dry_layout(model, train).fullest
+    kept = rank.kept * rank.in_flight
+    return RankMemory(
+        start=rank.weights,
+        weights=rank.weights,
+        gradients=rank.gradients,
+        optimizer=rank.optimizer,
+        # Gathered weights, gradients before they are divided, messages, and the block that is being computed.
+        buffers=max(0.0, rank.peak - rank.weights - rank.optimizer - rank.gradients - kept),
+        step=0,
+        activations=kept,
+        accumulates=True,
+    )
+
+
+def memory_of_rank(own: Sizes, train: TrainConfig) -> RankMemory:
+    """Return the memory of a rank that holds a part of the network of these sizes, without activations; with ZeRO the
+    whole, of which data ranks divide weights, gradients or moments."""
     ranks = train.data_parallel
     shared = {
-        "start": own.weights if train.divides_weights else whole.weights,
+        "start": own.weights,
         "activations": None,
         "accumulates": train.batch_rows > ranks * train.rows_at_once,
         "unknown": "the network is not known",
     }
-    if train.engine == "native":
+    if train.engine != "deepspeed":
         # NativeEngine reduces a copy of all gradients, as one vector.
-        step = own.weights * (2 if ranks > 1 else 1)
+        step = own.weights * (2 if ranks > 1 and train.engine == "native" else 1)
         return RankMemory(
             weights=own.weights, gradients=own.weights, optimizer=own.moments, buffers=0, step=step, **shared
-        )
-    if train.engine == "fsdp":
-        part = own.weights / ranks
-        return RankMemory(
-            weights=part,
-            gradients=part,
-            optimizer=own.moments / ranks,
-            buffers=0,
-            step=part,
-            **{**shared, "start": part},
         )
     element = own.weights / own.elements
     stage, part = train.zero_stage, own.weights / ranks
@@ -174,8 +177,15 @@ def memory_of_rank(whole: Sizes, own: Sizes, train: TrainConfig) -> RankMemory:
     )
 
 
+def whole_sizes(model: NetworkConfig, train: TrainConfig) -> Sizes:
+    """Return the sizes of the whole network."""
+    return rank_sizes(
+        model, train.model_copy(update={"tensor_parallel": 1, "pipeline_parallel": 1, "engine": "native"})
+    )
+
+
 def rank_sizes(model: NetworkConfig, train: TrainConfig, rank: int = 0) -> Sizes:
-    """Return the sizes of the part of a rank, before data ranks divide it."""
+    """Return the sizes of the part that a rank holds; with ZeRO, of the whole."""
     network, place = make_shapes(model), Place(train, rank)
     weights = {
         name: weight
@@ -258,31 +268,3 @@ def _product_of_shapes(x_SI: Tensor, weight_EIO: Tensor, end_E: Tensor) -> Tenso
 
 def _drop_gradient(parameter: Tensor) -> None:
     parameter.grad = None
-
-
-class Allocations(TorchDispatchMode):
-    """Counts the bytes of tensors that are created in its context and still alive (`now`), and their maximum
-    (`peak`)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0
-        self.peak = 0
-        self._known: dict[int, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, and count the memory of its results."""
-        del types
-        returned = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(returned):
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                if id(storage) not in self._known:
-                    self._known[id(storage)] = storage.nbytes()
-                    self.now += storage.nbytes()
-                    weakref.finalize(storage, self._freed, id(storage))
-        self.peak = max(self.peak, self.now)
-        return returned
-
-    def _freed(self, storage: int) -> None:
-        self.now -= self._known.pop(storage)

@@ -33,26 +33,23 @@ def shard_network(network: Network, mesh: DeviceMesh) -> None:
     Logits are the exception: they are DTensors, and `network.vocabulary` computes the loss of them.
     """
     for name, module in list(network.named_modules()):
+        if not any(True for _ in module.parameters()):  # Those of other pipeline stages.
+            continue
         if isinstance(module, Block):
-            _parallelize(module, mesh, _block_plan(module))
+            parallelize_module(module, mesh, _block_plan(module), src_data_rank=None)
         elif isinstance(module, nn.Embedding) and (dimension := sharded_dimension(f"{name}.weight")) is not None:
             of_rows = _SummedInFloat32(input_layouts=Replicate())
-            _parallelize(module, mesh, ColwiseParallel() if dimension else of_rows)
+            parallelize_module(module, mesh, ColwiseParallel() if dimension else of_rows, src_data_rank=None)
         elif name == "head":
-            _parallelize(module, mesh, ColwiseParallel(use_local_output=False))
+            parallelize_module(module, mesh, ColwiseParallel(use_local_output=False), src_data_rank=None)
     for name, bias in list(network.named_parameters(recurse=False)):
         placement = [Shard(0) if sharded_dimension(name) == 0 else Replicate()]
         setattr(network, name, nn.Parameter(distribute_tensor(bias.detach(), mesh, placement, src_data_rank=None)))
     network.vocabulary = ShardedVocabulary(mesh)
 
 
-def _parallelize(module: nn.Module, mesh: DeviceMesh, plan: ParallelStyle | dict[str, ParallelStyle]) -> None:
-    if any(True for _ in module.parameters()):  # Not those of other pipeline stages.
-        parallelize_module(module, mesh, plan, src_data_rank=None)
-
-
 def _block_plan(block: Block) -> dict[str, ParallelStyle]:
-    plan: dict[str, ParallelStyle] = {}
+    plan, whole = dict[str, ParallelStyle](), Replicate()
     for name, _ in block.named_children():
         if name in COLUMN_PARALLEL:
             # Heads are reshaped locally. Hidden units may be divided unevenly, which only a DTensor knows.
@@ -64,9 +61,7 @@ def _block_plan(block: Block) -> dict[str, ParallelStyle]:
             plan[name] = SequenceParallel(sequence_dim=1, use_local_output=True)
         elif name.endswith("_norm") and block.config.norm_position == "pre":
             # As one DTensor for all layers that read it, its gradient is summed over the ranks once.
-            plan[name] = PrepareModuleOutput(
-                output_layouts=Replicate(), desired_output_layouts=Replicate(), use_local_output=False
-            )
+            plan[name] = PrepareModuleOutput(output_layouts=whole, desired_output_layouts=whole, use_local_output=False)
     return plan
 
 

@@ -21,6 +21,7 @@ from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig
+from model.engines.dry_layout import dry_layout
 from model.engines.memory import rank_memory
 from model.errors import RecipeError
 from model.nn.factory import active_parameter_count
@@ -71,8 +72,8 @@ def test_layouts_that_the_trainer_has_not_are_not_reported(recipe: Recipe):
     (name,) = layouts(cut, 8)
     reported = memory_by_layout(network_of(recipe), cut, 1.0, 8)[name]
     assert name == "tensor 2 x pipeline 2"
-    assert (reported["activations"], reported["total"]) == (None, None)
-    assert "not modelled" in reported["unknown"]
+    assert reported["total"] == dry_layout(network_of(recipe), cut).fullest.peak
+    assert reported["activations"] > 0
 
 
 def test_a_training_that_cannot_fit_is_refused_before_anything_is_built(recipe: Recipe, tmp_path: Path, machine_of):
@@ -92,6 +93,14 @@ def test_a_training_that_cannot_fit_is_refused_before_anything_is_built(recipe: 
         check_memory(four)
     hosts = four.train.hosts.model_copy(update={"count": 2, "address": "127.0.0.1:1"})
     check_memory(changed(four, hosts=hosts))
+
+
+def test_the_size_of_a_micro_batch_that_fits_is_named(recipe: Recipe, machine_of):
+    one, four = (changed(recipe, batch_rows=8, micro_batch_rows=rows) for rows in (1, 4))
+    machine_of(recipe_memory(one).total or 0)
+    check_memory(one)
+    with pytest.raises(RecipeError, match=r"Set train.micro_batch_rows = 1, which fits; `bessemer estimate`"):
+        check_memory(four)
 
 
 def test_gpt3_is_refused_by_the_command(tmp_path: Path):

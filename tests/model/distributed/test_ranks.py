@@ -331,8 +331,11 @@ def test_three_skipped_steps_in_a_row_end_it_as_the_native_engine_does(make_run,
     ("settings", "words"),
     [
         ({"zero_stage": 0}, "stage 0 partitions nothing"),
-        ({"ranks": 3}, "ranks 3 does not divide batch_rows 16"),
-        ({"ranks": 2, "batch_rows": 12, "micro_batch_rows": 4}, "does not divide the 6 rows that each of 2 ranks"),
+        ({"ranks": 3}, "ranks 3 does not divide batch_rows 16. Set batch_rows = 18"),
+        (
+            {"ranks": 2, "batch_rows": 12, "micro_batch_rows": 4},
+            "the 6 rows that each of 2 ranks .* Set micro_batch_rows = 2",
+        ),
         ({"engine": "megatron"}, "'native', 'fsdp' or 'deepspeed'"),
         (TENSOR | {"restarts": {"fewer_ranks": True}}, "a copy of the model takes 2"),
         (NATIVE | {"device": "cuda", "restarts": {"fewer_ranks": True}}, "rank k uses CUDA device k"),

@@ -11,8 +11,10 @@ from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.config.train import TrainConfig, TrainerRun
 from model.distributed.process_group import SINGLE_PROCESS
 from model.engines import make_engine
+from model.engines.counters import Allocations
+from model.engines.dry_layout import dry_layout
 from model.engines.layout import sharded_dimension
-from model.engines.memory import Allocations, activation_bytes, rank_memory
+from model.engines.memory import activation_bytes, rank_memory, rank_sizes, whole_sizes
 from model.nn.factory import make_network
 from model.nn.stages import keep_stage_weights
 from model.objectives.synthetic import random_batch
@@ -101,8 +103,8 @@ def test_layers_beyond_those_that_are_followed_add_alike() -> None:
 
 
 def test_what_is_not_modelled_is_unknown_and_has_no_total() -> None:
-    layouts = ({"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"engine": "fsdp"})
-    for settings in ({"compile": True}, {"numerics": "portable"}, *({"ranks": 2, **layout} for layout in layouts)):
+    pipeline = {"ranks": 2, "pipeline_parallel": 2, "compile": True}
+    for settings in ({"compile": True}, {"numerics": "portable"}, pipeline):
         memory = rank_memory(GPT, train_of(**settings))
         assert memory.total is memory.activations is None
         assert memory.unknown
@@ -124,9 +126,21 @@ def test_a_rank_of_a_copy_holds_its_part(model: NetworkConfig, tensor: int, pipe
             ]
             held.append(sum(chunk.nbytes for chunk in chunks))
     train = train_of(ranks=tensor * pipeline, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    # A stage's first rank holds the longest parts.
+    largest = [max(held[first : first + tensor]) for first in range(0, len(held), tensor)]
+    layout = dry_layout(model, train)
+    assert [rank.weights for rank in layout.ranks] == [rank.gradients for rank in layout.ranks] == largest
     memory = rank_memory(model, train)
-    assert memory.weights == memory.gradients == max(held)
-    assert memory.start == memory.weights
+    assert memory.start == memory.weights == memory.gradients == layout.fullest.weights
+
+
+def test_the_whole_network_is_what_all_ranks_hold_together() -> None:
+    whole = whole_sizes(UNTIED, train_of())
+    assert whole.weights == 4 * whole.elements
+    for settings in ({"engine": "fsdp"}, {"engine": "fsdp", "pipeline_parallel": 2}, {"pipeline_parallel": 4}):
+        train = train_of(ranks=4, **settings)
+        assert whole_sizes(UNTIED, train) == whole
+        assert sum(rank_sizes(UNTIED, train, rank).weights for rank in (0, 3)) < whole.weights
 
 
 LIVE = """

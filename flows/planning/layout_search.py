@@ -1,0 +1,266 @@
+"""Find the cheapest way to divide a training over devices: data x tensor x pipeline ranks, and rows of a micro-batch.
+
+A layout's cost is the time of a step: the arithmetic, longer by what is recomputed and by the pipeline's bubble, and
+all XX"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from flows.planning.cost_model import Accelerator, network_of
+from flows.recipe.schema import Recipe
+from model.config.network import NetworkConfig
+from model.config.rules import check_consistency
+from model.config.train import TrainConfig
+from model.errors import RecipeError
+
+if TYPE_CHECKING:
+    from model.engines.dry_layout import DryLayout
+
+EFFICIENCY = 0.5
+"""Share of the peak that arithmetic reaches between messages, where no MFU is given; assumed."""
+
+FREE = 0.1
+"""Share of a device's memory that is left to libraries and to fragmentation; assumed."""
+
+MACHINE = 8
+"""Devices of a machine, which are linked by more than the network."""
+
+MOST_STAGES = 8
+
+MOST_ROWS = 16
+"""Largest micro-batch that is tried."""
+
+MOST_STARTS = 4
+"""Layouts that are started dry, each in seconds."""
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """Bytes/s that a device sends."""
+
+    link: float
+    """To the others of its machine: half of what is stated for both directions of NVLink."""
+    network: float
+    """To other machines: its share of the network of the maker's machine."""
+
+
+SPEEDS = {
+    "v100": Speeds(150e9, 6.25e9),
+    "a100": Speeds(300e9, 25e9),
+    "a100-40gb": Speeds(300e9, 25e9),
+    "h100": Speeds(450e9, 50e9),
+    "h200": Speeds(450e9, 50e9),
+}
+"""NVIDIA's data sheets of the devices, and of DGX-1 (4 x 100 Gb/s), DGX A100 (8 x 200) and DGX H100 (8 x 400)."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A layout and its cost."""
+
+    train: TrainConfig
+    layout: "DryLayout"
+    seconds: float
+    """Of a step."""
+    fits: bool
+
+    @property
+    def name(self) -> str:
+        """Describe the layout."""
+        return describe(self.train)
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search found."""
+
+    tried: tuple[Found, ...]
+    """Layouts that were started dry, the cheapest that fits first."""
+    refused: str
+    """Why some were not tried; empty where nothing prevented any."""
+
+    @property
+    def cheapest(self) -> Found | None:
+        """Return the cheapest layout that fits, or None."""
+        return next((one for one in self.tried if one.fits), None)
+
+
+def describe(train: TrainConfig) -> str:
+    """Return `data 32 x tensor 4 x pipeline 8, 1 row`."""
+    rows = f"{train.rows_at_once} row{'s' * (train.rows_at_once > 1)}"
+    parts = f"data {train.data_parallel} x tensor {train.tensor_parallel} x pipeline {train.pipeline_parallel}"
+    return f"{parts}, {rows}"
+
+
+def search_layouts(network: NetworkConfig, train: TrainConfig, device: Accelerator, devices: int) -> Search:
+    """Return the layouts of a training over so many devices, by cost; RecipeError for devices without known links."""
+    from model.engines.dry_layout import dry_layout
+
+    if device.name not in SPEEDS:
+        raise RecipeError(
+            f"estimate --layout: the speed of messages between devices of {device.name} is not known here; name an"
+            f" accelerator on which the trainer runs: --hardware v100, a100, h100 or h200"
+        )
+    candidates, reasons = list[TrainConfig](), dict[str, None]()
+    for settings in _combinations(train, devices):
+        try:
+            candidate = _with(train, **settings)
+            check_consistency(network, candidate)
+        except ValueError as error:
+            if "batch_rows" not in (reason := _reason(error)):  # Other sizes are tried anyway.
+                reasons[reason] = None
+            continue
+        candidates.append(candidate)
+    rough = {id(one): _rough_seconds(network, one, device) for one in candidates}
+    found: list[Found] = []
+    for candidate in sorted(candidates, key=lambda one: rough[id(one)]):
+        best = min((one.seconds for one in found if one.fits), default=float("inf"))
+        if len(found) >= MOST_STARTS or rough[id(candidate)] > best:
+            break
+        if _least_bytes(network, candidate) > device.memory_bytes:
+            continue
+        layout = dry_layout(network, candidate)
+        fits = layout.fullest.peak <= (1 - FREE) * device.memory_bytes
+        found.append(Found(candidate, layout, step_seconds(network, candidate, layout, device), fits))
+    found.sort(key=lambda one: (not one.fits, one.seconds))
+    return Search(tuple(found), "; ".join(reasons))
+
+
+def _combinations(train: TrainConfig, devices: int) -> Iterator[dict[str, int]]:
+    for tensor in (1, 2, 4, 8):
+        for stages in range(1, min(MOST_STAGES, devices // tensor) + 1):
+            if devices % (tensor * stages):
+                continue
+            share = train.batch_rows // (devices // (tensor * stages))
+            for rows in (2**power for power in range(MOST_ROWS.bit_length())):
+                if rows <= share:
+                    yield {
+                        "tensor_parallel": tensor,
+                        "pipeline_parallel": stages,
+                        "micro_batch_rows": rows,
+                        "ranks": devices,
+                    }
+
+
+def _with(train: TrainConfig, **settings: object) -> TrainConfig:
+    over = {"engine": "fsdp", "zero_stage": type(train).model_fields["zero_stage"].default, "compile": False}
+    return TrainConfig.model_validate(train.model_dump() | over | settings)
+
+
+def _reason(error: ValueError) -> str:
+    text = str(error).partition("Value error, ")[2].partition(" [type=")[0] or str(error)
+    return text.partition(". ")[0]
+
+
+def step_flops(network: NetworkConfig, train: TrainConfig) -> float:
+    """Return the FLOPs of a step on one device, recomputed ones included."""
+    from model.nn.factory import flops_per_token
+    from model.objectives.synthetic import random_batch
+
+    tokens = train.batch_rows * random_batch(network, 1).tokens
+    return flops_per_token(network) * tokens / train.ranks * (4 / 3 if train.recompute else 1)
+
+
+def step_seconds(network: NetworkConfig, train: TrainConfig, layout: "DryLayout", device: Accelerator) -> float:
+    """Return the time of a step in a layout that was started dry."""
+    arithmetic = step_flops(network, train) / (EFFICIENCY * device.peak_flops) / (1 - layout.bubble)
+    return arithmetic + max(_message_seconds(train, asdict(rank.messages), device) for rank in layout.ranks)
+
+
+def _message_seconds(train: TrainConfig, messages: dict[str, float], device: Accelerator) -> float:
+    """Return the time of messages: in a ring a rank sends all that it gathers or divides, and twice what it sums."""
+    speeds = SPEEDS[device.name]
+    data = speeds.link if train.tensor_parallel * train.data_parallel <= MACHINE else speeds.network
+    return (
+        (messages["all_gather"] + messages["reduce_scatter"] + 2 * messages["sums"]) / data
+        + 2 * messages["tensor_sums"] / (speeds.link if train.tensor_parallel <= MACHINE else speeds.network)
+        + messages["sends"] / speeds.network
+    )
+
+
+def _rough_seconds(network: NetworkConfig, train: TrainConfig, device: Accelerator) -> float:
+    """Return the time of a step from sizes alone: weights gathered once or twice a micro-batch, four sums of the stream
+    a block."""
+    from model.engines.dry_layout import micro_batch_count
+    from model.nn.factory import parameter_count
+
+    stages, tensor, passes = train.pipeline_parallel, train.tensor_parallel, micro_batch_count(train)
+    weights = 4 * parameter_count(network) / (stages * tensor)
+    stream = 4.0 * train.rows_at_once * network.context * network.width
+    messages = {
+        "all_gather": (2 if stages == 1 else 1) * passes * weights,
+        "reduce_scatter": (passes if stages == 1 else 1) * weights,
+        "sums": 0.0,
+        "tensor_sums": 4 * passes * network.layers / stages * stream if tensor > 1 else 0.0,
+        "sends": passes * stream if stages > 1 else 0.0,
+    }
+    bubble = (stages - 1) / (passes + stages - 1)
+    arithmetic = step_flops(network, train) / (EFFICIENCY * device.peak_flops) / (1 - bubble)
+    return arithmetic + _message_seconds(train, messages, device)
+
+
+def _least_bytes(network: NetworkConfig, train: TrainConfig) -> float:
+    """Return less than a rank needs: its weights, and inputs of blocks of micro-batches in flight."""
+    from model.engines.dry_layout import micro_batch_count
+    from model.nn.factory import parameter_count
+
+    in_flight = min(train.pipeline_parallel, micro_batch_count(train))
+    stream = 4.0 * train.rows_at_once * network.context * network.width
+    return 4 * parameter_count(network) / train.ranks + in_flight * network.layers / train.pipeline_parallel * stream
+
+
+def layout_section(recipe: Recipe, device: Accelerator | None, devices: int | None) -> dict[str, Any]:
+    """Return, as plain values, the recipe's layout as its ranks start, and the cheapest that fits the device.
+
+    Without a device nothing is searched.
+    """
+    from model.engines.dry_layout import dry_layout
+
+    train, network = recipe.train.trainer_config(), network_of(recipe)
+    own = dry_layout(network, train) if train.divides_weights else None
+    section: dict[str, Any] = {
+        "recipe": recipe.name,
+        "engine": train.engine,
+        "own": None if own is None else _values(train, own, None),
+        "kept": _kept(network, train) if own is not None else [],
+        "memory_bytes": None if device is None else device.memory_bytes,
+        "tried": [],
+        "refused": "",
+    }
+    if device is not None:
+        search = search_layouts(network, train, device, devices or train.ranks)
+        section["tried"] = [_values(one.train, one.layout, one) for one in search.tried]
+        section["refused"] = search.refused
+    return section
+
+
+def _kept(network: NetworkConfig, train: TrainConfig) -> list[dict[str, Any]]:
+    """Return what micro-batches of some sizes keep, with recomputing and without."""
+    from model.engines.dry_layout import dry_rank
+
+    lines: list[dict[str, Any]] = []
+    for rows in (train.rows_at_once, 2 * train.rows_at_once):
+        line: dict[str, Any] = {"rows": rows}
+        for recompute in (True, False):
+            changed = {"recompute": recompute, "micro_batch_rows": rows, "device": "cpu", "phases": ()}
+            one = train.model_copy(update={**changed, "batch_rows": rows * train.data_parallel})
+            line["recomputed" if recompute else "whole"] = dry_rank(network, one, 0).kept
+        lines.append(line)
+    return lines
+
+
+def _values(train: TrainConfig, layout: "DryLayout", found: Found | None) -> dict[str, Any]:
+    return {
+        "layout": describe(train),
+        "ranks": [{**asdict(rank), "activations": rank.kept * rank.in_flight} for rank in layout.ranks],
+        "micro_batches": layout.micro_batches,
+        "bubble": layout.bubble,
+        "peak": layout.fullest.peak,
+        "seconds": None if found is None else found.seconds,
+        "fits": None if found is None else found.fits,
+        "settings": {
+            name: getattr(train, name)
+            for name in ("engine", "ranks", "tensor_parallel", "pipeline_parallel", "micro_batch_rows")
+        },
+    }

@@ -1,0 +1,122 @@
+"""Count the memory and the messages of what PyTorch computes, operation by operation."""
+
+import dataclasses
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Allocations(TorchDispatchMode):
+    """Counts the bytes of tensors that are created in its context and still alive (`now`), and their maximum
+    (`peak`)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0
+        self.peak = 0
+        self.known: dict[int, int] = {}
+        """Storages that are alive, by identity, and their bytes."""
+        self.resized: set[int] = set()
+        """Those whose memory comes and goes while the tensor stays: weights that FSDP gathers."""
+
+    def __enter__(self) -> "Allocations":
+        resize = torch.UntypedStorage.resize_
+
+        def counted(storage: Any, size: int) -> Any:
+            if id(storage) in self.known:
+                self._count_resized(id(storage), size)
+            return resize(storage, size)
+
+        # No operation of a tensor: no dispatch mode sees it.
+        self._restored, torch.UntypedStorage.resize_ = resize, counted
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        torch.UntypedStorage.resize_ = self._restored
+        super().__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, and count the memory of its results."""
+        if DTensor in types:
+            # What it computes of its part comes here too.
+            return NotImplemented
+        returned = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(returned):
+            if isinstance(tensor, Tensor) and not tensor.is_meta:
+                storage = tensor.untyped_storage()
+                if id(storage) not in self.known:
+                    self.known[id(storage)] = storage.nbytes()
+                    self.now += storage.nbytes()
+                    weakref.finalize(storage, self._freed, id(storage))
+        self.peak = max(self.peak, self.now)
+        return returned
+
+    def _count_resized(self, storage: int, size: int) -> None:
+        self.resized.add(storage)
+        self.now += size - self.known[storage]
+        self.known[storage] = size
+        self.peak = max(self.peak, self.now)
+
+    def _freed(self, storage: int) -> None:
+        self.now -= self.known.pop(storage)
+        self.resized.discard(storage)
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Bytes of tensors that a rank passes to collective operations, by kind."""
+
+    all_gather: float = 0
+    """Weights that FSDP gathers: whole ones."""
+    reduce_scatter: float = 0
+    """Gradients that FSDP sums and divides: whole ones."""
+    tensor_sums: float = 0
+    """What tensor ranks sum of activations and their gradients."""
+    sums: float = 0
+    """Sums over copies of the model and over pipeline stages, and a few numbers of each step."""
+    sends: float = 0
+    """Activations and their gradients that a pipeline stage sends to its neighbours."""
+
+
+class MessageCount(TorchDispatchMode):
+    """Counts the bytes of tensors that are passed to collective operations in its context, by kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = Messages()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count an operation, and run it."""
+        if DTensor in types:
+            # What it computes of its part comes here too.
+            return NotImplemented
+        kind = _KINDS.get(func.name()) if func.namespace in ("c10d", "_c10d_functional") else None
+        if kind is not None:
+            counted = args[1] if func.name() == "c10d::_reduce_scatter_base_" else args[0]
+            size = sum(one.numel() * one.element_size() for one in tree_leaves(counted))
+            self.found = dataclasses.replace(self.found, **{kind: getattr(self.found, kind) + size})
+        return func(*args, **(kwargs or {}))
+
+    def bytes(self) -> np.ndarray:
+        """Return the bytes by kind, in the order of the fields of `Messages`."""
+        return np.array(dataclasses.astuple(self.found), dtype=np.float64)
+
+
+_KINDS = {
+    "c10d::_allgather_base_": "all_gather",
+    "c10d::_reduce_scatter_base_": "reduce_scatter",
+    "c10d::allreduce_": "sums",
+    "c10d::send": "sends",
+    "_c10d_functional::all_reduce": "tensor_sums",
+    "_c10d_functional::all_reduce_": "tensor_sums",
+    "_c10d_functional::all_gather_into_tensor": "tensor_sums",
+    "_c10d_functional::reduce_scatter_tensor": "tensor_sums",
+}
+"""Operation -> field of `Messages`. Those of torch's functional collectives are made by DTensors, over tensor ranks."""

@@ -1,0 +1,88 @@
+"""Layouts of the papers' recipes, started dry, and the search of a layout that fits."""
+
+import json
+import time
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.planning.cost_model import Accelerator, find_accelerator, network_of
+from flows.planning.layout_search import SPEEDS, describe, search_layouts
+from flows.planning.terminal import print_layouts
+from flows.recipe.load import open_recipe
+from model.config.network import GPTConfig
+from model.config.train import TrainConfig
+from model.errors import RecipeError
+from model.nn.factory import parameter_count
+
+NETWORK = GPTConfig(vocab_size=512, context=64, layers=2, heads=2, width=128)
+TRAIN = TrainConfig(batch_rows=16, micro_batch_rows=4, recompute=True)
+
+
+def device_of(memory: float) -> Accelerator:
+    return Accelerator("a100", 312e12, memory, "half of nothing")
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("yalm_100b", 800), ("opt_175b", 992)])
+def test_the_papers_layouts_start_in_one_process(name: str, ranks: int, tmp_path: Path) -> None:
+    began = time.process_time()
+    reported = CliRunner().invoke(app, ["estimate", name, "--layout", "--json", "--root", str(tmp_path)])
+    seconds = time.process_time() - began
+    section = json.loads(reported.stdout)
+    (rank,) = section["own"]["ranks"]
+    weights = 4 * parameter_count(network_of(open_recipe(name, tmp_path, ())))
+    assert section["own"]["settings"]["ranks"] == ranks
+    # Rows of matrices are divided; that of a bias may be one more than its share.
+    assert weights / ranks <= rank["weights"] < 1.01 * weights / ranks
+    assert rank["optimizer"] == 2 * rank["weights"]
+    messages = rank["messages"]
+    assert weights <= messages["reduce_scatter"] < 1.01 * weights
+    assert 1.9 * weights < messages["all_gather"] < 2.02 * weights
+    assert messages["tensor_sums"] == messages["sends"] == section["own"]["bubble"] == 0
+    small, large = section["kept"]
+    assert small["recomputed"] < small["whole"] < large["whole"]
+    assert large["recomputed"] == pytest.approx(2 * small["recomputed"], rel=0.01)
+    # Of one core; wall time depends on what else the machine does.
+    assert seconds < 60
+    text = Console(record=True, width=100, file=StringIO())
+    print_layouts(section, text)
+    assert f"data {ranks} x tensor 1 x pipeline 1" in text.export_text()
+
+
+def test_a_recipe_that_divides_nothing_is_shown_what_could(tmp_path: Path) -> None:
+    asked = ["estimate", "quickstart", "--layout", "--hardware", "a100", "--devices", "2", "--root", str(tmp_path)]
+    asked += ["--set", "train.model.layers=2", "--set", "train.optimizer.kind=adamw"]
+    text = " ".join(CliRunner().invoke(app, asked).output.split())
+    assert "train.engine is native, which starts each rank with the whole network" in text
+    assert "the cheapest that fits: train.engine = fsdp, train.ranks = 2" in text
+
+
+def test_the_cheapest_layout_that_fits_is_found() -> None:
+    large = search_layouts(NETWORK, TRAIN, device_of(80e9), 4)
+    best = large.cheapest
+    assert best is not None
+    assert best.layout.fullest.peak <= 0.9 * 80e9
+    assert best.seconds == min(one.seconds for one in large.tried)
+    # With less memory than that layout takes another one is found, or none.
+    small = search_layouts(NETWORK, TRAIN, device_of(best.layout.fullest.peak), 4)
+    assert describe(best.train) not in [describe(one.train) for one in small.tried if one.fits]
+    none = search_layouts(NETWORK, TRAIN, device_of(1e5), 4)
+    assert none.cheapest is None
+
+
+def test_why_layouts_were_not_tried_is_said() -> None:
+    dropped = NETWORK.model_copy(update={"dropout": 0.1})
+    found = search_layouts(dropped, TRAIN, device_of(80e9), 2)
+    assert {one.train.tensor_parallel for one in found.tried} == {1}
+    assert "model.dropout is 0.1, and with tensor_parallel 2" in found.refused
+    assert "tensor_parallel" not in search_layouts(NETWORK, TRAIN, device_of(80e9), 2).refused
+
+
+def test_devices_whose_links_are_unknown_are_refused() -> None:
+    with pytest.raises(RecipeError, match="--hardware v100, a100, h100 or h200"):
+        search_layouts(NETWORK, TRAIN, find_accelerator("tpu-v4"), 4)
+    assert all(find_accelerator(name) for name in SPEEDS)

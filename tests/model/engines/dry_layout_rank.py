@@ -1,0 +1,83 @@
+"""A rank that makes steps in several layouts, and prints what it held and sent in the last step of each.
+
+Arguments: folder with runs as 0.json, 1.json and so on, rank, number of ranks. Prints a line for each run.
+"""
+
+import ctypes
+import gc
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model.config.train import read_run
+from model.distributed.process_group import join_process_group
+from model.distributed.protocol import claim_stdout
+from model.engines import make_engine
+from model.engines.divided import DividedEngine
+from model.engines.dry_layout import MessageCount
+from model.nn.factory import make_shapes
+from model.objectives.synthetic import random_batch
+from model.optim.optimizers import optimizer_tensors
+from model.optim.schedules import StepSchedule
+from model.processes import exit_now
+
+
+class InUse(ctypes.Structure):
+    """`struct mallinfo2` of the C library: bytes in use are `uordblks`, and `hblkhd` of large blocks."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "_")
+    ]
+
+
+mallinfo = ctypes.CDLL(None).mallinfo2
+mallinfo.restype = InUse
+
+
+def allocated() -> int:
+    """Bytes that all threads of this process have allocated: PyTorch's tensors and gloo's buffers."""
+    found = mallinfo()
+    return found.uordblks + found.hblkhd
+
+
+class MeasuredStep(MessageCount):
+    peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        returned = super().__torch_dispatch__(func, types, args, kwargs)
+        self.peak = max(self.peak, allocated())
+        return returned
+
+
+def main(folder: Path, rank: int, size: int) -> None:
+    out = claim_stdout()
+    torch.set_num_threads(1)
+    with join_process_group(rank, size, folder / "meet") as ranks:
+        for file in sorted(folder.glob("*.json")):
+            run = read_run(file)
+            engine = make_engine(run, make_shapes(run.model), ranks)
+            assert isinstance(engine, DividedEngine)
+            batch = random_batch(run.model, run.train.batch_rows).rows
+            engine.step(batch, StepSchedule(1e-3))
+            own = list(engine.network.parameters())
+            moments = [one for each in own for one in optimizer_tensors(engine.optimizer, each).values() if one.dim()]
+            weights, moments = ([getattr(one, "_local_tensor", one).nbytes for one in kind] for kind in (own, moments))
+            gc.collect()
+            before = allocated()
+            with MeasuredStep() as step:
+                engine.step(batch, StepSchedule(1e-3))
+            state = {"weights": sum(weights), "optimizer": sum(moments)}
+            found = {**state, "peak": sum(state.values()) + step.peak - before, "messages": asdict(step.found)}
+            out.write(json.dumps(found) + "\n")
+            out.flush()
+            del engine, own
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    exit_now(0)
