@@ -203,11 +203,10 @@ def plan_seats(
 def _plan(counted: np.ndarray, targets: np.ndarray, buckets: int, passes: Passes) -> SeatPlan:
     """Return the plan of reads that have at most `targets` tokens [parts] in all at the end of each part; each ends
     with a row that is read. `counted` are the tokens of each row, the blank one the last."""
-    seats = max(1, len(counted) - 1)
     rows, total = len(counted) - 1, int(counted.sum())
     seats, last, left, sums = max(1, rows), 0, int(targets[-1]) if total else 0, np.zeros(1, np.int64)
     while left:
-        nth = len(sums) // seats
+        nth = (len(sums) - 1) // seats
         in_pass = np.cumsum(counted[passes.place(nth, seats, seats)])
         if in_pass[-1] > left:
             # As many seats as the tokens need, or few more, the last of which are not read.
