@@ -107,7 +107,7 @@ def chunk_documents(
     seated = {source: packed.seated for source, packed in packed_sources.items() if packed.seated is not None}
     if seated:
         in_seats = plan_seats(mixtures, seated, counted, config.seed, kept)
-        _write_seats(workspace, in_seats)
+        _write_seats(workspace, in_seats[-1])
         parts: Sequence[Sequence[Reads]] = in_seats
     else:
         rows = {source: packed.rows for source, packed in packed_sources.items()}
@@ -187,10 +187,10 @@ def _check_sources(
             )
 
 
-def _write_seats(workspace: Workspace, parts: Sequence[Sequence[SeatedReads]]) -> None:
+def _write_seats(workspace: Workspace, planned: Sequence[SeatedReads]) -> None:
     if workspace.finished(SEATS) is None:
         with workspace.unit(SEATS) as unit:
-            write_table(unit, SEATS, seats_table(parts))
+            write_table(unit, SEATS, seats_table(planned))
 
 
 def _write_order(unit: Unit, parts: Sequence[Sequence[Reads]]) -> None:
@@ -247,9 +247,7 @@ def _facts(
             "reads": sum(source.reads for source in planned),
             "tokens": read,
             "asked_tokens": mixture.budget,
-            **(
-                {"blank": blank} if (blank := sum(one.blank for one in planned if isinstance(one, SeatedReads))) else {}
-            ),
+            **({"blank": blank} if config.packing == "stable" else {}),
         },
         "rows": {
             "objective": config.objective,

@@ -1,16 +1,20 @@
 """The stable order: each row takes a seat of its own choice, so that a row that goes moves few others.
 
-A pass over a source has a fixed number of seats. Each row tries seats that follow from its key and the pass's seed, and
-takes the first that no row before it took; rows come in the order of their own random numbers. So the seats are a
-function of the set of rows. A row that goes frees its seat, which another may take, whose own seat is then free, and so
-on: about 2.6 seats change. Rows of a document, and those of its bucket, try seats near one place of the pass, at first
-within a fiftieth of it and then in twice the range after every second try, so that a document is read within a short
-range of each pass. A seat that no row took, and one of a tombstone's row, reads the source's blank row, which is all
-padding and carries no loss.
+A pass over a source has as many seats as the source had rows when it was planned, the last pass as many as its tokens
+allow. Each row tries seats that follow from its key and the pass's seed. All rows that have none yet try one seat each
+in turn, in the order of their own random numbers, and keep it where no other has it. So the seats are a function of the
+set of rows. A row that goes frees its seat, which another may take that would have found one only later, whose own seat
+is then free, and so on: about 2.6 seats change, and about 1% of the seats of a whole pass stay empty, as many rows
+unread. If instead each row tried all its seats before the next row began, 5% were empty for as many changes.
 
-With fewer seats than rows 2 to 7% stay empty; 8 to 12% of the rows stay out of a pass, in each pass others. The number
-of seats, of buckets and of reads can be kept from an earlier run (`chunk.keep`): then the source of each position stays
-as well.
+Rows of a document, and those of its bucket, try seats near one place of the pass, at first within a fiftieth of it and
+then further away, so that a document is read within a short range of each pass. Rows whose numbers are below the share
+of seats in rows try first, the others then fill what is left: a short pass reads the same share of every document, not
+whole documents of a part of the source, from which a model learns less.
+
+A seat that no row took, and one of a tombstone's row, reads the source's blank row, which is all padding and carries no
+loss. The number of seats, of buckets and of reads can be kept from an earlier run (`chunk.keep`): then the source of
+each position stays as well.
 
 Shapes: S seats of a pass, R rows.
 """
@@ -28,22 +32,24 @@ from tasks.chunk.order import GOLDEN_GAMMA, pass_seed, permutation, splitmix64
 from tasks.chunk.stable_rows import RowKeys
 from tasks.common.kernels import inlined_kernel, kernel
 
-SEATS_PER_ROW = 15 / 16
-TRIES = 16
-TRIES_PER_RANGE = 2
-"""Tries after which a row looks for a seat in twice the range."""
+TRIES = 128
+"""With twice as many 0.4% of the seats are empty, and 3.0 change for each row that goes."""
+TRIES_ALONE = TRIES // 2
+"""Tries of the rows that a short pass is to read before others join them."""
 FIRST_RANGE = 1 / 50
-"""Share of a pass in which the rows of a bucket look for seats at first."""
+"""Share of a pass in which the rows of a bucket look for seats at first; each further try adds as much."""
 
 SCHEMA = pa.schema(
     [
         pa.field("source", pa.string(), nullable=False),
         pa.field("buckets", pa.int64(), nullable=False),
         pa.field("seats", pa.int64(), nullable=False),
+        pa.field("last", pa.int64(), nullable=False),
         pa.field("reads", pa.list_(pa.int64()), nullable=False),
     ]
 )
-"""The table SEATS: of each source buckets, seats of a pass, and seats read up to the end of each part of the order."""
+"""The table SEATS: of each source buckets, seats of a whole pass and of the last, and seats read up to the end of each
+part of the order."""
 
 
 @dataclass(frozen=True)
@@ -52,80 +58,88 @@ class SeatPlan:
 
     buckets: int
     seats: int
+    """Of a whole pass."""
+    last: int
+    """Seats of the pass after the whole ones."""
     reads: tuple[int, ...]
+    """Seats up to the end of each part of the order."""
+
+    def seats_of(self, nth: int) -> int:
+        """Return the seats of the `nth` pass."""
+        return self.seats if nth < self.reads[-1] // self.seats else self.last
 
 
 def read_seats(table: pa.Table) -> dict[str, SeatPlan]:
     """Return source -> plan of a table SEATS."""
-    return {row["source"]: SeatPlan(row["buckets"], row["seats"], tuple(row["reads"])) for row in table.to_pylist()}
+    return {
+        row["source"]: SeatPlan(row["buckets"], row["seats"], row["last"], tuple(row["reads"]))
+        for row in table.to_pylist()
+    }
 
 
-def seats_table(parts: Sequence[Sequence["SeatedReads"]]) -> pa.Table:
+def seats_table(planned: Sequence["SeatedReads"]) -> pa.Table:
     """Return SEATS of an order."""
-    columns = [
-        {
-            "source": one.source,
-            "buckets": one.buckets,
-            "seats": one.seats,
-            "reads": [part[number].reads for part in parts],
-        }
-        for number, one in enumerate(parts[-1])
-    ]
-    return pa.Table.from_pylist(columns, schema=SCHEMA)
+    return pa.Table.from_pylist([{"source": one.source, **vars(one.plan)} for one in planned], schema=SCHEMA)
+
+
+@dataclass(frozen=True)
+class SeatedSource:
+    """Rows of one source and what decides their seats."""
+
+    first_row: int
+    written: RowKeys
+    absent: RowKeys
+    """Of rows that only tombstones had."""
+    buckets: int
 
 
 class Passes:
-    """Who sits where in each pass over a source: `place(nth)` is i64[S], numbers of rows, R for the blank row."""
+    """Who sits where in a pass: `place(nth, S, whole)` is i64[S], numbers of rows, R for the blank row; `whole` are the
+    seats of a whole pass."""
 
-    def __init__(self, source: str, rows: RowKeys, absent: RowKeys, buckets: int, seats: int, run_seed: int) -> None:
-        self._source, self._run_seed = source, run_seed
-        self._rows = len(rows.keys)
-        self._keys = np.concatenate([rows.keys, absent.keys])
-        self._documents = np.concatenate([rows.documents, absent.documents])
-        self._bucket = np.concatenate([rows.buckets, absent.buckets])
-        self.buckets, self.seats = buckets, seats
+    def __init__(self, name: str, source: SeatedSource, run_seed: int) -> None:
+        self._name, self._run_seed, self._buckets = name, run_seed, source.buckets
+        self._written, self._rows = len(source.written.keys), source.written.joined(source.absent)
         self.place = functools.cache(self._place)
 
-    def _place(self, nth: int) -> np.ndarray:
-        seed = pass_seed(self._run_seed, self._source, nth)
-        places = permutation(0, self.buckets, self.buckets, seed)[self._bucket]
-        centres = _centres(self._documents, places, self.buckets, np.uint64(seed))
-        numbers = _numbers(self._keys, np.uint64(seed))
-        taken = np.full(self.seats, -1, np.int64)
-        _take_seats(np.argsort(numbers, kind="stable"), numbers, centres, taken)
-        return np.where((taken < 0) | (taken >= self._rows), self._rows, taken)
+    def _place(self, nth: int, seats: int, whole: int) -> np.ndarray:
+        seed = pass_seed(self._run_seed, self._name, nth)
+        places = permutation(0, self._buckets, self._buckets, seed)[self._rows.buckets]
+        centres = _centres(self._rows.documents, places, self._buckets, np.uint64(seed))
+        numbers = _numbers(self._rows.keys, np.uint64(seed))
+        taken = np.full(seats, -1, np.int64)
+        _take_seats(np.argsort(numbers, kind="stable"), numbers, centres, seats / whole, taken)
+        return np.where((taken < 0) | (taken >= self._written), self._written, taken)
 
 
 @dataclass(frozen=True)
 class SeatedReads:
-    """What is read of one source up to the end of a part of the order: its first `reads` seats, pass after pass."""
+    """What is read of one source up to the end of a part of the order: its first seats, pass after pass."""
 
     source: str
     first_row: int
     rows: int
     """Rows of the source; the last is the blank one."""
+    plan: SeatPlan
     reads: int
-    tokens: int
-    """Tokens of the budget that this takes."""
     passes: Passes
-
-    @property
-    def buckets(self) -> int:
-        """Number of buckets."""
-        return self.passes.buckets
-
-    @property
-    def seats(self) -> int:
-        """Seats of a pass."""
-        return self.passes.seats
+    counted: np.ndarray
+    """Tokens that each row takes of the budget, [rows]."""
 
     @functools.cached_property
     def _times(self) -> np.ndarray:
         times = np.zeros(self.rows, np.int64)
-        for begin in range(0, self.reads, max(1, self.seats)):
-            place = self.passes.place(begin // self.seats)
-            times += np.bincount(place[: self.reads - begin], minlength=self.rows)
+        for nth in range(-(-self.reads // self.plan.seats)):
+            times += np.bincount(self._place(nth)[: self.reads - nth * self.plan.seats], minlength=self.rows)
         return times
+
+    def _place(self, nth: int) -> np.ndarray:
+        return self.passes.place(nth, self.plan.seats_of(nth), self.plan.seats)
+
+    @functools.cached_property
+    def tokens(self) -> int:
+        """Tokens of the budget that this takes."""
+        return int(self._times @ self.counted)
 
     @property
     def blank(self) -> int:
@@ -137,9 +151,9 @@ class SeatedReads:
         row, epoch = np.empty(end - begin, np.int64), np.empty(end - begin, np.int64)
         at = begin
         while at < end:
-            nth, seat = divmod(at, self.seats)
-            stop = min(end, (nth + 1) * self.seats)
-            row[at - begin : stop - begin] = self.first_row + self.passes.place(nth)[seat : seat + stop - at]
+            nth, seat = divmod(at, self.plan.seats)
+            stop = min(end, (nth + 1) * self.plan.seats)
+            row[at - begin : stop - begin] = self.first_row + self._place(nth)[seat : seat + stop - at]
             epoch[at - begin : stop - begin] = nth
             at = stop
         return row, epoch
@@ -147,16 +161,6 @@ class SeatedReads:
     def times_read(self, begin: int, end: int) -> np.ndarray:
         """Return how often rows [begin, end) of this source, counted from its first, are read, i64."""
         return self._times[begin:end]
-
-
-@dataclass(frozen=True)
-class SeatedSource:
-    """Rows of one source and what decides their seats."""
-
-    first_row: int
-    written: RowKeys
-    absent: RowKeys
-    buckets: int
 
 
 def plan_seats(
@@ -180,17 +184,13 @@ def plan_seats(
                 f"chunk.keep: the run that it names read `{name}` in {len(plan.reads)} parts, and this recipe has"
                 f" {len(mixtures)}. Give train.phases as in that run, or leave `keep` out."
             )
-        seats = max(1, round(rows * SEATS_PER_ROW)) if plan is None else plan.seats
-        passes = Passes(name, source.written, source.absent, source.buckets, seats, run_seed)
+        passes = Passes(name, source, run_seed)
         own = np.append(counted[source.first_row : source.first_row + rows], 0).astype(np.int64)
-        target = 0
-        for number, mixture in enumerate(mixtures):
-            target += mixture.targets.get(name, 0)
-            reads = _reads_within(own, target, passes) if plan is None else plan.reads[number]
-            tokens = sum(
-                int(own[passes.place(begin // seats)[: reads - begin]].sum()) for begin in range(0, reads, seats)
-            )
-            parts[number].append(SeatedReads(name, source.first_row, rows + 1, reads, tokens, passes))
+        if plan is None:
+            targets = np.cumsum([mixture.targets.get(name, 0) for mixture in mixtures])
+            plan = _plan(own, targets, source.buckets, passes)
+        for part, reads in zip(parts, plan.reads, strict=True):
+            part.append(SeatedReads(name, source.first_row, rows + 1, plan, reads, passes, own))
     for before, part, mixture in zip([None, *parts[:-1]], parts, mixtures, strict=True):
         if sum(one.reads for one in part) == sum(one.reads for one in before or ()):
             raise InputError(
@@ -200,19 +200,24 @@ def plan_seats(
     return parts
 
 
-def _reads_within(counted: np.ndarray, tokens: int, passes: Passes) -> int:
-    """Return the seats, pass after pass, whose rows together have at most `tokens` tokens; ends with a row that is
-    read."""
-    reads = nth = 0
-    while tokens:
-        sums = np.cumsum(counted[passes.place(nth)])
-        if not sums[-1]:
-            break
-        if sums[-1] > tokens:
-            fitting = int(np.searchsorted(sums, tokens, side="right"))
-            return reads + (int(np.searchsorted(sums, sums[fitting - 1])) + 1 if fitting and sums[fitting - 1] else 0)
-        reads, tokens, nth = reads + len(sums), tokens - int(sums[-1]), nth + 1
-    return reads
+def _plan(counted: np.ndarray, targets: np.ndarray, buckets: int, passes: Passes) -> SeatPlan:
+    """Return the plan of reads that have at most `targets` tokens [parts] in all at the end of each part; each ends
+    with a row that is read. `counted` are the tokens of each row, the blank one the last."""
+    rows, total = len(counted) - 1, int(counted.sum())
+    seats, last, left, sums = max(1, rows), 0, int(targets[-1]) if total else 0, np.zeros(1, np.int64)
+    while left:
+        nth = (len(sums) - 1) // seats
+        in_pass = np.cumsum(counted[passes.place(nth, seats, seats)])
+        if in_pass[-1] > left:
+            # As many seats as the tokens need, or few more, the last of which are not read.
+            in_pass = np.zeros(1, np.int64)
+            while in_pass[-1] < left:
+                last = min(seats, last - (int(in_pass[-1]) - left) * rows // total)
+                in_pass = np.cumsum(counted[passes.place(nth, last, seats)])
+        sums = np.concatenate([sums, sums[-1] + in_pass])
+        left = 0 if last or not in_pass[-1] else left - int(in_pass[-1])
+    reads = [int(np.searchsorted(sums, sums[np.searchsorted(sums, target, side="right") - 1])) for target in targets]
+    return SeatPlan(buckets, seats, last, tuple(reads))
 
 
 @kernel
@@ -239,18 +244,32 @@ def _share(number: np.uint64) -> np.float64:
 
 
 @kernel
-def _take_seats(order: np.ndarray, numbers: np.ndarray, centres: np.ndarray, taken: np.ndarray) -> None:
-    """Write the row of each seat; seats beyond an end of the pass are mirrored at it."""
-    seats = len(taken)
-    for row in order:
-        for nth in range(TRIES):
-            number = splitmix64(numbers[row] + np.uint64(nth + 1) * GOLDEN_GAMMA)
-            reach = FIRST_RANGE * 2.0 ** (nth // TRIES_PER_RANGE)
-            seat = np.int64(np.floor((centres[row] + (_share(number) - 0.5) * reach) * seats))
+def _take_seats(order: np.ndarray, numbers: np.ndarray, centres: np.ndarray, share: float, taken: np.ndarray) -> None:
+    """Write the row of each seat. `order` are rows by their numbers, of which those below `share` try first; seats
+    beyond an end of the pass are mirrored at it."""
+    seats = free = len(taken)
+    began = waiting = 0
+    without = np.empty_like(order)
+    for nth in range(TRIES):
+        while began < len(order) and (nth >= TRIES_ALONE or _share(numbers[order[began]]) < share):
+            without[waiting] = order[began]
+            began, waiting = began + 1, waiting + 1
+        left = 0
+        for row in without[:waiting]:
+            own = nth if _share(numbers[row]) < share else nth - TRIES_ALONE
+            drawn = _share(splitmix64(numbers[row] + np.uint64(own + 1) * GOLDEN_GAMMA))
+            reach = FIRST_RANGE * (own + 1)
+            seat = np.int64(np.floor((centres[row] + (drawn - 0.5) * reach if reach < 1 else drawn) * seats))
             if seat < 0:
                 seat = -1 - seat
             if seat >= seats:
                 seat = 2 * seats - 1 - seat
-            if 0 <= seat < seats and taken[seat] < 0:
+            if taken[seat] < 0:
                 taken[seat] = row
-                break
+                free -= 1
+            else:
+                without[left] = row
+                left += 1
+        waiting = left
+        if not free:
+            break

@@ -43,6 +43,14 @@ class RowKeys:
     buckets: np.ndarray
     """i64, the bucket of its documents."""
 
+    def joined(self, other: "RowKeys") -> "RowKeys":
+        """Return the keys of these rows, then those of others."""
+        return RowKeys(
+            np.concatenate([self.keys, other.keys]),
+            np.concatenate([self.documents, other.documents]),
+            np.concatenate([self.buckets, other.buckets]),
+        )
+
 
 class StableSource:
     """The rows of one source; `buckets` is their number in the run whose seats are kept, None to choose it."""
@@ -92,7 +100,7 @@ class StableSource:
             if window is not None:
                 yield from filled_rows(window, token_bytes.borders(window), layout, self._length, pad, first_row)
             first_row += layout.rows
-            self.written, self.absent = _joined(self.written, written), _joined(self.absent, absent)
+            self.written, self.absent = self.written.joined(written), self.absent.joined(absent)
             begin = end
 
     def _documents(self, buckets: np.ndarray, begin: int, end: int) -> Block | None:
@@ -106,14 +114,6 @@ class StableSource:
             if len(here):
                 blocks.append(block.take(here))
         return next(group_into_windows(blocks, int(self._lengths.sum())), None)
-
-
-def _joined(one: RowKeys, other: RowKeys) -> RowKeys:
-    return RowKeys(
-        np.concatenate([one.keys, other.keys]),
-        np.concatenate([one.documents, other.documents]),
-        np.concatenate([one.buckets, other.buckets]),
-    )
 
 
 def document_keys(block: Block) -> np.ndarray:
