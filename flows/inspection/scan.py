@@ -54,7 +54,11 @@ _BINARY_HINTS = {
     **dict.fromkeys((".zip", ".tar", ".tgz"), "an archive: `bessemer init --unpack` unpacks it"),
     **dict.fromkeys((".7z", ".rar"), "an archive: unpack it"),
     ".xz": "xz: compress as .gz or .zst instead",
-    ".json": "JSON in one piece: `bessemer init --unpack` writes a list of records as .jsonl",
+    ".json": "JSON in one piece: `bessemer init --unpack` writes the list of records in it, if there is one, as .jsonl",
+    ".mbox": "a mailbox: `bessemer init --unpack` writes the text of its messages as .jsonl",
+    **dict.fromkeys(
+        (".srt", ".vtt"), "subtitles: `bessemer init --unpack` writes what they say, without numbers and times"
+    ),
 }
 
 _MEDIAWIKI = re.compile(
@@ -206,8 +210,10 @@ def _format_by_content(scan: FolderScan, path: Path, compression: str | None) ->
     scan.looked_bytes += head.stored
     raw = head.raw[:4096]
     text, hint = _decoded(head.raw, head.whole, "text")
-    if head.damage or hint is not None or not _looks_like_text(text[:4096]):
+    if head.damage or "\0" in raw.decode("latin-1") or not _looks_like_text((text or raw.decode("latin-1"))[:4096]):
         return "text", "binary, or damaged"
+    if hint is not None:
+        return "text", hint
     if _MEDIAWIKI.match(raw):
         return "mediawiki", None
     return "text", None

@@ -4,9 +4,11 @@ import bz2
 import gzip
 import io
 import json
+import mailbox
 import tarfile
 import zipfile
 from collections.abc import Callable
+from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -330,3 +332,65 @@ def test_a_list_of_records_in_json_is_unpacked_as_a_record_a_line(tmp_path: Path
     scan = scan_folder(folder)
     assert [bad.path.name for bad in scan.unreadable] == ["settings.json"], "what is unpacked is not called unread"
     assert [source.fields.text for source in scan.sources if source.fields] == ["page.body"]
+
+
+def test_the_longest_list_in_a_json_object_is_unpacked_and_runs_of_a_text_are_joined(tmp_path: Path):
+    runs = [["see ", {"type": "link", "text": "the forge"}, "."], "lit"]
+    messages = [{"id": n, "text": runs[n], "tags": ["a", "b"]} for n in range(2)]
+    (tmp_path / "result.json").write_text(json.dumps({"name": "chat", "actors": [{"n": 1}], "messages": messages}))
+    (target,) = unpack.unpack_archives(tmp_path)
+    lines = (target / "records.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"id": 0, "text": "see the forge.", "tags": ["a", "b"]},
+        {"id": 1, "text": "lit", "tags": ["a", "b"]},
+    ]
+
+
+def test_a_mailbox_is_unpacked_as_a_text_a_line_and_pages_of_html(tmp_path: Path):
+    box = mailbox.mbox(tmp_path / "Sent.mbox")
+    for number, (kind, encoding) in enumerate([("plain", "base64"), ("plain", "quoted-printable"), ("html", "8bit")]):
+        message = EmailMessage()
+        message["Message-ID"] = f"<{number}@forge>"
+        message.set_content(f"From the forge: glühend.\n{ENGLISH * 3}\n", subtype=kind, cte=encoding)
+        message.add_attachment("a,b\n" * 9, subtype="csv", filename="table.csv")
+        box.add(message)
+    box.add(b"Content-Type: text/plain; charset=nonsense\n\nplain\n")
+    box.close()
+    with pytest.raises(InputError, match="init --unpack"):
+        scan_folder(tmp_path)
+    (target,) = unpack.unpack_archives(tmp_path)
+    lines = [json.loads(line) for line in (target / "messages.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == ["<0@forge>", "<1@forge>", ""]
+    assert [line["text"].split(".")[0].strip() for line in lines] == ["From the forge: glühend"] * 2 + ["plain"]
+    assert "glühend" in (target / "0.html").read_text()
+    assert {(source.format, len(source.files)) for source in scan_folder(tmp_path).sources} == {
+        ("jsonl", 1),
+        ("html", 1),
+    }
+
+
+def test_subtitles_are_unpacked_as_what_is_said_in_their_encoding(tmp_path: Path):
+    srt = "\ufeff1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>Is it lit?</i>\r\n{\\an8}In 1900, glowing.\r\n\r\n"
+    srt += "2\r\n00:00:03,000 --> 00:00:04,500\r\n7\r\n"
+    vtt = "WEBVTT Kind: captions\n\n00:01.000 --> 00:02.000 align:start\n<v Ann>Glüht er?</v>\n\n"
+    vtt += "last\n00:03.000 --> 00:04.000\nYes.\n"
+    (tmp_path / "a.srt").write_bytes(srt.encode())
+    (tmp_path / "b.vtt").write_bytes(vtt.encode("cp1252"))
+    (tmp_path / "c.srt").write_bytes(srt.encode("utf-16"))
+    found = {target.name: (target / "spoken.txt").read_bytes() for target in unpack.unpack_archives(tmp_path)}
+    assert found == {
+        "a": b"Is it lit?\nIn 1900, glowing.\n7\n",
+        "b": "Glüht er?\nYes.\n".encode("cp1252"),
+        "c": srt.encode("utf-16"),
+    }
+
+
+def test_files_that_are_alike_are_listed_in_one_line(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text(ENGLISH)
+    for number in range(30):
+        (tmp_path / "folder" / f"{number:02d}.png").write_bytes(bytes(range(256)))
+    (tmp_path / "folder" / "README").write_bytes("Ofen glüht.".encode("latin-1"))
+    words = ["init", str(tmp_path / "folder"), "--output", str(tmp_path / "recipe.toml")]
+    shown = " ".join(CliRunner().invoke(app, words).output.split())
+    assert "not read 00.png and 29 more .png: binary, or damaged not read README: not UTF-8 (byte 7)" in shown
