@@ -288,6 +288,8 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     source.bad_share = lost / max(1, lost + len(records))
     source.records = count_records(source.files)
     source.text_bytes = source.stored_bytes * (raw / stored if stored else 1.0)
+    if source.format in ("jsonl", "csv"):
+        source.text_bytes *= sum(map(_size, texts)) / max(1, sum(_stored(record, source.format) for record in records))
     source.characters = set().union(*(text[:100_000] for text in texts)) if texts else set()
     if source.format != "code":
         chosen = [texts[index] for index in even_indices(len(texts), SNIFFED_FILES)]
@@ -298,6 +300,17 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         elif source.fields and sum(map(is_wikitext, chosen)) * 2 > len(chosen):
             source.content = "wikitext"
     return True
+
+
+def _stored(record: dict[str, Any], format: str) -> int:
+    """Return about how many bytes a record takes in a file: a line of JSON, or the cells of a row."""
+    if format == "csv":
+        return sum(_size(f"{value or ''},") for value in record.values())
+    return _size(json.dumps(record, ensure_ascii=False))
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="replace"))
 
 
 def _parquet_records(path: Path) -> list[dict[str, Any]]:
@@ -389,17 +402,20 @@ def count_records(files: Sequence[StoredFile]) -> RecordCount:
 
 
 def _extrapolated(files: Sequence[StoredFile], count: Callable[[StoredFile], tuple[float, int, bool]]) -> RecordCount:
-    """Return the records of files, from those of some, by their stored bytes; `count` returns the records of a file,
-    the stored bytes that hold them, and whether these are the whole file."""
-    found, stored, exact = 0.0, 0, len(files) <= MAX_COUNTED_FILES
+    """Return the records of files: of each that is looked at, from the part of its stored bytes that is read, and of
+    all from the stored bytes of those. `count` returns the records of a file, the stored bytes that hold them, and
+    whether these are the whole file."""
+    found, looked, exact = 0.0, 0, len(files) <= MAX_COUNTED_FILES
     for index in even_indices(len(files), MAX_COUNTED_FILES):
+        file = files[index]
         try:
-            records, read, whole = count(files[index])
+            records, read, whole = count(file)
         except (OSError, pa.ArrowException):
             continue  # The sample stage reports files that cannot be read.
-        found, stored, exact = found + records, stored + read, exact and whole
+        found += records if whole or not read else records * max(file.size, read) / read
+        looked, exact = looked + max(0, file.size), exact and whole
     everything = sum(max(0, file.size) for file in files)
-    return RecordCount(found if exact or not stored else found * everything / stored, exact)
+    return RecordCount(found if len(files) <= MAX_COUNTED_FILES or not looked else found * everything / looked, exact)
 
 
 def _marks(file: StoredFile, mark: bytes) -> tuple[float, int, bool]:

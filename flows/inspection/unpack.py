@@ -159,9 +159,11 @@ _QUOTED_FROM = re.compile(r"^>(?=>*From )", re.MULTILINE)
 
 def _text_of(part: Message) -> str:
     raw = part.get_payload(decode=True)
+    if not isinstance(raw, bytes):
+        return ""
     try:
-        return raw.decode(part.get_content_charset("utf-8"), errors="replace") if isinstance(raw, bytes) else ""
-    except LookupError:  # Of a character set that Python does not know.
+        return raw.decode(part.get_content_charset("utf-8"), errors="replace")
+    except LookupError:  # A character set that Python does not know.
         return raw.decode(errors="replace")
 
 

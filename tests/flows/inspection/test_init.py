@@ -271,6 +271,26 @@ def test_lines_of_a_big_file_are_estimated_from_its_beginning(tmp_path: Path):
     assert counted.records == pytest.approx(200_000, rel=0.25)
 
 
+def test_lines_of_a_long_file_of_long_ones_are_not_counted_as_those_of_a_short_file(tmp_path: Path):
+    files = []
+    for name, text, number in (("long", ENGLISH * 90, 400), ("short", "lit", 20_000)):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps({"text": f"{text}{n}"}) + "\n" for n in range(number)))
+        files.append(StoredFile(path, "jsonl", None, path.stat().st_size))
+    assert count_records(files).records == pytest.approx(20_400, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["posts.jsonl", "posts.csv"])
+def test_only_the_text_of_records_counts_as_text(name: str, tmp_path: Path):
+    if name.endswith(".csv"):
+        lines = ["body,other", *(f"{ENGLISH}{n},{'x' * 200}" for n in range(99))]
+    else:
+        lines = [json.dumps({"body": f"{ENGLISH}{n}", "other": ["x" * 200]}) for n in range(99)]
+    (tmp_path / name).write_text("\n".join(lines) + "\n")
+    (source,) = scan_folder(tmp_path).sources
+    assert source.text_bytes == pytest.approx(99 * len(ENGLISH), rel=0.1)
+
+
 def test_exports_of_a_wiki_and_records_of_wikitext_are_recognised(tmp_path: Path):
     markup = f"'''Iron''' is a [[metal]] of the [[forge]].\n== Use ==\n{ENGLISH}"
     pages = "".join(
