@@ -140,6 +140,20 @@ class FolderScan:
     looked_files: int = 0
     looked_bytes: int = 0
 
+    def unread(self) -> list[tuple[str, int, str]]:
+        """Return the files that cannot be read, alike ones together: the first and how many more, number, hint."""
+        alike: dict[tuple[str, str], list[str]] = {}
+        for bad in self.unreadable:
+            alike.setdefault((bad.path.suffix, bad.hint), []).append(str(bad.path.relative_to(self.folder)))
+        return [
+            (
+                f"{names[0]} and {len(names) - 1} more {suffix}".rstrip() if len(names) > 1 else names[0],
+                len(names),
+                hint,
+            )
+            for (suffix, hint), names in alike.items()
+        ]
+
 
 def scan_folder(folder: Path) -> FolderScan:
     """Scan a folder; raise InputError where it does not exist, is empty, or has nothing readable."""
@@ -159,7 +173,7 @@ def scan_folder(folder: Path) -> FolderScan:
     ]
     scan.sources.sort(key=lambda source: (-source.text_bytes, source.group, source.format))
     if not scan.sources:
-        hints = "; ".join(f"{bad.path.name}: {bad.hint}" for bad in scan.unreadable[:5])
+        hints = "; ".join(f"{names}: {hint}" for names, _, hint in scan.unread()[:5])
         raise InputError(f"init {folder}: nothing in it can be read ({hints or f'{scan.empty} empty files'})")
     return scan
 

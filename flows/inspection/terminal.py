@@ -92,14 +92,10 @@ def print_scan(scan: FolderScan, recipe: Path, remarks: Sequence[str], console: 
     columns = ("in", "format", "files", "documents", "text", "text field", "languages")
     texts = ("format", "text field", "languages")
     console.print(Table(columns, rows, texts=texts).rich(PAGE_WIDTH))
-    alike: dict[tuple[str, str], list[str]] = {}
-    for bad in scan.unreadable:
-        alike.setdefault((bad.path.suffix, bad.hint), []).append(str(bad.path.relative_to(scan.folder)))
-    for (suffix, hint), (first, *others) in list(alike.items())[:MOST_UNREADABLE]:
-        shown = f"{first} and {len(others)} more{f' {suffix}' if suffix else ''}" if others else first
-        console.print(f"[yellow]not read[/] {escape(shown)}: {escape(hint)}", width=PAGE_WIDTH)
-    if len(alike) > MOST_UNREADABLE:
-        left = sum(map(len, list(alike.values())[MOST_UNREADABLE:]))
+    unread = scan.unread()
+    for names, _, hint in unread[:MOST_UNREADABLE]:
+        console.print(f"[yellow]not read[/] {escape(names)}: {escape(hint)}", width=PAGE_WIDTH)
+    if left := sum(number for _, number, _ in unread[MOST_UNREADABLE:]):
         console.print(f"[yellow]not read[/] ... and {left} more; all: --json")
     empty = f"; {scan.empty} empty files skipped" if scan.empty else ""
     console.print(
