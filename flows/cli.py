@@ -1,6 +1,5 @@
 """The command `bessemer`: its help, and its commands in groups."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -73,14 +72,9 @@ def options(
     """Options of `bessemer` itself; `CommandGroup` hands `--root` on to the command."""
 
 
-COMPLETION = "_BESSEMER_COMPLETE"
-
-
 def main() -> None:
     """Run the command line."""
-    # A shell asks for completions through variables that `filter_environment` would remove.
-    if COMPLETION not in os.environ:
-        filter_environment()
+    filter_environment()
     escape_output()
     reach_this_machine_directly()
     app()

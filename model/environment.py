@@ -76,6 +76,9 @@ READ_BY = {
 }
 """Library -> prefixes of names that it or its dependencies read; the first are those of Python and the loader."""
 
+COMPLETION = "_BESSEMER_COMPLETE"
+"""Set where a shell asks the command line for completions, through variables of other names too."""
+
 LEFT_OUT = "BESSEMER_LEFT_OUT"
 """Names of deciding variables that this process was started without."""
 
@@ -122,7 +125,10 @@ def filter_environment() -> None:
     """Remove variables that do not pass from this process's environment.
 
     Where deciding variables were among them, the interpreter may have read them, so it is started again by `exec`.
+    Nothing is removed where a shell asks for completions.
     """
+    if COMPLETION in os.environ:
+        return
     passing, found = run_environment(os.environ), deciding_variables(os.environ)
     if found:
         sys.stdout.flush()

@@ -20,6 +20,7 @@ ROOTS = ("flows", "tasks", "model")
 STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate")
 FLOORS = {
     "flows": (
+        ("__main__",),
         ("cli", "reference"),
         ("commands",),
         ("nightly", "experiments"),
@@ -214,10 +215,13 @@ def test_every_module_says_what_it_is():
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("flows.cli", "torch numba numpy pyarrow prefect"),
+        ("flows.__main__", "typer rich json tomllib"),
+        ("flows.cli", "torch numba numpy pyarrow prefect pydantic"),
+        ("flows.reports.document", "numpy pyarrow pydantic"),
         ("flows.recipe.load", "torch numba prefect"),
         ("flows.planning.explain", "torch numba prefect"),
-        ("flows.runs.lineage", "torch numba prefect"),
+        ("flows.runs.lineage", "torch numba prefect pyarrow numpy pydantic"),
+        ("flows.runs.document_history", "torch numba prefect pydantic pandas"),
         ("flows.reports.summary", "torch numba"),
         ("flows.pretrain", "torch numba"),
         ("tasks.prefect_tasks", "torch numba"),

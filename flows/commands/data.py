@@ -80,7 +80,7 @@ def history(
     as_json: Json = False,
 ) -> None:
     """Show a document's history: its file and record, and the steps that trained on it or the rule that removed it."""
-    from flows.runs.document_history import explain_unsampled, history_of, listed_files
+    from flows.runs.document_history import explain_unsampled, histories_of, listed_files
     from flows.runs.lineage import open_run, run_artifacts, run_that_trained
     from flows.runs.record import RUNNING, state_of
     from flows.runs.run_documents import documents_by_file, find_documents, leave_out_pandas, rejects_of
@@ -107,7 +107,7 @@ def history(
                 f" file's path, or name another run with --run."
             )
     ended = state_of(record) != RUNNING
-    lives = [history_of(artifacts, doc_id, ended=ended) for doc_id in found[:MOST_LIVES]]
+    lives = histories_of(artifacts, found[:MOST_LIVES], ended=ended)
     if as_json:
         print_json({"documents": [life.to_json() for life in lives], "rejects": rejects, "others": others})
         return

@@ -28,7 +28,7 @@ def init(
     every: Annotated[bool, typer.Option("--all", help="Write every key with its help, not only what is set.")] = False,
     unpack: Annotated[
         bool,
-        typer.Option("--unpack", help="First unpack archives, and lists of records in JSON, into FOLDER/unpacked."),
+        typer.Option("--unpack", help="First unpack archives, JSON, mailboxes and subtitles into FOLDER/unpacked."),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -209,9 +209,9 @@ def _source(scan: FolderScan, source: ScannedSource, name: str, weight: float, *
     about = "" if source.records.exact else "about "
     mean = source.text_bytes / max(1.0, source.records.records)
     kind = KINDS.get(source.content, KINDS.get(source.format, "short posts" if mean < SHORT_BYTES else "prose"))
+    files, documents = _counted(len(source.files), "file"), _counted(source.records.records, "document")
     lines = [
-        f"[[sources]]    # {len(source.files):,} files, {about}{source.records.records:,.0f} documents,"
-        f" {format_bytes(source.text_bytes)}: {kind}",
+        f"[[sources]]    # {files}, {about}{documents}, {format_bytes(source.text_bytes)}: {kind}",
         line("name", name, ""),
         line("paths", _paths(scan, source), ""),
         line("format", source.format, ""),
@@ -242,6 +242,10 @@ def _source(scan: FolderScan, source: ScannedSource, name: str, weight: float, *
             ' whose own licence conflicts with it is refused. For example: licence = "CC-BY-SA-4.0"'
         )
     return [*lines, ""]
+
+
+def _counted(number: float, noun: str) -> str:
+    return f"{number:,.0f} {noun}{'' if round(number) == 1 else 's'}"
 
 
 def _paths(scan: FolderScan, source: ScannedSource) -> list[str]:
@@ -365,7 +369,7 @@ def write_short_recipe(scan: FolderScan, name: str) -> str:
     total, chosen = _sizes_of(scan)
     lines = [
         *_remark(
-            f"{_in_comment(scan.folder)}: {sum(len(source.files) for source in scan.sources):,} files, about"
+            f"{_in_comment(scan.folder)}: {_counted(sum(len(source.files) for source in scan.sources), 'file')}, about"
             f" {format_bytes(total)} of text. `bessemer init --all` writes every key with its help."
         ),
         *(line for remark in [*scan_remarks(scan), *_unread(scan)] for line in _remark(f"NOTE: {_in_comment(remark)}")),

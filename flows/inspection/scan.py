@@ -54,7 +54,11 @@ _BINARY_HINTS = {
     **dict.fromkeys((".zip", ".tar", ".tgz"), "an archive: `bessemer init --unpack` unpacks it"),
     **dict.fromkeys((".7z", ".rar"), "an archive: unpack it"),
     ".xz": "xz: compress as .gz or .zst instead",
-    ".json": "JSON in one piece: `bessemer init --unpack` writes a list of records as .jsonl",
+    ".json": "JSON in one piece: `bessemer init --unpack` writes the list of records in it, if there is one, as .jsonl",
+    ".mbox": "a mailbox: `bessemer init --unpack` writes the text of its messages as .jsonl",
+    **dict.fromkeys(
+        (".srt", ".vtt"), "subtitles: `bessemer init --unpack` writes what they say, without numbers and times"
+    ),
 }
 
 _MEDIAWIKI = re.compile(
@@ -136,6 +140,20 @@ class FolderScan:
     looked_files: int = 0
     looked_bytes: int = 0
 
+    def unread(self) -> list[tuple[str, int, str]]:
+        """Return the files that cannot be read, alike ones together: the first and how many more, number, hint."""
+        alike: dict[tuple[str, str], list[str]] = {}
+        for bad in self.unreadable:
+            alike.setdefault((bad.path.suffix, bad.hint), []).append(str(bad.path.relative_to(self.folder)))
+        return [
+            (
+                f"{names[0]} and {len(names) - 1} more {suffix}".rstrip() if len(names) > 1 else names[0],
+                len(names),
+                hint,
+            )
+            for (suffix, hint), names in alike.items()
+        ]
+
 
 def scan_folder(folder: Path) -> FolderScan:
     """Scan a folder; raise InputError where it does not exist, is empty, or has nothing readable."""
@@ -155,7 +173,7 @@ def scan_folder(folder: Path) -> FolderScan:
     ]
     scan.sources.sort(key=lambda source: (-source.text_bytes, source.group, source.format))
     if not scan.sources:
-        hints = "; ".join(f"{bad.path.name}: {bad.hint}" for bad in scan.unreadable[:5])
+        hints = "; ".join(f"{names}: {hint}" for names, _, hint in scan.unread()[:5])
         raise InputError(f"init {folder}: nothing in it can be read ({hints or f'{scan.empty} empty files'})")
     return scan
 
@@ -206,8 +224,10 @@ def _format_by_content(scan: FolderScan, path: Path, compression: str | None) ->
     scan.looked_bytes += head.stored
     raw = head.raw[:4096]
     text, hint = _decoded(head.raw, head.whole, "text")
-    if head.damage or hint is not None or not _looks_like_text(text[:4096]):
+    if head.damage or "\0" in raw.decode("latin-1") or not _looks_like_text((text or raw.decode("latin-1"))[:4096]):
         return "text", "binary, or damaged"
+    if hint is not None:
+        return "text", hint
     if _MEDIAWIKI.match(raw):
         return "mediawiki", None
     return "text", None
@@ -282,6 +302,8 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     source.bad_share = lost / max(1, lost + len(records))
     source.records = count_records(source.files)
     source.text_bytes = source.stored_bytes * (raw / stored if stored else 1.0)
+    if source.format in ("jsonl", "csv"):
+        source.text_bytes *= sum(map(_size, texts)) / max(1, sum(_stored(record, source.format) for record in records))
     source.characters = set().union(*(text[:100_000] for text in texts)) if texts else set()
     if source.format != "code":
         chosen = [texts[index] for index in even_indices(len(texts), SNIFFED_FILES)]
@@ -292,6 +314,17 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         elif source.fields and sum(map(is_wikitext, chosen)) * 2 > len(chosen):
             source.content = "wikitext"
     return True
+
+
+def _stored(record: dict[str, Any], format: str) -> int:
+    """Return about how many bytes a record takes in a file: a line of JSON, or the cells of a row."""
+    if format == "csv":
+        return sum(_size(f"{value or ''},") for value in record.values())
+    return _size(json.dumps(record, ensure_ascii=False))
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="replace"))
 
 
 def _parquet_records(path: Path) -> list[dict[str, Any]]:
@@ -383,17 +416,20 @@ def count_records(files: Sequence[StoredFile]) -> RecordCount:
 
 
 def _extrapolated(files: Sequence[StoredFile], count: Callable[[StoredFile], tuple[float, int, bool]]) -> RecordCount:
-    """Return the records of files, from those of some, by their stored bytes; `count` returns the records of a file,
-    the stored bytes that hold them, and whether these are the whole file."""
-    found, stored, exact = 0.0, 0, len(files) <= MAX_COUNTED_FILES
+    """Return the records of files: of each that is looked at, from the part of its stored bytes that is read, and of
+    all from the stored bytes of those. `count` returns the records of a file, the stored bytes that hold them, and
+    whether these are the whole file."""
+    found, looked, exact = 0.0, 0, len(files) <= MAX_COUNTED_FILES
     for index in even_indices(len(files), MAX_COUNTED_FILES):
+        file = files[index]
         try:
-            records, read, whole = count(files[index])
+            records, read, whole = count(file)
         except (OSError, pa.ArrowException):
             continue  # The sample stage reports files that cannot be read.
-        found, stored, exact = found + records, stored + read, exact and whole
+        found += records if whole or not read else records * max(file.size, read) / read
+        looked, exact = looked + max(0, file.size), exact and whole
     everything = sum(max(0, file.size) for file in files)
-    return RecordCount(found if exact or not stored else found * everything / stored, exact)
+    return RecordCount(found if len(files) <= MAX_COUNTED_FILES or not looked else found * everything / looked, exact)
 
 
 def _marks(file: StoredFile, mark: bytes) -> tuple[float, int, bool]:

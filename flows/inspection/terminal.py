@@ -92,11 +92,11 @@ def print_scan(scan: FolderScan, recipe: Path, remarks: Sequence[str], console: 
     columns = ("in", "format", "files", "documents", "text", "text field", "languages")
     texts = ("format", "text field", "languages")
     console.print(Table(columns, rows, texts=texts).rich(PAGE_WIDTH))
-    for bad in scan.unreadable[:MOST_UNREADABLE]:
-        shown = escape(str(bad.path.relative_to(scan.folder)))
-        console.print(f"[yellow]not read[/] {shown}: {escape(bad.hint)}", width=PAGE_WIDTH)
-    if len(scan.unreadable) > MOST_UNREADABLE:
-        console.print(f"[yellow]not read[/] ... and {len(scan.unreadable) - MOST_UNREADABLE} more; all: --json")
+    unread = scan.unread()
+    for names, _, hint in unread[:MOST_UNREADABLE]:
+        console.print(f"[yellow]not read[/] {escape(names)}: {escape(hint)}", width=PAGE_WIDTH)
+    if left := sum(number for _, number, _ in unread[MOST_UNREADABLE:]):
+        console.print(f"[yellow]not read[/] ... and {left} more; all: --json")
     empty = f"; {scan.empty} empty files skipped" if scan.empty else ""
     console.print(
         f"[dim]from the beginnings of {scan.looked_files} files ({format_bytes(scan.looked_bytes)} read); languages are"

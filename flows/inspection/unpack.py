@@ -1,34 +1,43 @@
-"""Unpack the archives of a folder (zip, tar and its compressed forms), so that the files in them can be scanned, and
-write lists of records in JSON as a record a line."""
+"""Unpack what holds text among other things, so that it can be scanned: archives (zip, tar and its compressed forms),
+lists of records in JSON, mailboxes, and subtitles."""
 
 import json
+import mailbox
+import re
 import shutil
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.message import Message
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from model.errors import InputError
-from model.files import write_atomically
 
 UNPACKED = "unpacked"
 """The folder, within the scanned one, that receives a folder for each archive."""
 
-JSON = ".json"
+ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
-SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", JSON)
+JSON, MAILBOX, SUBTITLES = ".json", ".mbox", (".srt", ".vtt")
+
+SUFFIXES = (*ARCHIVES, JSON, MAILBOX, *SUBTITLES)
 
 FREE_BYTES, MOST_TIMES = 1 << 30, 200
 """Bytes that any archive may unpack to, and how many more for each stored byte; text rarely exceeds 20."""
 
 
 def unpack_archives(folder: Path) -> list[Path]:
-    """Unpack every archive below `folder` into `folder/unpacked/PATH`, unless that exists, and return these folders.
+    """Unpack files with `SUFFIXES` below `folder` into `folder/unpacked/PATH`, unless that exists; return those folders
+    that hold something.
 
-    A JSON file that is a list of objects becomes `folder/unpacked/PATH/records.jsonl`, with the names of nested fields
-    joined by dots; any other is left alone. Links, devices and paths that lead out of their folder are left out. Raises
-    InputError, and leaves nothing of an archive, where it is damaged or its content is larger than text would be.
+    A JSON file becomes `records.jsonl`, with the names of nested fields joined by dots: its list of objects, or of an
+    object the longest such list in it; without one it is left alone. A mailbox becomes `messages.jsonl`, and a page for
+    each message that has HTML alone; subtitles become `spoken.txt`, without numbers and times. Of archives, links,
+    devices and paths that lead out of their folder are left out. Raises InputError, and leaves nothing of an archive,
+    where it is damaged or its content is larger than text would be.
     """
     found: list[Path] = []
     for path in sorted(folder.rglob("*")):
@@ -36,12 +45,37 @@ def unpack_archives(folder: Path) -> list[Path]:
         if target is None or not path.is_file():
             continue
         if not target.exists():
-            if not path.name.lower().endswith(JSON):
-                _unpack(path, target)
-            elif not _write_records(path, target):
-                continue
-        found.append(target)
+            with _made(target) as made:
+                _unpack_one(path, made)
+        if target.exists():
+            found.append(target)
     return found
+
+
+@contextmanager
+def _made(target: Path) -> Iterator[Path]:
+    """Give a folder to write into, which gets its name where all of it was written, and anything at all."""
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        if any(partial.iterdir()):
+            partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _unpack_one(path: Path, folder: Path) -> None:
+    suffix = path.suffix.lower()
+    if suffix == JSON:
+        _write_records(path, folder)
+    elif suffix == MAILBOX:
+        _write_messages(path, folder)
+    elif suffix in SUBTITLES:
+        (folder / "spoken.txt").write_bytes(spoken(path.read_bytes()))
+    else:
+        _unpack(path, folder)
 
 
 def is_unpacked(folder: Path, path: Path) -> bool:
@@ -59,36 +93,101 @@ def _target(folder: Path, path: Path) -> Path | None:
     return folder / UNPACKED / inside.parent / path.name[: -len(suffix)]
 
 
-def _write_records(path: Path, target: Path) -> bool:
-    """Write the records of a JSON file, a line each; return False where it is no list of objects."""
+def _write_records(path: Path, folder: Path) -> None:
+    """Write the records of a JSON file, a line each; nothing where it has no list of objects."""
     try:
-        records = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes())
     except (ValueError, OSError, RecursionError):
-        return False  # `scan_folder` names what cannot be read.
-    if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
-        return False
-    lines = (json.dumps(_flat(record), ensure_ascii=False) for record in records)
-    target.mkdir(parents=True)
-    write_atomically(target / "records.jsonl", "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass"))
-    return True
+        return  # `scan_folder` names what cannot be read.
+    lists = [found for found in (value.values() if isinstance(value, dict) else [value]) if _is_records(found)]
+    if lists:
+        _write_lines(folder / "records.jsonl", (_flat(record) for record in max(lists, key=len)))
+
+
+def _is_records(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(record, dict) for record in value)
+
+
+def _write_lines(path: Path, records: Iterator[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", errors="surrogatepass") as file:
+        file.writelines(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records)
 
 
 def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a record whose nested objects' fields are its own."""
+    """Return a record whose nested objects' fields are its own, and whose texts are whole."""
     fields: dict[str, Any] = {}
     for name, value in record.items():
-        fields |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        fields |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": _joined(value)}
     return fields
+
+
+def _joined(value: Any) -> Any:
+    """Return the text of which `value` is the runs, as exports of chats have them: texts, and objects of links and
+    names that have a `text`; any other value unchanged."""
+    if not _is_runs(value):
+        return value
+    return "".join(run if isinstance(run, str) else run["text"] for run in value)
+
+
+def _is_runs(value: object) -> bool:
+    if not isinstance(value, list) or not any(isinstance(run, dict) for run in value):
+        return False
+    return all(isinstance(run.get("text") if isinstance(run, dict) else run, str) for run in value)
+
+
+def _write_messages(path: Path, folder: Path) -> None:
+    """Write the text of each message, a line each, and of those that have HTML alone a page each."""
+    pages: list[str] = []
+
+    def messages() -> Iterator[dict[str, Any]]:
+        for message in mailbox.mbox(path, create=False):
+            parts = {part.get_content_type(): part for part in message.walk() if not part.get_filename()}
+            if "text/plain" in parts:
+                text = _QUOTED_FROM.sub("", _text_of(parts["text/plain"]))
+                yield {"id": str(message["Message-ID"] or ""), "text": text}
+            elif "text/html" in parts:
+                pages.append(_text_of(parts["text/html"]))
+
+    _write_lines(folder / "messages.jsonl", messages())
+    for number, page in enumerate(pages):
+        (folder / f"{number}.html").write_text(page, encoding="utf-8", errors="replace")
+
+
+_QUOTED_FROM = re.compile(r"^>(?=>*From )", re.MULTILINE)
+"""What mailboxes put before a line that would begin a message."""
+
+
+def _text_of(part: Message) -> str:
+    raw = part.get_payload(decode=True)
+    if not isinstance(raw, bytes):
+        return ""
+    try:
+        return raw.decode(part.get_content_charset("utf-8"), errors="replace")
+    except LookupError:  # A character set that Python does not know.
+        return raw.decode(errors="replace")
+
+
+_CUE = re.compile(rb"(?:^[^\n]*\n)?^(?:\d+:)?\d\d:\d\d[,.]\d{3} --> [^\n]*\n?", re.MULTILINE)
+"""The times of a cue, and the line of its number or name before them."""
+
+_TAG = re.compile(rb"</?(?:[ibuv]|c|font|ruby|rt|lang)(?:[ .][^<>\n]*)?>|\{\\[^{}\n]*\}")
+
+
+def spoken(subtitles: bytes) -> bytes:
+    """Return what subtitles (SubRip, WebVTT) show, in their encoding: no numbers, times, colours and places. Those in
+    UTF-16 are returned as they are."""
+    if b"\0" in subtitles:
+        return subtitles
+    text = _CUE.sub(b"\n", b"\n" + subtitles.replace(b"\r\n", b"\n"))
+    text = re.sub(rb"\A\s*(?:\xef\xbb\xbf)?(?:WEBVTT[^\n]*\n)?", b"", _TAG.sub(b"", text))
+    return re.sub(rb"\n\s*\n", b"\n", text).strip() + b"\n"
 
 
 def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _unpack(path: Path, target: Path) -> None:
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+def _unpack(path: Path, folder: Path) -> None:
     limit = FREE_BYTES + MOST_TIMES * path.stat().st_size
     try:
         if zipfile.is_zipfile(path):
@@ -96,21 +195,17 @@ def _unpack(path: Path, target: Path) -> None:
                 members = [member for member in archive.infolist() if not member.is_dir()]
                 _check_size(path, sum(member.file_size for member in members), limit)
                 for member in members:
-                    _write(archive.open(member), member.filename, partial)
+                    _write(archive.open(member), member.filename, folder)
         else:
             with tarfile.open(path) as archive:
                 files = [member for member in archive if member.isfile()]
                 _check_size(path, sum(member.size for member in files), limit)
                 for member in files:
-                    _write(archive.extractfile(member), member.name, partial)
+                    _write(archive.extractfile(member), member.name, folder)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError) as error:
         raise InputError(
             f"init --unpack: {path} cannot be unpacked ({error}); remove it, or unpack it yourself"
         ) from error
-    else:
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write(stream: IO[bytes] | None, name: str, folder: Path) -> None:

@@ -78,6 +78,8 @@ def resolve_recipe(values: dict[str, Any], *, origin: str, folder: Path, limit: 
     warnings = preset_warnings(values.get("train", {}))
     values["train"] = {**values.get("train", {}), "model": resolve_model_config(values.get("train", {}), origin)}
     objective = _resolve_objective(values, origin)
+    if isinstance(budget := values["chunk"].get("budget_tokens"), str):
+        values["chunk"]["budget_tokens"] = _read_count(budget, f"{origin}: chunk.budget_tokens")
     shared.update(row_length_settings(_context(values), objective))
     shared["phases"] = _mixture_phases(values["train"], shared, values["chunk"])
     _set_gate_base(values)

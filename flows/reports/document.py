@@ -7,7 +7,7 @@ Markdown (files, Prefect's artifacts, model cards) and terminals have the tables
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,7 +15,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from flows.metrics.formatting import escape_markdown, format_cell, markdown_table
-from flows.reports.charts.figure import Figure
+
+if TYPE_CHECKING:
+    from flows.reports.charts.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Chart:
     """A figure by its name on the page, and what it shows in words; without a figure it is left out."""
 
     name: str
-    figure: Figure | None
+    figure: "Figure | None"
     words: str = ""
 
 

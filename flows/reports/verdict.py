@@ -73,7 +73,8 @@ def _made(record: RunData, findings: Metrics) -> str:
     if state == "failed":
         return f"This run failed{f' in {at[-1]}' if at else ''}, and what was finished is kept; the error is below."
     finished = record.get("finished")
-    took = f" The run took {format_duration(finished - record['started'])}." if finished else ""
+    again = record.get("same_as") is not None
+    took = f" The run took {format_duration(finished - record['started'])}." if finished and not again else ""
     if findings.get("made"):
         return f"{'. '.join(findings['made'])}.{took}"
     if "train" not in at:
@@ -194,7 +195,8 @@ def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> li
         again = [NextStep("go on", f"bessemer {command}{rooted}")] if unfinished else []
         seen = [NextStep("see what was done", f"bessemer data peek clean{rooted}")] if "clean" in at else []
         return [*again, *seen]
-    recipe = read_recipe(root / "runs" / record["run_id"])
+    folder = record.get("same_as") or record["run_id"]
+    recipe = read_recipe(root / "runs" / folder)
     prompt = next(iter(recipe.get("evaluate", {}).get("prompts") or ()), PROMPT)
     talks = findings["model"].get("architecture") == "gpt"
     steps = [
@@ -207,7 +209,7 @@ def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> li
         again = re.sub(r" --set train\.model\.layers=\S+", "", command)
         again += f" --set train.model.layers={2 * layers}"
         steps.append(NextStep("change one thing", f"bessemer {again}{rooted}"))
-    earlier = [run for run in newest_runs(root, RUNS_SEARCHED)[0] if run["run_id"] < record["run_id"]]
+    earlier = [run for run in newest_runs(root, RUNS_SEARCHED)[0] if run["run_id"] < folder]
     trained = [run["run_id"] for run in earlier if any("path" in e and e["stage"] == "train" for e in run["stages"])]
     if trained:
         steps.append(NextStep("compare two runs", f"bessemer runs compare {trained[-1]} {name}{rooted}"))

@@ -4,9 +4,11 @@ import bz2
 import gzip
 import io
 import json
+import mailbox
 import tarfile
 import zipfile
 from collections.abc import Callable
+from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +271,26 @@ def test_lines_of_a_big_file_are_estimated_from_its_beginning(tmp_path: Path):
     assert counted.records == pytest.approx(200_000, rel=0.25)
 
 
+def test_lines_of_a_long_file_of_long_ones_are_not_counted_as_those_of_a_short_file(tmp_path: Path):
+    files = []
+    for name, text, number in (("long", ENGLISH * 90, 400), ("short", "lit", 20_000)):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps({"text": f"{text}{n}"}) + "\n" for n in range(number)))
+        files.append(StoredFile(path, "jsonl", None, path.stat().st_size))
+    assert count_records(files).records == pytest.approx(20_400, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["posts.jsonl", "posts.csv"])
+def test_only_the_text_of_records_counts_as_text(name: str, tmp_path: Path):
+    if name.endswith(".csv"):
+        lines = ["body,other", *(f"{ENGLISH}{n},{'x' * 200}" for n in range(99))]
+    else:
+        lines = [json.dumps({"body": f"{ENGLISH}{n}", "other": ["x" * 200]}) for n in range(99)]
+    (tmp_path / name).write_text("\n".join(lines) + "\n")
+    (source,) = scan_folder(tmp_path).sources
+    assert source.text_bytes == pytest.approx(99 * len(ENGLISH), rel=0.1)
+
+
 def test_exports_of_a_wiki_and_records_of_wikitext_are_recognised(tmp_path: Path):
     markup = f"'''Iron''' is a [[metal]] of the [[forge]].\n== Use ==\n{ENGLISH}"
     pages = "".join(
@@ -330,3 +352,65 @@ def test_a_list_of_records_in_json_is_unpacked_as_a_record_a_line(tmp_path: Path
     scan = scan_folder(folder)
     assert [bad.path.name for bad in scan.unreadable] == ["settings.json"], "what is unpacked is not called unread"
     assert [source.fields.text for source in scan.sources if source.fields] == ["page.body"]
+
+
+def test_the_longest_list_in_a_json_object_is_unpacked_and_runs_of_a_text_are_joined(tmp_path: Path):
+    runs = [["see ", {"type": "link", "text": "the forge"}, "."], "lit"]
+    messages = [{"id": n, "text": runs[n], "tags": ["a", "b"]} for n in range(2)]
+    (tmp_path / "result.json").write_text(json.dumps({"name": "chat", "actors": [{"n": 1}], "messages": messages}))
+    (target,) = unpack.unpack_archives(tmp_path)
+    lines = (target / "records.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"id": 0, "text": "see the forge.", "tags": ["a", "b"]},
+        {"id": 1, "text": "lit", "tags": ["a", "b"]},
+    ]
+
+
+def test_a_mailbox_is_unpacked_as_a_text_a_line_and_pages_of_html(tmp_path: Path):
+    box = mailbox.mbox(tmp_path / "Sent.mbox")
+    for number, (kind, encoding) in enumerate([("plain", "base64"), ("plain", "quoted-printable"), ("html", "8bit")]):
+        message = EmailMessage()
+        message["Message-ID"] = f"<{number}@forge>"
+        message.set_content(f"From the forge: glühend.\n{ENGLISH * 3}\n", subtype=kind, cte=encoding)
+        message.add_attachment("a,b\n" * 9, subtype="csv", filename="table.csv")
+        box.add(message)
+    box.add(b"Content-Type: text/plain; charset=nonsense\n\nplain\n")
+    box.close()
+    with pytest.raises(InputError, match="init --unpack"):
+        scan_folder(tmp_path)
+    (target,) = unpack.unpack_archives(tmp_path)
+    lines = [json.loads(line) for line in (target / "messages.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == ["<0@forge>", "<1@forge>", ""]
+    assert [line["text"].split(".")[0].strip() for line in lines] == ["From the forge: glühend"] * 2 + ["plain"]
+    assert "glühend" in (target / "0.html").read_text()
+    assert {(source.format, len(source.files)) for source in scan_folder(tmp_path).sources} == {
+        ("jsonl", 1),
+        ("html", 1),
+    }
+
+
+def test_subtitles_are_unpacked_as_what_is_said_in_their_encoding(tmp_path: Path):
+    srt = "\ufeff1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>Is it lit?</i>\r\n{\\an8}In 1900, glowing.\r\n\r\n"
+    srt += "2\r\n00:00:03,000 --> 00:00:04,500\r\n7\r\n"
+    vtt = "WEBVTT Kind: captions\n\n00:01.000 --> 00:02.000 align:start\n<v Ann>Glüht er?</v>\n\n"
+    vtt += "last\n00:03.000 --> 00:04.000\nYes.\n"
+    (tmp_path / "a.srt").write_bytes(srt.encode())
+    (tmp_path / "b.vtt").write_bytes(vtt.encode("cp1252"))
+    (tmp_path / "c.srt").write_bytes(srt.encode("utf-16"))
+    found = {target.name: (target / "spoken.txt").read_bytes() for target in unpack.unpack_archives(tmp_path)}
+    assert found == {
+        "a": b"Is it lit?\nIn 1900, glowing.\n7\n",
+        "b": "Glüht er?\nYes.\n".encode("cp1252"),
+        "c": srt.encode("utf-16"),
+    }
+
+
+def test_files_that_are_alike_are_listed_in_one_line(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text(ENGLISH)
+    for number in range(30):
+        (tmp_path / "folder" / f"{number:02d}.png").write_bytes(bytes(range(256)))
+    (tmp_path / "folder" / "README").write_bytes("Ofen glüht.".encode("latin-1"))
+    words = ["init", str(tmp_path / "folder"), "--output", str(tmp_path / "recipe.toml")]
+    shown = " ".join(CliRunner().invoke(app, words).output.split())
+    assert "not read 00.png and 29 more .png: binary, or damaged not read README: not UTF-8 (byte 7)" in shown

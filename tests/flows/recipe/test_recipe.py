@@ -38,6 +38,8 @@ def load(tmp_path: Path, text: str = MINIMAL, *settings: str, limit: float = 1.0
 def test_values_that_several_stages_need_are_written_once(tmp_path: Path) -> None:
     recipe = load(tmp_path)
     assert recipe.sample.budget_tokens == recipe.chunk.budget_tokens == 40_000
+    longer = load(tmp_path, MINIMAL, "chunk.budget_tokens=0.1M")
+    assert (longer.sample.budget_tokens, longer.chunk.budget_tokens) == (40_000, 100_000)
     assert recipe.chunk.weights == {"books": 0.75, "web": 0.25}
     assert recipe.dedup.priorities == {"books": 1}
     assert recipe.chunk.row_length == 65

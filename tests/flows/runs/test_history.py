@@ -23,15 +23,15 @@ from flows.cli import main
 try:
     main()
 finally:
-    heavy = [name for name in ("prefect", "torch", "numba", "pandas") if name in sys.modules]
-    print(heavy, file=sys.stderr)
+    print([name for name in HEAVY if name in sys.modules], file=sys.stderr)
 """
+HEAVY = ("prefect", "torch", "numba", "pandas")
 MOST_SECONDS = 2.5
 """Processor time of an answer: 1.2 s when the machine is idle."""
 
 
-def bessemer(*words: object, loaded: str = "[]") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", PROGRAM, *map(str, words)]
+def bessemer(*words: object, loaded: str = "[]", heavy: tuple[str, ...] = HEAVY) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"HEAVY = {heavy}{PROGRAM}", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == loaded, done.stderr
@@ -106,6 +106,13 @@ def test_commands_about_data_load_no_torch_and_no_prefect(
     places = {"RECIPE": foundry / "foundry.toml", "FOLDER": foundry / "notes", "OUTPUT": tmp_path / "recipe.toml"}
     root = () if words[0] == "init" else ("--root", again["root"])
     bessemer(*(places.get(word, word) for word in words), *root, loaded=str(loaded))
+
+
+def test_the_list_of_runs_loads_no_arrays_and_a_history_pyarrow_alone(again: dict[str, Any]) -> None:
+    heavy = (*HEAVY, "pyarrow", "numpy")
+    bessemer("runs", "list", "--root", again["root"], heavy=heavy)
+    heavy = (*HEAVY, "pyarrow.dataset", "pyarrow.parquet", "tasks.sample.discovery", "flows.recipe.schema")
+    bessemer("data", "history", "note-01", "--root", again["root"], heavy=heavy)
 
 
 @pytest.fixture

@@ -122,6 +122,15 @@ def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
     assert "Skipped, web: messages without a text: 3." in reader.text
 
 
+def test_the_page_of_the_demo_alone_says_what_a_longer_training_gives(
+    page: Path, make: Callable[..., Any], tmp_path: Path
+):
+    made = make(tmp_path)
+    write_sealed(made.folder / "run.json", {**made.record, "recipe_name": "quickstart"})
+    assert "longer" in read(write_page(made.folder, made.root)).ids
+    assert "longer" not in read(page).ids
+
+
 def test_the_page_asks_the_network_for_nothing(page: Path):
     reader = read(page)
     assert [link for link in reader.links if not link.startswith("#")] == ["data:,"]

@@ -111,6 +111,11 @@ def test_next_steps_are_commands_of_this_run(make: Callable[..., Any], tmp_path:
         f"bessemer run mine.toml --set seed=2 --set train.model.layers=6 {root}",
         f"bessemer runs compare {earlier.name} {mine} {root}",
     ]
+    command = "run mine.toml --set train.model.layers=3 --set seed=2"
+    repeated = words(made, run_id="29990101T000000Z-abcdef", same_as=mine, command=command)
+    assert "The run took" not in repeated.made, "nothing was built"
+    again = [step.command.replace("29990101T000000Z-abcdef", mine) for step in repeated.next_steps]
+    assert again == [step.command for step in steps], "those of the run that built, which is not compared with itself"
     findings = {**collect_metrics(made.record), "model": {"architecture": "gpt", "parameters": 5_000}}
     first, second, *_ = verdict(made.record, findings, made.root).next_steps
     assert first.command == f"bessemer model chat {mine} {root}"
