@@ -9,7 +9,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from email.message import Message
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -85,12 +85,14 @@ def is_unpacked(folder: Path, path: Path) -> bool:
 
 
 def _target(folder: Path, path: Path) -> Path | None:
-    """Return the folder for what is in an archive; None for any other file."""
+    """Return the folder for what is in an archive; None for any other file. Mailboxes and subtitles keep their suffix,
+    since there are often files of one name."""
     inside = path.relative_to(folder)
     suffix = next((one for one in SUFFIXES if path.name.lower().endswith(one)), None)
     if suffix is None or inside.parts[0] == UNPACKED or _is_hidden(inside):
         return None
-    return folder / UNPACKED / inside.parent / path.name[: -len(suffix)]
+    kept = suffix in (MAILBOX, *SUBTITLES)
+    return folder / UNPACKED / inside.parent / (path.name if kept else path.name[: -len(suffix)])
 
 
 def _write_records(path: Path, folder: Path) -> None:
@@ -140,13 +142,15 @@ def _write_messages(path: Path, folder: Path) -> None:
     pages: list[str] = []
 
     def messages() -> Iterator[dict[str, Any]]:
-        for message in mailbox.mbox(path, create=False):
-            parts = {part.get_content_type(): part for part in message.walk() if not part.get_filename()}
-            if "text/plain" in parts:
-                text = _QUOTED_FROM.sub("", _text_of(parts["text/plain"]))
-                yield {"id": str(message["Message-ID"] or ""), "text": text}
-            elif "text/html" in parts:
-                pages.append(_text_of(parts["text/html"]))
+        with closing(mailbox.mbox(path, create=False)) as box:
+            for message in box:
+                parts = [part for part in message.walk() if not part.get_filename()]
+                first = {part.get_content_type(): part for part in reversed(parts)}
+                if "text/plain" in first:
+                    text = _QUOTED_FROM.sub("", _text_of(first["text/plain"]))
+                    yield {"id": str(message["Message-ID"] or ""), "text": text}
+                elif "text/html" in first:
+                    pages.append(_text_of(first["text/html"]))
 
     _write_lines(folder / "messages.jsonl", messages())
     for number, page in enumerate(pages):

@@ -395,13 +395,13 @@ def test_subtitles_are_unpacked_as_what_is_said_in_their_encoding(tmp_path: Path
     vtt = "WEBVTT Kind: captions\n\n00:01.000 --> 00:02.000 align:start\n<v Ann>Glüht er?</v>\n\n"
     vtt += "last\n00:03.000 --> 00:04.000\nYes.\n"
     (tmp_path / "a.srt").write_bytes(srt.encode())
-    (tmp_path / "b.vtt").write_bytes(vtt.encode("cp1252"))
+    (tmp_path / "a.vtt").write_bytes(vtt.encode("cp1252"))
     (tmp_path / "c.srt").write_bytes(srt.encode("utf-16"))
     found = {target.name: (target / "spoken.txt").read_bytes() for target in unpack.unpack_archives(tmp_path)}
     assert found == {
-        "a": b"Is it lit?\nIn 1900, glowing.\n7\n",
-        "b": "Glüht er?\nYes.\n".encode("cp1252"),
-        "c": srt.encode("utf-16"),
+        "a.srt": b"Is it lit?\nIn 1900, glowing.\n7\n",
+        "a.vtt": "Glüht er?\nYes.\n".encode("cp1252"),
+        "c.srt": srt.encode("utf-16"),
     }
 
 
