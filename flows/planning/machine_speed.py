@@ -102,6 +102,6 @@ def preset_costs() -> Iterator[PresetCost]:
     for name in PRESETS:
         config = preset_config(name)
         parameters = parameter_count(config)
-        memory = memory_of_rank(sizes := rank_sizes(config, TrainConfig()), sizes, TrainConfig())
+        memory = memory_of_rank(rank_sizes(config, TrainConfig()), TrainConfig())
         training = round(memory.state + memory.gradients)
         yield PresetCost(name, config.architecture, parameters, training, flops_per_token(config))

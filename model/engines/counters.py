@@ -5,7 +5,6 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -35,7 +34,8 @@ class Allocations(TorchDispatchMode):
             return resize(storage, size)
 
         # No operation of a tensor: no dispatch mode sees it.
-        self._restored, torch.UntypedStorage.resize_ = resize, counted
+        self._restored = resize
+        torch.UntypedStorage.resize_ = counted  # pyright: ignore[reportAttributeAccessIssue]
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
@@ -90,7 +90,16 @@ class MessageCount(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = Messages()
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._counts = {field.name: 0.0 for field in dataclasses.fields(Messages)}
+
+    @property
+    def found(self) -> Messages:
+        """Return what was counted."""
+        return Messages(**self._counts)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count an operation, and run it."""
@@ -100,13 +109,8 @@ class MessageCount(TorchDispatchMode):
         kind = _KINDS.get(func.name()) if func.namespace in ("c10d", "_c10d_functional") else None
         if kind is not None:
             counted = args[1] if func.name() == "c10d::_reduce_scatter_base_" else args[0]
-            size = sum(one.numel() * one.element_size() for one in tree_leaves(counted))
-            self.found = dataclasses.replace(self.found, **{kind: getattr(self.found, kind) + size})
+            self._counts[kind] += sum(one.numel() * one.element_size() for one in tree_leaves(counted))
         return func(*args, **(kwargs or {}))
-
-    def bytes(self) -> np.ndarray:
-        """Return the bytes by kind, in the order of the fields of `Messages`."""
-        return np.array(dataclasses.astuple(self.found), dtype=np.float64)
 
 
 _KINDS = {

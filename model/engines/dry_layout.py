@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from model.config.network import NetworkConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import Box
+from model.engines.base import Box, Parts
 from model.engines.counters import Allocations, MessageCount, Messages
 from model.engines.divided import DividedEngine
 from model.engines.runtime import wrap_blocks
@@ -138,12 +138,12 @@ def _of_all_blocks(model: NetworkConfig, train: TrainConfig, stage: int, micro_b
     of_layer = block_count(model) // model.layers
     few, more = (-(-stages * blocks // of_layer) for blocks in (FEW_BLOCKS, FEW_BLOCKS + of_layer))
     if model.layers <= more:
-        return list(_traced(model, train, stage, micro_batches))
+        return _traced(model, train, stage, micro_batches).tolist()
     small = [model.model_copy(update={"layers": layers}) for layers in (few, more)]
     counts = [len(stage_blocks(stage, stages, block_count(one))) for one in small]
     less, greater = (_traced(one, train, stage, micro_batches) for one in small)
     further = len(stage_blocks(stage, stages, block_count(model))) - counts[0]
-    return list(less + further / (counts[1] - counts[0]) * (greater - less))
+    return (less + further / (counts[1] - counts[0]) * (greater - less)).tolist()
 
 
 def _traced(model: NetworkConfig, train: TrainConfig, stage: int, micro_batches: int) -> np.ndarray:
@@ -170,7 +170,6 @@ def _started(model: NetworkConfig, train: TrainConfig, stage: int) -> "Iterator[
     run = TrainerRun.model_construct(
         sequences=(), order=Path(), out=Path(), pad=-1, eos=EOS, tokenizer_digest="", model=model, train=train
     )
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=train.ranks)
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
 
     def uncounted(*arguments: Any) -> Any:
@@ -178,8 +177,9 @@ def _started(model: NetworkConfig, train: TrainConfig, stage: int) -> "Iterator[
         with _disable_current_modes():
             return propagate(*arguments)
 
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=train.ranks)
     try:
-        ShardingPropagator._propagate_tensor_meta_non_cached = uncounted
+        ShardingPropagator._propagate_tensor_meta_non_cached = uncounted  # pyright: ignore[reportAttributeAccessIssue]
         network = make_shapes(model)
         wrap_blocks(network, compiled=False, recomputed=train.recompute)
         yield _DryEngine(run, network.train(), Ranks(rank, train.ranks))
@@ -200,9 +200,9 @@ class _DryEngine(DividedEngine):
         with self._mode, self._allocations:
             super()._allocate(device)
 
-    def _fill(self, *arguments: Any) -> None:
+    def _fill(self, seed: int, weights: Parts | None) -> None:
         with self._mode:
-            super()._fill(*arguments)
+            super()._fill(seed, weights)
 
     def state_bytes(self) -> tuple[int, int]:
         """Return the bytes of this rank's weights and, after it made them, of the optimizer's moments."""
@@ -226,8 +226,8 @@ class _DryEngine(DividedEngine):
         def before(*_: Any) -> None:
             if not sent:
                 # Before their first step, neighbouring stages have greeted each other.
-                messages.found = Messages()
-            sent.append(messages.bytes())
+                messages.reset()
+            sent.append(_vector(messages))
             known.append(dict(allocations.known))
 
         def after(*_: Any) -> None:
@@ -243,7 +243,7 @@ class _DryEngine(DividedEngine):
         kept = {storage: size for storage, size in known[-1].items() if storage not in known[-2]}
         kept_bytes = sum(size for storage, size in kept.items() if storage not in allocations.resized)
         return np.array(
-            [kept_bytes, self._passing + added, allocations.peak + added, *(messages.bytes() + further * steady)]
+            [kept_bytes, self._passing + added, allocations.peak + added, *(_vector(messages) + further * steady)]
         )
 
     def _sum_gradients(self) -> None:
@@ -254,6 +254,10 @@ class _DryEngine(DividedEngine):
 def _empty(name: str, box: Box) -> Tensor:
     del name
     return torch.empty([side.stop - side.start for side in box])
+
+
+def _vector(messages: MessageCount) -> np.ndarray:
+    return np.array(dataclasses.astuple(messages.found))
 
 
 def _bytes(tensors: list[Any]) -> int:
