@@ -150,12 +150,12 @@ def is_stem(index: ItemIndex, seeds: I64) -> bool:
 
 def matchable_items(index: ItemIndex, config: DecontaminateConfig) -> npt.NDArray[np.bool_]:
     """Return which items can be found at all: with enough words in a part, or in several together, and a seed."""
-    found = np.zeros(len(index), np.bool_)
+    found = np.zeros(index.items, np.bool_)
     _mark_matchable(
         index.words, index.part_first, index.part_choice, index.item_first, config.short_words * WORD_UNITS, found
     )
     led = index.places[index.places >= 0] >> 1
-    seeded = np.zeros(len(index), np.bool_)
+    seeded = np.zeros(index.items, np.bool_)
     seeded[np.searchsorted(index.part_first[index.item_first], led, side="right") - 1] = True
     return found & seeded
 
