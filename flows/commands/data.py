@@ -161,7 +161,6 @@ def forget(
     from flows.runs.record import recipe_of
     from model.errors import InputError
 
-    root = root.resolve()
     pending = removal.read_pending(root)
     named = removal.Request(
         tuple(documents or ()), tuple(source or ()), tuple(file or ()), tuple(licence or ()), promote, refill
