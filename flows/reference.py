@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer import Typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
@@ -19,11 +18,11 @@ from typer.main import get_command
 from flows.experiments.mixture import MixConfig
 from flows.experiments.search_config import SearchConfig
 from flows.nightly.config import NIGHTLY, NOTIFY, NightlyConfig, NotifyConfig
-from flows.recipe.errors import tagged_models
 from flows.recipe.form import SHARED_FIELDS as OF_SEVERAL_STAGES
 from flows.recipe.resolve import MIXTURE_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
+from flows.recipe.tables import tables_of
 from model.config import Runtime, is_expert
 from tasks.execution.machines import Machines
 from tasks.sample.config import SampleConfig, Source
@@ -111,13 +110,14 @@ def _tables(
     fields = [
         (name, field, folded or is_expert(field)) for name, field in config.model_fields.items() if name not in left_out
     ]
-    keys = tuple((name, field, hidden) for name, field, hidden in fields if not _within(field.annotation))
+    keys = tuple((name, field, hidden) for name, field, hidden in fields if not tables_of(field.annotation))
     yield _Table(path, heading, " ".join((config.__doc__ or "").split()), keys)
     for name, field, hidden in fields:
-        for brackets, inner, note in _within(field.annotation):
-            inside = f"{path}.{name}" + (".NAME" if brackets == "name" else "")
-            shown = f"`[[{inside}]]`" if brackets == "list" else f"`[{inside}]`{note}"
-            yield from _tables(inside, inner, shown, folded=hidden)
+        for table in tables_of(field.annotation):
+            inside = f"{path}.{name}" + (".NAME" if table.kind == "name" else "")
+            note = f', `architecture = "{table.tag}"`' if table.tag else ""
+            shown = f"`[[{inside}]]`" if table.kind == "list" else f"`[{inside}]`{note}"
+            yield from _tables(inside, table.model, shown, folded=hidden)
 
 
 def _section(table: _Table) -> Iterator[str]:
@@ -133,22 +133,6 @@ def _section(table: _Table) -> Iterator[str]:
         yield f"\n<details><summary>{len(hidden)} {'more ' if shown else ''}that few recipes set</summary>\n"
         yield from _rows(hidden)
         yield "\n</details>"
-
-
-def _within(annotation: Any) -> list[tuple[str, Any, str]]:
-    """The tables that a key holds: ("table", "list" or "name", their model, what chooses it)."""
-    if several := tagged_models(annotation):
-        return [("table", model, f', `architecture = "{tag}"`') for tag, model in several.items()]
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _within(arguments[0])
-    if origin in (Union, types.UnionType):
-        return [found for choice in arguments for found in _within(choice)]
-    if origin in (tuple, list):
-        return [("list", model, "") for _, model, _ in _within(arguments[0])] if arguments else []
-    if origin is dict:
-        return [("name", model, "") for _, model, _ in _within(arguments[1])]
-    return [("table", annotation, "")] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
 
 def _rows(fields: list[tuple[str, FieldInfo]]) -> Iterator[str]:

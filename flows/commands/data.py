@@ -168,7 +168,6 @@ def forget(
     if check is not None:
         print_certified(check, salt, [Path(text) for text in documents or ()], as_json)
         return
-    root = root.resolve()
     pending = removal.read_pending(root)
     named = removal.Request(
         tuple(documents or ()), tuple(source or ()), tuple(file or ()), tuple(licence or ()), promote, refill

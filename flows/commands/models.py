@@ -248,6 +248,7 @@ def finetune(
     """
     from flows.models.finetune import FOLDER, check_result_folder, prepare_finetune, write_finetuned
     from model.finetune.output import format_result
+    from tasks.artifacts.results import FinetuneResult
     from tasks.models.finetune import build_finetune
 
     source, config = prepare_finetune(root, model, task)
@@ -257,7 +258,7 @@ def finetune(
     artifact = _made("finetune", root, words, (source, config), partial(build_finetune, on_log=_say_line))
     if not write_finetuned(artifact, folder):
         _say_line(f"{folder} exists already, made from the same model, examples and settings; nothing to do")
-    found = artifact.report.facts["finetuned"]
+    found = FinetuneResult.of(artifact.report).finetuned
     if as_json:
         print_json({"folder": str(folder), **found})
         return
@@ -283,15 +284,15 @@ def _made(stage: str, root: Path, words: dict[str, Any], inputs: tuple[Any, ...]
             _say_line(sentence)
 
     try:
-        return build(RunContext(root.resolve(), run_id="", dry=True), *inputs)
+        return build(RunContext(root, run_id="", dry=True), *inputs)
     except WouldBuild:
         pass
-    with heard_by(Notes()), prefect_ready(root.resolve()):
+    with heard_by(Notes()), prefect_ready(root):
         from flows.models import flow
 
         flows = {"finetune": flow.finetune, "export": flow.export}
         with flow.prepared(inputs):
-            record = ended(lambda: flows[stage](root=root.resolve(), **words))
+            record = ended(lambda: flows[stage](root=root, **words))
     return Artifact.open(Path(record["stages"][-1]["path"]))
 
 
@@ -355,7 +356,6 @@ def export(
 
     assert form == "transformers", "typer lets nothing else through"
     shard_bytes = parse_size(shard_size)
-    root = root.resolve()
     prepared = prepare_export(root, model, licence, shard_bytes)
     check_target(folder)
     words = {"model": model, "licence": licence or "", "shard_bytes": shard_bytes}
@@ -383,7 +383,6 @@ def card(
     from flows.runs.lineage import need_stage, open_run, run_artifacts
     from model.files import write_atomically
 
-    root = root.resolve()
     record = open_run(root, run_id, needs="train")
     need_stage(run_artifacts(record), "train")
     text = model_card(record, root, licence)
@@ -408,10 +407,14 @@ def profile(
 
     An unfinished training has its RUN.JSON at ROOT/work/IDENTITY/scratch/train/run.json.
     """
-    from model.profile.__main__ import main as profile_run
+    from model.config.train import read_run
+    from model.profile.report import as_json as profile_as_json
+    from model.profile.report import findings_of, table
+    from model.profile.step import profile_step
 
-    words = [str(run_file), "--steps", str(steps), *(["--json"] if as_json else [])]
-    raise typer.Exit(profile_run([*words, *(["--trace", str(trace)] if trace else [])]))
+    found = profile_step(read_run(run_file), steps, trace=trace)
+    findings = findings_of(found)
+    print_found(profile_as_json(found, findings), as_json, lambda shown: typer.echo(table(found, findings)))
 
 
 @model.command()

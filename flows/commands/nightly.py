@@ -44,7 +44,7 @@ def nightly(
     if list_nights:
         from flows.runs.roots import open_root
 
-        _list(open_root(root).resolve(), as_json)
+        _list(open_root(root), as_json)
         return
     if not recipe:
         from model.errors import RecipeError

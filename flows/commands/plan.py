@@ -81,7 +81,7 @@ def check(
     from flows.recipe.load import open_recipe
     from model.errors import InputError
 
-    found = check_recipe(open_recipe(recipe, root.resolve(), settings or ()))
+    found = check_recipe(open_recipe(recipe, root, settings or ()))
     sources = [source.to_json() for source in found.sources]
     values = {"sources": sources, "benchmarks": found.benchmark_problem, "export": found.export_remark}
     print_found(values, as_json, lambda shown: print_check(found, shown))
@@ -109,7 +109,7 @@ def plan(
     from flows.recipe.load import open_recipe, without_scale
     from flows.recipe.scales import changed_sizes
 
-    root, given = root.resolve(), settings or ()
+    given = settings or ()
     chosen = open_recipe(recipe, root, given, share(limit))
     if not as_json and without_scale(given) != list(given):
         print_sizes(changed_sizes(open_recipe(recipe, root, without_scale(given), share(limit)), chosen), console())
@@ -190,9 +190,9 @@ def estimate(
     )
     if recipe is not None:
         if layout:
-            _estimate_layout(recipe, root.resolve(), options, settings or (), as_json)
+            _estimate_layout(recipe, root, options, settings or (), as_json)
             return
-        _estimate_recipe(recipe, root.resolve(), share(pilot, "--pilot"), options, settings or (), as_json)
+        _estimate_recipe(recipe, root, share(pilot, "--pilot"), options, settings or (), as_json)
         return
     found = calculate(options)
     print_found(found, as_json, lambda shown: print_training(found, shown))

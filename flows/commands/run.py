@@ -78,7 +78,6 @@ def run(
     from flows.recipe.load import open_recipe
     from flows.recipe.stages import select_stages
 
-    root = root.resolve()
     select_stages(from_stage, until, only)
     chosen = open_recipe(recipe, root, settings or (), share(limit))
     selection: StageSelection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
@@ -101,7 +100,6 @@ def demo(
     from flows.recipe.load import open_recipe
     from flows.runs.compile_ahead import compiling_ahead
 
-    root = root.resolve()
     with compiling_ahead():
         chosen = open_recipe("quickstart", root, settings or ())
         _run(chosen, root, {}, as_json, verbose, open_page, hour_price)

@@ -40,7 +40,7 @@ def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: J
     if open_page:
         from flows.reports.run_list import write_run_list
 
-        open_in_browser(write_run_list(root.resolve()))
+        open_in_browser(write_run_list(root))
         return
     from flows.runs.lineage import model_of
     from flows.runs.record import list_history, list_runs, state_of
@@ -103,7 +103,6 @@ def compare(
     from flows.runs.lineage import open_run
     from model.files import NOT_WRITABLE
 
-    root = root.resolve()
     records = [open_run(root, first), open_run(root, second)]
     found = differences_of(records[0], records[1])
     path = output or root / "runs" / records[1]["run_id"] / f"compare-{records[0]['run_id']}.html"

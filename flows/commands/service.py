@@ -66,7 +66,6 @@ def start(
     from flows.service.server import ServiceOptions, start_service
     from model.errors import InputError
 
-    root = root.resolve()
     check_writable(root)
     load_recipe(find_recipe(recipe), root)
     if (tls_certificate is None) != (tls_key is None):
@@ -90,7 +89,7 @@ def stop(
     """Stop what `start` started, the worker first. A run in progress ends and keeps its finished parts."""
     from flows.service.server import stop_service
 
-    if not stop_service(root.resolve(), typer.echo, now):
+    if not stop_service(root, typer.echo, now):
         typer.echo(f"no service runs under {root}; `bessemer serve start` starts it")
 
 
@@ -99,7 +98,7 @@ def status(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Show whether server, worker and keeper run, and the address of the UI. Exit code 1 if they do not."""
     from flows.service.files import ServiceFiles
 
-    files = ServiceFiles(root.resolve())
+    files = ServiceFiles(root)
     pids = {process.name: process.pid() for process in (files.server, files.worker, files.keeper)}
     is_up = all(pid is not None for pid in pids.values())
     if as_json:

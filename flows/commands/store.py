@@ -63,7 +63,6 @@ def verify(
     from flows.runs.verify import verify as hash_again
     from model.errors import InputError, IntegrityError
 
-    root = root.resolve()
     folders = artifacts_of(open_run(root, run_id), stage) if run_id else artifacts_under(root, stage)
     records = [] if run_id or stage else records_under(root)
     if not folders and not records:
@@ -107,7 +106,6 @@ def accept(
     from flows.runs import accept as accepting
     from model.errors import RecipeError
 
-    root = root.resolve()
     chosen = open_recipe(recipe, root, settings or (), share(limit))
     if undo:
         path = accepting.undo_accept(chosen, root, stage)
@@ -156,7 +154,6 @@ def gc(
     """
     from flows.runs.gc import delete, plan
 
-    root = root.resolve()
     removal = plan(
         root,
         keep_last=keep_last,

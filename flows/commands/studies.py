@@ -74,12 +74,12 @@ def run(
     Each trial is a run of the recipe with other settings; artifacts in common are built once. The better third of
     trials continues at each level, from a checkpoint (successive halving). Stop it at any time and call it again.
     """
-    with _study(root.resolve(), as_json, verbose):
+    with _study(root, as_json, verbose):
         from flows.experiments.search import search as search_flow
 
         words = {"trials": trials, "parallel": parallel, "limit": share(limit), "settings": tuple(settings or ())}
-        found: Any = search_flow(recipe, root.resolve(), search_file=search_file, **words)
-    _report(root.resolve(), found["study"], as_json)
+        found: Any = search_flow(recipe, root, search_file=search_file, **words)
+    _report(root, found["study"], as_json)
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def add(
     from flows.experiments.study import add_manual_trial, reopen
     from flows.recipe.load import parse_setting
 
-    found = reopen(root.resolve(), study)
+    found = reopen(root, study)
     add_manual_trial(found, dict(map(parse_setting, settings)))
     command = f"bessemer study search {found.request.recipe} --root {root}"
     console().print(f"added; a running search takes it next, otherwise start one: {command}", markup=False)
@@ -111,7 +111,7 @@ def add(
 @search.command()
 def show(study: StudyName, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Show the trials of a study, the best settings, and how to run them."""
-    _report(root.resolve(), study, as_json)
+    _report(root, study, as_json)
 
 
 def _report(root: Path, name: str, as_json: bool) -> None:
@@ -158,7 +158,6 @@ def ablate(
     """
     from model.errors import RecipeError
 
-    root = root.resolve()
     if components:
         _components(recipe, root, as_json)
         return
@@ -209,7 +208,6 @@ def mix(
     weights, which `weights_from` of a recipe reads, and a recipe with them. If it is stopped, call it again and it
     resumes.
     """
-    root = root.resolve()
     with _study(root, as_json, verbose):
         from flows.experiments.mixture import mix as mix_flow
         from flows.experiments.mixture import mixture_document
@@ -239,7 +237,6 @@ def scale(
     L(N) = E + A / N^alpha; the largest size is held out of the fit, predicted with a 95% interval, then measured.
     If it is stopped, call it again and it resumes.
     """
-    root = root.resolve()
     with _study(root, as_json, verbose):
         from flows.experiments.scaling import scale as scale_flow
         from flows.experiments.scaling_law import ladder_document

@@ -33,7 +33,7 @@ def status(root: Root = DEFAULT_ROOT, run_id: RunId = None, as_json: Json = Fals
     """Show an unfinished training: its checkpoints, and the decisions of the guard or of people."""
     from flows.models.training_control import unfinished
 
-    found = unfinished(root.resolve(), run_id)
+    found = unfinished(root, run_id)
     decisions = [decision.model_dump(mode="json") for decision in found.decisions]
     summary = {"run_id": found.run_id, "identity": found.identity.key, "checkpoints": found.checkpoints}
     steps = ", ".join(map(str, found.checkpoints)) or "none yet: it would start over"
@@ -78,7 +78,6 @@ def resume_training(
     """
     from flows.models.training_control import changes, resume, unfinished
 
-    root = root.resolve()
     found = unfinished(root, run_id)
     if found.other is not None and not as_json:
         console().print(f"{_begun_by(found.other)}; 20 of its steps are repeated and compared", markup=False)
@@ -112,7 +111,7 @@ def join(
     """
     from flows.models.training_control import exec_supervisor, wait_for_multi_host_training
 
-    path, run = wait_for_multi_host_training(root.resolve(), wait)
+    path, run = wait_for_multi_host_training(root, wait)
     hosts = run.train.hosts
     share = run.train.ranks // hosts.count
     console().print(f"joining {hosts.count} hosts at {hosts.address} with {share} of {run.train.ranks} ranks")

@@ -52,6 +52,7 @@ from model.checksummed_json import write_sealed
 from model.config import EXPERT
 from model.errors import GuardError, InputError, RecipeError
 from model.files import write_atomically
+from tasks.artifacts.results import ChunkResult
 from tasks.common.config import StrictConfig
 from tasks.common.numeric import seed64
 
@@ -278,7 +279,7 @@ class _MixtureSearch:
 def read_proxy(root: Path, run_id: str, metric: str) -> Proxy:
     """Return what a finished run shows of its mixture; InputError where a source has no held-out figure."""
     artifacts = open_artifacts(read_run(root / "runs" / run_id))
-    table = artifacts["chunk"].report.facts["mixture"]
+    table = ChunkResult.of(artifacts["chunk"].report).mixture
     losses = {
         row["task"].removeprefix("heldout/"): row["value"]
         for row in artifacts["evaluate"].table("scores").to_pylist()

@@ -37,6 +37,7 @@ from flows.runs.record import CURRENT_LISTENER, PAUSED, RunData
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener
+from tasks.artifacts.results import TrainResult
 
 MAX_INITIAL_FAILURES = 3
 """The search stops where its first trials, this many or more, all failed."""
@@ -215,7 +216,7 @@ def run_segment(segment: TrialSegment, root: Path, watcher: ProgressListener) ->
         )
         stop = Stop(segment.rung, step, steps, loss, seconds, built)
         return TrialResult(segment.number, "paused", stop)
-    steps = _artifact(record, "train").report.facts["training"]["steps"]
+    steps = TrainResult.of(_artifact(record, "train").report).training["steps"]
     value, stderr = objective_value(_artifact(record, "evaluate"), segment.objective)
     return TrialResult(
         segment.number, "complete", Stop(segment.rung, steps, steps, None, seconds, built), value, stderr

@@ -35,6 +35,7 @@ from model.checksummed_json import read_sealed, write_sealed
 from model.errors import BessemerError, Infra
 from tasks.artifacts.artifact import BUILT, Artifact
 from tasks.artifacts.build import ProgressListener
+from tasks.artifacts.results import TrainResult
 from tasks.execution.outcome import one_line
 from tasks.prefect_tasks import TASKS
 
@@ -236,7 +237,7 @@ def _add_training(model: Artifact, found: RunResult) -> None:
     losses = final_rows(model.table("metrics"), model.table("steps")).column("loss").to_pylist()
     if losses:
         found.values[LOSS] = statistics.fmean(losses[-max(1, round(RECENT_SHARE * len(losses))) :])
-    speed = model.report.facts["training"]["tokens_s"]
+    speed = TrainResult.of(model.report).training["tokens_s"]
     if speed is not None:
         found.values[SPEED] = speed
         found.higher.add(SPEED)

@@ -29,6 +29,7 @@ from model.data.row_format import RowFormat
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.ledger import CUT, DROP, EDIT
+from tasks.artifacts.results import ChunkResult, RowFacts
 from tasks.artifacts.tables import read_table
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.open import open_tokenizer
@@ -150,7 +151,7 @@ def _vocab(artifacts: Artifacts, selection: Selection) -> list[View]:
 
 def _chunk(artifacts: Artifacts, selection: Selection) -> list[View]:
     chunk, tokenizer = need_stage(artifacts, "chunk"), open_tokenizer(need_stage(artifacts, "vocab"))
-    layout = chunk.report.facts.get("rows", {})
+    layout = ChunkResult.of(chunk.report).rows
     columns = ["row", "source"]
     numbered = (row for path in chunk.files("sequences") for row in read_table(path).select(columns).to_pylist())
     chosen = selection.choose(
@@ -206,12 +207,12 @@ def _format_length(row: Row, spans: list[Row], pad: int) -> str:
     return f"{len(row['tokens'])} tokens" + (f", {padding} of them padding" if padding else "")
 
 
-def _describe_row(row: Row, count: int, layout: dict[str, Any]) -> str:
+def _describe_row(row: Row, count: int, layout: RowFacts) -> str:
     segments = f"{count} segment{'' if count == 1 else 's'}"
     if "is_next" in row:
         labels = {True: "B follows A in its document", False: "B comes from another document", None: "A alone"}
         return labels[row["is_next"]]
-    if layout.get("objective") == "span_corruption":
+    if layout["objective"] == "span_corruption":
         return f"{segments}, raw: cut into inputs and targets while training reads"
     return f"{segments}, loss from token {row['loss_start']}"
 

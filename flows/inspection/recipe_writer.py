@@ -10,6 +10,7 @@ import math
 import re
 import textwrap
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +21,12 @@ from flows.inspection.scan import ROOT_GROUP, FolderScan, ScannedSource, StoredF
 from flows.inspection.sizes import EPOCHS, TOKENS_PER_PARAMETER, Sizes, sizes
 from flows.metrics.formatting import format_bytes, format_count
 from flows.recipe.resolve import MIXTURE_KEYS
-from model.config.network import GPTConfig
-from model.config.options import (
-    BatchWarmupConfig,
-    ClipConfig,
-    LengthWarmupConfig,
-    LossScaleConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-)
+from flows.recipe.schema import Recipe
+from flows.recipe.stages import STAGES
 from model.config.presets import KEY
-from tasks.chunk.config import ChunkConfig
-from tasks.clean.config import CleanConfig
-from tasks.decontaminate.config import DecontaminateConfig
-from tasks.dedup.config import DedupConfig
-from tasks.evaluate.config import EvaluateConfig
 from tasks.execution.machines import Machines
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import guess_format
-from tasks.train.config import TrainStageConfig
-from tasks.vocab.config import VocabConfig
 
 ONE_LANGUAGE_SHARE = 0.9
 
@@ -52,24 +39,20 @@ MOST_UNREADABLE = 20
 
 MAX_NAMED_FILES = 50
 
-SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
-    ("sample", SampleConfig),
-    ("clean", CleanConfig),
-    ("dedup", DedupConfig),
-    ("decontaminate", DecontaminateConfig),
-    ("vocab", VocabConfig),
-    ("chunk", ChunkConfig),
-    ("train", TrainStageConfig),
-    ("train.model", GPTConfig),
-    ("train.optimizer", OptimizerConfig),
-    ("train.clip", ClipConfig),
-    ("train.loss_scale", LossScaleConfig),
-    ("train.batch_warmup", BatchWarmupConfig),
-    ("train.length_warmup", LengthWarmupConfig),
-    ("train.schedule", ScheduleConfig),
-    ("evaluate", EvaluateConfig),
+
+def _sections(place: str, model: Any) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield a table of the recipe and those within it, by their paths, without those of several machines: `machines` is
+    written once, for all stages, and `hosts` needs two settings at once."""
+    yield place, model
+    for name, field in model.model_fields.items():
+        if isinstance(field.default, BaseModel) and name not in ("machines", "hosts"):
+            yield from _sections(f"{place}.{name}", type(field.default))
+
+
+SECTIONS = [
+    *(table for stage in STAGES for table in _sections(stage, Recipe.model_fields[stage].annotation)),
     ("machines", Machines),
-)
+]
 
 SHARED_KEYS = frozenset(
     {
@@ -92,6 +75,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("clean", "edits"): '["mojibake", "nfc", "email"]',
     ("clean", "rules"): '["gopher_words_min", "gopher_stop_words"]',
     ("clean", "extensions"): '{ path = "{recipe}", rules = ["my_rules:too_loud"] }',
+    ("clean.deny", "path"): '"{recipe}/deny.txt"',
     ("clean", "quality"): '{ good = ["SOURCE"] }',
     ("dedup", "repeated_bytes"): "200",
     ("decontaminate", "keep_heldout"): '"20261121T101500Z-ab12cd"',
@@ -101,6 +85,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("train", "memory_limit"): "8000000000",
     ("train", "pause_share"): "0.25",
     ("train", "validation_steps"): "100",
+    ("train.guard", "ladder"): "[{ lr_factor = 0.5 }, { lr_factor = 0.25 }]",
     ("train.model", KEY): '"gpt2-small"',
     ("train.model", "experts"): "4",
     ("train.model", "embedding_width"): "32",
@@ -299,7 +284,7 @@ def _section(section: str, model: type[BaseModel], sizes: Sizes, names: list[str
     for key, value in chosen.items():
         lines += [*_comment(_help(model, key)), f"{key} = {_toml(value)}"]
     for key, info in model.model_fields.items():
-        if key in SHARED_KEYS or key in chosen or _is_table(info.default):
+        if key in SHARED_KEYS or key in chosen or isinstance(info.default, BaseModel):
             continue
         lines += _explained(section, model, key, names)
     return [*lines, ""]
@@ -314,10 +299,6 @@ def _chosen(section: str, sizes: Sizes) -> dict[str, Any]:
     if section == "sample":
         return {"max_reject_share": 0.05}
     return {}
-
-
-def _is_table(default: Any) -> bool:
-    return isinstance(default, BaseModel)
 
 
 def _comment(text: str) -> list[str]:

@@ -18,6 +18,7 @@ from flows.runs.record import RunData
 from model.checkpoint.metrics import final_steps
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import SourceCounts, StageReport
+from tasks.artifacts.results import ChunkResult, MixedSource, SampleResult, VocabResult
 
 DOCUMENT_STAGES = ("sample", "clean", "dedup", "decontaminate", "chunk")
 
@@ -206,11 +207,10 @@ def _empty_sources(reports: Mapping[str, StageReport]) -> list[str]:
     stages = [stage for stage, report in reports.items() if report.sources]
     if not stages or stages[0] != "sample":
         return []
-    plan = reports["sample"].facts.get("mixture_plan", {})
+    plan = SampleResult.of(reports["sample"]).mixture_plan
     warnings: list[str] = []
-    for source in sorted({*plan, *reports["sample"].sources}):
-        meant = plan.get(source, {}).get("weight") == 0
-        if meant or reports[stages[-1]].sources.get(source, SourceCounts()).documents_out:
+    for source, planned in sorted(plan.items()):
+        if planned["weight"] == 0 or reports[stages[-1]].sources.get(source, SourceCounts()).documents_out:
             continue
         read = reports["sample"].sources.get(source, SourceCounts()).documents_in
         losses = [loss for stage in stages for loss in _losses(stage, reports[stage].sources.get(source), read)]
@@ -221,12 +221,14 @@ def _empty_sources(reports: Mapping[str, StageReport]) -> list[str]:
 
 
 def _rejected_files(reports: Mapping[str, StageReport]) -> list[str]:
-    facts = reports["sample"].facts if "sample" in reports else {}
+    found = SampleResult.among(reports)
+    if found is None:
+        return []
     warnings: list[str] = []
-    for source, files in facts.get("rejected_files", {}).items():
+    for source, files in found.rejected_files.items():
         named = "; ".join(f"{file['path']} ({file['records']:,}: {file['reason']})" for file in files[:MAX_RULES])
         warnings.append(f"source `{source}` has rejects, which `bessemer data history FILE` shows: {named}")
-    for source, counts in facts.get("files", {}).items():
+    for source, counts in found.files.items():
         warnings += [f"source `{source}`: {number:,} {what}" for what, number in counts.items() if "folders" in what]
     return warnings
 
@@ -248,18 +250,18 @@ def _losses(stage: str, counts: SourceCounts | None, read: int) -> list[str]:
 
 def _shifted_mixture(reports: Mapping[str, StageReport], settings: Mapping[str, Any]) -> list[str]:
     """Return which shares of the tokens read are more than a point off the recipe's weights, and why."""
-    if "chunk" not in reports:
+    packed, sampled = ChunkResult.among(reports), SampleResult.among(reports)
+    if packed is None:
         return []
-    mixture = reports["chunk"].facts.get("mixture", {})
-    plan = reports["sample"].facts.get("mixture_plan", {}) if "sample" in reports else {}
+    mixture = packed.mixture
     weights = {source: line["weight"] for source, line in mixture.items()}
     # With phases, chunk has the mean of all parts, and sample knows those of the main part alone.
-    if settings.get("temperature") is None and "phases" not in reports["chunk"].facts:
-        weights |= {source: line["weight"] for source, line in plan.items()}
+    if sampled and settings.get("temperature") is None and packed.phases is None:
+        weights |= {source: line["weight"] for source, line in sampled.mixture_plan.items()}
     realised = {source: line["realised_share"] for source, line in mixture.items()}
     shifts = {source: realised.get(source, 0.0) - weight for source, weight in weights.items()}
     far = [source for source, shift in shifts.items() if abs(shift) > MIN_SHIFT]
-    if not mixture or not far:
+    if not far:
         return []
     shares = "; ".join(
         f"{source} {realised.get(source, 0.0):.1%} and not {weights[source]:.1%}"
@@ -271,7 +273,7 @@ def _shifted_mixture(reports: Mapping[str, StageReport], settings: Mapping[str, 
     return [f"training read another mixture than the recipe asks for: {shares}{small}"]
 
 
-def _why(line: Mapping[str, Any] | None, shift: float) -> str:
+def _why(line: MixedSource | None, shift: float) -> str:
     if line is None or not line["reads"]:
         return "none of its text was left"
     if line["planned_share"] < line["weight"] - 1e-9:
@@ -287,27 +289,29 @@ def _why(line: Mapping[str, Any] | None, shift: float) -> str:
 
 
 def _unknown_words(reports: Mapping[str, StageReport]) -> list[str]:
-    vocabulary = reports["vocab"].facts.get("vocabulary", {}) if "vocab" in reports else {}
-    if "base" in vocabulary:
+    found = VocabResult.among(reports)
+    if found is None:
+        return []
+    if "base" in found.vocabulary:
         hint = "extend the base by the source's script with vocab.extend, or take another base"
     else:
         hint = "raise vocab.vocab_size or vocab.character_coverage, or take another vocab.model_type"
     return [
         f"{share:.1%} of the tokens of source `{source}` are unknown words, whose text the model never sees: {hint}"
-        for source, share in sorted(vocabulary.get("unknown_share", {}).items())
+        for source, share in sorted(found.vocabulary.get("unknown_share", {}).items())
         if share > MIN_UNKNOWN
     ]
 
 
 def _padded_rows(reports: Mapping[str, StageReport]) -> list[str]:
     """Return a warning where much of the rows is padding: texts are too short for them or do not fit together."""
-    facts = reports["chunk"].facts if "chunk" in reports else {}
-    if "rows" not in facts or facts["padding_share"] < MIN_PADDING:
+    found = ChunkResult.among(reports)
+    if found is None or found.padding_share < MIN_PADDING:
         return []
     hint = "a smaller train.model.context"
-    if facts["rows"]["packing"] == "best_fit":
+    if found.rows["packing"] == "best_fit":
         hint += " or chunk.packing = concat"
     return [
-        f"{facts['padding_share']:.0%} of the rows of {facts['rows']['row_length']:,} tokens are padding: the texts are"
-        f" too short for them, or too long for two in a row; {hint} leaves less"
+        f"{found.padding_share:.0%} of the rows of {found.rows['row_length']:,} tokens are padding: the texts are too"
+        f" short for them, or too long for two in a row; {hint} leaves less"
     ]

@@ -6,9 +6,9 @@ has fewer metrics, never wrong ones. `metric_readers` names every metric and the
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypedDict, cast, get_origin, get_type_hints
+from typing import Any, NotRequired, TypedDict, cast, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,11 +17,13 @@ from flows.metrics.accounting import DOCUMENT_STAGES, conservation, cost, run_wa
 from flows.metrics.formatting import SHORT_ID
 from flows.metrics.heldout import describe_repeated_text, heldout_metrics, tokens_per_character
 from flows.recipe.stages import AFTERWARDS, STAGES
+from flows.runs.guards import Gate
 from flows.runs.lineage import model_of
 from flows.runs.record import RUNNING, RunData, read_recipe, state_of, warn_once
 from flows.runs.run_documents import documents_at
 from model.checksummed_json import read_sealed
 from model.errors import InputError, IntegrityError
+from tasks.artifacts import results
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.report import SourceCounts, StageReport
@@ -76,40 +78,83 @@ Values = dict[str, Any]
 Lines = list[dict[str, Any]]
 
 
+class SourceLine(results.MixedSource):
+    """The mixture's line of a source."""
+
+    source: str
+
+
+class BenchmarkLine(results.BenchmarkCounts):
+    """The items of a benchmark by state."""
+
+    benchmark: str
+
+
+class RowLine(results.RowFacts):
+    """How rows are packed, and how much of them is padding."""
+
+    padding_share: float
+
+
+class BaseModelLine(results.BaseModel):
+    """The model that training started from: the recipe's folder, and what was trainable."""
+
+    folder: str | None
+    trainable: str
+
+
+class LeakSearch(TypedDict):
+    """How well leaks are found."""
+
+    planted: results.InjectedLeaks
+    common_ngrams: Lines
+
+
+class Duplicates(TypedDict):
+    """What was found of duplicates, and how well."""
+
+    clusters: results.Clusters
+    planted: results.InjectedCopies
+    s_curve: list[list[float]]
+    similarities: list[list[float]]
+    against: NotRequired[Lines]
+
+
 class Metrics(TypedDict):
-    """All metrics of a run, JSON values; `metric_readers` says where each comes from."""
+    """All metrics of a run, JSON values; `metric_readers` says where each comes from. Those of a stage that did not run
+    are empty."""
 
     road: Lines
-    files: Values
+    files: dict[str, dict[str, int]]
     sampling: Values
     funnel: Lines
-    languages: Values
+    languages: dict[str, int]
     remarks: list[str]
     removed: Lines
     edited: Lines
-    mixture: Lines
-    rows: Values
-    leaks: Lines
-    leak_search: Values
-    training: Values
+    mixture: list[SourceLine]
+    rows: RowLine
+    leaks: list[BenchmarkLine]
+    leak_search: LeakSearch
+    training: results.Training
     left_out: Lines
     model: Values
-    base_model: Values
-    gate: Values
+    base_model: BaseModelLine
+    gate: Gate
     bits_per_byte: Lines
     measures: Lines
     repeated_text: list[str]
     scores: Lines
     gaps: Lines
-    tokens_per_character: Values
-    duplicates: Values
-    vocabulary: Values
+    tokens_per_character: dict[str, float]
+    duplicates: Duplicates
+    vocabulary: results.Vocabulary
     made: list[str]
     conservation: Values
     cost: Values
 
 
-DICTIONARIES = frozenset(name for name, kind in get_type_hints(Metrics).items() if get_origin(kind) is dict)
+DICTIONARIES = frozenset(name for name, kind in get_type_hints(Metrics).items() if get_origin(kind) is not list)
 """Metrics that are dictionaries; all others are lists."""
 
 FROM_TABLES = (
@@ -157,74 +202,70 @@ def metric_readers(record: RunData) -> dict[str, Callable[[], Any]]:
     """Return a function for each metric by name; read one by one, damage to one leaves the others readable."""
     artifacts = open_artifacts(record)
     reports = {stage: artifact.report for stage, artifact in artifacts.items()}
+    of_sample, of_clean = results.SampleResult.among(reports), results.CleanResult.among(reports)
+    of_dedup, of_decontaminate = results.DedupResult.among(reports), results.DecontaminateResult.among(reports)
+    of_vocab, of_chunk = results.VocabResult.among(reports), results.ChunkResult.among(reports)
+    of_train, of_evaluate = results.TrainResult.among(reports), results.EvaluateResult.among(reports)
     return {
         "road": lambda: stage_results(record, artifacts, reports),
-        "files": lambda: _facts(reports, "sample", "files").get("files", {}),
-        "sampling": lambda: _facts(reports, "sample", "mixture_plan", "mixture_remarks", "records_passed_over"),
+        "files": lambda: of_sample.files if of_sample else {},
+        "sampling": lambda: _only(of_sample, ("mixture_plan", "mixture_remarks", "records_passed_over")),
         "funnel": lambda: funnel(reports),
-        "languages": lambda: _facts(reports, "clean", "languages").get("languages", {}),
+        "languages": lambda: of_clean.languages if of_clean else {},
         "remarks": lambda: run_warnings(reports, _settings(artifacts, "sample")),
         "removed": lambda: removed(reports),
         "edited": lambda: edited(reports),
-        "mixture": lambda: mixture(reports),
-        "rows": lambda: rows(reports),
-        "leaks": lambda: leaks(reports),
-        "leak_search": lambda: _facts(reports, "decontaminate", "planted", "common_ngrams"),
-        "training": lambda: _facts(reports, "train", "training").get("training", {}),
+        "mixture": lambda: mixture(of_chunk),
+        "rows": lambda: {**of_chunk.rows, "padding_share": of_chunk.padding_share} if of_chunk else {},
+        "leaks": lambda: leaks(of_decontaminate),
+        "leak_search": lambda: _only(of_decontaminate, LeakSearch.__annotations__),
+        "training": lambda: of_train.training if of_train else {},
         "left_out": lambda: skipped_steps(artifacts),
         "model": lambda: model_of(record, Path(record["root"])),
         "base_model": lambda: base_model(record, artifacts),
-        "gate": lambda: {"max_rise": record.get("max_rise"), **_facts(reports, "evaluate", "gate").get("gate", {})},
+        "gate": lambda: {"max_rise": record.get("max_rise"), **((of_evaluate and of_evaluate.gate) or {})},
         "bits_per_byte": lambda: bits_per_byte(artifacts),
         "measures": lambda: heldout_metrics(_heldout_rows(artifacts)),
         "repeated_text": lambda: describe_repeated_text(_heldout_rows(artifacts)),
         "scores": lambda: scores(artifacts),
         "gaps": lambda: gaps(artifacts),
         "tokens_per_character": lambda: tokens_per_character(artifacts),
-        "duplicates": lambda: _facts(reports, "dedup", "clusters", "planted", "s_curve", "similarities", "against"),
-        "vocabulary": lambda: _facts(reports, "vocab", "vocabulary").get("vocabulary", {}),
+        "duplicates": lambda: _only(of_dedup, Duplicates.__annotations__),
+        "vocabulary": lambda: of_vocab.vocabulary if of_vocab else {},
         "made": lambda: made_of_model(reports),
         "conservation": lambda: conservation(artifacts, reports),
         "cost": lambda: cost(record, artifacts),
     }
 
 
-def _facts(reports: dict[str, StageReport], stage: str, *keys: str) -> dict[str, Any]:
-    if stage not in reports:
-        return {}
-    return {key: reports[stage].facts[key] for key in keys if key in reports[stage].facts}
+def _only(found: results.StageResult | None, names: Collection[str]) -> Values:
+    return {name: value for name, value in found.facts().items() if name in names} if found else {}
 
 
 def made_of_model(reports: dict[str, StageReport]) -> list[str]:
     """Return what a run of a trained model made of it: the scores of each task, or what loads the export."""
-    if "finetune" in reports:
+    if finetuned := results.FinetuneResult.among(reports):
         from model.finetune.output import format_result
 
-        return format_result(reports["finetune"].facts["finetuned"])
-    if "export" in reports:
-        found = reports["export"].facts["exported"]
+        return format_result(finetuned.finetuned)
+    if exported := results.ExportResult.among(reports):
+        found = exported.exported
         return [f"transformers loads it as {found['class']}, its tokenizer as {found['tokenizer_class']}"]
     return []
 
 
-def rows(reports: dict[str, StageReport]) -> dict[str, Any]:
-    """Return objective, packing, length, number and share of padding of rows, and labels where they are pairs."""
-    facts = _facts(reports, "chunk", "rows", "padding_share")
-    return {**facts["rows"], "padding_share": facts["padding_share"]} if "rows" in facts else {}
-
-
-def base_model(record: RunData, artifacts: Mapping[str, Artifact]) -> dict[str, Any]:
+def base_model(record: RunData, artifacts: Mapping[str, Artifact]) -> BaseModelLine | Values:
     """Return what training recorded of its base model, with the `folder` in the recipe and what was `trainable`; empty
     where it started with a new network."""
     if "train" not in artifacts:
         return {}
     train = artifacts["train"]
-    facts = train.report.facts.get("base_model")
-    if facts is None:
+    base = results.TrainResult.of(train.report).base_model
+    if base is None:
         return {}
     config = read_recipe(Path(record["root"]) / "runs" / record["run_id"]).get("train", {})
     trainable = train.manifest["identity_parts"]["params"].get("trainable", "all")
-    return {**facts, "folder": config.get("base_model"), "trainable": trainable}
+    return {**base, "folder": config.get("base_model"), "trainable": trainable}
 
 
 def stage_results(
@@ -292,15 +333,15 @@ def _by_source(report: StageReport) -> dict[str, dict[str, int]]:
 def stage_result(stage: str, artifact: Artifact, report: StageReport) -> dict[str, Any]:
     """Return the result of a stage as `amount` and `unit`, in the unit natural to the stage."""
     if stage == "vocab":
-        return {"amount": report.facts.get("vocabulary", {}).get("pieces", 0), "unit": "pieces"}
+        return {"amount": results.VocabResult.of(report).vocabulary["pieces"], "unit": "pieces"}
     if stage == "chunk":
         return {"amount": artifact.rows("sequences"), "unit": "rows"}
     if stage == "train":
-        return {"amount": report.facts.get("training", {}).get("steps", 0), "unit": "steps"}
+        return {"amount": results.TrainResult.of(report).training["steps"], "unit": "steps"}
     if stage == "evaluate":
         return {"amount": artifact.rows("scores"), "unit": "scores"}
     if stage == "finetune":
-        return {"amount": len(report.facts["finetuned"]["scores"]["seeds"]), "unit": "seeds"}
+        return {"amount": len(results.FinetuneResult.of(report).finetuned["scores"]["seeds"]), "unit": "seeds"}
     if stage == "export":
         return {"amount": len(artifact.records), "unit": "files"}
     return {"amount": report.total().documents_out, "unit": "documents"}
@@ -353,16 +394,15 @@ def _by_rule(reports: dict[str, StageReport], what: str) -> list[dict[str, Any]]
     return found
 
 
-def mixture(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
+def mixture(found: results.ChunkResult | None) -> list[SourceLine]:
     """Return by source documents, tokens, rows, weight, planned and realised share, epochs (as GPT-3's table 2.2)."""
-    table = _facts(reports, "chunk", "mixture").get("mixture", {})
-    return sorted(({"source": source, **line} for source, line in table.items()), key=lambda line: -line["weight"])
+    lines: list[SourceLine] = [{"source": source, **line} for source, line in found.mixture.items()] if found else []
+    return sorted(lines, key=lambda line: -line["weight"])
 
 
-def leaks(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
+def leaks(found: results.DecontaminateResult | None) -> list[BenchmarkLine]:
     """Return by benchmark: items, and how many are leaked, clean, unmatchable; `remains`: leaked and still in text."""
-    table = _facts(reports, "decontaminate", "benchmarks").get("benchmarks", {})
-    return [{"benchmark": name, **line} for name, line in table.items()]
+    return [{"benchmark": name, **line} for name, line in found.benchmarks.items()] if found else []
 
 
 def bits_per_byte(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
@@ -432,7 +472,8 @@ def skipped_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     if "train" not in artifacts:
         return []
     train = artifacts["train"]
-    lines = [
+    found = results.TrainResult.of(train.report)
+    lines: Lines = [
         {
             "kind": "rollback" if decision["by"] == "guard" else "by hand",
             "step": decision["step"],
@@ -441,10 +482,10 @@ def skipped_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
             "settings": decision["settings"],
             **_documents(artifacts, *(decision["skipped"] or (0, 0))),
         }
-        for decision in train.report.facts.get("decisions", ())
+        for decision in found.decisions or ()
     ]
     # A run whose training skipped nothing must read no table.
-    if not train.report.facts.get("training", {}).get("skipped_steps"):
+    if not found.training["skipped_steps"]:
         return lines
     events = train.table("events")
     alone = events.filter(

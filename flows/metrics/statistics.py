@@ -75,11 +75,11 @@ def interval_of_mean(values: Sequence[float]) -> Interval | None:
     return Interval(mean - reach, mean, mean + reach)
 
 
-def bootstrap(rows: int, statistic: Callable[[np.ndarray], float], seed: int, rounds: int = 1000) -> Interval:
-    """Return a statistic of all of `rows` rows, i64[rows], with the interval of its percentiles over resamples (Efron
-    1979)."""
+def bootstrap(rows: int, statistic: Callable[[np.ndarray], float], seed: int) -> Interval:
+    """Return a statistic of all of `rows` rows, i64[rows], with the interval of its percentiles over 1,000 resamples
+    (Efron 1979)."""
     random = np.random.Generator(np.random.Philox(seed))
-    drawn = [statistic(random.integers(0, rows, rows)) for _ in range(rounds)]
+    drawn = [statistic(random.integers(0, rows, rows)) for _ in range(1000)]
     low, high = np.quantile(drawn, (0.025, 0.975))
     return Interval(float(low), statistic(np.arange(rows)), float(high))
 

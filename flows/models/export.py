@@ -11,7 +11,8 @@ from flows.runs.record import RunData
 from model.errors import InputError, RecipeError
 from model.model_files import read_json
 from tasks.artifacts.artifact import Artifact
-from tasks.models.export import UNIT, ExportConfig, chat_of, tokenizer_class, write_tokenizer
+from tasks.artifacts.results import ExportResult
+from tasks.models.export import ExportConfig, chat_of, tokenizer_class, write_tokenizer
 from tasks.models.load import FINETUNED, ModelSource, open_source
 
 RECORD = "export.json"
@@ -77,7 +78,7 @@ def write_export(artifact: Artifact, folder: Path) -> Exported:
 
     A folder that holds this export already is left as it is; InputError where it holds anything else.
     """
-    found = artifact.report.facts[UNIT]
+    found = ExportResult.of(artifact.report).exported
     files = {record.name: record.digest for record in artifact.records}
     if folder.exists():
         if _is_export(folder, files):

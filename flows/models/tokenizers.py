@@ -23,6 +23,7 @@ from model.checkpoint.weights import WEIGHTS
 from model.errors import InputError
 from model.model_files import MAX_JSON_BYTES, MAX_VOCABULARY_BYTES, read_bounded, read_json, weight_files
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.results import VocabResult
 from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json, json_model_type
 from tasks.tokenizer.open import open_tokenizer, tokenizer_of
 from tasks.tokenizer.wordpiece import UNKNOWN
@@ -62,7 +63,7 @@ def tokens_of_text(vocab: Artifact, text: str) -> list[dict[str, Any]]:
     `unknown` counts the tokens that lose their text; the text is shown in their place.
     """
     tokenizer = open_tokenizer(vocab)
-    base = vocab.report.facts["vocabulary"].get("base")
+    base = VocabResult.of(vocab.report).vocabulary.get("base")
     if base is None:
         return [_view("the run's vocabulary", tokenizer, text)]
     rows = base["pieces"] + base["besides"]

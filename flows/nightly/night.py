@@ -4,7 +4,7 @@ Its model is promoted where it is not significantly worse than the current one, 
 held-out text and benchmark items (`judge`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from flows.runs.model_registry import Promotion, promote
 from flows.runs.record import RunData
 from model.errors import GuardError, RecipeError
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.results import ChunkResult, EvaluateResult
 from tasks.evaluate.comparison import Regression, bits_regressions, holm_significant, score_regressions
 
 BYTES_PER_TOKEN = 4
@@ -219,10 +220,10 @@ def _without_exhausted_sources(folder: Path, inputs: tuple[Any, ...], recipe: Re
 def _count(night: Night, artifacts: dict[str, Artifact]) -> None:
     night.read_bytes, night.data_seconds = data_throughput(artifacts)
     night.documents = artifacts["decontaminate"].report.total().documents_out
-    facts = artifacts["chunk"].report.facts
-    night.tokens = facts["order"]["tokens"]
-    night.epochs = {source: line["epochs"] for source, line in facts["mixture"].items()}
-    night.unique_tokens = {source: line["tokens"] for source, line in facts["mixture"].items()}
+    packed = ChunkResult.of(artifacts["chunk"].report)
+    night.tokens = packed.order["tokens"]
+    night.epochs = {source: line["epochs"] for source, line in packed.mixture.items()}
+    night.unique_tokens = {source: line["tokens"] for source, line in packed.mixture.items()}
 
 
 DOCUMENT_SCORES, ITEM_SCORES = "document_scores", "item_scores"
@@ -254,6 +255,6 @@ def _both(after: Artifact, before: Artifact) -> bool:
 
 def mean_bits(evaluated: Artifact) -> float | None:
     """Return bits per byte of held-out text, mean of the sources, under the name of the network's kind."""
-    key_figures: Mapping[str, float | None] = evaluated.report.facts.get("headline", {})
+    key_figures = EvaluateResult.of(evaluated.report).headline
     names = ("heldout/all", "heldout/all/pseudo_bits_per_byte", "heldout/all/target_bits_per_byte")
     return next((key_figures[name] for name in names if key_figures.get(name) is not None), None)

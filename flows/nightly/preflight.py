@@ -20,6 +20,7 @@ from flows.planning.cost_model import network_of, recipe_memory
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.results import TrainResult
 from tasks.sample.discovery import find_files
 from tasks.sample.mixture import text_bytes
 from tasks.sample.stage import UNREADABLE
@@ -114,7 +115,7 @@ def _seconds(
 ) -> tuple[float | None, float | None]:
     """Return the seconds of the whole nightly run, and of its stages before training."""
     per_byte = _seconds_per_byte(before, nights)
-    speed = before["train"].report.facts["training"]["tokens_s"] if "train" in before else None
+    speed = TrainResult.of(before["train"].report).training["tokens_s"] if "train" in before else None
     if per_byte is not None and speed:
         measured = before["evaluate"].manifest["timings"]["seconds"] if "evaluate" in before else 0.0
         return per_byte * text + tokens / speed + measured, per_byte * text

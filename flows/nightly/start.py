@@ -35,7 +35,6 @@ class NightlyContext:
     whole: Recipe
     base: Base | None
     night: Night
-    again: tuple[str, ...] = ()
     needs: Needs | None = None
     say: Say = field(default=ignore)
 
@@ -119,11 +118,11 @@ def find_new_data(raw: RawRecipe, again: Sequence[str] = (), say: Say = ignore) 
         base = base_of(root, promotion.run_id) if promotion is not None else None
     if base is not None:
         night.base, night.chain = base.run_id, base.chain
-    again = tuple(_named_night(name, nights, base) for name in again)
+    again = [_named_night(name, nights, base) for name in again]
     with record_failures(raw, night):
         found = file_digests(digested(find_files(whole.sample), root / INPUTS))
     night.files = new_files({source: dict(files) for source, files in found.items()}, taken_files(nights, again))
-    return NightlyContext(raw, whole, base, night, again, say=say)
+    return NightlyContext(raw, whole, base, night, say=say)
 
 
 def _close_interrupted(raw: RawRecipe, nights: Sequence[Night]) -> None:

@@ -20,10 +20,10 @@ from flows.planning.preconditions import check_benchmarks, export_remark
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError
 from tasks.artifacts.ledger import DROP
+from tasks.artifacts.results import CleanResult
 from tasks.clean.config import CleanConfig
 from tasks.clean.edits.html import html_to_text
 from tasks.clean.pipeline import clean_part
-from tasks.clean.results import BYTES_READ, LANGUAGES
 from tasks.clean.stage import read_user_resources
 from tasks.sample.bounded_reader import BoundedReader, Bounds
 from tasks.sample.discovery import InputFile, SourceFiles, find_files
@@ -178,8 +178,8 @@ def _clean(checked: SourceCheck, sample: DocumentColumns, config: CleanConfig) -
     documents = sample.table()
     resources, _ = read_user_resources(config)
     result = clean_part(config, documents, 0, resources=resources)
-    checked.kinds = _largest_first(result.report.facts.get(BYTES_READ, {}))
-    checked.languages = _largest_first(result.report.facts.get(LANGUAGES, {}))
+    found = CleanResult.of(result.report)
+    checked.kinds, checked.languages = _largest_first(found.kind_bytes_read), _largest_first(found.languages)
     row_of = {doc_id: row for row, doc_id in enumerate(sample.doc_ids)}
     drops: dict[str, RuleDrops] = {}
     for line in result.tables["ledger"].to_pylist():

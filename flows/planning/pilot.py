@@ -190,7 +190,7 @@ def _vocabulary(build: Callable[[VocabConfig], Artifact], config: VocabConfig, c
 def pilot_shares(recipe: Recipe, listings: list[SourceFiles], share: float) -> dict[str, PilotShare]:
     """Return the share of each source in the pilot: `share`, or more for small sources."""
     plans = plan_mixture(recipe.sample, listings)
-    selected = sum(plan.rate * plan.bytes for plan in plans.values())
+    selected = sum(plan["rate"] * plan["bytes"] for plan in plans.values())
     min_share = min(1.0, BYTES_PER_TOKEN_TYPE * recipe.vocab.pieces_to_find / max(1.0, selected))
     shares: dict[str, PilotShare] = {}
     for listing in listings:
@@ -201,10 +201,10 @@ def pilot_shares(recipe: Recipe, listings: list[SourceFiles], share: float) -> d
             for file in listing.files
             if isinstance(file.path, Path)
         ]
-        documents = count_records(files).records * plans[name].rate
+        documents = count_records(files).records * plans[name]["rate"]
         enough_documents = MIN_DOCUMENTS / max(1.0, documents) if files else 0.0
         minimum = min(1.0, max(min_share, enough_documents))
-        shares[name] = PilotShare(max(share, minimum), plans[name].rate, plans[name].bytes, minimum > share)
+        shares[name] = PilotShare(max(share, minimum), plans[name]["rate"], plans[name]["bytes"], minimum > share)
     return shares
 
 

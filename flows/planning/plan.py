@@ -36,6 +36,7 @@ from model.engines.memory import whole_sizes
 from model.errors import InputError, RecipeError
 from model.train.micro_batch import machine_memory
 from tasks.artifacts.build import ProgressListener
+from tasks.artifacts.results import ChunkResult, VocabResult
 from tasks.chunk.mixture import plan_mixtures, whole_mixture
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import find_files
@@ -85,7 +86,7 @@ def _pilot_warnings(pilot: Pilot, recipe: Recipe, sources: Mapping[str, SourceEs
         warnings.append(
             f"the pilot's share of {', '.join(raised)} was raised, because these sources or the whole corpus are small"
         )
-    pieces, wanted = pilot.artifacts["vocab"].report.facts["vocabulary"]["pieces"], network_of(recipe).vocab_size
+    pieces, wanted = _pieces(pilot), network_of(recipe).vocab_size
     if pieces < wanted:
         warnings.append(
             f"the pilot's vocabulary has {pieces:,} tokens instead of {wanted:,}: the whole text will take fewer tokens"
@@ -105,7 +106,7 @@ def _pilot_summary(pilot: Pilot, pilot_share: float) -> dict[str, Any]:
         "root": str(pilot.root),
         "asked": pilot_share,
         "seconds": sum(measured.seconds for measured in pilot.measured.values()),
-        "vocabulary": pilot.artifacts["vocab"].report.facts["vocabulary"]["pieces"],
+        "vocabulary": _pieces(pilot),
         "sources": {
             name: {
                 "documents": pilot.artifacts["sample"].report.sources[name].documents_out,
@@ -158,8 +159,12 @@ def _growth_of_work(stage: str, pilot: Pilot, sources: Mapping[str, SourceEstima
     return max(1.0, whole / max(1.0, small))
 
 
+def _pieces(pilot: Pilot) -> int:
+    return VocabResult.of(pilot.artifacts["vocab"].report).vocabulary["pieces"]
+
+
 def _pilot_tokens(pilot: Pilot) -> int:
-    return sum(line["tokens"] for line in pilot.artifacts["chunk"].report.facts["mixture"].values())
+    return sum(line["tokens"] for line in ChunkResult.of(pilot.artifacts["chunk"].report).mixture.values())
 
 
 def _training_disk(recipe: Recipe, network: NetworkConfig) -> dict[str, float]:
@@ -186,11 +191,11 @@ def plan_from_declared_sizes(recipe: Recipe, options: PlanOptions) -> dict[str, 
     lines = [
         {
             "source": name,
-            "tokens": None if name in unknown else plan.available_tokens,
-            "weight": plan.weight,
-            "read_tokens": plan.target_tokens,
-            "epochs": None if name in unknown else plan.epochs,
-            "asked_epochs": None if name in unknown else plan.asked_epochs,
+            "tokens": None if name in unknown else plan["available_tokens"],
+            "weight": plan["weight"],
+            "read_tokens": plan["target_tokens"],
+            "epochs": None if name in unknown else plan["epochs"],
+            "asked_epochs": None if name in unknown else plan["asked_epochs"],
         }
         for name, plan in plans.items()
     ]
@@ -207,7 +212,7 @@ def plan_from_declared_sizes(recipe: Recipe, options: PlanOptions) -> dict[str, 
         plan["warnings"].append("for time, memory and cost name the hardware: --hardware a100 --devices 800 --mfu 40%")
     else:
         network, device = network_of(recipe), options.device()
-        tokens = sum(plan.target_tokens for plan in plans.values())
+        tokens = sum(plan["target_tokens"] for plan in plans.values())
         given = _training(network, device.peak_flops, tokens, options.devices or 1)
         given = replace(given, days=options.days, mfu=options.mfu)
         plan["training"] = estimate_training(given, device, options.price, network, recipe.train.trainer_config())

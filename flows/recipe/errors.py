@@ -7,12 +7,12 @@ A key is suggested from the other tables of the stage, by spelling, and from the
 import difflib
 import re
 import tomllib
-import types
 from collections.abc import Iterator, Sequence
-from typing import Any, Union, get_args, get_origin
+from typing import Any, get_args
 
-from pydantic import BaseModel, Tag, ValidationError
+from pydantic import BaseModel, ValidationError
 
+from flows.recipe.tables import model_within, models_of, tagged_models
 from model.config.presets import KEY
 from tasks.evaluate.config import Scoring
 
@@ -89,16 +89,6 @@ def line_of(text: str, location: Location) -> int | None:
     return None
 
 
-def tagged_models(annotation: Any) -> dict[str, Any]:
-    """Return the models by tag of a field that holds one of several; empty for any other field."""
-    found: dict[str, Any] = {}
-    for choice in getattr(annotation, "__args__", ()) if get_origin(annotation) in (Union, types.UnionType) else ():
-        for mark in getattr(choice, "__metadata__", ()):
-            if isinstance(mark, Tag):
-                found[mark.tag] = model_within(choice)
-    return found
-
-
 def _without_tags(location: Location, recipe: type[BaseModel]) -> Location:
     """Return the location as the recipe writes it, without the tags by which pydantic names one of several models."""
     return tuple(part for part, several, _ in _walk(location, recipe) if part not in several)
@@ -118,17 +108,6 @@ def _walk(location: Location, recipe: type[BaseModel]) -> Iterator[tuple[int | s
             several = tagged_models(field.annotation) if field is not None else {}
             model = model_within(field.annotation) if field is not None else None
         yield part, offered, model
-
-
-def model_within(annotation: Any) -> Any:
-    """Return the model that a field holds, also within a list or a dict, or None."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        found = model_within(argument)
-        if found is not None:
-            return found
-    return None
 
 
 def _hint(location: Location, recipe: type[BaseModel], shared_keys: Sequence[str]) -> str:
@@ -189,14 +168,8 @@ def _places_of(key: str, model: type[BaseModel], above: Location = ()) -> Iterat
     for name, field in model.model_fields.items():
         if name == key:
             yield (*above, name)
-        tables = tagged_models(field.annotation).values() or filter(None, [_table(field.annotation)])
+        tables = models_of(field.annotation)
         yield from dict.fromkeys(place for table in tables for place in _places_of(key, table, (*above, name)))
-
-
-def _table(annotation: Any) -> Any:
-    """Return the model that a field is or may be; None for a list or a dict of models."""
-    inner = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    return next((kind for kind in inner if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def _as_written(location: Location, shared_keys: Sequence[str]) -> Location:

@@ -14,8 +14,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from types import UnionType
-from typing import Annotated, Any, Optional, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Optional, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -29,10 +28,10 @@ from pydantic import (
     model_validator,
 )
 
-from flows.recipe.errors import tagged_models
 from flows.recipe.resolve import MIXTURE_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
+from flows.recipe.tables import models_of, tables_of
 from model.config import is_expert
 
 AS_IN_THE_RECIPE = "as in the recipe"
@@ -108,12 +107,11 @@ def section_of(title: str, *configs: type[BaseModel]) -> type[Section]:
     for config in configs:
         schema = _properties(config)
         for name, field in config.model_fields.items():
-            tables = list(tagged_models(field.annotation).values()) or _table(field.annotation)
             if name in SHARED_FIELDS:
                 continue
-            if tables:
+            if tables := models_of(field.annotation):
                 fields[name] = _folded(f"{title}.{name}", *tables)
-            elif not _holds_tables(config, name):
+            elif not tables_of(field.annotation):
                 found = _Setting(field.annotation, tuple(field.metadata), _plain(schema[name]))
                 settings[name] = settings[name].or_else(found) if name in settings else found
                 fields[name] = settings[name].shown(name)
@@ -124,18 +122,6 @@ def _folded(title: str, *configs: type[BaseModel]) -> tuple[Any, Any]:
     """Return the form's field for a section, with the help of its configuration model."""
     name, description = title.rpartition(".")[2], inspect.getdoc(configs[0])
     return section_of(title, *configs) | None, Field(default=None, title=name, description=description)
-
-
-def _table(annotation: Any) -> list[type[BaseModel]]:
-    """Return the model that a field holds or may hold, as a list of one; empty where it is no table."""
-    held = [choice for choice in (get_args(annotation) or (annotation,)) if choice is not type(None)]
-    is_table = len(held) == 1 and isinstance(held[0], type) and issubclass(held[0], BaseModel)
-    return held if is_table and get_origin(annotation) in (None, Union, UnionType) else []
-
-
-def _holds_tables(config: type[BaseModel], name: str) -> bool:
-    """Return whether a field is a list of tables (sources, benchmarks), which stay with the recipe."""
-    return "$ref" in json.dumps(_properties(config)[name])
 
 
 @cache
@@ -192,12 +178,11 @@ def _shown_settings(above: str, *configs: type[BaseModel]) -> Iterator[str]:
     """Yield the paths of settings that are not marked as set by few recipes (`model.config.EXPERT`)."""
     for config in configs:
         for name, field in config.model_fields.items():
-            tables = list(tagged_models(field.annotation).values()) or _table(field.annotation)
             if is_expert(field) or name in (*SHARED_FIELDS, *MIXTURE_KEYS):
                 continue
-            if tables:
+            if tables := models_of(field.annotation):
                 yield from _shown_settings(f"{above}.{name}", *tables)
-            elif not _holds_tables(config, name):
+            elif not tables_of(field.annotation):
                 yield f"{above}.{name}"
 
 

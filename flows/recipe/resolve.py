@@ -27,9 +27,10 @@ from pydantic import ValidationError
 
 from flows.recipe.checks import row_length_settings
 from flows.recipe.counts import parse_count
-from flows.recipe.errors import format_recipe_errors, model_within
+from flows.recipe.errors import format_recipe_errors
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
+from flows.recipe.tables import model_within
 from model.checksummed_json import read_optionally_sealed
 from model.config.extent import share_of
 from model.config.network import OBJECTIVE_OF, GPTConfig

@@ -7,12 +7,11 @@ licences. A section without facts is an empty string.
 
 import html
 from pathlib import Path
-from typing import Any
 
 from flows.metrics.accounting import describe_conservation, format_energy
 from flows.metrics.formatting import describe_rows, format_count, format_duration, format_time, loss_unit
 from flows.metrics.heldout import describe_sampled_items
-from flows.metrics.run_metrics import Metrics, describe_base_model
+from flows.metrics.run_metrics import Duplicates, Metrics, describe_base_model
 from flows.reports.document import Table
 from flows.reports.model_card_facts import CardFacts, card_facts, check_licence, head, run_that_trained
 from flows.reports.tables import bits_table, leaks_table, removed_table, scores_table
@@ -72,7 +71,7 @@ def _introduction(facts: CardFacts) -> str:
     """Return the title and a short description of the model."""
     training = facts.findings["training"]
     size = f" of {format_count(facts.model['parameters'])} parameters" if facts.model["parameters"] else ""
-    read = f", trained on {format_count(training['tokens'])} tokens" if training.get("tokens") else ""
+    read = f", trained on {format_count(training['tokens'])} tokens" if training and training["tokens"] else ""
     kind = facts.model["architecture"].upper() if facts.model["architecture"] else "language model"
     lines = [
         f"# {facts.record['recipe_name']}",
@@ -183,15 +182,15 @@ def _preparation(facts: CardFacts) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def _duplicates(found: dict[str, Any]) -> str:
-    clusters, planted = found.get("clusters"), found.get("planted", {})
-    if clusters is None:
+def _duplicates(found: Duplicates) -> str:
+    if not found:
         return ""
+    clusters, planted = found["clusters"], found["planted"]
     text = (
         f"Duplicates: {clusters['count']:,} clusters of near-duplicates, of which one document each was kept; every"
         f" removal was verified by exact Jaccard similarity."
     )
-    if planted.get("pairs"):
+    if planted["pairs"]:
         text += (
             f" Of the copies injected to measure recall, {planted['found']} of {planted['pairs']} at a similarity of"
             f" {planted['threshold']:g} and above were found (recall {planted['recall']:.3f}, 95% interval"
@@ -205,8 +204,8 @@ def _leaks(findings: Metrics) -> str:
     if table is None:
         return ""
     parts = [table.markdown()]
-    planted = findings["leak_search"].get("planted", {})
-    if planted.get("planted"):
+    planted = findings["leak_search"]["planted"]
+    if planted["planted"]:
         parts.append(
             f"Of the items injected to measure recall, {planted['found']} of {planted['planted']} were found (recall"
             f" {planted['recall']:.3f}, 95% interval {planted['low']:.3f} to {planted['high']:.3f})."
@@ -220,11 +219,11 @@ def _training(facts: CardFacts) -> str:
     if not found:
         return ""
     lines = ["## Training"]
-    if found.get("last_loss") is not None:
+    if found["last_loss"] is not None:
         lines.append(
             f"{found['steps']:,} steps over {found['tokens']:,} tokens; the loss went from {found['first_loss']:.3f} to"
             f" {found['last_loss']:.3f} {loss_unit(facts.findings['rows'])}."
-            + (f" The divergence guard skipped {found['skipped_steps']} steps." if found.get("skipped_steps") else "")
+            + (f" The divergence guard skipped {found['skipped_steps']} steps." if found["skipped_steps"] else "")
         )
     network = facts.recipe.get("train", {}).get("model", {})
     shown = {name: value for name, value in network.items() if isinstance(value, int | float | str)}

@@ -91,7 +91,7 @@ class CardFacts:
     def languages(self) -> list[str]:
         """ISO 639 codes, sorted: those of at least 1% of the cleaned documents; before these are counted, those that
         the sources state."""
-        counted: dict[str, int] = self.findings["languages"]
+        counted = self.findings["languages"]
         whole = sum(counted.values())
         found = {language for language, count in counted.items() if count >= MIN_LANGUAGE_SHARE * whole}
         if not counted:

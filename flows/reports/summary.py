@@ -3,7 +3,6 @@
 The numbers come from `flows.metrics.run_metrics`, as do those of the run page.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from flows.metrics.run_metrics import (
     SKIPPED,
     TO_COME,
     UNDER_WAY,
+    Duplicates,
     Metrics,
     describe_base_model,
     metrics_of,
@@ -28,6 +28,7 @@ from flows.reports.tables import funnel_table, scores_table, sources_table
 from flows.reports.verdict import skipped_files, verdict
 from flows.runs.guards import describe_gate
 from flows.runs.record import PAGE, RunData
+from tasks.artifacts.results import Vocabulary
 
 OUTCOME_STYLES = {**progress.OUTCOME_STYLES, "failed": "bold red", SKIPPED: "dim", TO_COME: "dim", UNDER_WAY: "cyan"}
 
@@ -110,7 +111,7 @@ def _sentences(findings: Metrics) -> dict[str, str]:
     sentences = {
         "skipped": f"files: {skipped}" if skipped else "",
         "dropped by": _removed(findings["removed"]),
-        "near-dups": _recall(findings["duplicates"].get("planted", {})),
+        "near-dups": _recall(findings["duplicates"]),
         "leaked": _leaks(findings),
         "vocabulary": _vocabulary(findings["vocabulary"]),
         "scores": _no_scores(findings),
@@ -130,9 +131,9 @@ def _removed(removed: list[dict[str, Any]]) -> str:
     return f"{shown} and {len(rules) - MAX_RULES} more rules" if len(rules) > MAX_RULES else shown
 
 
-def _recall(planted: Mapping[str, Any]) -> str:
+def _recall(duplicates: Duplicates) -> str:
     """Return the recall of near-duplicate search, measured on injected copies, by similarity."""
-    if not planted.get("pairs"):
+    if not duplicates or not (planted := duplicates["planted"])["pairs"]:
         return ""
     bins = ", ".join(f"{low:g}-{high:g} {found}/{pairs}" for low, high, pairs, found, _ in planted["bins"])
     return (
@@ -147,8 +148,7 @@ def _leaks(findings: Metrics) -> str:
         + (f" ({line['remains']:,} still in the text)" if line["remains"] else "")
         for line in findings["leaks"]
     )
-    planted = findings["leak_search"].get("planted", {})
-    if not leaked or not planted.get("planted"):
+    if not leaked or not (planted := findings["leak_search"]["planted"])["planted"]:
         return leaked
     return (
         f"{leaked}; injected items found {planted['found']}/{planted['planted']}, recall {planted['recall']:.3f}"
@@ -156,9 +156,9 @@ def _leaks(findings: Metrics) -> str:
     )
 
 
-def _vocabulary(vocabulary: Mapping[str, Any]) -> str:
+def _vocabulary(vocabulary: Vocabulary) -> str:
     """Return what extending the base tokenizer did to each language's token counts."""
-    if "base" not in vocabulary:
+    if "base" not in vocabulary or "languages" not in vocabulary:
         return ""
     lines = vocabulary["languages"].items()
     changes = ", ".join(
@@ -181,9 +181,9 @@ def _no_scores(findings: Metrics) -> str:
 
 def _loss(findings: Metrics) -> str:
     training = findings["training"]
-    if training.get("last_loss") is None:
+    if not training or training["last_loss"] is None:
         return ""
-    speed = f", {format_count(training['tokens_s'])} tokens per second" if training.get("tokens_s") else ""
+    speed = f", {format_count(training['tokens_s'])} tokens per second" if training["tokens_s"] else ""
     return (
         f"{training['first_loss']:.3f} -> {training['last_loss']:.3f} {loss_unit(findings['rows'])} in"
         f" {training['steps']:,} steps, {format_count(training['tokens'])} tokens{speed}"

@@ -16,6 +16,7 @@ from flows.runs.document_history import DocumentHistory, describe_event
 from flows.runs.run_documents import rows_at
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.results import DecontaminateResult
 
 SHOWN_CHARS = 60
 """Characters of a document's text beside its name."""
@@ -117,7 +118,7 @@ def count_states(artifact: Artifact) -> list[dict[str, Any]]:
     """Return, by benchmark in the order of the recipe, the number of items and how many are in each state."""
     return [
         {"benchmark": name, **{key: line[key] for key in ("items", *STATES, "remains")}}
-        for name, line in artifact.report.facts.get("benchmarks", {}).items()
+        for name, line in DecontaminateResult.of(artifact.report).benchmarks.items()
     ]
 
 

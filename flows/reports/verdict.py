@@ -81,7 +81,7 @@ def _made(record: RunData, findings: Metrics) -> str:
         return f"The stages up to {at[-1]} are done; no model was trained in this run.{took}" if at else took.strip()
     model, training = findings["model"], findings["training"]
     size = f" of {format_count(model['parameters'])} parameters" if model.get("parameters") else ""
-    tokens = f", trained on {format_count(training['tokens'])} tokens" if training.get("tokens") else ""
+    tokens = f", trained on {format_count(training['tokens'])} tokens" if training and training["tokens"] else ""
     sources = len([line for line in findings["mixture"] if line["reads"]])
     kind = model["architecture"].upper() if model.get("architecture") else "language model"
     text = f"A {kind}{size}{tokens}"
@@ -168,7 +168,7 @@ def _attention(record: RunData, findings: Metrics) -> list[str]:
     found = [f"{stage}: {problem}" for stage, problem in missing_artifacts(record).items()]
     if findings["conservation"] and not findings["conservation"]["balanced"]:
         found.append("the counts of documents do not add up (see the accounts below); please report this")
-    if back := training.get("rollbacks"):
+    if training and (back := training["rollbacks"]):
         found.append(f"training diverged and went back {back} time{'s' if back > 1 else ''}; a lower peak_lr is calmer")
     if remains := sum(line["remains"] for line in findings["leaks"]):
         found.append(f"{remains:,} benchmark items remain in the training text; scores on them are less reliable")

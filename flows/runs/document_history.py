@@ -22,6 +22,7 @@ from flows.runs.text_kinds import text_kinds
 from model.checkpoint.metrics import final_steps
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.results import SampleResult
 
 if TYPE_CHECKING:
     from tasks.sample.discovery import InputFile
@@ -237,7 +238,7 @@ def listed_files(run_folder: Path, wanted: str) -> "list[InputFile]":
 
 def explain_unsampled(file: "InputFile", sample: Artifact) -> str:
     """Return a sentence on why a listed file left no document and no reject."""
-    rate = float(sample.report.facts["mixture_plan"][file.source]["rate"])
+    rate = SampleResult.of(sample.report).mixture_plan[file.source]["rate"]
     where = f"{file.source}: {file.relative}"
     if file.size == 0:
         return f"{where}: an empty file, which holds no record"

@@ -13,38 +13,45 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from model.errors import GuardError
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.results import EvaluateResult
 from tasks.evaluate.config import GateConfig
 
 
 def check_gate(evaluated: Artifact, config: GateConfig | None) -> None:
     """Raise GuardError where the bits per byte of a source rose by more than the recipe's gate allows."""
-    if config is None:
-        return
-    gate = {**evaluated.report.facts["gate"], "max_rise": config.max_rise}
-    if _stopped(gate):
+    found = EvaluateResult.of(evaluated.report).gate
+    if found is not None and config is not None and _stopped(found["rises"], config.max_rise):
+        outcome = describe_gate({**found, "max_rise": config.max_rise})
         raise GuardError(
-            f"{describe_gate(gate)}. The model forgot too much of what its base model knew. Its weights and scores are"
-            f" published, but nothing continues from them by itself. Give these sources more weight, train with a lower"
+            f"{outcome}. The model forgot too much of what its base model knew. Its weights and scores are published,"
+            f" but nothing continues from them by itself. Give these sources more weight, train with a lower"
             f" schedule.peak_lr or for fewer steps, or raise evaluate.gate.max_rise."
         )
 
 
-def describe_gate(gate: Mapping[str, Any]) -> str:
+class Gate(TypedDict):
+    """The rise that the gate allows, and what it measured; neither where the recipe has none."""
+
+    max_rise: float
+    rises: NotRequired[dict[str, float]]
+
+
+def describe_gate(gate: Gate) -> str:
     """Return the outcome of the gate as a sentence without full stop; empty where the recipe has no gate."""
     if "rises" not in gate:
         return ""
     rises = ", ".join(f"{source} {rise:+.1%}" for source, rise in gate["rises"].items())
-    stopped = _stopped(gate)
+    stopped = _stopped(gate["rises"], gate["max_rise"])
     verdict = f"{', '.join(stopped)} did not pass" if stopped else "passed"
     return f"Bits per byte relative to the base model: {rises}; the gate allows +{gate['max_rise']:.1%}: {verdict}"
 
 
-def _stopped(gate: Mapping[str, Any]) -> list[str]:
-    return [source for source, rise in gate["rises"].items() if rise > gate["max_rise"]]
+def _stopped(rises: Mapping[str, float], limit: float) -> list[str]:
+    return [source for source, rise in rises.items() if rise > limit]
 
 
 _interrupted = threading.Event()

@@ -44,6 +44,7 @@ from model.errors import BessemerError, GuardError, Infra
 from model.files import DISK_FULL
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.limits import SourceWiped
+from tasks.artifacts.results import BenchmarkCounts, DecontaminateResult
 from tasks.execution.outcome import one_line
 
 MAX_LEAKED_SHARE = 0.1
@@ -70,14 +71,14 @@ def emit_guard_event(stages: Sequence[Mapping[str, Any]], error: BessemerError) 
 
 def emit_leak_events(decontaminated: Artifact) -> None:
     """Send an event for each benchmark of which too much was found in the text, or some remains there."""
-    for benchmark, counts in leaks_over_limit(decontaminated.report.facts.get("benchmarks", {})).items():
+    for benchmark, counts in leaks_over_limit(DecontaminateResult.of(decontaminated.report).benchmarks).items():
         emit_run_event("leak", benchmark=benchmark, **counts)
 
 
-def leaks_over_limit(benchmarks: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+def leaks_over_limit(benchmarks: Mapping[str, BenchmarkCounts]) -> dict[str, BenchmarkCounts]:
     """Return the counts of benchmarks of which more than a tenth of the items leaked, or any remains in the text."""
     return {
-        name: dict(counts)
+        name: counts
         for name, counts in benchmarks.items()
         if counts["remains"] or counts["leaked"] > MAX_LEAKED_SHARE * counts["items"]
     }
@@ -158,7 +159,7 @@ SECONDS_TO_ANSWER = 10.0
 
 
 @contextmanager
-def exit_when_run_ends(seconds: float = POLL_SECONDS) -> Iterator[None]:
+def exit_when_run_ends() -> Iterator[None]:
     """Within this block, end the process when the server has ended or deleted the current flow run.
 
     Does nothing for runs without a deployment, which no automation restarts.
@@ -172,7 +173,7 @@ def exit_when_run_ends(seconds: float = POLL_SECONDS) -> Iterator[None]:
         return
     done = threading.Event()
     watch = threading.Thread(
-        target=_watch, args=(context.flow_run, context.flow.name, get_run_logger(), done, seconds), daemon=True
+        target=_watch, args=(context.flow_run, context.flow.name, get_run_logger(), done), daemon=True
     )
     watch.start()
     try:
@@ -181,10 +182,10 @@ def exit_when_run_ends(seconds: float = POLL_SECONDS) -> Iterator[None]:
         done.set()
 
 
-def _watch(flow_run: Any, flow: str, log: Any, done: threading.Event, seconds: float) -> None:
+def _watch(flow_run: Any, flow: str, log: Any, done: threading.Event) -> None:
     # With settings of its own Prefect does not hand out the flow's client, which another thread uses.
     client = get_client(httpx_settings={"timeout": SECONDS_TO_ANSWER}, sync_client=True)
-    while not done.wait(seconds):
+    while not done.wait(POLL_SECONDS):
         ended = _ended(client, flow_run.id)
         # The flow may have ended by itself while the server was asked.
         if ended is None or done.is_set():

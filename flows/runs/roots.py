@@ -21,7 +21,7 @@ def open_root(root: str | Path) -> Path:
     """
     folder = attached_root(str(root)) if is_address(root) else Path(root)
     refresh(folder)
-    return folder
+    return folder.resolve()
 
 
 def refresh(root: Path) -> None:

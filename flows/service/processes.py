@@ -77,10 +77,10 @@ class Background:
         """Remove the record of the process."""
         self.record.unlink(missing_ok=True)
 
-    def last_lines(self, count: int = 12) -> str:
+    def last_lines(self) -> str:
         """Return the end of its log, for errors."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join(text.splitlines()[-count:])
+        return "\n".join(text.splitlines()[-12:])
 
     def _read_record(self) -> dict[str, Any] | None:
         try:

@@ -16,6 +16,7 @@ Shapes: B rows, R raw tokens a row, T encoder inputs, U decoder targets.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -26,17 +27,39 @@ from model.data.row_format import NO_LOSS, RowFormat
 from model.data.span_lengths import Denoising, corrupted_lengths
 from model.errors import InputError
 
-NoiseLaw = Callable[..., None]
-"""Marks noise in bool[B, R], all False before, for texts of `length_B` tokens; of fewer than two tokens none is marked.
 
-Arguments: noise_BR, length_B, count_of, spans_of, key, row_B, epoch_B. `count_of` and `spans_of` hold for each length
-how many tokens are noise, in how many spans. Random numbers come from the stream (key, row, epoch, 0)."""
+class Rows(NamedTuple):
+    """Rows to corrupt, and where what becomes of them is written."""
 
-Writer = Callable[..., None]
-"""Writes inputs i64[B, T] and targets i64[B, U], without end-of-text tokens, and their lengths into ends i64[2, B].
+    tokens: np.ndarray
+    """i64[B, R]."""
+    length: np.ndarray
+    """Tokens of each text, i64[B]."""
+    noise: np.ndarray
+    """bool[B, R]."""
+    count_of: np.ndarray
+    """For each length, how many tokens are noise."""
+    spans_of: np.ndarray
+    """In how many spans."""
+    inputs: np.ndarray
+    """i64[B, T], without end-of-text tokens, as the targets i64[B, U]."""
+    targets: np.ndarray
+    ends: np.ndarray
+    """Lengths of inputs and targets, i64[2, B]."""
+    sentinels: np.ndarray
+    ordinary: np.ndarray
+    """Ids of text tokens."""
+    key: np.ndarray
+    row: np.ndarray
+    epoch: np.ndarray
+    """Of the random streams: laws draw from (key, row, epoch, 0), writers from (key, row, epoch, 1)."""
 
-Arguments: tokens_BR, length_B, noise_BR, inputs_BT, targets_BU, ends, sentinels, ordinary ids, key, row_B, epoch_B.
-Random numbers come from the stream (key, row, epoch, 1)."""
+
+NoiseLaw = Callable[[Rows], None]
+"""Marks noise, all being False before; of texts of fewer than two tokens none is marked."""
+
+Writer = Callable[[Rows], None]
+"""Writes inputs, targets and their ends."""
 
 _RANDOM_ONE_IN = 10
 """`bert_style`: one noise token in ten becomes a random token, the others masks (section 3.2.4)."""
@@ -82,15 +105,27 @@ class Denoiser:
     def __call__(self, tokens_BR: np.ndarray, row_B: np.ndarray, epoch_B: np.ndarray) -> CorruptedRows:
         """Corrupt rows i64[B, R]; `row_B` and `epoch_B` select each row's random numbers."""
         rows = np.arange(len(tokens_BR))
-        stream = (self._key, row_B.astype(np.uint64), epoch_B.astype(np.uint64))
-        length_B = text_lengths(tokens_BR, self._pad)
-        noise_BR = np.full(tokens_BR.shape, self._law is None)
-        if self._law is not None:
-            self._law(noise_BR, length_B, self._noise, self._spans, *stream)
         inputs = np.full((len(rows), self._longest_input), self._pad, dtype=np.int64)
         targets = np.full((len(rows), self._longest_target), NO_LOSS, dtype=np.int64)
         ends = np.zeros((2, len(rows)), dtype=np.int64)
-        self._write(tokens_BR, length_B, noise_BR, inputs, targets, ends, self._sentinels, self._ordinary, *stream)
+        corrupted = Rows(
+            tokens=tokens_BR,
+            length=text_lengths(tokens_BR, self._pad),
+            noise=np.full(tokens_BR.shape, self._law is None),
+            count_of=self._noise,
+            spans_of=self._spans,
+            inputs=inputs,
+            targets=targets,
+            ends=ends,
+            sentinels=self._sentinels,
+            ordinary=self._ordinary,
+            key=self._key,
+            row=row_B.astype(np.uint64),
+            epoch=epoch_B.astype(np.uint64),
+        )
+        if self._law is not None:
+            self._law(corrupted)
+        self._write(corrupted)
         inputs[rows, ends[0]] = targets[rows, ends[1]] = self._eos
         decoder_inputs = np.full_like(targets, self._pad)
         decoder_inputs[:, 1:] = np.where(targets[:, :-1] == NO_LOSS, self._pad, targets[:, :-1])
@@ -112,19 +147,12 @@ def _check_sentinels(needed: int, rows: RowFormat, raw: int) -> None:
 
 
 @numba.njit(nogil=True)
-def random_spans(
-    noise: np.ndarray,
-    length: np.ndarray,
-    count_of: np.ndarray,
-    spans_of: np.ndarray,
-    key: np.ndarray,
-    row: np.ndarray,
-    epoch: np.ndarray,
-) -> None:
+def random_spans(rows: Rows) -> None:
     """Mark spans, the first after a kept token and the last at the end of the text.
 
     Noise and kept tokens are each split into as many non-empty parts, every split being equally likely.
     """
+    length, noise, count_of, spans_of = rows.length, rows.noise, rows.count_of, rows.spans_of
     kept_begins = np.empty(noise.shape[1] + 1, dtype=np.bool_)
     noise_begins = np.empty(noise.shape[1] + 1, dtype=np.bool_)
     numbers = np.empty(2 * spans_of.max() + 2, dtype=np.uint64)
@@ -133,7 +161,7 @@ def random_spans(
             continue
         count, spans = int(count_of[length[b]]), int(spans_of[length[b]])
         kept = int(length[b]) - count
-        fill(numbers[: 2 * (spans - 1)], key, row[b], epoch[b], 0)
+        fill(numbers[: 2 * (spans - 1)], rows.key, rows.row[b], rows.epoch[b], 0)
         _subset(kept_begins, kept - 1, spans - 1, numbers)
         _subset(noise_begins, count - 1, spans - 1, numbers[spans - 1 :])
         at = kept_at = noise_at = 0
@@ -146,19 +174,12 @@ def random_spans(
 
 
 @numba.njit(nogil=True)
-def independent_spans(
-    noise: np.ndarray,
-    length: np.ndarray,
-    count_of: np.ndarray,
-    spans_of: np.ndarray,
-    key: np.ndarray,
-    row: np.ndarray,
-    epoch: np.ndarray,
-) -> None:
+def independent_spans(rows: Rows) -> None:
     """Mark independently drawn tokens, given their number and the number of runs that they form.
 
     Runs fall into the gaps before, between and after the kept tokens.
     """
+    length, noise, count_of, spans_of = rows.length, rows.noise, rows.count_of, rows.spans_of
     has_run = np.empty(noise.shape[1] + 2, dtype=np.bool_)
     noise_begins = np.empty(noise.shape[1] + 1, dtype=np.bool_)
     numbers = np.empty(2 * spans_of.max() + 2, dtype=np.uint64)
@@ -167,7 +188,7 @@ def independent_spans(
             continue
         count, spans = int(count_of[length[b]]), int(spans_of[length[b]])
         kept = int(length[b]) - count
-        fill(numbers[: 2 * spans - 1], key, row[b], epoch[b], 0)
+        fill(numbers[: 2 * spans - 1], rows.key, rows.row[b], rows.epoch[b], 0)
         _subset(has_run, kept + 1, spans, numbers)
         _subset(noise_begins, count - 1, spans - 1, numbers[spans:])
         at = noise_at = 0
@@ -189,37 +210,23 @@ def _mark_span(noise: np.ndarray, at: int, begins: np.ndarray, nth: int, count: 
 
 
 @numba.njit(nogil=True)
-def independent_tokens(
-    noise: np.ndarray,
-    length: np.ndarray,
-    count_of: np.ndarray,
-    _spans_of: np.ndarray,
-    key: np.ndarray,
-    row: np.ndarray,
-    epoch: np.ndarray,
-) -> None:
+def independent_tokens(rows: Rows) -> None:
     """Mark independently drawn tokens, given their number."""
+    length, noise, count_of = rows.length, rows.noise, rows.count_of
     marks = np.empty(noise.shape[1] + 1, dtype=np.bool_)
     numbers = np.empty(count_of.max(), dtype=np.uint64)
     for b in range(len(noise)):
         count = int(count_of[length[b]])
-        fill(numbers[:count], key, row[b], epoch[b], 0)
+        fill(numbers[:count], rows.key, rows.row[b], rows.epoch[b], 0)
         _subset(marks, length[b], count, numbers)
         noise[b, : length[b]] = marks[1 : length[b] + 1]
 
 
 @numba.njit(nogil=True)
-def noise_after_prefix(
-    noise: np.ndarray,
-    length: np.ndarray,
-    _count_of: np.ndarray,
-    _spans_of: np.ndarray,
-    key: np.ndarray,
-    row: np.ndarray,
-    epoch: np.ndarray,
-) -> None:
+def noise_after_prefix(rows: Rows) -> None:
     """Mark all tokens after a prefix of one token to all but one, each length being equally likely."""
-    prefix = prefix_lengths(length, key, row, epoch)
+    length, noise = rows.length, rows.noise
+    prefix = prefix_lengths(rows.length, rows.key, rows.row, rows.epoch)
     for b in range(len(noise)):
         noise[b, prefix[b] : length[b]] = True
 
@@ -252,20 +259,10 @@ def _subset(marks: np.ndarray, places: int, count: int, numbers: np.ndarray) -> 
 
 
 @numba.njit(nogil=True)
-def replace_spans_with_sentinels(
-    tokens: np.ndarray,
-    length: np.ndarray,
-    noise: np.ndarray,
-    inputs: np.ndarray,
-    targets: np.ndarray,
-    ends: np.ndarray,
-    sentinels: np.ndarray,
-    _ordinary: np.ndarray,
-    _key: np.ndarray,
-    _row: np.ndarray,
-    _epoch: np.ndarray,
-) -> None:
+def replace_spans_with_sentinels(rows: Rows) -> None:
     """Replace each noise span by a sentinel in the input; in the target the span follows its sentinel."""
+    tokens, length, noise, inputs = rows.tokens, rows.length, rows.noise, rows.inputs
+    targets, ends, sentinels = rows.targets, rows.ends, rows.sentinels
     for b in range(len(tokens)):
         t = u = span = 0
         for at in range(length[b]):
@@ -282,20 +279,10 @@ def replace_spans_with_sentinels(
 
 
 @numba.njit(nogil=True)
-def drop_noise(
-    tokens: np.ndarray,
-    length: np.ndarray,
-    noise: np.ndarray,
-    inputs: np.ndarray,
-    targets: np.ndarray,
-    ends: np.ndarray,
-    _sentinels: np.ndarray,
-    _ordinary: np.ndarray,
-    _key: np.ndarray,
-    _row: np.ndarray,
-    _epoch: np.ndarray,
-) -> None:
+def drop_noise(rows: Rows) -> None:
     """Write kept tokens as input and noise as target, without a mark of where it was."""
+    tokens, length, noise = rows.tokens, rows.length, rows.noise
+    inputs, targets, ends = rows.inputs, rows.targets, rows.ends
     for b in range(len(tokens)):
         t = u = 0
         for at in range(length[b]):
@@ -309,20 +296,10 @@ def drop_noise(
 
 
 @numba.njit(nogil=True)
-def mask_noise(
-    tokens: np.ndarray,
-    length: np.ndarray,
-    noise: np.ndarray,
-    inputs: np.ndarray,
-    targets: np.ndarray,
-    ends: np.ndarray,
-    sentinels: np.ndarray,
-    _ordinary: np.ndarray,
-    _key: np.ndarray,
-    _row: np.ndarray,
-    _epoch: np.ndarray,
-) -> None:
+def mask_noise(rows: Rows) -> None:
     """Replace each noise token by the first sentinel; the target is the whole text (Song et al. 2019, MASS)."""
+    tokens, length, noise, inputs = rows.tokens, rows.length, rows.noise, rows.inputs
+    targets, ends, sentinels = rows.targets, rows.ends, rows.sentinels
     for b in range(len(tokens)):
         for at in range(length[b]):
             targets[b, at] = tokens[b, at]
@@ -331,23 +308,13 @@ def mask_noise(
 
 
 @numba.njit(nogil=True)
-def mask_or_replace_noise(
-    tokens: np.ndarray,
-    length: np.ndarray,
-    noise: np.ndarray,
-    inputs: np.ndarray,
-    targets: np.ndarray,
-    ends: np.ndarray,
-    sentinels: np.ndarray,
-    ordinary: np.ndarray,
-    key: np.ndarray,
-    row: np.ndarray,
-    epoch: np.ndarray,
-) -> None:
+def mask_or_replace_noise(rows: Rows) -> None:
     """Do as `mask_noise`, but replace one noise token in ten by a random text token."""
+    tokens, length, noise, inputs = rows.tokens, rows.length, rows.noise, rows.inputs
+    targets, ends, sentinels, ordinary = rows.targets, rows.ends, rows.sentinels, rows.ordinary
     numbers = np.empty(2 * tokens.shape[1], dtype=np.uint64)
     for b in range(len(tokens)):
-        fill(numbers[: 2 * noise[b].sum()], key, row[b], epoch[b], 1)
+        fill(numbers[: 2 * noise[b].sum()], rows.key, rows.row[b], rows.epoch[b], 1)
         nth = 0
         for at in range(length[b]):
             targets[b, at] = inputs[b, at] = tokens[b, at]
@@ -360,23 +327,12 @@ def mask_or_replace_noise(
 
 
 @numba.njit(nogil=True)
-def shuffle_tokens(
-    tokens: np.ndarray,
-    length: np.ndarray,
-    _noise: np.ndarray,
-    inputs: np.ndarray,
-    targets: np.ndarray,
-    ends: np.ndarray,
-    _sentinels: np.ndarray,
-    _ordinary: np.ndarray,
-    key: np.ndarray,
-    row: np.ndarray,
-    epoch: np.ndarray,
-) -> None:
+def shuffle_tokens(rows: Rows) -> None:
     """Shuffle all tokens, every order being equally likely (Fisher and Yates); the target is the text."""
+    tokens, length, inputs, targets, ends = rows.tokens, rows.length, rows.inputs, rows.targets, rows.ends
     numbers = np.empty(tokens.shape[1], dtype=np.uint64)
     for b in range(len(tokens)):
-        fill(numbers[: length[b]], key, row[b], epoch[b], 1)
+        fill(numbers[: length[b]], rows.key, rows.row[b], rows.epoch[b], 1)
         for at in range(length[b]):
             targets[b, at] = inputs[b, at] = tokens[b, at]
         for at in range(length[b] - 1):

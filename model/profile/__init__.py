@@ -1,4 +1,4 @@
-"""Profile a training step: `python -m model.profile run.json`.
+"""Profile a training step: `bessemer model profile run.json`.
 
 Every operation of a few real steps is timed and counted (FLOPs of matrix products, bytes read and written) and assigned
 to a part of the network: embedding, norms, attention, MLP, head and loss, each forward and backward; clipping,

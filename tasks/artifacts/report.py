@@ -9,7 +9,7 @@ and between two stages, in documents and bytes: what the parent passed on is wha
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from model.errors import Bug, IntegrityError
@@ -43,16 +43,7 @@ class SourceCounts:
         return self.documents_in - accounted
 
 
-_NUMBERS = (
-    "documents_in",
-    "documents_out",
-    "bytes_in",
-    "bytes_out",
-    "not_selected",
-    "rejected",
-    "held_out",
-    "pieces_out",
-)
+_NUMBERS = tuple(number.name for number in fields(SourceCounts) if number.type is int)
 
 
 class StageReport:
@@ -139,11 +130,8 @@ class StageReport:
         """Return the report that `to_json` wrote."""
         report = StageReport()
         for name, numbers in data["sources"].items():
-            counts = report.source(name)
-            for number in _NUMBERS:
-                setattr(counts, number, numbers[number])
-            counts.dropped = Counter(numbers["dropped"])
-            counts.edited = Counter(numbers["edited"])
+            rules = {kind: Counter(numbers[kind]) for kind in ("dropped", "edited")}
+            report.sources[name] = SourceCounts(**{**numbers, **rules})
         report.facts = dict(data["facts"])
         return report
 

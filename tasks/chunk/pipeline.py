@@ -13,6 +13,7 @@ from model.data.schema import ORDER
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import ChunkResult, MixedSource, OrderSize, RowFacts
 from tasks.artifacts.schema import SPANS
 from tasks.artifacts.tables import read_table, table_file_name, write_table
 from tasks.artifacts.workspace import Unit, Workspace
@@ -120,10 +121,7 @@ def chunk_documents(
         write_heldout_pairs(documents, tokenizer, layout, config, workspace)
     else:
         write_heldout_rows(documents, tokenizer, layout, config, workspace)
-    report.facts |= _facts(config, whole_mixture(mixtures), parts[-1], packed_sources, report)
-    if len(mixtures) > 1:
-        report.facts["phases"] = _phase_facts(mixtures, parts)
-    report.facts["spans"] = {"segments": writer.spans}
+    report.facts = _result(config, mixtures, parts, packed_sources, report, writer.spans).facts()
     return report
 
 
@@ -228,40 +226,50 @@ def _read_rows(parts: Sequence[Path]) -> Iterator[tuple[int, np.ndarray]]:
             yield batch.column("row")[0].as_py(), tokens.flatten().to_numpy().reshape(len(tokens), -1)
 
 
-def _facts(
+def _result(
     config: ChunkConfig,
-    mixture: Mixture,
-    planned: Sequence[Reads],
+    mixtures: Sequence[Mixture],
+    parts: Sequence[Sequence[Reads]],
     packed_sources: dict[str, SourceCounts],
     report: StageReport,
-) -> dict[str, Any]:
+    segments: int,
+) -> ChunkResult:
+    mixture, planned = whole_mixture(mixtures), parts[-1]
     rows = sum(_filled_rows(source) for source in packed_sources.values())
     real = sum(source.real for source in packed_sources.values())
     read = sum(source.tokens for source in planned)
     blank = sum(one.blank for one in planned if isinstance(one, SeatedReads))
     labels = sum((source.labels for source in packed_sources.values()), Counter[str]())
-    return {
-        "mixture": mixture_facts(mixture, planned, packed_sources, read, config.row_length, report),
-        "padding_share": _padding_share(rows, real, config.row_length),
-        "order": {
-            "reads": sum(source.reads for source in planned),
-            "tokens": read,
-            "asked_tokens": mixture.budget,
-            **({"blank": blank} if config.packing == "stable" else {}),
-        },
-        "rows": {
-            "objective": config.objective,
-            **({"denoising": config.denoising} if config.objective == "span_corruption" else {}),
-            **({"whole_words": True} if config.whole_words else {}),
-            "packing": "pairs" if config.objective == "masked_lm" else config.packing,
-            "row_length": config.row_length,
-            "rows": rows,
-            **({"labels": dict(sorted(labels.items()))} if labels else {}),
-        },
+    order: OrderSize = {
+        "reads": sum(source.reads for source in planned),
+        "tokens": read,
+        "asked_tokens": mixture.budget,
     }
+    if config.packing == "stable":
+        order["blank"] = blank
+    packed: RowFacts = {
+        "objective": config.objective,
+        "packing": "pairs" if config.objective == "masked_lm" else config.packing,
+        "row_length": config.row_length,
+        "rows": rows,
+    }
+    if config.objective == "span_corruption":
+        packed["denoising"] = config.denoising
+    if config.whole_words:
+        packed["whole_words"] = True
+    if labels:
+        packed["labels"] = dict(sorted(labels.items()))
+    return ChunkResult(
+        mixture=mixture_facts(mixture, planned, packed_sources, read, config.row_length, report),
+        padding_share=_padding_share(rows, real, config.row_length),
+        order=order,
+        rows=packed,
+        spans={"segments": segments},
+        phases=_phases(mixtures, parts) if len(mixtures) > 1 else None,
+    )
 
 
-def _phase_facts(mixtures: Sequence[Mixture], parts: Sequence[Sequence[Reads]]) -> list[dict[str, Any]]:
+def _phases(mixtures: Sequence[Mixture], parts: Sequence[Sequence[Reads]]) -> list[dict[str, Any]]:
     """Return where each part of the order begins and what it reads, by source."""
     found: list[dict[str, Any]] = []
     begin = 0
@@ -292,10 +300,10 @@ def mixture_facts(
     read: int,
     row_length: int,
     report: StageReport,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, MixedSource]:
     """Return the table of GPT-3's section 2.2 for this run: source, documents, tokens, weight, epochs planned and
     realised."""
-    table: dict[str, dict[str, Any]] = {}
+    table: dict[str, MixedSource] = {}
     for source in planned:
         name, rows = source.source, packed_sources[source.source]
         table[name] = {

@@ -10,6 +10,7 @@ import pyarrow as pa
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.map_parts import PartResult, map_parts
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import CleanResult
 from tasks.artifacts.workspace import Workspace
 from tasks.clean.batch import DocumentBatch, iter_batches
 from tasks.clean.chain import UserResources, clean_batch, make_chains
@@ -17,7 +18,6 @@ from tasks.clean.config import CleanConfig
 from tasks.clean.document import Verdicts
 from tasks.clean.filters.classifier import train_classifiers
 from tasks.clean.filters.quality import QualityModel, train_quality
-from tasks.clean.presets import CLASSIFIERS, QUALITY
 from tasks.clean.results import PartTables
 from tasks.common.work import Executor
 
@@ -32,12 +32,9 @@ def clean_documents(
 ) -> StageReport:
     """Clean every part of `documents`; writes DOCUMENTS and LEDGER, and the quality classifier where there is one:
     that of the artifact `kept`, or one trained now.
-
-    Facts of the report: `languages`, documents that are kept by language; `quality`, the classifier's scores on sources
-    that it has not seen; `classifiers`, examples and held-out scores of those that were trained.
     """
     resources = resources or UserResources()
-    trained, facts = train_classifiers(documents, config, resources, workspace)
+    trained, measured = train_classifiers(documents, config, resources, workspace)
     quality = None
     if config.quality is not None:
         quality = train_quality(documents, config, resources, workspace, kept)
@@ -45,10 +42,8 @@ def clean_documents(
     resources = replace(resources, classifiers={**resources.classifiers, **trained}, labelled={})
     clean = functools.partial(clean_part, config, resources=resources, quality=quality)
     report = map_parts(workspace, documents, clean, executor)
-    if quality is not None:
-        report.facts[QUALITY] = quality.facts
-    if facts:
-        report.facts[CLASSIFIERS] = facts
+    found = CleanResult.of(report)
+    report.facts = replace(found, quality=quality and quality.facts, classifiers=measured or None).facts()
     return report
 
 

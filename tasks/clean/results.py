@@ -9,15 +9,11 @@ import pyarrow as pa
 from tasks.artifacts.ledger import DROP, EDIT, clip_bytes
 from tasks.artifacts.map_parts import PartResult
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import CleanResult
 from tasks.artifacts.schema import DOCUMENTS, LEDGER
 from tasks.clean.batch import DocumentBatch, Texts
 from tasks.clean.document import KINDS, Verdicts
 from tasks.clean.rules import RULES
-
-LANGUAGES = "languages"
-BYTES_READ, BYTES_KEPT, BYTES_DROPPED = "kind_bytes_read", "kind_bytes_kept", "kind_bytes_dropped"
-"""Facts of the report, each kind -> bytes: of all documents, of kept ones after edits, of dropped ones as read."""
-
 
 MIN_LANGUAGE_CONFIDENCE = RULES["language_confidence"].limit
 """Confidence from which an identified language is written into the document's `lang`."""
@@ -34,6 +30,7 @@ class PartTables:
         self._text_size = 0
         self._sizes: list[np.ndarray] = []
         self._languages: list[str | None] = []
+        self._found = CleanResult()
         self._kinds: list[np.ndarray] = []
         self._digests: dict[int, bytes] = {}
         self._ledger: list[pa.RecordBatch] = []
@@ -55,8 +52,8 @@ class PartTables:
 
     def result(self) -> PartResult:
         """Return DOCUMENTS, LEDGER and the report."""
-        languages = Counter(language or "?" for language in self._languages)
-        self._report.facts[LANGUAGES] = dict(languages)
+        self._found.languages.update(Counter(language or "?" for language in self._languages))
+        self._report.facts = self._found.facts()
         ledger = pa.Table.from_batches(self._ledger, LEDGER).combine_chunks()
         return PartResult({"documents": self._kept_documents(), "ledger": ledger}, self._report)
 
@@ -91,14 +88,13 @@ class PartTables:
                     counts.edited.update(edits)
 
     def _count_kinds(self, batch: DocumentBatch, verdicts: Verdicts, sizes: np.ndarray) -> None:
-        """Add the bytes of each kind to the facts; documents that a deny-list drops have none."""
+        """Add the bytes of each kind; documents that a deny-list drops have none."""
         kinds, is_kept = batch.contexts.text_kinds, verdicts.is_kept
-        for fact, chosen, size in (
-            (BYTES_READ, kinds >= 0, batch.sizes),
-            (BYTES_KEPT, is_kept, sizes),
-            (BYTES_DROPPED, ~is_kept & (kinds >= 0), batch.sizes),
+        for counted, chosen, size in (
+            (self._found.kind_bytes_read, kinds >= 0, batch.sizes),
+            (self._found.kind_bytes_kept, is_kept, sizes),
+            (self._found.kind_bytes_dropped, ~is_kept & (kinds >= 0), batch.sizes),
         ):
-            counted = self._report.facts.setdefault(fact, {})
             for kind in np.unique(kinds[chosen]).tolist():
                 name = KINDS[kind]
                 counted[name] = counted.get(name, 0) + int(size[chosen & (kinds == kind)].sum())

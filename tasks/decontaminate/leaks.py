@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.artifacts.results import BenchmarkCounts
 from tasks.artifacts.schema import LEAKS
 from tasks.common.kernels import kernel
 from tasks.decontaminate.benchmarks import Item
@@ -149,12 +150,12 @@ def is_stem(index: ItemIndex, seeds: I64) -> bool:
 
 def matchable_items(index: ItemIndex, config: DecontaminateConfig) -> npt.NDArray[np.bool_]:
     """Return which items can be found at all: with enough words in a part, or in several together, and a seed."""
-    found = np.zeros(len(index), np.bool_)
+    found = np.zeros(index.items, np.bool_)
     _mark_matchable(
         index.words, index.part_first, index.part_choice, index.item_first, config.short_words * WORD_UNITS, found
     )
     led = index.places[index.places >= 0] >> 1
-    seeded = np.zeros(len(index), np.bool_)
+    seeded = np.zeros(index.items, np.bool_)
     seeded[np.searchsorted(index.part_first[index.item_first], led, side="right") - 1] = True
     return found & seeded
 
@@ -209,26 +210,26 @@ def leaks_table(
     return pa.table(columns, schema=LEAKS).take(pa.array(order))
 
 
-def benchmark_facts(
+def count_items(
     items: Sequence[Item],
     matchable: npt.NDArray[np.bool_],
     leaks: Mapping[int, Sequence[Region]],
     remaining: frozenset[int],
-) -> dict[str, dict[str, int | float]]:
+) -> dict[str, BenchmarkCounts]:
     """Count the items of each benchmark by state; an item counts once however many documents contain it.
 
     `visible` is the share of items that can be found; `remains` counts leaked items of which some document put out
     holds n-grams.
     """
     leaked = {region.item for regions in leaks.values() for region in regions}
-    facts: dict[str, dict[str, int | float]] = {}
+    found: dict[str, BenchmarkCounts] = {}
     for number, item in enumerate(items):
-        counts = facts.setdefault(
+        counts = found.setdefault(
             item.benchmark, {"items": 0, "leaked": 0, "clean": 0, "unmatchable": 0, "remains": 0, "visible": 0.0}
         )
         counts["items"] += 1
         counts[LEAKED if number in leaked else CLEAN if matchable[number] else UNMATCHABLE] += 1
         counts["remains"] += number in remaining
-    for counts in facts.values():
+    for counts in found.values():
         counts["visible"] = round(1.0 - counts["unmatchable"] / counts["items"], 4)
-    return facts
+    return found

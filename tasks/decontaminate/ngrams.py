@@ -11,9 +11,8 @@ bits, and a bitmap that answers most probes. Nothing in it is a Python object of
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,8 +47,7 @@ _NUMBER_KIND, _CHARACTER_KIND = np.uint32(NUMBER), np.uint32(CHARACTER)
 _KIND = np.uint32(3)
 
 
-@dataclass(frozen=True)
-class ItemIndex:
+class ItemIndex(NamedTuple):
     """The words of all items, their parts, and the seeds that lead to them."""
 
     words: U32
@@ -83,27 +81,10 @@ class ItemIndex:
     word_items: npt.NDArray[np.int32]
     """In how many items the words are whose hashes have these lowest bits, without the two of the kind."""
 
-    def __len__(self) -> int:
+    @property
+    def items(self) -> int:
+        """Number of items."""
         return self.item_first.size - 1
-
-    def arrays(self) -> tuple[Any, ...]:
-        """Return the arrays as kernels take them, in order of the fields."""
-        return (
-            self.words,
-            self.letters,
-            self.part_first,
-            self.part_characters,
-            self.part_choice,
-            self.part_own,
-            self.part_item,
-            self.item_first,
-            self.block_part,
-            self.seeds,
-            self.places,
-            self.directory,
-            self.bitmaps,
-            self.bitmap_first,
-        )
 
     def information_of(self, places: I64) -> float:
         """Return the information of the distinct words at `places` in `words`, in bits.
@@ -186,7 +167,7 @@ def hash_texts(texts: Sequence[str]) -> tuple[U32, npt.NDArray[np.uint16], I64]:
     buffers = (np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64))
     counts = np.zeros(len(texts), np.int64)
     found, letters = np.empty(max_words(int(offsets[-1])), np.uint32), np.empty(max_words(int(offsets[-1])), np.uint16)
-    filled = _hash_texts(data, offsets, fold_table().arrays(), *buffers, counts, found, letters)
+    filled = _hash_texts(data, offsets, fold_table(), *buffers, counts, found, letters)
     return found[:filled].copy(), letters[:filled].copy(), counts
 
 

@@ -21,7 +21,7 @@ import sys
 import unicodedata
 from dataclasses import dataclass
 from html.entities import html5
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,8 +69,7 @@ _LATIN = {"ı": "i", "ɡ": "g", "ɑ": "a", "ł": "l", "ø": "o", "đ": "d"}
 LOOK_ALIKES: dict[str, str] = {**_CYRILLIC, **_GREEK, **_ARMENIAN, **_LATIN}
 
 
-@dataclass(frozen=True)
-class FoldTable:
+class FoldTable(NamedTuple):
     """`entries[codepoint]` = kind << 28 | value; for SEQUENCE the value points into `pool`: length, then entries."""
 
     entries: npt.NDArray[np.uint32]
@@ -78,10 +77,6 @@ class FoldTable:
     entity_names: npt.NDArray[np.uint64]
     """The named HTML entities as bytes of a number, the last letter lowest; ascending."""
     entity_codepoints: npt.NDArray[np.int64]
-
-    def arrays(self) -> tuple[Any, ...]:
-        """Return the arrays as `hash_words` takes them."""
-        return self.entries, self.pool, self.entity_names, self.entity_codepoints
 
 
 @dataclass(frozen=True)
@@ -168,7 +163,7 @@ def _kind_outside_table(codepoint: int) -> int:
 def hash_words(data, begin, end, table, hashes, starts, ends):
     """Write hash and range (bytes from `begin`) of each word of data[begin:end]; returns how many there are.
 
-    `table` holds the four arrays of a `FoldTable`. The lowest two bits of a hash are the kind of the word: WORD,
+    `table` is a `FoldTable`. The lowest two bits of a hash are the kind of the word: WORD,
     CHARACTER for one of a script without spaces, NUMBER for digits alone. The three outputs need capacity for
     `max_words(end - begin)` values.
     """

@@ -21,6 +21,7 @@ from model.file_content import Content
 from tasks.artifacts.artifact import Artifact, artifact_at
 from tasks.artifacts.map_parts import PartResult, map_parts, unit_name
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import DecontaminateResult
 from tasks.artifacts.tables import read_table, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor, Work
@@ -32,7 +33,7 @@ from tasks.decontaminate.leaks import (
     TEMPLATE,
     Rarity,
     Region,
-    benchmark_facts,
+    count_items,
     find_leaks,
     keep_rarity,
     leaks_table,
@@ -106,13 +107,13 @@ def decontaminate(
     _write_run_table(workspace, "leaks", leaks_table(items, matchable, leaks, corpus.doc_ids, remains))
     hosts = _host_texts(documents, corpus, _leak_free(corpus, leaks), config)
     controls = make_controls(items, index, matchable, hosts, config)
-    report.facts = {
-        "benchmarks": benchmark_facts(items, matchable, leaks, frozenset(item for _, item in remains)),
-        "common_ngrams": _frequent_weak_seeds(items, index, corpus.rarity),
-        "forms": dict(sorted(Counter(region.form for regions in leaks.values() for region in regions).items())),
-        "leaked_documents": len(leaks),
-        "planted": measure_search(controls, items, index, corpus.rarity, config),
-    }
+    report.facts = DecontaminateResult(
+        benchmarks=count_items(items, matchable, leaks, frozenset(item for _, item in remains)),
+        common_ngrams=_frequent_weak_seeds(items, index, corpus.rarity),
+        forms=dict(sorted(Counter(region.form for regions in leaks.values() for region in regions).items())),
+        leaked_documents=len(leaks),
+        planted=measure_search(controls, items, index, corpus.rarity, config),
+    ).facts()
     return report
 
 

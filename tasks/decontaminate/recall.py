@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.artifacts.results import InjectedLeaks
 from tasks.common.numeric import seed64, wilson_interval
 from tasks.common.text import is_unspaced
 from tasks.decontaminate.benchmarks import CONTEXT, Item
@@ -174,8 +175,8 @@ def measure_search(
     index: ItemIndex,
     rarity: Rarity,
     config: DecontaminateConfig,
-) -> dict[str, Any]:
-    """Return facts of the run: recall by form and over all, and precision over all reports.
+) -> InjectedLeaks:
+    """Return recall by form and over all, and precision over all reports.
 
     Each has Wilson's 95% interval.
     """
@@ -190,13 +191,13 @@ def measure_search(
         for item in sorted(at)
     ]
     total = sum(line["planted"] for line in forms.values())
-    return {
-        "planted": total,
+    return InjectedLeaks(
+        planted=total,
         **_share_with_interval(sum(line["found"] for line in forms.values()), total, "found", "recall"),
-        "forms": forms,
-        "near_misses": sum(one.form is None for one in controls),
-        "precision": {"reported": len(right), **_share_with_interval(sum(right), len(right), "right", "precision")},
-    }
+        forms=forms,
+        near_misses=sum(one.form is None for one in controls),
+        precision={"reported": len(right), **_share_with_interval(sum(right), len(right), "right", "precision")},
+    )
 
 
 def _share_with_interval(successes: int, trials: int, count: str, share: str) -> dict[str, Any]:

@@ -124,10 +124,10 @@ def scan_texts(data: npt.NDArray[np.uint8], offsets: I64, index: ItemIndex, conf
         )
         seen, posts = np.empty(_FIRST_HITS, np.int64), np.empty(_FIRST_HITS, np.int64)
         out = np.empty((len(_COLUMNS), _FIRST_FOUND), np.int64)
-        row, match, arrays, table = 0, 0, index.arrays(), fold_table().arrays()
+        row, match, table = 0, 0, fold_table()
         while row < offsets.size - 1:
             next_row, filled, hit, match = _scan_rows(
-                data, offsets, row, match, table, arrays, limits, config.similar_share,
+                data, offsets, row, match, table, index, limits, config.similar_share,
                 hashes, starts, ends, words, pairs, probed, stamps, seen, posts, out,
             )  # fmt: skip
             found.append(out[:, :filled].copy())
@@ -149,15 +149,15 @@ def _scan_rows(
 
     `seen` gets each seed of a row once. Stops before a row that does not fit.
     """
-    item_words, _, part_first, _, _, _, part_item, item_first, block_part = index[:9]
-    seeds, places, directory, bitmaps, bit_first = index[9:]
+    item_words, part_first, part_item, item_first = index.words, index.part_first, index.part_item, index.item_first
+    seeds, places, directory, block_part = index.seeds, index.places, index.directory, index.block_part
     shift = np.uint64(64)
     size = directory.size - 1
     while size > 1:
         size >>= 1
         shift -= np.uint64(1)
     held = np.empty((_MOST_STRETCHES, len(_COLUMNS)), np.int64)
-    long_bits, short_bits = bitmaps[: bit_first[1]], bitmaps[bit_first[1] :]
+    long_bits, short_bits = index.bitmaps[: index.bitmap_first[1]], index.bitmaps[index.bitmap_first[1] :]
     filled = hit = 0
     for row in range(first_row, offsets.size - 1):
         filled_before, hit_before, match_before = filled, hit, match
@@ -311,9 +311,9 @@ def _align(
     Returns how many; -1 where they do not fit. stamps[i] = 2 * match + 1 marks the item's word i as shared,
     2 * match as a number that is another number.
     """
-    item_words, letters, part_first, _, _, _, _, item_first, block_part, _, _, _, _, _ = index
+    item_words, letters, part_first, block_part = index.words, index.letters, index.part_first, index.block_part
     document = (data, origin_byte, words, starts, ends)
-    origin = part_first[item_first[item]]
+    origin = part_first[index.item_first[item]]
     found = total = 0
     large = False
     # Columns as in `_COLUMNS`, with words of the document in place of bytes until the end.
@@ -355,7 +355,7 @@ def _align(
         for column in range(11):
             out[column, at] = table[at, column]
         out[0, at], out[1, at], out[2, at], out[3, at] = row, item, match, form
-        out[4, at] = table[at, 4] - item_first[item]
+        out[4, at] = table[at, 4] - index.item_first[item]
         out[7, at], out[8, at] = starts[table[at, 7]], ends[table[at, 8] - 1]
     return found
 
@@ -464,7 +464,8 @@ def _mark(document, item_words, letters, word, last_word, place, last, origin, m
 @kernel
 def _form_of(document, count, item, index, limits, similar_share, origin, match, stamps, table, found):
     """Return (how the stretches share the item, or 0; stretches, with those of short parts that are near)."""
-    item_words, letters, part_first, part_characters, part_choice, part_own, _, item_first, _, _, _, _, _, _ = index
+    item_words, letters, part_first, item_first = index.words, index.letters, index.part_first, index.item_first
+    part_characters, part_choice, part_own = index.part_characters, index.part_choice, index.part_own
     words = document[2]
     run_units, unspaced_units, enough = limits
     contexts = 0

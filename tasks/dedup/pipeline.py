@@ -21,6 +21,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.ledger import CUT, DROP, LedgerRows
 from tasks.artifacts.map_parts import PartResult, map_parts
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import Clusters, DedupResult
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor
 from tasks.dedup.config import DedupConfig
@@ -93,31 +94,28 @@ def deduplicate(
         executor,
         about=lambda index: (decisions_of_part(corpus, decisions, plan, index),),
     )
-    report.facts = {
-        "s_curve": s_curve(config.bands, config.rows_per_band),
-        "clusters": _cluster_facts(corpus, decisions),
-        "similarities": _similarity_facts(corpus, decisions, config),
-        "planted": measure_recall(
+    report.facts = DedupResult(
+        s_curve=s_curve(config.bands, config.rows_per_band),
+        clusters=_clusters(corpus, decisions),
+        similarities=_similarities(corpus, decisions, config),
+        planted=measure_recall(
             corpus, decisions, plan, inject_copies(corpus, decisions, plan, config), workspace, config
         ),
-        "signed_by_datasketch": sum(len(part.checked_rows) for part in corpus.parts if isinstance(part, CurrentPart)),
-        "precision": "every removal was verified by true Jaccard similarity against a document that stays",
-    }
-    if earlier:
-        report.facts["against"] = [
-            {"identity": artifact.identity, "documents": artifact.rows("index")} for artifact in earlier
-        ]
+        signed_by_datasketch=sum(len(part.checked_rows) for part in corpus.parts if isinstance(part, CurrentPart)),
+        precision="every removal was verified by true Jaccard similarity against a document that stays",
+        against=[{"identity": artifact.identity, "documents": artifact.rows("index")} for artifact in earlier] or None,
+    ).facts()
     return report
 
 
-def _cluster_facts(corpus: Corpus, decisions: DuplicateDecisions) -> dict[str, int]:
+def _clusters(corpus: Corpus, decisions: DuplicateDecisions) -> Clusters:
     """Count kept documents that represent others, and the documents of the largest such cluster."""
     representatives = decisions.representative[corpus.earlier :]
     copies = np.bincount(representatives[representatives >= 0])
     return {"count": int(np.count_nonzero(copies)), "largest": int(copies.max(initial=0)) + bool(copies.size)}
 
 
-def _similarity_facts(corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig) -> list[list[float]]:
+def _similarities(corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig) -> list[list[float]]:
     """Return [[from, to, near duplicates removed at a true Jaccard similarity in between], ...]."""
     own = slice(corpus.earlier, None)
     near = decisions.jaccard[own][(decisions.representative[own] >= 0) & ~decisions.exact[own]]

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.artifacts.map_parts import unit_name
+from tasks.artifacts.results import InjectedCopies
 from tasks.artifacts.tables import read_table, table_file_name
 from tasks.artifacts.workspace import Workspace
 from tasks.common.numeric import seed64, wilson_interval
@@ -140,8 +141,8 @@ def measure_recall(
     copies: list[InjectedCopy],
     workspace: Workspace,
     config: DedupConfig,
-) -> dict[str, object]:
-    """Return facts of the run: pairs at or above the threshold, how many were found, Wilson's 95% interval, and bins.
+) -> InjectedCopies:
+    """Return pairs at or above the threshold, how many were found, Wilson's 95% interval, and bins.
 
     Each bin is [from, to, pairs, found, expected share by the S-curve at the pairs' own similarities].
     """

@@ -18,6 +18,7 @@ from model.huggingface.io import base_network
 from model.inference.scoring import text_nats
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.results import GateRises, TrainResult
 from tasks.common.numeric import seed64
 from tasks.evaluate.config import EvaluateConfig, GateConfig
 from tasks.evaluate.scores import ratio, score_row
@@ -46,7 +47,7 @@ def gated_model(model: Artifact, vocab: Artifact, network: Any, tokenizer: Token
             f"evaluate.gate compares bits per byte, which a {network.config.architecture} does not have, because it"
             f" does not predict each next token. Leave evaluate.gate out."
         )
-    base = model.report.facts.get("base_model")
+    base = TrainResult.of(model.report).base_model
     if base is None:
         raise InputError(
             "evaluate.gate compares with the base model of training, and this model began with random weights."
@@ -94,7 +95,7 @@ def gate_scores(
     return rows
 
 
-def gate_rises(gate: GateConfig, scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def gate_rises(gate: GateConfig, scores: Sequence[Mapping[str, Any]]) -> GateRises:
     """Return the rise of each source, by which a run is passed or failed."""
     rises = {row["task"].partition("/")[2]: row["value"] for row in scores if row["metric"] == RISE}
     return {"rises": {source: rises[source] for source in gate.sources}}

@@ -24,6 +24,7 @@ from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.map_parts import unit_name
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import EvaluateResult
 from tasks.artifacts.schema import SCORES
 from tasks.artifacts.tables import read_table, table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
@@ -135,10 +136,11 @@ def evaluate_model(
     report = StageReport()
     tables = [read_table(workspace.file(record.name)) for record in workspace.records() if record.table == "scores"]
     scores = pa.concat_tables(tables)
-    report.facts["headline"] = key_figures(scores)
-    report.facts["gaps"] = _significant_gaps(workspace)
-    if config.gate is not None:
-        report.facts["gate"] = gate_rises(config.gate, scores.to_pylist())
+    report.facts = EvaluateResult(
+        headline=key_figures(scores),
+        gaps=_significant_gaps(workspace),
+        gate=None if config.gate is None else gate_rises(config.gate, scores.to_pylist()),
+    ).facts()
     return report
 
 

@@ -118,19 +118,16 @@ def _map(
         shutil.rmtree(marks, ignore_errors=True)
 
 
-def _await_files(folder: Path, names: Iterable[str], seconds: float = VISIBLE_SECONDS) -> None:
-    """Return once `folder` lists all of `names`.
-
-    Raises Infra if some are still missing after `seconds`.
-    """
+def _await_files(folder: Path, names: Iterable[str]) -> None:
+    """Return once `folder` lists all of `names`; Infra if some are still missing after VISIBLE_SECONDS."""
     wanted = set(names)
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + VISIBLE_SECONDS
     while missing := wanted.difference(os.listdir(folder)):
         if time.monotonic() > deadline:
             raise Infra(
                 f"{folder}: {len(missing)} files that other machines wrote, such as {min(missing)}, are not visible"
-                f" here after {seconds:.0f} s. Is the artifact root a file system that all machines share? Finished"
-                f" parts are kept: repair it and run again."
+                f" here after {VISIBLE_SECONDS:.0f} s. Is the artifact root a file system that all machines share?"
+                f" Finished parts are kept: repair it and run again."
             )
         time.sleep(POLL_SECONDS)
 

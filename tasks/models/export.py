@@ -13,6 +13,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.identity import PYTHON, UNICODE
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import ExportResult
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 from tasks.models.load import FINETUNED, ModelSource, Stored, open_source
@@ -70,8 +71,10 @@ def build_export(context: RunContext, source: ModelSource, config: ExportConfig,
             class_name = export_network(folder, stored.config, stored.weights, {**ids, **tasks}, config.shard_bytes)
             for path in sorted(folder.iterdir()):
                 unit.add_file(path.name)
-            classes = {"class": class_name, "tokenizer_class": tokenizer_class(folder, class_name)}
-            unit.report.facts = {UNIT: {"model": source.digest(), **classes}}
+            loaded_by = tokenizer_class(folder, class_name)
+            unit.report.facts = ExportResult(
+                {"model": source.digest(), "class": class_name, "tokenizer_class": loaded_by}
+            ).facts()
         return unit.report
 
     external = {**source.external(), **({"card": digest_bytes(card.encode())} if card is not None else {})}

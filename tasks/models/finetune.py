@@ -16,10 +16,10 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.identity import PYTHON, UNICODE, canonical_json
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import FinetuneResult
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 from tasks.models.load import (
-    FINETUNED,
     ModelSource,
     chat_template,
     describe_source,
@@ -90,7 +90,7 @@ def build_finetune(
             for path in sorted(out.iterdir()):
                 link_or_copy(path, unit.path(path.name))
                 unit.add_file(path.name)
-            unit.report.facts = {FINETUNED: found}
+            unit.report.facts = FinetuneResult(found).facts()
         return unit.report
 
     stage = FINETUNE if config.device == "cpu" else replace(FINETUNE, libraries=(*FINETUNE.libraries, GPU, CUDA))

@@ -7,9 +7,9 @@ in one group, however large it is.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tasks.artifacts.results import PlannedSource
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile, SourceFiles
-from tasks.sample.mixture import SourcePlan
 
 FILLED_SHARE = 7 / 8
 """Share of a part that a group is expected to fill: the text of packed files is estimated, and where a group has a
@@ -36,23 +36,25 @@ class Group:
         return any(source.id_field is not None or source.thread is not None for source, _ in self.files)
 
 
-def group_files(listings: Sequence[SourceFiles], plans: Mapping[str, SourcePlan], part_bytes: int) -> list[Group]:
+def group_files(listings: Sequence[SourceFiles], plans: Mapping[str, PlannedSource], part_bytes: int) -> list[Group]:
     """Return all files in groups, in reading order."""
     groups: list[Group] = []
     open_files: list[tuple[Source, InputFile]] = []
     selected = read = 0.0
     for listing in listings:
         plan = plans[listing.source.name]
-        text_per_byte = plan.bytes / max(1, listing.bytes)
+        text_per_byte = plan["bytes"] / max(1, listing.bytes)
         for file in listing.files:
             stored = max(0, file.size)
             text = stored * text_per_byte
             reads = max(stored, text)
-            is_full = selected + text * plan.rate > FILLED_SHARE * part_bytes or read + reads > MOST_READ * part_bytes
+            is_full = (
+                selected + text * plan["rate"] > FILLED_SHARE * part_bytes or read + reads > MOST_READ * part_bytes
+            )
             if open_files and is_full:
                 groups.append(Group(tuple(open_files)))
                 open_files, selected, read = [], 0.0, 0.0
             open_files.append((listing.source, file))
-            selected += text * plan.rate
+            selected += text * plan["rate"]
             read += reads
     return [*groups, Group(tuple(open_files))] if open_files else groups

@@ -10,9 +10,9 @@ for each stored byte, which depend on compression and on other fields, at the be
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
+from tasks.artifacts.results import PlannedSource
 from tasks.common.numeric import apportion
 from tasks.sample.config import GOOD_EPOCHS, SampleConfig, Source
 from tasks.sample.discovery import InputFile, SourceFiles
@@ -34,32 +34,9 @@ MAX_LOOK_BYTES = 256 * 1024**2
 _AS_STORED = frozenset({"text", "markdown", "wikitext", "html", "code"})
 
 
-@dataclass(frozen=True)
-class SourcePlan:
-    """One line of the mixture table."""
-
-    files: int
-    bytes: int
-    """UTF-8 bytes of text in the files, estimated from the beginning of some."""
-    weight: float
-    """Share of the budget by the recipe; all sources together 1."""
-    target_tokens: int
-    """Tokens that training reads, after the cap on repetition."""
-    available_tokens: int
-    """Tokens in the source: configured, measured by a pilot, or estimated from its bytes."""
-    rate: float
-    """Share of its documents to keep (0 to 1)."""
-    epochs: float
-    """Times that training reads the source."""
-    asked_epochs: float
-    """Epochs by its weight alone; more than `epochs` if the cap limits it."""
-    slack: float
-    """Tokens kept for every token that training reads."""
-
-
 def plan_mixture(
     config: SampleConfig, listings: list[SourceFiles], kept: Mapping[str, int] | None = None
-) -> dict[str, SourcePlan]:
+) -> dict[str, PlannedSource]:
     """Return the plan of every source from its files, or from `kept`: bytes of text by source, as an earlier run
     measured them."""
     kept = kept or {}
@@ -70,7 +47,9 @@ def plan_mixture(
     return plan_from_sizes(config, sizes, files)
 
 
-def plan_from_sizes(config: SampleConfig, sizes: Mapping[str, int], files: Mapping[str, int]) -> dict[str, SourcePlan]:
+def plan_from_sizes(
+    config: SampleConfig, sizes: Mapping[str, int], files: Mapping[str, int]
+) -> dict[str, PlannedSource]:
     """Return the plan from UTF-8 bytes of text and numbers of files by source; those with `tokens` may be absent."""
     available = {
         source.name: max(1, source.tokens or round(sizes.get(source.name, 0) * _tokens_per_byte(config, source)))
@@ -79,13 +58,13 @@ def plan_from_sizes(config: SampleConfig, sizes: Mapping[str, int], files: Mappi
     weights = _weights(config, available)
     limits = {name: int(config.max_epochs * tokens) for name, tokens in available.items()}
     targets = apportion(config.budget_tokens, weights, limits)
-    plans: dict[str, SourcePlan] = {}
+    plans: dict[str, PlannedSource] = {}
     for source in config.sources:
         name = source.name
         # Only a phase of training reads a source of weight 0; how much of it is not sample's to know.
         kept = 1.0 if source.weight == 0 else targets[name] * config.slack / available[name]
         rate = min(1.0, kept, config.limit)
-        plans[name] = SourcePlan(
+        plans[name] = PlannedSource(
             files=files.get(name, 0),
             bytes=sizes.get(name, 0),
             weight=weights[name],
@@ -112,18 +91,18 @@ def _weights(config: SampleConfig, available: Mapping[str, int]) -> dict[str, fl
     return {name: share / total for name, share in shares.items()}
 
 
-def mixture_remarks(config: SampleConfig, plans: Mapping[str, SourcePlan]) -> list[str]:
+def mixture_remarks(config: SampleConfig, plans: Mapping[str, PlannedSource]) -> list[str]:
     """Return warnings about the plan: sources limited by the cap, much repetition, a budget that is not met."""
     remarks = [*_rounding_remarks(config, plans)]
     for name, plan in plans.items():
-        if plan.asked_epochs > config.max_epochs:
+        if plan["asked_epochs"] > config.max_epochs:
             remarks.append(
-                f"{name}: its weight asks for {plan.asked_epochs:.2f} epochs, limited by max_epochs ="
+                f"{name}: its weight asks for {plan['asked_epochs']:.2f} epochs, limited by max_epochs ="
                 f" {config.max_epochs:g}; the missing tokens go to the others by weight"
             )
-        elif plan.epochs > GOOD_EPOCHS:
-            remarks.append(f"{name}: {plan.epochs:.2f} epochs; repetition is almost as good as new text up to 4")
-    given = sum(plan.target_tokens for plan in plans.values())
+        elif plan["epochs"] > GOOD_EPOCHS:
+            remarks.append(f"{name}: {plan['epochs']:.2f} epochs; repetition is almost as good as new text up to 4")
+    given = sum(plan["target_tokens"] for plan in plans.values())
     if given < config.budget_tokens:
         remarks.append(
             f"all sources together give {given:,} of the {config.budget_tokens:,} tokens of the budget within"
@@ -132,7 +111,7 @@ def mixture_remarks(config: SampleConfig, plans: Mapping[str, SourcePlan]) -> li
     return remarks
 
 
-def _rounding_remarks(config: SampleConfig, plans: Mapping[str, SourcePlan]) -> Iterator[str]:
+def _rounding_remarks(config: SampleConfig, plans: Mapping[str, PlannedSource]) -> Iterator[str]:
     """Yield what rounding of shares means for the epochs, if the weights nearly sum to 1."""
     weights = {source.name: source.weight for source in config.sources if source.weight}
     total = sum(weights.values())
@@ -141,17 +120,12 @@ def _rounding_remarks(config: SampleConfig, plans: Mapping[str, SourcePlan]) -> 
     digits = max(len(f"{weight:g}".partition(".")[2]) for weight in weights.values())
     name = min(weights, key=lambda name: weights[name])
     half = 0.5 * 10**-digits / weights[name]
-    low, high = ((1 + sign * half) * plans[name].asked_epochs for sign in (-1, 1))
+    low, high = ((1 + sign * half) * plans[name]["asked_epochs"] for sign in (-1, 1))
     yield (
         f"the weights add up to {total:g}, as rounded shares do. Each is divided by that, so that epochs are"
         f" {abs(1 - 1 / total):.1%} {'lower' if total > 1 else 'higher'} than weight x budget / tokens; and half a unit"
         f" of their last digit is up to {half:.0%} of a share: {name} {low:.2f} to {high:.2f} epochs"
     )
-
-
-def plan_as_json(plans: Mapping[str, SourcePlan]) -> dict[str, dict[str, Any]]:
-    """Return the plan as JSON values, the report's `mixture_plan`."""
-    return {name: asdict(plan) for name, plan in plans.items()}
 
 
 def text_bytes(listing: SourceFiles) -> int:

@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
+from tasks.artifacts.results import RejectedFile
 from tasks.sample.readers.files import EMPTY_FILE, NO_FILE
 
 UNREADABLE = "unreadable_records"
@@ -35,9 +35,9 @@ class RejectedFiles:
             if reason != EMPTY_FILE:
                 self._reasons.setdefault((source, path), reason)
 
-    def named(self) -> dict[str, list[dict[str, Any]]]:
+    def named(self) -> dict[str, list[RejectedFile]]:
         """Return the files with the most rejects, by source."""
-        named: dict[str, list[dict[str, Any]]] = {}
+        named: dict[str, list[RejectedFile]] = {}
         for key in sorted(self._reasons, key=lambda key: (-self._counts[key], key)):
             files = named.setdefault(key[0], [])
             if len(files) < MOST_NAMED:

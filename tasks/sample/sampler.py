@@ -13,6 +13,7 @@ from typing import Any
 
 from tasks.artifacts.map_parts import OrderedMerge
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import SampleResult
 from tasks.artifacts.schema import DOC_ID_BYTES
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor, Work
@@ -20,7 +21,7 @@ from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import SourceFiles
 from tasks.sample.group_reader import DECODED, PARTS, SKIPPED_RECORDS, part_column, part_name, read_group
 from tasks.sample.groups import Group, group_files
-from tasks.sample.mixture import mixture_remarks, plan_as_json, plan_mixture
+from tasks.sample.mixture import mixture_remarks, plan_mixture
 from tasks.sample.rejects import REJECTED, SOURCES_READ, UNREADABLE, RejectedFiles
 from tasks.sample.seen_ids import SeenIds, id_array
 
@@ -37,14 +38,10 @@ def sample_documents(
     """Read every file of `listings` and write DOCUMENTS, REJECTS and an empty LEDGER part by part.
 
     `kept_sizes` are the bytes of text of sources that an earlier run measured.
-
-    Facts: `mixture_plan` and `files` by source, `mixture_remarks` (sentences), `records_passed_over` by source and
-    kind, `unreadable_records` by source, `decoded_records` by source and encoding, `rejected_files` by source: path,
-    number of rejects and first reason of some.
     """
     plans = plan_mixture(config, listings, kept_sizes)
     groups = group_files(listings, plans, config.part_bytes)
-    rates = {name: plan.rate for name, plan in plans.items()}
+    rates = {name: plan["rate"] for name, plan in plans.items()}
     reading = _Reading(groups, config, rates, workspace, executor)
     progress = _Progress(listings, groups, workspace)
     reports: dict[int, StageReport] = {}
@@ -62,18 +59,18 @@ def sample_documents(
     report = progress.report
     for listing in listings:
         report.source(listing.source.name)
-    report.facts = {
-        "mixture_plan": plan_as_json(plans),
-        "mixture_remarks": mixture_remarks(config, plans),
-        SKIPPED_RECORDS: report.facts.get(SKIPPED_RECORDS, {}),
-        UNREADABLE: report.facts.get(UNREADABLE, {}),
-        DECODED: report.facts.get(DECODED, {}),
-        REJECTED: progress.rejected.named(),
-        "files": {
+    report.facts = SampleResult(
+        mixture_plan=plans,
+        mixture_remarks=mixture_remarks(config, plans),
+        records_passed_over=report.facts.get(SKIPPED_RECORDS, {}),
+        unreadable_records=report.facts.get(UNREADABLE, {}),
+        decoded_records=report.facts.get(DECODED, {}),
+        rejected_files=progress.rejected.named(),
+        files={
             listing.source.name: {"read": len(listing.files), **dict(sorted(listing.skipped.items()))}
             for listing in listings
         },
-    }
+    ).facts()
     return report
 
 

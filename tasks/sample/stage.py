@@ -14,6 +14,7 @@ from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.identity import PYTHON
 from tasks.artifacts.remote.object_store import report_waits
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import SampleResult
 from tasks.artifacts.workspace import Workspace
 from tasks.common.confinement import is_confined
 from tasks.common.digests import INPUTS, InputDigests, combined_digest, forget_changed_inputs
@@ -73,7 +74,7 @@ def _kept_sizes(root: Path, config: SampleConfig) -> dict[str, int]:
     if artifact is None:
         return {}
     names = {source.name for source in config.sources}
-    plan = artifact.report.facts["mixture_plan"]
+    plan = SampleResult.of(artifact.report).mixture_plan
     return {name: of["bytes"] for name, of in plan.items() if name in names and of["bytes"]}
 
 

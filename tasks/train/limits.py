@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from model.errors import Numerics
 from tasks.artifacts.limits import Limits
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import TrainResult
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class RollbackLimits(Limits):
     def check(self, report: StageReport) -> None:
         """Raise Numerics where the guard rolled back more often."""
         most = in_a_row = 0
-        for decision in report.facts.get("decisions", ()):
+        for decision in TrainResult.of(report).decisions or ():
             in_a_row = 0 if decision["by"] == "hand" else in_a_row + 1
             most = max(most, in_a_row)
         if most > self.most_rollbacks:

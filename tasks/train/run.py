@@ -34,6 +34,7 @@ from model.launch.supervisor import DIAGNOSIS_SECONDS
 from model.train.reproduction import LOCK, REPRODUCTION
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import Rollback, TrainResult
 from tasks.artifacts.tables import read_table
 from tasks.artifacts.workspace import Workspace
 from tasks.tokenizer.open import open_tokenizer
@@ -212,24 +213,20 @@ def _publish_result(out: Path, config: TrainStageConfig, workspace: Workspace) -
                 name = f"{folder.name}.{path.name}"
                 link_or_copy(path, unit.path(name))
                 unit.add_file(name, deterministic=False)
-        unit.report.facts = _facts(tables, json.loads(unit.path("model.json").read_text())["decisions"], config)
+        decisions = json.loads(unit.path("model.json").read_text())["decisions"]
+        unit.report.facts = _result(tables, decisions, config).facts()
     return unit.report
 
 
-def _facts(tables: dict[str, pa.Table], decisions: list[dict[str, Any]], config: TrainStageConfig) -> dict[str, Any]:
-    """Return steps, tokens and losses for the run page; `base_model` records how new rows were initialised.
-
-    `exact` is False where the guard skipped data, a setting was changed during training, or ranks were missing for a
-    while, which changes no bit with portable numerics.
-    """
+def _result(tables: dict[str, pa.Table], decisions: list[Rollback], config: TrainStageConfig) -> TrainResult:
     steps = final_steps(tables["steps"])
     metrics, perf = (final_rows(tables[name], steps) for name in ("metrics", "perf"))
     applied = pc.sum(steps.column("applied").cast(pa.int64())).as_py() or 0
     losses = metrics.column("loss").to_pylist()
     base_events = tables["events"].filter(pc.equal(tables["events"].column("kind"), "base_model"))
-    return {
-        **({"base_model": json.loads(base_events.column("detail")[0].as_py())} if base_events.num_rows else {}),
-        "training": {
+    return TrainResult(
+        base_model=json.loads(base_events.column("detail")[0].as_py()) if base_events.num_rows else None,
+        training={
             "steps": steps.num_rows,
             "skipped_steps": steps.num_rows - applied,
             "rollbacks": len(decisions),
@@ -239,11 +236,11 @@ def _facts(tables: dict[str, pa.Table], decisions: list[dict[str, Any]], config:
             "seconds": pc.sum(perf.column("wall_s")).as_py(),
             "tokens_s": pc.quantile(perf.column("tokens_s"), 0.5)[0].as_py() if perf.num_rows else None,
         },
-        **({"decisions": decisions} if decisions else {}),
-        "exact": applied == steps.num_rows
+        decisions=decisions or None,
+        exact=applied == steps.num_rows
         and not decisions
         and (config.numerics == "portable" or FEWER_RANKS not in tables["events"].column("kind").to_pylist()),
-    }
+    )
 
 
 def kept_files(scratch: Path) -> Iterator[tuple[Path, ...]]:

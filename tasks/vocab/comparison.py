@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +10,7 @@ import sentencepiece
 import tokenizers
 
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.results import LanguageTokens
 from tasks.artifacts.tables import read_table
 from tasks.common.numeric import seed64, unit_interval
 from tasks.common.text import is_unspaced
@@ -75,14 +75,14 @@ class TokenCounter:
 
 def compare_vocabularies(
     before: bytes, after: bytes, texts: Mapping[str, Sequence[str]], scripts: Sequence[Script]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, LanguageTokens]:
     """Return for each language tokens per character and word, shares of byte tokens and unknown tokens, each as
     [before, after]; and how many lines without a character of `scripts` have other ids than before.
 
     Everything is counted line by line, since most vocabularies have no token for a line end. Words are separated by
     whitespace; in text of unsegmented scripts, where that means nothing, `tokens_per_word` is null.
     """
-    result: dict[str, dict[str, Any]] = {}
+    result: dict[str, LanguageTokens] = {}
     for language, documents in sorted(texts.items()):
         meters = [TokenCounter(before), TokenCounter(after)]
         characters = words = unspaced = untouched = moved = 0

@@ -14,6 +14,7 @@ import numpy as np
 from model.errors import Bug, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import VocabResult, Vocabulary
 from tasks.artifacts.workspace import Workspace
 from tasks.tokenizer.open import tokenizer_of
 from tasks.vocab.base import prepare_base
@@ -76,7 +77,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, released: bytes,
         rows_of_base = max(vocabulary_size(released), config.embedding_rows)
         write_tokenizer(unit, tokenizer, BaseVocabulary(released, before, rows_of_base))
         unit.report = counted
-        unit.report.facts["vocabulary"] = {
+        made: Vocabulary = {
             "pieces": tokenizer.vocab_size,
             "model_type": kind_of(before),
             "base": {
@@ -97,6 +98,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, released: bytes,
                 released, model, sample_texts_by("lang", documents, config.seed), [SCRIPTS[name] for name in added]
             ),
         }
+        unit.report.facts = VocabResult(made).facts()
     return unit.report
 
 

@@ -17,7 +17,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -27,6 +26,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from model.errors import Bug, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.results import UnknownShares, VocabResult, Vocabulary
 from tasks.artifacts.workspace import Workspace
 from tasks.tokenizer.base import BOS, EOS, PAD, UNK, Tokenizer
 from tasks.tokenizer.model_file import read_model, write_model
@@ -87,7 +87,7 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
     with workspace.unit(UNIT) as unit:
         write_tokenizer(unit, tokenizer)
         unit.report = counted
-        unit.report.facts["vocabulary"] = {
+        made: Vocabulary = {
             "pieces": tokenizer.vocab_size,
             "model_type": config.model_type,
             "sampled_bytes": dict(sorted(sampled.items())),
@@ -96,6 +96,7 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
             },
             **unknown_shares(tokenizer, measured),
         }
+        unit.report.facts = VocabResult(made).facts()
     return unit.report
 
 
@@ -250,7 +251,7 @@ def bytes_per_token(tokenizer: Tokenizer, texts: list[str]) -> float:
     return sum(len(text.encode()) for text in texts) / tokens if tokens else 0.0
 
 
-def unknown_shares(tokenizer: Tokenizer, texts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def unknown_shares(tokenizer: Tokenizer, texts: Mapping[str, Sequence[str]]) -> UnknownShares:
     """Return `unknown_share`: source -> share of unknown tokens; nothing for a vocabulary that has no unknown text."""
     if tokenizer.exact:
         return {}

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from flows.metrics.formatting import format_bytes, format_duration, format_language, plot_text
+from flows.metrics.run_metrics import BenchmarkLine, SourceLine
 from flows.recipe.stages import STAGES
 from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, bars, figure, points
 from tasks.artifacts.artifact import Artifact
@@ -142,7 +143,7 @@ def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> F
     return {"data": [trace], "layout": {"height": height, "margin": {"l": 4, "r": 4, "t": 10, "b": 16}}}
 
 
-def mixture_figure(lines: list[dict[str, Any]]) -> Figure | None:
+def mixture_figure(lines: list[SourceLine]) -> Figure | None:
     """Return a bar for each source's share of the tokens read, with its epochs, and ticks for its weight and planned
     share; None without a mixture."""
     if not lines:
@@ -183,7 +184,7 @@ def mixture_figure(lines: list[dict[str, Any]]) -> Figure | None:
     )
 
 
-def leak_figure(lines: list[dict[str, Any]]) -> Figure | None:
+def leak_figure(lines: list[BenchmarkLine]) -> Figure | None:
     """Return the shares of each benchmark's items by state; None without benchmarks."""
     ordered = [line for line in reversed(lines) if line["items"]]
     if not ordered:

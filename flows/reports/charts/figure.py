@@ -52,9 +52,9 @@ def label_axis(labels: Sequence[str]) -> dict[str, Any]:
     return {"automargin": True, "type": "category", **order, "range": [-0.6, len(labels) - 0.4]}
 
 
-def reach(lengths: Sequence[float], width: int = 4, thickness: float = 1.5) -> dict[str, Any]:
+def reach(lengths: Sequence[float], width: int = 4) -> dict[str, Any]:
     """Return error bars of these lengths on both sides."""
-    return {"type": "data", "array": [*lengths], "thickness": thickness, "width": width}
+    return {"type": "data", "array": [*lengths], "thickness": 1.5, "width": width}
 
 
 def upright(x: float) -> dict[str, Any]:

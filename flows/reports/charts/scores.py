@@ -6,6 +6,7 @@ from typing import Any
 
 from flows.metrics.formatting import format_shots, plot_text
 from flows.metrics.heldout import HELDOUT_METRICS, format_heldout_metric
+from flows.metrics.run_metrics import Duplicates
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach, upright
 
@@ -122,7 +123,7 @@ def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: d
     )
 
 
-def duplicates_figure(duplicates: dict[str, Any]) -> Figure:
+def duplicates_figure(duplicates: Duplicates) -> Figure:
     """Return the recall of near-duplicate search by similarity: expected of the LSH bands, and of injected copies."""
     planted = duplicates["planted"]
     bins = [entry for entry in planted["bins"] if entry[2]]

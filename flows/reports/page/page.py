@@ -20,6 +20,7 @@ from flows.metrics.heldout import METRICS_BY_NAME, format_heldout_metric, mean_w
 from flows.metrics.run_metrics import (
     DICTIONARIES,
     METRICS_FILE,
+    Duplicates,
     Metrics,
     metric_readers,
     missing_artifacts,
@@ -268,9 +269,8 @@ def _removed(findings: Metrics, colours: dict[str, int]) -> dict[str, Any] | Non
     return removed_figure(lines, sampled, colours) if lines else None
 
 
-def _duplicates(duplicates: dict[str, Any]) -> dict[str, Any] | None:
-    shown = duplicates.get("s_curve") and duplicates.get("planted", {}).get("planted")
-    return duplicates_figure(duplicates) if shown else None
+def _duplicates(duplicates: Duplicates) -> dict[str, Any] | None:
+    return duplicates_figure(duplicates) if duplicates and duplicates["planted"]["planted"] else None
 
 
 def _tokens(findings: Metrics) -> dict[str, Any] | None:
@@ -293,7 +293,7 @@ def _training(artifacts: dict[str, Artifact], findings: Metrics) -> dict[str, An
 
 def _bytes_per_token(artifacts: dict[str, Artifact], findings: Metrics) -> float | None:
     """Return the mean UTF-8 bytes per token of the training text; None where sequences are not plain text."""
-    if findings["rows"].get("objective") != "causal_lm" or "decontaminate" not in artifacts:
+    if not (rows := findings["rows"]) or rows["objective"] != "causal_lm" or "decontaminate" not in artifacts:
         return None
     sources = artifacts["decontaminate"].report.sources
     shares = [
@@ -335,7 +335,7 @@ def key_figures(record: RunData, findings: Metrics) -> list[dict[str, str]]:
         if line["source"] == "all" and line["value"] is not None and line["metric"] in KEY_METRICS
     ]
     training = findings["training"]
-    if training.get("last_loss") is not None:
+    if training and training["last_loss"] is not None:
         note = f"from {training['first_loss']:.2f} in {training['steps']:,} steps"
         name = f"training loss, {loss_unit(findings['rows'])}"
         found.append({"value": f"{training['last_loss']:.2f}", "name": name, "note": note})

@@ -40,6 +40,7 @@ from flows.reports.tables import (
 from flows.runs.record import RunData
 from model.checkpoint.metrics import final_rows
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.results import ChunkResult, DecontaminateResult, DedupResult, SampleResult, VocabResult
 from tasks.execution.outcome import cause_of
 
 PAGES_AT = "BESSEMER_PAGES_AT"
@@ -173,7 +174,7 @@ def _documents(artifact: Artifact) -> Table | None:
 
 
 def _sample(artifact: Artifact) -> list[Table | None]:
-    plan = artifact.report.facts.get("mixture_plan", {})
+    plan = SampleResult.of(artifact.report).mixture_plan
     rows = [
         (source, f"{line['weight']:.0%}", format_count(line["target_tokens"]), f"{line['epochs']:.2g}")
         for source, line in sorted(plan.items(), key=lambda pair: -pair[1]["weight"])
@@ -187,22 +188,21 @@ def _removed(artifact: Artifact) -> list[Table | None]:
 
 def _dedup(artifact: Artifact) -> list[Table | None]:
     """Return the removals, the clusters, and the recall of injected copies."""
-    facts = artifact.report.facts
-    clusters = facts.get("clusters", {})
-    found = Table(("clusters", "largest"), [(clusters.get("count", 0), clusters.get("largest", 0))])
-    return [*_removed(artifact), found, recall_table(facts.get("planted", {}))]
+    found = DedupResult.of(artifact.report)
+    clusters = Table(("clusters", "largest"), [(found.clusters["count"], found.clusters["largest"])])
+    return [*_removed(artifact), clusters, recall_table(found.planted)]
 
 
 def _vocab(artifact: Artifact) -> list[Table | None]:
-    found = artifact.report.facts.get("vocabulary", {}).get("bytes_per_token", {})
-    rows = [(source, f"{value:.2f}") for source, value in found.items()]
+    found = VocabResult.of(artifact.report).vocabulary
+    rows = [(source, f"{value:.2f}") for source, value in found["bytes_per_token"].items()]
     return [Table(("source", "bytes per token"), rows) if rows else None]
 
 
 def _chunk(artifact: Artifact) -> list[Table | None]:
     rows = [
         (line["source"], line["reads"], line["rows"], f"{line['epochs']:.2f}", f"{line['realised_share']:.1%}")
-        for line in mixture({artifact.stage: artifact.report})
+        for line in mixture(ChunkResult.of(artifact.report))
     ]
     return [Table(("source", "sequences read", "of", "epochs", "share"), rows) if rows else None]
 
@@ -229,7 +229,7 @@ STAGE_TABLES: dict[str, Callable[[Artifact], list[Table | None]]] = {
     "sample": _sample,
     "clean": _removed,
     "dedup": _dedup,
-    "decontaminate": lambda artifact: [leaks_table(leaks({artifact.stage: artifact.report}))],
+    "decontaminate": lambda artifact: [leaks_table(leaks(DecontaminateResult.of(artifact.report)))],
     "vocab": _vocab,
     "chunk": _chunk,
     "train": _train,

@@ -1,16 +1,33 @@
 """What a run must say of itself: sources that gave nothing, and shares that are not the recipe's."""
 
 from collections import Counter
+from dataclasses import fields
 from typing import Any
 
 from flows.metrics.accounting import run_warnings
 from tasks.artifacts.report import SourceCounts, StageReport
+from tasks.artifacts.results import SampleResult
 
 
 def reported(sources: dict[str, SourceCounts], **facts: Any) -> StageReport:
     report = StageReport()
     report.sources, report.facts = sources, facts
     return report
+
+
+def sampled(sources: dict[str, SourceCounts], plan: dict[str, Any] | None = None) -> StageReport:
+    named = {**{name: {"weight": 1.0} for name in sources}, **(plan or {})}
+    nothing: dict[str, Any] = {key.name: {} for key in fields(SampleResult)}
+    return reported(sources, **{**nothing, "mixture_plan": named})
+
+
+def chunked(sources: dict[str, SourceCounts], **facts: Any) -> StageReport:
+    order = {"reads": 1, "tokens": 512, "asked_tokens": 512}
+    rows = {"objective": "causal_lm", "packing": "concat", "row_length": 512, "rows": 1}
+    return reported(
+        sources,
+        **{"mixture": {}, "padding_share": 0.0, "order": order, "rows": rows, "spans": {"segments": 1}, **facts},
+    )
 
 
 def counts(documents_in: int, documents_out: int, **dropped: int) -> SourceCounts:
@@ -23,7 +40,7 @@ def mixed(weight: float, planned: float, realised: float) -> dict[str, Any]:
 
 
 def test_a_small_source_that_a_rule_empties_is_reported_with_the_rule():
-    sample = reported({"prose": counts(9, 9), "mixed": counts(2, 2)})
+    sample = sampled({"prose": counts(9, 9), "mixed": counts(2, 2)})
     clean = reported({"prose": counts(9, 8, short=1), "mixed": counts(2, 0, gopher_words_min=2)})
     assert run_warnings({"sample": sample, "clean": clean}, {}) == [
         "source `mixed` gave nothing to train on: 2 of 2 dropped in clean by gopher_words_min"
@@ -32,7 +49,7 @@ def test_a_small_source_that_a_rule_empties_is_reported_with_the_rule():
 
 def test_every_outcome_of_an_emptied_source_is_reported():
     lost = SourceCounts(9, 6, not_selected=2, rejected=1)
-    sample = reported({"mixed": lost, "prose": counts(1, 1)})
+    sample = sampled({"mixed": lost, "prose": counts(1, 1)})
     clean = reported({"mixed": counts(6, 2, short=1, ugly=3), "prose": counts(1, 1)})
     dedup = reported({"mixed": counts(2, 0, copy=2), "prose": counts(1, 1)})
     assert run_warnings({"sample": sample, "clean": clean, "dedup": dedup}, {}) == [
@@ -43,7 +60,7 @@ def test_every_outcome_of_an_emptied_source_is_reported():
 
 def test_a_source_without_documents_is_reported_and_one_without_weight_is_not():
     plan = {"prose": {"weight": 1.0}, "empty": {"weight": 0.5}, "left out": {"weight": 0}}
-    sample = reported({"prose": counts(1, 1)}, mixture_plan=plan)
+    sample = sampled({"prose": counts(1, 1)}, plan)
     assert run_warnings({"sample": sample}, {}) == [
         "source `empty` gave nothing to train on: its files hold no document"
     ]
@@ -51,9 +68,9 @@ def test_a_source_without_documents_is_reported_and_one_without_weight_is_not():
 
 def test_a_mixture_a_point_off_the_weights_is_reported_with_its_cause():
     plan = {"prose": {"weight": 0.5}, "code": {"weight": 0.5}}
-    sample = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture_plan=plan)
+    sample = sampled({"prose": counts(9, 9), "code": counts(9, 9)}, plan)
     mixture = {"prose": mixed(0.5, 0.9, 0.9), "code": mixed(0.5, 0.1, 0.1)}
-    chunk = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
+    chunk = chunked({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
     remark = (
         "training read another mixture than the recipe asks for: code 10.0% and not 50.0% (its 1,200 tokens are read"
         " 4.00 times, as often as is allowed); prose 90.0% and not 50.0% (it replaces what other sources lack)"
@@ -65,25 +82,25 @@ def test_a_mixture_a_point_off_the_weights_is_reported_with_its_cause():
 
 def test_a_mixture_within_a_point_of_the_weights_is_as_asked():
     plan = {"prose": {"weight": 0.5}, "code": {"weight": 0.5}}
-    sample = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture_plan=plan)
+    sample = sampled({"prose": counts(9, 9), "code": counts(9, 9)}, plan)
     mixture = {"prose": mixed(0.5, 0.5, 0.509), "code": mixed(0.5, 0.5, 0.491)}
-    chunk = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
+    chunk = chunked({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
     assert run_warnings({"sample": sample, "chunk": chunk}, {"limit": 0.01}) == []
 
 
 def test_a_source_that_is_gone_counts_as_a_share_of_nothing():
     plan = {"prose": {"weight": 0.7}, "code": {"weight": 0.3}}
-    sample = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture_plan=plan)
-    chunk = reported({"prose": counts(9, 9)}, mixture={"prose": mixed(1.0, 1.0, 1.0)})
+    sample = sampled({"prose": counts(9, 9), "code": counts(9, 9)}, plan)
+    chunk = chunked({"prose": counts(9, 9)}, mixture={"prose": mixed(1.0, 1.0, 1.0)})
     *_, shares = run_warnings({"sample": sample, "chunk": chunk}, {})
     assert "code 0.0% and not 30.0% (none of its text was left); prose 100.0% and not 70.0% (it replaces what" in shares
 
 
 def test_with_a_temperature_the_weights_are_those_that_chunk_found():
     plan = {"prose": {"weight": 0.9}, "code": {"weight": 0.1}}
-    sample = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture_plan=plan)
+    sample = sampled({"prose": counts(9, 9), "code": counts(9, 9)}, plan)
     mixture = {"prose": mixed(0.8, 0.8, 0.8), "code": mixed(0.2, 0.2, 0.2)}
-    chunk = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
+    chunk = chunked({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
     assert run_warnings({"sample": sample, "chunk": chunk}, {"temperature": 2.0}) == []
     assert len(run_warnings({"sample": sample, "chunk": chunk}, {})) == 1
 
@@ -101,12 +118,12 @@ def test_a_vocabulary_that_loses_words_is_reported_by_source():
 
 def test_rows_that_are_mostly_padding_are_reported_with_a_cure():
     rows = {"objective": "masked_lm", "packing": "pairs", "row_length": 512, "rows": 10}
-    of_chat = reported({"chat": counts(9, 9)}, rows=rows, padding_share=0.94)
+    of_chat = chunked({"chat": counts(9, 9)}, rows=rows, padding_share=0.94)
     assert run_warnings({"chunk": of_chat}, {}) == [
         "94% of the rows of 512 tokens are padding: the texts are too short for them, or too long for two in a"
         " row; a smaller train.model.context leaves less"
     ]
-    awkward = reported({"notes": counts(9, 9)}, rows={**rows, "packing": "best_fit"}, padding_share=0.4)
+    awkward = chunked({"notes": counts(9, 9)}, rows={**rows, "packing": "best_fit"}, padding_share=0.4)
     assert run_warnings({"chunk": awkward}, {})[0].endswith("train.model.context or chunk.packing = concat leaves less")
-    full = reported({"books": counts(9, 9)}, rows=rows, padding_share=0.1)
+    full = chunked({"books": counts(9, 9)}, rows=rows, padding_share=0.1)
     assert run_warnings({"chunk": full}, {}) == []

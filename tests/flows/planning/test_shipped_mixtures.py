@@ -29,9 +29,9 @@ def test_sample_and_chunk_are_reported_the_same_mixture(tmp_path, name):
 def test_gpt3_reads_300b_tokens_with_the_shares_of_its_table(tmp_path):
     sample = shipped("gpt3", tmp_path).sample
     plans = plan_from_sizes(sample, {}, {})
-    assert sum(plan.target_tokens for plan in plans.values()) == 300 * B
+    assert sum(plan["target_tokens"] for plan in plans.values()) == 300 * B
     # 0.60 of 1.01, and so on.
-    assert {name: round(plan.weight, 3) for name, plan in plans.items()} == {
+    assert {name: round(plan["weight"], 3) for name, plan in plans.items()} == {
         "common_crawl": 0.594,
         "webtext2": 0.218,
         "books1": 0.079,
@@ -44,7 +44,7 @@ def test_opt_reads_180b_tokens_about_once_each(tmp_path):
     sample = shipped("opt_175b", tmp_path).sample
     plans = plan_from_sizes(sample, {}, {})
     assert sample.budget_tokens == 180 * B
-    assert all(abs(plan.epochs - 1) < 0.01 for plan in plans.values())
+    assert all(abs(plan["epochs"] - 1) < 0.01 for plan in plans.values())
 
 
 def test_yalm_reads_a_quarter_english_and_dialogues_as_threads(tmp_path):

@@ -16,11 +16,11 @@ from prefect.utilities.schema_tools.validation import validate
 from pydantic import BaseModel
 
 from flows.pretrain import pretrain
-from flows.recipe.errors import model_within, tagged_models
 from flows.recipe.form import AS_IN_THE_RECIPE, EVERY_STAGE, SHOWN, Changes, as_settings, stage_selection
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
+from flows.recipe.tables import model_within, tagged_models
 from tasks.dedup.config import DedupConfig
 
 SCHEMA = parameter_schema(pretrain).model_dump()

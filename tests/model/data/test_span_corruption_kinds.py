@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from model.data.rng import philox_key
 from model.data.row_format import NO_LOSS, RowFormat
-from model.data.span_corruption import CorruptedRows, Denoiser, independent_spans
+from model.data.span_corruption import CorruptedRows, Denoiser, Rows, independent_spans
 from model.data.span_lengths import Denoising, corrupted_lengths, raw_length
 from model.errors import InputError
 
@@ -279,7 +279,23 @@ def test_masks_need_one_sentinel_and_random_tokens_some_text() -> None:
 def test_runs_are_as_many_as_requested_wherever_they_are(count: int, kept: int, seed: int, data) -> None:
     spans, length = data.draw(st.integers(1, min(count, kept + 1))), count + kept
     noise = np.zeros((1, length), dtype=np.bool_)
-    of_length = (np.full(length + 1, count), np.full(length + 1, spans))
-    independent_spans(noise, np.array([length]), *of_length, philox_key(seed, "runs"), *np.zeros((2, 1), np.uint64))
+    unused, zero = np.zeros((1, length), np.int64), np.zeros(1, np.uint64)
+    independent_spans(
+        Rows(
+            tokens=unused,
+            length=np.array([length]),
+            noise=noise,
+            count_of=np.full(length + 1, count),
+            spans_of=np.full(length + 1, spans),
+            inputs=unused,
+            targets=unused,
+            ends=unused,
+            sentinels=unused[0],
+            ordinary=unused[0],
+            key=philox_key(seed, "runs"),
+            row=zero,
+            epoch=zero,
+        )
+    )
     assert noise.sum() == count
     assert (np.diff(noise[0].astype(int), prepend=0) == 1).sum() == spans

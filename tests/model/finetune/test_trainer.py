@@ -1,27 +1,21 @@
 """Fine-tuning from a task file to a folder: every kind is learnt, bytes are reproducible, killed runs resume."""
 
 import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from model.checkpoint.weights import WEIGHTS, describe_model, load_model, save_model
+from model.checkpoint.weights import WEIGHTS, describe_model, load_model
 from model.config import machine
 from model.config.network import GPTConfig
 from model.errors import InputError, IntegrityError, Numerics, RecipeError
 from model.finetune import trainer as finetuning
 from model.finetune import trainer as training
-from model.finetune.__main__ import main
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.metrics import MAIN
 from model.finetune.output import FINETUNED, HEAD, format_result, read_result
-from model.finetune.tokenizer import JsonVocabulary
 from model.finetune.trainer import finetune
 from model.nn.factory import make_network
 
@@ -273,34 +267,6 @@ def test_the_rate_of_small_networks_is_higher(task_of: TaskOf, config: Config) -
     assert training.peak_rate(chosen, 768, "bert") == pytest.approx(3e-5)
     assert training.peak_rate(chosen, 256, "bert") == pytest.approx(9e-5)
     assert training.peak_rate(chosen, 128, "t5") == 1e-3
-
-
-def test_through_the_module_with_a_tokenizer_json(
-    bert, vocabulary, examples_of, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    engine = Tokenizer(WordLevel({vocabulary._words[n]: n for n in range(vocabulary.vocab_size)}, unk_token="<unk>"))
-    engine.pre_tokenizer = WhitespaceSplit()
-    engine.save(str(tmp_path / "tokenizer.json"))
-    read = JsonVocabulary(tmp_path / "tokenizer.json")
-    assert (read.pad, read.eos, read.cls, read.sep) == (0, 1, 2, 3)
-    ids, borders = read.encode_with_offsets("tin é中 ore")
-    assert (ids.tolist(), borders.tolist()) == (vocabulary.encode("tin é中 ore"), [0, 3, 9, 13])
-    assert read.decode(ids) == "tin <unk> ore"
-    (tmp_path / "model").mkdir()
-    save_model(tmp_path / "model", bert.config, bert.state_dict(), {})
-    records = examples_of("classification", 60)
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (tmp_path / "task.toml").write_text(
-        'epochs = 1\nthreads = 1\n[[tasks]]\nname = "metals"\nkind = "classification"\ntrain = "train.jsonl"\n'
-        'fields = ["text"]\nanswer = "answer"\n'
-    )
-    words = [str(tmp_path / name) for name in ("model", "task.toml", "tokenizer.json", "out")]
-    assert main(words) == 0
-    assert "metals, held-out examples" in capsys.readouterr().out
-    assert read_result(tmp_path / "out", read).answers(0, [{"text": "tin ore"}])[0] in ("yes", "no")
-    assert main(words[:3]) == RecipeError.exit_code
-    assert "4 wanted" not in capsys.readouterr().out
-    assert main([*words[:2], str(tmp_path / "none.json"), words[3]]) == InputError.exit_code
 
 
 def test_seeds_are_distinguished(bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:

@@ -413,7 +413,10 @@ def test_json_holds_every_number_and_the_shares() -> None:
 def command(make_run) -> Callable[..., subprocess.CompletedProcess[str]]:
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "model.profile", *arguments], cwd=PROJECT, capture_output=True, text=True
+            [sys.executable, "-m", "flows.cli", "model", "profile", *arguments],
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
         )
 
     return call

@@ -233,7 +233,7 @@ def _raises(check: Callable[[StageReport], None], report: StageReport) -> bool:
 )
 def test_a_reused_training_went_back_no_more_often_than_its_guard_may(by: list[str], most: int) -> None:
     report = StageReport()
-    report.facts["decisions"] = [{"by": one} for one in by]
+    report.facts = {"training": {}, "exact": not by, "decisions": [{"by": one} for one in by]}
     RollbackLimits(most).check(report)
     if most:
         with pytest.raises(Numerics, match=f"rolled back {most} times, where train.guard.most_rollbacks is {most - 1}"):

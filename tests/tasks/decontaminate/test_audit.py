@@ -1,7 +1,6 @@
 """Controls: injected items are found, a broken search is visible in recall and precision, and the output has no
 trace."""
 
-import dataclasses
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -63,7 +62,7 @@ def test_a_search_that_lost_the_seeds_of_half_of_the_items_has_half_the_recall()
     items = benchmark_items()
     index = build_index(items, CONFIG)
     owner = np.searchsorted(index.part_first[index.item_first], index.places >> 1, side="right") - 1
-    lost = dataclasses.replace(index, places=np.where(owner % 4 < 2, ~index.places, index.places))
+    lost = index._replace(places=np.where(owner % 4 < 2, ~index.places, index.places))
     facts = audited(items, lost)
     assert 0.2 < facts["forms"]["short"]["recall"] < 0.8
     assert 0.2 < facts["forms"]["inline"]["recall"] < 0.8

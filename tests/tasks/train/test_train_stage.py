@@ -20,7 +20,7 @@ from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.train.config import TrainStageConfig
 from tasks.train.launcher import MessageFormatter
-from tasks.train.run import _facts, _supervisor_timeout
+from tasks.train.run import _result, _supervisor_timeout
 from tasks.train.stage import build_train, train_stage
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
@@ -207,11 +207,11 @@ def test_rollbacks_are_shown_where_the_run_was_started(context, parents, monkeyp
 def test_steps_that_fewer_ranks_computed_make_the_model_inexact_unless_its_numerics_are_portable():
     journal = MetricsLog()
     journal.add("steps", step=0, pos_start=0, pos_end=4, row_pieces=1, applied=True)
-    assert _facts(journal.tables(), [], CONFIG)["exact"] is True
+    assert _result(journal.tables(), [], CONFIG).exact is True
     journal.event(0, FEWER_RANKS, "Infra", ranks=1, of=2)
-    assert _facts(journal.tables(), [], CONFIG)["exact"] is False
+    assert _result(journal.tables(), [], CONFIG).exact is False
     portable = CONFIG.model_copy(update={"numerics": "portable"})
-    assert _facts(journal.tables(), [], portable)["exact"] is True
+    assert _result(journal.tables(), [], portable).exact is True
 
 
 def test_the_supervisor_is_given_longer_than_it_gives_the_ranks():

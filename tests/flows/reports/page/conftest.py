@@ -107,6 +107,9 @@ def write_sample(unit: Unit) -> None:
         "mixture_plan": {"books": plan, "web": web | {"slack": 0.25}},
         "mixture_remarks": ["web: its weight asks for 6.00 epochs and max_epochs = 4 stops it"],
         "records_passed_over": {"web: messages without a text": 3},
+        "unreadable_records": {},
+        "decoded_records": {},
+        "rejected_files": {},
     }
 
 
@@ -133,7 +136,10 @@ def write_dedup(unit: Unit) -> None:
     unit.report.facts = {
         "clusters": {"count": 2, "largest": 3},
         "s_curve": [[0.5, 0.12], [0.8, 0.977], [1.0, 1.0]],
+        "similarities": [],
         "planted": {**planted, "planted": 75, "bins": bins},
+        "signed_by_datasketch": 20,
+        "precision": "verified",
     }
 
 
@@ -175,7 +181,13 @@ def write_decontaminate(unit: Unit) -> None:
     precision = {"reported": 50, "right": 49, "precision": 0.98, "low": 0.895, "high": 0.996}
     planted = {**inline, "forms": {"inline": inline, "short": missed}, "near_misses": 50, "precision": precision}
     common = {"text": "all rights <b>reserved</b>", "documents": 12, "why": "common"}
-    unit.report.facts = {"benchmarks": {"cloze": benchmark}, "planted": planted, "common_ngrams": [common]}
+    unit.report.facts = {
+        "benchmarks": {"cloze": benchmark},
+        "planted": planted,
+        "common_ngrams": [common],
+        "forms": {"13-gram": 1},
+        "leaked_documents": 1,
+    }
 
 
 def extension(characters: int, tokens: list[int], per_word: list[float] | None, **more: Any) -> dict[str, Any]:
@@ -220,6 +232,8 @@ def write_chunk(unit: Unit) -> None:
         },
         "rows": {"objective": "causal_lm", "packing": "best_fit", "row_length": 17, "rows": 40},
         "padding_share": 0.0025,
+        "order": {"reads": 40, "tokens": 640, "asked_tokens": 640},
+        "spans": {"segments": 40},
     }
 
 
@@ -261,9 +275,10 @@ def write_train(unit: Unit) -> None:
     ]
     write_table(unit, "perf", pa.Table.from_pylist(perf, schema=PERF))
     training = {"steps": 10, "skipped_steps": 1, "tokens": 640, "first_loss": 6.0, "last_loss": 3.3, "tokens_s": 1000.0}
+    training |= {"rollbacks": 0, "seconds": 0.64}
     decision = {"by": "guard", "step": 3, "to_step": 1, "cause": "it rose", "settings": {}, "skipped": [4, 8]}
     by_hand = {**decision, "by": "hand", "step": 6, "skipped": None, "settings": {"train.schedule.peak_lr": 1e-4}}
-    unit.report.facts = {"training": training, "decisions": [decision, by_hand]}
+    unit.report.facts = {"training": training, "decisions": [decision, by_hand], "exact": False}
 
 
 def write_evaluate(unit: Unit) -> None:
@@ -292,6 +307,7 @@ def write_evaluate(unit: Unit) -> None:
     write_table(unit, "gaps", pa.Table.from_pylist([reported], schema=GAPS))
     samples = [{"prompt": "Once upon", "text": " a time <b>bold</b>", "temperature": 0.8, "seed": 1}]
     write_table(unit, "samples", pa.Table.from_pylist(samples))
+    unit.report.facts = {"headline": {}, "gaps": []}
 
 
 WRITERS: dict[str, Callable[[Unit], None]] = {

@@ -27,6 +27,7 @@ def other(made_run: Any, make: Callable[..., Any], tmp_path: Path) -> dict[str, 
     line = {"weight": 0.5, "planned_share": 0.5, "reads": 20, "documents": 9, "tokens": 480, "rows": 30, "epochs": 1.0}
     mixture = {"books": {**line, "realised_share": 0.25}, "web": {**line, "realised_share": 0.75}}
     training = {"steps": 10, "skipped_steps": 0, "tokens": 640, "first_loss": 6.0, "last_loss": 3.0, "tokens_s": 2000.0}
+    training |= {"rollbacks": 0, "seconds": 0.32}
     leaks = {HOSTILE: {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 0}}
     facts = {"chunk": {"mixture": mixture}, "train": {"training": training}, "decontaminate": {"benchmarks": leaks}}
     made = make(tmp_path, facts=facts)

@@ -65,6 +65,7 @@ def bert_run(make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.Monke
             {"prompt": "The ___ sat", "text": "dog", "temperature": 0.0, "seed": 1, "truth": "cat <i>"},
         ]
         write_table(unit, "samples", pa.Table.from_pylist(samples))
+        unit.report.facts = {"headline": {}, "gaps": []}
 
     monkeypatch.setitem(make.__globals__["WRITERS"], "evaluate", write)
     return make(tmp_path)

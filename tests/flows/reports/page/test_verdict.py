@@ -127,6 +127,7 @@ def test_next_steps_are_commands_of_this_run(make: Callable[..., Any], tmp_path:
 def test_the_last_screen_has_at_most_thirty_lines(make: Callable[..., Any], tmp_path: Path) -> None:
     remains = {"cloze": {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 1}}
     training = {"steps": 10, "tokens": 640, "first_loss": 6.0, "last_loss": 3.3, "rollbacks": 3, "skipped_steps": 0}
+    training |= {"seconds": 0.64, "tokens_s": 1000.0}
     facts = {"decontaminate": {"benchmarks": remains}, "train": {"training": training}}
     made = make(tmp_path, facts=facts)
     write_sealed(made.folder / "recipe.json", {"train": {"model": {"layers": 3}}})
