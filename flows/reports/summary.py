@@ -52,7 +52,7 @@ def print_outcome(run: RunData, root: Path, console: Console) -> None:
     if words.next_steps:
         console.print("\n[bold]try next[/]")
     for step in words.next_steps:
-        console.print(f"  {step.why + ':':<18}{escape(step.command)}", soft_wrap=True)
+        console.print(f"  {step.why + ':':<19}{escape(step.command)}", soft_wrap=True)
     console.print(f"[bold]page[/]  {escape(_page(run, root))}", soft_wrap=True)
 
 

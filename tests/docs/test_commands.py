@@ -189,7 +189,7 @@ SMALLER = [
     (r"^bessemer serve start\b", "--port {port}"),
 ]
 """What is appended to commands: a network and a budget with which a training takes seconds, a port that is free."""
-NAMES = {"RUN": "latest", "SOME-LONG-WORD": "some-long-word", "FOLDER": "english-text"}
+NAMES = {"RUN": "latest", "SOME-LONG-WORD": "some-long-word", "FOLDER": "english-text", "NAME": "59.txt"}
 PREPARED = {
     "README.md": "rm recipe.toml && bessemer demo",
     **dict.fromkeys(

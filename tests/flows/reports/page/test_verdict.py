@@ -146,6 +146,13 @@ def test_the_last_screen_has_at_most_thirty_lines(make: Callable[..., Any], tmp_
     assert screen.splitlines()[-1].endswith(str(made.folder / "page.html")), "the path is not broken at the width"
 
 
+def test_a_suggestion_is_apart_from_its_reason(make: Callable[..., Any], tmp_path: Path) -> None:
+    made = make(tmp_path, until="chunk")
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    print_outcome(made.record, made.root, console)
+    assert "see what was done: bessemer data peek clean" in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_a_page_shows_documents_without_a_click(made_run: Any) -> None:
     page = write_page(made_run.folder, made_run.root).read_text()
     section = page.partition('<section id="examples">')[2].partition("</section>")[0]
