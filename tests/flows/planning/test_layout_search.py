@@ -16,6 +16,7 @@ from flows.planning.terminal import print_layouts
 from flows.recipe.load import open_recipe
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig
+from model.engines.memory import rank_sizes
 from model.errors import RecipeError
 from model.nn.factory import parameter_count
 
@@ -34,18 +35,22 @@ def test_the_papers_layouts_start_in_one_process(name: str, ranks: int, tmp_path
     seconds = time.process_time() - began
     section = json.loads(reported.stdout)
     (rank,) = section["own"]["ranks"]
-    weights = 4 * parameter_count(network_of(open_recipe(name, tmp_path, ())))
+    recipe = open_recipe(name, tmp_path, ())
+    network = network_of(recipe)
     assert section["own"]["settings"]["ranks"] == ranks
-    # Rows of matrices are divided; that of a bias may be one more than its share.
-    assert weights / ranks <= rank["weights"] < 1.01 * weights / ranks
+    assert rank["weights"] == rank_sizes(network, recipe.train.trainer_config()).weights
+    # The first rank has the longest parts: 27,308 rows are 34 or 35 each.
+    assert 4 * parameter_count(network) <= ranks * rank["weights"] < 1.04 * 4 * parameter_count(network)
     assert rank["optimizer"] == 2 * rank["weights"]
     messages = rank["messages"]
-    assert weights <= messages["reduce_scatter"] < 1.01 * weights
-    assert 1.9 * weights < messages["all_gather"] < 2.02 * weights
+    # Gradients are divided once, weights gathered twice but for those outside of blocks; parts are filled up alike.
+    assert messages["reduce_scatter"] == ranks * rank["weights"]
+    assert 1.95 < messages["all_gather"] / messages["reduce_scatter"] < 2
     assert messages["tensor_sums"] == messages["sends"] == section["own"]["bubble"] == 0
     small, large = section["kept"]
     assert small["recomputed"] < small["whole"] < large["whole"]
-    assert large["recomputed"] == pytest.approx(2 * small["recomputed"], rel=0.01)
+    # Inputs of blocks grow with the rows; the gradient of the head, computed with the loss, does not.
+    assert 1.5 * small["recomputed"] < large["recomputed"] < 2 * small["recomputed"]
     # Of one core; wall time depends on what else the machine does.
     assert seconds < 60
     text = Console(record=True, width=100, file=StringIO())
