@@ -5,12 +5,13 @@ allow. Each row tries seats that follow from its key and the pass's seed. All ro
 in turn, in the order of their own random numbers, and keep it where no other has it. So the seats are a function of the
 set of rows. A row that goes frees its seat, which another may take that would have found one only later, whose own seat
 is then free, and so on: about 2.6 seats change, and about 1% of the seats of a whole pass stay empty, as many rows
-unread. If instead each row tried all its seats before the next row began, 5% were empty for as many changes.
+unread. If instead each row tried all its seats before the next row began, 5 to 10% were empty.
 
 Rows of a document, and those of its bucket, try seats near one place of the pass, at first within a fiftieth of it and
-then further away, so that a document is read within a short range of each pass. Rows whose numbers are below the share
-of seats in rows try first, the others then fill what is left: a short pass reads the same share of every document, not
-whole documents of a part of the source, from which a model learns less.
+then further away, so that a document is read within a short range of each pass: a removal then repeats about half of a
+training, which in a random order would learn more (docs/decisions.md). Rows whose numbers are below the share of seats
+in rows try first, the others then fill what is left: a short pass reads the same share of every document, not whole
+documents of a part of the source, from which a model learns less.
 
 A seat that no row took, and one of a tombstone's row, reads the source's blank row, which is all padding and carries no
 loss. The number of seats, of buckets and of reads can be kept from an earlier run (`chunk.keep`): then the source of
