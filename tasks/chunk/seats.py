@@ -71,7 +71,12 @@ class SeatPlan:
 
 
 def read_seats(table: pa.Table) -> dict[str, SeatPlan]:
-    """Return source -> plan of a table SEATS."""
+    """Return source -> plan of a table SEATS; RecipeError for one that an earlier version wrote."""
+    if "last" not in table.schema.names:
+        raise RecipeError(
+            "chunk.keep: the run that it names was built by an earlier version, whose seats are others; run its recipe"
+            " again, or leave `keep` out"
+        )
     return {
         row["source"]: SeatPlan(row["buckets"], row["seats"], row["last"], tuple(row["reads"]))
         for row in table.to_pylist()
