@@ -342,6 +342,18 @@ BENCHMARKS = {
 
 LITTLE_BYTES = 200_000
 
+MUON_WIDTH = 256
+"""Largest width of a network for which Muon's rate was tried."""
+
+_MUON = (
+    "[train.optimizer]    # learns more from few tokens than AdamW; not with tensor parallelism, FSDP or ZeRO",
+    'kind = "muon"',
+    "",
+    "[train.schedule]",
+    "peak_lr = 0.015",
+    "",
+)
+
 EXAMPLE_FILE = "items.jsonl"
 
 
@@ -375,6 +387,7 @@ def write_short_recipe(scan: FolderScan, name: str) -> str:
         f"[train.model]    # about {format_count(chosen.parameters)} parameters",
         *(f"{key} = {getattr(net, key)}" for key in ("context", "layers", "heads", "width")),
         "",
+        *(_MUON if net.width <= MUON_WIDTH else ()),
         *_benchmark_lines(scan),
     ]
     return "\n".join(lines) + "\n"
