@@ -49,6 +49,8 @@ KEYS_OF_RECIPES = {
     "sources": (
         "`priority` | integer | after all that have one | Among copies of a text the one whose source has the smaller"
         " number stays; of equal numbers the longer text.",
+        "`may_leave` | true or false | `false` | Read in the last tenth of the training alone, or in as much as it"
+        " needs, so that its removal (`bessemer data forget`) repeats no earlier training.",
     ),
     "decontaminate.benchmarks": (
         "`task` | text | none | In `[[benchmarks]]`: a task that ships, whose `fields` and scoring are used.",

@@ -20,7 +20,10 @@ Location = tuple[int | str, ...]
 
 _QUOTED = re.compile(r"'([^']*)'")
 
-SHORTHANDS: dict[tuple[int | str, ...], tuple[str, ...]] = {("train", "model"): (KEY,)}
+SHORTHANDS: dict[tuple[int | str, ...], tuple[str, ...]] = {
+    ("train", "model"): (KEY,),
+    ("sample", "sources"): ("priority", "may_leave"),
+}
 """Keys that a recipe may write and that `flows.recipe.resolve` replaces by others before validation."""
 
 NOT_A_TABLE = ("model_type", "model_attributes_type", "dict_type")

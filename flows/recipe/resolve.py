@@ -107,7 +107,7 @@ def _pop_shared(values: dict[str, Any], origin: str, folder: Path, limit: float)
         "limit": limit,
         "weights": {source.get("name"): source["weight"] for source in tables if "weight" in source},
         "priorities": {source.get("name"): source["priority"] for source in tables if "priority" in source},
-        "read_last": [source.get("name") for source in tables if _flag(source, "may_leave", origin)],
+        "read_last": [source.get("name") for at, source in enumerate(tables) if _may_leave(source, at, origin)],
     }
     if "budget_tokens" in values:
         shared["budget_tokens"] = _read_count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
@@ -162,11 +162,11 @@ def _source_for_sample(source: Any, origin: str) -> Any:
     return read
 
 
-def _flag(source: Mapping[str, Any], key: str, origin: str) -> bool:
-    """Return a boolean of a source, False where it has none."""
-    value = source.get(key, False)
+def _may_leave(source: Mapping[str, Any], at: int, origin: str) -> bool:
+    """Return whether the source, the one `at` this place, is marked as one that may leave."""
+    value = source.get("may_leave", False)
     if not isinstance(value, bool):
-        raise RecipeError(f"{origin}: {key} of source `{source.get('name')}` is {value!r}; it is true or false")
+        raise RecipeError(f"{origin}: sources[{at}].may_leave is {value!r}; it is true or false")
     return value
 
 

@@ -46,6 +46,13 @@ def test_values_that_several_stages_need_are_written_once(tmp_path: Path) -> Non
     assert {getattr(recipe, stage).seed for stage in STAGES if hasattr(getattr(recipe, stage), "seed")} == {7}
 
 
+def test_sources_that_may_leave_are_read_last(tmp_path: Path) -> None:
+    assert load(tmp_path).chunk.read_last == ()
+    assert load(tmp_path, MINIMAL, "sources.web.may_leave=true").chunk.read_last == ("web",)
+    with pytest.raises(RecipeError, match=r"sources\[1\]\.may_leave is 'yes'; it is true or false"):
+        load(tmp_path, MINIMAL, "sources.web.may_leave=yes")
+
+
 def test_the_evaluation_computes_where_training_does_unless_the_recipe_says(tmp_path: Path) -> None:
     assert load(tmp_path).evaluate.device == "cpu"
     trained = load(tmp_path, MINIMAL, "train.device=cuda").evaluate
@@ -195,6 +202,7 @@ def test_limit_is_the_share_of_each_source(tmp_path: Path) -> None:
         (("weight = 0.25", "weight = -0.25"), r"weight: .*greater than or equal to 0"),
         (("weight = 0.25", "weight = 0.5"), r"sample: .*weights"),
         (("weight = 0.25", "wieght = 0.25"), r"  line \d+: sources\[1\]\.wieght: unknown key; did you mean `weight`\?"),
+        (("weight = 0.25", "may_leav = true"), r"sources\[1\]\.may_leav: unknown key; did you mean `may_leave`\?"),
         (("context = 64", "context = -1"), r"train\.model\.context: .*greater than or equal to 8"),
         (('"40K"', '"forty"'), r"budget_tokens is 'forty'; write a positive count"),
         (("seed = 7", "seed = 7\nformat = 2"), "this one reads format 1"),
