@@ -16,6 +16,7 @@ from model.config.train import TrainConfig, TrainerRun
 from model.data.loader import CausalBatch, MaskedBatch, SpanBatch
 from model.distributed.process_group import SINGLE_PROCESS
 from model.engines import make_engine
+from model.engines.products import fastest_products
 from model.engines.runtime import seed_dropout
 from model.optim.schedules import StepSchedule
 
@@ -66,8 +67,9 @@ def main() -> None:
     name, setting = chosen()
     torch.set_num_threads(setting.threads)
     step, watch = make_step(name, setting), Watch(setting)
-    for number in range(setting.steps):
-        watch.step_done(step(number))
+    with fastest_products():
+        for number in range(setting.steps):
+            watch.step_done(step(number))
     watch.report()
 
 

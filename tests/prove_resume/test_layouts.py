@@ -183,12 +183,14 @@ def test_drawn_layouts_have_one_set_of_bytes(
 
 STEP = """
 import sys, time
+from contextlib import nullcontext
 from pathlib import Path
 import torch
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.distributed.process_group import SINGLE_PROCESS
 from model.engines import make_engine
+from model.engines.products import fastest_products
 from model.engines.runtime import flush_denormals
 from model.nn.factory import make_network
 from model.objectives.synthetic import random_batch
@@ -201,7 +203,8 @@ paths = {"sequences": (), "order": Path("order"), "out": Path("out")}
 run = TrainerRun(**paths, pad=3, tokenizer_digest="tokenizer", model=model, train=train)
 engine, batch = make_engine(run, make_network(model).initialise(1), SINGLE_PROCESS), random_batch(model, 8).rows
 times = []
-with flush_denormals():
+products = fastest_products() if train.numerics == "native" else nullcontext()
+with flush_denormals(), products:
     for _ in range(10):
         began = time.process_time()
         engine.step(batch, StepSchedule(1e-4))
