@@ -298,6 +298,8 @@ def _chosen(section: str, sizes: Sizes) -> dict[str, Any]:
         return {"context": net.context, "layers": net.layers, "heads": net.heads, "width": net.width}
     if section == "sample":
         return {"max_reject_share": 0.05}
+    if net.width <= MUON_WIDTH and section in MUON:
+        return MUON[section]
     return {}
 
 
@@ -345,14 +347,13 @@ LITTLE_BYTES = 200_000
 MUON_WIDTH = 256
 """Largest width of a network for which Muon's rate was tried."""
 
-_MUON = (
-    "[train.optimizer]    # learns more from few tokens than AdamW; not with tensor parallelism, FSDP or ZeRO",
-    'kind = "muon"',
-    "",
-    "[train.schedule]",
-    "peak_lr = 0.015",
-    "",
-)
+MUON: dict[str, dict[str, Any]] = {"train.optimizer": {"kind": "muon"}, "train.schedule": {"peak_lr": 0.015}}
+"""Section -> settings of small networks, which learn more from few tokens by it than by AdamW."""
+
+MUON_REASONS = {
+    "train.optimizer": "learns more from few tokens than the default, AdamW",
+    "train.schedule": "AdamW's default is 0.002",
+}
 
 EXAMPLE_FILE = "items.jsonl"
 
@@ -387,10 +388,18 @@ def write_short_recipe(scan: FolderScan, name: str) -> str:
         f"[train.model]    # about {format_count(chosen.parameters)} parameters",
         *(f"{key} = {getattr(net, key)}" for key in ("context", "layers", "heads", "width")),
         "",
-        *(_MUON if net.width <= MUON_WIDTH else ()),
+        *_optimizer_lines(chosen),
         *_benchmark_lines(scan),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _optimizer_lines(sizes: Sizes) -> list[str]:
+    lines: list[str] = []
+    for section, why in MUON_REASONS.items():
+        if chosen := _chosen(section, sizes):
+            lines += [f"[{section}]    # {why}", *(f"{key} = {_toml(value)}" for key, value in chosen.items()), ""]
+    return lines
 
 
 def _sizes_of(scan: FolderScan) -> tuple[float, Sizes]:

@@ -25,7 +25,7 @@ def kernel_words(text: str) -> list[tuple[int, int, int]]:
     data = np.frombuffer(text.encode() or b" ", np.uint8)
     capacity = max_words(data.size)
     hashes, starts, ends = np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64)
-    count = hash_words(data, 0, len(text.encode()), fold_table().arrays(), hashes, starts, ends)
+    count = hash_words(data, 0, len(text.encode()), fold_table(), hashes, starts, ends)
     kinds = [
         CHARACTER if word.unsegmented else NUMBER if re.fullmatch("[0-9]+", word.text) else WORD
         for word in fold_words(text)
