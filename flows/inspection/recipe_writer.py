@@ -87,7 +87,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("train", "validation_steps"): "100",
     ("train.guard", "ladder"): "[{ lr_factor = 0.5 }, { lr_factor = 0.25 }]",
     ("train.model", KEY): '"gpt2-small"',
-    ("train.model", "experts"): "4",
+    ("train.model", "experts"): "4, instead of muon",
     ("train.model", "embedding_width"): "32",
     ("train.model", "ffn_width"): "256",
     ("train.model", "kv_heads"): "2",

@@ -195,7 +195,12 @@ def test_each_example_of_a_key_without_a_default_is_accepted(folder: Path, tmp_p
     assert len(examples) == len(EXAMPLES)
     for number in examples:
         setting, _, instead = lines[number].partition("for example: ")[2].partition(", instead of ")
-        replaced = {"": "no line", "vocab_size": "vocab_size =", "the weights of all sources": "weight ="}[instead]
+        replaced = {
+            "": "no line",
+            "vocab_size": "vocab_size =",
+            "the weights of all sources": "weight =",
+            "muon": 'kind = "muon"',
+        }[instead]
         setting, _, beside = setting.partition(", beside ")
         needed = [index for index in examples if beside and f"for example: {beside} = " in lines[index]]
         kept = [*lines[:number], setting, *lines[number + 1 :]]
