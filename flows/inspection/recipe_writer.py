@@ -350,11 +350,6 @@ MUON_WIDTH = 256
 MUON: dict[str, dict[str, Any]] = {"train.optimizer": {"kind": "muon"}, "train.schedule": {"peak_lr": 0.015}}
 """Section -> settings of small networks, which learn more from few tokens by it than by AdamW."""
 
-MUON_REASONS = {
-    "train.optimizer": "learns more from few tokens than the default, AdamW",
-    "train.schedule": "AdamW's default is 0.002",
-}
-
 EXAMPLE_FILE = "items.jsonl"
 
 
@@ -385,21 +380,23 @@ def write_short_recipe(scan: FolderScan, name: str) -> str:
         "[vocab]",
         f"vocab_size = {chosen.vocab_size}",
         "",
+        *_optimizer_lines(chosen),
         f"[train.model]    # about {format_count(chosen.parameters)} parameters",
         *(f"{key} = {getattr(net, key)}" for key in ("context", "layers", "heads", "width")),
         "",
-        *_optimizer_lines(chosen),
         *_benchmark_lines(scan),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _optimizer_lines(sizes: Sizes) -> list[str]:
-    lines: list[str] = []
-    for section, why in MUON_REASONS.items():
-        if chosen := _chosen(section, sizes):
-            lines += [f"[{section}]    # {why}", *(f"{key} = {_toml(value)}" for key, value in chosen.items()), ""]
-    return lines
+    settings = [
+        f"{section.removeprefix('train.')}.{key} = {_toml(value)}"
+        for section in MUON
+        for key, value in _chosen(section, sizes).items()
+    ]
+    remark = "Muon learns more from few tokens than the default, AdamW at 0.002"
+    return [f"[train]    # {remark}", *settings, ""] if settings else []
 
 
 def _sizes_of(scan: FolderScan) -> tuple[float, Sizes]:
