@@ -41,7 +41,7 @@ def words(texts: list[str], items: Path) -> Callable[[], object]:
 
     del items
     data, offsets = buffers_of(texts)
-    capacity, table = max_words(int(np.diff(offsets).max())), fold_table().arrays()
+    capacity, table = max_words(int(np.diff(offsets).max())), fold_table()
     hashes, starts, ends = np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64)
 
     def hash_all() -> None:
@@ -59,7 +59,7 @@ def numpy(texts: list[str], items: Path) -> Callable[[], object]:
     from tasks.decontaminate.normalize import fold_table, hash_words, max_words
 
     data, offsets = buffers_of(texts)
-    capacity, table = max_words(int(np.diff(offsets).max())), fold_table().arrays()
+    capacity, table = max_words(int(np.diff(offsets).max())), fold_table()
     hashes, starts, ends = np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64)
 
     def rolled(data: Any, begin: int, end: int) -> Any:
