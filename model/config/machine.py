@@ -127,7 +127,9 @@ PARTS: dict[str, Callable[[Mapping[str, str]], str]] = {
 
 BY_ONEDNN = ", products by oneDNN"
 
-_QUERY_PROGRAM = """
+_QUERY_PROGRAM = (
+    f"BY_ONEDNN = {BY_ONEDNN!r}"
+    + """
 import ctypes, platform, time
 from pathlib import Path
 import torch
@@ -156,8 +158,9 @@ if torch.backends.mkldnn.is_available():
     by_onednn = seconds(lambda a, b: a @ b.t()) > 1.5 * onednn  # those that are alike have 0.9 to 1.2
 features = [name for name in numpy.__cpu_dispatch__ if numpy.__cpu_features__[name]]
 print(f"{platform.machine()}: ATen {torch.backends.cpu.get_cpu_capability()}, MKL {chosen},"
-      f" NumPy {'+'.join(features) or 'baseline'}" + ", products by oneDNN" * by_onednn)
+      f" NumPy {'+'.join(features) or 'baseline'}" + BY_ONEDNN * by_onednn)
 """
+)
 
 _ONEDNN = re.compile(r"^onednn_verbose,.*cpu,isa:(.*)$", re.MULTILINE)
 

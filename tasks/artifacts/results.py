@@ -1,6 +1,6 @@
 """What each stage found besides counts by source: the facts of its report, under the keys of its manifest.
 
-A stage writes a result with `facts`, and whoever reads an artifact gets it back with `of`; values are those of JSON. An
+A stage writes a result with `facts`, and a reader of an artifact gets it back with `of`; values are those of JSON. An
 optional one is absent from the manifest where it is None here.
 """
 

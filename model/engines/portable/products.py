@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from model.data.rng import fill_from, philox_key
+from model.engines.products import onednn_product
 
 BLOCK = 256
 """oneDNN has one chain up to 512 under AVX-512 and up to 1,024 under AVX2 (3.12)."""
@@ -134,13 +135,7 @@ def onednn(a: Tensor, b: Tensor) -> Tensor:
     """Return the product by oneDNN."""
     if a.dim() == 3:
         return _one_by_one(onednn, a, b)
-    return torch.ops.mkldnn._linear_pointwise(_dense(a), _dense(b.t()), None, "none", [], "")
-
-
-def _dense(x: Tensor) -> Tensor:
-    """Return a matrix that is contiguous, or whose transpose is: oneDNN computes others by a program without vectors, a
-    thousand times slower than a copy."""
-    return x if x.t().is_contiguous() else x.contiguous()
+    return onednn_product(a, b)
 
 
 def _one_by_one(library: Library, a_PMK: Tensor, b_PKN: Tensor) -> Tensor:
