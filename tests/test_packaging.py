@@ -89,7 +89,7 @@ def test_the_metadata_allow_three_versions_of_python_and_later_ones_of_torch(whe
 
 def test_the_command_is_installed():
     (command,) = importlib.metadata.entry_points(group="console_scripts", name="bessemer")
-    assert command.value == "flows.cli:main"
+    assert command.value == "flows.__main__:main"
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-cuda.lock"])
