@@ -95,7 +95,7 @@ class ItemIndex(NamedTuple):
         words = np.unique(self.words[places])
         words = words[words & _KIND != _NUMBER_KIND]
         items = self.word_items[(words >> np.uint32(2)) & np.uint32(self.word_items.size - 1)]
-        return float(np.log2(max(len(self), _FEW_ITEMS) / np.maximum(items, 1)).sum())
+        return float(np.log2(max(self.items, _FEW_ITEMS) / np.maximum(items, 1)).sum())
 
     def words_of(self, item: int) -> tuple[I64, I64]:
         """Return the first place of each part of an item, and the place after it."""

@@ -205,3 +205,18 @@ def test_rarity_is_the_same_whatever_the_parts() -> None:
     assert (rarity.seeds.tolist(), rarity.documents.tolist(), rarity.limit) == ([1, 4, 9], [2, 4, 20], 10)
     assert rarity.weights(np.array([0, 9])).tolist() == [0.0, 0.0]
     assert rarity.with_seen(np.array([0, 1])).weights(np.array([0]))[0] == 1.0
+
+
+def test_a_word_of_one_item_in_32768_has_fifteen_bits_and_a_number_none() -> None:
+    items = [item(f"only{number} shared{number // 2} every {number}", number) for number in range(1 << 15)]
+    index = build_index(items, CONFIG)
+    bits = [
+        [index.information_of(np.array([place])) for place in index.words_of(number)[0][0] + np.arange(4)]
+        for number in range(500)
+    ]
+    only, shared, every, digits = np.mean(bits, axis=0)
+    # Words whose hashes agree in 18 bits are counted together: one in four has such a neighbour.
+    assert 14.5 < only < 15
+    assert 13.5 < shared < 14
+    assert every == pytest.approx(0, abs=0.01)
+    assert digits == 0
