@@ -26,7 +26,7 @@ FLOORS = {
         ("nightly", "experiments"),
         ("pretrain", "planning", "models"),
         ("inspection", "reports"),
-        ("metrics",),
+        ("metrics", "removal"),
         ("runs",),
         ("recipe", "service", "shipped"),
     ),

@@ -160,7 +160,9 @@ def forget(
     point, the same command without arguments goes on.
     """
     from flows.commands.forgetting import carry_out, print_certified, print_plan
-    from flows.runs import forget as removal
+    from flows.removal.affected import Request, find_leaving, recipe_without
+    from flows.removal.carry_out import decide, read_pending
+    from flows.removal.replay import build_sequences, plan_replay
     from flows.runs.lineage import open_run, run_artifacts
     from flows.runs.record import recipe_of
     from model.errors import InputError
@@ -168,12 +170,12 @@ def forget(
     if check is not None:
         print_certified(check, salt, [Path(text) for text in documents or ()], as_json)
         return
-    pending = removal.read_pending(root)
-    named = removal.Request(
+    pending = read_pending(root)
+    named = Request(
         tuple(documents or ()), tuple(source or ()), tuple(file or ()), tuple(licence or ()), promote, refill
     )
     if pending is not None:
-        if named != removal.Request():
+        if named != Request():
             raise InputError(
                 f"data forget: the removal from the run {pending.before} has not ended. Run `bessemer data forget`"
                 f" without arguments to end it, then ask again."
@@ -182,14 +184,14 @@ def forget(
         return
     record = open_run(root, run_id, needs="evaluate")
     before, recipe = run_artifacts(record), recipe_of(root / "runs" / record["run_id"])
-    leaving = removal.find_leaving(root, record["run_id"], before, recipe, named)
-    without = removal.recipe_without(recipe, record["run_id"], before, leaving, named)
-    replay = removal.plan_replay(before, removal.build_sequences(without, root))
+    leaving = find_leaving(root, record["run_id"], before, recipe, named)
+    without = recipe_without(recipe, record["run_id"], before, leaving, named)
+    replay = plan_replay(before, build_sequences(without, root))
     print_run_header(record)
     print_plan(leaving, named, replay, without, as_json)
     if plan or not (yes or as_json or typer.confirm("Train again and delete?")):
         return
-    decided = removal.decide(root, record["run_id"], without, before["sample"], leaving, named, replay)
+    decided = decide(root, record["run_id"], without, before["sample"], leaving, named, replay)
     carry_out(root, decided, as_json, verbose)
 
 

@@ -7,8 +7,10 @@ from flows.commands.run import run_recipe
 from flows.metrics.formatting import format_duration
 from flows.planning.explain import KEPT
 from flows.recipe.schema import Recipe
-from flows.runs.forget import Leaving, Pending, ReplayPlan, Request, finish
-from flows.runs.forget_certificate import certified
+from flows.removal.affected import Leaving, Request
+from flows.removal.carry_out import Pending, finish
+from flows.removal.certificate import certified
+from flows.removal.replay import ReplayPlan
 from flows.runs.lineage import open_run
 from flows.runs.record import REPLAY_OF, list_runs, recipe_of
 from model.errors import InputError
@@ -62,7 +64,7 @@ def _some(ids: tuple[str, ...]) -> str:
 
 def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool) -> None:
     """Train by the recipe of a removal, delete what the run before holds, and write the certificate."""
-    recipe = Recipe.model_validate(pending.recipe)
+    recipe = pending.recipe
     record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
     trained = next(Path(entry["path"]) for entry in record["stages"] if entry["stage"] == "train" and "path" in entry)
     token = REPLAY_OF.set(trained if trained.exists() else None)

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from flows.runs.forget import PENDING
-from flows.runs.forget_certificate import FOLDER, commitment
+from flows.removal.carry_out import PENDING
+from flows.removal.certificate import FOLDER, commitment
 from flows.runs.lineage import open_run, run_artifacts
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import MANIFEST

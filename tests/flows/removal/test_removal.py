@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.runs.forget import PENDING, Pending, read_pending, shred
-from flows.runs.forget_certificate import (
+from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
+from flows.removal.affected import Leaving, Request
+from flows.removal.carry_out import PENDING, decide, read_pending, shred
+from flows.removal.certificate import (
     FOLDER,
     STABLE_TRACE,
     Certificate,
@@ -17,9 +20,12 @@ from flows.runs.forget_certificate import (
     page,
     write_certificate,
 )
+from flows.removal.replay import ReplayPlan
 from flows.runs.root_records import records_under
+from flows.runs.verify import artifacts_under
 from model.checksummed_json import write_sealed
 from model.errors import InputError, IntegrityError
+from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.remote.metadata import read_record
 
 CERTIFICATE = Certificate(
@@ -79,16 +85,20 @@ def test_a_certificate_says_what_holds_a_trace_and_is_a_record_of_the_root(tmp_p
     assert json.loads(written.with_suffix(".json").read_text())["tokens"] == 31_998
 
 
-def test_a_decided_removal_is_found_again_and_a_damaged_one_is_not_believed(tmp_path: Path) -> None:
-    assert read_pending(tmp_path) is None
-    values = {"before": "run", "recipe": {}, "salt": "00", "commitments": [], "leaving": {}, "request": {}, "plan": {}}
-    (tmp_path / FOLDER).mkdir()
-    write_sealed(tmp_path / FOLDER / PENDING, values)
-    assert read_pending(tmp_path) == Pending(**values)
-    text = (tmp_path / FOLDER / PENDING).read_text()
-    (tmp_path / FOLDER / PENDING).write_text(text.replace("run", "ran"))
+def test_a_decided_removal_is_found_again_and_a_damaged_one_is_not_believed(foundry: Path, root: Path) -> None:
+    assert read_pending(root) is None
+    (sample,) = (Artifact.open(path) for path in artifacts_under(root, "sample"))
+    first, second = sample.table("documents").select(["doc_id", "text"]).to_pylist()[:2]
+    leaving = Leaving((first["doc_id"].hex(),), (second["doc_id"].hex(),), heldout=1)
+    replay = ReplayPlan(16, 84, 31_998, 40_000, 2, 7, 3.5)
+    recipe = Recipe.model_validate(load_recipe(foundry / "foundry.toml", root).model_dump(mode="json"))
+    decided = decide(root, "run", recipe, sample, leaving, Request(), replay)
+    assert read_pending(root) == decided
+    assert decided.commitments == tuple(sorted(commitment(decided.salt, row["text"]) for row in (first, second)))
+    text = (root / FOLDER / PENDING).read_text()
+    (root / FOLDER / PENDING).write_text(text.replace('"run"', '"ran"'))
     with pytest.raises(IntegrityError):
-        read_pending(tmp_path)
+        read_pending(root)
 
 
 def test_what_the_run_after_does_not_have_is_overwritten_and_removed(tmp_path: Path) -> None:

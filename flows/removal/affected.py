@@ -1,0 +1,175 @@
+"""Find the documents that a request names and what saw them, and make the recipe without them.
+
+The recipe without them names their ids (`sample.exclude_documents`), keeps what the run decided over all documents
+(`keep`), and leaves their places in a stable order empty (`chunk.tombstones`), so that it can be run anywhere.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.recipe.schema import Recipe
+from flows.runs.record import RunData, list_runs
+from flows.runs.run_documents import find_documents, parts_of
+from model.errors import InputError
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.manifest import MANIFEST, read_manifest
+from tasks.chunk.tombstones import tombstones
+
+KEEPING = ("sample", "clean", "decontaminate", "vocab", "chunk")
+"""Stages that keep what the run before decided over all documents."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which documents leave: by id or path, by source, by file, by the licence of their source."""
+
+    documents: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    licences: tuple[str, ...] = ()
+    promote: bool = False
+    """Whether near-duplicates that were dropped in favour of a document take its place; by default they leave, too."""
+    refill: bool = False
+    """Whether other rows take the seats that become free; by default they stay empty, and no other position changes."""
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """The documents of one run that leave, and what saw them."""
+
+    requested: tuple[str, ...]
+    """Ids, sorted."""
+    duplicates: tuple[str, ...]
+    """Ids of documents that dedup dropped in favour of one of them."""
+    copies_of: dict[str, str] = field(default_factory=dict)
+    """Id of a requested document that dedup dropped -> id of the document that was kept instead, which stays."""
+    heldout: int = 0
+    leaks: int = 0
+    """Benchmark items that were found in them."""
+    other_runs: tuple[str, ...] = ()
+    """Other runs under the root that sampled one of them."""
+    made: tuple[str, ...] = ()
+    """Artifacts made from the run's model (fine-tuned ones, exports), and later documents compared with its own."""
+
+
+def find_leaving(
+    root: Path, run_id: str, artifacts: Mapping[str, Artifact], recipe: Recipe, request: Request
+) -> Leaving:
+    """Return the documents that a request of the run `run_id` names, and what saw them; InputError where it names
+    none."""
+    ids = _requested(artifacts, recipe, request)
+    wanted = pa.array(sorted(ids), pa.binary(16))
+    duplicates: set[bytes] = set()
+    copies: dict[str, str] = {}
+    hexes = {one.hex() for one in ids}
+    for rows in parts_of(artifacts["dedup"], "ledger", ["doc_id", "action", "evidence"]):
+        for row in rows.filter(pc.equal(rows.column("action"), "drop")).to_pylist():
+            survivor = _survivor(row["evidence"])
+            if row["doc_id"] in ids and survivor is not None and survivor not in hexes:
+                copies[row["doc_id"].hex()] = survivor
+            elif survivor in hexes and row["doc_id"] not in ids:
+                duplicates.add(row["doc_id"])
+    all_ids = ids if request.promote else ids | duplicates
+    return Leaving(
+        requested=tuple(sorted(hexes)),
+        duplicates=tuple(sorted(one.hex() for one in duplicates)),
+        copies_of=copies,
+        heldout=_count(artifacts["decontaminate"], "heldout", all_ids),
+        leaks=sum(
+            pc.sum(pc.is_in(rows.column("doc_id"), value_set=wanted)).as_py() or 0
+            for rows in parts_of(artifacts["decontaminate"], "leaks", ["doc_id"])
+        ),
+        other_runs=tuple(
+            run["run_id"]
+            for run in list_runs(root)
+            if run["run_id"] != run_id and _sampled(run, artifacts["sample"], all_ids)
+        ),
+        made=tuple(_made_from(root, artifacts)),
+    )
+
+
+def _requested(artifacts: Mapping[str, Artifact], recipe: Recipe, request: Request) -> set[bytes]:
+    sources = set(request.sources)
+    for licence in request.licences:
+        of_licence = {source.name for source in recipe.sample.sources if source.licence == licence}
+        if not of_licence:
+            raise InputError(f"data forget --licence {licence}: no source of the recipe has this licence")
+        sources |= of_licence
+    if unknown := sources - {source.name for source in recipe.sample.sources}:
+        names = ", ".join(source.name for source in recipe.sample.sources)
+        raise InputError(f"data forget --source {min(unknown)}: the recipe has the sources {names}")
+    ids: set[bytes] = set()
+    for wanted in request.documents:
+        found = find_documents(dict(artifacts), wanted)
+        if not found:
+            raise InputError(f"data forget {wanted}: the run sampled no document of this id or path")
+        ids |= set(found)
+    files = pa.array(sorted(request.files), pa.string())
+    for rows in parts_of(artifacts["sample"], "documents", ["doc_id", "source", "origin"]):
+        path = pc.struct_field(rows.column("origin").combine_chunks(), "path")
+        chosen = pc.or_(
+            pc.is_in(rows.column("source").cast(pa.string()), value_set=pa.array(sorted(sources), pa.string())),
+            pc.is_in(path, value_set=files),
+        )
+        ids |= set(rows.column("doc_id").filter(chosen).to_pylist())
+    if not ids:
+        raise InputError("data forget: no sampled document is of these sources or files; `bessemer data history` finds")
+    return ids
+
+
+def _survivor(evidence: str | None) -> str | None:
+    try:
+        found = json.loads(evidence or "null")
+    except json.JSONDecodeError:
+        return None
+    return found.get("survivor") if isinstance(found, dict) else None
+
+
+def _count(artifact: Artifact, table: str, ids: Iterable[bytes]) -> int:
+    wanted = pa.array(sorted(ids), pa.binary(16))
+    return sum(
+        pc.sum(pc.is_in(rows.column("doc_id"), value_set=wanted)).as_py() or 0
+        for rows in parts_of(artifact, table, ["doc_id"])
+    )
+
+
+def _sampled(run: RunData, sample: Artifact, ids: set[bytes]) -> bool:
+    """Return whether a run sampled one of the documents, if its artifact exists."""
+    paths = [Path(entry["path"]) for entry in run["stages"] if entry["stage"] == "sample" and "path" in entry]
+    return any(
+        (path / MANIFEST).exists() and (path.name == sample.identity or _count(Artifact.open(path), "documents", ids))
+        for path in paths
+    )
+
+
+def _made_from(root: Path, artifacts: Mapping[str, Artifact]) -> Iterator[str]:
+    """Yield stage and identity of the artifacts that were made from a model, other than scores, and of those of dedup
+    that were compared with this run's documents."""
+    for manifest in sorted(root.glob(f"artifacts/*/*/{MANIFEST}")):
+        stage = manifest.parent.parent.name
+        source = artifacts["dedup" if stage == "dedup" else "train"].identity
+        parents = read_manifest(manifest.parent)["parents"].values() if stage != "evaluate" else ()
+        if any(parent["identity"] == source for parent in parents):
+            yield f"{stage}/{manifest.parent.name}"
+
+
+def recipe_without(
+    recipe: Recipe, run_id: str, artifacts: Mapping[str, Artifact], leaving: Leaving, request: Request
+) -> Recipe:
+    """Return the recipe of the run `run_id` without the documents that leave."""
+    ids = {*leaving.requested, *(() if request.promote else leaving.duplicates)}
+    changes: dict[str, dict[str, Any]] = {stage: {"keep": run_id} for stage in KEEPING}
+    changes["sample"]["exclude_documents"] = tuple(sorted({*recipe.sample.exclude_documents, *ids}))
+    changes["decontaminate"]["keep_heldout"] = run_id
+    if recipe.chunk.packing == "stable" and not request.refill:
+        new = tombstones(artifacts["decontaminate"], artifacts["vocab"], {bytes.fromhex(one) for one in ids})
+        changes["chunk"]["tombstones"] = (*recipe.chunk.tombstones, *new)
+    return recipe.model_copy(
+        update={stage: getattr(recipe, stage).model_copy(update=values) for stage, values in changes.items()}
+    )
