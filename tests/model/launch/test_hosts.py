@@ -187,7 +187,7 @@ def test_a_host_that_is_cut_off_is_done_without_and_taken_back(two_hosts, wire: 
 @pytest.mark.prove
 def test_a_host_whose_ranks_fail_again_and_again_leaves_with_its_replica_and_joins_again(two_hosts, wire: Wire) -> None:
     replicas = {"ranks": 4, "tensor_parallel": 2, "restarts": {"fewer_ranks": True, "pause_seconds": 0.5}}
-    run = two_hosts(**LONG | replicas)
+    run = two_hosts(**LONG | {"positions": 4 * 400} | replicas)
     with gone_afterwards(first := wire.start(0, run), second := wire.start(1, run)):
         wait_until(lambda: checkpoints(run) > 0)
         while second.poll() is None:
