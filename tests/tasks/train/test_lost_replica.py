@@ -72,6 +72,6 @@ def test_a_replica_that_is_lost_and_returns_is_in_events_and_the_manifest(contex
     without = {"ranks": 4, "of": 8, "left_out": [1]}
     assert [facts for kind, facts in events if kind == "fewer_ranks"] == [without, without]
     assert events[-1] == ("all_ranks", {"ranks": 8, "replicas": [1]})
-    manifest = json.loads((artifact.path / "manifest.json").read_text())
-    assert manifest["facts"]["exact"] is False
-    assert (manifest["facts"].get("decisions"), artifact.table("steps").num_rows) == (None, STEPS)
+    facts = json.loads((artifact.path / "manifest.json").read_text())["report"]["facts"]
+    assert facts["exact"] is False
+    assert (facts.get("decisions"), artifact.table("steps").num_rows) == (None, STEPS)
