@@ -106,7 +106,8 @@ def disturb(trainer: subprocess.Popen[str], run: TrainerRun, number: int) -> int
 
 @pytest.mark.parametrize("ranks", [1, TWO])
 def test_a_rank_that_falls_silent_is_named_killed_and_started_again(make_run, launch, undisturbed, ranks: int) -> None:
-    run = make_run(**LONG, ranks=ranks, hang_seconds=4, restarts=AT_ONCE)
+    # The rank may be within a checkpoint when it falls silent.
+    run = make_run(**LONG, ranks=ranks, hang_seconds=4, start_seconds=60, restarts=AT_ONCE)
     trainer = launch(run)
     silent = disturb(trainer, run, signal.SIGSTOP)
     wait_until(lambda: bool(read_restarts(run.out)))
