@@ -214,13 +214,15 @@ def flipped(world: World, chance: random.Random) -> str:
 
 SERVER_GONE = "server gone"
 """Of a flow alone."""
+SLOW = "rank slow"
+"""Of ranks that share each batch alone."""
 FAULTS = {
     "rank killed": Fault(send_rank(signal.SIGKILL)),
     "all ranks killed": Fault(kill_all_ranks, by_hand=True),
     "rank crashed": Fault(send_rank(signal.SIGSEGV)),
     "rank asked to stop": Fault(send_rank(signal.SIGTERM)),
     "rank hangs": Fault(send_rank(signal.SIGSTOP), by_hand=True),
-    "rank slow": Fault(slow, restarts=False, steps=SLOW_STEPS),
+    SLOW: Fault(slow, restarts=False, steps=SLOW_STEPS),
     "rank without memory": Fault(no_memory, by_hand=True),
     "killed within a checkpoint": Fault(kill_in_save, steps=12),
     "killed within an exchange": Fault(kill_in_exchange),

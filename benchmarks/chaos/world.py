@@ -18,7 +18,12 @@ from model.config.train import TrainConfig, TrainerRun
 from model.data.schema import ORDER, sequences_schema
 from model.distributed.heartbeat import Beat, read_beat
 
-RANKS = 2
+LAYOUTS: dict[str, dict[str, str | int]] = {
+    "data": {"ranks": 2},
+    "fsdp": {"ranks": 2, "engine": "fsdp"},
+    "tensor-pipeline": {"ranks": 4, "tensor_parallel": 2, "pipeline_parallel": 2},
+}
+"""Settings of the training, by the layout's name."""
 BATCH_ROWS = 4
 CHECKPOINT_STEPS = 10
 CONTEXT, FLOW_CONTEXT = 32, 64
@@ -70,9 +75,10 @@ class Processes:
 class World:
     """One training, to be disturbed or not."""
 
-    def __init__(self, folder: Path, steps: int, width: int, *, small_disk: bool) -> None:
+    def __init__(self, folder: Path, steps: int, width: int, layout: str, *, small_disk: bool) -> None:
         self.folder = folder
         self.steps = steps
+        self.layout = LAYOUTS[layout] | {"micro_batch_rows": BATCH_ROWS // int(LAYOUTS[layout]["ranks"])}
         self.model = GPTConfig(vocab_size=VOCABULARY, context=CONTEXT, layers=6, heads=6, width=width)
         folder.mkdir(parents=True, exist_ok=True)
         self.disk = folder / "disk"
@@ -104,17 +110,15 @@ class World:
             return
         self.out.mkdir(exist_ok=True)
         sequences, order = write_rows(self.folder, self.steps)
-        train = TrainConfig(
-            ranks=RANKS,
-            threads=1,
-            batch_rows=BATCH_ROWS,
-            micro_batch_rows=BATCH_ROWS // RANKS,
-            checkpoint_steps=CHECKPOINT_STEPS,
-            schedule=ScheduleConfig(peak_lr=3e-4, end_lr=3e-5),
-            hang_seconds=15,
-            start_seconds=240,
-            restarts={"pause_seconds": 0.5},  # pyright: ignore[reportArgumentType]
-        )
+        settings = {
+            "threads": 1,
+            "batch_rows": BATCH_ROWS,
+            "checkpoint_steps": CHECKPOINT_STEPS,
+            "schedule": ScheduleConfig(peak_lr=3e-4, end_lr=3e-5),
+            "hang_seconds": 15,
+            "start_seconds": 240,
+            "restarts": {"pause_seconds": 0.5},
+        }
         run = TrainerRun(
             sequences=(sequences,),
             order=order,
@@ -122,7 +126,7 @@ class World:
             pad=3,
             tokenizer_digest="none",
             model=self.model,
-            train=train,
+            train=TrainConfig.model_validate(settings | self.layout),
         )
         self.run_file.write_text(run.model_dump_json(indent=1))
 
@@ -213,10 +217,9 @@ class FlowWorld(World):
             "train.model.heads": self.model.heads,
             "train.model.width": self.model.width,
             "train.model.context": FLOW_CONTEXT,
-            "train.ranks": RANKS,
+            **{f"train.{name}": value for name, value in self.layout.items()},
             "train.threads": 1,
             "train.batch_rows": BATCH_ROWS,
-            "train.micro_batch_rows": BATCH_ROWS // RANKS,
             "train.checkpoint_steps": CHECKPOINT_STEPS,
             "train.schedule.peak_lr": 3e-4,
             "train.schedule.end_lr": 3e-5,

@@ -49,7 +49,7 @@ def check_prerequisites(
         if recipe.train.device != "cpu":
             from model.engines.runtime import training_device
 
-            training_device(recipe.train.trainer_config(), rank=0)
+            training_device(recipe.train.trainer_config())
 
         check_memory(recipe)
 

@@ -171,5 +171,9 @@ class TrainFields(BaseConfig):
 
     @property
     def data_parallel(self) -> int:
-        """Number of copies of the model, which share each batch."""
+        """Number of replicas: copies of the model, which share each batch."""
         return self.ranks // (self.tensor_parallel * self.pipeline_parallel)
+
+    def replica(self, rank: int) -> int:
+        """Return the number of the replica that a rank belongs to."""
+        return rank // self.tensor_parallel % self.data_parallel

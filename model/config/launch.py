@@ -41,5 +41,6 @@ class RestartsConfig(BaseConfig):
     """Seconds before the first restart; each further one without a new checkpoint waits twice as long, up to a
     minute."""
     fewer_ranks: bool = False
-    """Whether training continues without a rank that fails repeatedly, until the next checkpoint. Sums over fewer ranks
-    have other last bits, so the model is then not `exact`."""
+    """Whether training continues without a replica (the `tensor_parallel` times `pipeline_parallel` ranks that compute
+    one share of the batch) or a host that fails repeatedly, and takes it back after the next checkpoint. Sums over
+    fewer ranks have other last bits, so the model is then not `exact`."""

@@ -61,26 +61,23 @@ class TrainConfig(TrainFields):
         hosts = self.hosts.count
         if self.ranks % hosts:
             raise ValueError(f"ranks = {self.ranks} cannot be divided evenly among hosts.count = {hosts}")
-        fewer = [here * self.ranks // hosts for here in range(1, hosts) if self.restarts.fewer_ranks]
-        if uneven := [size for size in fewer if self.batch_rows % size]:
-            raise ValueError(
-                f"restarts.fewer_ranks would continue with {uneven[0]} ranks where a host is missing, and a batch of"
-                f" {self.batch_rows} rows cannot be divided evenly among them. Choose batch_rows accordingly"
-            )
         return self
 
     @model_validator(mode="after")
-    def _remaining_ranks_hold_whole_copies(self) -> "TrainConfig":
-        if self.restarts.fewer_ranks and self.data_parallel < self.ranks:
+    def _fewer_ranks_are_whole_replicas(self) -> "TrainConfig":
+        replica, here = self.tensor_parallel * self.pipeline_parallel, self.ranks // self.hosts.count
+        if self.restarts.fewer_ranks and self.ranks == replica > 1:
             raise ValueError(
-                f"restarts.fewer_ranks continues with any number of ranks, and a copy of the model takes"
-                f" {self.ranks // self.data_parallel} (tensor_parallel {self.tensor_parallel}, pipeline_parallel"
-                f" {self.pipeline_parallel}). Leave it out, or set both to 1"
+                f"restarts.fewer_ranks continues with the replicas that are whole, and all {self.ranks} ranks are one"
+                f" (tensor_parallel {self.tensor_parallel}, pipeline_parallel {self.pipeline_parallel}). Leave it out,"
+                f" or set ranks = {2 * replica} or more"
             )
-        if self.restarts.fewer_ranks and self.device == "cuda":
+        if self.restarts.fewer_ranks and here % replica:
             raise ValueError(
-                "restarts.fewer_ranks renumbers ranks, and rank k uses CUDA device k, so the device of a failed rank"
-                " would be used by another. Leave it out, or set device = cpu"
+                f"restarts.fewer_ranks continues without a host that is missing, and each of {self.hosts.count} hosts"
+                f" has {here} ranks, which are no whole replicas of {replica} (tensor_parallel {self.tensor_parallel},"
+                f" pipeline_parallel {self.pipeline_parallel}). Leave it out, or set ranks ="
+                f" {-(-here // replica) * replica * self.hosts.count}"
             )
         return self
 

@@ -34,6 +34,8 @@ class Ranks:
     """The processes among all; all of them by default."""
     heartbeat: Heartbeat = NO_HEARTBEAT
     """Marks the time that this rank waits for others."""
+    left_out: tuple[int, ...] = ()
+    """The replicas that a supervisor left out (`model/launch/replicas.py`)."""
 
     @property
     def is_first(self) -> bool:

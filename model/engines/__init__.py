@@ -26,7 +26,7 @@ def check_engine(config: TrainConfig) -> None:
     if config.compile and config.device == "cuda" and importlib.util.find_spec("triton") is None:
         from model.engines.runtime import training_device
 
-        training_device(config, 0)  # Without a device, that is what to say.
+        training_device(config)  # Without a device, that is what to say.
         raise RecipeError(
             "train.compile is on for CUDA devices, and Triton, which compiles for them, is not installed. Install the"
             " PyTorch that is built for CUDA, which brings it, or leave the key out."

@@ -50,8 +50,8 @@ class DeepSpeedEngine:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         # DeepSpeed calls deprecated names, which warn at each step.
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
-        # DeepSpeed reads it from its own launcher's environment, and refuses to start without it.
-        os.environ["LOCAL_RANK"] = str(ranks.rank)
+        # The number of the CUDA device, which a launcher sets; DeepSpeed refuses to start without it.
+        os.environ.setdefault("LOCAL_RANK", "0")
         deepspeed.init_distributed(
             "gloo" if self._device.type == "cpu" else "nccl", auto_mpi_discovery=False, verbose=False
         )

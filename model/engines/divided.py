@@ -44,7 +44,7 @@ class DividedEngine(NativeEngine):
         run's seed."""
         # Without the ranks that failed (`restarts.fewer_ranks`).
         train = run.train.model_copy(update={"ranks": ranks.size})
-        device = training_device(run.train, ranks.rank)
+        device = training_device(run.train)
         self._place, self._model = Place(train, ranks.rank), run.model
         self._shapes = {name: parameter.shape for name, parameter in network.named_parameters()}
         sizes = (train.pipeline_parallel, train.data_parallel, train.tensor_parallel)

@@ -44,7 +44,7 @@ class Place:
     @property
     def data(self) -> int:
         """Number of the copy of the model."""
-        return self.rank // self.train.tensor_parallel % self.train.data_parallel
+        return self.train.replica(self.rank)
 
     @property
     def stage(self) -> int:

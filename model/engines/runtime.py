@@ -21,7 +21,7 @@ from model.config.fields import Dtype
 from model.config.options import LossScaleConfig
 from model.config.train import TrainConfig
 from model.engines.base import StepResult
-from model.errors import RecipeError
+from model.errors import Infra, RecipeError
 from model.nn.block import Block
 from model.objectives.base import Objective, Sums
 
@@ -144,10 +144,11 @@ def _denormals_are_zero() -> bool:
     return sys.float_info.min / 2 == 0.0
 
 
-def training_device(config: TrainConfig, rank: int) -> torch.device:
-    """Return the device of a rank; RecipeError where this machine does not have it.
+def training_device(config: TrainConfig) -> torch.device:
+    """Return the device of this process: the CUDA device numbered LOCAL_RANK, which the launcher sets, by default 0.
 
-    Also makes cuBLAS deterministic, which must be configured before it starts.
+    Raises RecipeError where this machine does not have it; Infra where training may go on without it
+    (`restarts.fewer_ranks`). Also makes cuBLAS deterministic, which must be configured before it starts.
     """
     if config.device == "cpu":
         return torch.device("cpu")
@@ -158,21 +159,22 @@ def training_device(config: TrainConfig, rank: int) -> torch.device:
             f" `python -c 'import torch; print(torch.cuda.is_available())'` prints True."
         )
     found = torch.cuda.device_count()
-    here = config.ranks // config.hosts.count
-    rank %= here
-    if here > found:
+    here, number = config.ranks // config.hosts.count, int(os.environ.get("LOCAL_RANK", "0"))
+    if config.restarts.fewer_ranks and number >= found:
+        raise Infra(f"CUDA device {number} is lost: PyTorch finds {found}")
+    if here > found and not config.restarts.fewer_ranks:
         raise RecipeError(
             f"train.ranks puts {here} ranks on a machine, each with a CUDA device of its own, and this one has {found}."
             f" Set train.ranks = {found * config.hosts.count} or less."
         )
-    if config.dtype in ("bfloat16", "tf32") and torch.cuda.get_device_capability(rank) < AMPERE:
+    if config.dtype in ("bfloat16", "tf32") and torch.cuda.get_device_capability(number) < AMPERE:
         raise RecipeError(
-            f"train.dtype is {config.dtype}, which {torch.cuda.get_device_name(rank)} cannot multiply; devices from"
+            f"train.dtype is {config.dtype}, which {torch.cuda.get_device_name(number)} cannot multiply; devices from"
             f" Ampere on can. Set train.dtype = float16, or float32."
         )
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.cuda.set_device(rank)
-    return torch.device("cuda", rank)
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
 
 
 def move_batch(batch: Any, device: torch.device) -> Any:

@@ -1,9 +1,9 @@
 """Check that this machine computes and communicates correctly, before failed ranks are started again.
 
-`python -m model.launch.diagnostics run.json PARENT RANK RANK_DIR SIZE` runs once for each rank, in a fresh process. It
-multiplies matrices of small integers, whose products floating point represents exactly, on the rank's device and
-threads, and sums a vector over all ranks. The process writes the first fault that it finds into its error report, or
-exits with 0.
+`python -m model.launch.diagnostics` runs once for each rank, in a fresh process with the arguments of a rank
+(`model/train/__main__.py`). It multiplies matrices of small integers, whose products floating point represents exactly,
+on the rank's device and threads, and sums a vector over all ranks of this machine. The process writes the first fault
+that it finds into its error report, or exits with 0.
 
 The supervisor checks memory and disk space itself (`find_shortage`). All checks concern one machine. Not run on CUDA
 devices so far.
@@ -128,7 +128,7 @@ def _integers(stride: int) -> "Tensor":
 
 def main(arguments: list[str]) -> int:
     """Check the device and threads of one rank; return 0 where all is correct, else the exit code of Infra."""
-    run_file, parent, rank, rank_dir, size = arguments
+    run_file, parent, rank, rank_dir, size, *_ = arguments
     die_with_parent(signal.SIGKILL, parent=int(parent))
     fault = _find_fault(Path(run_file), int(rank), int(size), Path(rank_dir))
     if fault is None:
@@ -146,7 +146,7 @@ def _find_fault(run_file: Path, rank: int, size: int, rank_dir: Path) -> str | N
 
     train = read_run(run_file).train
     torch.set_num_threads(train.threads)
-    device = training_device(train, rank)
+    device = training_device(train)
     for dtype in (torch.float32, torch.float64):
         if (fault := find_wrong_product(device, dtype)) is not None:
             return fault

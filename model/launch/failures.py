@@ -80,6 +80,9 @@ def infra_failure(message: str, rank: int | None = None, signal: str | None = No
 
 def reported_error(error: Exception) -> BessemerError | None:
     """Return the error that a rank reports for an exception; None where it only lost the other ranks."""
+    # Pipelining wraps what a stage raises (torch 2.13).
+    while type(error) is RuntimeError and isinstance(error.__cause__, Exception):
+        error = error.__cause__
     if isinstance(error, BessemerError):
         return error
     message = f"{type(error).__name__}: {error}"

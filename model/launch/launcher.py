@@ -19,7 +19,8 @@ from model.distributed.protocol import STOP_SIGNALS, create_rank_directory, erro
 from model.environment import trainer_environment
 from model.launch.diagnostics import private_memory
 from model.launch.failures import Failure, RankExit, infra_failure, read_error_report, root_cause
-from model.launch.rendezvous import Change, HostLost, HostRanks
+from model.launch.rendezvous import Change, HostLost
+from model.launch.replicas import HostRanks
 from model.launch.watchdog import Hang, RankMonitor, Straggler, innermost_call, process_state, request_stacks
 from model.processes import write_log
 
@@ -128,7 +129,7 @@ def run_ranks(
         return launch
     try:
         commands = [command(rank, rank_dir) for rank in host_ranks.ranks]
-        with started(commands, stop, train.given, first_speaks=host_ranks.first == 0) as ranks:
+        with started(commands, host_ranks.local, stop, train.given, first_speaks=0 in host_ranks.ranks) as ranks:
             _watch(launch, train, host_ranks, ranks, rank_dir, stop, on_straggler, change, until_checkpoint)
     finally:
         shutil.rmtree(rank_dir, ignore_errors=True)
@@ -138,18 +139,25 @@ def run_ranks(
 
 @contextmanager
 def started(
-    commands: Sequence[list[str]], stop: StopRequest, given: Mapping[str, str], *, first_speaks: bool = True
+    commands: Sequence[list[str]],
+    local_ranks: Sequence[int],
+    stop: StopRequest,
+    given: Mapping[str, str],
+    *,
+    first_speaks: bool = True,
 ) -> Iterator[list[Process]]:
     """Start processes that receive requests to stop, and kill those left on exit.
 
-    Their environment is that of a trainer with the variables `given`.
+    Their environment is that of a trainer with the variables `given`, and with each one's number among all ranks of
+    this machine, that of its CUDA device (LOCAL_RANK, as torch and DeepSpeed read it too).
     """
     processes = stop.processes = []
     environment = trainer_environment(os.environ, given)
     try:
-        for number, command in enumerate(commands):
+        for number, (command, local) in enumerate(zip(commands, local_ranks, strict=True)):
             stdout = None if number == 0 and first_speaks else sys.stderr.fileno()
-            processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, env=environment))
+            own = environment | {"LOCAL_RANK": str(local)}
+            processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, env=own))
         if stop.requested:
             stop.pass_on()
         yield processes
@@ -178,7 +186,7 @@ def _watch(
     check_at, give_up_at, returning = began, float("inf"), False
     while True:
         now = time.monotonic()
-        ends |= {at: _end(host_ranks.first + at, code, rank_dir) for at, code in _ended(ranks) if at not in ends}
+        ends |= {at: _end(host_ranks.ranks[at], code, rank_dir) for at, code in _ended(ranks) if at not in ends}
         monitor.update(_beats(host_ranks, rank_dir), now)
         launch.step = monitor.step
         if len(ends) == len(ranks) or now > give_up_at:
@@ -193,7 +201,7 @@ def _watch(
             check_at = now + CHECK_SECONDS
             launch.update(ranks)
             for straggler in monitor.slow():
-                on_straggler(replace(straggler, rank=host_ranks.first + straggler.rank))
+                on_straggler(replace(straggler, rank=host_ranks.ranks[straggler.rank]))
             try:
                 changed = change()
             except HostLost as lost:
@@ -233,7 +241,7 @@ def _hang_failure(hang: Hang, host_ranks: HostRanks, ranks: Sequence[Process], r
     running = {rank: process.pid for rank, process in alive if process.poll() is None}
     states = {rank: state for rank, pid in running.items() if (state := process_state(pid)) is not None}
     # A rank that cannot run is the cause, even where it fell silent while it waited.
-    silent = host_ranks.first + hang.rank
+    silent = host_ranks.ranks[hang.rank]
     culprit = silent if silent in states else next(iter(states), silent)
     stacks = request_stacks(rank_dir, running)
     for rank, text in stacks.items():

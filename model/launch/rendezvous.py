@@ -12,10 +12,10 @@ import threading
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from model.config.train import TrainerRun
+from model.launch.replicas import HostRanks, ranks_of_host
 
 SIOCGIFADDR = 0x8915
 
@@ -31,27 +31,6 @@ Change = Literal["restarted", "returned"]
 
 class HostLost(Exception):
     """Raised when hosts fail to rendezvous; carries the reason."""
-
-
-@dataclass(frozen=True)
-class HostRanks:
-    """The ranks of this machine in one launch."""
-
-    first: int
-    """Its first rank."""
-    local: int
-    """The number of its ranks."""
-    size: int
-    """The number of ranks of all machines."""
-    hosts: int = 1
-    """The number of machines in the round."""
-    store: str | None = None
-    """`HOST:PORT/PREFIX` of the store through which ranks find each other; None where all are on this machine."""
-
-    @property
-    def ranks(self) -> range:
-        """The ranks of this machine."""
-        return range(self.first, self.first + self.local)
 
 
 class Rendezvous:
@@ -126,9 +105,7 @@ class Rendezvous:
         if info.rank == 0:
             info.store.set("launch", uuid.uuid4().hex[:8])
         launch = info.store.get("launch").decode()
-        local = self._run.train.ranks // self._hosts.count
-        size = local * info.world_size
-        return HostRanks(info.rank * local, local, size, info.world_size, f"{self._hosts.address}/{launch}")
+        return ranks_of_host(self._run.train, info.rank, info.world_size, f"{self._hosts.address}/{launch}")
 
     def _connect(self) -> Any:
         from torch.distributed.elastic.rendezvous import RendezvousParameters

@@ -5,8 +5,11 @@ start), so that it survives where a rank runs out of memory. torchrun is not use
 for `--shutdown-timeout` (torch 2.13), but exits with 1 whatever a rank exited with, and leaves ranks behind when it is
 killed itself.
 
+A replica that fails again and again is left out where that is allowed (`model/launch/replicas.py`).
+
 With several hosts each has a supervisor. They agree on the machines of a round (`model/launch/rendezvous.py`), each
-starts and judges its own ranks, and one whose machine computes wrongly does not join the next round. The first host's
+starts and judges its own ranks, and one whose machine computes wrongly, or fails again and again where the others can
+go on without it, does not join the next round. The first host's
 supervisor writes the record; when it ends, all end.
 
 Who restarts what: this module restarts ranks, the train task retries the stage, an automation the flow.
@@ -29,6 +32,7 @@ from model.distributed.protocol import create_rank_directory, error_file
 from model.errors import Infra
 from model.launch.diagnostics import find_shortage
 from model.launch.failures import (
+    LOST_CONNECTION,
     Failure,
     RankExit,
     RestartBudget,
@@ -38,14 +42,12 @@ from model.launch.failures import (
     root_cause,
 )
 from model.launch.launcher import Launch, StopRequest, newest_step, run_ranks, started
-from model.launch.rendezvous import HostLost, HostRanks, Rendezvous
+from model.launch.rendezvous import HostLost, Rendezvous
+from model.launch.replicas import MOST_FAILURES, HostRanks, Replicas
 from model.launch.watchdog import Straggler
 from model.processes import write_log
 
 DIAGNOSIS_SECONDS = 120.0
-
-MAX_FAILURES_OF_RANK = 3
-"""Consecutive failures of one rank, without progress, after which training continues with fewer ranks if allowed."""
 
 
 def supervise(run: TrainerRun, run_file: Path) -> int:
@@ -63,9 +65,10 @@ class Supervisor:
     def __init__(self, run: TrainerRun, run_file: Path) -> None:
         self._run = run
         self._run_file = run_file
-        self._size = run.train.ranks
         self._rendezvous = Rendezvous(run) if run.train.hosts.count > 1 else None
+        self._replicas = Replicas(run.train)
         self._host_ranks: HostRanks | None = None
+        """Those of the last round of several machines; None before the first."""
         self._stop = StopRequest()
         self._budget = RestartBudget(run.train.restarts)
         self._record = RestartLog(run.out)
@@ -75,8 +78,6 @@ class Supervisor:
         self._memory = 0
         self._saved_at = time.monotonic()
         """When a new checkpoint was last seen; before the first, when this process began."""
-        self._blamed: list[int | None] = []
-        """Ranks that caused the failures since the last checkpoint."""
 
     def supervise(self) -> int:
         """Train to the end; return the exit code."""
@@ -105,9 +106,7 @@ class Supervisor:
             launch = run_ranks(
                 self._run.train,
                 self._run.out,
-                lambda rank, rank_dir, host_ranks=host_ranks: self._command(
-                    "model.train", rank, rank_dir, host_ranks.size, host_ranks.store
-                ),
+                lambda rank, rank_dir, host_ranks=host_ranks: self._command("model.train", rank, rank_dir, host_ranks),
                 host_ranks,
                 self._stop,
                 self._report_straggler,
@@ -119,13 +118,15 @@ class Supervisor:
             if self._stop.requested:
                 return infra_failure("asked to stop; a checkpoint was written, run again to go on")
             if self._rendezvous is None:
-                self._size = self._run.train.ranks
-                self._report("all_ranks", step=self._step, ranks=self._size)
+                back = self._replicas.take_back()
+                if (failure := self._diagnose()) is not None:
+                    return failure
+                self._report("all_ranks", step=self._step, ranks=self._run.train.ranks, replicas=back)
 
     def _join_round(self) -> HostRanks | None:
         """Return this machine's ranks in the next round; None where it is asked to stop before."""
         if self._rendezvous is None:
-            return HostRanks(0, self._size, self._size)
+            return self._replicas.ranks()
         before = self._run.train.hosts.count if self._host_ranks is None else self._host_ranks.hosts
         host_ranks = self._rendezvous.next_round(self._keep_waiting)
         if host_ranks is not None:
@@ -138,15 +139,16 @@ class Supervisor:
     def _watch_options(self, host_ranks: HostRanks) -> dict[str, Any]:
         """Return the arguments of `run_ranks` for what this launch watches."""
         if self._rendezvous is None:
-            return {"until_checkpoint": host_ranks.size < self._run.train.ranks}
+            return {"until_checkpoint": bool(host_ranks.left_out)}
         return {"change": self._rendezvous.change, "host": self._rendezvous.name}
 
     def _keep_waiting(self) -> bool:
         self._touch_heartbeat()
         return not self._stop.requested
 
-    def _command(self, module: str, rank: int, rank_dir: Path, size: int, store: str | None = None) -> list[str]:
-        arguments = [str(os.getpid()), str(rank), str(rank_dir), str(size), *([store] if store else [])]
+    def _command(self, module: str, rank: int, rank_dir: Path, launch: HostRanks) -> list[str]:
+        left_out = ",".join(map(str, launch.left_out))
+        arguments = [str(os.getpid()), str(rank), str(rank_dir), str(launch.size), left_out, launch.store or ""]
         return [sys.executable, "-m", module, str(self._run_file), *arguments]
 
     def _record_launch(self, launch: Launch) -> None:
@@ -154,16 +156,15 @@ class Supervisor:
         if launch.saved_at is not None:
             self._saved_at = launch.saved_at
             self._budget.progress()
-            self._blamed.clear()
+            self._replicas.saved()
         self._step = max(launch.step, newest_step(self._run.out))
-        if launch.failure is not None:
-            self._blamed.append(launch.failure.rank)
 
     def _wait_for_restart(self, failure: Failure) -> Failure | None:
-        """RestartLog the restart that is to come and wait as long as it takes; instead, what training ends with."""
+        """Record the restart that is to come and wait as long as it takes; instead, what training ends with."""
         if self._stop.requested or not failure.restarts:
             return failure
-        self._drop_failing_rank()
+        if self._run.train.restarts.fewer_ranks and (leaves := self._leave_out_failing(failure)) is not None:
+            return leaves
         pause = self._budget.next_pause()
         if pause is None:
             return self._out_of_restarts(failure)
@@ -177,7 +178,7 @@ class Supervisor:
             signal=failure.signal,
             number=self._restarts,
             in_a_row=self._budget.consecutive,
-            ranks=self._size if self._host_ranks is None else self._host_ranks.size,
+            ranks=self._expected_size,
             pause_seconds=pause,
             seconds_lost=round(time.monotonic() - self._saved_at + pause, 3),
         )
@@ -188,17 +189,25 @@ class Supervisor:
             time.sleep(min(left, 1.0))
         return failure if self._stop.requested else None
 
-    def _drop_failing_rank(self) -> None:
-        """Continue with fewer ranks where that is allowed and one rank has failed repeatedly."""
-        if self._rendezvous is not None or not self._run.train.restarts.fewer_ranks or self._size == 1:
-            return
-        last = self._blamed[-MAX_FAILURES_OF_RANK:]
-        if len(last) < MAX_FAILURES_OF_RANK or len(set(last)) > 1 or last[0] is None:
-            return
-        rows = self._run.train.batch_rows
-        self._size = next(size for size in range(self._size - 1, 0, -1) if rows % size == 0)
-        self._budget.progress()
-        self._blamed.clear()
+    @property
+    def _expected_size(self) -> int:
+        """Ranks of the next launch; with several machines, where none leaves or returns."""
+        if self._rendezvous is None:
+            return self._replicas.ranks().size
+        return self._run.train.ranks if self._host_ranks is None else self._host_ranks.size
+
+    def _leave_out_failing(self, failure: Failure) -> Failure | None:
+        """Continue without the replica that has failed repeatedly; return a failure where this whole machine leaves."""
+        rank = None if failure.message.endswith(LOST_CONNECTION) else failure.rank
+        if self._rendezvous is None:
+            if self._replicas.failed(rank) and rank is not None and self._replicas.leave_out(rank):
+                self._budget.progress()
+            return None
+        # The others go on without this machine, whichever of its ranks fail. Without the first one none can.
+        if not self._replicas.failed(None if rank is None else 0) or self._rendezvous.is_head:
+            return None
+        again = "The other machines continue; call `bessemer training join` here once this one is repaired"
+        return infra_failure(f"{_message(failure)}, {MOST_FAILURES} times in a row. {again}", rank, failure.signal)
 
     def _out_of_restarts(self, failure: Failure) -> Failure:
         most = self._run.train.restarts.most
@@ -223,26 +232,37 @@ class Supervisor:
             rank_dir = create_rank_directory(self._run.out, "" if self._rendezvous is None else self._rendezvous.name)
         except OSError as error:
             return infra_failure(f"{type(error).__name__}: {error}")
-        here = self._size // self._run.train.hosts.count
-        commands = [self._command("model.launch.diagnostics", rank, rank_dir, here) for rank in range(here)]
+        here = self._replicas.ranks()
+        if self._rendezvous is not None:
+            local = tuple(range(self._run.train.ranks // self._run.train.hosts.count))
+            here = HostRanks(local, local, len(local))
+        commands = [self._command("model.launch.diagnostics", rank, rank_dir, here) for rank in here.ranks]
         try:
-            with started(commands, self._stop, self._run.train.given, first_speaks=False) as processes:
+            with started(commands, here.local, self._stop, self._run.train.given, first_speaks=False) as processes:
                 deadline = time.monotonic() + DIAGNOSIS_SECONDS
-                while any(process.poll() is None for process in processes):
+                # One that has failed leaves others waiting for it.
+                while not any(codes := [process.poll() for process in processes]) and None in codes:
                     if time.monotonic() > deadline:
                         return infra_failure(
                             f"the diagnosis of this machine took more than {DIAGNOSIS_SECONDS:.0f} seconds"
                         )
                     time.sleep(0.02)
-                codes = [process.poll() or 0 for process in processes]
             ends = [
-                RankExit(rank, code, read_error_report(error_file(rank_dir, rank))) for rank, code in enumerate(codes)
+                RankExit(rank, code or 0, read_error_report(error_file(rank_dir, rank)))
+                for rank, code in enumerate(codes)
             ]
         finally:
             shutil.rmtree(rank_dir, ignore_errors=True)
-        failure = root_cause(ends, here)
-        # A process with an error report has found a fault; one without was killed, or lost the others.
-        return failure and replace(failure, final=any(end.error for end in ends))
+        failure = root_cause(ends, here.size)
+        # A process with an error report has found a fault; one without was killed, or lost the others. Ranks on
+        # processors share them, and training may go on without a device that computes wrongly.
+        is_final = any(end.error for end in ends) and not self._can_lose_devices
+        return failure and replace(failure, final=is_final)
+
+    @property
+    def _can_lose_devices(self) -> bool:
+        train = self._run.train
+        return train.restarts.fewer_ranks and train.device == "cuda" and self._rendezvous is None
 
     def _report(self, kind: str, step: int, **facts: object) -> None:
         if self._rendezvous is not None and not self._rendezvous.is_head:

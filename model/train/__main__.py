@@ -4,14 +4,15 @@ PARENT is the process id of the launcher; with it, the trainer is killed when th
 of the error's class (`model/errors.py`), and the error is the last line on stderr, as `Class: message`.
 
 This process supervises the ranks (`model/launch/supervisor.py`). Each rank is a process of its own,
-`python -m model.train run.json PARENT RANK RANK_DIR SIZE [STORE]`, which writes its error report into the folder
-RANK_DIR and finds ranks on other machines through STORE.
+`python -m model.train run.json PARENT RANK RANK_DIR SIZE LEFT_OUT STORE`, which writes its error report into the folder
+RANK_DIR, records that the replicas LEFT_OUT (`1,3`) do not train, and finds ranks on other machines through STORE.
 """
 
 import signal
 import sys
 import traceback
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from model.config.train import TrainerRun, read_run
@@ -24,7 +25,9 @@ def main(arguments: list[str]) -> int:
     """Train the run that the JSON file describes; return 0 when trained to the end, or the exit code of the error."""
     die_with_parent(signal.SIGKILL, parent=int(arguments[1]) if len(arguments) > 1 else None)
     if len(arguments) > 2:
-        return _rank(Path(arguments[0]), int(arguments[2]), Path(arguments[3]), int(arguments[4]), *arguments[5:])
+        run_file, _, rank, rank_dir, size, left_out, store = arguments
+        missing = tuple(map(int, filter(None, left_out.split(","))))
+        return _rank(Path(run_file), Path(rank_dir), int(rank), int(size), missing, store)
     try:
         if not arguments:
             raise RecipeError("no run file given. Call: python -m model.train run.json")
@@ -54,14 +57,14 @@ def _report(error: BessemerError) -> int:
     return error.exit_code
 
 
-def _rank(run_file: Path, rank: int, rank_dir: Path, size: int, store: str | None = None) -> int:
+def _rank(run_file: Path, rank_dir: Path, rank: int, size: int, left_out: tuple[int, ...], store: str) -> int:
     from model.distributed.protocol import error_file
     from model.errors import Paused
     from model.launch.failures import reported_error, reserve_error_report, write_error_report
 
     try:
         reserve_error_report(error_file(rank_dir, rank))
-        _train_rank(read_run(run_file), rank, rank_dir, size, store)
+        _train_rank(read_run(run_file), rank_dir, rank, size, left_out, store)
     except Paused:
         return 0
     except Exception as error:
@@ -75,7 +78,7 @@ def _rank(run_file: Path, rank: int, rank_dir: Path, size: int, store: str | Non
     return 0
 
 
-def _train_rank(run: TrainerRun, rank: int, rank_dir: Path, size: int, store: str | None) -> None:
+def _train_rank(run: TrainerRun, rank_dir: Path, rank: int, size: int, left_out: tuple[int, ...], store: str) -> None:
     from model.distributed.heartbeat import Heartbeat
     from model.distributed.protocol import heartbeat_file, rendezvous_file
     from model.launch.watchdog import dump_stacks_on_request
@@ -98,7 +101,7 @@ def _train_rank(run: TrainerRun, rank: int, rank_dir: Path, size: int, store: st
         group = nullcontext(Ranks(heartbeat=heartbeat))
     products = fastest_products() if config.numerics == "native" else nullcontext()
     with flush_denormals(), products, group as ranks:
-        train(run, ranks, messages)
+        train(run, replace(ranks, left_out=left_out), messages)
 
 
 if __name__ == "__main__":

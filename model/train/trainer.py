@@ -115,10 +115,12 @@ def _attempt(original: TrainerRun, data: SequenceReader, ranks: Ranks, result: P
         _restore_optimizer(engine, checkpoint, ranks, is_divided=run.train.divides_weights)
 
     log = load_metrics_log(original.out, decisions, checkpoint)
+    import_restarts(run.out, log)
     log.event(step, "resume" if checkpoint else "start", pid=os.getpid(), threads=run.train.threads, ranks=ranks.size)
     if ranks.size < run.train.ranks:
-        log.event(step, FEWER_RANKS, "Infra", ranks=ranks.size, of=run.train.ranks)
-    import_restarts(run.out, log)
+        facts = {"ranks": ranks.size, "of": run.train.ranks, "left_out": ranks.left_out}
+        log.event(step, FEWER_RANKS, "Infra", **facts)
+        channel.send("event", event=FEWER_RANKS, step=step, **facts)
     if checkpoint is not None and state.get("layout", describe_layout(run.train)) != describe_layout(run.train):
         change = {"before": state["layout"], "now": describe_layout(run.train)}
         log.event(step, "layout_changed", **change)
@@ -175,7 +177,7 @@ def _start_engine(run: TrainerRun, checkpoint: Checkpoint | None, ranks: Ranks) 
         return make_engine(run, start.network, ranks, parts), start.facts
     if checkpoint is not None:
         start.network.load_state_dict(checkpoint.weights())
-    return make_engine(run, start.network.to(training_device(run.train, ranks.rank)), ranks), start.facts
+    return make_engine(run, start.network.to(training_device(run.train)), ranks), start.facts
 
 
 def _restore_optimizer(engine: Engine, checkpoint: Checkpoint, ranks: Ranks, *, is_divided: bool) -> None:
@@ -192,7 +194,7 @@ def _restore_optimizer(engine: Engine, checkpoint: Checkpoint, ranks: Ranks, *, 
 def _peak_tokens_s(run: TrainerRun, data: SequenceReader, ranks: Ranks) -> float | None:
     """Return the tokens a second that the devices of all ranks could process at their peak; None except on the first
     rank, which writes it, and where the peak is unknown."""
-    peak = peak_flops(run.train, training_device(run.train, ranks.rank)) if ranks.is_first else None
+    peak = peak_flops(run.train, training_device(run.train)) if ranks.is_first else None
     return None if peak is None else peak * ranks.size / flops_per_token(run.model, data.row_format)
 
 

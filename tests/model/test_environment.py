@@ -13,7 +13,7 @@ import pytest
 from model.config.train import TrainConfig
 from model.environment import FIXED, deciding_variables, describe_left_out, run_environment, trainer_environment
 from model.launch.launcher import StopRequest, run_ranks
-from model.launch.rendezvous import HostRanks
+from model.launch.replicas import HostRanks
 
 PROJECT = Path(__file__).parents[2]
 PASSING = {
@@ -149,8 +149,9 @@ def test_ranks_start_so_whoever_starts_their_supervisor(tmp_path: Path, monkeypa
     def command(rank: int, meeting: Path) -> list[str]:
         return [sys.executable, "-c", write, str(tmp_path / f"{rank}.json")]
 
-    run_ranks(train, tmp_path, command, HostRanks(0, 2, 2), StopRequest(), lambda slow: None)
+    run_ranks(train, tmp_path, command, HostRanks((0, 1), (0, 3), 2), StopRequest(), lambda slow: None)
     for rank in range(2):
         environment = json.loads((tmp_path / f"{rank}.json").read_text())
         assert "ATEN_CPU_CAPABILITY" not in environment
         assert environment["MKL_CBWR"] == "AVX2"
+        assert environment["LOCAL_RANK"] == str((0, 3)[rank]), "the device of ranks that are left out stays unused"

@@ -171,7 +171,7 @@ def test_compiling_for_devices_needs_triton(monkeypatch: pytest.MonkeyPatch) -> 
     from model.engines import check_engine
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("model.engines.runtime.training_device", lambda config, rank: None)  # as if one were there
+    monkeypatch.setattr("model.engines.runtime.training_device", lambda config: None)  # as if one were there
     check_engine(TrainConfig(compile=True))
     with pytest.raises(RecipeError, match="Triton, which compiles for them, is not installed"):
         check_engine(TrainConfig(compile=True, device="cuda"))

@@ -24,6 +24,7 @@ from model.train.trainer import train
 PROJECT = Path(__file__).resolve().parents[3]
 NATIVE = {"ranks": 2}
 TENSOR = {"ranks": 2, "tensor_parallel": 2}
+FEWER = {"restarts": {"fewer_ranks": True}}
 PIPELINE = {"ranks": 2, "pipeline_parallel": 2}
 FSDP = {"engine": "fsdp", "ranks": 2}
 ZERO = {stage: {"engine": "deepspeed", "zero_stage": stage, "ranks": 2} for stage in (1, 2, 3)}
@@ -337,8 +338,11 @@ def test_three_skipped_steps_in_a_row_end_it_as_the_native_engine_does(make_run,
             "the 6 rows that each of 2 ranks .* Set micro_batch_rows = 2",
         ),
         ({"engine": "megatron"}, "'native', 'fsdp' or 'deepspeed'"),
-        (TENSOR | {"restarts": {"fewer_ranks": True}}, "a copy of the model takes 2"),
-        (NATIVE | {"device": "cuda", "restarts": {"fewer_ranks": True}}, "rank k uses CUDA device k"),
+        (TENSOR | FEWER, "all 2 ranks are one .* or set ranks = 4 or more"),
+        (
+            TENSOR | FEWER | {"ranks": 6, "hosts": {"count": 2, "address": "10.0.0.1:29400"}},
+            "each of 2 hosts has 3 ranks, .* set ranks = 8",
+        ),
     ],
 )
 def test_impossible_numbers_of_ranks_are_refused_with_a_message(settings: dict, words: str) -> None:

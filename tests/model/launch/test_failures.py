@@ -110,5 +110,7 @@ def test_last_words_need_no_space_on_a_disk_that_has_filled_up(tmp_path: Path) -
     ],
 )
 def test_what_a_rank_says_of_an_exception(error: Exception, reported: type | None) -> None:
-    found = reported_error(error)
-    assert found is None if reported is None else type(found) is reported
+    within_a_stage = RuntimeError("[Stage 1] failed to run forward")
+    within_a_stage.__cause__ = error
+    for found in (reported_error(error), reported_error(within_a_stage)):
+        assert found is None if reported is None else type(found) is reported

@@ -182,3 +182,28 @@ def test_a_host_that_is_cut_off_is_done_without_and_taken_back(two_hosts, wire: 
     reported = [detail["hosts"] for kind, detail in events(run) if kind == "hosts"]
     assert reported == [1, 2]
     assert "fewer_ranks" in [kind for kind, _ in events(run)]
+
+
+@pytest.mark.prove
+def test_a_host_whose_ranks_fail_again_and_again_leaves_with_its_replica_and_joins_again(two_hosts, wire: Wire) -> None:
+    replicas = {"ranks": 4, "tensor_parallel": 2, "restarts": {"fewer_ranks": True, "pause_seconds": 0.5}}
+    run = two_hosts(**LONG | {"positions": 4 * 400} | replicas)
+    with gone_afterwards(first := wire.start(0, run), second := wire.start(1, run)):
+        wait_until(lambda: checkpoints(run) > 0)
+        while second.poll() is None:
+            with contextlib.suppress(OSError):
+                for child in Path(f"/proc/{second.pid}/task/{second.pid}/children").read_text().split():
+                    if b"LOCAL_RANK=1" in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+                        os.kill(int(child), signal.SIGKILL)
+            time.sleep(0.01)
+        assert second.returncode == 75
+        assert second.stderr is not None
+        assert "3 times in a row. The other machines continue; call `bessemer training join`" in second.stderr.read()
+        left_at = newest(run)
+        wait_until(lambda: newest(run) > left_at)
+        assert read_restarts(run.out)[-1]["kind"] == "hosts"
+        with gone_afterwards(again := wire.start(1, run)):
+            finish(first, again)
+    hosts = [(detail["hosts"], detail["ranks"]) for kind, detail in events(run) if kind == "hosts"]
+    assert hosts[-2:] == [(1, 2), (2, 4)]
+    assert "fewer_ranks" in [kind for kind, _ in events(run)]

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from model.config.launch import RestartsConfig
 from model.config.train import TrainerRun
 from model.launch.failures import read_restarts
 
@@ -25,9 +24,6 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fi
 PROJECT = Path(__file__).resolve().parents[3]
 LONG = {"batch_rows": 4, "positions": 4 * 150, "checkpoint_steps": 20}
 AT_ONCE = {"pause_seconds": 0}
-NATIVE: dict = {}
-FSDP = {"engine": "fsdp"}
-ZERO = [{"engine": "deepspeed", "zero_stage": stage} for stage in (1, 2, 3)]
 TWO = pytest.param(2, id="two-ranks", marks=pytest.mark.prove)
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
 
@@ -110,7 +106,8 @@ def disturb(trainer: subprocess.Popen[str], run: TrainerRun, number: int) -> int
 
 @pytest.mark.parametrize("ranks", [1, TWO])
 def test_a_rank_that_falls_silent_is_named_killed_and_started_again(make_run, launch, undisturbed, ranks: int) -> None:
-    run = make_run(**LONG, ranks=ranks, hang_seconds=4, restarts=AT_ONCE)
+    # The rank may be within a checkpoint when it falls silent.
+    run = make_run(**LONG, ranks=ranks, hang_seconds=4, start_seconds=60, restarts=AT_ONCE)
     trainer = launch(run)
     silent = disturb(trainer, run, signal.SIGSTOP)
     wait_until(lambda: bool(read_restarts(run.out)))
@@ -327,32 +324,3 @@ def test_a_rank_without_memory_is_started_again(make_run, launch: Launch, undist
     assert code == 0, err
     assert len(read_restarts(run.out)) == 1
     assert result(run) == undisturbed(1)
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("engine", [NATIVE, FSDP, *ZERO], ids=["native", "fsdp", "zero-1", "zero-2", "zero-3"])
-def test_a_rank_that_fails_again_and_again_is_left_out_until_the_next_checkpoint(
-    make_run, launch: Launch, engine: dict
-) -> None:
-    reference = make_run("reference", **LONG, **engine, ranks=2)
-    assert finish(launch(reference))[0] == 0
-    run = make_run(**LONG, **engine, ranks=2, restarts=RestartsConfig(pause_seconds=0, fewer_ranks=True))
-    trainer = launch(run)
-    wait_until(lambda: len(checkpoints(run)) > 1)
-    killed: set[int] = set()
-    while len(killed) < 3:
-        for pid in training(trainer)[1:]:
-            if pid not in killed:
-                os.kill(pid, signal.SIGKILL)
-                killed.add(pid)
-        time.sleep(0.005)
-    code, _, err = finish(trainer)
-    assert code == 0, err
-    kinds = [(kind, detail.get("ranks")) for kind, detail in events(run)]
-    assert ("fewer_ranks", 1) in kinds
-    assert ("all_ranks", 2) in kinds
-    assert kinds.index(("all_ranks", 2)) > kinds.index(("fewer_ranks", 1))
-    steps, losses = table(run, "steps"), table(run, "metrics")["loss"].to_pylist()
-    assert losses == pytest.approx(table(reference, "metrics")["loss"].to_pylist(), rel=1e-5)
-    assert steps["step"].to_pylist() == list(range(150))
-    assert [(row["pos_start"], row["pos_end"]) for row in steps.to_pylist()] == [(4 * s, 4 * s + 4) for s in range(150)]
