@@ -170,12 +170,6 @@ def check_layout(model: NetworkConfig, train: TrainFields) -> None:
             f'model.qk_norm = "all" normalises all heads together, and with tensor_parallel {tensor} a rank has some of'
             f' them. Set tensor_parallel = 1, or qk_norm = "head"'
         )
-    if tensor > 1 and model.dropout:
-        raise ValueError(
-            f"model.dropout is {model.dropout:g}, and with tensor_parallel {tensor} ranks would need the same mask for"
-            f" the stream and different masks for heads. Set model.dropout = 0, or pipeline_parallel instead of"
-            f" tensor_parallel"
-        )
     blocks, where = model.layers, "model.layers"
     if model.architecture == "t5":
         blocks, where = 2 * model.layers, "the blocks of encoder and decoder"

@@ -122,20 +122,10 @@ class TrainConfig(TrainFields):
                 "compile makes one graph of a block, and ZeRO stage 3 gathers weights within blocks. Set zero_stage = 1"
                 " or 2, or compile = false"
             )
-        if self.compile and self.tensor_parallel > 1:
-            raise ValueError(
-                f"compile makes one graph of a block, and the ranks of tensor_parallel {self.tensor_parallel}"
-                f" communicate within blocks. Set compile = false, or pipeline_parallel instead of tensor_parallel"
-            )
         return self
 
     @model_validator(mode="after")
     def _fsdp_supports_the_settings(self) -> "TrainConfig":
-        if self.engine == "fsdp" and self.compile:
-            raise ValueError(
-                "compile makes one graph of a block, and engine = fsdp gathers the block's weights around it. Set"
-                " compile = false, or engine = native"
-            )
         if self.engine == "fsdp" and self.micro_batch_rows == "auto":
             raise ValueError(
                 "micro_batch_rows = auto tries sizes on a whole model, and engine = fsdp divides it. Set a number"

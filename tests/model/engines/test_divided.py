@@ -27,6 +27,7 @@ ALL = {"kv_heads": 2, "qk_norm": "head", "activation": "swiglu", "ffn_width": 37
 NETWORKS: dict[str, dict[str, Any]] = {
     "tied": {**ALL, "norm": "rmsnorm", "z_loss": 0.01},
     "untied": {**ALL, "tied_head": False, "biases": True, "norm": "layernorm", "positions": "learned"},
+    "dropped": {**ALL, "dropout": 0.2, "embedding_norm": True, "biases": True},
     "relative": {"positions": "relative", "norm_position": "post", "window": 5, "head_bias": True},
 }
 
@@ -70,7 +71,7 @@ def trained(run: TrainerRun, steps: int, **settings: Any) -> dict[str, Any]:
     return json.loads(printed[0][0])
 
 
-SHORT = {"tied": ["fsdp-2", "tensor", "pipeline"], "untied": ["fsdp-tensor"]}
+SHORT = {"tied": ["fsdp-2", "tensor", "pipeline"], "untied": ["fsdp-tensor"], "dropped": ["tensor", "copies-pipeline"]}
 """Layouts of the default tests."""
 
 
