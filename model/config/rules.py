@@ -98,11 +98,10 @@ def check_ranks(train: TrainFields) -> None:
             "trainable = new_rows trains one small table, which cannot be divided. Leave tensor_parallel and"
             " pipeline_parallel out: ranks then share the batch"
         )
-    if train.tensor_parallel > 1 and train.optimizer.kind in ("lamb", "muon"):
+    if train.tensor_parallel > 1 and train.optimizer.kind == "muon":
         raise ValueError(
-            f"optimizer.kind {train.optimizer.kind} needs whole matrices, and tensor_parallel splits them. Set"
-            f" pipeline_parallel = {train.tensor_parallel} instead, which keeps them whole, or optimizer.kind = adamw"
-            f" or sgd"
+            f"optimizer.kind muon needs whole matrices, and tensor_parallel splits them. Set pipeline_parallel ="
+            f" {train.tensor_parallel} instead, which keeps them whole, or optimizer.kind = adamw, lamb or sgd"
         )
 
 

@@ -21,8 +21,8 @@ class TrainConfig(TrainFields):
     @model_validator(mode="before")
     @classmethod
     def _device_decides_what_is_not_set(cls, values: Any) -> Any:
-        """On CUDA devices multiply in bfloat16 and compile, where neither is set and no communication within blocks
-        prevents it."""
+        """On CUDA devices multiply in bfloat16, and compile where ranks do not communicate within blocks, unless set
+        otherwise."""
         if not isinstance(values, Mapping) or values.get("device") != "cuda":
             return values
         engine = values.get("engine")
@@ -86,11 +86,14 @@ class TrainConfig(TrainFields):
 
     @model_validator(mode="after")
     def _zero_supports_the_optimizer(self) -> "TrainConfig":
-        if self.engine != "native" and self.optimizer.kind in ("lamb", "muon"):
-            library = "FSDP" if self.engine == "fsdp" else "ZeRO"
+        library, lacks = {"fsdp": ("FSDP", ["muon"]), "deepspeed": ("ZeRO", ["lamb", "muon"])}.get(
+            self.engine, ("", [])
+        )
+        if self.optimizer.kind in lacks:
+            others = ", ".join(kind for kind in ("adamw", "sgd", "lamb") if kind not in lacks)
             raise ValueError(
                 f"optimizer.kind {self.optimizer.kind} needs whole matrices, and {library} partitions all weights, so"
-                f" no rank has any. Set engine = native, or optimizer.kind = adamw or sgd"
+                f" no rank has any. Set engine = native, or optimizer.kind to one of {others}"
             )
         if self.engine == "deepspeed" and self.zero_stage == 3 and (self.optimizer.l1 or self.optimizer.l2):
             raise ValueError(

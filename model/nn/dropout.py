@@ -43,9 +43,8 @@ def drop_by_row(network: Dropping, first_row: int, rows: int, device: torch.devi
 
 def inner_streams(streams: Tensor, numbers: Tensor | int) -> Tensor:
     """Return the streams with these numbers within each stream, i64[...], which are the stream's outputs."""
-    # As a tensor, whose products wrap around.
-    numbers = torch.full_like(streams, numbers) if isinstance(numbers, int) else numbers
-    z = streams + GAMMA * numbers
+    # The compiler multiplies numbers that it knows without wrapping around: streams are added first.
+    z = (streams + numbers) * GAMMA
     z = (z ^ _shifted(z, 30)) * FACTOR_1
     z = (z ^ _shifted(z, 27)) * FACTOR_2
     return z ^ _shifted(z, 31)
