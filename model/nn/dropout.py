@@ -9,6 +9,7 @@ by integer operations on tensors: alike on all devices, and part of compiled gra
 Shapes: B rows, H heads, T queries, K keys, E head size.
 """
 
+import math
 from typing import Any, Protocol
 
 import torch
@@ -75,7 +76,7 @@ def dropped_attention(
 ) -> Tensor:
     """Return what `scaled_dot_product_attention` does with dropout of the weights, all of which are in memory; keys and
     values may have fewer heads."""
-    scale = query_BHTE.shape[3] ** -0.5 if scale is None else scale
+    scale = 1 / math.sqrt(query_BHTE.shape[3]) if scale is None else scale
     groups = query_BHTE.shape[1] // key_BHKE.shape[1]
     if groups > 1:
         key_BHKE, value_BHKE = (x.repeat_interleave(groups, 1) for x in (key_BHKE, value_BHKE))
