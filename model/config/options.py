@@ -17,7 +17,7 @@ class OptimizerConfig(BaseConfig):
     """`adamw`; `lamb`, which scales AdamW's update of each matrix to its norm, for batches of tens of thousands of
     sequences (You et al. 2020); `sgd` with momentum, whose rate is ten to a hundred times AdamW's; `muon` for the
     matrices within blocks, at AdamW's rate, and AdamW for all else (Jordan et al. 2024). `lamb` and `muon` need whole
-    matrices, which ZeRO partitions."""
+    matrices, which ZeRO partitions; `muon` does with FSDP and tensor parallelism too."""
     beta1: Annotated[float, EXPERT] = Field(default=0.9, ge=0, lt=1)
     """Decay of the first moment; `sgd` has none."""
     beta2: Annotated[float, EXPERT] = Field(default=0.95, ge=0, lt=1)

@@ -98,11 +98,10 @@ def check_ranks(train: TrainFields) -> None:
             "trainable = new_rows trains one small table, which cannot be divided. Leave tensor_parallel and"
             " pipeline_parallel out: ranks then share the batch"
         )
-    if train.tensor_parallel > 1 and train.optimizer.kind in ("lamb", "muon"):
+    if train.tensor_parallel > 1 and train.optimizer.kind == "muon":
         raise ValueError(
-            f"optimizer.kind {train.optimizer.kind} needs whole matrices, and tensor_parallel splits them. Set"
-            f" pipeline_parallel = {train.tensor_parallel} instead, which keeps them whole, or optimizer.kind = adamw"
-            f" or sgd"
+            f"optimizer.kind muon needs whole matrices, and tensor_parallel splits them. Set pipeline_parallel ="
+            f" {train.tensor_parallel} instead, which keeps them whole, or optimizer.kind = adamw, lamb or sgd"
         )
 
 
@@ -169,12 +168,6 @@ def check_layout(model: NetworkConfig, train: TrainFields) -> None:
         raise ValueError(
             f'model.qk_norm = "all" normalises all heads together, and with tensor_parallel {tensor} a rank has some of'
             f' them. Set tensor_parallel = 1, or qk_norm = "head"'
-        )
-    if tensor > 1 and model.dropout:
-        raise ValueError(
-            f"model.dropout is {model.dropout:g}, and with tensor_parallel {tensor} ranks would need the same mask for"
-            f" the stream and different masks for heads. Set model.dropout = 0, or pipeline_parallel instead of"
-            f" tensor_parallel"
         )
     blocks, where = model.layers, "model.layers"
     if model.architecture == "t5":

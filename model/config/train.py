@@ -21,8 +21,8 @@ class TrainConfig(TrainFields):
     @model_validator(mode="before")
     @classmethod
     def _device_decides_what_is_not_set(cls, values: Any) -> Any:
-        """On CUDA devices multiply in bfloat16 and compile, where neither is set and no communication within blocks
-        prevents it."""
+        """On CUDA devices multiply in bfloat16, and compile where ranks do not communicate within blocks, unless set
+        otherwise."""
         if not isinstance(values, Mapping) or values.get("device") != "cuda":
             return values
         engine = values.get("engine")
@@ -83,11 +83,14 @@ class TrainConfig(TrainFields):
 
     @model_validator(mode="after")
     def _zero_supports_the_optimizer(self) -> "TrainConfig":
-        if self.engine != "native" and self.optimizer.kind in ("lamb", "muon"):
-            library = "FSDP" if self.engine == "fsdp" else "ZeRO"
+        library, lacks = {"fsdp": ("FSDP", ["muon"]), "deepspeed": ("ZeRO", ["lamb", "muon"])}.get(
+            self.engine, ("", [])
+        )
+        if self.optimizer.kind in lacks:
+            others = ", ".join(kind for kind in ("adamw", "sgd", "lamb") if kind not in lacks)
             raise ValueError(
                 f"optimizer.kind {self.optimizer.kind} needs whole matrices, and {library} partitions all weights, so"
-                f" no rank has any. Set engine = native, or optimizer.kind = adamw or sgd"
+                f" no rank has any. Set engine = native, or optimizer.kind to one of {others}"
             )
         if self.engine == "deepspeed" and self.zero_stage == 3 and (self.optimizer.l1 or self.optimizer.l2):
             raise ValueError(
@@ -119,20 +122,10 @@ class TrainConfig(TrainFields):
                 "compile makes one graph of a block, and ZeRO stage 3 gathers weights within blocks. Set zero_stage = 1"
                 " or 2, or compile = false"
             )
-        if self.compile and self.tensor_parallel > 1:
-            raise ValueError(
-                f"compile makes one graph of a block, and the ranks of tensor_parallel {self.tensor_parallel}"
-                f" communicate within blocks. Set compile = false, or pipeline_parallel instead of tensor_parallel"
-            )
         return self
 
     @model_validator(mode="after")
     def _fsdp_supports_the_settings(self) -> "TrainConfig":
-        if self.engine == "fsdp" and self.compile:
-            raise ValueError(
-                "compile makes one graph of a block, and engine = fsdp gathers the block's weights around it. Set"
-                " compile = false, or engine = native"
-            )
         if self.engine == "fsdp" and self.micro_batch_rows == "auto":
             raise ValueError(
                 "micro_batch_rows = auto tries sizes on a whole model, and engine = fsdp divides it. Set a number"

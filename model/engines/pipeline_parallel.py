@@ -20,10 +20,11 @@ from model.config.train import TrainerRun
 from model.engines.base import Totals, batch_loss
 from model.engines.runtime import autocast, move_batch
 from model.nn.activation_stats import empty_range
+from model.nn.dropout import drop_by_row
 from model.nn.factory import Network, activation_range_names
 from model.nn.stages import block_count, ranges_before, received_streams, run_stage, stage_blocks
 from model.objectives import make_objective
-from model.objectives.base import RankBatch, Sums
+from model.objectives.base import RankBatch, Sums, row_count
 
 
 class Stage(nn.Module):
@@ -47,13 +48,16 @@ class Stage(nn.Module):
     def start(self, share: RankBatch, loss_scale: float, device: torch.device) -> Totals:
         """Take micro-batches; return the totals to which each of them will be added."""
         self._left, self._counted = iter(share.micro_batches), share.counted
-        self._loss_scale, self._device = loss_scale, device
+        self._loss_scale, self._device, self._row = loss_scale, device, share.begin
         self._totals = Totals()
         return self._totals
 
     def forward(self, *received: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Compute the next micro-batch."""
         batch, objective = move_batch(next(self._left), self._device), self._objective
+        rows = row_count(batch)
+        drop_by_row(self.network, self._row, rows, self._device)
+        self._row += rows
         ranges: list[Tensor] = []
         with autocast(self._dtype, self._device):
             inputs = objective.inputs(self.network, batch)

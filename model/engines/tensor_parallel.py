@@ -37,6 +37,7 @@ def shard_network(network: Network, mesh: DeviceMesh) -> None:
             continue
         if isinstance(module, Block):
             parallelize_module(module, mesh, _block_plan(module), src_data_rank=None)
+            module.first_head = mesh.get_local_rank() * (module.config.heads // mesh.size())
         elif isinstance(module, nn.Embedding) and (dimension := sharded_dimension(f"{name}.weight")) is not None:
             of_rows = _SummedInFloat32(input_layouts=Replicate())
             parallelize_module(module, mesh, ColwiseParallel() if dimension else of_rows, src_data_rank=None)
@@ -70,7 +71,8 @@ class _SummedInFloat32(RowwiseParallel):
 
     @staticmethod
     def _prepare_output_fn(output_layouts: Any, use_local_output: Any, mod: Any, outputs: Any, device_mesh: Any) -> Any:
-        return RowwiseParallel._prepare_output_fn(output_layouts, use_local_output, mod, outputs.float(), device_mesh)
+        # At once: compiled blocks do not know tensors that still arrive.
+        return outputs.float().redistribute(placements=output_layouts).to_local()
 
 
 class ShardedVocabulary:

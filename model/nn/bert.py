@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from model.config.network import BERTConfig
 from model.nn.activation_stats import activation_range
 from model.nn.block import AttentionContext, Block, apply_activation, block_range_names, make_norm, run_blocks
+from model.nn.dropout import EMBEDDING, dropout
 from model.nn.init import InitialLaw, bert_law, initialise
 from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
@@ -26,6 +27,7 @@ class BERT(nn.Module):
         super().__init__()
         self.config = config
         self.vocabulary: Vocabulary = WHOLE_VOCABULARY
+        self.streams_B: Tensor | None = None
         self.old_rows = config.vocab_size - new_rows
         self.embedding = nn.Embedding(self.old_rows, config.width)
         self.new_rows = make_new_rows(new_rows, config.width)
@@ -63,15 +65,19 @@ class BERT(nn.Module):
         x_BTD = self.enter(tokens_BT, token_types_BT)
         if ranges is not None:
             ranges.append(activation_range(x_BTD))
-        context = AttentionContext(is_token_BT[:, None, None, :])
+        context = self.attention_context(is_token_BT)
         return self.final_norm(run_blocks(self.blocks, x_BTD, context, ranges=ranges))
+
+    def attention_context(self, is_token_BT: Tensor) -> AttentionContext:
+        """Return the mask of the tokens."""
+        return AttentionContext(is_token_BT[:, None, None, :], streams_B=self.streams_B)
 
     def enter(self, tokens_BT: Tensor, token_types_BT: Tensor) -> Tensor:
         """Return the residual stream f32[B, T, D] before the first block."""
         position = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
         rows_BTD = look_up_rows(self.embedding, self.new_rows, tokens_BT, self.old_rows)
         x_BTD = rows_BTD + self.embedding_positions(position) + self.embedding_types(token_types_BT)
-        return F.dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training)
+        return dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training, self.streams_B, EMBEDDING)
 
     def masked_logits(self, hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
         """Return logits f32[B, M, V] at these positions alone: at all of them the head would add a fifth to the

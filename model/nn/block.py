@@ -17,8 +17,12 @@ from torch.nn import functional as F
 
 from model.config.network import DISTANCE_BUCKETS, FARTHEST_DISTANCE, BlockConfig, is_gated
 from model.nn.activation_stats import ScoreRange, activation_range
+from model.nn.dropout import dropout, dropped_attention, inner_streams
 from model.nn.experts import Experts, apply_activation
 from model.nn.rotary import apply_rotary
+
+ATTENTION, ATTENDED, MLP, CROSS_ATTENTION, CROSS_ATTENDED = range(5)
+"""Places of dropout in a block."""
 
 
 @dataclass
@@ -105,6 +109,8 @@ class AttentionContext:
     """The mask, as `mask`, of blocks with a window."""
     rotary: tuple[Tensor, Tensor] | None = None
     """Cosines and sines f32[T, E / 2] of rotary positions."""
+    streams_B: Tensor | None = None
+    """Streams of the rows, i64[B], by which values are dropped; by default PyTorch's generator decides."""
 
 
 class Block(nn.Module):
@@ -114,6 +120,9 @@ class Block(nn.Module):
         super().__init__()
         self.layer = layer
         self.config = config
+        # A tensor, since graphs are compiled for a number; none of the meta device.
+        self.place = torch.tensor(2 * layer + config.cross_attention, device="cpu")
+        self.first_head = 0  # Of those that this rank computes.
         qkv_biases = config.biases if config.qkv_biases is None else config.qkv_biases
         self.attention_norm = make_norm(config) if config.input_norm else nn.Identity()
         self.attention_query = nn.Linear(config.width, config.inner, bias=qkv_biases)
@@ -172,36 +181,45 @@ class Block(nn.Module):
         scores: list[Tensor] | None,
         balance: list[Tensor],
     ) -> Tensor:
+        streams = None if context.streams_B is None else inner_streams(context.streams_B, self.place)
+
         def mlp(x_BTD: Tensor) -> Tensor:
             return self._mlp(x_BTD, balance)
 
-        if self.config.parallel_residual:
-            attended_BTD = self._dropout(self._attention(self.attention_norm(x_BTD), context, cache, scores))
-            return x_BTD + attended_BTD + self._dropout(mlp(self.mlp_norm(x_BTD)))
-
         def attention(x_BTD: Tensor) -> Tensor:
-            return self._attention(x_BTD, context, cache, scores)
+            return self._attention(x_BTD, context, cache, scores, streams)
 
-        x_BTD = self._add_branch(x_BTD, self.attention_norm, attention)
+        if self.config.parallel_residual:
+            attended_BTD = self._dropout(attention(self.attention_norm(x_BTD)), streams, ATTENDED)
+            return x_BTD + attended_BTD + self._dropout(mlp(self.mlp_norm(x_BTD)), streams, MLP)
+
+        x_BTD = self._add_branch(x_BTD, self.attention_norm, attention, streams, ATTENDED)
         if self.config.cross_attention:
             assert encoded_BSD is not None, "a block with cross attention needs what it attends to"
 
             def cross_attention(x_BTD: Tensor) -> Tensor:
-                return self._cross_attention(x_BTD, encoded_BSD, encoded_mask, cache, scores)
+                return self._cross_attention(x_BTD, encoded_BSD, encoded_mask, cache, scores, streams)
 
-            x_BTD = self._add_branch(x_BTD, self.cross_attention_norm, cross_attention)
-        return self._add_branch(x_BTD, self.mlp_norm, mlp)
+            x_BTD = self._add_branch(x_BTD, self.cross_attention_norm, cross_attention, streams, CROSS_ATTENDED)
+        return self._add_branch(x_BTD, self.mlp_norm, mlp, streams, MLP)
 
-    def _add_branch(self, x_BTD: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor]) -> Tensor:
+    def _add_branch(
+        self, x_BTD: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor], streams: Tensor | None, place: int
+    ) -> Tensor:
         """Return the stream plus what a branch adds to it; the norm's place is `norm_position`."""
         if self.config.norm_position == "pre":
-            return x_BTD + self._dropout(branch(norm(x_BTD)))
+            return x_BTD + self._dropout(branch(norm(x_BTD)), streams, place)
         if self.config.norm_position == "branch":
-            return x_BTD + self._dropout(norm(branch(x_BTD)))
-        return norm(x_BTD + self._dropout(branch(x_BTD)))
+            return x_BTD + self._dropout(norm(branch(x_BTD)), streams, place)
+        return norm(x_BTD + self._dropout(branch(x_BTD), streams, place))
 
     def _attention(
-        self, x_BTD: Tensor, context: AttentionContext, cache: KeyValueCache | None, scores: list[Tensor] | None
+        self,
+        x_BTD: Tensor,
+        context: AttentionContext,
+        cache: KeyValueCache | None,
+        scores: list[Tensor] | None,
+        streams: Tensor | None,
     ) -> Tensor:
         query_BTI, key_BTI = self.attention_query(x_BTD), self.attention_key(x_BTD)
         if self.config.qk_norm == "all":
@@ -217,7 +235,8 @@ class Block(nn.Module):
             key, value = cache.extend(self.layer, key, value)
         mask = context.mask if self.config.window is None else context.window_mask
         causal = context.causal and mask is None
-        return self.attention_out(self._attend(query, key, value, mask, scores, causal=causal))
+        streams = None if streams is None else inner_streams(streams, ATTENTION)
+        return self.attention_out(self._attend(query, key, value, mask, scores, streams, causal=causal))
 
     def _cross_attention(
         self,
@@ -226,6 +245,7 @@ class Block(nn.Module):
         encoded_mask: Tensor | None,
         cache: KeyValueCache | None,
         scores: list[Tensor] | None,
+        streams: Tensor | None,
     ) -> Tensor:
         query = self._heads(self.cross_attention_query(x_BTD))
         if cache is not None and self.layer < len(cache.memory):
@@ -235,7 +255,8 @@ class Block(nn.Module):
             value = self._heads(self.cross_attention_value(encoded_BSD))
             if cache is not None:
                 cache.memory.append((key, value))
-        return self.cross_attention_out(self._attend(query, key, value, encoded_mask, scores, causal=False))
+        streams = None if streams is None else inner_streams(streams, CROSS_ATTENTION)
+        return self.cross_attention_out(self._attend(query, key, value, encoded_mask, scores, streams, causal=False))
 
     def _heads(self, x_BTI: Tensor) -> Tensor:
         batch, length, _ = x_BTI.shape
@@ -248,22 +269,28 @@ class Block(nn.Module):
         value: Tensor,
         mask: Tensor | None,
         scores: list[Tensor] | None,
+        streams: Tensor | None,
         *,
         causal: bool,
     ) -> Tensor:
-        dropout = self.config.dropout if self.training else 0.0
-        attended_BHTE = F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=mask,
-            dropout_p=dropout,
-            is_causal=causal,
-            scale=self.config.score_scale,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
+        p, scale = self.config.dropout if self.training else 0.0, self.config.score_scale
+        if p and streams is not None:
+            heads = torch.arange(self.first_head, self.first_head + query.shape[1], device=query.device)
+            of_heads = inner_streams(streams[:, None], heads)
+            attended_BHTE = dropped_attention(query, key, value, mask, p, of_heads, causal=causal, scale=scale)
+        else:
+            attended_BHTE = F.scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                attn_mask=mask,
+                dropout_p=p,
+                is_causal=causal,
+                scale=scale,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
         if scores is not None:
-            scores.append(self.score_range(query, key, mask, causal=causal, scale=self.config.score_scale))
+            scores.append(self.score_range(query, key, mask, causal=causal, scale=scale))
         return attended_BHTE.transpose(1, 2).flatten(2)
 
     def _mlp(self, x_BTD: Tensor, balance: list[Tensor]) -> Tensor:
@@ -276,8 +303,8 @@ class Block(nn.Module):
             return self.mlp_out(apply_activation(self.mlp_in(x_BTD), activation))
         return self.mlp_out(apply_activation(self.mlp_gate(x_BTD), activation) * self.mlp_in(x_BTD))
 
-    def _dropout(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.config.dropout, self.training) if self.config.dropout else x
+    def _dropout(self, x: Tensor, streams: Tensor | None = None, place: int = 0) -> Tensor:
+        return dropout(x, self.config.dropout, self.training, streams, place)
 
 
 def make_norm(config: BlockConfig) -> nn.Module:

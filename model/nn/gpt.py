@@ -29,6 +29,7 @@ from model.nn.block import (
     make_norm,
     run_blocks,
 )
+from model.nn.dropout import EMBEDDING, dropout
 from model.nn.init import InitialLaw, gpt_law, initialise, t_fixup_law
 from model.nn.rotary import rotary_table
 from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
@@ -44,6 +45,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.vocabulary: Vocabulary = WHOLE_VOCABULARY
+        self.streams_B: Tensor | None = None
         self.old_rows = config.vocab_size - new_rows
         self.embedding = nn.Embedding(self.old_rows, config.table_width)
         self.new_rows = make_new_rows(new_rows, config.table_width)
@@ -180,9 +182,7 @@ class GPT(nn.Module):
         x_BTD = self.embed(tokens_BT, begin)
         if not self.pads:
             x_BTD = self.embedding_norm(x_BTD)
-        if self.config.dropout:
-            x_BTD = F.dropout(x_BTD, self.config.dropout, self.training)
-        return x_BTD
+        return dropout(x_BTD, self.config.dropout, self.training, self.streams_B, EMBEDDING)
 
     def leave(self, x_BTD: Tensor) -> Tensor:
         """Return what the head reads, given the residual stream after the last block."""
@@ -221,7 +221,7 @@ class GPT(nn.Module):
             assert visible is not None, "relative positions have a mask"
             assert near is not None, "and so have windows"
             visible, near = bias.masked_fill(~visible, -torch.inf), bias.masked_fill(~near, -torch.inf)
-        return AttentionContext(visible, causal=not relative, rotary=rotary, window_mask=near)
+        return AttentionContext(visible, not relative, window_mask=near, rotary=rotary, streams_B=self.streams_B)
 
     def _rotary_table(self, length: int) -> tuple[Tensor, Tensor]:
         config = self.config

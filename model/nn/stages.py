@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from model.config.network import NetworkConfig
 from model.nn.activation_stats import activation_range
-from model.nn.block import AttentionContext, run_blocks
+from model.nn.block import run_blocks
+from model.nn.dropout import DECODER_EMBEDDING
 from model.nn.factory import Network
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
@@ -80,7 +81,7 @@ def run_stage(
         context = network.attention_context(0, tokens_BT.shape[1], inputs["visible_B1TT"], tokens_BT.device)
         x_BTD = received[0] if received else _entered(network.enter(tokens_BT), ranges)
     else:
-        context = AttentionContext(inputs["is_token_BT"][:, None, None, :])
+        context = network.attention_context(inputs["is_token_BT"])
         x_BTD = received[0] if received else _entered(network.enter(tokens_BT, inputs["token_types_BT"]), ranges)
     x_BTD = run_blocks(network.blocks[blocks.start : blocks.stop], x_BTD, context, ranges=ranges)
     if blocks.stop < len(network.blocks):
@@ -101,7 +102,7 @@ def _run_t5(
         encoded_BTD = network.leave_encoder(encoded_BTD) if blocks.stop >= layers else encoded_BTD
     if not end:
         return [encoded_BTD]
-    x_BUD = received[0] if begin else _entered(network.enter(tokens_BU), ranges)
+    x_BUD = received[0] if begin else _entered(network.enter(tokens_BU, DECODER_EMBEDDING), ranges)
     context = network.decoder_context(0, tokens_BU.shape[1], tokens_BU.device)
     block_inputs = (context, None, encoded_BTD, is_token_BT[:, None, None, :])
     x_BUD = run_blocks(network.decoder_blocks[begin:end], x_BUD, *block_inputs, ranges=ranges)

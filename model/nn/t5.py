@@ -21,6 +21,7 @@ from model.nn.block import (
     make_norm,
     run_blocks,
 )
+from model.nn.dropout import DECODER_EMBEDDING, DECODER_END, EMBEDDING, ENCODER_END, dropout
 from model.nn.init import InitialLaw, initialise, t5_law
 from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
@@ -35,6 +36,7 @@ class T5(nn.Module):
         super().__init__()
         self.config = config
         self.vocabulary: Vocabulary = WHOLE_VOCABULARY
+        self.streams_B: Tensor | None = None
         encoder, decoder = config.block(decoder=False), config.block(decoder=True)
         self.old_rows = config.vocab_size - new_rows
         self.embedding = nn.Embedding(self.old_rows, config.width)
@@ -84,7 +86,7 @@ class T5(nn.Module):
         begin = cache.length if cache is not None else 0
         end = begin + inputs_BU.shape[1]
         context = self.decoder_context(begin, end, inputs_BU.device)
-        x_BUD = self.enter(inputs_BU)
+        x_BUD = self.enter(inputs_BU, DECODER_EMBEDDING)
         if ranges is not None:
             ranges.append(activation_range(x_BUD))
         inputs = (context, cache, encoded_BTD, is_token_BT[:, None, None, :])
@@ -94,25 +96,26 @@ class T5(nn.Module):
         """Return mask and positions of the encoder's tokens."""
         length = is_token_BT.shape[1]
         bias = distance_bias(self.embedding_encoder_distances, range(length), length, bidirectional=True)
-        return AttentionContext(bias.masked_fill(~is_token_BT[:, None, None, :], -torch.inf))
+        mask = bias.masked_fill(~is_token_BT[:, None, None, :], -torch.inf)
+        return AttentionContext(mask, streams_B=self.streams_B)
 
     def decoder_context(self, begin: int, end: int, device: torch.device) -> AttentionContext:
         """Return mask and positions of the decoder's tokens `begin` to `end`."""
         bias = distance_bias(self.embedding_decoder_distances, range(begin, end), end, bidirectional=False)
         before = torch.ones(end - begin, end, dtype=torch.bool, device=device).tril(begin)
-        return AttentionContext(bias.masked_fill(~before, -torch.inf))
+        return AttentionContext(bias.masked_fill(~before, -torch.inf), streams_B=self.streams_B)
 
-    def enter(self, tokens: Tensor) -> Tensor:
-        """Return the residual stream of either stack before its first block."""
-        return self._dropout(look_up_rows(self.embedding, self.new_rows, tokens, self.old_rows))
+    def enter(self, tokens: Tensor, place: int = EMBEDDING) -> Tensor:
+        """Return the residual stream of either stack before its first block; `place` is that of its dropout."""
+        return self._dropout(look_up_rows(self.embedding, self.new_rows, tokens, self.old_rows), place)
 
     def leave_encoder(self, x_BTD: Tensor) -> Tensor:
         """Return the encoder's output, given the stream after its last block."""
-        return self._dropout(self.encoder_norm(x_BTD))
+        return self._dropout(self.encoder_norm(x_BTD), ENCODER_END)
 
     def leave_decoder(self, x_BUD: Tensor) -> Tensor:
         """Return what the head reads, given the stream after the decoder's last block."""
-        return self._dropout(self.decoder_norm(x_BUD))
+        return self._dropout(self.decoder_norm(x_BUD), DECODER_END)
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
         """Return logits f32[..., V] of the next target, given the decoder's stream f32[..., D]."""
@@ -127,8 +130,8 @@ class T5(nn.Module):
         rows = (self.embedding.weight, self.new_rows) if self.head is None else (self.head.weight, self.new_head_rows)
         return [weight for weight in rows if weight is not None]
 
-    def _dropout(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.config.dropout, self.training)
+    def _dropout(self, x: Tensor, place: int) -> Tensor:
+        return dropout(x, self.config.dropout, self.training, self.streams_B, place)
 
 
 def activation_range_names(config: T5Config) -> list[str]:

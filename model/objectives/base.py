@@ -87,6 +87,8 @@ class RankBatch:
     """Batches of the objective's kind."""
     counted: tuple[int, ...]
     """Targets of each term in the batch of all ranks; at least 1."""
+    begin: int = 0
+    """Row of the batch with which the first micro-batch begins."""
 
 
 def rank_batch(
@@ -109,7 +111,7 @@ def rank_batch(
     if missing:
         batch = concatenate_batches(batch, *[objective.without_loss(slice_batch(batch, size - 1, size))] * missing)
     begin = ranks.rank * rows
-    return RankBatch(list(_split(slice_batch(batch, begin, begin + rows), micro_batch_rows)), counted)
+    return RankBatch(list(_split(slice_batch(batch, begin, begin + rows), micro_batch_rows)), counted, begin)
 
 
 def row_count(batch: Any) -> int:

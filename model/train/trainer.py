@@ -321,8 +321,8 @@ class StepLoop:
 
     def _compute(self, step: int, batch: Any, pace: StepSchedule, scale: float) -> StepResult:
         if self.run.model.dropout:
-            portable = self.run.train.numerics == "portable"
-            seed_dropout(self.run.train.seed, step, 0 if portable else self.ranks.rank)
+            by_row = self.run.train.divides_weights or self.run.train.numerics == "portable"
+            seed_dropout(self.run.train.seed, step, 0 if by_row else self.ranks.rank)
         return self.engine.step(batch, pace, scale, self.guard.admits)
 
     def _log_metrics(self, step: int, pace: StepSchedule, scale: float, done: StepResult) -> None:

@@ -19,6 +19,7 @@ from model.engines.native import NativeEngine
 from model.engines.portable.operations import PortableOperations, PortableVocabulary
 from model.errors import RecipeError
 from model.nn.activation_stats import nan_to_infinity, split_ranges
+from model.nn.dropout import drop_by_row
 from model.nn.factory import Network, activation_range_names
 from model.objectives.base import row_count, slice_batch
 from model.optim.schedules import StepSchedule
@@ -56,7 +57,8 @@ class PortableEngine(NativeEngine):
         ranges = torch.full((self._range_count, 2), -torch.inf)
         spans, holders = units_of_rank(row_count(batch), UNIT_ROWS * schedule.row_pieces, self._ranks)
         for begin, end in spans:
-            with self._operations.of_rows(begin):
+            drop_by_row(self.network, begin, end - begin, self._device)
+            with self._operations.entered():
                 sums = self._objective.sums(self.network, slice_batch(batch, begin, end))
                 batch_loss(sums, counted, loss_scale).backward()
             ranges = torch.maximum(ranges, sums.activation_ranges.detach())
@@ -93,7 +95,7 @@ class PortableEngine(NativeEngine):
         self.network.eval()
         try:
             for begin, end in spans:
-                with self._operations.of_rows(begin):
+                with self._operations.entered():
                     sums = self._objective.sums(self.network, slice_batch(batch, begin, end))
                 tree.add([sums.nats[0].double().reshape(1)])
         finally:

@@ -20,42 +20,28 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from model.data.rng import fill, philox_key
 from model.engines.portable.products import Product, multiply_all
 from model.engines.runtime import flush_denormals
 from model.nn.init import logarithm
 from model.nn.vocab_layers import WholeVocabulary
 
-DRAWS = 1 << 16
-"""Equally likely numbers, of which dropout compares one for each value: four are drawn at once."""
-
 
 class PortableOperations(TorchFunctionMode):
-    """Replaces operations while it is entered. Dropout belongs to the rows from `first_row` on."""
+    """Replaces operations while it is `entered`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._key = np.zeros(2, np.uint64)
-        self._first_row = 0
-        self._dropouts = 0
         self._replaced: dict[Callable[..., Any], Callable[..., Tensor]] = {
             F.linear: _linear,
-            F.scaled_dot_product_attention: self._attention,
-            F.dropout: self._dropout,
+            F.scaled_dot_product_attention: _attention,
             torch.Tensor.matmul: Product.apply,
             torch.tanh: _tanh,
             torch.log: _log,
         }
 
     @contextmanager
-    def of_rows(self, first_row: int) -> Iterator[None]:
-        """Compute rows of a batch within the block, of which the first has this number.
-
-        Dropout draws by the seed that PyTorch's generator got for the step, by row, by place in the row, and by how
-        many dropouts of the network came before.
-        """
-        self._key = philox_key(torch.initial_seed(), "dropout")
-        self._first_row, self._dropouts = first_row, 0
+    def entered(self) -> Iterator[None]:
+        """Compute within the block."""
         with flush_denormals(), _without_onednn(), self:
             yield
 
@@ -66,75 +52,53 @@ class PortableOperations(TorchFunctionMode):
         del types
         return self._replaced.get(func, func)(*args, **(kwargs or {}))
 
-    def _attention(
-        self,
-        query_BHTE: Tensor,
-        key_BHKE: Tensor,
-        value_BHKE: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        """Return what `scaled_dot_product_attention` does, with all scores in memory."""
-        if enable_gqa:
-            queries_per_key = query_BHTE.shape[1] // key_BHKE.shape[1]
-            key_BHKE, value_BHKE = (x.repeat_interleave(queries_per_key, 1) for x in (key_BHKE, value_BHKE))
-        scale = 1 / math.sqrt(query_BHTE.shape[3]) if scale is None else scale
-        scores = (*query_BHTE.shape[:3], key_BHKE.shape[2])
-        if is_causal:
-            attn_mask = torch.ones(scores[2:], dtype=torch.bool).tril()
-        kept = self._kept(scores, dropout_p) if dropout_p else None
-        return _Attention.apply(query_BHTE * scale, key_BHKE, value_BHKE, attn_mask, kept)
 
-    def _dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        """Return what `dropout` does; `x` has the rows first."""
-        assert not inplace, "networks keep what they drop from"
-        return x * self._kept(x.shape, p) if training and p else x
-
-    def _kept(self, shape: tuple[int, ...], p: float) -> Tensor:
-        """Return zero for each value that is dropped, and 1 / (1 - p) for others."""
-        kept = np.empty((shape[0], math.prod(shape[1:])), np.float32)
-        numbers = np.empty(-(-kept.shape[1] // 4), np.uint64)
-        for row, kept_row in enumerate(kept, self._first_row):
-            fill(numbers, self._key, row, self._dropouts, 0)
-            np.greater_equal(numbers.view(np.uint16)[: len(kept_row)], round(p * DRAWS), out=kept_row)
-        self._dropouts += 1
-        return torch.from_numpy(kept).mul_(1 / (1 - p)).view(shape)
+def _attention(
+    query_BHTE: Tensor,
+    key_BHKE: Tensor,
+    value_BHKE: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Return what `scaled_dot_product_attention` does without dropout, with all scores in memory."""
+    assert not dropout_p, "networks drop weights of attention by their own streams"
+    if enable_gqa:
+        queries_per_key = query_BHTE.shape[1] // key_BHKE.shape[1]
+        key_BHKE, value_BHKE = (x.repeat_interleave(queries_per_key, 1) for x in (key_BHKE, value_BHKE))
+    scale = 1 / math.sqrt(query_BHTE.shape[3]) if scale is None else scale
+    if is_causal:
+        attn_mask = torch.ones(query_BHTE.shape[2], key_BHKE.shape[2], dtype=torch.bool).tril()
+    return _Attention.apply(query_BHTE * scale, key_BHKE, value_BHKE, attn_mask)
 
 
 class _Attention(torch.autograd.Function):
-    """softmax(Q K^T + mask) V of scaled queries, with what dropout keeps of the softmax."""
+    """softmax(Q K^T + mask) V of scaled queries."""
 
     @staticmethod
-    def forward(
-        ctx: Any, query_BHTE: Tensor, key_BHKE: Tensor, value_BHKE: Tensor, mask: Tensor | None, kept: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, query_BHTE: Tensor, key_BHKE: Tensor, value_BHKE: Tensor, mask: Tensor | None) -> Tensor:
         scores_BHTK = multiply_all(query_BHTE, key_BHKE.mT)
         if mask is not None:
             # Adding is three times as fast as filling.
             scores_BHTK += mask if mask.dtype != torch.bool else torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
             ctx.mask_shape = mask.shape
         weights_BHTK = scores_BHTK.softmax(-1)
-        ctx.save_for_backward(query_BHTE, key_BHKE, value_BHKE, weights_BHTK, kept)
-        return multiply_all(weights_BHTK if kept is None else weights_BHTK * kept, value_BHKE)
+        ctx.save_for_backward(query_BHTE, key_BHKE, value_BHKE, weights_BHTK)
+        return multiply_all(weights_BHTK, value_BHKE)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        query_BHTE, key_BHKE, value_BHKE, weights_BHTK, kept = ctx.saved_tensors
+        query_BHTE, key_BHKE, value_BHKE, weights_BHTK = ctx.saved_tensors
         of_weights_BHTK = multiply_all(gradients[0], value_BHKE.mT)
-        if kept is not None:
-            of_weights_BHTK *= kept
         of_scores_BHTK = torch.ops.aten._softmax_backward_data(of_weights_BHTK, weights_BHTK, -1, weights_BHTK.dtype)
-        dropped_BHTK = weights_BHTK if kept is None else weights_BHTK * kept
         return (
             multiply_all(of_scores_BHTK, key_BHKE),
             multiply_all(of_scores_BHTK.mT, query_BHTE),
-            multiply_all(dropped_BHTK.mT, gradients[0]),
+            multiply_all(weights_BHTK.mT, gradients[0]),
             of_scores_BHTK.sum_to_size(ctx.mask_shape) if ctx.needs_input_grad[3] else None,
-            None,
         )
 
 

@@ -4,9 +4,11 @@ Arguments: run.json, rank, rendezvous file, number of ranks, steps.
 """
 
 import hashlib
+import itertools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +22,12 @@ from model.distributed.protocol import claim_stdout
 from model.engines import make_engine
 from model.engines.divided import DividedEngine
 from model.engines.native import NativeEngine
+from model.engines.runtime import seed_dropout
+from model.nn.dropout import drop_by_row
 from model.nn.factory import make_network, make_shapes
 from model.nn.vocab_layers import WholeVocabulary
 from model.objectives import make_objective
+from model.objectives.base import RankBatch, Sums, row_count
 from model.optim.schedules import StepSchedule
 from model.processes import exit_now
 
@@ -47,6 +52,8 @@ def main(file: str, rank: int, rendezvous: str, size: int, steps: int) -> None:
         engine = make_engine(run, network.double(), ranks)
         assert isinstance(engine, NativeEngine)
         shapes = {name: parameter.shape for name, parameter in make_shapes(run.model).named_parameters()}
+        if not is_divided:
+            drop_as_ranks_do(engine)
         first = hashlib.sha256()
         for whole in gathered(engine.weights(), engine.begins(), shapes, ranks):
             first.update(whole.numpy().tobytes())
@@ -66,6 +73,7 @@ def main(file: str, rank: int, rendezvous: str, size: int, steps: int) -> None:
         schedule = StepSchedule(0.0001, max_norm=1.0)
         losses = []
         for step in range(steps):
+            seed_dropout(run.train.seed, step, 0)
             done = engine.step(loader.batch(step * rows, (step + 1) * rows), schedule)
             assert done.applied
             losses.append(done.loss)
@@ -74,6 +82,23 @@ def main(file: str, rank: int, rendezvous: str, size: int, steps: int) -> None:
             results = {"losses": losses, "norms": norms, "first": first.hexdigest(), "held_out": held_out}
             out.write(json.dumps(results) + "\n")
             out.flush()
+
+
+def drop_as_ranks_do(engine: NativeEngine) -> None:
+    """Drop values by row, not by PyTorch's generator."""
+    share, sums, rows = engine._share, engine._sums, itertools.count()
+
+    def shared(batch: Any, size: int) -> RankBatch:
+        nonlocal rows
+        rows = itertools.count()
+        return share(batch, size)
+
+    def summed(micro_batch: Any) -> Sums:
+        numbers = [next(rows) for _ in range(row_count(micro_batch))]
+        drop_by_row(engine.network, numbers[0], len(numbers), torch.device("cpu"))
+        return sums(micro_batch)
+
+    engine._share, engine._sums = shared, summed
 
 
 def gathered(

@@ -27,6 +27,7 @@ ALL = {"kv_heads": 2, "qk_norm": "head", "activation": "swiglu", "ffn_width": 37
 NETWORKS: dict[str, dict[str, Any]] = {
     "tied": {**ALL, "norm": "rmsnorm", "z_loss": 0.01},
     "untied": {**ALL, "tied_head": False, "biases": True, "norm": "layernorm", "positions": "learned"},
+    "dropped": {**ALL, "dropout": 0.2, "embedding_norm": True, "biases": True},
     "relative": {"positions": "relative", "norm_position": "post", "window": 5, "head_bias": True},
 }
 
@@ -70,7 +71,7 @@ def trained(run: TrainerRun, steps: int, **settings: Any) -> dict[str, Any]:
     return json.loads(printed[0][0])
 
 
-SHORT = {"tied": ["fsdp-2", "tensor", "pipeline"], "untied": ["fsdp-tensor"]}
+SHORT = {"tied": ["fsdp-2", "tensor", "pipeline"], "untied": ["fsdp-tensor"], "dropped": ["tensor", "copies-pipeline"]}
 """Layouts of the default tests."""
 
 
@@ -92,13 +93,41 @@ def test_losses_and_every_gradient_are_those_of_one_process(
     for layout in layouts:
         divided = trained(run, steps, **LAYOUTS[layout])
         assert divided["first"] == alone["first"], layout
-        for name, relative in (("losses", 1e-9), ("held_out", 1e-9), ("norms", 1e-12)):
-            np.testing.assert_allclose(
-                divided[name], alone[name], rtol=relative, atol=1e-15 if name == "norms" else 0, err_msg=layout
-            )
+        compare(divided, alone, layout)
         if layout in ("fsdp-2", "tensor-pipeline"):
             recomputed = trained(run, steps, **LAYOUTS[layout], recompute=True)
             assert recomputed["norms"] == divided["norms"], layout
+
+
+def compare(found: dict[str, Any], expected: dict[str, Any], name: str) -> None:
+    for key, relative, absolute in (("losses", 1e-9, 0), ("held_out", 1e-9, 0), ("norms", 1e-12, 1e-15)):
+        np.testing.assert_allclose(found[key], expected[key], rtol=relative, atol=absolute, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("layouts", "steps"), [(["tensor"], 6), pytest.param(list(LAYOUTS), 50, marks=pytest.mark.prove)]
+)
+def test_lamb_scales_divided_matrices_by_their_whole_norms(make_run, layouts: list[str], steps: int) -> None:
+    run = make_run(batch_rows=8, micro_batch_rows=2, positions=8 * steps, optimizer={"kind": "lamb"})
+    run = run.model_copy(update={"eos": 5, "model": GPTConfig.model_validate(SIZES | NETWORKS["tied"])})
+    alone = trained(run, steps)
+    for layout in layouts:
+        compare(trained(run, steps, **LAYOUTS[layout]), alone, layout)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(("choices", "compiled"), [({"qk_norm": "none"}, False), ({"dropout": 0.2}, True)])
+def test_compiled_blocks_of_divided_weights_compute_what_one_process_does(
+    make_run, choices: dict[str, Any], compiled: bool
+) -> None:
+    """Without compiling, and where graphs round to float32 in spite of `divided_rank.py` (before norms of queries and
+    in dropout of attention), with it."""
+    run = make_run(batch_rows=8, micro_batch_rows=2, positions=8 * 8, compile=True)
+    model = GPTConfig.model_validate(SIZES | NETWORKS["tied"] | choices)
+    run = run.model_copy(update={"eos": 5, "model": model})
+    alone = trained(run, 8, compile=compiled)
+    for layout in ("tensor", "tensor-pipeline", "fsdp-2", "fsdp-tensor"):
+        compare(trained(run, 8, **LAYOUTS[layout]), alone, layout)
 
 
 @pytest.mark.parametrize(("rows", "size"), [(7, 2), (2, 4), (5, 4), (16, 4), (1, 3)])
@@ -162,9 +191,7 @@ def test_a_result_written_by_all_ranks_is_the_file_of_one(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"optimizer": {"kind": "muon"}}, "FSDP partitions all weights"),
-        ({"optimizer": {"kind": "lamb"}}, "optimizer.kind = adamw or sgd"),
-        ({"compile": True}, "Set compile = false, or engine = native"),
+        ({"optimizer": {"kind": "muon"}}, "FSDP partitions all weights.* one of adamw, sgd, lamb"),
         ({"micro_batch_rows": "auto"}, "Set a number"),
         ({"trainable": "new_rows"}, "Set engine = native, or trainable = all"),
     ],

@@ -244,7 +244,7 @@ def test_impossible_layouts_are_refused_with_a_hint(settings: dict, words: str) 
     ("model", "layout", "words"),
     [
         ({"heads": 3, "width": 24}, TENSOR, "does not divide model.heads 3, and a head cannot be split"),
-        ({"dropout": 0.1}, TENSOR, "Set model.dropout = 0, or pipeline_parallel"),
+        ({"qk_norm": "all"}, TENSOR, "Set tensor_parallel = 1, or qk_norm"),
         ({"layers": 1}, PIPELINE, "model.layers are 1. Set pipeline_parallel = 1 at most"),
     ],
 )

@@ -218,10 +218,35 @@ def test_recomputed_blocks_change_no_bit_over_several_ranks(
 
 
 @pytest.mark.parametrize(
+    "layout",
+    [
+        {"ranks": 2, "tensor_parallel": 2},
+        pytest.param({"ranks": 4, "tensor_parallel": 2, "pipeline_parallel": 2}, marks=pytest.mark.prove),
+        pytest.param({"ranks": 4, "pipeline_parallel": 2, "recompute": True}, marks=pytest.mark.prove),
+        pytest.param({"ranks": 4, "engine": "fsdp", "tensor_parallel": 2}, marks=pytest.mark.prove),
+    ],
+)
+def test_dropout_is_the_same_in_every_layout_and_goes_on_to_the_same_bits(make_run, launch, layout: dict) -> None:
+    def trained(name: str, **settings: object) -> TrainerRun:
+        run = make_run(name, batch_rows=4, positions=40, keep_checkpoints=9, **settings)
+        run = run.model_copy(update={"model": run.model.model_copy(update={"dropout": 0.3})})
+        finished(launch(run))
+        return run
+
+    run, alone = trained("ranks", **layout), trained("alone", engine="fsdp")
+    ours, reference = columns(run, "metrics"), columns(alone, "metrics")
+    for name in ("loss", "grad_norm"):
+        np.testing.assert_allclose(ours[name], reference[name], rtol=1e-4)
+    undisturbed = result(run)
+    go_back_to(run, 6)
+    finished(launch(run))
+    assert result(run) == undisturbed
+
+
+@pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"engine": "deepspeed", "zero_stage": 3}, "zero_stage = 1 or 2"),
-        ({"tensor_parallel": 2, "ranks": 2}, "within blocks"),
     ],
 )
 def test_blocks_that_are_not_whole_are_not_compiled(settings: dict, words: str) -> None:
