@@ -29,7 +29,9 @@ from tasks.sample.sampler import sample_documents
 from tasks.artifacts.workspace import Workspace
 from tasks.execution.executor import ThisProcess
 path, folder, id_field, part_bytes = sys.argv[1:5]
-source = Source(name="s", paths=(path,), weight=1, id_field=id_field or None)
+# One letter two billion times is compressed as no text is.
+ratio = 1e9
+source = Source(name="s", paths=(path,), weight=1, id_field=id_field or None, max_unpacked_ratio=ratio)
 config = SampleConfig(sources=(source,), budget_tokens=10**12, part_bytes=int(part_bytes), max_reject_share=1.0)
 Path(folder).mkdir(parents=True, exist_ok=True)
 workspace = Workspace(Path(folder))
