@@ -52,7 +52,7 @@ class BitsPerByte:
 def measure_components(
     root: Path, run: str, advance: Callable[[int, int], None] = lambda done, total: None
 ) -> dict[str, Any]:
-    """Measure a run's network ablated each layer, attention, MLP and head, then ablated more and more heads or layers,
+    """Measure a run's network without each layer, attention, MLP and head, then without more and more heads or layers,
     the cheapest first; return JSON values. InputError where the network is no GPT, or has no held-out text."""
     import torch
 

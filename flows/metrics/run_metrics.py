@@ -7,6 +7,7 @@ has fewer metrics, never wrong ones. `metric_readers` names every metric and the
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast, get_origin, get_type_hints
 
@@ -202,36 +203,40 @@ def metric_readers(record: RunData) -> dict[str, Callable[[], Any]]:
     """Return a function for each metric by name; read one by one, damage to one leaves the others readable."""
     artifacts = open_artifacts(record)
     reports = {stage: artifact.report for stage, artifact in artifacts.items()}
-    of_sample, of_clean = results.SampleResult.among(reports), results.CleanResult.among(reports)
-    of_dedup, of_decontaminate = results.DedupResult.among(reports), results.DecontaminateResult.among(reports)
-    of_vocab, of_chunk = results.VocabResult.among(reports), results.ChunkResult.among(reports)
-    of_train, of_evaluate = results.TrainResult.among(reports), results.EvaluateResult.among(reports)
+    of_sample = partial(results.SampleResult.among, reports)
+    of_clean = partial(results.CleanResult.among, reports)
+    of_dedup = partial(results.DedupResult.among, reports)
+    of_decontaminate = partial(results.DecontaminateResult.among, reports)
+    of_vocab = partial(results.VocabResult.among, reports)
+    of_chunk = partial(results.ChunkResult.among, reports)
+    of_train = partial(results.TrainResult.among, reports)
+    of_evaluate = partial(results.EvaluateResult.among, reports)
     return {
         "road": lambda: stage_results(record, artifacts, reports),
-        "files": lambda: of_sample.files if of_sample else {},
-        "sampling": lambda: _only(of_sample, ("mixture_plan", "mixture_remarks", "records_passed_over")),
+        "files": lambda: found.files if (found := of_sample()) else {},
+        "sampling": lambda: _only(of_sample(), ("mixture_plan", "mixture_remarks", "records_passed_over")),
         "funnel": lambda: funnel(reports),
-        "languages": lambda: of_clean.languages if of_clean else {},
+        "languages": lambda: found.languages if (found := of_clean()) else {},
         "remarks": lambda: run_warnings(reports, _settings(artifacts, "sample")),
         "removed": lambda: removed(reports),
         "edited": lambda: edited(reports),
-        "mixture": lambda: mixture(of_chunk),
-        "rows": lambda: {**of_chunk.rows, "padding_share": of_chunk.padding_share} if of_chunk else {},
-        "leaks": lambda: leaks(of_decontaminate),
-        "leak_search": lambda: _only(of_decontaminate, LeakSearch.__annotations__),
-        "training": lambda: of_train.training if of_train else {},
+        "mixture": lambda: mixture(of_chunk()),
+        "rows": lambda: {**found.rows, "padding_share": found.padding_share} if (found := of_chunk()) else {},
+        "leaks": lambda: leaks(of_decontaminate()),
+        "leak_search": lambda: _only(of_decontaminate(), LeakSearch.__annotations__),
+        "training": lambda: found.training if (found := of_train()) else {},
         "left_out": lambda: skipped_steps(artifacts),
         "model": lambda: model_of(record, Path(record["root"])),
         "base_model": lambda: base_model(record, artifacts),
-        "gate": lambda: {"max_rise": record.get("max_rise"), **((of_evaluate and of_evaluate.gate) or {})},
+        "gate": lambda: {"max_rise": record.get("max_rise"), **(_only(of_evaluate(), ("gate",)).get("gate") or {})},
         "bits_per_byte": lambda: bits_per_byte(artifacts),
         "measures": lambda: heldout_metrics(_heldout_rows(artifacts)),
         "repeated_text": lambda: describe_repeated_text(_heldout_rows(artifacts)),
         "scores": lambda: scores(artifacts),
         "gaps": lambda: gaps(artifacts),
         "tokens_per_character": lambda: tokens_per_character(artifacts),
-        "duplicates": lambda: _only(of_dedup, Duplicates.__annotations__),
-        "vocabulary": lambda: of_vocab.vocabulary if of_vocab else {},
+        "duplicates": lambda: _only(of_dedup(), Duplicates.__annotations__),
+        "vocabulary": lambda: found.vocabulary if (found := of_vocab()) else {},
         "made": lambda: made_of_model(reports),
         "conservation": lambda: conservation(artifacts, reports),
         "cost": lambda: cost(record, artifacts),

@@ -22,9 +22,17 @@ from tasks.evaluate.config import GateConfig
 
 
 def check_gate(evaluated: Artifact, config: GateConfig | None) -> None:
-    """Raise GuardError where the bits per byte of a source rose by more than the recipe's gate allows."""
+    """Raise GuardError where the bits per byte of a source rose by more than the recipe's gate allows, or were not
+    measured."""
+    if config is None:
+        return
     found = EvaluateResult.of(evaluated.report).gate
-    if found is not None and config is not None and _stopped(found["rises"], config.max_rise):
+    if found is None:
+        raise GuardError(
+            f"the recipe has evaluate.gate, and {evaluated.path} measured no rise from a base model, so the model"
+            f" cannot pass. Rename that folder and run again, which evaluates it with the gate."
+        )
+    if _stopped(found["rises"], config.max_rise):
         outcome = describe_gate({**found, "max_rise": config.max_rise})
         raise GuardError(
             f"{outcome}. The model forgot too much of what its base model knew. Its weights and scores are published,"

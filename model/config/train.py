@@ -21,8 +21,7 @@ class TrainConfig(TrainFields):
     @model_validator(mode="before")
     @classmethod
     def _device_decides_what_is_not_set(cls, values: Any) -> Any:
-        """On CUDA devices multiply in bfloat16, and compile where ranks do not communicate within blocks, unless set
-        otherwise."""
+        """On CUDA devices multiply in bfloat16, and compile where ranks hold whole weights, unless set otherwise."""
         if not isinstance(values, Mapping) or values.get("device") != "cuda":
             return values
         engine = values.get("engine")

@@ -146,7 +146,10 @@ def _find_fault(run_file: Path, rank: int, size: int, rank_dir: Path) -> str | N
 
     train = read_run(run_file).train
     torch.set_num_threads(train.threads)
-    device = training_device(train)
+    try:
+        device = training_device(train)
+    except Infra as error:
+        return str(error)
     for dtype in (torch.float32, torch.float64):
         if (fault := find_wrong_product(device, dtype)) is not None:
             return fault

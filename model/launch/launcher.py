@@ -236,7 +236,8 @@ def _beats(host_ranks: HostRanks, rank_dir: Path) -> dict[int, Beat]:
 
 
 def _hang_failure(hang: Hang, host_ranks: HostRanks, ranks: Sequence[Process], rank_dir: Path) -> Failure:
-    """Return a failure that names the rank that hangs and where; write the stacks of all ranks to stderr."""
+    """Return a failure of the rank that hangs, or of none where all wait, and where it hangs; write the stacks of all
+    ranks to stderr."""
     alive = zip(host_ranks.ranks, ranks, strict=True)
     running = {rank: process.pid for rank, process in alive if process.poll() is None}
     states = {rank: state for rank, pid in running.items() if (state := process_state(pid)) is not None}
@@ -248,10 +249,11 @@ def _hang_failure(hang: Hang, host_ranks: HostRanks, ranks: Sequence[Process], r
         write_log(f"stacks of rank {rank} of {host_ranks.size} when it hung:\n{text or 'no answer'}\n")
     call = innermost_call(stacks.get(culprit, ""))
     who = "the trainer" if host_ranks.size == 1 else f"rank {culprit} of {host_ranks.size}"
+    nobody_known = hang.waits and culprit not in states
     details = [
         f"{who} hung: no heartbeat for {hang.silent_seconds:.0f} seconds after step {hang.step} (train.{hang.limit})",
         *([f"it is {states[culprit]}"] if culprit in states else []),
         *([f"it was at {call}"] if call else []),
-        *(["all ranks wait for each other"] if hang.waits and culprit not in states else []),
+        *(["all ranks wait for each other"] if nobody_known else []),
     ]
-    return infra_failure(", ".join(details), culprit)
+    return infra_failure(", ".join(details), None if nobody_known else culprit)

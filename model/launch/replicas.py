@@ -7,12 +7,13 @@ Replicas are numbered as if none was left out. The ranks of a launch are numbere
 number among all ranks of the machine, that of its CUDA device: the device of a lost rank is used by no other.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from model.config.train import TrainConfig
 
 MOST_FAILURES = 3
-"""Failures of a replica in a row, without a new checkpoint, after which it is left out."""
+"""Failures of a replica without a new checkpoint after which it is left out."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Replicas:
         self._left_out: set[int] = set()
         self._on_trial: set[int] = set()
         """Those taken back, until the next checkpoint."""
-        self._blamed: list[int | None] = []
-        """The replicas that caused the failures since the last checkpoint; None for one of no single rank."""
+        self._failures: Counter[int] = Counter()
+        """Failures since the last checkpoint by the replica that caused them."""
 
     def ranks(self) -> HostRanks:
         """Return the ranks of the next launch."""
@@ -67,19 +68,21 @@ class Replicas:
 
     def saved(self) -> None:
         """Forget failures, after a new checkpoint."""
-        self._blamed.clear()
+        self._failures.clear()
         self._on_trial.clear()
 
     def failed(self, rank: int | None) -> bool:
-        """Count a failure that a rank of the last launch caused; return whether its replica is to be left out.
+        """Count a failure that a rank of the last launch caused, None for one of no single rank; return whether its
+        replica is to be left out.
 
-        It is after its third failure in a row, or its first since it was taken back.
+        It is after its third failure without a checkpoint, or its first since it was taken back. Failures of others in
+        between do not matter: of several lost replicas any may be the first to end.
         """
-        replica = None if rank is None else self._train.replica(self.ranks().local[rank])
-        self._blamed.append(replica)
-        return replica is not None and (
-            replica in self._on_trial or self._blamed[-MOST_FAILURES:] == [replica] * MOST_FAILURES
-        )
+        if rank is None:
+            return False
+        replica = self._train.replica(self.ranks().local[rank])
+        self._failures[replica] += 1
+        return replica in self._on_trial or self._failures[replica] >= MOST_FAILURES
 
     def leave_out(self, rank: int) -> bool:
         """Leave out the replica of a rank of the last launch, where that is allowed and others remain; return whether
@@ -89,7 +92,7 @@ class Replicas:
         replica = self._train.replica(self.ranks().local[rank])
         self._left_out.add(replica)
         self._on_trial.discard(replica)
-        self._blamed.clear()
+        self._failures.clear()
         return True
 
     def take_back(self) -> tuple[int, ...]:

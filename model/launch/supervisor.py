@@ -207,7 +207,9 @@ class Supervisor:
         if not self._replicas.failed(None if rank is None else 0) or self._rendezvous.is_head:
             return None
         again = "The other machines continue; call `bessemer training join` here once this one is repaired"
-        return infra_failure(f"{_message(failure)}, {MOST_FAILURES} times in a row. {again}", rank, failure.signal)
+        return infra_failure(
+            f"{_message(failure)}, {MOST_FAILURES} times without a checkpoint. {again}", rank, failure.signal
+        )
 
     def _out_of_restarts(self, failure: Failure) -> Failure:
         most = self._run.train.restarts.most

@@ -94,5 +94,6 @@ def _dropped(x: Tensor, p: float, streams: Tensor) -> Tensor:
     count = x[(0,) * streams.dim()].numel()
     numbers = inner_streams(streams[..., None], torch.arange(-(-count // 4), device=x.device))
     quarters = torch.stack([(numbers >> bits).to(torch.int16) for bits in (0, 16, 32, 48)], -1).flatten(-2)
-    kept = quarters[..., :count] >= round(p * DRAWS) - DRAWS // 2
+    # A share next to 1 would need a limit that 16 bits cannot hold.
+    kept = quarters[..., :count] >= min(round(p * DRAWS), DRAWS - 1) - DRAWS // 2
     return torch.where(kept.reshape(x.shape), x * (1 / (1 - p)), 0.0)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NotRequired, Self, TypedDict
 
+from model.errors import InputError
 from tasks.artifacts.report import StageReport
 
 
@@ -23,8 +24,14 @@ class StageResult:
 
     @classmethod
     def of(cls, report: StageReport) -> Self:
-        """Return the result in a report of this stage."""
-        return cls(**report.facts)
+        """Return the result in a report of this stage; InputError where it has other facts than this version writes."""
+        try:
+            return cls(**report.facts)
+        except TypeError as error:
+            raise InputError(
+                f"the manifest of {cls.stage} was written by another version: {error}. Run the stage again, or read it"
+                f" with that version"
+            ) from error
 
     @classmethod
     def among(cls, reports: Mapping[str, StageReport]) -> Self | None:

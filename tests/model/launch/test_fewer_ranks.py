@@ -34,7 +34,7 @@ def replicas(**settings: object) -> Replicas:
     return Replicas(TrainConfig.model_validate(DIVIDED | LEFT_OUT | settings))
 
 
-def test_a_replica_is_left_out_whole_after_three_failures_in_a_row_and_keeps_its_devices_idle() -> None:
+def test_a_replica_is_left_out_whole_after_three_failures_and_keeps_its_devices_idle() -> None:
     found = replicas()
     assert [found.failed(rank) for rank in (0, 2, 3, 6)] == [False, False, False, True]
     assert found.leave_out(6)
@@ -45,9 +45,16 @@ def test_a_replica_is_left_out_whole_after_three_failures_in_a_row_and_keeps_its
     assert not found.leave_out(3)
 
 
-def test_failures_that_no_rank_caused_and_those_before_a_checkpoint_are_no_row() -> None:
+def test_of_several_lost_replicas_each_is_left_out_after_its_own_three_failures() -> None:
+    found = replicas(ranks=12, batch_rows=6)
+    assert [found.failed(rank) for rank in (2, 4, 2, 4, 4)] == [False, False, False, False, True]
+    assert found.leave_out(4)
+    assert found.ranks().left_out == (2,)
+
+
+def test_failures_that_no_rank_caused_and_those_before_a_checkpoint_do_not_count() -> None:
     found = replicas()
-    assert not any(found.failed(rank) for rank in (2, 2, None, 2, 2))
+    assert not any(found.failed(rank) for rank in (2, None, 2, None, None))
     found.saved()
     assert not any(found.failed(rank) for rank in (2, 2))
     assert found.failed(2)

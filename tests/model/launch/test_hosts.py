@@ -198,7 +198,10 @@ def test_a_host_whose_ranks_fail_again_and_again_leaves_with_its_replica_and_joi
             time.sleep(0.01)
         assert second.returncode == 75
         assert second.stderr is not None
-        assert "3 times in a row. The other machines continue; call `bessemer training join`" in second.stderr.read()
+        assert (
+            "3 times without a checkpoint. The other machines continue; call `bessemer training join`"
+            in second.stderr.read()
+        )
         left_at = newest(run)
         wait_until(lambda: newest(run) > left_at)
         assert read_restarts(run.out)[-1]["kind"] == "hosts"

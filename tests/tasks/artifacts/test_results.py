@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from model.errors import InputError
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import CleanResult, TrainResult, VocabResult
 
@@ -47,5 +48,5 @@ def test_parts_of_clean_add_up() -> None:
 
 
 def test_a_report_of_another_stage_is_no_result() -> None:
-    with pytest.raises(TypeError, match="vocabulary"):
+    with pytest.raises(InputError, match=r"manifest of train .*another version.*vocabulary"):
         TrainResult.of(report_of({"vocabulary": {}}))

@@ -104,7 +104,10 @@ def test_what_rises_too_far_stops_behind_the_scores(foundry: Foundry, english: R
     evaluated = foundry.evaluate(russian, **gate(english[2].path))
     rise = values(evaluated)["heldout/en", "rise_from_base"]
     check_gate(evaluated, GateConfig(sources=("en", "ru"), max_rise=rise))
-    check_gate(foundry.evaluate(russian), None)
+    ungated = foundry.evaluate(russian)
+    check_gate(ungated, None)
+    with pytest.raises(GuardError, match="measured no rise"):
+        check_gate(ungated, GateConfig(sources=("en", "ru"), max_rise=rise))
     with pytest.raises(GuardError, match=r"en \+.*en did not pass\. .* more weight"):
         check_gate(evaluated, GateConfig(sources=("en", "ru"), max_rise=rise * 0.99))
     lowered = foundry.evaluate(russian, **gate(english[2].path, max_rise=rise * 0.99))

@@ -26,6 +26,7 @@ from flows.reports.page.render import inline_script
 from flows.reports.summary import print_summary
 from model.checksummed_json import write_sealed
 from model.data.schema import EVENTS, METRICS, STEPS
+from tasks.artifacts.manifest import read_manifest, write_manifest
 from tasks.vocab.comparison import UNKNOWN_LANGUAGE
 
 NEVER_CLOSED = {"meta", "link", "br", "img", "hr"}
@@ -359,6 +360,17 @@ def test_a_damaged_artifact_is_said_on_the_page_and_ends_nothing(make: Callable[
     scores.write_bytes(scores.read_bytes()[:-10] + b"0123456789")
     reader = read(write_page(made.folder, made.root))
     assert "IntegrityError: scores.arrow" in reader.text
+    assert {"funnel", "mixture", "training", "conservation"} <= set(reader.ids)
+
+
+def test_a_fact_of_another_version_is_said_on_the_page_and_ends_nothing(make: Callable[..., Any], tmp_path: Path):
+    made = make(tmp_path)
+    (entry,) = [entry for entry in made.record["stages"] if entry["stage"] == "dedup"]
+    manifest = read_manifest(Path(entry["path"]))
+    manifest["report"]["facts"]["invented"] = 1
+    write_manifest(Path(entry["path"]), manifest)
+    reader = read(write_page(made.folder, made.root))
+    assert "the manifest of dedup was written by another version" in reader.text
     assert {"funnel", "mixture", "training", "conservation"} <= set(reader.ids)
 
 
