@@ -26,7 +26,7 @@ from model.data.row_format import RowFormat
 from model.data.schema import ORDER, sequences_schema
 
 _HEADER = ("proof", "cases", "done", "held", "missed", "seconds", "of which")
-_CASES = {"exact resume": 12, "kill points within writing": 1000, "flipped bytes": 10_000, "portable layouts": 60}
+_CASES = {"exact resume": 15, "kill points within writing": 1000, "flipped bytes": 10_000, "portable layouts": 60}
 _FOLDER = pytest.StashKey[Path]()
 
 
