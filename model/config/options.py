@@ -82,7 +82,7 @@ class ScheduleConfig(BaseConfig):
     start_lr: Annotated[float, EXPERT] = Field(default=0.0, ge=0)
     """Learning rate before the first token."""
     peak_lr: float = Field(default=2e-3, gt=0)
-    """Learning rate at the end of warm-up."""
+    """Learning rate at the end of warm-up; unset 0.005 where `trainable = "new_rows"`."""
     end_lr: float = Field(default=2e-4, ge=0)
     """Learning rate at the end of the decay."""
     warmup_share: Extent = 0.05
