@@ -57,6 +57,10 @@ class Leaving:
     made: tuple[str, ...] = ()
     """Artifacts made from the run's model (fine-tuned ones, exports), and later documents compared with its own."""
 
+    def ids(self, request: Request) -> set[str]:
+        """Return the ids of all documents that leave by this request."""
+        return {*self.requested, *(() if request.promote else self.duplicates)}
+
 
 def find_leaving(
     root: Path, run_id: str, artifacts: Mapping[str, Artifact], recipe: Recipe, request: Request
@@ -64,7 +68,6 @@ def find_leaving(
     """Return the documents that a request of the run `run_id` names, and what saw them; InputError where it names
     none."""
     ids = _requested(artifacts, recipe, request)
-    wanted = pa.array(sorted(ids), pa.binary(16))
     duplicates: set[bytes] = set()
     copies: dict[str, str] = {}
     hexes = {one.hex() for one in ids}
@@ -81,10 +84,7 @@ def find_leaving(
         duplicates=tuple(sorted(one.hex() for one in duplicates)),
         copies_of=copies,
         heldout=_count(artifacts["decontaminate"], "heldout", all_ids),
-        leaks=sum(
-            pc.sum(pc.is_in(rows.column("doc_id"), value_set=wanted)).as_py() or 0
-            for rows in parts_of(artifacts["decontaminate"], "leaks", ["doc_id"])
-        ),
+        leaks=_count(artifacts["decontaminate"], "leaks", ids),
         other_runs=tuple(
             run["run_id"]
             for run in list_runs(root)
@@ -163,7 +163,7 @@ def recipe_without(
     recipe: Recipe, run_id: str, artifacts: Mapping[str, Artifact], leaving: Leaving, request: Request
 ) -> Recipe:
     """Return the recipe of the run `run_id` without the documents that leave."""
-    ids = {*leaving.requested, *(() if request.promote else leaving.duplicates)}
+    ids = leaving.ids(request)
     changes: dict[str, dict[str, Any]] = {stage: {"keep": run_id} for stage in KEEPING}
     changes["sample"]["exclude_documents"] = tuple(sorted({*recipe.sample.exclude_documents, *ids}))
     changes["decontaminate"]["keep_heldout"] = run_id

@@ -51,8 +51,7 @@ def decide(
 ) -> Pending:
     """Write down a removal, so that it can be carried out to its end, and return it."""
     salt = secrets.token_hex(16)
-    ids = {*leaving.requested, *(() if request.promote else leaving.duplicates)}
-    wanted = pa.array(sorted(bytes.fromhex(one) for one in ids), pa.binary(16))
+    wanted = pa.array(sorted(bytes.fromhex(one) for one in leaving.ids(request)), pa.binary(16))
     texts: list[str] = []
     for rows in parts_of(sample, "documents", ["doc_id", "text"]):
         texts += rows.filter(pc.is_in(rows.column("doc_id"), value_set=wanted)).column("text").to_pylist()
