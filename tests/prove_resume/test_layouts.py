@@ -98,7 +98,7 @@ def ranks_of(run: TrainerRun, layout: Layout, intel: Path | None) -> Iterator[li
     with run.out.with_suffix(".err").open("ab") as errors:
         ranks = [
             subprocess.Popen(
-                [*words, str(rank), str(folder), str(layout.ranks)],
+                [*words, str(rank), str(folder), str(layout.ranks), "", ""],
                 cwd=PROJECT,
                 env=environment,
                 stdout=subprocess.DEVNULL,

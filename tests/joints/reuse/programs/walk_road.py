@@ -14,6 +14,7 @@ from typing import Any
 from flows.recipe.load import load_recipe
 from flows.recipe.stages import STAGES
 from flows.runs.pipeline import BUILDERS, run_stages
+from model.environment import filter_environment
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 
@@ -63,4 +64,5 @@ def main(recipe_path: Path, root: Path, last: str, settings: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    filter_environment()  # as the command line does
     main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4:])
