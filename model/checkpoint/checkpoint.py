@@ -20,6 +20,7 @@ from torch import Tensor
 from model.checkpoint.complete_marker import find_damage
 from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.run_folder import PREFIX, checkpoint_folder, steps_before
+from model.checkpoint.state import CheckpointState
 from model.errors import InputError, IntegrityError
 
 WEIGHTS = "weights.safetensors"
@@ -36,7 +37,7 @@ class Checkpoint:
     """An intact checkpoint on disk."""
 
     path: Path
-    state: dict[str, Any]
+    state: CheckpointState
 
     def weights(self) -> dict[str, Tensor]:
         """Load all weights, by their names in the network."""
@@ -141,7 +142,7 @@ def intact_steps(folder: Path) -> list[int]:
 
 
 def newest_checkpoint(
-    folder: Path, expected: Mapping[str, Any], previous: Mapping[str, Sequence[Any]] | None = None
+    folder: Path, expected: Mapping[str, object], previous: Mapping[str, Sequence[Any]] | None = None
 ) -> Checkpoint | None:
     """Return the newest checkpoint, or None; call it after `quarantine_damaged`.
 
@@ -152,7 +153,7 @@ def newest_checkpoint(
     return _load_state(checkpoint_folder(folder, steps[-1]), expected, previous or {}) if steps else None
 
 
-def checkpoint_at(folder: Path, step: int, expected: Mapping[str, Any]) -> Checkpoint:
+def checkpoint_at(folder: Path, step: int, expected: Mapping[str, object]) -> Checkpoint:
     """Return the checkpoint after `step` steps, after reading every byte of it.
 
     Raises IntegrityError, which names the file, where it is missing or damaged; InputError where its state contradicts
@@ -168,7 +169,7 @@ def checkpoint_at(folder: Path, step: int, expected: Mapping[str, Any]) -> Check
     return _load_state(path, expected, {})
 
 
-def _load_state(path: Path, expected: Mapping[str, Any], previous: Mapping[str, Sequence[Any]]) -> Checkpoint:
+def _load_state(path: Path, expected: Mapping[str, object], previous: Mapping[str, Sequence[Any]]) -> Checkpoint:
     state = json.loads((path / STATE).read_text())
     for key, value in expected.items():
         if state.get(key) != value and state.get(key) not in previous.get(key, ()):
@@ -179,7 +180,7 @@ def _load_state(path: Path, expected: Mapping[str, Any], previous: Mapping[str, 
     return Checkpoint(path, state)
 
 
-def checkpoint_state(folder: Path, step: int) -> dict[str, Any]:
+def checkpoint_state(folder: Path, step: int) -> CheckpointState:
     """Return the state of the checkpoint after `step` steps, without checking its bytes."""
     return json.loads((checkpoint_folder(folder, step) / STATE).read_text())
 

@@ -31,6 +31,7 @@ from model.checkpoint.checkpoint import (
 from model.checkpoint.complete_marker import marker
 from model.checkpoint.metrics import MetricsLog, serialized, table_file
 from model.checkpoint.run_folder import COMPLETE, checkpoint_folder
+from model.checkpoint.state import CheckpointState
 from model.digests import DIGEST_BYTES
 from model.distributed.process_group import Ranks
 from model.engines.base import Engine
@@ -174,7 +175,7 @@ class CheckpointWriter:
         step: int,
         engine: Engine,
         log: MetricsLog,
-        state: dict[str, Any],
+        state: CheckpointState,
         keep: int,
         healthy: Collection[int] = (),
     ) -> None:
@@ -209,7 +210,7 @@ class CheckpointWriter:
             files[weights_file(self._ranks.rank, engine.weight_shards)] = lambda: safetensors_blocks(weights, begins)
         if is_first:
             files |= {table_file(name): lambda rows=rows: [serialized(rows)] for name, rows in tables.items()}
-            state_now = json.dumps({**state, "step": step}, sort_keys=True).encode()
+            state_now = json.dumps(state, sort_keys=True).encode()
             files[STATE] = lambda: [state_now]
         share.write(files)
         self._under_way = share

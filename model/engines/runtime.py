@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from model.checkpoint.state import LossScaleState
 from model.config.fields import Dtype
 from model.config.options import LossScaleConfig
 from model.config.train import TrainConfig
@@ -202,15 +203,15 @@ class LossScale:
     which a run is in trouble, is OPT-175B's.
     """
 
-    def __init__(self, config: TrainConfig, state: dict[str, float] | None = None) -> None:
+    def __init__(self, config: TrainConfig, state: LossScaleState | None = None) -> None:
         self._config: LossScaleConfig | None = config.loss_scale if config.dtype == "float16" else None
         self.value = self._config.start if self._config else 1.0
         self._clean_steps = 0
         if state:
-            self.value, self._clean_steps = state["value"], int(state["clean_steps"])
+            self.value, self._clean_steps = state["value"], state["clean_steps"]
 
     @property
-    def state(self) -> dict[str, float]:
+    def state(self) -> LossScaleState:
         """The state in a checkpoint."""
         return {"value": self.value, "clean_steps": self._clean_steps}
 

@@ -10,9 +10,10 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+
+from model.checkpoint.state import ChangePointsState
 
 NORMAL_DEVIATION = 1.4826
 """Ratio of a normal distribution's standard deviation to its median absolute deviation."""
@@ -49,7 +50,7 @@ class ChangePoints:
     """Cumulative sums of the loss, the gradient norm and activation magnitudes, over a window of steps."""
 
     def __init__(
-        self, window: int, least_steps: int, names: Sequence[str], state: dict[str, Any] | None = None
+        self, window: int, least_steps: int, names: Sequence[str], state: ChangePointsState | None = None
     ) -> None:
         self._least_steps, self._names = least_steps, names
         self._rows: deque[np.ndarray] = deque(maxlen=window)
@@ -65,7 +66,7 @@ class ChangePoints:
             self._onsets = np.array(state["onsets"], dtype=np.int64)
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> ChangePointsState:
         """The state that a checkpoint stores, as JSON."""
         return {
             "rows": [row.tolist() for row in self._rows],

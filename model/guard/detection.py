@@ -10,8 +10,9 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from model.checkpoint.state import DetectorState
 from model.config.options import GuardConfig
 from model.guard.change_points import NORMAL_DEVIATION, RISEN, ChangePoints, logarithm
 
@@ -47,7 +48,7 @@ class Detector:
     def __init__(
         self,
         config: GuardConfig,
-        state: dict[str, Any] | None = None,
+        state: DetectorState | None = None,
         names: Sequence[str] = (),
     ) -> None:
         self._config = config
@@ -66,7 +67,7 @@ class Detector:
             self._unclean, self._nonfinite, self._halved = [*state["unclean"]], state["nonfinite"], [*state["halved"]]
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> DetectorState:
         """The state that a checkpoint stores, as JSON."""
         return {
             "losses": list(self._losses),

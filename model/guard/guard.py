@@ -9,12 +9,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from model.checkpoint.checkpoint import Checkpoint, checkpoint_state, checkpoint_steps, remove_checkpoint
 from model.checkpoint.complete_marker import complete
 from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.run_folder import CHECKPOINTS
+from model.checkpoint.state import GuardState
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
 from model.distributed.protocol import LauncherChannel
@@ -39,16 +40,16 @@ class Guard:
     guard off, only non-finite steps are rejected, and no rollback is possible.
     """
 
-    def __init__(self, run: TrainerRun, decisions: Sequence[Decision], state: dict[str, Any] | None = None) -> None:
+    def __init__(self, run: TrainerRun, decisions: Sequence[Decision], state: GuardState | None = None) -> None:
         self._run = run
         self._config = run.train.guard
         self._decisions = decisions
-        state = state or {}
-        self._detector = Detector(self._config, state.get("detector"), activation_range_names(run.model))
-        self._health = Health(self._config.healthy_steps, state.get("health"))
+        names = activation_range_names(run.model)
+        self._detector = Detector(self._config, state["detector"] if state else None, names)
+        self._health = Health(self._config.healthy_steps, state["health"] if state else None)
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> GuardState:
         """The state that a checkpoint stores, as JSON."""
         return {"detector": self._detector.state, "health": self._health.state}
 

@@ -6,6 +6,7 @@ A run rolls back only to healthy checkpoints: those after which enough steps wer
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from model.checkpoint.state import HealthState
 from model.config.network import width_multiplier
 from model.config.options import DEFAULT_POLICY, FLOAT16_RECOVERY_STEP, RecoveryStep
 from model.config.train import TrainerRun
@@ -27,14 +28,14 @@ class RecoveryExhausted(Exception):
 class Health:
     """Tracks which checkpoints are healthy; a checkpoint is named by the number of steps before it."""
 
-    def __init__(self, steps_after: int, state: dict[str, Any] | None = None) -> None:
+    def __init__(self, steps_after: int, state: HealthState | None = None) -> None:
         self._steps_after = steps_after
         self._candidates: list[int] = [*state["candidates"]] if state else []
         self.healthy: list[int] = [*state["healthy"]] if state else []
         """The newest healthy checkpoints, ascending."""
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> HealthState:
         """The state that a checkpoint stores, as JSON."""
         return {"candidates": [*self._candidates], "healthy": [*self.healthy]}
 

@@ -3,11 +3,11 @@
 Each error names the two sides that contradict each other, and what to do.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from model.checkpoint.state import OptimizerLayout, Requirements
 from model.config import runtime_fields
 from model.config.machine import machine_parts
 from model.config.network import OBJECTIVE_OF, BERTConfig, GPTConfig
@@ -35,16 +35,14 @@ VERSIONS = ("machine", "torch")
 """Entries of `resume_requirements` that describe the program and the machine, not the run."""
 
 
-def resume_requirements(run: TrainerRun) -> dict[str, Any]:
+def resume_requirements(run: TrainerRun) -> Requirements:
     """Return the entries that a checkpoint's state must have for `run` to resume from it.
 
     Engine, ranks and tokenizer are part of the config's digest too; as entries of their own they make clear errors.
     Where ranks write parts of weights, their layout is none of them: any other one reads the parts that it needs.
     """
-    ranks = None if "ranks" in run.train.without_effect else run.train.ranks
-    whole = {"engine": _describe_engine(run.train), "ranks": ranks}
-    return {
-        **({"engine": PARTS} if run.train.divides_weights else whole),
+    found: Requirements = {
+        "engine": PARTS if run.train.divides_weights else _describe_engine(run.train),
         "tokenizer": run.tokenizer_digest,
         "config": digest_bytes(deciding_settings(run).encode()),
         "order": digest_file(run.order),
@@ -52,6 +50,9 @@ def resume_requirements(run: TrainerRun) -> dict[str, Any]:
         "torch": str(torch.__version__),
         "base": None if run.base is None else base_digest(run.base.folder),
     }
+    if not run.train.divides_weights:
+        found["ranks"] = None if "ranks" in run.train.without_effect else run.train.ranks
+    return found
 
 
 def deciding_settings(run: TrainerRun) -> str:
@@ -84,13 +85,13 @@ def _describe_engine(train: TrainConfig) -> str:
     return train.engine + "".join(shared)
 
 
-def changed_versions(run: TrainerRun, checkpoint: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def changed_versions(run: TrainerRun, checkpoint: Requirements) -> dict[str, tuple[Any, Any]]:
     """Return the entries of VERSIONS in a checkpoint's state that differ today, each as (before, now)."""
     today = resume_requirements(run)
     return {name: (checkpoint[name], today[name]) for name in VERSIONS if checkpoint[name] != today[name]}
 
 
-def optimizer_layout(run: TrainerRun) -> dict[str, Any]:
+def optimizer_layout(run: TrainerRun) -> OptimizerLayout:
     """Return what an optimizer's state in a checkpoint must agree with to be restored; otherwise it starts empty.
 
     The number of ranks does not count: replicas hold the whole state, parts are read by any layout, and ZeRO's shards

@@ -22,6 +22,7 @@ from model.checkpoint.checkpoint import Checkpoint, newest_checkpoint, quarantin
 from model.checkpoint.complete_marker import complete, find_damage
 from model.checkpoint.metrics import MetricsLog, recent_loss
 from model.checkpoint.run_folder import CHECKPOINTS, HEARTBEAT, RESULT, RUN_FILE, WEIGHTS, lasting_steps
+from model.checkpoint.state import AttemptState, CheckpointState
 from model.checkpoint.weights import save_model
 from model.checkpoint.writer import CheckpointWriter, write_parts
 from model.config.train import TrainerRun
@@ -99,19 +100,25 @@ def _attempt(original: TrainerRun, data: SequenceReader, ranks: Ranks, result: P
     """
     channel.between_steps()
     folder, decisions = original.out / CHECKPOINTS, read_decisions(original.out)
-    run, record = effective_config(original, decisions), resume_requirements(original)
+    run, requirements = effective_config(original, decisions), resume_requirements(original)
 
     damaged = quarantine_damaged(folder) if ranks.is_first else []
     if ranks.is_first:
         delete_abandoned(folder, decisions)
     ranks.barrier()
-    checkpoint = newest_checkpoint(folder, record, previous_versions(decisions))
-    state = checkpoint.state if checkpoint else {}
-    step = state.get("step", 0)
+    checkpoint = newest_checkpoint(folder, requirements, previous_versions(decisions))
+    state = checkpoint.state if checkpoint is not None else None
+    step = state["step"] if state else 0
 
     engine, base_facts = _start_engine(run, checkpoint, ranks)
-    layout = optimizer_layout(run)
-    if checkpoint is not None and state["optimizer"] == layout:
+    record: AttemptState = {
+        **requirements,
+        "attempt": len(decisions),
+        "optimizer": optimizer_layout(run),
+        "dtype": run.train.dtype,
+        "layout": describe_layout(run.train),
+    }
+    if checkpoint is not None and checkpoint.state["optimizer"] == record["optimizer"]:
         _restore_optimizer(engine, checkpoint, ranks, is_divided=run.train.divides_weights)
 
     log = load_metrics_log(original.out, decisions, checkpoint)
@@ -121,12 +128,12 @@ def _attempt(original: TrainerRun, data: SequenceReader, ranks: Ranks, result: P
         facts = {"ranks": ranks.size, "of": run.train.ranks, "left_out": ranks.left_out}
         log.event(step, FEWER_RANKS, "Infra", **facts)
         channel.send("event", event=FEWER_RANKS, step=step, **facts)
-    if checkpoint is not None and state.get("layout", describe_layout(run.train)) != describe_layout(run.train):
-        change = {"before": state["layout"], "now": describe_layout(run.train)}
-        log.event(step, "layout_changed", **change)
-        channel.send("event", event="layout_changed", **change)
-    if checkpoint is not None and state["optimizer"] != layout:
-        log.event(step, "optimizer_anew", before=state["optimizer"], now=layout)
+    if state and state["layout"] != record["layout"]:
+        before, now = state["layout"], record["layout"]
+        log.event(step, "layout_changed", before=before, now=now)
+        channel.send("event", event="layout_changed", before=before, now=now)
+    if state and state["optimizer"] != record["optimizer"]:
+        log.event(step, "optimizer_anew", before=state["optimizer"], now=record["optimizer"])
     if base_facts:
         log.event(step, "base_model", **base_facts)
         channel.send("event", event="base_model", **base_facts)
@@ -134,10 +141,8 @@ def _attempt(original: TrainerRun, data: SequenceReader, ranks: Ranks, result: P
         log.event(step, "damaged_checkpoint", "IntegrityError", name=damage.name, reason=damage.reason)
         channel.send("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
 
-    guard = Guard(original, decisions, state.get("guard"))
-    scale = LossScale(run.train, state["loss_scale"] if state.get("dtype") == run.train.dtype else None)
-    record |= {"attempt": len(decisions), "optimizer": layout, "dtype": run.train.dtype}
-    record["layout"] = describe_layout(run.train)
+    guard = Guard(original, decisions, state["guard"] if state else None)
+    scale = LossScale(run.train, state["loss_scale"] if state and state["dtype"] == run.train.dtype else None)
     with CheckpointWriter(folder, ranks, lambda step: channel.send("checkpoint", step=step)) as checkpoints:
         loop = StepLoop(
             run,
@@ -150,7 +155,7 @@ def _attempt(original: TrainerRun, data: SequenceReader, ranks: Ranks, result: P
             guard,
             scale,
             record,
-            tokens=state.get("tokens", 0),
+            tokens=state["tokens"] if state else 0,
             peak_tokens_s=_peak_tokens_s(run, data, ranks),
         )
         _send_start(run, data, loop.curriculum, step, channel)
@@ -220,8 +225,8 @@ class StepLoop:
     checkpoints: CheckpointWriter
     guard: Guard
     scale: LossScale
-    record: dict[str, Any]
-    """What every checkpoint records of the run."""
+    record: AttemptState
+    """What every checkpoint records of the attempt."""
     tokens: int
     """Tokens of text read so far, by earlier processes too."""
     peak_tokens_s: float | None
@@ -362,9 +367,15 @@ class StepLoop:
     def _save(self, step: int) -> None:
         self.channel.between_steps()
         self.guard.saved(step)
-        state = {"tokens": self.tokens, "loss_scale": self.scale.state, "guard": self.guard.state}
+        state: CheckpointState = {
+            **self.record,
+            "step": step,
+            "tokens": self.tokens,
+            "loss_scale": self.scale.state,
+            "guard": self.guard.state,
+        }
         keep, staying = self.run.train.keep_checkpoints, {*self.guard.to_keep, *self._lasting}
-        self.checkpoints.save(step, self.engine, self.log, {**self.record, **state}, keep, staying)
+        self.checkpoints.save(step, self.engine, self.log, state, keep, staying)
         self.channel.beat(step)
 
     def _pause(self, step: int) -> NoReturn:

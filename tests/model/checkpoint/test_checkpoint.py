@@ -59,7 +59,7 @@ def save(run: TrainerRun, folder: Path, step: int, keep: int = 3) -> NativeEngin
     journal = MetricsLog()
     journal.event(step, "start")
     with CheckpointWriter(folder, SINGLE_PROCESS) as writer:
-        writer.save(step, engine, journal, dict(EXPECTED), keep)
+        writer.save(step, engine, journal, {**EXPECTED, "step": step}, keep)
     return engine
 
 
