@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from model.checkpoint.metrics import final_rows
 from model.checkpoint.run_folder import DESCRIPTION
@@ -43,8 +44,8 @@ class ActivationMap:
     """f64[C + 1]: tokens read before the first column, and up to the end of each column."""
     largest: np.ndarray
     """f64[P, C]: largest absolute value; infinite where one was infinite or NaN."""
-    bounds: np.ndarray | None
-    """f64[2, P, C]: smallest and largest value; None for trainings that recorded only magnitudes."""
+    bounds: np.ndarray
+    """f64[2, P, C]: smallest and largest value."""
 
     @property
     def decades(self) -> tuple[int, int]:
@@ -78,29 +79,19 @@ def activation_map(metrics: pa.Table, names: Sequence[str], most_columns: int) -
 
     A column that covers several steps has their extremes, so that no spike is lost. None where nothing was recorded.
     """
-    largest = _readings(metrics, "thermometers", len(names))
-    if largest is None:
+    columns = ("thermometers", "thermometer_lows", "thermometer_highs")
+    readings = [pc.list_flatten(metrics.column(column)).to_numpy().astype(np.float64) for column in columns]
+    if not readings[0].size:
         return None
+    largest, lows, highs = (values.reshape(-1, len(names)) for values in readings)
     starts = np.unique(np.linspace(0, metrics.num_rows, min(metrics.num_rows, most_columns) + 1).astype(np.int64))[:-1]
     tokens = metrics.column("tokens").to_numpy()
-    lows, highs = (_readings(metrics, f"thermometer_{kind}", len(names)) for kind in ("lows", "highs"))
-    bounds = None
-    if lows is not None and highs is not None:
-        bounds = np.stack((np.minimum.reduceat(lows, starts).T, np.maximum.reduceat(highs, starts).T))
     return ActivationMap(
         groups=_groups(names),
         edges=np.array([0.0, *tokens[starts[1:] - 1], tokens[-1]]),
         largest=np.maximum.reduceat(np.where(np.isnan(largest), np.inf, largest), starts).T,
-        bounds=bounds,
+        bounds=np.stack((np.minimum.reduceat(lows, starts).T, np.maximum.reduceat(highs, starts).T)),
     )
-
-
-def _readings(metrics: pa.Table, column: str, count: int) -> np.ndarray | None:
-    """Return f64[steps, count] from a column of METRICS; None where the table lacks it."""
-    if column not in metrics.column_names or not metrics.num_rows or not count:
-        return None
-    values = metrics.column(column).combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.float64)
-    return values.reshape(metrics.num_rows, count) if values.size else None
 
 
 def _groups(names: Sequence[str]) -> tuple[ActivationGroup, ...]:

@@ -122,13 +122,14 @@ def _evidence_parts(named: dict[str, Any]) -> list[str]:
     return parts + [f"{key.replace('_', ' ')} {value}" for key, value in rest.items()]
 
 
-MAX_CHARACTERS = 40
+def shorten(text: str, characters: int) -> str:
+    """Return the text, cut to this many characters with an ellipsis where it is longer."""
+    return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
 
 def plot_text(value: object) -> str:
-    """Return a text in one line for Plotly, with HTML escaped, cut after MAX_CHARACTERS."""
-    text = " ".join(str(value).split())
-    return html.escape(text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…", quote=False)
+    """Return a text in one short line for Plotly, with HTML escaped."""
+    return html.escape(shorten(" ".join(str(value).split()), 40), quote=False)
 
 
 LONGEST_NUMBER = 16

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from flows.metrics.formatting import format_count
+from flows.metrics.formatting import format_count, shorten
 from flows.nightly.history import BLOCKED, FAILED, PROMOTED, Night
 from flows.reports.document import Styled, Table
 from flows.runs.model_registry import Promotion
@@ -74,5 +74,4 @@ def describe_nightly_run(night: Night) -> str:
 
 
 def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= WHY_CHARACTERS else f"{line[: WHY_CHARACTERS - 1]}…"
+    return shorten(" ".join(text.split()), WHY_CHARACTERS)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.metrics.formatting import shorten
 from flows.metrics.heldout import fair_documents, held_out, is_same_text, mean_of_sources
 from flows.metrics.run_metrics import Metrics, metrics_of, open_artifacts
 from flows.metrics.statistics import Z_95, verdict_of
@@ -84,21 +85,15 @@ def _stage(stage: str, first: dict[str, Artifact], second: dict[str, Artifact]) 
     return {
         "stage": stage,
         "verdict": SAME if pair[0].content == pair[1].content else DIFFERENT,
-        "causes": [_shorten(cause) for cause in causes[:MAX_CAUSES]] + rest,
+        "causes": [shorten(cause, MAX_CAUSE_CHARS) for cause in causes[:MAX_CAUSES]] + rest,
         "contents": [artifact.content for artifact in pair],
         "seconds": [artifact.manifest["timings"]["seconds"] for artifact in pair],
     }
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_CAUSE_CHARS else f"{text[: MAX_CAUSE_CHARS - 1]}…"
-
-
 def _pairs(findings: list[Metrics], name: str, key: Any, value: Any) -> list[dict[str, Any]]:
     """Join a metric's lines of both runs by `key` into `name` and `values`, in the order of the first run."""
-    tables: list[dict[Any, Any]] = []
-    for found in findings:
-        tables.append({_key(line, key): value(line) for line in found[name]})
+    tables = [{_key(line, key): value(line) for line in found[name]} for found in findings]
     names = list(dict.fromkeys([*tables[0], *tables[1]]))
     return [{"name": one, "values": [table.get(one) for table in tables]} for one in names]
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flows.metrics.formatting import format_shots, plot_text
+from flows.metrics.formatting import format_shots, plot_text, shorten
 from flows.metrics.run_metrics import open_artifacts
 from flows.reports.charts.figure import (
     LEGEND,
@@ -90,9 +90,7 @@ def _settings(found: dict[str, Any]) -> list[Part]:
 
 
 def _setting(value: Any) -> str | None:
-    text = str(value)
-    shortened = text if len(text) <= MAX_SETTING_CHARS else f"{text[: MAX_SETTING_CHARS - 1]}…"
-    return None if value is None else shortened
+    return None if value is None else shorten(str(value), MAX_SETTING_CHARS)
 
 
 def _pairs(lines: list[dict[str, Any]], what: str) -> list[Part]:

@@ -147,19 +147,17 @@ def _metrics(facts: CardFacts) -> list[str]:
 
 
 def _results(facts: CardFacts, architecture: str) -> list[dict[str, Any]]:
+    def result(name: str, kind: str, metrics: list[dict[str, Any]]) -> dict[str, Any]:
+        task = {"type": PIPELINES.get(architecture, "text-generation")}
+        return {"task": task, "dataset": {"name": name, "type": kind}, "metrics": metrics}
+
     found: list[dict[str, Any]] = []
     for line in facts.findings["bits_per_byte"]:
         if line.get("model") is not None:
             mean = mean_words(facts.findings["bits_per_byte"])
             name = f"held-out text{mean}" if line["source"] == "all" else f"held-out {line['source']}"
             metric = {"type": "bits_per_byte", "value": round(line["model"], 4), "name": "bits per byte"}
-            found.append(
-                {
-                    "task": {"type": PIPELINES.get(architecture, "text-generation")},
-                    "dataset": {"name": name, "type": "held-out"},
-                    "metrics": [metric],
-                }
-            )
+            found.append(result(name, "held-out", [metric]))
     by_task: dict[str, list[dict[str, Any]]] = {}
     for row in main_rows(facts.findings["scores"]):
         by_task.setdefault(row["task"], []).append(row)
@@ -172,23 +170,8 @@ def _results(facts: CardFacts, architecture: str) -> list[dict[str, Any]]:
             }
             for row in rows
         ]
-        found.append(
-            {
-                "task": {"type": PIPELINES.get(architecture, "text-generation")},
-                "dataset": {"name": name, "type": name},
-                "metrics": metrics,
-            }
-        )
+        found.append(result(name, name, metrics))
     return found
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """A source whose licence does not permit the one declared for the model."""
-
-    source: str
-    licence: str | None
-    why: str
 
 
 def check_licence(declared: str, sources: Mapping[str, str | None]) -> None:
@@ -196,27 +179,25 @@ def check_licence(declared: str, sources: Mapping[str, str | None]) -> None:
     found = conflicts(declared, sources)
     if not found:
         return
-    listed = "\n".join(f"  {one.source} ({one.licence or 'no licence stated'}): {one.why}" for one in found)
+    listed = "".join(f"  {line}\n" for line in found)
     raise RecipeError(
         f"licence {declared}: the model cannot have this licence, because it conflicts with those of its sources:\n"
-        f"{listed}\nDeclare a licence that they permit, train again without these sources, state their licences"
+        f"{listed}Declare a licence that they permit, train again without these sources, state their licences"
         f" (`licence` of the source in the recipe), or export without --licence, which grants nothing."
     )
 
 
-def conflicts(declared: str, sources: Mapping[str, str | None]) -> list[Conflict]:
-    """Return the sources, in their order, whose licence does not permit the declared one.
+def conflicts(declared: str, sources: Mapping[str, str | None]) -> list[str]:
+    """Return a line for each source, in their order, whose licence does not permit the declared one.
 
     A licence is an SPDX expression: of licences joined by OR any one may be chosen, of those joined by AND all hold.
     """
-    found: list[Conflict] = []
+    found: list[str] = []
     for source, licence in sources.items():
         if licence is None:
-            found.append(Conflict(source, None, "without a licence nothing is permitted"))
-            continue
-        why = _check_any(_TOKEN.findall(licence), declared)
-        if why:
-            found.append(Conflict(source, licence, why))
+            found.append(f"{source} (no licence stated): without a licence nothing is permitted")
+        elif why := _check_any(_TOKEN.findall(licence), declared):
+            found.append(f"{source} ({licence}): {why}")
     return found
 
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from flows.metrics.accounting import describe_conservation
-from flows.metrics.formatting import format_count, format_duration, format_language, loss_unit
+from flows.metrics.formatting import format_count, format_duration, format_language, loss_unit, shorten
 from flows.metrics.heldout import describe_few_shot_limits, describe_sampled_items, summarize_heldout_metrics
 from flows.metrics.run_metrics import (
     SKIPPED,
@@ -45,8 +45,7 @@ def print_outcome(run: RunData, root: Path, console: Console) -> None:
         console.print(escape(text))
     _print_failed_stages(run, console)
     for remark in words.attention[:MAX_ATTENTION]:
-        short = remark if len(remark) <= ATTENTION_CHARS else f"{remark[: ATTENTION_CHARS - 1]}…"
-        console.print(f"[bold yellow]attention[/] {escape(short)}")
+        console.print(f"[bold yellow]attention[/] {escape(shorten(remark, ATTENTION_CHARS))}")
     if len(words.attention) > MAX_ATTENTION:
         console.print(f"          and {len(words.attention) - MAX_ATTENTION} more on the page")
     if words.next_steps:

@@ -5,21 +5,10 @@ from typing import Any
 
 from flows.metrics.formatting import format_count, format_duration, format_language, format_shots
 from flows.metrics.statistics import Z_95
-from flows.reports.charts.scores import chance_of, score_tables
+from flows.reports.charts.data import PASSED
+from flows.reports.charts.scores import MEAN, PREDICTORS, chance_of, score_tables
 from flows.reports.document import Table
 from tasks.execution.outcome import with_short_digests
-
-STAGE_RESULTS = {
-    "sample": "sampled",
-    "clean": "cleaned",
-    "dedup": "unique",
-    "decontaminate": "decontaminated",
-    "chunk": "packed",
-}
-"""Label of the documents that a stage passes on."""
-
-PREDICTORS = (("model", "this model"), ("5gram", "5-gram"), ("unigram", "token unigram"), ("xz", "xz"))
-"""Columns of bits per byte and their titles."""
 
 MAX_RULES = 12
 
@@ -45,8 +34,8 @@ def funnel_table(lines: Lines) -> Table | None:
     """Return the documents of each source through the stages; None without documents."""
     if not lines:
         return None
-    stages = [stage for stage in STAGE_RESULTS if stage in lines[0]]
-    columns = ("source", "read", *(STAGE_RESULTS[stage] for stage in stages), "held out", "kept")
+    stages = [stage for stage in PASSED if stage in lines[0]]
+    columns = ("source", "read", *(PASSED[stage] for stage in stages), "held out", "kept")
     rows = [
         (
             line["source"],
@@ -90,7 +79,7 @@ def _bits(line: Mapping[str, Any]) -> list[str | None]:
 def bits_table(lines: Lines) -> Table | None:
     """Return held-out bits per byte by source, with baselines; None for a model without them."""
     rows = [
-        ("all (mean)" if line["source"] == "all" else line["source"], *_bits(line)[:-1])
+        (MEAN if line["source"] == "all" else line["source"], *_bits(line)[:-1])
         for line in lines
         if line.get("model") is not None
     ]

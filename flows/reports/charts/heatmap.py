@@ -63,17 +63,13 @@ def _colours(low: int, high: int) -> dict[str, Any]:
 def _panel(heat: ActivationMap, group: ActivationGroup, y_axis: str) -> list[Trace]:
     rows = [*group.rows]
     powers = heat.powers[rows]
-    shown = "largest magnitude %{customdata[0]}"
-    values: list[Any] = _rounded(heat.largest[rows][..., None])
-    if heat.bounds is not None:
-        shown = "%{customdata[0]} to %{customdata[1]}"
-        values = _rounded(np.moveaxis(heat.bounds[:, rows], 0, -1))
+    shown = "%{customdata[0]} to %{customdata[1]}"
     cells = {
         "type": "heatmap",
         "x": heat.edges.tolist(),
         "y": [*group.labels],
         "z": [[None if np.isnan(power) else round(float(power), 3) for power in row] for row in powers],
-        "customdata": values,
+        "customdata": _rounded(np.moveaxis(heat.bounds[:, rows], 0, -1)),
         "yaxis": y_axis,
         "coloraxis": "coloraxis",
         "hoverongaps": False,

@@ -10,6 +10,9 @@ from flows.metrics.run_metrics import Duplicates
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach, upright
 
+PREDICTORS = (("model", "this model"), ("5gram", "5-gram"), ("unigram", "token unigram"), ("xz", "xz"))
+"""Columns of bits per byte and their titles."""
+
 MEAN = "all (mean)"
 """Label of the row over all held-out sources, which is their unweighted mean."""
 
@@ -24,12 +27,7 @@ def bits_figure(lines: list[dict[str, Any]]) -> Figure:
     """Return bits per byte by held-out source, of the model and its baselines; lower is better."""
     ordered = list(reversed(lines))
     names = [MEAN if line["source"] == "all" else plot_text(line["source"]) for line in ordered]
-    predictors = (
-        ("muted1", "xz", "xz"),
-        ("muted0", "unigram", "token unigram"),
-        ("series1", "5gram", "5-gram"),
-        ("accent", "model", "this model"),
-    )
+    roles = ("muted1", "muted0", "series1", "accent")
     data = [
         points(
             role,
@@ -39,7 +37,7 @@ def bits_figure(lines: list[dict[str, Any]]) -> Figure:
             name=title,
             marker={"symbol": "diamond", "size": 13} if who == "model" else {"symbol": "circle", "size": 10},
         )
-        for role, who, title in predictors
+        for role, (who, title) in zip(roles, reversed(PREDICTORS), strict=True)
         if any(line.get(who) is not None for line in ordered)
     ]
     rows = {"automargin": True, "type": "category", "range": [-0.6, len(names) - 0.4]}

@@ -3,13 +3,14 @@
 import html
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.metrics.formatting import shorten
 from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, figure, plain, points, thin, tokens_axis
 from model.checkpoint.metrics import final_rows
 
@@ -68,7 +69,7 @@ def training_figure(
     """
     kept = final_rows(metrics, steps)
     traces = [(*panel, f"series{number}") for number, panel in enumerate(PANELS)]
-    has_terms = "masked_loss" in metrics.column_names and metrics.column("masked_loss").null_count < metrics.num_rows
+    has_terms = metrics.column("masked_loss").null_count < metrics.num_rows
     traces += BERT_TERMS if has_terms else ()
     data = [
         _line(rows, name, axis, f"{title}, rolled back", "muted1")
@@ -111,11 +112,9 @@ def curve(rows: pa.Table, column: str, role: str, hover: str, **more: Any) -> Tr
 
 def _rolled_back(metrics: pa.Table, kept: pa.Table) -> list[pa.Table]:
     """Return the rows of METRICS that are not in the weights, a table for each attempt."""
-    if "attempt" not in metrics.column_names:
-        return []
-    last = dict(zip(kept.column("step").to_pylist(), kept.column("attempt").to_pylist(), strict=True))
-    pairs = zip(metrics.column("step").to_pylist(), metrics.column("attempt").to_pylist(), strict=True)
-    rest = metrics.filter(pa.array([last.get(step) != attempt for step, attempt in pairs], pa.bool_()))
+    last = dict(_rows(kept, "step", "attempt"))
+    is_lost = [last.get(step) != attempt for step, attempt in _rows(metrics, "step", "attempt")]
+    rest = metrics.filter(pa.array(is_lost, pa.bool_()))
     attempts = rest.column("attempt")
     return [rest.filter(pc.equal(attempts, attempt)) for attempt in sorted(set(attempts.to_pylist()))]
 
@@ -181,8 +180,7 @@ def _validation_bits(validation: pa.Table | None, kept: pa.Table) -> list[tuple[
     """Return (tokens read, bits per byte) of each validation whose step is in the weights."""
     if validation is None:
         return []
-    columns = (kept.column(name).to_pylist() for name in ("step", "attempt", "tokens"))
-    tokens = {(step, attempt): read for step, attempt, read in zip(*columns, strict=True)}
+    tokens = {(step, attempt): read for step, attempt, read in _rows(kept, "step", "attempt", "tokens")}
     by_step: dict[tuple[int, int], list[float]] = {}
     for row in validation.to_pylist():
         if row["bits_per_byte"] is not None and (row["step"], row["attempt"]) in tokens:
@@ -198,8 +196,7 @@ def event_marks(events: pa.Table, metrics: pa.Table) -> list[Trace]:
     losses = metrics.column("loss").to_numpy()
     if not np.isfinite(losses).any():
         return []
-    steps, tokens = (metrics.column(name).to_numpy() for name in ("step", "tokens"))
-    attempts = metrics.column("attempt").to_numpy() if "attempt" in metrics.column_names else np.zeros_like(steps)
+    steps, attempts, tokens = (metrics.column(name).to_numpy() for name in ("step", "attempt", "tokens"))
     all_rows = events.to_pylist()
     traces = []
     for kind, title, symbol, role in KINDS:
@@ -237,8 +234,7 @@ def _last_finite(losses: np.ndarray, index: int) -> float:
 
 def _hover_text(event: dict[str, Any]) -> str:
     """Return the lines of the hover text, escaped because Plotly interprets HTML in them."""
-    where = f"step {event['step']:,}" + (f", attempt {event['attempt']}" if event["attempt"] else "")
-    lines = [where]
+    lines = [f"step {event['step']:,}" + (f", attempt {event['attempt']}" if event["attempt"] else "")]
     if event["positions"]:
         lines.append(f"positions {min(event['positions']):,} to {max(event['positions']) + 1:,} of ORDER")
     details = json.loads(event["detail"])
@@ -247,8 +243,7 @@ def _hover_text(event: dict[str, Any]) -> str:
 
 
 def _format_value(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 1]}…"
+    return shorten(value if isinstance(value, str) else json.dumps(value), MAX_VALUE_CHARS)
 
 
 def speed_figure(perf: pa.Table, metrics: pa.Table) -> Figure | None:
@@ -258,12 +253,8 @@ def speed_figure(perf: pa.Table, metrics: pa.Table) -> Figure | None:
     """
     if not perf.num_rows or not metrics.num_rows:
         return None
-    places = {(step, attempt): tokens for step, attempt, tokens in _rows(metrics, "tokens")}
-    rows = [
-        (places[step, attempt], number)
-        for number, (step, attempt) in enumerate(_rows(perf))
-        if (step, attempt) in places
-    ]
+    places = {(step, attempt): tokens for step, attempt, tokens in _rows(metrics, "step", "attempt", "tokens")}
+    rows = [(places[key], number) for number, key in enumerate(_rows(perf, "step", "attempt")) if key in places]
     if not rows:
         return None
     chosen = [rows[place] for place in thin(len(rows))]
@@ -276,7 +267,7 @@ def speed_figure(perf: pa.Table, metrics: pa.Table) -> Figure | None:
         points(
             role,
             x,
-            plain(_floats(kept, name)),
+            plain(kept.column(name).to_numpy()),
             f"%{{y:{form}}} {title} at %{{x:.3s}} tokens",
             mode="lines",
             yaxis=y_axis,
@@ -295,14 +286,6 @@ def speed_figure(perf: pa.Table, metrics: pa.Table) -> Figure | None:
     return figure(data, 400 if has_peak else 240, hovermode="x", **axes)
 
 
-def _rows(table: pa.Table, *more: str) -> list[tuple[int, ...]]:
-    """Return (step, attempt, ...) of each row."""
-    attempts = table.column("attempt").to_pylist() if "attempt" in table.column_names else [0] * table.num_rows
-    return list(
-        zip(table.column("step").to_pylist(), attempts, *(table.column(n).to_pylist() for n in more), strict=True)
-    )
-
-
-def _floats(table: pa.Table, name: str) -> np.ndarray:
-    """Return a column as float64; nulls are NaN."""
-    return np.array([np.nan if value is None else value for value in table.column(name).to_pylist()], dtype=np.float64)
+def _rows(table: pa.Table, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of some columns, row by row."""
+    return zip(*(table.column(name).to_pylist() for name in columns), strict=True)

@@ -189,6 +189,11 @@ def masked(text: str) -> str:
     return text
 
 
+def is_too_large(stage: Artifact) -> bool:
+    """Return whether a stage has more documents than are looked up for a page."""
+    return sum(file.bytes for file in stage.records if file.table == "documents") > MAX_DOCUMENT_BYTES
+
+
 def document_histories(
     record: RunData, artifacts: dict[str, Artifact], doc_ids: list[bytes]
 ) -> dict[str, dict[str, Any]]:
@@ -198,8 +203,7 @@ def document_histories(
     """
     if "sample" not in artifacts or not doc_ids:
         return {}
-    sizes = (file.bytes for file in artifacts["sample"].records if file.table == "documents")
-    if sum(sizes) > MAX_DOCUMENT_BYTES:
+    if is_too_large(artifacts["sample"]):
         return {}
     return {
         life.doc_id: {

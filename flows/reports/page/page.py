@@ -30,6 +30,7 @@ from flows.metrics.run_metrics import (
 from flows.reports.charts.data import funnel_figure, leak_figure, lineage_figure, mixture_figure, token_figure
 from flows.reports.charts.heatmap import MAX_COLUMNS, heatmap_figure
 from flows.reports.charts.scores import (
+    PREDICTORS,
     bits_figure,
     duplicates_figure,
     measure_table,
@@ -65,8 +66,6 @@ MAX_SAMPLES = 12
 SOURCE_COLOURS = 12
 """Number of colours that `style.css` has for sources."""
 
-COMPRESSORS = (("model", "this model"), ("5gram", "5-gram"), ("unigram", "token unigram"), ("xz", "xz"))
-"""Columns of bits per byte and their titles; a column without values is left out."""
 
 Attempt = Callable[[str, Callable[[], Any], Any], Any]
 """A function (section, make, fallback) that returns `make()`, or the fallback where that raises."""
@@ -191,14 +190,16 @@ def page_view(record: RunData, run_folder: Path, root: Path, attempt: Attempt) -
         "histories": attempt(
             "document histories", lambda: document_histories(record, artifacts, _shown_documents(examples, steps)), {}
         ),
-        "compressors": [named for named in COMPRESSORS if _any_of(findings["bits_per_byte"], named[0])],
+        "compressors": [
+            named for named in PREDICTORS if any(line.get(named[0]) is not None for line in findings["bits_per_byte"])
+        ],
         "modelled": bool(bits),
         "measures": attempt("held-out metrics", lambda: measure_table(findings["measures"]), {}),
         "tables": attempt("scores", lambda: score_tables(findings["scores"], findings["gaps"]), []),
         "samples": attempt("samples", lambda: samples(artifacts)[:MAX_SAMPLES], []),
         "conservation": attempt("conservation", lambda: describe_conservation(findings["conservation"]), ""),
         "recipe": attempt("recipe", lambda: _recipe(run_folder), ""),
-        "figures": _figures(artifacts, findings, colours, attempt),
+        "figures": _figures(artifacts, findings, bits, colours, attempt),
     }
 
 
@@ -229,22 +230,21 @@ def _shown_documents(examples: dict[Any, Any], steps: list[dict[str, Any]]) -> l
     return list(dict.fromkeys([*removed, *(document["doc_id"] for step in steps for document in step["documents"])]))
 
 
-def _any_of(lines: list[dict[str, Any]], key: str) -> bool:
-    return any(line.get(key) is not None for line in lines)
-
-
 def _recipe(run_folder: Path) -> str:
     recipe = read_recipe(run_folder)
     return json.dumps(recipe, indent=1) if recipe else ""
 
 
 def _figures(
-    artifacts: dict[str, Artifact], findings: Metrics, colours: dict[str, int], attempt: Attempt
+    artifacts: dict[str, Artifact],
+    findings: Metrics,
+    bits: list[dict[str, Any]],
+    colours: dict[str, int],
+    attempt: Attempt,
 ) -> dict[str, Any]:
     """Return the figures by name; a figure without data is left out."""
     reports = {stage: artifact.report for stage, artifact in artifacts.items()}
     outcomes = {line["stage"]: line["outcome"] for line in findings["road"]}
-    bits = [line for line in findings["bits_per_byte"] if line.get("model") is not None]
     made = {
         "funnel": attempt("document flow", lambda: funnel_figure(reports, colours), None),
         "mixture": attempt("mixture", lambda: mixture_figure(findings["mixture"]), None),

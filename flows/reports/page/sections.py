@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from flows.metrics.text_diff import SAME, WORD, inline_difference
 from flows.reports.charts.training import KINDS
-from flows.reports.page.examples import MAX_DOCUMENT_BYTES, SHOWN_OPEN, clip, masked, texts_of
+from flows.reports.page.examples import SHOWN_OPEN, clip, is_too_large, masked, texts_of
 from flows.runs.document_history import sample_parts
 from flows.runs.run_documents import rows_at
 from model.checkpoint.metrics import final_rows, final_steps
@@ -66,10 +66,8 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     near = sorted((row for row in rest if row["jaccard"] < 1), key=_similarity)
     chosen += near[:MAX_PAIRS]
     wanted = {row["doc_id"] for row in chosen} | {bytes.fromhex(row["survivor"]) for row in chosen}
-    columns, parts = (
-        ["doc_id", "source", "origin", "text"],
-        [part for part, _ in sample_parts(artifacts["clean"].files("documents"))],
-    )
+    columns = ["doc_id", "source", "origin", "text"]
+    parts = [part for part, _ in sample_parts(artifacts["clean"].files("documents"))]
     texts = {row["doc_id"]: row for row in rows_at(artifacts["clean"], "documents", wanted, columns, parts=parts)}
     found: list[dict[str, Any]] = []
     for row in chosen:
@@ -246,8 +244,7 @@ def _look_up(decontaminate: Artifact, documents: list[dict[str, Any]]) -> None:
     """Fill in source, path and excerpt of `documents`; they stay empty above MAX_DOCUMENT_BYTES of text."""
     for document in documents:
         document |= {"source": "", "path": "", "excerpt": ""}
-    sizes = (record.bytes for record in decontaminate.records if record.table == "documents")
-    if sum(sizes) > MAX_DOCUMENT_BYTES:
+    if is_too_large(decontaminate):
         return
     columns = ["doc_id", "piece", "source", "origin", "text"]
     found = rows_at(decontaminate, "documents", {document["doc_id"] for document in documents}, columns)
