@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from flows.metrics.lines import Conservation, Cost, DocumentCounts, PositionCounts, RowCounts, StageCost
 from flows.recipe.stages import STAGES
 from flows.runs.record import RunData
 from model.checkpoint.metrics import final_steps
@@ -23,31 +24,28 @@ from tasks.artifacts.results import ChunkResult, MixedSource, SampleResult, Voca
 DOCUMENT_STAGES = ("sample", "clean", "dedup", "decontaminate", "chunk")
 
 
-def conservation(artifacts: dict[str, Artifact], reports: dict[str, StageReport]) -> dict[str, Any]:
-    """Count documents and positions by outcome, and say whether they add up (`balanced`).
-
-    `documents`: read = rejected + not selected + dropped + held out + what the last document stage passed on;
-    `positions` of ORDER: given = trained + skipped by the guard + not reached.
-    """
+def conservation(artifacts: dict[str, Artifact], reports: dict[str, StageReport]) -> Conservation | None:
+    """Count documents and positions by outcome, and say whether they add up; None without documents."""
     stages = [stage for stage in DOCUMENT_STAGES if stage in reports]
     if not stages or stages != list(DOCUMENT_STAGES[: len(stages)]):
-        return {}
+        return None
     totals = {stage: reports[stage].total() for stage in stages}
     last = stages[-1]
-    documents = {
+    documents: DocumentCounts = {
         "read": totals[stages[0]].documents_in,
         "rejected": sum(total.rejected for total in totals.values()),
         "not_selected": sum(total.not_selected for total in totals.values()),
         "dropped": {stage: total.dropped.total() for stage, total in totals.items() if total.dropped.total()},
         "held_out": sum(total.held_out for total in totals.values()),
-        "packed" if last == "chunk" else "kept": totals[last].documents_out,
     }
-    outcomes = ("rejected", "not_selected", "held_out", "packed", "kept")
-    ends = (documents[outcome] for outcome in outcomes if outcome in documents)
-    balanced = documents["read"] == sum(ends) + sum(documents["dropped"].values()) and all(
+    documents["packed" if last == "chunk" else "kept"] = totals[last].documents_out
+    lost = (
+        documents["rejected"] + documents["not_selected"] + documents["held_out"] + sum(documents["dropped"].values())
+    )
+    balanced = documents["read"] == lost + totals[last].documents_out and all(
         totals[before].documents_out == totals[after].documents_in for before, after in pairwise(stages)
     )
-    found: dict[str, Any] = {"documents": documents, "balanced": balanced}
+    found: Conservation = {"documents": documents, "balanced": balanced}
     if "train" in artifacts and "chunk" in artifacts:
         found["positions"] = positions = _positions(artifacts)
         spent = positions["trained"] + positions["skipped"] + positions["not_reached"]
@@ -56,7 +54,7 @@ def conservation(artifacts: dict[str, Artifact], reports: dict[str, StageReport]
     return found
 
 
-def _positions(artifacts: dict[str, Artifact]) -> dict[str, int]:
+def _positions(artifacts: dict[str, Artifact]) -> PositionCounts:
     steps = final_steps(artifacts["train"].table("steps"))
     applied = steps.filter(steps.column("applied"))
     given = artifacts["chunk"].rows("order")
@@ -65,13 +63,13 @@ def _positions(artifacts: dict[str, Artifact]) -> dict[str, int]:
     return {"given": given, "trained": trained, "skipped": reached - trained, "not_reached": given - reached}
 
 
-def _rows(artifacts: dict[str, Artifact]) -> dict[str, int]:
+def _rows(artifacts: dict[str, Artifact]) -> RowCounts:
     rows = artifacts["chunk"].rows("sequences")
     read = len(np.unique(artifacts["chunk"].table("order").column("row").to_numpy()))
     return {"packed": rows, "in_order": read, "never_read": rows - read}
 
 
-def describe_conservation(found: dict[str, Any]) -> str:
+def describe_conservation(found: Conservation) -> str:
     """Return the counts as one line: `2,688 read = 12 rejected + 0 not selected + ...`; empty without counts."""
     if not found:
         return ""
@@ -83,7 +81,7 @@ def describe_conservation(found: dict[str, Any]) -> str:
         f"{documents['not_selected']:,} not selected",
         *([dropped] if dropped else []),
         f"{documents['held_out']:,} held out",
-        f"{documents[last]:,} {last}",
+        f"{documents.get(last, 0):,} {last}",
     ]
     line = f"{documents['read']:,} documents read = {' + '.join(outcomes)}"
     if "positions" in found:
@@ -110,15 +108,13 @@ POWER_USAGE_EFFECTIVENESS = 1.67
 """Green Algorithms' worldwide mean: energy that a data centre takes over the energy that its machines take."""
 
 
-def cost(record: RunData, artifacts: dict[str, Artifact]) -> dict[str, Any]:
-    """Return seconds and estimated watt-hours of each stage (`stages`) and in all, the `assumption` in words, and the
-    `money` for all, None where the run was given no price of an hour.
+def cost(record: RunData, artifacts: dict[str, Artifact]) -> Cost | None:
+    """Return seconds, estimated watt-hours and money of all stages; None where no stage has an artifact.
 
-    Watt-hours are None for runs that did not record their machine. Stages built in an earlier run count as they were
-    built: the model needs them as well.
+    Stages built in an earlier run count as they were built: the model needs them as well.
     """
     machine = record.get("machine")
-    stages: list[dict[str, Any]] = []
+    stages: list[StageCost] = []
     for stage in STAGES:
         if stage not in artifacts:
             continue
@@ -127,13 +123,13 @@ def cost(record: RunData, artifacts: dict[str, Artifact]) -> dict[str, Any]:
         hours = None if watts is None else POWER_USAGE_EFFECTIVENESS * watts * seconds / 3600
         stages.append({"stage": stage, "seconds": seconds, "watt_hours": hours})
     if not stages:
-        return {}
+        return None
     price, seconds = record.get("hour_price"), sum(line["seconds"] for line in stages)
     return {
         "stages": stages,
         "seconds": seconds,
         "money": None if price is None else price * seconds / 3600,
-        "watt_hours": sum(line["watt_hours"] for line in stages) if machine else None,
+        "watt_hours": sum(line["watt_hours"] or 0.0 for line in stages) if machine else None,
         "assumption": _assumption(artifacts, machine) if machine else "",
     }
 

@@ -17,12 +17,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.metrics.formatting import UNTOLD, format_shots
+from flows.metrics.lines import BitsLine, HeldoutLine, ScoreLine
 from flows.runs.document_history import sample_parts
 from flows.runs.run_documents import parts_of
 from tasks.artifacts.artifact import Artifact
@@ -73,17 +73,17 @@ HELDOUT_METRICS = (
 METRICS_BY_NAME = {measure.metric: measure for measure in HELDOUT_METRICS}
 
 
-def heldout_metrics(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a line for each held-out metric and source from rows of SCORES, the source `all` last.
-
-    A line has `metric`, `source`, `value`, `stderr`, `n`, `note`, and `baseline`, the value of the baseline or None.
-    """
+def heldout_metrics(rows: Sequence[ScoreLine]) -> list[HeldoutLine]:
+    """Return a line for each held-out metric and source from rows of SCORES, the source `all` last."""
     values = {(row["task"], row["metric"]): row["value"] for row in rows}
-    lines = [
+    lines: list[HeldoutLine] = [
         {
             "metric": measure.metric,
             "source": row["task"].partition("/")[2],
-            **{key: row[key] for key in ("value", "stderr", "n", "note")},
+            "value": row["value"],
+            "stderr": row["stderr"],
+            "n": row["n"],
+            "note": row["note"],
             "baseline": values.get((row["task"], measure.baseline)),
         }
         for measure in HELDOUT_METRICS
@@ -95,7 +95,7 @@ def heldout_metrics(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     )
 
 
-def format_heldout_metric(line: dict[str, Any]) -> str:
+def format_heldout_metric(line: HeldoutLine) -> str:
     """Return `31.2% (the most frequent one 7.4%)`; a dash without a value."""
     measure = METRICS_BY_NAME[line["metric"]]
     if line["value"] is None:
@@ -104,7 +104,7 @@ def format_heldout_metric(line: dict[str, Any]) -> str:
     return f"{measure.format(line['value'])}{baseline}"
 
 
-def summarize_heldout_metrics(lines: Sequence[dict[str, Any]]) -> str:
+def summarize_heldout_metrics(lines: Sequence[HeldoutLine]) -> str:
     """Return the means over sources as one sentence; empty without any."""
     return ", ".join(
         f"{METRICS_BY_NAME[line['metric']].words} {format_heldout_metric(line)}"
@@ -113,7 +113,7 @@ def summarize_heldout_metrics(lines: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def mean_words(lines: Sequence[dict[str, Any]]) -> str:
+def mean_words(lines: Sequence[HeldoutLine | BitsLine]) -> str:
     """Return `, mean of the sources` for what the line `all` of `lines` says of several sources; empty for one."""
     sources = {line["source"] for line in lines if line["source"] != "all" and line.get("model", 0) is not None}
     return ", mean of the sources" if len(sources) > 1 else ""
@@ -267,7 +267,7 @@ _BYTES = re.compile(r"(\d+) bytes")
 _PART = re.compile(r"(\d+) of (\d+) bytes, within (passages of \d+ tokens or more)")
 
 
-def describe_repeated_text(rows: Iterable[Mapping[str, Any]]) -> str:
+def describe_repeated_text(rows: Iterable[ScoreLine]) -> str:
     """Return how much held-out text training read too, and the figures of the text that is new, as a sentence without
     full stop, from rows of SCORES; empty where no text is repeated or none is new.
 
@@ -297,7 +297,7 @@ def describe_repeated_text(rows: Iterable[Mapping[str, Any]]) -> str:
     )
 
 
-def describe_sampled_items(scores: Iterable[Mapping[str, Any]]) -> str:
+def describe_sampled_items(scores: Iterable[ScoreLine]) -> str:
     """Return which benchmarks were evaluated on a sample of items, as a sentence without full stop; empty for none."""
     found: dict[str, str] = {}
     for row in scores:
@@ -308,7 +308,7 @@ def describe_sampled_items(scores: Iterable[Mapping[str, Any]]) -> str:
     return f"{', '.join(found.values())}, limited by its max_items" if found else ""
 
 
-def describe_few_shot_limits(scores: Iterable[Mapping[str, Any]]) -> str:
+def describe_few_shot_limits(scores: Iterable[ScoreLine]) -> str:
     """Return where fewer few-shot examples fitted than asked for, without full stop; empty where all fitted."""
     found: dict[tuple[str, int], str] = {}
     for row in scores:

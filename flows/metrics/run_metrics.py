@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast, get_origin, get_type_hints
+from typing import Any, cast, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,8 +17,26 @@ import pyarrow.compute as pc
 from flows.metrics.accounting import DOCUMENT_STAGES, conservation, cost, run_warnings
 from flows.metrics.formatting import SHORT_ID
 from flows.metrics.heldout import describe_repeated_text, heldout_metrics, tokens_per_character
+from flows.metrics.lines import (
+    BaseModelLine,
+    BenchmarkLine,
+    BitsLine,
+    Duplicates,
+    FunnelLine,
+    GapLine,
+    LeakSearch,
+    Metrics,
+    NamedDocument,
+    RuleLine,
+    ScoreLine,
+    SkippedDocuments,
+    SkippedLine,
+    SourceAmounts,
+    SourceLine,
+    StageAmount,
+    StageLine,
+)
 from flows.recipe.stages import AFTERWARDS, STAGES
-from flows.runs.guards import Gate
 from flows.runs.lineage import model_of
 from flows.runs.record import RUNNING, RunData, read_recipe, state_of, warn_once
 from flows.runs.run_documents import documents_at
@@ -75,88 +93,8 @@ def _open_if_present(path: Path) -> Artifact | None:
 
 METRICS_FILE = "findings.json"
 
-Values = dict[str, Any]
-Lines = list[dict[str, Any]]
-
-
-class SourceLine(results.MixedSource):
-    """The mixture's line of a source."""
-
-    source: str
-
-
-class BenchmarkLine(results.BenchmarkCounts):
-    """The items of a benchmark by state."""
-
-    benchmark: str
-
-
-class RowLine(results.RowFacts):
-    """How rows are packed, and how much of them is padding."""
-
-    padding_share: float
-
-
-class BaseModelLine(results.BaseModel):
-    """The model that training started from: the recipe's folder, and what was trainable."""
-
-    folder: str | None
-    trainable: str
-
-
-class LeakSearch(TypedDict):
-    """How well leaks are found."""
-
-    planted: results.InjectedLeaks
-    common_ngrams: Lines
-
-
-class Duplicates(TypedDict):
-    """What was found of duplicates, and how well."""
-
-    clusters: results.Clusters
-    planted: results.InjectedCopies
-    s_curve: list[list[float]]
-    similarities: list[list[float]]
-    against: NotRequired[Lines]
-
-
-class Metrics(TypedDict):
-    """All metrics of a run, JSON values; `metric_readers` says where each comes from. Those of a stage that did not run
-    are empty."""
-
-    road: Lines
-    files: dict[str, dict[str, int]]
-    sampling: Values
-    funnel: Lines
-    languages: dict[str, int]
-    remarks: list[str]
-    removed: Lines
-    edited: Lines
-    mixture: list[SourceLine]
-    rows: RowLine
-    leaks: list[BenchmarkLine]
-    leak_search: LeakSearch
-    training: results.Training
-    left_out: Lines
-    model: Values
-    base_model: BaseModelLine
-    gate: Gate
-    bits_per_byte: Lines
-    measures: Lines
-    repeated_text: list[str]
-    scores: Lines
-    gaps: Lines
-    tokens_per_character: dict[str, float]
-    duplicates: Duplicates
-    vocabulary: results.Vocabulary
-    made: list[str]
-    conservation: Values
-    cost: Values
-
-
-DICTIONARIES = frozenset(name for name, kind in get_type_hints(Metrics).items() if get_origin(kind) is not list)
-"""Metrics that are dictionaries; all others are lists."""
+EMPTY = {name: {list: [], str: ""}.get(get_origin(kind) or kind, {}) for name, kind in get_type_hints(Metrics).items()}
+"""The value of each metric where there is none."""
 
 FROM_TABLES = (
     "model",
@@ -227,7 +165,7 @@ def metric_readers(record: RunData) -> dict[str, Callable[[], Any]]:
         "training": lambda: found.training if (found := of_train()) else {},
         "left_out": lambda: skipped_steps(artifacts),
         "model": lambda: model_of(record, Path(record["root"])),
-        "base_model": lambda: base_model(record, artifacts),
+        "base_model": lambda: base_model(record, artifacts) or {},
         "gate": lambda: {"max_rise": record.get("max_rise"), **(_only(of_evaluate(), ("gate",)).get("gate") or {})},
         "bits_per_byte": lambda: bits_per_byte(artifacts),
         "measures": lambda: heldout_metrics(_heldout_rows(artifacts)),
@@ -238,12 +176,12 @@ def metric_readers(record: RunData) -> dict[str, Callable[[], Any]]:
         "duplicates": lambda: _only(of_dedup(), Duplicates.__annotations__),
         "vocabulary": lambda: found.vocabulary if (found := of_vocab()) else {},
         "made": lambda: made_of_model(reports),
-        "conservation": lambda: conservation(artifacts, reports),
-        "cost": lambda: cost(record, artifacts),
+        "conservation": lambda: conservation(artifacts, reports) or {},
+        "cost": lambda: cost(record, artifacts) or {},
     }
 
 
-def _only(found: results.StageResult | None, names: Collection[str]) -> Values:
+def _only(found: results.StageResult | None, names: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in found.facts().items() if name in names} if found else {}
 
 
@@ -259,38 +197,34 @@ def made_of_model(reports: dict[str, StageReport]) -> list[str]:
     return []
 
 
-def base_model(record: RunData, artifacts: Mapping[str, Artifact]) -> BaseModelLine | Values:
-    """Return what training recorded of its base model, with the `folder` in the recipe and what was `trainable`; empty
+def base_model(record: RunData, artifacts: Mapping[str, Artifact]) -> BaseModelLine | None:
+    """Return what training recorded of its base model, with the `folder` in the recipe and what was `trainable`; None
     where it started with a new network."""
     if "train" not in artifacts:
-        return {}
+        return None
     train = artifacts["train"]
     base = results.TrainResult.of(train.report).base_model
     if base is None:
-        return {}
+        return None
     config = read_recipe(Path(record["root"]) / "runs" / record["run_id"]).get("train", {})
     trainable = train.manifest["identity_parts"]["params"].get("trainable", "all")
     return {**base, "folder": config.get("base_model"), "trainable": trainable}
 
 
-def stage_results(
-    record: RunData, artifacts: dict[str, Artifact], reports: dict[str, StageReport]
-) -> list[dict[str, Any]]:
-    """Return an entry for each stage in order: outcome, seconds, and its result, in documents or its own unit.
-
-    `seconds` are those of this run; `built_seconds` those of the build, which may have been in an earlier run.
-    """
+def stage_results(record: RunData, artifacts: dict[str, Artifact], reports: dict[str, StageReport]) -> list[StageLine]:
+    """Return a line for each stage in order."""
     entries = {entry["stage"]: entry for entry in record["stages"]}
     ahead = _outcomes_ahead(record)
     missing = missing_artifacts(record)
-    found: list[dict[str, Any]] = []
+    found: list[StageLine] = []
     for stage in stages_of(record):
         entry = entries.get(stage, {"stage": stage, "outcome": ahead.get(stage, SKIPPED)})
-        line: dict[str, Any] = {
+        known = {
             key: entry.get(key)
             for key in ("stage", "outcome", "seconds", "cause", "identity", "content", "error")
             if entry.get(key) is not None
         }
+        line = cast(StageLine, known)
         if stage in artifacts:
             line["built_seconds"] = artifacts[stage].manifest["timings"]["seconds"]
             line["bytes"] = artifacts[stage].manifest["bytes"]
@@ -324,7 +258,7 @@ def stages_of(record: RunData) -> tuple[str, ...]:
     return (only,) if only in AFTERWARDS else STAGES
 
 
-def _by_source(report: StageReport) -> dict[str, dict[str, int]]:
+def _by_source(report: StageReport) -> dict[str, SourceAmounts]:
     return {
         source: {
             "documents_in": counts.documents_in,
@@ -335,7 +269,7 @@ def _by_source(report: StageReport) -> dict[str, dict[str, int]]:
     }
 
 
-def stage_result(stage: str, artifact: Artifact, report: StageReport) -> dict[str, Any]:
+def stage_result(stage: str, artifact: Artifact, report: StageReport) -> StageAmount:
     """Return the result of a stage as `amount` and `unit`, in the unit natural to the stage."""
     if stage == "vocab":
         return {"amount": results.VocabResult.of(report).vocabulary["pieces"], "unit": "pieces"}
@@ -352,50 +286,41 @@ def stage_result(stage: str, artifact: Artifact, report: StageReport) -> dict[st
     return {"amount": report.total().documents_out, "unit": "documents"}
 
 
-def funnel(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
-    """Return by source, in documents: `read` (all records), what each stage passed on, and what was held out."""
+def funnel(reports: dict[str, StageReport]) -> list[FunnelLine]:
+    """Return the documents of each source through the stages, the largest source first."""
     stages = [stage for stage in DOCUMENT_STAGES if stage in reports]
     if not stages:
         return []
     first = stages[0]
-    found: list[dict[str, Any]] = []
-    for source in reports[first].sources:
-        line: dict[str, Any] = {"source": source, "read": reports[first].sources[source].documents_in}
-        for stage in stages:
-            line[stage] = reports[stage].sources.get(source, SourceCounts()).documents_out
-        line["held_out"] = sum(
-            report.sources[source].held_out for report in reports.values() if source in report.sources
-        )
-        found.append(line)
+    found: list[FunnelLine] = []
+    for source, counts in reports[first].sources.items():
+        passed = {stage: reports[stage].sources.get(source, SourceCounts()).documents_out for stage in stages}
+        held_out = sum(report.sources[source].held_out for report in reports.values() if source in report.sources)
+        line = {"source": source, "read": counts.documents_in, **passed, "held_out": held_out}
+        found.append(cast(FunnelLine, line))
     return sorted(found, key=lambda line: (-line["read"], line["source"]))
 
 
-def removed(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
-    """Return every rule that dropped documents: stage, rule, documents, and by source; most first within a stage."""
+def removed(reports: dict[str, StageReport]) -> list[RuleLine]:
+    """Return every rule that dropped documents, by stage; most first within a stage."""
     return _by_rule(reports, "dropped")
 
 
-def edited(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
+def edited(reports: dict[str, StageReport]) -> list[RuleLine]:
     """Return every rule that edited documents, in the format of `removed`."""
     return _by_rule(reports, "edited")
 
 
-def _by_rule(reports: dict[str, StageReport], what: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _by_rule(reports: dict[str, StageReport], what: str) -> list[RuleLine]:
+    found: list[RuleLine] = []
     for stage in DOCUMENT_STAGES:
         rules: dict[str, Counter[str]] = {}
         for source, counts in reports[stage].sources.items() if stage in reports else ():
             for rule, count in getattr(counts, what).items():
                 rules.setdefault(rule, Counter())[source] += count
-        found += [
-            {
-                "stage": stage,
-                "rule": rule,
-                "documents": by_source.total(),
-                "by_source": dict(sorted(by_source.items())),
-            }
-            for rule, by_source in sorted(rules.items(), key=lambda pair: (-pair[1].total(), pair[0]))
-        ]
+        for rule, by_source in sorted(rules.items(), key=lambda pair: (-pair[1].total(), pair[0])):
+            sorted_sources = dict(sorted(by_source.items()))
+            found.append({"stage": stage, "rule": rule, "documents": by_source.total(), "by_source": sorted_sources})
     return found
 
 
@@ -410,7 +335,7 @@ def leaks(found: results.DecontaminateResult | None) -> list[BenchmarkLine]:
     return [{"benchmark": name, **line} for name, line in found.benchmarks.items()] if found else []
 
 
-def bits_per_byte(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+def bits_per_byte(artifacts: dict[str, Artifact]) -> list[BitsLine]:
     """Return by held-out source, `all` last: bits per UTF-8 byte of the model, a 5-gram, the token unigram and xz, and
     of the first two on new and on repeated text.
 
@@ -425,17 +350,17 @@ def bits_per_byte(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
         line[predictor] = row["value"]
         if predictor == "model" or "n" not in line:
             line.update(n=row["n"], stderr=row["stderr"], note=row["note"])
-    return sorted(by_source.values(), key=lambda line: (line["source"] == "all", line["source"]))
+    lines = cast(list[BitsLine], [*by_source.values()])
+    return sorted(lines, key=lambda line: (line["source"] == "all", line["source"]))
 
 
-def scores(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+def scores(artifacts: dict[str, Artifact]) -> list[ScoreLine]:
     """Return all rows of SCORES about benchmarks, in the order of the artifact."""
     return [row for row in _score_rows(artifacts) if not row["task"].startswith((HELDOUT, LANGUAGE))]
 
 
-def gaps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """Return the contamination gap of each benchmark, leaked minus clean items: `difference`, `stderr`, `p`; empty for
-    an evaluation that did not compare them (`tasks.evaluate.comparison`)."""
+def gaps(artifacts: dict[str, Artifact]) -> list[GapLine]:
+    """Return the contamination gap of each benchmark; empty for an evaluation that did not compare items."""
     if "evaluate" not in artifacts or not artifacts["evaluate"].rows("gaps"):
         return []
     return artifacts["evaluate"].table("gaps").to_pylist()
@@ -453,11 +378,11 @@ def samples(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     ]
 
 
-def _heldout_rows(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+def _heldout_rows(artifacts: dict[str, Artifact]) -> list[ScoreLine]:
     return [row for row in _score_rows(artifacts) if row["task"].startswith(HELDOUT)]
 
 
-def _score_rows(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+def _score_rows(artifacts: dict[str, Artifact]) -> list[ScoreLine]:
     return artifacts["evaluate"].table("scores").to_pylist() if "evaluate" in artifacts else []
 
 
@@ -471,14 +396,14 @@ SKIPPED_STEP_KINDS = ("spike", "skipped_step")
 MAX_STEPS, MAX_DOCUMENTS = 20, 8
 
 
-def skipped_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+def skipped_steps(artifacts: dict[str, Artifact]) -> list[SkippedLine]:
     """Return the rollbacks of a training, then the first single steps that were skipped; each with its positions of
     ORDER, their number of documents, and some of these by source and file."""
     if "train" not in artifacts:
         return []
     train = artifacts["train"]
     found = results.TrainResult.of(train.report)
-    lines: Lines = [
+    lines: list[SkippedLine] = [
         {
             "kind": "rollback" if decision["by"] == "guard" else "by hand",
             "step": decision["step"],
@@ -504,9 +429,11 @@ def skipped_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     return lines
 
 
-def _documents(artifacts: dict[str, Artifact], begin: int, end: int) -> dict[str, Any]:
+def _documents(artifacts: dict[str, Artifact], begin: int, end: int) -> SkippedDocuments:
     found = documents_at(artifacts, begin, end) if end > begin else []
-    shown = [{"doc_id": doc_id, "source": source, "path": path} for doc_id, source, path in found[:MAX_DOCUMENTS]]
+    shown: list[NamedDocument] = [
+        {"doc_id": doc_id, "source": source, "path": path} for doc_id, source, path in found[:MAX_DOCUMENTS]
+    ]
     return {"positions": [begin, end], "documents": len(found), "some": shown}
 
 
@@ -518,7 +445,7 @@ STARTS = {
 """How new rows of the embedding were initialised, in words."""
 
 
-def describe_base_model(found: Mapping[str, Any]) -> str:
+def describe_base_model(found: BaseModelLine) -> str:
     """Return how training used its base model, as a sentence without full stop; empty where there was none."""
     if not found:
         return ""
@@ -527,8 +454,9 @@ def describe_base_model(found: Mapping[str, Any]) -> str:
     rows = found.get("new_rows")
     if rows is None:
         return f"{text}, under its own vocabulary; all weights were trained"
-    text += f" with {rows:,} new rows, initialised as {STARTS.get(found['start'], found['start'])}"
-    if found["without_meaning"] and found["start"] != "random":
-        text += f"; {found['without_meaning']:,} of them, to which the base's ids give no meaning, near the mean of all"
+    start, without_meaning = found.get("start", ""), found.get("without_meaning", 0)
+    text += f" with {rows:,} new rows, initialised as {STARTS.get(start, start)}"
+    if without_meaning and start != "random":
+        text += f"; {without_meaning:,} of them, to which the base's ids give no meaning, near the mean of all"
     alone = found["trainable"] == "new_rows"
     return f"{text}; {'only the new rows were' if alone else 'all weights were'} trained"

@@ -4,20 +4,21 @@ Only records and artifacts are read. `flows.reports.comparison_page` renders the
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 from flows.metrics.formatting import shorten
 from flows.metrics.heldout import fair_documents, held_out, is_same_text, mean_of_sources
-from flows.metrics.run_metrics import Metrics, metrics_of, open_artifacts
-from flows.metrics.statistics import Z_95, verdict_of
+from flows.metrics.lines import FunnelLine, Metrics, ScoreLine
+from flows.metrics.run_metrics import metrics_of, open_artifacts
+from flows.metrics.statistics import Z_95
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import main_rows
 from flows.runs.record import RunData, read_recipe, state_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import OF_CODE, differences
-from tasks.evaluate.comparison import paired_differences
+from tasks.evaluate.comparison import Difference, paired_differences
 
 SAME, DIFFERENT, IN_ONE_RUN = "the same bytes", "different bytes", "in one run only"
 
@@ -34,14 +35,88 @@ MAX_CAUSES = 12
 MAX_CAUSE_CHARS = 160
 
 
-def compare(first: RunData, second: RunData) -> dict[str, Any]:
-    """Return all differences of two runs, given by their records, as JSON values.
+Line = TypeVar("Line")
 
-    Each number is a pair (first, second), with None where a run has no value; each difference is second minus first.
-    """
+
+class ComparedRun(TypedDict):
+    """A run that is compared."""
+
+    run_id: str
+    recipe: str
+    state: str
+
+
+class Pair(TypedDict):
+    """A number of both runs, None where a run has none."""
+
+    name: str
+    values: list[float | None]
+
+
+class ComparedSetting(TypedDict):
+    """A setting that differs, by its dotted path; None where one recipe lacks it."""
+
+    path: str
+    values: list[Any]
+
+
+class ComparedStage(TypedDict):
+    """The artifacts of a stage in both runs, and what differs in their identities."""
+
+    stage: str
+    verdict: str
+    causes: list[str]
+    contents: list[str | None]
+    seconds: NotRequired[list[float]]
+
+
+class ComparedScore(TypedDict):
+    """A benchmark's scores in both runs, and how far the second is above the first, with the 95% interval."""
+
+    task: str
+    metric: str
+    shots: int
+    values: list[float | None]
+    n: int
+    mean: float
+    low: float | None
+    high: float | None
+    verdict: str
+    """On the second run."""
+    how: str
+
+
+class CommonDocuments(Pair):
+    """A held-out metric over the documents that both held out and of which neither trained on a copy."""
+
+    documents: int
+
+
+class Comparison(TypedDict):
+    """All differences of two runs, JSON values; each difference is second minus first."""
+
+    runs: list[ComparedRun]
+    recipe: list[ComparedSetting]
+    stages: list[ComparedStage]
+    documents: list[Pair]
+    mixture: list[Pair]
+    epochs: list[Pair]
+    removed: list[Pair]
+    leaks: list[Pair]
+    training: list[Pair]
+    bits_per_byte: list[Pair]
+    heldout: list[CommonDocuments] | None
+    """None where both runs held out the same text."""
+    scores: list[ComparedScore]
+
+
+def compare(first: RunData, second: RunData) -> Comparison:
+    """Return all differences of two runs, given by their records."""
     records = (first, second)
     artifacts = [open_artifacts(record) for record in records]
     findings = [metrics_of(record) for record in records]
+    mixtures, bits = [found["mixture"] for found in findings], [found["bits_per_byte"] for found in findings]
+    removed, leaks = [found["removed"] for found in findings], [found["leaks"] for found in findings]
     return {
         "runs": [
             {"run_id": record["run_id"], "recipe": record["recipe_name"], "state": state_of(record)}
@@ -49,13 +124,13 @@ def compare(first: RunData, second: RunData) -> dict[str, Any]:
         ],
         "recipe": list(recipe_differences(_recipe(first), _recipe(second))),
         "stages": [_stage(stage, *artifacts) for stage in STAGES if any(stage in found for found in artifacts)],
-        "documents": _pairs(findings, "funnel", "source", _kept),
-        "mixture": _pairs(findings, "mixture", "source", lambda line: line["realised_share"]),
-        "epochs": _pairs(findings, "mixture", "source", lambda line: line["epochs"]),
-        "removed": _pairs(findings, "removed", ("stage", "rule"), lambda line: line["documents"]),
-        "leaks": _pairs(findings, "leaks", "benchmark", lambda line: line["leaked"]),
+        "documents": _pairs([found["funnel"] for found in findings], lambda line: line["source"], _kept),
+        "mixture": _pairs(mixtures, lambda line: line["source"], lambda line: line["realised_share"]),
+        "epochs": _pairs(mixtures, lambda line: line["source"], lambda line: line["epochs"]),
+        "removed": _pairs(removed, lambda line: f"{line['stage']}: {line['rule']}", lambda line: line["documents"]),
+        "leaks": _pairs(leaks, lambda line: line["benchmark"], lambda line: line["leaked"]),
         "training": _training(findings),
-        "bits_per_byte": _pairs(findings, "bits_per_byte", "source", lambda line: line.get("model")),
+        "bits_per_byte": _pairs(bits, lambda line: line["source"], lambda line: line.get("model")),
         "heldout": _on_common_documents(*artifacts),
         "scores": score_differences(artifacts, [found["scores"] for found in findings]),
     }
@@ -65,7 +140,7 @@ def _recipe(record: RunData) -> dict[str, Any]:
     return read_recipe(Path(record["root"]) / "runs" / record["run_id"])
 
 
-def _stage(stage: str, first: dict[str, Artifact], second: dict[str, Artifact]) -> dict[str, Any]:
+def _stage(stage: str, first: dict[str, Artifact], second: dict[str, Artifact]) -> ComparedStage:
     """Compare the artifacts of one stage, and list what differs in their identities.
 
     Settings and inputs are listed one by one, definitions of code as a count.
@@ -91,22 +166,19 @@ def _stage(stage: str, first: dict[str, Artifact], second: dict[str, Artifact]) 
     }
 
 
-def _pairs(findings: list[Metrics], name: str, key: Any, value: Any) -> list[dict[str, Any]]:
-    """Join a metric's lines of both runs by `key` into `name` and `values`, in the order of the first run."""
-    tables = [{_key(line, key): value(line) for line in found[name]} for found in findings]
+def _pairs(lines: list[list[Line]], name: Callable[[Line], str], value: Callable[[Line], float | None]) -> list[Pair]:
+    """Join a metric's lines of both runs by name, in the order of the first run."""
+    tables = [{name(line): value(line) for line in of_run} for of_run in lines]
     names = list(dict.fromkeys([*tables[0], *tables[1]]))
     return [{"name": one, "values": [table.get(one) for table in tables]} for one in names]
 
 
-def _key(line: dict[str, Any], key: Any) -> str:
-    return ": ".join(line[part] for part in key) if isinstance(key, tuple) else line[key]
+def _kept(line: FunnelLine) -> int:
+    stages = ("chunk", "decontaminate", "dedup", "clean", "sample")
+    return next((kept for stage in stages if (kept := line.get(stage)) is not None), line["read"])
 
 
-def _kept(line: dict[str, Any]) -> int:
-    return next(line[key] for key in ("chunk", "decontaminate", "dedup", "clean", "sample", "read") if key in line)
-
-
-def _training(findings: list[Metrics]) -> list[dict[str, Any]]:
+def _training(findings: list[Metrics]) -> list[Pair]:
     names = (
         ("steps", "steps"),
         ("tokens", "tokens read"),
@@ -114,23 +186,22 @@ def _training(findings: list[Metrics]) -> list[dict[str, Any]]:
         ("skipped_steps", "skipped steps"),
         ("tokens_s", "tokens per second"),
     )
-    pairs = [{"name": name, "values": [found["training"].get(key) for found in findings]} for key, name in names]
-    seconds = [found["cost"].get("seconds") for found in findings]
+    pairs: list[Pair] = [
+        {"name": name, "values": [found["training"].get(key) for found in findings]} for key, name in names
+    ]
+    seconds: list[float | None] = [found["cost"].get("seconds") for found in findings]
     energy = [found["cost"].get("watt_hours") for found in findings]
-    pairs += [{"name": "seconds, all stages", "values": seconds}, {"name": "watt-hours (estimate)", "values": energy}]
+    pairs.append({"name": "seconds, all stages", "values": seconds})
+    pairs.append({"name": "watt-hours (estimate)", "values": energy})
     return [pair for pair in pairs if any(value is not None for value in pair["values"])]
 
 
-def _on_common_documents(first: dict[str, Artifact], second: dict[str, Artifact]) -> list[dict[str, Any]] | None:
-    """Return held-out metrics over common documents, or None where both runs held out the same text.
-
-    `values` are, by metric, the means of the sources in both runs, over the number of `documents` that both held out
-    and of which neither run trained on a copy.
-    """
+def _on_common_documents(first: dict[str, Artifact], second: dict[str, Artifact]) -> list[CommonDocuments] | None:
+    """Return the means of the sources over common documents, or None where both runs held out the same text."""
     runs = held_out(first), held_out(second)
     if is_same_text(*runs) or not all(run.bits for run in runs):
         return None
-    found: list[dict[str, Any]] = []
+    found: list[CommonDocuments] = []
     for metric in runs[0].bits:
         fair = fair_documents(*runs, metric)
         values = [mean_of_sources(run, metric, fair) if fair else None for run in runs]
@@ -139,11 +210,8 @@ def _on_common_documents(first: dict[str, Artifact], second: dict[str, Artifact]
     return found
 
 
-def recipe_differences(first: Any, second: Any, path: str = "") -> Iterator[dict[str, Any]]:
-    """Yield each setting that differs as its dotted `path` and both `values`, None where one recipe lacks it.
-
-    Entries of a list of named tables are matched by name.
-    """
+def recipe_differences(first: Any, second: Any, path: str = "") -> Iterator[ComparedSetting]:
+    """Yield each setting that differs; entries of a list of named tables are matched by name."""
     first, second = _by_name(first), _by_name(second)
     if isinstance(first, dict) and isinstance(second, dict):
         for key in sorted({*first, *second}):
@@ -159,42 +227,48 @@ def _by_name(value: Any) -> Any:
     return value
 
 
-def score_differences(artifacts: list[dict[str, Artifact]], scores: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def score_differences(artifacts: list[dict[str, Artifact]], scores: list[list[ScoreLine]]) -> list[ComparedScore]:
     """Compare benchmark scores, one entry for each benchmark and number of shots.
 
-    An entry has both `values`, their difference `mean` with its 95% interval `low` to `high`, the number of items `n`,
-    a `verdict` on the second run (`better`, `worse`, `no difference`), and `how` it was tested. Where both runs kept
-    the score of every item, the test is paired by item; otherwise the scores are compared as independent samples, which
-    has less power.
+    Where both runs kept the score of every item, the test is paired by item; otherwise the scores are compared as
+    independent samples, which has less power.
     """
     evaluated = [found.get("evaluate") for found in artifacts]
-    paired: dict[tuple[str, str, int], dict[str, Any]] = {}
+    paired: dict[tuple[str, str, int], Difference] = {}
     if all(artifact is not None and artifact.rows("item_scores") for artifact in evaluated):
         # `paired_differences` judges its first argument, here the second run.
-        second, first = (artifact.table("item_scores") for artifact in reversed(evaluated) if artifact is not None)
-        paired = {(line["task"], line["metric"], line["shots"]): line for line in paired_differences(second, first)}
+        of_first, of_second = (artifact.table("item_scores") for artifact in evaluated if artifact is not None)
+        paired = paired_differences(of_second, of_first)
     tables = [_main_scores(rows) for rows in scores]
-    found: list[dict[str, Any]] = []
+    found: list[ComparedScore] = []
     for key in (key for key in tables[0] if key in tables[1]):
-        rows = [table[key] for table in tables]
-        named = {"task": key[0], "metric": key[1], "shots": key[2], "values": [row["value"] for row in rows]}
-        line = paired.get(key)
-        if line is not None:
-            tested = {name: line[name] for name in ("n", "mean", "low", "high", "verdict")}
-            found.append({**named, **tested, "how": PAIRED})
-        else:
-            found.append({**named, **_unpaired(*rows), "how": UNPAIRED})
+        first, second = (table[key] for table in tables)
+        tested = paired.get(key) or _unpaired(first, second)
+        found.append(
+            {
+                "task": key[0],
+                "metric": key[1],
+                "shots": key[2],
+                "values": [first["value"], second["value"]],
+                "n": tested.n,
+                "mean": tested.mean,
+                "low": tested.low,
+                "high": tested.high,
+                "verdict": tested.verdict,
+                "how": PAIRED if key in paired else UNPAIRED,
+            }
+        )
     return found
 
 
-def _main_scores(rows: list[dict[str, Any]]) -> dict[tuple[str, str, int], dict[str, Any]]:
+def _main_scores(rows: list[ScoreLine]) -> dict[tuple[str, str, int], ScoreLine]:
     return {(row["task"], row["metric"], row["shots"]): row for row in main_rows(rows) if row["subset"] == "all"}
 
 
-def _unpaired(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    mean, n = second["value"] - first["value"], min(first["n"], second["n"])
+def _unpaired(first: ScoreLine, second: ScoreLine) -> Difference:
+    (before, after), n = (row["value"] or 0.0 for row in (first, second)), min(first["n"], second["n"])
+    mean = after - before
     if first["stderr"] is None or second["stderr"] is None:
-        return {"n": n, "mean": mean, "low": None, "high": None, "verdict": "no difference"}
+        return Difference(n, mean, None, None)
     reach = Z_95 * math.hypot(first["stderr"], second["stderr"])
-    verdict = verdict_of(mean - reach, mean + reach, higher_is_better=True)
-    return {"n": n, "mean": mean, "low": mean - reach, "high": mean + reach, "verdict": verdict}
+    return Difference(n, mean, mean - reach, mean + reach)

@@ -1,5 +1,6 @@
 """The report of a comparison of two runs, for a page and a terminal, from what `comparison.compare` returns."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from flows.reports.charts.figure import (
     upright,
 )
 from flows.reports.charts.training import curve
-from flows.reports.comparison import HELDOUT_DIFFERS, SAME, UNPAIRED
+from flows.reports.comparison import HELDOUT_DIFFERS, SAME, UNPAIRED, ComparedScore, Comparison, Pair
 from flows.reports.document import Chart, Document, Part, Section, Styled, Table
 from flows.runs.record import RunData
 from model.checkpoint.metrics import final_rows
@@ -41,7 +42,7 @@ UNPAIRED_NOTE = (
 )
 
 
-def comparison_document(found: dict[str, Any], records: list[RunData]) -> Document:
+def comparison_document(found: Comparison, records: list[RunData]) -> Document:
     """Return the report on the runs of `records`."""
     artifacts = [open_artifacts(record) for record in records]
     names = [run["run_id"] for run in found["runs"]]
@@ -69,7 +70,7 @@ def comparison_document(found: dict[str, Any], records: list[RunData]) -> Docume
     return Document("Two runs compared", [one for one in sections if one.has_content], lead="; ".join(named))
 
 
-def _stages(found: dict[str, Any]) -> Table:
+def _stages(found: Comparison) -> Table:
     """Return which stages' artifacts differ, and the causes: settings, inputs, code or libraries."""
     rows = [
         (
@@ -82,7 +83,7 @@ def _stages(found: dict[str, Any]) -> Table:
     return Table(("stage", "artifacts", "why"), rows, texts=("artifacts", "why"))
 
 
-def _settings(found: dict[str, Any]) -> list[Part]:
+def _settings(found: Comparison) -> list[Part]:
     rows = [(line["path"], *map(_setting, line["values"])) for line in found["recipe"]]
     if not rows:
         return ["The recipes are the same."]
@@ -93,7 +94,7 @@ def _setting(value: Any) -> str | None:
     return None if value is None else shorten(str(value), MAX_SETTING_CHARS)
 
 
-def _pairs(lines: list[dict[str, Any]], what: str) -> list[Part]:
+def _pairs(lines: Sequence[Pair], what: str) -> list[Part]:
     """Return a table of the values of both runs and their differences; nothing without values."""
     rows = [
         (line["name"], *map(_number, line["values"]), _difference(*line["values"]))
@@ -116,10 +117,11 @@ def _number(value: float | None) -> str | None:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
 
 
-def _scores(found: dict[str, Any]) -> list[Part]:
+def _scores(found: Comparison) -> list[Part]:
     rows = []
     for line in found["scores"]:
-        interval = "" if line["low"] is None else f" ({100 * line['low']:+.1f} to {100 * line['high']:+.1f})"
+        low, high = line["low"], line["high"]
+        interval = "" if low is None or high is None else f" ({100 * low:+.1f} to {100 * high:+.1f})"
         rows.append(
             (
                 f"{line['task']}, {format_shots(line['shots'])}",
@@ -170,7 +172,7 @@ def _loss_difference(first: pa.Table, second: pa.Table) -> tuple[np.ndarray, np.
 
 
 def pairs_figure(
-    pairs: list[dict[str, Any]], names: list[str], form: str, title: str, rangemode: str = "tozero"
+    pairs: list[Pair], names: list[str], form: str, title: str, rangemode: str = "tozero"
 ) -> Figure | None:
     """Return a dot plot with a line for each name: a ring is the first run, a dot the second. None without values."""
     ordered = [pair for pair in reversed(pairs) if any(value is not None for value in pair["values"])]
@@ -191,7 +193,7 @@ def pairs_figure(
     return figure(data, height, legend=LEGEND, hovermode="closest", xaxis=across, yaxis=label_axis(labels))
 
 
-def scores_figure(scores: list[dict[str, Any]]) -> Figure | None:
+def scores_figure(scores: list[ComparedScore]) -> Figure | None:
     """Return score differences (second minus first) with their 95% intervals; None without a common benchmark."""
     ordered = list(reversed(scores))
     if not ordered:

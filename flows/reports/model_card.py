@@ -11,7 +11,8 @@ from pathlib import Path
 from flows.metrics.accounting import describe_conservation, format_energy
 from flows.metrics.formatting import describe_rows, format_count, format_duration, format_time, loss_unit
 from flows.metrics.heldout import describe_sampled_items
-from flows.metrics.run_metrics import Duplicates, Metrics, describe_base_model
+from flows.metrics.lines import Duplicates, Metrics
+from flows.metrics.run_metrics import describe_base_model
 from flows.reports.document import Table
 from flows.reports.model_card_facts import CardFacts, card_facts, check_licence, head, run_that_trained
 from flows.reports.tables import bits_table, leaks_table, removed_table, scores_table
@@ -284,7 +285,8 @@ def _replaced_personal_data(facts: CardFacts) -> bool:
 
 def _provenance(facts: CardFacts) -> str:
     """Return what is needed to reproduce the run and verify its artifacts."""
-    rows = [(line["stage"], line["identity"], line["content"]) for line in facts.findings["road"] if "identity" in line]
+    road = facts.findings["road"]
+    rows = [(line["stage"], line["identity"], line.get("content")) for line in road if "identity" in line]
     columns = ("stage", "identity", "content")
     parts = ["## Provenance", Table(columns, rows, texts=columns).markdown()]
     versions = facts.record.get("versions", {})

@@ -14,7 +14,8 @@ import yaml
 
 from flows.metrics.formatting import format_shots
 from flows.metrics.heldout import mean_words
-from flows.metrics.run_metrics import Metrics, metrics_of, open_artifacts, samples
+from flows.metrics.lines import Metrics, NetworkLine, ScoreLine
+from flows.metrics.run_metrics import metrics_of, open_artifacts, samples
 from flows.reports.charts.scores import main_rows
 from flows.runs.lineage import model_of
 from flows.runs.record import RunData, list_runs, read_recipe
@@ -68,8 +69,7 @@ class CardFacts:
     findings: Metrics
     recipe: dict[str, Any]
     """The resolved recipe; empty where its file is missing."""
-    model: dict[str, Any]
-    """`architecture` and `parameters`."""
+    model: NetworkLine
     samples: list[dict[str, Any]]
     """Rows of the evaluation's samples."""
 
@@ -153,19 +153,19 @@ def _results(facts: CardFacts, architecture: str) -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = []
     for line in facts.findings["bits_per_byte"]:
-        if line.get("model") is not None:
+        if (bits := line.get("model")) is not None:
             mean = mean_words(facts.findings["bits_per_byte"])
             name = f"held-out text{mean}" if line["source"] == "all" else f"held-out {line['source']}"
-            metric = {"type": "bits_per_byte", "value": round(line["model"], 4), "name": "bits per byte"}
+            metric = {"type": "bits_per_byte", "value": round(bits, 4), "name": "bits per byte"}
             found.append(result(name, "held-out", [metric]))
-    by_task: dict[str, list[dict[str, Any]]] = {}
+    by_task: dict[str, list[ScoreLine]] = {}
     for row in main_rows(facts.findings["scores"]):
         by_task.setdefault(row["task"], []).append(row)
     for name, rows in by_task.items():
         metrics = [
             {
                 "type": HUB_METRICS.get(row["metric"], row["metric"]),
-                "value": round(row["value"], 4),
+                "value": round(row["value"] or 0.0, 4),
                 "name": f"{format_shots(row['shots'])}, {row['subset']} items ({row['n']})",
             }
             for row in rows

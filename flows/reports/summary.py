@@ -4,7 +4,6 @@ The numbers come from `flows.metrics.run_metrics`, as do those of the run page.
 """
 
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,12 +12,11 @@ from rich.table import Table as RichTable
 from flows.metrics.accounting import describe_conservation
 from flows.metrics.formatting import format_count, format_duration, format_language, loss_unit, shorten
 from flows.metrics.heldout import describe_few_shot_limits, describe_sampled_items, summarize_heldout_metrics
+from flows.metrics.lines import Duplicates, Metrics, RuleLine
 from flows.metrics.run_metrics import (
     SKIPPED,
     TO_COME,
     UNDER_WAY,
-    Duplicates,
-    Metrics,
     describe_base_model,
     metrics_of,
     missing_artifacts,
@@ -124,7 +122,7 @@ def _sentences(findings: Metrics) -> dict[str, str]:
     return {label: escape(text) for label, text in sentences.items()}
 
 
-def _removed(removed: list[dict[str, Any]]) -> str:
+def _removed(removed: list[RuleLine]) -> str:
     rules = sorted(removed, key=lambda line: -line["documents"])
     shown = ", ".join(f"{line['rule']} {line['documents']:,}" for line in rules[:MAX_RULES])
     return f"{shown} and {len(rules) - MAX_RULES} more rules" if len(rules) > MAX_RULES else shown

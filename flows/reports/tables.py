@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.metrics.formatting import format_count, format_duration, format_language, format_shots
+from flows.metrics.lines import BitsLine, GapLine, RuleLine, ScoreLine, SourceLine, StageLine
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.data import PASSED
 from flows.reports.charts.scores import MEAN, PREDICTORS, chance_of, score_tables
@@ -15,7 +16,7 @@ MAX_RULES = 12
 Lines = Sequence[Mapping[str, Any]]
 
 
-def stages_table(road: Lines) -> Table:
+def stages_table(road: Sequence[StageLine]) -> Table:
     """Return a row for each stage: outcome, time, result, and why it was built or not."""
     rows = [
         (
@@ -47,7 +48,7 @@ def funnel_table(lines: Lines) -> Table | None:
     return Table(columns, rows, title="documents")
 
 
-def sources_table(mixture: Lines, bits_per_byte: Lines) -> Table | None:
+def sources_table(mixture: Sequence[SourceLine], bits_per_byte: Sequence[BitsLine]) -> Table | None:
     """Return the mixture and the held-out bits per byte by source; None without a mixture."""
     mixed = {line["source"]: line for line in mixture}
     bits = {line["source"]: line for line in bits_per_byte if line.get("model") is not None}
@@ -76,7 +77,7 @@ def _bits(line: Mapping[str, Any]) -> list[str | None]:
     return [*values, f"{1 - line['model'] / line['unigram']:.0%}" if line.get("unigram") else None]
 
 
-def bits_table(lines: Lines) -> Table | None:
+def bits_table(lines: Sequence[BitsLine]) -> Table | None:
     """Return held-out bits per byte by source, with baselines; None for a model without them."""
     rows = [
         (MEAN if line["source"] == "all" else line["source"], *_bits(line)[:-1])
@@ -87,7 +88,7 @@ def bits_table(lines: Lines) -> Table | None:
     return Table(columns, rows, title="Bits per byte on held-out text; lower is better.") if rows else None
 
 
-def scores_table(scores: Lines, gaps: Lines = ()) -> Table | None:
+def scores_table(scores: Sequence[ScoreLine], gaps: Sequence[GapLine] = ()) -> Table | None:
     """Return the main metric of each benchmark and number of shots, on all, clean and leaked items, and chance."""
     rows = [
         (
@@ -107,14 +108,14 @@ def scores_table(scores: Lines, gaps: Lines = ()) -> Table | None:
     return Table(columns, rows, title=title, texts=("metric",)) if rows else None
 
 
-def _score(row: Mapping[str, Any] | None) -> str | None:
+def _score(row: ScoreLine | None) -> str | None:
     if row is None or row["value"] is None:
         return None
     error = f" ± {100 * Z_95 * row['stderr']:.1f}" if row["stderr"] is not None else ""
     return f"{100 * row['value']:.1f}{error} ({row['n']:,})"
 
 
-def removed_table(lines: Lines) -> Table | None:
+def removed_table(lines: Sequence[RuleLine]) -> Table | None:
     """Return the rules that dropped most documents; None where none dropped any."""
     ordered = sorted(lines, key=lambda line: -line["documents"])
     rows = [(f"{line['stage']}: {line['rule']}", line["documents"]) for line in ordered[:MAX_RULES]]

@@ -6,11 +6,11 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flows.metrics.formatting import format_count, format_duration, format_shots, format_time
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
-from flows.metrics.run_metrics import Metrics, asked_stages, missing_artifacts
+from flows.metrics.lines import Metrics, ScoreLine
+from flows.metrics.run_metrics import asked_stages, missing_artifacts
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.scores import chance_of, main_metric
 from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, RunData, newest_runs, read_recipe, state_of
@@ -80,10 +80,10 @@ def _made(record: RunData, findings: Metrics) -> str:
     if "train" not in at:
         return f"The stages up to {at[-1]} are done; no model was trained in this run.{took}" if at else took.strip()
     model, training = findings["model"], findings["training"]
-    size = f" of {format_count(model['parameters'])} parameters" if model.get("parameters") else ""
+    size = f" of {format_count(parameters)} parameters" if (parameters := model.get("parameters")) else ""
     tokens = f", trained on {format_count(training['tokens'])} tokens" if training and training["tokens"] else ""
     sources = len([line for line in findings["mixture"] if line["reads"]])
-    kind = model["architecture"].upper() if model.get("architecture") else "language model"
+    kind = (model.get("architecture") or "").upper() or "language model"
     text = f"A {kind}{size}{tokens}"
     text += f" of {sources} source{'s' if sources > 1 else ''}" if sources else ""
     return f"{text}.{took}"
@@ -121,7 +121,7 @@ def _more_or_less(mine: float, other: float) -> str:
     return f"{abs(change):.0%} {'less' if change < 0 else 'more'} than" if abs(change) >= 0.005 else "as many as"
 
 
-def _benchmarks(rows: list[dict[str, Any]]) -> str:
+def _benchmarks(rows: list[ScoreLine]) -> str:
     """Return accuracy with its interval beside guessing, of all items with the fewest examples before each."""
     sentences: list[str] = []
     for task in list(dict.fromkeys(row["task"] for row in rows))[:MAX_TASKS]:
@@ -132,9 +132,10 @@ def _benchmarks(rows: list[dict[str, Any]]) -> str:
             continue
         row = min(mine, key=lambda row: row["shots"])
         error, chance = Z_95 * (row["stderr"] or 0.0), chance_of([row])
-        text = f"{task}, {format_shots(row['shots'])}: {row['value']:.0%} ± {error:.0%} of {row['n']:,} items right"
+        value = row["value"] or 0.0
+        text = f"{task}, {format_shots(row['shots'])}: {value:.0%} ± {error:.0%} of {row['n']:,} items right"
         if chance is not None:
-            above = row["value"] - error > chance
+            above = value - error > chance
             text += f", guessing gives {chance:.0%}{'' if above else ', so this is not clearly better'}"
         sentences.append(f"{text}.")
     return " ".join(sentences)

@@ -6,7 +6,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from flows.runs.model_registry import CURRENT, current_run
 from flows.runs.record import RECORD, RunData, list_history, list_runs, read_recipe, read_run, warn_once
@@ -92,8 +92,15 @@ def artifacts_with_stage(stage: str, run: RunData, root: Path) -> dict[str, Arti
     )
 
 
-def model_of(record: RunData, root: Path) -> dict[str, Any]:
-    """Return `architecture` and `parameters` of a run's model; None for what is not known yet, or no longer exists."""
+class NetworkLine(TypedDict):
+    """The network of a run; None for what is not known yet, or no longer exists."""
+
+    architecture: str | None
+    parameters: int | None
+
+
+def model_of(record: RunData, root: Path) -> NetworkLine:
+    """Return what is known of a run's network."""
     trained = (entry["path"] for entry in record["stages"] if entry["stage"] == "train" and "path" in entry)
     path = Path(next(trained, ""))
     if (path / DESCRIPTION).is_file() and (path / WEIGHTS).is_file():

@@ -37,7 +37,7 @@ class LossScaleState(TypedDict):
 
 
 class ChangePointsState(TypedDict):
-    """Cumulative sums over a window of steps, of loss, gradient norm and each range (`model/guard/change_points.py`)."""
+    """Cumulative sums of loss, norm and each range over a window of steps (`model/guard/change_points.py`)."""
 
     rows: list[list[float]]
     sums: list[float]

@@ -107,16 +107,14 @@ def paired_difference(a: Mapping[Any, float], b: Mapping[Any, float]) -> Differe
     return Difference(n, mean, mean - reach, mean + reach)
 
 
-def paired_differences(a: pa.Table, b: pa.Table) -> list[dict[str, Any]]:
-    """Return one line for each benchmark, metric and number of shots that both tables of ITEM_SCORES have: `task`,
-    `metric`, `shots`, `n`, `mean`, `low`, `high`, `verdict`, of the first model less the second."""
+def paired_differences(a: pa.Table, b: pa.Table) -> dict[tuple[str, str, int], Difference]:
+    """Return (task, metric, shots) -> the first model less the second, where both tables of ITEM_SCORES have items."""
     ours, theirs = _by_task(a.to_pylist()), _by_task(b.to_pylist())
-    lines: list[dict[str, Any]] = []
-    for key in (key for key in ours if key in theirs and ours[key].keys() & theirs[key].keys()):
-        found = paired_difference(ours[key], theirs[key])
-        numbers = {"n": found.n, "mean": found.mean, "low": found.low, "high": found.high, "verdict": found.verdict}
-        lines.append({"task": key[0], "metric": key[1], "shots": key[2], **numbers})
-    return lines
+    return {
+        key: paired_difference(ours[key], theirs[key])
+        for key in ours
+        if key in theirs and ours[key].keys() & theirs[key].keys()
+    }
 
 
 def _by_task(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, int], dict[str, float]]:

@@ -1,12 +1,12 @@
 """Plotly figures and tables of held-out text, benchmark scores, removals by rule, and near-duplicate recall."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TypedDict
 
 from flows.metrics.formatting import format_shots, plot_text
 from flows.metrics.heldout import HELDOUT_METRICS, format_heldout_metric
-from flows.metrics.run_metrics import Duplicates
+from flows.metrics.lines import BitsLine, Duplicates, GapLine, HeldoutLine, RuleLine, ScoreLine
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach, upright
 
@@ -23,7 +23,7 @@ MAIN_METRICS = ("acc", "exact", "f1", "rouge_1", "rouge_2", "rouge_l")
 """Metrics from 0 to 1; the first that a benchmark has is drawn."""
 
 
-def bits_figure(lines: list[dict[str, Any]]) -> Figure:
+def bits_figure(lines: list[BitsLine]) -> Figure:
     """Return bits per byte by held-out source, of the model and its baselines; lower is better."""
     ordered = list(reversed(lines))
     names = [MEAN if line["source"] == "all" else plot_text(line["source"]) for line in ordered]
@@ -47,7 +47,7 @@ def bits_figure(lines: list[dict[str, Any]]) -> Figure:
     )
 
 
-def scores_figure(rows: list[dict[str, Any]]) -> Figure | None:
+def scores_figure(rows: list[ScoreLine]) -> Figure | None:
     """Return a line for each benchmark and number of shots: main metric on all, clean and leaked items, with 95%
     intervals, and a tick at chance; None without a benchmark."""
     mine = main_rows(rows)
@@ -95,7 +95,7 @@ def _line_name(task: str, shots: int) -> str:
     return f"{plot_text(task)}, {format_shots(shots)}"
 
 
-def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: dict[str, int]) -> Figure:
+def removed_figure(lines: list[RuleLine], read: dict[str, int], colours: dict[str, int]) -> Figure:
     """Return the documents that each rule removed, by source; hover text shows their share of the source.
 
     `lines` is the metric `removed`, `read` the number of sampled documents of each source, `colours` the sources'
@@ -146,22 +146,22 @@ def duplicates_figure(duplicates: Duplicates) -> Figure:
     )
 
 
-def chance_of(rows: Iterable[Mapping[str, Any]]) -> float | None:
+def chance_of(rows: Iterable[ScoreLine]) -> float | None:
     """Return the score of random guessing, where the notes of the scores state it (`chance 0.250`)."""
     stated = (re.search(r"\bchance ([0-9.]*[0-9])", row["note"]) for row in rows if row["subset"] == "all")
     return next((float(match[1]) for match in stated if match), None)
 
 
-def main_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def main_rows(rows: list[ScoreLine]) -> list[ScoreLine]:
     """Return the rows of each benchmark's main metric that have a value, benchmark by benchmark."""
-    by_task: dict[str, list[dict[str, Any]]] = {}
+    by_task: dict[str, list[ScoreLine]] = {}
     for row in rows:
         by_task.setdefault(row["task"], []).append(row)
     mine = [row for of_task in by_task.values() for row in of_task if row["metric"] == main_metric(of_task)]
     return [row for row in mine if row["value"] is not None]
 
 
-def main_metric(rows: Sequence[Mapping[str, Any]]) -> str | None:
+def main_metric(rows: Sequence[ScoreLine]) -> str | None:
     """Return the main metric of a benchmark's rows, preferring one with values; None where it has none of
     MAIN_METRICS."""
     measured = {row["metric"] for row in rows if row["value"] is not None}
@@ -169,33 +169,65 @@ def main_metric(rows: Sequence[Mapping[str, Any]]) -> str | None:
     return next((metric for found in (measured, present) for metric in MAIN_METRICS if metric in found), None)
 
 
-def measure_table(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the held-out metrics of a BERT or T5 as a table: `names` of the columns, `lines` by source, `notes`."""
+class MeasureRow(TypedDict):
+    """A source's cells, one for each column."""
+
+    source: str
+    cells: list[str]
+
+
+class MeasureTable(TypedDict):
+    """Held-out metrics: columns by `names`, a row for each source, and the notes below."""
+
+    names: list[str]
+    lines: list[MeasureRow]
+    notes: list[str]
+
+
+def measure_table(lines: list[HeldoutLine]) -> MeasureTable:
+    """Return the held-out metrics of a BERT or T5 as a table."""
     present = [measure for measure in HELDOUT_METRICS if any(line["metric"] == measure.metric for line in lines)]
     by_source: dict[str, dict[str, str]] = {}
     for line in lines:
         by_source.setdefault(line["source"], {})[line["metric"]] = format_heldout_metric(line)
     notes = list(dict.fromkeys(f"{line['source']}: {line['note']}" for line in lines if line["source"] != "all"))
     ordered = sorted(by_source.items(), key=lambda item: (item[0] == "all", item[0]))
-    rows = [{"source": source, "cells": [cells.get(m.metric, "-") for m in present]} for source, cells in ordered]
+    rows: list[MeasureRow] = [
+        {"source": source, "cells": [cells.get(m.metric, "-") for m in present]} for source, cells in ordered
+    ]
     return {"names": [measure.words for measure in present], "lines": rows, "notes": notes}
 
 
-def score_tables(rows: Iterable[Mapping[str, Any]], gaps: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a table for each benchmark: `lines` of its main metric by number of shots, and all `others`.
+class ScoreTableLine(TypedDict):
+    """The main metric at a number of shots: a cell for each subset, and the contamination gap."""
 
-    A line has a cell for each subset, and the contamination gap (leaked minus clean items) from `gaps`.
-    """
+    shots: int
+    cells: dict[str, ScoreLine]
+    gap: GapLine | None
+
+
+class ScoreTable(TypedDict):
+    """A benchmark: its main metric by number of shots, and the rows of all other metrics."""
+
+    task: str
+    metric: str | None
+    lines: list[ScoreTableLine]
+    notes: list[str]
+    others: list[ScoreLine]
+
+
+def score_tables(rows: Iterable[ScoreLine], gaps: Iterable[GapLine]) -> list[ScoreTable]:
+    """Return a table for each benchmark."""
     rows, tested = list(rows), {(gap["task"], gap["metric"], gap["shots"]): gap for gap in gaps}
-    tables: list[dict[str, Any]] = []
+    tables: list[ScoreTable] = []
     for task in dict.fromkeys(row["task"] for row in rows):
         mine = [row for row in rows if row["task"] == task]
         metric = main_metric(mine)
         main = [row for row in mine if row["metric"] == metric]
-        lines = []
+        lines: list[ScoreTableLine] = []
         for shots in sorted({row["shots"] for row in main}):
             cells = {row["subset"]: row for row in main if row["shots"] == shots}
-            lines.append({"shots": shots, "cells": cells, "gap": tested.get((task, metric, shots))})
+            lines.append({"shots": shots, "cells": cells, "gap": tested.get((task, metric or "", shots))})
         notes = list(dict.fromkeys(f"{format_shots(r['shots'])}: {r['note']}" for r in main if r["note"]))
         others = [row for row in mine if row["metric"] != metric]
         tables.append({"task": task, "metric": metric, "lines": lines, "notes": notes, "others": others})

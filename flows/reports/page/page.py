@@ -17,11 +17,10 @@ from flows.metrics.accounting import describe_conservation
 from flows.metrics.activation_stats import training_activation_map
 from flows.metrics.formatting import format_count, format_duration, loss_unit
 from flows.metrics.heldout import METRICS_BY_NAME, format_heldout_metric, mean_words
+from flows.metrics.lines import BitsLine, Duplicates, Metrics, RuleLine
 from flows.metrics.run_metrics import (
-    DICTIONARIES,
+    EMPTY,
     METRICS_FILE,
-    Duplicates,
-    Metrics,
     metric_readers,
     missing_artifacts,
     open_artifacts,
@@ -161,7 +160,7 @@ def page_view(record: RunData, run_folder: Path, root: Path, attempt: Attempt) -
     """Return everything that the template shows; a section that cannot be made is empty."""
     artifacts = attempt("artifacts", lambda: open_artifacts(record), {})
     found = metric_readers(record)
-    read = {name: attempt(name, find, {} if name in DICTIONARIES else []) for name, find in found.items()}
+    read = {name: attempt(name, find, EMPTY[name]) for name, find in found.items()}
     findings = cast(Metrics, read)
     examples = attempt("removed documents", lambda: removals(artifacts), {})
     steps = attempt("steps", lambda: shown_steps(artifacts), [])
@@ -203,7 +202,7 @@ def page_view(record: RunData, run_folder: Path, root: Path, attempt: Attempt) -
     }
 
 
-def _rules(removed: list[dict[str, Any]], examples: dict[tuple[str, str, str], Any]) -> dict[str, list[dict[str, Any]]]:
+def _rules(removed: list[RuleLine], examples: dict[tuple[str, str, str], Any]) -> dict[str, list[dict[str, Any]]]:
     """Return, by stage in pipeline order, its rules with examples of the documents that they dropped."""
     by_stage: dict[str, list[dict[str, Any]]] = {}
     for line in removed[:MAX_RULES]:
@@ -238,7 +237,7 @@ def _recipe(run_folder: Path) -> str:
 def _figures(
     artifacts: dict[str, Artifact],
     findings: Metrics,
-    bits: list[dict[str, Any]],
+    bits: list[BitsLine],
     colours: dict[str, int],
     attempt: Attempt,
 ) -> dict[str, Any]:
@@ -321,10 +320,10 @@ def key_figures(record: RunData, findings: Metrics) -> list[dict[str, str]]:
     """Return the key figures at the top of the page, each with `value`, `name` and `note`."""
     found: list[dict[str, str]] = []
     whole = next((line for line in findings["bits_per_byte"] if line["source"] == "all"), None)
-    if whole is not None and whole.get("model") is not None:
-        below = f"{1 - whole['model'] / whole['unigram']:.0%} below the unigram" if whole.get("unigram") else ""
+    if whole is not None and (bits := whole.get("model")) is not None:
+        below = f"{1 - bits / unigram:.0%} below the unigram" if (unigram := whole.get("unigram")) else ""
         name = f"bits per byte, held out{mean_words(findings['bits_per_byte'])}"
-        found.append({"value": f"{whole['model']:.3f}", "name": name, "note": below})
+        found.append({"value": f"{bits:.3f}", "name": name, "note": below})
     found += [
         {
             "value": METRICS_BY_NAME[line["metric"]].format(line["value"]),

@@ -17,6 +17,7 @@ from flows.metrics.formatting import (
     markdown_code,
 )
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
+from flows.metrics.lines import Cost, GapLine
 from flows.metrics.run_metrics import (
     bits_per_byte,
     leaks,
@@ -88,7 +89,7 @@ def run_markdown(record: RunData) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def _gaps(gaps: list[dict[str, Any]]) -> str:
+def _gaps(gaps: list[GapLine]) -> str:
     """Return the benchmarks on which leaked items score significantly differently from clean ones."""
     significant = [
         f"{escape_markdown(gap['task'])} {format_shots(gap['shots'])} {100 * gap['difference']:+.1f}"
@@ -100,7 +101,7 @@ def _gaps(gaps: list[dict[str, Any]]) -> str:
     return f"Contamination gap (leaked minus clean items), significant: {', '.join(significant)} points."
 
 
-def _cost(found: dict[str, Any]) -> str:
+def _cost(found: Cost) -> str:
     if not found:
         return ""
     time = f"Building all stages took {format_duration(found['seconds'])}"

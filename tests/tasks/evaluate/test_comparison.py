@@ -68,10 +68,9 @@ def test_tables_are_compared_by_benchmark_metric_and_shots() -> None:
         found = [{**place, "item_id": str(item), "shots": number} for number in shots for item in range(3)]
         return pa.Table.from_pylist(found, schema=ITEM_SCORES)
 
-    lines = paired_differences(rows(1.0, (0, 1)), rows(0.0, (1, 5)))
-    assert lines == [
-        {"task": "quiz", "metric": "acc", "shots": 1, "n": 3, "mean": 1.0, "low": 1.0, "high": 1.0, "verdict": "better"}
-    ]
+    found = paired_differences(rows(1.0, (0, 1)), rows(0.0, (1, 5)))
+    assert found == {("quiz", "acc", 1): Difference(n=3, mean=1.0, low=1.0, high=1.0)}
+    assert found["quiz", "acc", 1].verdict == "better"
 
 
 def _documents(source: str, *bits_and_bytes: tuple[float, int]) -> pa.Table:
