@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from flows.metrics.escaping import escaped
-from flows.metrics.formatting import format_bytes
+from flows.metrics.formatting import counted, format_bytes
 from flows.planning.preconditions import check_benchmarks, export_remark
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError
@@ -225,7 +225,7 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
         console.print(f"  [red]cannot be read[/] {escape(source.problem)}", soft_wrap=True)
     size = format_bytes(source.bytes)
     files = f"{source.files_read:,} of {source.files:,} files" if source.files > 1 else "1 file"
-    console.print(f"  {_documents(source.documents)}, {size}, from {files}")
+    console.print(f"  {counted(source.documents, 'document')}, {size}, from {files}")
     if source.unseen_files:
         console.print(
             f"  [yellow]not looked at[/] {source.unseen_files:,} files that begin with a document longer than what this"
@@ -244,13 +244,13 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
     dropped = sum(rule.documents for rule in source.drops)
     share = _share(source.dropped_bytes, source.bytes, 1)
     console.print(
-        f"  cleaning would drop {_documents(dropped)}, {share} of the text"
+        f"  cleaning would drop {counted(dropped, 'document')}, {share} of the text"
         if dropped
         else "  cleaning would drop nothing"
     )
     for rule in source.drops:
         console.print(
-            f"    {rule.rule}: {_documents(rule.documents)}, {_share(rule.bytes, source.bytes, 1)} of the text"
+            f"    {rule.rule}: {counted(rule.documents, 'document')}, {_share(rule.bytes, source.bytes, 1)} of the text"
         )
         for example in rule.examples:
             place = escaped(f"{example.path} record {example.record}{_measured(example)}")
@@ -264,10 +264,6 @@ def _measured(example: Example) -> str:
         return ""
     side = "below" if example.value < example.limit else "above"
     return f", {example.value:.3g} {side} {example.limit:.3g}"
-
-
-def _documents(count: int) -> str:
-    return "1 document" if count == 1 else f"{count:,} documents"
 
 
 def _shares(counts: dict[str, int]) -> str:

@@ -153,7 +153,7 @@ def _dropped(findings: Metrics) -> str:
     others = sum(count for stage, count in dropped.items() if stage != DUPLICATES)
     parts = [
         (documents["not_selected"], "not needed for the mixture"),
-        (dropped.get(DUPLICATES, 0), "duplicates"),
+        (copies := dropped.get(DUPLICATES, 0), "duplicate" if copies == 1 else "duplicates"),
         (others, f"dropped by rules ({most})"),
         (documents["rejected"], "unreadable"),
         (documents["held_out"], "held out to measure the model"),
