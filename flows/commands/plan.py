@@ -89,6 +89,7 @@ def check(
     found = check_recipe(open_recipe(recipe, root, settings or ()))
     sources = [source.to_json() for source in found.sources]
     values = {"sources": sources, "benchmarks": found.benchmark_problem, "export": found.export_remark}
+    values["losses"] = found.losses
     print_found(values, as_json, lambda shown: print_check(found, shown))
     if not found.is_well:
         raise typer.Exit(InputError.exit_code)

@@ -262,7 +262,8 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     texts: list[str] = []
     raw = stored = lost = 0
     bad: set[Path] = set()
-    for index in even_indices(len(source.files), SNIFFED_FILES):
+    looked = even_indices(len(source.files), SNIFFED_FILES)
+    for index in looked:
         file = source.files[index]
         try:
             if source.format in ("parquet", "arrow"):
@@ -307,6 +308,8 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     if not source.files:
         return False
     source.bad_share = lost / max(1, lost + len(records))
+    if len(looked) < len(source.files) + len(bad) and source.format not in RECORD_FORMATS:
+        source.bad_share = len(bad) / len(looked)  # as likely among the files that were not opened
     source.records = count_records(source.files)
     source.text_bytes = source.stored_bytes * (raw / stored if stored else 1.0)
     if source.format in ("jsonl", "csv"):

@@ -431,6 +431,21 @@ def test_a_notebook_is_unpacked_as_its_text_and_code(tmp_path: Path):
     assert [bad.path.name for bad in scan.unreadable] == ["old.ipynb"]
 
 
+def test_a_recipe_allows_for_files_like_the_unreadable_ones_that_were_looked_at(tmp_path: Path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for number in range(100):
+        (folder / f"{number:02}.txt").write_bytes(f"{number} {ENGLISH}".encode() + b"\x90\x81" * (number % 7 == 0))
+    scan = scan_folder(folder)
+    (source,) = scan.sources
+    assert source.bad_share == pytest.approx(0.15, abs=0.05)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(write_short_recipe(scan, "mine"))
+    sample = load_recipe(recipe, tmp_path / "root").sample
+    built = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="init"), sample).report.total()
+    assert (built.documents_out, built.rejected) == (85, 15 - len(scan.unreadable))
+
+
 def test_conversations_are_called_so(tmp_path: Path):
     turn = {"role": "user", "content": ENGLISH}
     (tmp_path / "talk.jsonl").write_text(f"{json.dumps({'messages': [turn]})}\n" * 9)
