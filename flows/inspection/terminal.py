@@ -99,8 +99,8 @@ def print_scan(scan: FolderScan, recipe: Path, remarks: Sequence[str], console: 
         console.print(f"[yellow]not read[/] ... and {left} more; all: --json")
     empty = f"; {scan.empty} empty files skipped" if scan.empty else ""
     console.print(
-        f"[dim]from the beginnings of {counted(scan.looked_files, 'file')} ({format_bytes(scan.looked_bytes)} read); languages are"
-        f" shares of the sampled texts{empty}[/]",
+        f"[dim]from the beginnings of {counted(scan.looked_files, 'file')} ({format_bytes(scan.looked_bytes)} read);"
+        f" languages are shares of the sampled texts{empty}[/]",
         width=PAGE_WIDTH,
     )
     for remark in remarks:

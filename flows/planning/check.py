@@ -160,8 +160,8 @@ def _losses(sources: tuple[SourceCheck, ...], recipe: Recipe) -> Iterator[str]:
         if dropped > recipe.clean.wipe_out_limit * source.documents:
             yield (
                 f"cleaning would drop {dropped / source.documents:.0%} of the documents of {source.source}, most by"
-                f" {source.drops[0].rule}: a run would read next to nothing of it, or stop. Look at the documents above;"
-                f" another kind ([clean.kinds]) or preset ([clean.presets]) has other rules."
+                f" {source.drops[0].rule}: a run would keep next to nothing of it, or stop. Look at the documents"
+                f" above; another kind ([clean.kinds]) or preset ([clean.presets]) has other rules."
             )
 
 

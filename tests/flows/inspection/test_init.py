@@ -422,7 +422,7 @@ def test_a_notebook_is_unpacked_as_its_text_and_code(tmp_path: Path):
     notebook = {"cells": cells, "metadata": {"kernelspec": {"language": "julia"}}, "nbformat": 4}
     (tmp_path / "melt.ipynb").write_text(json.dumps(notebook))
     (tmp_path / "old.ipynb").write_text(json.dumps({"worksheets": [], "nbformat": 3}))
-    with pytest.raises(InputError, match="melt.ipynb and 1 more .ipynb: a notebook: `bessemer init --unpack`"):
+    with pytest.raises(InputError, match=r"melt\.ipynb and 1 more \.ipynb: a notebook: `bessemer init --unpack`"):
         scan_folder(tmp_path)
     (target,) = unpack.unpack_archives(tmp_path)
     assert (target / "notebook.md").read_text() == "# Iron\nIt glows.\n\n```julia\nheat(iron)\n```\n"
@@ -449,7 +449,7 @@ def test_a_recipe_allows_for_files_like_the_unreadable_ones_that_were_looked_at(
 def test_conversations_are_called_so(tmp_path: Path):
     turn = {"role": "user", "content": ENGLISH}
     (tmp_path / "talk.jsonl").write_text(f"{json.dumps({'messages': [turn]})}\n" * 9)
-    with pytest.raises(InputError, match="talk.jsonl: conversations: `bessemer model finetune`"):
+    with pytest.raises(InputError, match=r"talk\.jsonl: conversations: `bessemer model finetune`"):
         scan_folder(tmp_path)
 
 
