@@ -3,6 +3,7 @@
 The numbers come from `flows.metrics.run_metrics`, as do those of the run page.
 """
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def print_outcome(run: RunData, root: Path, console: Console) -> None:
         console.print(escape(text))
     _print_failed_stages(run, console)
     for remark in words.attention[:MAX_ATTENTION]:
-        short = remark if len(remark) <= ATTENTION_CHARS else f"{remark[: ATTENTION_CHARS - 1]}…"
+        short = textwrap.shorten(remark, ATTENTION_CHARS, placeholder=" …")
         console.print(f"[bold yellow]attention[/] {escape(short)}")
     if len(words.attention) > MAX_ATTENTION:
         console.print(f"          and {len(words.attention) - MAX_ATTENTION} more on the page")
