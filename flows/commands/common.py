@@ -33,7 +33,12 @@ class CommandGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the named command, and its words with `--root` at their front."""
+        """Return the named command, and its words with `--root` at their front; name the group of a command of one."""
+        if ctx.parent is None and args and self.get_command(ctx, args[0]) is None:
+            groups = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+            if found := [name for name, group in groups if args[0] in getattr(group, "commands", ())]:
+                commands = " or ".join(f"`{ctx.command_path} {name} {args[0]}`" for name in found)
+                ctx.fail(f"No such command '{args[0]}'. Did you mean {commands}?")
         name, command, rest = super().resolve_command(ctx, args)
         return name, command, [*ctx.meta.get(_ROOT_BEFORE, ()), *rest]
 

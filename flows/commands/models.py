@@ -20,6 +20,7 @@ from flows.commands.common import (
     print_found,
     print_json,
     print_run_header,
+    shown_progress,
 )
 
 model = typer.Typer(
@@ -275,19 +276,14 @@ def _made(stage: str, root: Path, words: dict[str, Any], inputs: tuple[Any, ...]
     `build(context, *inputs)` builds it; `words` are those of the flow, from which it would prepare the same inputs.
     """
     from flows.commands.run import prefect_ready
-    from flows.runs.record import heard_by
     from tasks.artifacts.artifact import Artifact
-    from tasks.artifacts.build import ProgressListener, RunContext, WouldBuild
-
-    class Notes(ProgressListener):
-        def note(self, stage: str, sentence: str) -> None:
-            _say_line(sentence)
+    from tasks.artifacts.build import RunContext, WouldBuild
 
     try:
         return build(RunContext(root, run_id="", dry=True), *inputs)
     except WouldBuild:
         pass
-    with heard_by(Notes()), prefect_ready(root):
+    with shown_progress(as_json=True), prefect_ready(root):
         from flows.models import flow
 
         flows = {"finetune": flow.finetune, "export": flow.export}

@@ -1,6 +1,7 @@
 """`bessemer init`, `check`, `plan` and `estimate`: a first recipe, what its text is like, what a run would build and
 cost."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +29,9 @@ def init(
     every: Annotated[bool, typer.Option("--all", help="Write every key with its help, not only what is set.")] = False,
     unpack: Annotated[
         bool,
-        typer.Option("--unpack", help="First unpack archives, JSON, mailboxes and subtitles into FOLDER/unpacked."),
+        typer.Option(
+            "--unpack", help="First unpack archives, JSON, mail, notebooks and subtitles into FOLDER/unpacked."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -46,9 +49,11 @@ def init(
     if output.exists() and not force:
         raise RecipeError(f"--output {output} exists already; name another file, or overwrite it with --force")
     if unpack and folder.is_dir():
-        from flows.inspection.unpack import unpack_archives
+        from flows.inspection.unpack import UNPACKED, unpack_archives
+        from flows.metrics.formatting import counted
 
-        unpack_archives(folder)
+        if unpacked := unpack_archives(folder):
+            print(f"unpacked {counted(len(unpacked), 'file')} into {folder / UNPACKED}", file=sys.stderr)
     survey = scan_folder(folder)
     text = (write_recipe if every else write_short_recipe)(survey, output.stem)
     try:
@@ -84,6 +89,7 @@ def check(
     found = check_recipe(open_recipe(recipe, root, settings or ()))
     sources = [source.to_json() for source in found.sources]
     values = {"sources": sources, "benchmarks": found.benchmark_problem, "export": found.export_remark}
+    values["losses"] = found.losses
     print_found(values, as_json, lambda shown: print_check(found, shown))
     if not found.is_well:
         raise typer.Exit(InputError.exit_code)

@@ -35,7 +35,7 @@ runs = typer.Typer(
 def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: Json = False) -> None:
     """List runs, newest last, with each one's network and the outcome of its stages; as a page with --open.
 
-    A run that built nothing is shown with `as` and the run that has the same artifacts.
+    A run that built nothing is shown with `as` and the beginning of the run that has the same artifacts.
     """
     if open_page:
         from flows.reports.run_list import write_run_list
@@ -69,7 +69,7 @@ def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: J
         for run in runs
     ]
     columns = ("run", "recipe", "model", "state", "stages")
-    console().print(Table(columns, rows, texts=columns).rich())
+    console().print(Table(columns, rows, texts=columns[1:]).rich())
 
 
 def _format_stage_outcomes(record: "RunData") -> str:
@@ -80,14 +80,14 @@ def _format_stage_outcomes(record: "RunData") -> str:
     parts = [count_outcomes(entry for entry in record["stages"] if entry not in unfinished)]
     parts += [f"{entry['outcome']} in {entry['stage']}" for entry in unfinished]
     earlier = record.get("same_as")
-    same = f", as {earlier}" if earlier else ""
+    same = f", as {earlier.partition('-')[0]}" if earlier else ""
     return f"{', '.join(filter(None, parts)) or '-'}{same}"
 
 
 @runs.command()
 def compare(
-    first: Annotated[str, typer.Argument(metavar="RUN", help="Run id or its beginning.")],
-    second: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "latest",
+    first: Annotated[str, typer.Argument(metavar="FIRST", help="Run id or its beginning.")],
+    second: Annotated[str, typer.Argument(metavar="SECOND", help=RUN_HELP)] = "latest",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The page; by default in the second run's folder.")
     ] = None,

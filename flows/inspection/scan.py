@@ -22,7 +22,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from flows.inspection.fields import Fields, count_languages, judge_fields
-from flows.inspection.unpack import is_unpacked
+from flows.inspection.unpack import is_mailbox, is_unpacked
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
 from tasks.sample.config import Source
@@ -46,6 +46,8 @@ ROOT_GROUP = "."
 
 RECORD_FORMATS = ("jsonl", "parquet", "arrow", "csv")
 
+MAILBOX_HINT = "a mailbox: `bessemer init --unpack` writes the text of its messages as .jsonl"
+
 _BINARY_HINTS = {
     ".pdf": "PDF: extract its text first",
     ".docx": "Word: save as text or Markdown",
@@ -55,7 +57,9 @@ _BINARY_HINTS = {
     **dict.fromkeys((".7z", ".rar"), "an archive: unpack it"),
     ".xz": "xz: compress as .gz or .zst instead",
     ".json": "JSON in one piece: `bessemer init --unpack` writes the list of records in it, if there is one, as .jsonl",
-    ".mbox": "a mailbox: `bessemer init --unpack` writes the text of its messages as .jsonl",
+    ".mbox": MAILBOX_HINT,
+    ".eml": "mail: `bessemer init --unpack` writes its text as .jsonl",
+    ".ipynb": "a notebook: `bessemer init --unpack` writes its text and code as Markdown",
     **dict.fromkeys(
         (".srt", ".vtt"), "subtitles: `bessemer init --unpack` writes what they say, without numbers and times"
     ),
@@ -216,13 +220,15 @@ def _consider(scan: FolderScan, found: dict[tuple[str, str], ScannedSource], pat
     )
 
 
-def _format_by_content(scan: FolderScan, path: Path, compression: str | None) -> tuple[str, str | None]:
+def _format_by_content(scan: FolderScan, path: Path, compression: str | None) -> tuple[str | None, str | None]:
     """Return the format of a file whose name does not show it, and a hint where it cannot be read."""
     # A block of bzip2 unpacks as a whole, 900 kB at once.
     head = read_head(path, compression, 1 << 20 if compression == "bzip2" else 4096)
     scan.looked_files += 1
     scan.looked_bytes += head.stored
     raw = head.raw[:4096]
+    if is_mailbox(raw):
+        return None, MAILBOX_HINT
     text, hint = _decoded(head.raw, head.whole, "text")
     if head.damage or "\0" in raw.decode("latin-1") or not _looks_like_text((text or raw.decode("latin-1"))[:4096]):
         return "text", "binary, or damaged"
@@ -256,7 +262,8 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     texts: list[str] = []
     raw = stored = lost = 0
     bad: set[Path] = set()
-    for index in even_indices(len(source.files), SNIFFED_FILES):
+    looked = even_indices(len(source.files), SNIFFED_FILES)
+    for index in looked:
         file = source.files[index]
         try:
             if source.format in ("parquet", "arrow"):
@@ -291,15 +298,18 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     if source.format in RECORD_FORMATS and source.files:
         source.fields = judge_fields(records[: SNIFFED_FILES * SNIFFED_RECORDS])
         if source.fields.text is None:
-            names = ", ".join(source.fields.all) or "none"
-            for file in source.files:
-                scan.unreadable.append(Unreadable(file.path, f"no field holds text (fields: {names})"))
+            hint = f"no field holds text (fields: {', '.join(source.fields.all) or 'none'})"
+            if any(map(_is_conversation, records)):
+                hint = "conversations: `bessemer model finetune` trains a model further on them"
+            scan.unreadable += [Unreadable(file.path, hint) for file in source.files]
             return False
         name = source.fields.text
         texts = [record[name] for record in records if isinstance(record.get(name), str)]
     if not source.files:
         return False
     source.bad_share = lost / max(1, lost + len(records))
+    if len(looked) < len(source.files) + len(bad) and source.format not in RECORD_FORMATS:
+        source.bad_share = len(bad) / len(looked)  # as likely among the files that were not opened
     source.records = count_records(source.files)
     source.text_bytes = source.stored_bytes * (raw / stored if stored else 1.0)
     if source.format in ("jsonl", "csv"):
@@ -314,6 +324,11 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         elif source.fields and sum(map(is_wikitext, chosen)) * 2 > len(chosen):
             source.content = "wikitext"
     return True
+
+
+def _is_conversation(record: dict[str, Any]) -> bool:
+    messages = record.get("messages")
+    return isinstance(messages, list) and any(isinstance(one, dict) and "content" in one for one in messages)
 
 
 def _stored(record: dict[str, Any], format: str) -> int:
@@ -446,7 +461,7 @@ def _table_rows(file: StoredFile) -> tuple[float, int, bool]:
     """Count rows below the header, in whose quoted fields lines may break."""
     head, rows = read_head(file.path, file.compression), 0
     with suppress(csv.Error):
-        rows = sum(1 for _ in _table(file.path, head.raw.decode("utf-8-sig", errors="replace")))
+        rows = sum(1 for _ in _table(file.path, _decoded(head.raw, head.whole, "csv")[0]))
     return max(0, rows - (not head.whole)), head.stored, head.whole
 
 

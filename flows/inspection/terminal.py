@@ -10,7 +10,7 @@ from rich.text import Text
 
 from flows.inspection.scan import FolderScan
 from flows.metrics.escaping import escaped
-from flows.metrics.formatting import format_bytes, format_count
+from flows.metrics.formatting import counted, format_bytes, format_count
 from flows.metrics.text_diff import ADDED, EVEN_PIECE, ODD_PIECE, REMOVED, SAME, SHARED, UNKNOWN_PIECE
 from flows.reports.document import Table
 
@@ -99,8 +99,8 @@ def print_scan(scan: FolderScan, recipe: Path, remarks: Sequence[str], console: 
         console.print(f"[yellow]not read[/] ... and {left} more; all: --json")
     empty = f"; {scan.empty} empty files skipped" if scan.empty else ""
     console.print(
-        f"[dim]from the beginnings of {scan.looked_files} files ({format_bytes(scan.looked_bytes)} read); languages are"
-        f" shares of the sampled texts{empty}[/]",
+        f"[dim]from the beginnings of {counted(scan.looked_files, 'file')} ({format_bytes(scan.looked_bytes)} read);"
+        f" languages are shares of the sampled texts{empty}[/]",
         width=PAGE_WIDTH,
     )
     for remark in remarks:

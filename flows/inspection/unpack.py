@@ -1,6 +1,7 @@
 """Unpack what holds text among other things, so that it can be scanned: archives (zip, tar and its compressed forms),
-lists of records in JSON, mailboxes, and subtitles."""
+lists of records in JSON, mail, notebooks, and subtitles."""
 
+import email
 import json
 import mailbox
 import re
@@ -8,8 +9,8 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from email.message import Message
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -21,21 +22,22 @@ UNPACKED = "unpacked"
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
-JSON, MAILBOX, SUBTITLES = ".json", ".mbox", (".srt", ".vtt")
+JSON, MAILBOX, MAIL, NOTEBOOK, SUBTITLES = ".json", ".mbox", ".eml", ".ipynb", (".srt", ".vtt")
 
-SUFFIXES = (*ARCHIVES, JSON, MAILBOX, *SUBTITLES)
+SUFFIXES = (*ARCHIVES, JSON, MAILBOX, MAIL, NOTEBOOK, *SUBTITLES)
 
 FREE_BYTES, MOST_TIMES = 1 << 30, 200
 """Bytes that any archive may unpack to, and how many more for each stored byte; text rarely exceeds 20."""
 
 
 def unpack_archives(folder: Path) -> list[Path]:
-    """Unpack files with `SUFFIXES` below `folder` into `folder/unpacked/PATH`, unless that exists; return those folders
-    that hold something.
+    """Unpack files with `SUFFIXES`, and mailboxes without one, below `folder` into `folder/unpacked/PATH`, unless that
+    exists; return those folders that hold something.
 
     A JSON file becomes `records.jsonl`, with the names of nested fields joined by dots: its list of objects, or of an
-    object the longest such list in it; without one it is left alone. A mailbox becomes `messages.jsonl`, and a page for
-    each message that has HTML alone; subtitles become `spoken.txt`, without numbers and times. Of archives, links,
+    object the longest such list in it; without one it is left alone. Mail becomes `messages.jsonl`, and a page for
+    each message that has HTML alone; a notebook becomes `notebook.md`, its text and its code without what that printed;
+    subtitles become `spoken.txt`, without numbers and times. Of archives, links,
     devices and paths that lead out of their folder are left out. Raises InputError, and leaves nothing of an archive,
     where it is damaged or its content is larger than text would be.
     """
@@ -67,11 +69,13 @@ def _made(target: Path) -> Iterator[Path]:
 
 
 def _unpack_one(path: Path, folder: Path) -> None:
-    suffix = path.suffix.lower()
+    suffix = _suffix(path)
     if suffix == JSON:
         _write_records(path, folder)
-    elif suffix == MAILBOX:
-        _write_messages(path, folder)
+    elif suffix in (MAILBOX, MAIL):
+        _write_messages(path, suffix, folder)
+    elif suffix == NOTEBOOK:
+        _write_notebook(path, folder)
     elif suffix in SUBTITLES:
         (folder / "spoken.txt").write_bytes(spoken(path.read_bytes()))
     else:
@@ -85,14 +89,32 @@ def is_unpacked(folder: Path, path: Path) -> bool:
 
 
 def _target(folder: Path, path: Path) -> Path | None:
-    """Return the folder for what is in an archive; None for any other file. Mailboxes and subtitles keep their suffix,
-    since there are often files of one name."""
+    """Return the folder for what is in an archive; None for any other file. All but archives and JSON keep their
+    suffix, since there are often files of one name."""
     inside = path.relative_to(folder)
-    suffix = next((one for one in SUFFIXES if path.name.lower().endswith(one)), None)
-    if suffix is None or inside.parts[0] == UNPACKED or _is_hidden(inside):
+    if inside.parts[0] == UNPACKED or _is_hidden(inside) or (suffix := _suffix(path)) is None:
         return None
-    kept = suffix in (MAILBOX, *SUBTITLES)
-    return folder / UNPACKED / inside.parent / (path.name if kept else path.name[: -len(suffix)])
+    dropped = suffix in (*ARCHIVES, JSON)
+    return folder / UNPACKED / inside.parent / (path.name[: -len(suffix)] if dropped else path.name)
+
+
+def _suffix(path: Path) -> str | None:
+    """Return which of `SUFFIXES` says what a file is; None for any other."""
+    if not path.suffix and path.is_file():
+        with path.open("rb") as stream:
+            return MAILBOX if is_mailbox(stream.read(_FIRST_LINES)) else None
+    return next((one for one in SUFFIXES if path.name.lower().endswith(one)), None)
+
+
+def is_mailbox(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is a mailbox, as mail programs write them without a suffix."""
+    return _FIRST_MESSAGE.match(head[:_FIRST_LINES]) is not None
+
+
+_FIRST_LINES = 1000
+
+_FIRST_MESSAGE = re.compile(rb"From [^\n]*\r?\n[!-9;-~]+:[ \t]")
+"""The line that begins a message, and its first header (RFC 4155)."""
 
 
 def _write_records(path: Path, folder: Path) -> None:
@@ -137,22 +159,25 @@ def _is_runs(value: object) -> bool:
     return all(isinstance(run.get("text") if isinstance(run, dict) else run, str) for run in value)
 
 
-def _write_messages(path: Path, folder: Path) -> None:
+def _write_messages(path: Path, suffix: str, folder: Path) -> None:
     """Write the text of each message, a line each, and of those that have HTML alone a page each."""
     pages: list[str] = []
 
-    def messages() -> Iterator[dict[str, Any]]:
-        with closing(mailbox.mbox(path, create=False)) as box:
-            for message in box:
-                parts = [part for part in message.walk() if not part.get_filename()]
-                first = {part.get_content_type(): part for part in reversed(parts)}
-                if "text/plain" in first:
-                    text = _QUOTED_FROM.sub("", _text_of(first["text/plain"]))
-                    yield {"id": str(message["Message-ID"] or ""), "text": text}
-                elif "text/html" in first:
-                    pages.append(_text_of(first["text/html"]))
+    def texts(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
+        for message in messages:
+            parts = [part for part in message.walk() if not part.get_filename()]
+            first = {part.get_content_type(): part for part in reversed(parts)}
+            if "text/plain" in first:
+                text = _QUOTED_FROM.sub("", _text_of(first["text/plain"]))
+                yield {"id": str(message["Message-ID"] or ""), "text": text}
+            elif "text/html" in first:
+                pages.append(_text_of(first["text/html"]))
 
-    _write_lines(folder / "messages.jsonl", messages())
+    if suffix == MAIL:
+        _write_lines(folder / "messages.jsonl", texts([email.message_from_bytes(path.read_bytes())]))
+    else:
+        with closing(mailbox.mbox(path, create=False)) as box:
+            _write_lines(folder / "messages.jsonl", texts(box))
     for number, page in enumerate(pages):
         (folder / f"{number}.html").write_text(page, encoding="utf-8", errors="replace")
 
@@ -171,6 +196,17 @@ def _text_of(part: Message) -> str:
         return raw.decode(errors="replace")
 
 
+def _write_notebook(path: Path, folder: Path) -> None:
+    """Write the cells of a Jupyter notebook as Markdown; nothing where it is none."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):  # `scan_folder` names what cannot be read.
+        notebook = json.loads(path.read_bytes())
+        about = notebook.get("metadata", {})
+        language = about.get("language_info", {}).get("name") or about.get("kernelspec", {}).get("language") or "python"
+        cells = [(cell["cell_type"], "".join(cell["source"]).strip("\n")) for cell in notebook["cells"]]
+        parts = [f"```{language}\n{text}\n```" if kind == "code" else text for kind, text in cells if text.strip()]
+        (folder / "notebook.md").write_text("\n\n".join(parts) + "\n", "utf-8", "surrogatepass")
+
+
 _CUE = re.compile(rb"(?:^[^\n]*\n)?^(?:\d+:)?\d\d:\d\d[,.]\d{3} --> [^\n]*\n?", re.MULTILINE)
 """The times of a cue, and the line of its number or name before them."""
 
@@ -178,13 +214,17 @@ _TAG = re.compile(rb"</?(?:[ibuv]|c|font|ruby|rt|lang)(?:[ .][^<>\n]*)?>|\{\\[^{
 
 
 def spoken(subtitles: bytes) -> bytes:
-    """Return what subtitles (SubRip, WebVTT) show, in their encoding: no numbers, times, colours and places. Those in
-    UTF-16 are returned as they are."""
+    """Return what subtitles (SubRip, WebVTT) show, in their encoding: no numbers, times, colours and places, and the
+    lines of a sentence as one. Those in UTF-16 are returned as they are."""
     if b"\0" in subtitles:
         return subtitles
     text = _CUE.sub(b"\n", b"\n" + subtitles.replace(b"\r\n", b"\n"))
     text = re.sub(rb"\A\s*(?:\xef\xbb\xbf)?(?:WEBVTT[^\n]*\n)?", b"", _TAG.sub(b"", text))
-    return re.sub(rb"\n\s*\n", b"\n", text).strip() + b"\n"
+    return _INSIDE_A_SENTENCE.sub(b" ", re.sub(rb"\n\s*\n", b"\n", text).strip()) + b"\n"
+
+
+_INSIDE_A_SENTENCE = re.compile(rb"(?<=[a-z,;])\n(?=[a-zA-Z0-9'\"])|(?<=[^\s.!?:)\]\"'\x80-\xff])\n(?=[a-z])")
+"""The end of a line of a subtitle that is none of a sentence, in text of Latin letters."""
 
 
 def _is_hidden(path: Path) -> bool:

@@ -27,6 +27,10 @@ _UNSAFE = re.compile(
 """Joiners (U+200C, U+200D) are kept: Persian, Indic scripts and emoji are written with them."""
 
 
+_RESET = "\x1b[0m"
+"""What colorama, which numba initializes, writes by itself to a terminal when the process ends."""
+
+
 def escaped(text: str) -> str:
     """Return the text with escapes in place of characters that control a terminal or deceive its reader."""
     return _UNSAFE.sub(_escape, text)
@@ -57,7 +61,8 @@ class EscapedStream(io.TextIOBase):
         return self.unescaped.errors
 
     def write(self, text: str, /) -> int:
-        self._stream.write(escaped(text))
+        if text != _RESET:
+            self._stream.write(escaped(text))
         return len(text)
 
     def flush(self) -> None:

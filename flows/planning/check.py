@@ -7,6 +7,7 @@ filters and classifiers that a run trains itself are not part of it.
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from flows.metrics.escaping import escaped
-from flows.metrics.formatting import format_bytes
+from flows.metrics.formatting import counted, format_bytes
 from flows.planning.preconditions import check_benchmarks, export_remark
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError
@@ -99,6 +100,11 @@ class SourceCheck:
     """The rule that drops most bytes first."""
 
     @property
+    def unread_times(self) -> float:
+        """How many times as many files there are as were read."""
+        return self.files / max(1, self.files_read)
+
+    @property
     def dropped_bytes(self) -> int:
         """Bytes of text that cleaning would drop."""
         return sum(rule.bytes for rule in self.drops)
@@ -115,6 +121,8 @@ class RecipeCheck:
     sources: tuple[SourceCheck, ...]
     benchmark_problem: str = ""
     export_remark: str = ""
+    losses: tuple[str, ...] = ()
+    """Where so much would be lost that a run stops, or reads nothing of a source."""
 
     @property
     def is_well(self) -> bool:
@@ -134,8 +142,27 @@ def check_recipe(recipe: Recipe, most_bytes: int = MOST_BYTES) -> RecipeCheck:
     try:
         check_benchmarks(recipe)
     except BessemerError as error:
-        return RecipeCheck(sources, str(error), remark)
-    return RecipeCheck(sources, export_remark=remark)
+        return RecipeCheck(sources, str(error), remark, tuple(_losses(sources, recipe)))
+    return RecipeCheck(sources, export_remark=remark, losses=tuple(_losses(sources, recipe)))
+
+
+def _losses(sources: tuple[SourceCheck, ...], recipe: Recipe) -> Iterator[str]:
+    readable = sum(source.documents * source.unread_times for source in sources)
+    lost = sum(bad.records * source.unread_times for source in sources for bad in source.unreadable)
+    allowed = recipe.sample.max_reject_share
+    if lost > allowed * (lost + readable):
+        yield (
+            f"about {lost / (lost + readable):.0%} of all records cannot be read, and a run stops above [sample]"
+            f" max_reject_share = {allowed:g}. Repair or exclude their files, or raise it to go on without them."
+        )
+    for source in sources:
+        dropped = sum(rule.documents for rule in source.drops)
+        if dropped > recipe.clean.wipe_out_limit * source.documents:
+            yield (
+                f"cleaning would drop {dropped / source.documents:.0%} of the documents of {source.source}, most by"
+                f" {source.drops[0].rule}: a run would keep next to nothing of it, or stop. Look at the documents"
+                f" above; another kind ([clean.kinds]) or preset ([clean.presets]) has other rules."
+            )
 
 
 def _check_source(recipe: Recipe, listing: SourceFiles, most_bytes: int) -> SourceCheck:
@@ -214,8 +241,8 @@ def print_check(check: RecipeCheck, console: Console) -> None:
         _print_source_check(source, console)
     if check.benchmark_problem:
         console.print(f"[red]benchmarks[/] {escape(check.benchmark_problem)}", soft_wrap=True)
-    if check.export_remark:
-        console.print(f"[yellow]![/] {escape(check.export_remark)}", soft_wrap=True)
+    for remark in (*check.losses, *filter(None, [check.export_remark])):
+        console.print(f"[yellow]![/] {escape(remark)}", soft_wrap=True)
     console.print("\nA run decides about every document: [bold]bessemer data peek clean[/] shows them afterwards.")
 
 
@@ -225,7 +252,7 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
         console.print(f"  [red]cannot be read[/] {escape(source.problem)}", soft_wrap=True)
     size = format_bytes(source.bytes)
     files = f"{source.files_read:,} of {source.files:,} files" if source.files > 1 else "1 file"
-    console.print(f"  {_documents(source.documents)}, {size}, from {files}")
+    console.print(f"  {counted(source.documents, 'document')}, {size}, from {files}")
     if source.unseen_files:
         console.print(
             f"  [yellow]not looked at[/] {source.unseen_files:,} files that begin with a document longer than what this"
@@ -244,13 +271,13 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
     dropped = sum(rule.documents for rule in source.drops)
     share = _share(source.dropped_bytes, source.bytes, 1)
     console.print(
-        f"  cleaning would drop {_documents(dropped)}, {share} of the text"
+        f"  cleaning would drop {counted(dropped, 'document')}, {share} of the text"
         if dropped
         else "  cleaning would drop nothing"
     )
     for rule in source.drops:
         console.print(
-            f"    {rule.rule}: {_documents(rule.documents)}, {_share(rule.bytes, source.bytes, 1)} of the text"
+            f"    {rule.rule}: {counted(rule.documents, 'document')}, {_share(rule.bytes, source.bytes, 1)} of the text"
         )
         for example in rule.examples:
             place = escaped(f"{example.path} record {example.record}{_measured(example)}")
@@ -264,10 +291,6 @@ def _measured(example: Example) -> str:
         return ""
     side = "below" if example.value < example.limit else "above"
     return f", {example.value:.3g} {side} {example.limit:.3g}"
-
-
-def _documents(count: int) -> str:
-    return "1 document" if count == 1 else f"{count:,} documents"
 
 
 def _shares(counts: dict[str, int]) -> str:

@@ -25,7 +25,7 @@ def print_plan(plan: dict[str, Any], console: Console) -> None:
     pilot = plan["pilot"]
     documents = sum(source["documents"] for source in pilot["sources"].values())
     console.print(
-        f"[bold]{escape(plan['recipe'])}[/]: a pilot of {documents:,} documents took"
+        f"recipe [bold]{escape(plan['recipe'])}[/]: a pilot of {documents:,} documents took"
         f" {format_duration(pilot['seconds'])}",
         width=PAGE_WIDTH,
     )

@@ -20,6 +20,7 @@ import importlib.util
 import json
 import re
 import shutil
+import sys
 import sysconfig
 import warnings
 from collections import Counter
@@ -101,6 +102,7 @@ def prepare(root: Path, installation: Installation | None = None) -> Path:
     mark = _input_mark(installation)
     if _is_prepared(folder, mark):
         return folder
+    print("collecting the text that comes with Python, once", file=sys.stderr)
     texts = _documentation(installation)
     reserved = {name for name in texts if _is_reserved(name)}
     sourced = {name: text for name, text in texts.items() if name not in reserved}

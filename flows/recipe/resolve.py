@@ -18,6 +18,7 @@ scored, which evaluate needs; each stage gets its own part, so that another way 
 import difflib
 import functools
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,7 +103,7 @@ def _pop_shared(values: dict[str, Any], origin: str, folder: Path, limit: float)
     sources = apply_mixture_weights(sources, weights_from, folder, origin)
     tables = [source for source in sources if isinstance(source, dict)]
     shared = {
-        "sources": [_source_for_sample(source, origin) for source in sources],
+        "sources": [_source_for_sample(source, at, origin) for at, source in enumerate(sources)],
         "seed": values.get("seed", 1),
         "limit": limit,
         "weights": {source.get("name"): source["weight"] for source in tables if "weight" in source},
@@ -152,14 +153,23 @@ def apply_mixture_weights(sources: list[Any], file: Any, folder: Path, origin: s
     return [{**source, "weight": weights[source["name"]]} if isinstance(source, dict) else source for source in sources]
 
 
-def _source_for_sample(source: Any, origin: str) -> Any:
+def _source_for_sample(source: Any, at: int, origin: str) -> Any:
     """Return a source as sample takes it: its size as a number, and without what other stages decide."""
     if not isinstance(source, dict):
         return source
     read = {key: value for key, value in source.items() if key not in ("priority", "may_leave")}
+    language = read.get("language")
+    if isinstance(language, str) and not _LANGUAGE.fullmatch(language):
+        raise RecipeError(
+            f"{origin}: sources[{at}].language is {language!r}; write an ISO 639 code such as en, zh or zh-Hant"
+        )
     if "tokens" in read:
         read["tokens"] = _read_count(read["tokens"], f"{origin}: tokens of source `{read.get('name')}`")
     return read
+
+
+_LANGUAGE = re.compile(r"[a-zA-Z]{2,3}([-_][a-zA-Z0-9]+)*")
+"""Rules go by the code: `english` would be a language for which none was made."""
 
 
 def _may_leave(source: Mapping[str, Any], at: int, origin: str) -> bool:

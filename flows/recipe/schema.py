@@ -76,7 +76,9 @@ class Recipe(StrictConfig):
             return None
         path = self._source.path
         named = path.stem if path.parent == RECIPES else shlex.quote(str(path))
-        return " --set ".join([f"run {named}", *map(shlex.quote, map(without_credentials, self._source.settings))])
+        limited = f" --limit {self.sample.limit:g}" if self.sample.limit < 1 else ""
+        settings = map(shlex.quote, map(without_credentials, self._source.settings))
+        return " --set ".join([f"run {named}{limited}", *settings])
 
     def place(self, tables: Sequence[str], name: str, key: str) -> str:
         """Return where the recipe sets `key` of the entry `name` in one of the lists `tables`: `recipe.toml, line 12`.

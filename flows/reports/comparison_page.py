@@ -22,7 +22,7 @@ from flows.reports.charts.figure import (
     upright,
 )
 from flows.reports.charts.training import curve
-from flows.reports.comparison import HELDOUT_DIFFERS, SAME, UNPAIRED, ComparedScore, Comparison, Pair
+from flows.reports.comparison import HELDOUT_DIFFERS, PAIRED, SAME, ComparedScore, Comparison, Pair
 from flows.reports.document import Chart, Document, Part, Section, Styled, Table
 from flows.runs.record import RunData
 from model.checkpoint.metrics import final_rows
@@ -114,7 +114,7 @@ def _difference(first: float | None, second: float | None) -> str | None:
 def _number(value: float | None) -> str | None:
     if value is None:
         return None
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _scores(found: Comparison) -> list[Part]:
@@ -134,8 +134,10 @@ def _scores(found: Comparison) -> list[Part]:
             )
         )
     columns = ("benchmark", "metric", "first", "second", "difference", "items", "second is", "tested")
-    note = UNPAIRED_NOTE if any(line["how"] == UNPAIRED for line in found["scores"]) else ""
-    table = Table(columns, rows, note=note, texts=("metric", "second is", "tested"))
+    texts = ("metric", "second is", "tested")
+    table = Table(columns, rows, note=UNPAIRED_NOTE, texts=texts)
+    if all(line["how"] == PAIRED for line in found["scores"]):
+        table = Table(columns[:-1], [row[:-1] for row in rows], texts=texts)
     return [Chart("scores", scores_figure(found["scores"])), table] if rows else []
 
 

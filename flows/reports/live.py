@@ -180,7 +180,8 @@ class LivePage(ProgressListener):
         known = self._work.get(stage)
         first = known.first if known is not None else (time.time(), done)
         self._work[stage] = _Work(done, total, unit, first)
-        self._listener.progress(stage, done, total, unit)
+        loss = self._training.last.get("loss") if stage == "train" else None
+        self._listener.progress(stage, done, total, unit if loss is None else f"{unit}, loss {loss:.2f}")
 
     def note(self, stage: str, sentence: str) -> None:
         self._notes = [f"{stage}: {sentence}", *self._notes[: MAX_NOTES - 1]]

@@ -3,6 +3,7 @@
 The numbers come from `flows.metrics.run_metrics`, as do those of the run page.
 """
 
+import textwrap
 from pathlib import Path
 
 from rich.console import Console
@@ -43,7 +44,8 @@ def print_outcome(run: RunData, root: Path, console: Console) -> None:
         console.print(escape(text))
     _print_failed_stages(run, console)
     for remark in words.attention[:MAX_ATTENTION]:
-        console.print(f"[bold yellow]attention[/] {escape(shorten(remark, ATTENTION_CHARS))}")
+        short = textwrap.shorten(remark, ATTENTION_CHARS, placeholder=" …")
+        console.print(f"[bold yellow]attention[/] {escape(short)}")
     if len(words.attention) > MAX_ATTENTION:
         console.print(f"          and {len(words.attention) - MAX_ATTENTION} more on the page")
     if words.next_steps:

@@ -154,7 +154,7 @@ def _dropped(findings: Metrics) -> str:
     others = sum(count for stage, count in dropped.items() if stage != DUPLICATES)
     parts = [
         (documents["not_selected"], "not needed for the mixture"),
-        (dropped.get(DUPLICATES, 0), "duplicates"),
+        (copies := dropped.get(DUPLICATES, 0), "duplicate" if copies == 1 else "duplicates"),
         (others, f"dropped by rules ({most})"),
         (documents["rejected"], "unreadable"),
         (documents["held_out"], "held out to measure the model"),
@@ -210,7 +210,8 @@ def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> li
         again = re.sub(r" --set train\.model\.layers=\S+", "", command)
         again += f" --set train.model.layers={2 * layers}"
         steps.append(NextStep("change one thing", f"bessemer {again}{rooted}"))
-    earlier = [run for run in newest_runs(root, RUNS_SEARCHED)[0] if run["run_id"] < folder]
+    newest = newest_runs(root, RUNS_SEARCHED)[0]
+    earlier = [run for run in newest if run["run_id"] < folder and run["recipe_name"] == record["recipe_name"]]
     trained = [run["run_id"] for run in earlier if any("path" in e and e["stage"] == "train" for e in run["stages"])]
     if trained:
         steps.append(NextStep("compare two runs", f"bessemer runs compare {trained[-1]} {name}{rooted}"))

@@ -284,7 +284,7 @@ def _build_alone(
         resumed = resumed or fetched > 0
         if resumed:
             cause = f"{cause}; continued from the finished parts"
-        context.note(identity.stage, f"building {identity.key}: {cause}")
+        context.note(identity.stage, f"building {identity.key[:12]}: {cause}")
         workspace = Workspace(folder, context.progress_of(identity.stage), write_identity(folder, identity), limits)
         workspace.clear_temporary()
         report = run(workspace)

@@ -105,3 +105,9 @@ def test_a_shell_completes_commands():
     words = [str(Path(sys.executable).with_name("bessemer"))]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == {"list", "compare", "report", "export-metrics"}
+
+
+def test_a_command_of_a_group_is_found_without_it():
+    refused = CliRunner().invoke(app, ["chat", "latest"])
+    assert refused.exit_code == 2
+    assert "No such command 'chat'. Did you mean `bessemer model chat`?" in refused.stderr

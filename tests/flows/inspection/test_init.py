@@ -394,6 +394,86 @@ def test_a_mailbox_is_unpacked_as_a_text_a_line_and_pages_of_html(tmp_path: Path
     }
 
 
+def test_mail_without_a_suffix_and_single_mails_are_unpacked_and_never_read_as_they_are(tmp_path: Path):
+    box = mailbox.mbox(tmp_path / "Sent")
+    message = EmailMessage()
+    message["Message-ID"] = "<1@forge>"
+    message.set_content(f"{ENGLISH}\n", cte="base64")
+    box.add(message)
+    box.close()
+    (tmp_path / "one.eml").write_bytes(bytes(message))
+    (tmp_path / "letter").write_text(f"From the forge, with love\nDear Ann: {ENGLISH}")
+    scan = scan_folder(tmp_path)
+    assert [file.path.name for source in scan.sources for file in source.files] == ["letter"]
+    assert all("init --unpack" in bad.hint for bad in scan.unreadable)
+    assert [target.name for target in unpack.unpack_archives(tmp_path)] == ["Sent", "one.eml"]
+    for name in ("Sent", "one.eml"):
+        (line,) = (tmp_path / "unpacked" / name / "messages.jsonl").read_text().splitlines()
+        assert json.loads(line) == {"id": "<1@forge>", "text": f"{ENGLISH}\n"}
+    assert scan_folder(tmp_path).unreadable == []
+
+
+def test_a_notebook_is_unpacked_as_its_text_and_code(tmp_path: Path):
+    cells = [
+        {"cell_type": "markdown", "source": ["# Iron\n", "It glows."]},
+        {"cell_type": "code", "source": "heat(iron)\n", "outputs": [{"data": {"image/png": "iVBORw0KGgo" * 99}}]},
+        {"cell_type": "code", "source": []},
+    ]
+    notebook = {"cells": cells, "metadata": {"kernelspec": {"language": "julia"}}, "nbformat": 4}
+    (tmp_path / "melt.ipynb").write_text(json.dumps(notebook))
+    (tmp_path / "old.ipynb").write_text(json.dumps({"worksheets": [], "nbformat": 3}))
+    with pytest.raises(InputError, match=r"melt\.ipynb and 1 more \.ipynb: a notebook: `bessemer init --unpack`"):
+        scan_folder(tmp_path)
+    (target,) = unpack.unpack_archives(tmp_path)
+    assert (target / "notebook.md").read_text() == "# Iron\nIt glows.\n\n```julia\nheat(iron)\n```\n"
+    scan = scan_folder(tmp_path)
+    assert [source.format for source in scan.sources] == ["markdown"]
+    assert [bad.path.name for bad in scan.unreadable] == ["old.ipynb"]
+
+
+def test_a_recipe_allows_for_files_like_the_unreadable_ones_that_were_looked_at(tmp_path: Path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for number in range(100):
+        (folder / f"{number:02}.txt").write_bytes(f"{number} {ENGLISH}".encode() + b"\x90\x81" * (number % 7 == 0))
+    scan = scan_folder(folder)
+    (source,) = scan.sources
+    assert source.bad_share == pytest.approx(0.15, abs=0.05)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(write_short_recipe(scan, "mine"))
+    sample = load_recipe(recipe, tmp_path / "root").sample
+    built = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="init"), sample).report.total()
+    assert (built.documents_out, built.rejected) == (85, 15 - len(scan.unreadable))
+
+
+def test_conversations_are_called_so(tmp_path: Path):
+    turn = {"role": "user", "content": ENGLISH}
+    (tmp_path / "talk.jsonl").write_text(f"{json.dumps({'messages': [turn]})}\n" * 9)
+    with pytest.raises(InputError, match=r"talk\.jsonl: conversations: `bessemer model finetune`"):
+        scan_folder(tmp_path)
+
+
+def test_unpacking_says_where_to(tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.srt").write_text(f"1\n00:00:01,000 --> 00:00:02,000\n{ENGLISH}\n")
+    words = ["init", str(tmp_path / "mine"), "--output", str(tmp_path / "recipe.toml"), "--unpack"]
+    assert f"unpacked 1 file into {tmp_path / 'mine' / 'unpacked'}\n" in CliRunner().invoke(app, words).stderr
+
+
+def test_rows_of_a_table_in_utf_16_are_counted(tmp_path: Path):
+    rows = "".join(f"{number}\t{ENGLISH}\n" for number in range(7))
+    (tmp_path / "excel.tsv").write_text("id\tcomment\n" + rows, encoding="utf-16")
+    (source,) = scan_folder(tmp_path).sources
+    assert source.records == RecordCount(7, True)
+
+
+def test_lines_of_subtitles_that_are_one_sentence_are_joined():
+    cues = ["He opened the", "door and", "- left.", "<i>Where is Ann?</i>", "At home,", "Bob said.", "Куда", "он"]
+    srt = "".join(f"{n}\n00:00:0{n},000 --> 00:00:0{n},900\n{cue}\n\n" for n, cue in enumerate(cues))
+    lines = "He opened the door and\n- left.\nWhere is Ann?\nAt home, Bob said.\nКуда\nон\n"
+    assert unpack.spoken(srt.encode()).decode() == lines
+
+
 def test_subtitles_are_unpacked_as_what_is_said_in_their_encoding(tmp_path: Path):
     srt = "\ufeff1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>Is it lit?</i>\r\n{\\an8}In 1900, glowing.\r\n\r\n"
     srt += "2\r\n00:00:03,000 --> 00:00:04,500\r\n7\r\n"

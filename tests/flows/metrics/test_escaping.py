@@ -117,6 +117,14 @@ def test_streams_escape_what_print_writes_and_give_consoles_the_stream_behind():
     assert "\x1b[31mx" in behind.getvalue()
 
 
+def test_what_colorama_writes_when_a_process_ends_is_not_shown():
+    behind = io.StringIO()
+    EscapedStream(behind).write("\x1b[0m")
+    assert behind.getvalue() == ""
+    EscapedStream(behind).write("a\x1b[0m")
+    assert behind.getvalue() == r"a\u001b[0m"
+
+
 @pytest.mark.parametrize(
     "words", [["--\x1b[2Jno-such"], ["estimate", "no\x1b]0;owned\x07\u202ename.toml"], ["\u202enope"]]
 )

@@ -34,6 +34,7 @@ def test_both_are_runs_that_are_listed_shown_and_reused(
     assert made.exit_code == 0, made.stderr
     exported = bessemer("model", "export", home / "bert", tmp_path / "out")
     assert exported.exit_code == 0, exported.stderr
+    assert "\nexport         built " in exported.stderr
     runs = json.loads(bessemer("runs", "list", "--json").stdout)
     assert [(run["recipe_name"], run["state"]) for run in runs] == [
         ("finetune task", "completed"),

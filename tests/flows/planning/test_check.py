@@ -139,6 +139,16 @@ def test_a_dropped_page_is_shown_by_its_text(recipe: Path) -> None:
     assert [(example.value, example.excerpt) for example in rule.examples] == [(6, "Only six words are on it.")]
 
 
+def test_losses_for_which_a_run_would_stop_are_said(recipe: Path) -> None:
+    words = ["check", str(recipe), "--root", str(recipe.parent / "root")]
+    assert "! about 18% of all records cannot be read" in CliRunner().invoke(app, words).output
+    kept = [*words, "--set", "sample.max_reject_share=0.2", "--set", "clean.limits.kind_words=50"]
+    shown = CliRunner().invoke(app, kept).output
+    assert "cannot be read, and a run stops" not in shown
+    assert "! cleaning would drop 100% of the documents of messages, most by kind_words" in shown
+    assert "documents of letters, most" not in shown
+
+
 @pytest.mark.parametrize("command", ["check", "plan"])
 def test_a_network_that_cannot_be_exported_says_what_to_set(command: str, recipe: Path) -> None:
     words = [command, str(recipe), "--root", str(recipe.parent / "root")]

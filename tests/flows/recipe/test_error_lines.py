@@ -83,6 +83,7 @@ def error_of(text: str, tmp_path: Path, *settings: str) -> str:
         ('paths = ["{recipe}/books"]', 'paths = ["{folder}/books"]', "line 7", "nothing defines"),
         ('format = "jsonl"', 'format = "json"', line('format = "jsonl"'), "did you mean `jsonl`?"),
         ('name = "posts"', 'name = "books"', "line 5", "more than once"),
+        ('format = "jsonl"', 'language = "english"', line('format = "jsonl"'), "write an ISO 639 code such as en"),
         ('task = "hellaswag"', 'task = "helaswag"', line("task"), "Did you mean `hellaswag`?"),
         ("threshold = 0.8", 'threshold = 0.8\npriorities = { boks = 1 }', after("threshold"), "boks"),
         ("batch_rows = 16", "batch_rows = 16\ndevise = 'cpu'", after("batch_rows"), "did you mean `device`?"),

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.commands import common as commands
 from model.checkpoint.weights import save_model
 from model.checksummed_json import write_sealed
 from model.config.network import BERTConfig, GPTConfig
@@ -36,6 +37,20 @@ def record(root: Path, run_id: str, stages: list[dict[str, Any]]) -> None:
     (root / "runs" / run_id).mkdir(parents=True)
     reported = {"run_id": run_id, "recipe_name": "small", "state": "completed", "stages": stages}
     write_sealed(root / "runs" / run_id / "run.json", reported)
+
+
+def test_ids_of_runs_are_whole_in_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier, run_id = "20261126T082852Z-a24944", "20261126T083250Z-ba994b"
+    for name, same in ((earlier, {}), (run_id, {"same_as": earlier})):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        stages = [{"stage": "sample", "outcome": "reused"}] * 8
+        reported = {"run_id": name, "recipe_name": "quickstart", "state": "completed", "stages": stages, **same}
+        write_sealed(tmp_path / "runs" / name / "run.json", reported)
+    monkeypatch.setattr(commands, "PIPE_WIDTH", 80)
+    lines = CliRunner().invoke(app, ["runs", "list", "--root", str(tmp_path)]).stdout.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("2026")] == [earlier, run_id]
+    assert "as 20261126T082852Z" in " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= 80
 
 
 def test_runs_are_listed_with_their_networks(root: Path) -> None:

@@ -111,6 +111,22 @@ def test_a_training_has_curves_and_texts(page: Any, monkeypatch: pytest.MonkeyPa
     assert page.shown._training.bits == {"books": [(1, 4.0)]}
 
 
+def test_the_progress_of_a_training_has_its_loss(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    class Heard(ProgressListener):
+        def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
+            heard.append(f"{stage} {done} of {total} {unit}")
+
+    shown = LivePage(Heard())
+    shown.progress("train", 1, 90, "steps")
+    (tmp_path / "train.log").write_text('{"kind": "step", "step": 1, "steps": 90, "loss": 5.678}\n')
+    shown._training.read(tmp_path / "train.log")
+    shown.progress("train", 2, 90, "steps")
+    shown.progress("evaluate", 3, 9, "items")
+    assert heard == ["train 1 of 90 steps", "train 2 of 90 steps, loss 5.68", "evaluate 3 of 9 items"]
+
+
 def test_long_curves_stay_small() -> None:
     points: list[tuple[float, float]] = []
     for step in range(10 * live.MAX_POINTS):

@@ -103,6 +103,8 @@ def test_next_steps_are_commands_of_this_run(make: Callable[..., Any], tmp_path:
     write_sealed(made.folder / "recipe.json", {"train": {"model": {"layers": 3}}, "evaluate": {"prompts": ["It's"]}})
     earlier = made.root / "runs" / "20260101T000000Z-abcdef"
     write_sealed(earlier / "run.json", {**made.record, "run_id": earlier.name})
+    other = made.root / "runs" / "20260101T000001Z-abcdef"
+    write_sealed(other / "run.json", {**made.record, "run_id": other.name, "recipe_name": "another"})
     steps = words(made, command="run mine.toml --set train.model.layers=3 --set seed=2").next_steps
     mine, root = made.folder.name, f"--root {made.root}"
     assert [step.command for step in steps] == [
