@@ -51,7 +51,7 @@ def peek(
     from flows.inspection.preview_rows import Selection
     from flows.inspection.terminal import print_views
     from flows.runs.lineage import artifacts_with_stage, open_run
-    from flows.runs.run_documents import leave_out_pandas
+    from model.data.without_pandas import leave_out_pandas
     from model.errors import RecipeError
 
     if stage == "train":
@@ -83,7 +83,8 @@ def history(
     from flows.runs.document_history import explain_unsampled, histories_of, listed_files
     from flows.runs.lineage import open_run, run_artifacts, run_that_trained
     from flows.runs.record import RUNNING, state_of
-    from flows.runs.run_documents import documents_by_file, find_documents, leave_out_pandas, rejects_of
+    from flows.runs.run_documents import documents_by_file, find_documents, rejects_of
+    from model.data.without_pandas import leave_out_pandas
     from model.errors import InputError
 
     leave_out_pandas()
@@ -205,7 +206,8 @@ def step(
     """List the documents that a training step read, with some of their text."""
     from flows.reports.terminal import print_step
     from flows.runs.lineage import open_run, run_artifacts
-    from flows.runs.run_documents import leave_out_pandas, step_of
+    from flows.runs.run_documents import step_of
+    from model.data.without_pandas import leave_out_pandas
 
     leave_out_pandas()
     record = open_run(root, run_id, needs="train")
@@ -229,7 +231,7 @@ def leaks(
     """List benchmark items as leaked (and where), clean or unmatchable; without a benchmark's name, count them."""
     from flows.reports.terminal import STATES, count_states, format_item_states, list_items
     from flows.runs.lineage import open_run, run_artifacts
-    from flows.runs.run_documents import leave_out_pandas
+    from model.data.without_pandas import leave_out_pandas
     from model.errors import RecipeError
 
     unknown = sorted(set(state or ()) - set(STATES))

@@ -226,7 +226,7 @@ def _behind_prefixes(
     tokens: np.ndarray, row: np.ndarray, epoch: np.ndarray, rows: RowFormat, words: _TokenText, settings: InputSettings
 ) -> list[list[dict[str, Any]]]:
     from model.data.dataset import text_lengths
-    from model.data.rng import philox_key
+    from model.data.philox import philox_key
     from model.data.span_corruption import prefix_lengths
 
     ends = text_lengths(tokens, rows.pad)

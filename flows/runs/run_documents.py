@@ -3,9 +3,7 @@
 Nothing is recomputed. `flows.runs.document_history` follows one document through the stages.
 """
 
-import sys
 from collections.abc import Collection, Iterator
-from importlib.abc import MetaPathFinder
 from typing import Any
 
 import pyarrow as pa
@@ -18,22 +16,6 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
 
 EXCERPT_CHARS = 160
-
-
-class _NoPandas(MetaPathFinder):
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        if fullname == "pandas":
-            raise ImportError("pyarrow is to do without it")
-
-
-def leave_out_pandas() -> None:
-    """Keep pyarrow in this process from importing pandas, in 0.2 s, when it makes its first array of a list."""
-    refusing = _NoPandas()
-    sys.meta_path.insert(0, refusing)
-    try:
-        pa.array([0])
-    finally:
-        sys.meta_path.remove(refusing)
 
 
 def find_documents(artifacts: dict[str, Artifact], wanted: str) -> list[bytes]:

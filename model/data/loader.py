@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from model.data.dataset import Rows, SequenceReader, text_lengths
-from model.data.rng import philox_key
+from model.data.philox import philox_key
 from model.data.row_format import Objective, RowFormat
 from model.errors import InputError
 

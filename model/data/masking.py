@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from model.data.rng import below, fill, philox_key
+from model.data.philox import philox_key
+from model.data.rng import below, fill
 from model.data.row_format import NO_LOSS, RowFormat, WordBorders
 from model.errors import InputError
 

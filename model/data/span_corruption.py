@@ -22,7 +22,8 @@ import numba
 import numpy as np
 
 from model.data.dataset import text_lengths
-from model.data.rng import below, fill, philox_key
+from model.data.philox import philox_key
+from model.data.rng import below, fill
 from model.data.row_format import NO_LOSS, RowFormat
 from model.data.span_lengths import Denoising, corrupted_lengths
 from model.errors import InputError

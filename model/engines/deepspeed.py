@@ -18,6 +18,7 @@ from typing import Any
 import deepspeed
 import deepspeed.ops
 import torch
+from deepspeed.runtime import compiler
 from deepspeed.runtime.utils import combine_grad_norm_groups
 from torch import Tensor
 
@@ -48,6 +49,9 @@ class DeepSpeedEngine:
         self.optimizer_shards, self.weight_shards = ranks.size, 1
         # Its shared memory collectives are compiled on first use, which takes two minutes and needs a compiler.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        # ZeRO imports DeepSpeed's Muon, which is not used here; compiling its functions would import the compiler, in
+        # two seconds.
+        compiler.compile = lambda: compiler.dummy_decorator
         # DeepSpeed calls deprecated names, which warn at each step.
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
         # The number of the CUDA device, which a launcher sets; DeepSpeed refuses to start without it.

@@ -7,13 +7,11 @@ the last, where GPipe holds all, which is no more where they are fewer than stag
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from model.config.fields import Dtype
 from model.config.train import TrainerRun
@@ -25,6 +23,9 @@ from model.nn.factory import Network, activation_range_names
 from model.nn.stages import block_count, ranges_before, received_streams, run_stage, stage_blocks
 from model.objectives import make_objective
 from model.objectives.base import RankBatch, Sums, row_count
+
+if TYPE_CHECKING:
+    from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 
 class Stage(nn.Module):
@@ -111,8 +112,11 @@ class Pipeline:
 
     def _schedule(
         self, count: int, received: list[tuple[int, ...]], sent: list[tuple[int, ...]], *, trains: bool
-    ) -> PipelineScheduleSingle:
+    ) -> "PipelineScheduleSingle":
         """Return a schedule, which has fixed shapes and buffers for them."""
+        # Imported here, since it imports the compiler, in most of a second.
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
         index, stages, dtype = self._group.rank(), self._group.size(), next(self._stage.parameters()).dtype
         inputs, outputs = (
             tuple(torch.empty(shape, dtype=dtype, device="meta", requires_grad=True) for shape in shapes)

@@ -40,6 +40,15 @@ AMPERE = (8, 0)
 """Compute capability of the first generation that multiplies bfloat16 and tf32."""
 
 
+def require_deterministic_kernels() -> None:
+    """Have PyTorch refuse operations without a deterministic kernel in this process.
+
+    `torch.use_deterministic_algorithms` does the same and imports the compiler, which takes as long as the rest of
+    PyTorch; where blocks are compiled, `wrap_blocks` sets that part of it.
+    """
+    torch.set_deterministic_debug_mode("error")
+
+
 def wrap_blocks(
     network: nn.Module, *, compiled: bool, recomputed: bool, compiled_rows: Collection[int] | None = None
 ) -> None:
@@ -59,6 +68,7 @@ def wrap_blocks(
         torch._dynamo.config.accumulated_recompile_limit = RECOMPILE_LIMIT
         # Compile workers would outlive a trainer that is killed.
         torch._inductor.config.compile_threads = 1
+        torch._inductor.config.deterministic = torch.are_deterministic_algorithms_enabled()
     for block in network.modules():
         if isinstance(block, Block):
             forward = block.forward

@@ -25,7 +25,7 @@ from model.config.machine import CUDA, GPU, INSTRUCTION_SET, describe_part
 from model.config.options import ScheduleConfig
 from model.digests import digest_bytes, digest_file
 from model.engines.products import fastest_products
-from model.engines.runtime import seed_dropout
+from model.engines.runtime import require_deterministic_kernels, seed_dropout
 from model.errors import InputError, Numerics
 from model.files import replace_durably, sync_file
 from model.finetune.chat import GPTTaskModel
@@ -47,6 +47,7 @@ from model.finetune.output import FINETUNED, description_text, write_result
 from model.finetune.tokenizer import Vocabulary
 from model.inference.device import choose_device, trained_with, training_on
 from model.nn.factory import Network
+from model.optim.optimizers import AdamW
 from model.optim.schedules import learning_rate
 
 Scores = dict[str, dict[str, float]]
@@ -106,8 +107,8 @@ def finetune(
     splits = read_splits(config)
     labels = task_labels(config, splits)
     work = _work_folder(out, identity, log)
-    before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
-    torch.use_deterministic_algorithms(True)
+    before = torch.get_deterministic_debug_mode(), torch.get_num_threads()
+    require_deterministic_kernels()
     torch.set_num_threads(config.threads)
     try:
         with training_on(device, computed), fastest_products():
@@ -116,7 +117,7 @@ def finetune(
                 for number, seed in enumerate(config.seeds)
             ]
     finally:
-        torch.use_deterministic_algorithms(before[0])
+        torch.set_deterministic_debug_mode(before[0])
         torch.set_num_threads(before[1])
     best = max(found, key=lambda one: overall_score(config, one["development"]))
     description = {
@@ -393,13 +394,13 @@ def peak_rate(config: FinetuneConfig, width: int, architecture: str) -> float:
     return min(MOST_RATE, base * BASE_WIDTH / width)
 
 
-def make_optimizer(modules: nn.Module, weight_decay: float) -> torch.optim.AdamW:
+def make_optimizer(modules: nn.Module, weight_decay: float) -> AdamW:
     """Return AdamW as in BERT's program: epsilon 1e-6, no weight decay of norms and biases."""
     named = [(name, parameter) for name, parameter in modules.named_parameters() if parameter.requires_grad]
     decayed = [parameter for name, parameter in named if parameter.dim() >= 2]
     plain = [parameter for name, parameter in named if parameter.dim() < 2]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=1e-6, fused=True)
+    return AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=1e-6, fused=True)
 
 
 def score_tasks(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from model.config.network import BlockConfig, GPTConfig
-from model.data.rng import fill_from, philox_key
+from model.data.philox import numbers_from, philox_key
 
 EMBEDDING_STD = 1.0
 """Standard deviation of T5's embedding."""
@@ -137,9 +137,7 @@ def fill_elements(part: Tensor, law: InitialLaw, seed: int, name: str, begin: in
 
 def uniform_numbers(key: np.ndarray, begin: int, count: int) -> np.ndarray:
     """Return numbers of a stream between 0 and 1, f64[count], exclusive: multiples of 2^-52, plus half of that."""
-    numbers = np.empty(count, dtype=np.uint64)
-    fill_from(numbers, key, begin)
-    return ((numbers >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return ((numbers_from(key, begin, count) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 _CENTRE = (

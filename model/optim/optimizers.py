@@ -4,6 +4,7 @@ Learning rates are set into `param_groups` at each step. Every other hyper-param
 a checkpoint holds `state` alone, so that it never brings back an old setting.
 """
 
+import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -62,7 +63,7 @@ def make_optimizer(network: nn.Module, config: OptimizerConfig, width_multiplier
     if config.kind == "muon":
         return MuonWithAdamW(groups, config)
     # Loshchilov and Hutter 2019, fused into one kernel a step.
-    return torch.optim.AdamW(decayed, lr=0.0, betas=betas, eps=config.eps, fused=True)
+    return AdamW(decayed, lr=0.0, betas=betas, eps=config.eps, fused=True)
 
 
 def _by_mesh(group: dict[str, Any]) -> list[dict[str, Any]]:
@@ -108,6 +109,15 @@ def group_parameters(network: nn.Module) -> ParameterGroups:
         hidden=[p for name, p in matrices.items() if name.partition(".")[0].endswith("blocks")],
         others=[p for name, p in trainable if name not in matrices],
     )
+
+
+class AdamW(torch.optim.AdamW):
+    """PyTorch's, with methods as they are written: their wrappers import the compiler, which takes as long as the rest
+    of PyTorch, and matter only where it compiles the step."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
 class Lamb(torch.optim.Optimizer):
@@ -176,7 +186,7 @@ class MuonWithAdamW:
         )
         heads = [parameter for parameter in groups.matrices if id(parameter) not in hidden]
         rest = [{"params": heads, "weight_decay": decay}, {"params": groups.others, "weight_decay": 0.0}]
-        self._adamw = torch.optim.AdamW(
+        self._adamw = AdamW(
             [group for group in rest if group["params"]],
             lr=0.0,
             betas=(config.beta1, config.beta2),

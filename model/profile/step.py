@@ -17,7 +17,7 @@ from model.data.loader import CausalBatch, MaskedBatch, SpanBatch
 from model.distributed.process_group import SINGLE_PROCESS
 from model.engines import make_engine
 from model.engines.products import fastest_products
-from model.engines.runtime import AUTOCAST_TYPES
+from model.engines.runtime import AUTOCAST_TYPES, require_deterministic_kernels
 from model.errors import InputError, RecipeError
 from model.nn.factory import flops_per_token
 from model.objectives import make_objective
@@ -187,15 +187,15 @@ def _as_single_rank(run: TrainerRun) -> TrainerRun:
 
 @contextmanager
 def _as_in_training(threads: int) -> Iterator[None]:
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
+    require_deterministic_kernels()
     try:
         with fastest_products():
             yield
     finally:
         torch.set_num_threads(before[0])
-        torch.use_deterministic_algorithms(before[1])
+        torch.set_deterministic_debug_mode(before[1])
 
 
 def _padding_share(batch: CausalBatch | MaskedBatch | SpanBatch, pad: int) -> float:

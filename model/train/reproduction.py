@@ -58,7 +58,8 @@ def installed_packages() -> list[str]:
     Python imports."""
     found: dict[str, str] = {}
     for one in metadata.distributions():
-        found.setdefault(one.metadata["Name"].lower().replace("_", "-"), one.version)
+        described = one.metadata  # parsed anew at each access
+        found.setdefault(described["Name"].lower().replace("_", "-"), described["Version"])
     return [f"{name}=={version}" for name, version in sorted(found.items())]
 
 

@@ -32,7 +32,7 @@ from model.distributed.process_group import SINGLE_PROCESS, Ranks
 from model.distributed.protocol import LauncherChannel
 from model.engines import make_engine
 from model.engines.base import Engine, StepResult
-from model.engines.runtime import LossScale, seed_dropout, training_device
+from model.engines.runtime import LossScale, require_deterministic_kernels, seed_dropout, training_device
 from model.errors import Infra, Paused
 from model.files import sync_directory
 from model.guard.decisions import Decision, effective_config, previous_versions, read_decisions
@@ -88,7 +88,7 @@ def train(run: TrainerRun, ranks: Ranks = SINGLE_PROCESS, messages: TextIO | Non
 def prepare_process(run: TrainerRun) -> None:
     """Set the options of this process that decide bits of the result."""
     torch.set_num_threads(1 if run.train.numerics == "portable" else run.train.threads)
-    torch.use_deterministic_algorithms(True)
+    require_deterministic_kernels()
     # Filling fresh memory costs 6% and hides nothing here: no kernel of ours reads before it writes.
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
 

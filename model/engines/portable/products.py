@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from model.data.rng import fill_from, philox_key
+from model.data.philox import numbers_from, philox_key
 from model.engines.products import onednn_product
 
 BLOCK = 256
@@ -116,8 +116,7 @@ def _seconds(library: Library, a: Tensor, b: Tensor) -> float:
 
 def _drawn(shape: torch.Size, strides: tuple[int, ...], name: str) -> Tensor:
     """Return numbers between -1 and 1."""
-    numbers = np.empty(math.prod(shape), np.uint64)
-    fill_from(numbers, philox_key(0, f"admission\x1f{name}"), 0)
+    numbers = numbers_from(philox_key(0, f"admission\x1f{name}"), 0, math.prod(shape))
     values = (numbers >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
     return torch.empty_strided(shape, strides).copy_(torch.from_numpy(values).view(shape))
 

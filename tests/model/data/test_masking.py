@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.data.masking import MaskedRows, Masking
-from model.data.rng import philox_key
+from model.data.philox import philox_key
 from model.data.row_format import NO_LOSS, RowFormat, WordBorders
 from model.errors import InputError
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from model.data.rng import below, fill, high_product, philox_key
+from model.data.philox import philox_key
+from model.data.rng import below, fill, high_product
 
 TOP = 2**64 - 1
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.data.rng import philox_key
+from model.data.philox import philox_key
 from model.data.row_format import NO_LOSS, RowFormat
 from model.data.span_corruption import CorruptedRows, Denoiser, Rows, independent_spans
 from model.data.span_lengths import Denoising, corrupted_lengths, raw_length

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
-from model.data.rng import philox_key
+from model.data.philox import philox_key
 from model.nn.factory import make_network
 from model.nn.init import CHUNK, InitialLaw, fill_elements, inverse_normal, uniform_numbers
 
