@@ -2,6 +2,7 @@
 cost."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,7 +83,7 @@ def check(
     from model.errors import InputError
 
     found = check_recipe(open_recipe(recipe, root, settings or ()))
-    sources = [source.to_json() for source in found.sources]
+    sources = [{**asdict(source), "dropped_bytes": source.dropped_bytes} for source in found.sources]
     values = {"sources": sources, "benchmarks": found.benchmark_problem, "export": found.export_remark}
     print_found(values, as_json, lambda shown: print_check(found, shown))
     if not found.is_well:
@@ -115,7 +116,7 @@ def plan(
         print_sizes(changed_sizes(open_recipe(recipe, root, without_scale(given), share(limit)), chosen), console())
     forecasts = foresee(chosen, root)
     if as_json:
-        print_json([forecast.to_json() for forecast in forecasts])
+        print_json([asdict(forecast) for forecast in forecasts])
         return
     from rich.markup import escape
 

@@ -90,7 +90,7 @@ def resume_training(
         )
     if not as_json:
         console().print(f"resuming from step {decision.to_step} of run {found.run_id}", markup=False)
-    run_recipe(found.recipe, root, as_json, verbose)
+    run_recipe(found.recipe, root, {}, as_json, verbose)
 
 
 @training.command()

@@ -103,11 +103,6 @@ class AblationConfig(StrictConfig):
         return [BASE, *self.changes, *([ONLY_SECOND] if self.then is not None else [])]
 
 
-def read_changes(path: Path, seeds: int | None) -> AblationConfig:
-    """Return the changes in a file; `seeds` overrides its own. RecipeError where the file is invalid."""
-    return read_config(AblationConfig, path, seeds=seeds)
-
-
 @flow(name="ablate", persist_result=False, validate_parameters=True)
 def ablate(
     recipe: str,
@@ -134,7 +129,7 @@ def ablate(
     def work() -> FlowEnd:
         home = root.resolve()
         path, file = locate_recipe(recipe, home), shipped_file(changes, ABLATIONS, "changes")
-        config = read_changes(file, seeds)
+        config = read_config(AblationConfig, file, seeds=seeds)
         folder = home / FOLDER / study_name(path.stem, file.stem)
         variants = variants_of(config, path, home, settings, limit)
         # All changes seed by seed, so that a table of fewer seeds exists early.

@@ -96,11 +96,6 @@ class LadderConfig(StrictConfig):
         return [as_setting(key, value) for key, value in values.items()]
 
 
-def read_ladder(path: Path, seeds: int | None) -> LadderConfig:
-    """Return the ladder in a file; `seeds` overrides its own. RecipeError where the file is invalid."""
-    return read_config(LadderConfig, path, seeds=seeds)
-
-
 @flow(name="scale", persist_result=False, validate_parameters=True)
 def scale(
     recipe: str,
@@ -127,7 +122,7 @@ def scale(
     def work() -> FlowEnd:
         home = root.resolve()
         path, file = locate_recipe(recipe, home), shipped_file(ladder, LADDERS, "ladder")
-        config = read_ladder(file, seeds)
+        config = read_config(LadderConfig, file, seeds=seeds)
         folder = home / FOLDER / study_name(path.stem, file.stem)
         sizes = {size.name: size for size in config.sizes}
         points = scale_points(config, path, home, settings, limit)

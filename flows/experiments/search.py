@@ -33,7 +33,7 @@ from flows.recipe.load import locate_recipe
 from flows.recipe.schema import Recipe
 from flows.runs.lifecycle import FlowEnd, end_of_flow
 from flows.runs.lineage import run_artifacts
-from flows.runs.record import CURRENT_LISTENER, PAUSED, RunData
+from flows.runs.record import CURRENT_LISTENER, PAUSED
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener
@@ -135,8 +135,7 @@ class TrialScheduler:
             return
         segment = TrialSegment(trial.number, rung, recipe, trial.run_id, study.config.objective)
         watcher = TrialWatcher(name, self._listener, self._stop)
-        words = {"number": trial.number, "rung": rung, "segment": segment, "root": study.root, "watcher": watcher}
-        future = runner.submit(train_trial, words)
+        future = runner.submit(train_trial, {"segment": segment, "root": study.root, "watcher": watcher})
         self._busy[trial.number] = future
         future.add_done_callback(lambda done: self._done.put(trial.number))
 
@@ -186,10 +185,9 @@ STATES: dict[TrialState, str] = {
 """Prefect's state types by state of a trial."""
 
 
-@task(name="trial", task_run_name="trial {number}, rung {rung}", persist_result=False)
-def train_trial(number: int, rung: int, segment: TrialSegment, root: Path, watcher: ProgressListener) -> State:
+@task(name="trial", task_run_name="trial {segment.number}, rung {segment.rung}", persist_result=False)
+def train_trial(segment: TrialSegment, root: Path, watcher: ProgressListener) -> State:
     """Train a trial to a rung or to its end."""
-    del number, rung  # They name the task run.
     result = run_segment(segment, root, watcher)
     get_run_logger().info("trial %d: %s, %s", result.number, result.state, result.summary)
     return State(type=STATES[result.state], name=result.state.capitalize(), message=result.summary, data=result)  # pyright: ignore[reportArgumentType]
@@ -216,15 +214,11 @@ def run_segment(segment: TrialSegment, root: Path, watcher: ProgressListener) ->
         )
         stop = Stop(segment.rung, step, steps, loss, seconds, built)
         return TrialResult(segment.number, "paused", stop)
-    steps = TrainResult.of(_artifact(record, "train").report).training["steps"]
-    value, stderr = objective_value(_artifact(record, "evaluate"), segment.objective)
-    return TrialResult(
-        segment.number, "complete", Stop(segment.rung, steps, steps, None, seconds, built), value, stderr
-    )
-
-
-def _artifact(record: RunData, stage: str) -> Artifact:
-    return run_artifacts(record)[stage]
+    artifacts = run_artifacts(record)
+    steps = TrainResult.of(artifacts["train"].report).training["steps"]
+    value, stderr = objective_value(artifacts["evaluate"], segment.objective)
+    stop = Stop(segment.rung, steps, steps, None, seconds, built)
+    return TrialResult(segment.number, "complete", stop, value, stderr)
 
 
 def objective_value(scores: Artifact, objective: ObjectiveConfig) -> tuple[float, float | None]:

@@ -170,7 +170,7 @@ LOSS_CHANGING_KEYS = {
 """Settings under which the same network has another training loss, and why."""
 
 
-def check_space(config: SearchConfig, recipe_with: RecipeWith, base: Recipe) -> None:
+def check_space(config: SearchConfig, recipe_with: RecipeWith) -> None:
     """Raise RecipeError where the recipe refuses a value of the space, or where a key has no effect on the result."""
     for key, axis in config.space.items():
         made = [recipe_with({key: value}).identity_params() for value in axis.corners]

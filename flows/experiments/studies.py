@@ -6,7 +6,6 @@ that is called again continues; its folder has the report as `table.json`, `tabl
 
 import logging
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from flows.recipe.errors import format_config_errors
+from flows.recipe.load import read_toml
 from flows.reports.document import Document
 from model.checksummed_json import write_sealed
 from model.errors import RecipeError
@@ -43,12 +43,10 @@ def read_config(kind: type[Config], path: Path, table: str = "", hint: str = "",
     Raises RecipeError, with the `hint`, where there is no such table, and where settings are wrong.
     """
     try:
-        values: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+        _, whole = read_toml(path)
     except FileNotFoundError as error:
         raise RecipeError(f"{path}: there is no such file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: not valid TOML: {error}") from error
-    values = values.get(table) if table else values
+    values: Any = whole.get(table) if table else whole
     if values is None:
         raise RecipeError(f"{path}: no table [{table}], {hint}")
     if not isinstance(values, dict):

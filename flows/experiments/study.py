@@ -47,7 +47,7 @@ class Study:
     def __init__(self, request: StudyRequest, config: SearchConfig, root: Path) -> None:
         self.request, self.config, self.root = request, config, root
         self.base = load_recipe(request.recipe, root, request.settings, request.limit)
-        check_space(config, self.recipe_with, self.base)
+        check_space(config, self.recipe_with)
         self.shares = rung_shares(rungs_of(config, self.recipe_with, self.base), config.eta)
         self.name = config.name or study_name(self.base.name)
         self.folder = root / SEARCHES / self.name

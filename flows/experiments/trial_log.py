@@ -20,8 +20,6 @@ Sampler = Literal["recipe", "tpe", "random", "hand"]
 
 State = Literal["waiting", "running", "paused", "complete", "diverged", "failed"]
 
-ENDED: tuple[State, ...] = ("complete", "diverged", "failed")
-
 
 @dataclass(frozen=True)
 class Stop:

@@ -218,8 +218,7 @@ ITEM_SCORES = "item_scores"
 def read_result(record: RunData) -> RunResult:
     """Return the metrics of a completed run."""
     artifacts = open_artifacts(record)
-    found = RunResult(run_id=record["run_id"])
-    found.built = tuple(entry["stage"] for entry in record["stages"] if entry["outcome"] == "built")
+    found = RunResult(run_id=record["run_id"], built=built_stages(record))
     if "train" in artifacts:
         _add_training(artifacts["train"], found)
     if "chunk" in artifacts and LOSS in found.values:

@@ -89,7 +89,7 @@ def _target(folder: Path, path: Path) -> Path | None:
     since there are often files of one name."""
     inside = path.relative_to(folder)
     suffix = next((one for one in SUFFIXES if path.name.lower().endswith(one)), None)
-    if suffix is None or inside.parts[0] == UNPACKED or _is_hidden(inside):
+    if suffix is None or inside.parts[0] == UNPACKED or is_hidden(inside):
         return None
     kept = suffix in (MAILBOX, *SUBTITLES)
     return folder / UNPACKED / inside.parent / (path.name if kept else path.name[: -len(suffix)])
@@ -187,7 +187,8 @@ def spoken(subtitles: bytes) -> bytes:
     return re.sub(rb"\n\s*\n", b"\n", text).strip() + b"\n"
 
 
-def _is_hidden(path: Path) -> bool:
+def is_hidden(path: Path) -> bool:
+    """Return whether a file or a folder above it is hidden; `path` is relative to the scanned folder."""
     return any(part.startswith(".") for part in path.parts)
 
 

@@ -434,11 +434,8 @@ def scores(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
 
 
 def gaps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """Return the contamination gap of each benchmark, leaked minus clean items: `difference`, `stderr`, `p`; empty for
-    an evaluation that did not compare them (`tasks.evaluate.comparison`)."""
-    if "evaluate" not in artifacts or not artifacts["evaluate"].rows("gaps"):
-        return []
-    return artifacts["evaluate"].table("gaps").to_pylist()
+    """Return the contamination gap of each benchmark, leaked minus clean items: `difference`, `stderr`, `p`."""
+    return artifacts["evaluate"].table("gaps").to_pylist() if "evaluate" in artifacts else []
 
 
 def samples(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:

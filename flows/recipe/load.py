@@ -73,13 +73,7 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
     `settings` are `key.path=value` words (values in TOML notation, or plain text); `limit` is the share of each source
     to keep, 1.0 for all. Raises RecipeError with the path and line of every wrong key.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{path}: not valid TOML: {error}") from error
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{path}: not UTF-8 text (byte {error.start}); save the recipe as UTF-8") from error
+    text, raw = read_toml(path)
     # The sizes of a twin are those of its recipe, which other settings change.
     for setting in sorted(settings, key=lambda setting: not _names_scale(setting)):
         apply_setting(raw, setting)
@@ -95,6 +89,17 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
         raise RecipeError(RecipeText(path, text, shown).with_lines(str(error), origin)) from error
     recipe._source = RecipeSource(path, text, tuple(settings))
     return recipe
+
+
+def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the text of a TOML file and its values; RecipeError where it is none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path}: not valid TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path}: not UTF-8 text (byte {error.start}); save the recipe as UTF-8") from error
 
 
 def _fit_micro_batch(raw: dict[str, Any], settings: Sequence[str]) -> None:

@@ -250,7 +250,7 @@ def lineage_figure(artifacts: dict[str, Artifact], outcomes: dict[str, str]) -> 
     data = []
     for stage in stages:
         for role, parent in sorted(artifacts[stage].manifest["parents"].items()):
-            begin = parent.get("stage")
+            begin = parent["stage"]
             if begin in rows and rows[begin] > rows[stage]:
                 data.append(_arc(rows[begin], rows[stage], f"{begin} to {stage}: {plot_text(role)}"))
     data.append(

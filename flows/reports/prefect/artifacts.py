@@ -144,12 +144,11 @@ def stage_markdown(artifact: Artifact, page: str | None = None) -> str:
     )
 
 
-def _parents(parents: Mapping[str, Any]) -> Table | None:
+def _parents(parents: Mapping[str, Mapping[str, str]]) -> Table | None:
     """Return a table of the artifact's inputs, by identity and content."""
     rows = [
-        (role, parent.get("stage"), parent.get("identity", "-")[:12], parent["content"][:12])
+        (role, parent["stage"], parent["identity"][:12], parent["content"][:12])
         for role, parent in sorted(parents.items())
-        if isinstance(parent, dict)
     ]
     columns = ("input", "stage", "identity", "content")
     return Table(columns, rows, texts=columns) if rows else None

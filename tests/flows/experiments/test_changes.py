@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiments.ablation import ABLATIONS, read_changes, variants_of
+from flows.experiments.ablation import ABLATIONS, AblationConfig, variants_of
+from flows.experiments.studies import read_config
 from flows.recipe.load import shipped_file
 from model.errors import RecipeError
 
@@ -23,7 +24,7 @@ def write(tmp_path: Path):
 def test_every_change_that_ships_fits_a_recipe_and_differs_from_its_base(
     name: str, foundry: Path, tmp_path: Path
 ) -> None:
-    asked = read_changes(shipped_file(name, ABLATIONS, "changes"), seeds=1)
+    asked = read_config(AblationConfig, shipped_file(name, ABLATIONS, "changes"), seeds=1)
     recipe = tmp_path / "recipe.toml"
     text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry))
     # A grown vocabulary is that of a recipe with a base.
@@ -37,12 +38,14 @@ def test_every_change_that_ships_fits_a_recipe_and_differs_from_its_base(
 def test_seeds_vary_the_training_alone_unless_they_are_to_vary_more(foundry: Path, tmp_path: Path, write) -> None:
     text = '[changes.wide]\n"train.model.width" = 64\n'
     recipe = foundry / "foundry.toml"
-    setups = variants_of(read_changes(write(text), 2), recipe, tmp_path, (), 1.0)
+    setups = variants_of(read_config(AblationConfig, write(text), seeds=2), recipe, tmp_path, (), 1.0)
     assert list(setups) == [("base", 7), ("wide", 7), ("base", 8), ("wide", 8)]
     first, second = (setups["base", seed].recipe for seed in (7, 8))
     assert (first.train.seed, second.train.seed) == (7, 8)
     assert first.chunk.identity_params() == second.chunk.identity_params()
-    whole = variants_of(read_changes(write(f'vary = ["seed"]\n{text}'), 2), recipe, tmp_path, (), 1.0)
+    whole = variants_of(
+        read_config(AblationConfig, write(f'vary = ["seed"]\n{text}'), seeds=2), recipe, tmp_path, (), 1.0
+    )
     assert whole["base", 8].recipe.chunk.seed == 8
 
 
@@ -59,7 +62,7 @@ def test_second_runs_are_alike_whatever_the_change_and_second_recipe_from_its_mo
 [then.settings]
 "chunk.noise_density" = 0.25
 """
-    setups = variants_of(read_changes(write(text), 1), foundry / "foundry.toml", tmp_path, (), 1.0)
+    setups = variants_of(read_config(AblationConfig, write(text), seeds=1), foundry / "foundry.toml", tmp_path, (), 1.0)
     assert list(setups) == [("base", 7), ("half", 7), ("second-run-alone", 7)]
     assert [setup.recipe.chunk.noise_density for setup in setups.values()] == [0.15, 0.5, 0.25]
     assert [setup.recipe.chunk.budget_tokens for setup in setups.values()] == [40_000, 40_000, 10_000]
@@ -88,17 +91,21 @@ def test_second_runs_are_alike_whatever_the_change_and_second_recipe_from_its_mo
 )
 def test_a_file_that_is_none_is_refused_with_its_key(write, text: str, reported: str) -> None:
     with pytest.raises(RecipeError, match=reported):
-        read_changes(write(text), None)
+        read_config(AblationConfig, write(text))
 
 
 def test_a_change_that_the_recipe_cannot_take_is_refused_before_anything_runs(
     write, foundry: Path, tmp_path: Path
 ) -> None:
-    asked = read_changes(write("[changes.odd]\n'train.model.heads' = 3"), 1)
+    asked = read_config(AblationConfig, write("[changes.odd]\n'train.model.heads' = 3"), seeds=1)
     with pytest.raises(RecipeError, match="heads"):
         variants_of(asked, foundry / "foundry.toml", tmp_path, (), 1.0)
     # A second run that cannot be is refused as early.
-    asked = read_changes(write("[changes.low]\n'train.batch_rows' = 4\n[then.settings]\n'train.model.heads' = 3"), 1)
+    asked = read_config(
+        AblationConfig,
+        write("[changes.low]\n'train.batch_rows' = 4\n[then.settings]\n'train.model.heads' = 3"),
+        seeds=1,
+    )
     with pytest.raises(RecipeError, match="heads"):
         variants_of(asked, foundry / "foundry.toml", tmp_path, (), 1.0)
     with pytest.raises(RecipeError, match=r"no shipped one has this name.*network"):

@@ -6,8 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.experiments.scaling import LADDERS, LadderConfig, check_measured, read_ladder, scale_points
+from flows.experiments.scaling import LADDERS, LadderConfig, check_measured, scale_points
 from flows.experiments.scaling_law import ScalePoint, write_ladder
+from flows.experiments.studies import read_config
 from flows.experiments.trials import RunResult
 from flows.recipe.load import locate_recipe, shipped_file
 from model.checksummed_json import read_sealed
@@ -93,11 +94,11 @@ def test_a_wrong_ladder_says_what_is_wrong(tmp_path: Path, values: dict, reporte
         lines += ["[[sizes]]", *(f"{key} = {value}" for key, value in size.items())]
     file.write_text("\n".join(lines))
     with pytest.raises(RecipeError, match=reported):
-        read_ladder(file, None)
+        read_config(LadderConfig, file)
 
 
 def test_those_that_ship_can_be_read() -> None:
-    assert [read_ladder(path, None).measure for path in LADDERS.glob("*.toml")] == ["bits per byte"]
+    assert [read_config(LadderConfig, path).measure for path in LADDERS.glob("*.toml")] == ["bits per byte"]
     with pytest.raises(RecipeError, match=r"ladder `none`: .* \(small\)"):
         shipped_file("none", LADDERS, "ladder")
 
