@@ -221,8 +221,7 @@ def evaluate(
 def finetune(
     model: Model,
     task: Annotated[
-        Path,
-        typer.Option("--task", metavar="FILE.toml", help="The task file, as above; see docs/using_models.md."),
+        Path, typer.Option("--task", metavar="FILE.toml", help="The task file, as above; see docs/using_models.md.")
     ],
     out: Annotated[
         Path | None, typer.Option(help="Folder for the result; ROOT/finetuned/FILE by default. Never overwritten.")

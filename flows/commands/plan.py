@@ -149,8 +149,7 @@ def estimate(
     width: Annotated[int | None, typer.Option(min=1, help="Calculator: d_model.")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Calculator: tokens that attention sees.")] = None,
     layout: Annotated[
-        bool,
-        typer.Option("--layout", help="Only start the recipe's ranks dry, and search a layout for --hardware."),
+        bool, typer.Option("--layout", help="Only start the recipe's ranks dry, and search a layout for --hardware.")
     ] = False,
     settings: Settings = None,
     untrusted: Untrusted = None,

@@ -39,12 +39,10 @@ def verify(
         str | None, typer.Option("--run", help="Only what this run ended with: its id, its beginning, or `latest`.")
     ] = None,
     set_aside: Annotated[
-        bool,
-        typer.Option("--set-aside", help="Rename what is damaged, so that the next run builds it again."),
+        bool, typer.Option("--set-aside", help="Rename what is damaged, so that the next run builds it again.")
     ] = False,
     quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Hash only files whose size or time has changed; trust the others."),
+        bool, typer.Option("--quick", help="Hash only files whose size or time has changed; trust the others.")
     ] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,

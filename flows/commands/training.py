@@ -4,16 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.commands.common import (
-    DEFAULT_ROOT,
-    CommandGroup,
-    Json,
-    Root,
-    RunId,
-    Verbose,
-    console,
-    print_found,
-)
+from flows.commands.common import DEFAULT_ROOT, CommandGroup, Json, Root, RunId, Verbose, console, print_found
 from flows.commands.run import run_recipe
 
 if TYPE_CHECKING:

@@ -388,12 +388,7 @@ def _by_rule(reports: dict[str, StageReport], what: str) -> list[dict[str, Any]]
             for rule, count in getattr(counts, what).items():
                 rules.setdefault(rule, Counter())[source] += count
         found += [
-            {
-                "stage": stage,
-                "rule": rule,
-                "documents": by_source.total(),
-                "by_source": dict(sorted(by_source.items())),
-            }
+            {"stage": stage, "rule": rule, "documents": by_source.total(), "by_source": dict(sorted(by_source.items()))}
             for rule, by_source in sorted(rules.items(), key=lambda pair: (-pair[1].total(), pair[0]))
         ]
     return found

@@ -102,11 +102,7 @@ class _Flows:
 
 
 def _removals(stage: str, counts: SourceCounts) -> dict[str, int]:
-    return {
-        LOST[stage]: counts.dropped.total(),
-        UNREADABLE: counts.rejected,
-        HELD_OUT: counts.held_out,
-    }
+    return {LOST[stage]: counts.dropped.total(), UNREADABLE: counts.rejected, HELD_OUT: counts.held_out}
 
 
 def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> Figure:

@@ -17,14 +17,7 @@ from flows.metrics.formatting import (
     markdown_code,
 )
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
-from flows.metrics.run_metrics import (
-    bits_per_byte,
-    leaks,
-    metrics_of,
-    mixture,
-    removed,
-    scores,
-)
+from flows.metrics.run_metrics import bits_per_byte, leaks, metrics_of, mixture, removed, scores
 from flows.reports.document import Table
 from flows.reports.tables import (
     bits_table,
