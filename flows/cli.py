@@ -21,15 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (run.demo, plan.init, plan.check, plan.plan, plan.estimate, run.run, nightly.nightly)
-GROUPS = (
-    runs.runs,
-    data.data,
-    models.model,
-    studies.study,
-    training.training,
-    service.serve,
-    store.store,
-)
+GROUPS = (runs.runs, data.data, models.model, studies.study, training.training, service.serve, store.store)
 
 
 def reference(

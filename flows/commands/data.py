@@ -295,8 +295,7 @@ def tokenizers(
         ),
     ],
     score_bytes: Annotated[
-        int,
-        typer.Option(min=0, help="Bytes of the text to score with folders that have weights; 0 for none."),
+        int, typer.Option(min=0, help="Bytes of the text to score with folders that have weights; 0 for none.")
     ] = 50_000,
     as_json: Json = False,
 ) -> None:

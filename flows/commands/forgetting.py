@@ -69,7 +69,7 @@ def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool) -> Non
     trained = next(Path(entry["path"]) for entry in record["stages"] if entry["stage"] == "train" and "path" in entry)
     token = REPLAY_OF.set(trained if trained.exists() else None)
     try:
-        run_recipe(recipe, root, as_json, verbose)
+        run_recipe(recipe, root, {}, as_json, verbose)
     finally:
         REPLAY_OF.reset(token)
     # Another recipe's run may have ended meanwhile.

@@ -60,6 +60,15 @@ DeviceOption = Annotated[
 ]
 
 
+Temperature = Annotated[float, typer.Option(min=0.0, help="0 always takes the most likely token.")]
+
+TopP = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Sample from the most likely tokens of this total probability.")
+]
+
+TopK = Annotated[int | None, typer.Option(min=1, help="Sample from this many of the most likely tokens.")]
+
+
 @model.command()
 def generate(
     model: Model,
@@ -70,11 +79,9 @@ def generate(
     tokens: Annotated[
         int, typer.Option(min=1, help="Most tokens to write, or to write into each blank of a T5's prompt.")
     ] = 100,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the most likely token.")] = 0.8,
-    top_p: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Sample from the most likely tokens of this total probability.")
-    ] = 0.95,
-    top_k: Annotated[int | None, typer.Option(min=1, help="Sample from this many of the most likely tokens.")] = None,
+    temperature: Temperature = 0.8,
+    top_p: TopP = 0.95,
+    top_k: TopK = None,
     samples: Annotated[int, typer.Option(min=1, max=1000, help="Texts to write from one seed.")] = 1,
     seed: Annotated[int, typer.Option(help="Same seed, same text.")] = 1,
     device: DeviceOption = None,
@@ -122,11 +129,9 @@ def chat(
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")] = 0,
     tokens: Annotated[int, typer.Option(min=1, max=4096, help="Most tokens of an answer.")] = 200,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the most likely token.")] = 0.8,
-    top_p: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Sample from the most likely tokens of this total probability.")
-    ] = 0.95,
-    top_k: Annotated[int | None, typer.Option(min=1, help="Sample from this many of the most likely tokens.")] = None,
+    temperature: Temperature = 0.8,
+    top_p: TopP = 0.95,
+    top_k: TopK = None,
     seed: Annotated[int, typer.Option(help="Same seed and messages, same answers.")] = 1,
     device: DeviceOption = None,
     root: Root = DEFAULT_ROOT,
@@ -217,8 +222,7 @@ def evaluate(
 def finetune(
     model: Model,
     task: Annotated[
-        Path,
-        typer.Option("--task", metavar="FILE.toml", help="The task file, as above; see docs/using_models.md."),
+        Path, typer.Option("--task", metavar="FILE.toml", help="The task file, as above; see docs/using_models.md.")
     ],
     out: Annotated[
         Path | None, typer.Option(help="Folder for the result; ROOT/finetuned/FILE by default. Never overwritten.")

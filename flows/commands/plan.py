@@ -3,6 +3,7 @@ cost."""
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,7 +88,7 @@ def check(
     from model.errors import InputError
 
     found = check_recipe(open_recipe(recipe, root, settings or ()))
-    sources = [source.to_json() for source in found.sources]
+    sources = [{**asdict(source), "dropped_bytes": source.dropped_bytes} for source in found.sources]
     values = {"sources": sources, "benchmarks": found.benchmark_problem, "export": found.export_remark}
     values["losses"] = found.losses
     print_found(values, as_json, lambda shown: print_check(found, shown))
@@ -121,7 +122,7 @@ def plan(
         print_sizes(changed_sizes(open_recipe(recipe, root, without_scale(given), share(limit)), chosen), console())
     forecasts = foresee(chosen, root)
     if as_json:
-        print_json([forecast.to_json() for forecast in forecasts])
+        print_json([asdict(forecast) for forecast in forecasts])
         return
     from rich.markup import escape
 
@@ -154,8 +155,7 @@ def estimate(
     width: Annotated[int | None, typer.Option(min=1, help="Calculator: d_model.")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Calculator: tokens that attention sees.")] = None,
     layout: Annotated[
-        bool,
-        typer.Option("--layout", help="Only start the recipe's ranks dry, and search a layout for --hardware."),
+        bool, typer.Option("--layout", help="Only start the recipe's ranks dry, and search a layout for --hardware.")
     ] = False,
     settings: Settings = None,
     untrusted: Untrusted = None,

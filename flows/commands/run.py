@@ -81,7 +81,7 @@ def run(
     select_stages(from_stage, until, only)
     chosen = open_recipe(recipe, root, settings or (), share(limit))
     selection: StageSelection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-    _run(chosen, root, selection, as_json, verbose, open_page, hour_price)
+    run_recipe(chosen, root, selection, as_json, verbose, open_page, hour_price)
 
 
 def demo(
@@ -102,15 +102,10 @@ def demo(
 
     with compiling_ahead():
         chosen = open_recipe("quickstart", root, settings or ())
-        _run(chosen, root, {}, as_json, verbose, open_page, hour_price)
+        run_recipe(chosen, root, {}, as_json, verbose, open_page, hour_price)
 
 
-def run_recipe(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
-    """Run a recipe as `run` does."""
-    _run(recipe, root, {}, as_json, verbose)
-
-
-def _run(
+def run_recipe(
     chosen: Any,
     root: Path,
     selection: StageSelection,
@@ -119,6 +114,7 @@ def _run(
     open_page: bool = False,
     hour_price: float | None = None,
 ) -> None:
+    """Run a recipe as `run` does."""
     from flows.runs.existing_artifacts import existing_run
 
     record = existing_run(chosen, root, **selection)

@@ -29,8 +29,7 @@ def start(
     ] = "quickstart",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the server and its UI.")] = DEFAULT_PORT,
     host: Annotated[
-        str,
-        typer.Option(help="Address to listen on; any but loopback needs --tls-certificate or --behind-proxy."),
+        str, typer.Option(help="Address to listen on; any but loopback needs --tls-certificate or --behind-proxy.")
     ] = "127.0.0.1",
     database: Annotated[
         str | None,
@@ -40,8 +39,7 @@ def start(
         ),
     ] = None,
     password_file: Annotated[
-        Path | None,
-        typer.Option(help="A file with the line USER:PASSWORD; generated under ROOT by default."),
+        Path | None, typer.Option(help="A file with the line USER:PASSWORD; generated under ROOT by default.")
     ] = None,
     tls_certificate: Annotated[
         Path | None, typer.Option(help="The server's certificate with its chain, a PEM file; with --tls-key.")

@@ -1,5 +1,6 @@
 """`bessemer store`: verify, accept and delete the artifacts and records of a root."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,12 +39,10 @@ def verify(
         str | None, typer.Option("--run", help="Only what this run ended with: its id, its beginning, or `latest`.")
     ] = None,
     set_aside: Annotated[
-        bool,
-        typer.Option("--set-aside", help="Rename what is damaged, so that the next run builds it again."),
+        bool, typer.Option("--set-aside", help="Rename what is damaged, so that the next run builds it again.")
     ] = False,
     quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Hash only files whose size or time has changed; trust the others."),
+        bool, typer.Option("--quick", help="Hash only files whose size or time has changed; trust the others.")
     ] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
@@ -71,8 +70,8 @@ def verify(
         found = hash_again(folders, progress, quick=quick, records=records)
     there = repair_stored(found.damages) if set_aside else []
     moved = rename(found.damages) if set_aside else []
-    aside, damages = [*there, *moved], [damage.to_json() for damage in found.damages]
-    values = {**vars(found), "damages": damages, "set_aside": aside}
+    aside = [*there, *moved]
+    values = {**asdict(found), "set_aside": aside}
     print_found(values, as_json, lambda shown: _print_verification(found, aside, shown))
     if found.damages:
         raise typer.Exit(IntegrityError.exit_code)
@@ -162,8 +161,9 @@ def gc(
         unfinished_days=unfinished_days,
         say=lambda sentence: console(stderr=True).print(sentence, markup=False),
     )
+    values = {**asdict(removal), "bytes": removal.bytes}
     if as_json and (dry_run or not yes):
-        print_json(removal.to_json())
+        print_json(values)
         return
     if not as_json:
         console().print(_describe(removal), markup=False)
@@ -173,7 +173,7 @@ def gc(
         raise typer.Exit(1)
     freed = delete(root, removal)
     if as_json:
-        print_json(removal.to_json())
+        print_json(values)
     else:
         console().print(f"deleted {len(removal.artifacts)} artifacts, {freed / 1e6:,.1f} MB", markup=False)
 
@@ -182,8 +182,7 @@ def _describe(removal: Any) -> str:
     stages: dict[str, list[int]] = {}
     for one in removal.artifacts:
         stages.setdefault(one.stage, []).append(one.bytes)
-    count = len(removal.kept_runs)
-    runs = f"{count}, others: {len(removal.dropped_runs)}"
+    runs = f"{len(removal.kept_runs)}, others: {len(removal.dropped_runs)}"
     lines = [f"runs that keep what they need: {runs}; artifacts that stay: {removal.kept}"]
     if removal.fresh:
         lines.append(f"  {removal.fresh} of them are needed by no such run, and were built within the last hour")

@@ -4,16 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.commands.common import (
-    DEFAULT_ROOT,
-    CommandGroup,
-    Json,
-    Root,
-    RunId,
-    Verbose,
-    console,
-    print_found,
-)
+from flows.commands.common import DEFAULT_ROOT, CommandGroup, Json, Root, RunId, Verbose, console, print_found
 from flows.commands.run import run_recipe
 
 if TYPE_CHECKING:
@@ -90,7 +81,7 @@ def resume_training(
         )
     if not as_json:
         console().print(f"resuming from step {decision.to_step} of run {found.run_id}", markup=False)
-    run_recipe(found.recipe, root, as_json, verbose)
+    run_recipe(found.recipe, root, {}, as_json, verbose)
 
 
 @training.command()

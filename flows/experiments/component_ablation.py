@@ -60,7 +60,7 @@ def measure_components(
     from model.inference.scoring import text_nats
     from model.nn.pruning import Kind, Part, ablated, parts_of, removed_parameters
     from tasks.artifacts.references import resolve_artifacts
-    from tasks.evaluate.perplexity import heldout_texts
+    from tasks.evaluate.perplexity import heldout_documents
 
     record = open_run(root, run, needs="train")
     artifacts = run_artifacts(record)
@@ -68,8 +68,8 @@ def measure_components(
     tokenizer = open_tokenizer(artifacts["vocab"])
     network = load_gpt(artifacts["train"].path, tokenizer.digest)
     earlier = resolve_artifacts(config.earlier, root, "decontaminate", "evaluate.earlier")
-    texts, _ = heldout_texts([*earlier, artifacts["decontaminate"]], config.heldout_max_bytes, config.seed)
-    documents = [text for mine in texts.values() for text in mine]
+    found = heldout_documents([*earlier, artifacts["decontaminate"]], config.heldout_max_bytes, config.seed)
+    documents = [one.text for of_source in found.values() for one in of_source]
     if not documents:
         raise InputError(f"run {record['run_id']} has no held-out text to measure on (decontaminate.heldout_share)")
     ids = [row.tolist() for row in tokenizer.encode_batch(documents)]

@@ -64,14 +64,11 @@ def _write_best(study: Study, best: Trial) -> Path:
         apply_setting(document, as_setting(key, value))
     document["name"] = f"{study.base.name}, best of search {study.name}"[:80]
     value = "" if best.value is None else f", {study.config.objective.label} {best.value:.5g}"
-    head = f"# Trial {best.number} of {len(study.trials)} of the search {study.name}{value}: {_described(best)}.\n"
+    changed = ", ".join(f"{key} = {format_value(chosen)}" for key, chosen in best.settings.items()) or "unchanged"
+    head = f"# Trial {best.number} of {len(study.trials)} of the search {study.name}{value}: {changed}.\n"
     path = study.folder / BEST
     write_atomically(path, (head + tomlkit.dumps(document)).encode())
     return path
-
-
-def _described(trial: Trial) -> str:
-    return ", ".join(f"{key} = {format_value(value)}" for key, value in trial.settings.items()) or "unchanged"
 
 
 def lines(trials: Sequence[Trial]) -> list[dict[str, Any]]:

@@ -18,7 +18,6 @@ from flows.inspection.preview_rows import (
     ledger_rows,
     model_inputs,
     rules_of,
-    sources_of,
     texts_of,
 )
 from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, REMOVED, SAME, inline_difference, shared_passages
@@ -253,7 +252,7 @@ def _chosen(parent: Artifact, artifact: Artifact, actions: tuple[str, ...], sele
     rows = ledger_rows(artifact, actions, selection.rule)
     if selection.source is None:
         return selection.choose(rows)
-    sources = sources_of(parent)
+    sources = {row["doc_id"]: row["source"] for row in documents(parent, ["doc_id", "source"])}
     return selection.choose(_of_source(rows, selection, lambda row: sources[row["doc_id"]]))
 
 

@@ -80,16 +80,11 @@ def rules_of(row: Row) -> list[str]:
     return row["rule"].split("+")
 
 
-def sources_of(artifact: Artifact) -> dict[bytes, str]:
-    """Return the source of each document."""
-    return {row["doc_id"]: row["source"] for row in documents(artifact, ["doc_id", "source"])}
-
-
 def texts_of(artifact: Artifact, wanted: Iterable[bytes]) -> dict[bytes, Row]:
-    """Return the row of each document; `pieces` has the texts of all segments of a cut document."""
+    """Return the row of each document, that of the first segment of a cut one."""
     found: dict[bytes, Row] = {}
     for row in rows_at(artifact, "documents", set(wanted)):
-        found.setdefault(row["doc_id"], {**row, "pieces": []})["pieces"].append(row["text"])
+        found.setdefault(row["doc_id"], row)
     return found
 
 

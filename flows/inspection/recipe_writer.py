@@ -20,7 +20,7 @@ from pydantic_core import PydanticUndefined
 from flows.inspection.scan import ROOT_GROUP, FolderScan, ScannedSource, StoredFile
 from flows.inspection.sizes import EPOCHS, TOKENS_PER_PARAMETER, Sizes, sizes
 from flows.metrics.formatting import format_bytes, format_count
-from flows.recipe.resolve import MIXTURE_KEYS
+from flows.recipe.resolve import MIXTURE_KEYS, SHARED_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
 from model.config.presets import KEY
@@ -54,21 +54,8 @@ SECTIONS = [
     ("machines", Machines),
 ]
 
-SHARED_KEYS = frozenset(
-    {
-        "sources",
-        "seed",
-        "keep",
-        "budget_tokens",
-        "limit",
-        "weights",
-        "priorities",
-        "row_length",
-        "input_length",
-        *MIXTURE_KEYS,
-    }
-)
-"""Keys that several stages need and that a recipe sets once, at its top."""
+NOT_IN_TABLES = (*SHARED_KEYS, "seed", "keep", "limit", "weights", "priorities", "row_length", "input_length")
+"""Keys of stages that a recipe sets once, at its top, or that follow from others."""
 
 EXAMPLES: dict[tuple[str, str], str] = {
     ("", "temperature"): "3.33, instead of the weights of all sources",
@@ -135,7 +122,10 @@ def write_recipe(scan: FolderScan, name: str) -> str:
         lines += _source(scan, source, source_name, weight, explained=True)
     if scan.unreadable:
         lines += _comment(f"Not read, {len(scan.unreadable)} files:")
-        lines += [f"##   {_in_comment(bad.path.relative_to(scan.folder))}: {bad.hint}" for bad in scan.unreadable[:20]]
+        lines += [
+            f"##   {_in_comment(bad.path.relative_to(scan.folder))}: {bad.hint}"
+            for bad in scan.unreadable[:MOST_UNREADABLE]
+        ]
         lines.append("")
     for section, model in SECTIONS:
         lines += _section(section, model, chosen, names)
@@ -284,7 +274,7 @@ def _section(section: str, model: type[BaseModel], sizes: Sizes, names: list[str
     for key, value in chosen.items():
         lines += [*_comment(_help(model, key)), f"{key} = {_toml(value)}"]
     for key, info in model.model_fields.items():
-        if key in SHARED_KEYS or key in chosen or isinstance(info.default, BaseModel):
+        if key in NOT_IN_TABLES or key in chosen or isinstance(info.default, BaseModel):
             continue
         lines += _explained(section, model, key, names)
     return [*lines, ""]
@@ -309,12 +299,8 @@ def _comment(text: str) -> list[str]:
 
 def _toml(value: Any) -> str:
     """Return a value in TOML, whose notation is that of JSON except for tables."""
-    if isinstance(value, dict):
-        return (
-            "{ " + ", ".join(f"{json.dumps(str(key))} = {_toml(item)}" for key, item in value.items()) + " }"
-            if value
-            else "{}"
-        )
+    if isinstance(value, dict) and value:
+        return f"{{ {', '.join(f'{json.dumps(str(key))} = {_toml(item)}' for key, item in value.items())} }}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -22,7 +22,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from flows.inspection.fields import Fields, count_languages, judge_fields
-from flows.inspection.unpack import is_mailbox, is_unpacked
+from flows.inspection.unpack import is_hidden, is_mailbox, is_unpacked
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
 from tasks.sample.config import Source
@@ -150,11 +150,7 @@ class FolderScan:
         for bad in self.unreadable:
             alike.setdefault((bad.path.suffix, bad.hint), []).append(str(bad.path.relative_to(self.folder)))
         return [
-            (
-                f"{names[0]} and {len(names) - 1} more {suffix}".rstrip() if len(names) > 1 else names[0],
-                len(names),
-                hint,
-            )
+            (f"{names[0]} and {len(names) - 1} more {suffix}".rstrip() if names[1:] else names[0], len(names), hint)
             for (suffix, hint), names in alike.items()
         ]
 
@@ -166,7 +162,9 @@ def scan_folder(folder: Path) -> FolderScan:
         raise InputError(f"init {folder}: {state}; name the folder that holds your text")
     scan = FolderScan(folder.resolve())
     found: dict[tuple[str, str], ScannedSource] = {}
-    paths = sorted(path for path in scan.folder.rglob("*") if path.is_file() and not _is_hidden(path, scan.folder))
+    paths = sorted(
+        path for path in scan.folder.rglob("*") if path.is_file() and not is_hidden(path.relative_to(scan.folder))
+    )
     if not paths:
         raise InputError(f"init {folder}: the folder is empty (hidden files do not count)")
     groups = _groups(scan.folder, paths)
@@ -182,10 +180,6 @@ def scan_folder(folder: Path) -> FolderScan:
     return scan
 
 
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
-
-
 def _groups(folder: Path, paths: list[Path]) -> set[str]:
     tops = {path.relative_to(folder).parts[0] for path in paths if len(path.relative_to(folder).parts) > 1}
     return tops if len(tops) <= MAX_GROUPS else set()
@@ -198,11 +192,8 @@ def _consider(scan: FolderScan, found: dict[tuple[str, str], ScannedSource], pat
             scan.empty += 1
             return
         format, compression = guess_format(path.name)
-        hint = (
-            _BINARY_HINTS.get((path.with_suffix("") if compression else path).suffix.lower())
-            if format is None
-            else None
-        )
+        suffix = (path.with_suffix("") if compression else path).suffix.lower()
+        hint = _BINARY_HINTS.get(suffix) if format is None else None
         # Only files whose name does not determine the format are opened, because a corpus may have millions of files.
         if format is None and hint is None:
             format, hint = _format_by_content(scan, path, compression)
@@ -290,8 +281,7 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         elif source.format == "mediawiki":
             texts += _pages(head.raw)
         elif source.format == "csv":
-            reader = _table(file.path, text)
-            records += itertools.islice(reader, SNIFFED_RECORDS)
+            records += itertools.islice(_table(file.path, text), SNIFFED_RECORDS)
         else:
             texts.append(text)
     source.files = [file for file in source.files if file.path not in bad]

@@ -92,7 +92,7 @@ def _target(folder: Path, path: Path) -> Path | None:
     """Return the folder for what is in an archive; None for any other file. All but archives and JSON keep their
     suffix, since there are often files of one name."""
     inside = path.relative_to(folder)
-    if inside.parts[0] == UNPACKED or _is_hidden(inside) or (suffix := _suffix(path)) is None:
+    if inside.parts[0] == UNPACKED or is_hidden(inside) or (suffix := _suffix(path)) is None:
         return None
     dropped = suffix in (*ARCHIVES, JSON)
     return folder / UNPACKED / inside.parent / (path.name[: -len(suffix)] if dropped else path.name)
@@ -227,7 +227,8 @@ _INSIDE_A_SENTENCE = re.compile(rb"(?<=[a-z,;])\n(?=[a-zA-Z0-9'\"])|(?<=[^\s.!?:
 """The end of a line of a subtitle that is none of a sentence, in text of Latin letters."""
 
 
-def _is_hidden(path: Path) -> bool:
+def is_hidden(path: Path) -> bool:
+    """Return whether a file or a folder above it is hidden; `path` is relative to the scanned folder."""
     return any(part.startswith(".") for part in path.parts)
 
 

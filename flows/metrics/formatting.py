@@ -175,6 +175,14 @@ def _cell(value: object) -> str:
     return words.replace(" ", "\N{NO-BREAK SPACE}") if len(words) <= LONGEST_NUMBER else words
 
 
+def describe_model(model: Mapping[str, Any], training: Mapping[str, Any]) -> str:
+    """Return `A GPT of 0.9M parameters, trained on 2.0M tokens`, without what is unknown."""
+    kind = model["architecture"].upper() if model.get("architecture") else "language model"
+    size = f" of {format_count(model['parameters'])} parameters" if model.get("parameters") else ""
+    read = f", trained on {format_count(training['tokens'])} tokens" if training and training["tokens"] else ""
+    return f"A {kind}{size}{read}"
+
+
 def format_model(model: Mapping[str, Any]) -> str:
     """Return architecture and parameters, such as `gpt 0.9M`; the architecture alone where parameters are unknown."""
     parameters = "" if model["parameters"] is None else f" {format_count(model['parameters'])}"

@@ -360,10 +360,8 @@ def scores(artifacts: dict[str, Artifact]) -> list[ScoreLine]:
 
 
 def gaps(artifacts: dict[str, Artifact]) -> list[GapLine]:
-    """Return the contamination gap of each benchmark; empty for an evaluation that did not compare items."""
-    if "evaluate" not in artifacts or not artifacts["evaluate"].rows("gaps"):
-        return []
-    return artifacts["evaluate"].table("gaps").to_pylist()
+    """Return the contamination gap of each benchmark."""
+    return artifacts["evaluate"].table("gaps").to_pylist() if "evaluate" in artifacts else []
 
 
 def samples(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:

@@ -93,11 +93,7 @@ class Chat:
         yielded = ""
         with inference_on(self._device, self._description, self._network):
             drawing = stream_batch(
-                self._network,
-                [Prompt(ids, sampling)],
-                max_new_tokens=tokens,
-                stop=self._end,
-                alternatives=ALTERNATIVES,
+                self._network, [Prompt(ids, sampling)], max_new_tokens=tokens, stop=self._end, alternatives=ALTERNATIVES
             )
             for one in drawing:
                 seen.append(one.token)

@@ -75,7 +75,7 @@ class HarnessModel(LM):
             most = min(int(settings.get("max_gen_toks", MAX_TOKENS)), self._scorer.max_choice_tokens // 2)
             seen = self._seen(context, self._scorer.max_prompt_tokens(most))
             stops = [stops] if isinstance(stops, str) else list(stops)
-            found.append(self._scorer.generate(seen, self._tokenizer, most, [stop for stop in stops if stop]))
+            found += self._scorer.generate_texts([seen], self._tokenizer, most, [stop for stop in stops if stop])
         return found
 
     def _seen(self, context: str, most: int) -> Sequence[int]:

@@ -2,7 +2,6 @@
 
 import logging
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +12,7 @@ from flows.nightly.config import NotifyConfig, Occasion, read_notify
 from flows.nightly.history import FAILED, INTERRUPTED, PROMOTED, UNDER_WAY, Night
 from flows.nightly.notify import message, notify
 from flows.nightly.recipe import RawRecipe
-from flows.recipe.load import apply_setting, find_recipe
+from flows.recipe.load import apply_setting, find_recipe, read_toml
 from flows.runs.model_registry import history
 from flows.runs.record import new_run_id
 from model.errors import BessemerError, IntegrityError
@@ -34,11 +33,8 @@ def end(raw: RawRecipe, night: Night, state: str, why: str, occasion: Occasion) 
         night.save(raw.root)
     except OSError as unwritten:
         content = message(night, raw.root)
-        notify(
-            raw.notify,
-            occasion,
-            {**content, "text": f"{content['text']}\nIts record could not be written: {unwritten}\n"},
-        )
+        content["text"] += f"\nIts record could not be written: {unwritten}\n"
+        notify(raw.notify, occasion, content)
         raise
     night.told = notify(raw.notify, occasion, message(night, raw.root))
     night.save(raw.root)
@@ -113,7 +109,7 @@ def _notify_config(recipe: str, settings: Sequence[str]) -> NotifyConfig:
 
 
 def _values(recipe: str, settings: Sequence[str]) -> dict[str, Any]:
-    values = tomllib.loads(find_recipe(recipe).read_text(encoding="utf-8"))
+    _, values = read_toml(find_recipe(recipe))
     for setting in settings:
         apply_setting(values, setting)
     return values

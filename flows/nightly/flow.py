@@ -23,10 +23,7 @@ from tasks.prefect_tasks import TASKS
 
 @flow(name="nightly", persist_result=False, validate_parameters=True)
 def nightly(
-    recipe: str,
-    root: Path = Path("bessemer-data"),
-    again: str = "",
-    settings: Sequence[str] = (),
+    recipe: str, root: Path = Path("bessemer-data"), again: str = "", settings: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Train the current model further on new data, and promote the result where it is no worse.
 

@@ -107,15 +107,8 @@ def _run_and_judge(tonight: NightlyContext, recipe: Recipe, before: dict[str, Ar
     if too_little:
         if too_little[0].nothing:
             # None of the files needs to be read again: their text is known, or they have none.
-            why = "no new data: the new files hold no new text"
-            return end(tonight.raw, night, NOTHING, why, "nothing")
-        return end(
-            tonight.raw,
-            night,
-            TOO_LITTLE,
-            f"{too_little[0]}; the next nightly run takes it too",
-            "nothing",
-        )
+            return end(tonight.raw, night, NOTHING, "no new data: the new files hold no new text", "nothing")
+        return end(tonight.raw, night, TOO_LITTLE, f"{too_little[0]}; the next nightly run takes it too", "nothing")
     if "evaluate" not in artifacts:
         raise RecipeError(
             "nightly: training paused (train.pause_share), and models are compared only after a whole training. Leave"
@@ -154,18 +147,13 @@ class Verdict:
     worse: tuple[Regression, ...]
 
     @property
-    def comparable(self) -> bool:
-        """Whether both models were scored on anything in common."""
-        return bool(self.figures)
-
-    @property
     def passed(self) -> bool:
-        """Whether the new model may be promoted."""
-        return self.comparable and not self.worse
+        """Whether the new model may be promoted; not where both models were scored on nothing in common."""
+        return bool(self.figures) and not self.worse
 
     def describe(self) -> str:
         """Return the verdict as a sentence without full stop."""
-        if not self.comparable:
+        if not self.figures:
             return (
                 "the two models were scored on nothing in common, so they cannot be compared; promote it manually if"
                 " you want it"
@@ -212,8 +200,7 @@ def _without_exhausted_sources(folder: Path, inputs: tuple[Any, ...], recipe: Re
     if weights == config.weights:
         return inputs
     config = config.model_copy(update={"weights": weights})
-    changed = recipe.model_copy(update={"chunk": config})
-    write_recipe(folder, changed)
+    write_recipe(folder, recipe.model_copy(update={"chunk": config}))
     return (documents, *rest, config)
 
 
@@ -239,18 +226,13 @@ def judge(after: Artifact, before: Artifact | None, config: NightlyConfig) -> Ve
     """Compare the evaluation of a nightly run with that of the current model."""
     if before is None:
         return Verdict((), ())
-    bits = bits_regressions(after.table(DOCUMENT_SCORES), before.table(DOCUMENT_SCORES)) if _both(after, before) else []
+    bits = bits_regressions(after.table(DOCUMENT_SCORES), before.table(DOCUMENT_SCORES))
     scores = score_regressions(after.table(ITEM_SCORES), before.table(ITEM_SCORES))
     figures = (*bits, *scores)
     allowed = [config.max_rise] * len(bits) + [config.max_fall] * len(scores)
     beyond = holm_significant([one.chance for one in figures], config.level)
     worse = [one for one, sure, most in zip(figures, beyond, allowed, strict=True) if sure and one.worse_by > most]
     return Verdict(figures, tuple(sorted(worse, key=lambda one: one.chance)))
-
-
-def _both(after: Artifact, before: Artifact) -> bool:
-    """Return whether both evaluations kept bits of single documents, which earlier versions did not."""
-    return all(artifact.files(DOCUMENT_SCORES) for artifact in (after, before))
 
 
 def mean_bits(evaluated: Artifact) -> float | None:

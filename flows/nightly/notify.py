@@ -99,7 +99,7 @@ _opener = urllib.request.build_opener(_NoRedirect)
 
 def _mail(config: NotifyConfig, message: Mapping[str, Any]) -> None:
     letter = EmailMessage()
-    letter["Subject"] = _one_line(str(message["subject"]))
+    letter["Subject"] = " ".join(str(message["subject"]).split())[:200]
     letter["From"] = config.mail_from or f"bessemer@{platform.node()}"
     letter["To"] = ", ".join(config.mail_to)
     letter.set_content(str(message["text"]))
@@ -113,10 +113,6 @@ def _mail(config: NotifyConfig, message: Mapping[str, Any]) -> None:
         if user:
             server.login(user, password or "")
         server.send_message(letter)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:200]
 
 
 def describe_start(night: Night, needs: Needs | None) -> str:

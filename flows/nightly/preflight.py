@@ -105,13 +105,7 @@ def _seconds_per_byte(before: Mapping[str, Artifact], nights: Iterable[Night]) -
 
 
 def _seconds(
-    recipe: Recipe,
-    before: Mapping[str, Artifact],
-    nights: Iterable[Night],
-    text: int,
-    tokens: float,
-    *,
-    measure: bool,
+    recipe: Recipe, before: Mapping[str, Artifact], nights: Iterable[Night], text: int, tokens: float, *, measure: bool
 ) -> tuple[float | None, float | None]:
     """Return the seconds of the whole nightly run, and of its stages before training."""
     per_byte = _seconds_per_byte(before, nights)

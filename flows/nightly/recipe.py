@@ -1,16 +1,14 @@
 """The recipe of a nightly run: the recipe itself for the first; for later ones its new text and the current model."""
 
 import json
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.nightly.config import NightlyConfig, NotifyConfig, read_nightly, read_notify
-from flows.nightly.history import Files
-from flows.recipe.load import apply_setting, locate_recipe, recipe_from
+from flows.recipe.load import apply_setting, locate_recipe, read_toml, recipe_from
 from flows.recipe.resolve import apply_mixture_weights
 from flows.recipe.schema import Recipe
 from flows.runs.lineage import open_run, run_artifacts
@@ -79,7 +77,7 @@ class RawRecipe:
         _schedule(values)
         return self._checked(values)
 
-    def of_night(self, new: Mapping[str, Sequence[str]], base: Base) -> Recipe:
+    def of_night(self, new: Mapping[str, Collection[str]], base: Base) -> Recipe:
         """Return the recipe of a later nightly run: the files `new` (source -> root-relative paths), and the model of
         `base`.
 
@@ -124,7 +122,7 @@ class RawRecipe:
             f" the same. warmup_stable_decay is made for this, and the default of nightly runs"
         ]
 
-    def _sources(self, values: dict[str, Any], new: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    def _sources(self, values: dict[str, Any], new: Mapping[str, Collection[str]]) -> list[dict[str, Any]]:
         weights = values.pop("weights_from", None)
         sources = apply_mixture_weights(values["sources"], weights, self.folder, self.origin)
         reduced: list[dict[str, Any]] = []
@@ -142,10 +140,7 @@ class RawRecipe:
 def read_raw(name: str, root: Path, settings: Sequence[str] = ()) -> RawRecipe:
     """Return the values of a recipe file or shipped recipe; RecipeError for wrong tables [nightly] or [notify]."""
     path = locate_recipe(name, root)
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: not valid TOML in UTF-8: {error}") from error
+    _, values = read_toml(path)
     for setting in settings:
         apply_setting(values, setting)
     origin = f"{path} with --set {without_credentials(' '.join(settings))}" if settings else str(path)
@@ -167,11 +162,6 @@ def base_of(root: Path, run_id: str) -> Base:
     return Base(record["run_id"], recipe, artifacts["train"].path, artifacts["vocab"].file(MODEL_FILES[kind]))
 
 
-def paths_of(files: Files) -> dict[str, list[str]]:
-    """Return root-relative paths by source."""
-    return {source: sorted(mine) for source, mine in files.items()}
-
-
 def _schedule(values: dict[str, Any]) -> dict[str, Any]:
     train = values.setdefault("train", {})
     schedule = train.setdefault("schedule", {})
@@ -179,7 +169,7 @@ def _schedule(values: dict[str, Any]) -> dict[str, Any]:
     return schedule
 
 
-def _keep_new_quality_sources(values: dict[str, Any], new: Mapping[str, Sequence[str]], origin: str) -> None:
+def _keep_new_quality_sources(values: dict[str, Any], new: Collection[str], origin: str) -> None:
     quality = values.get("clean", {}).get("quality")
     if not isinstance(quality, dict) or "good" not in quality:
         return

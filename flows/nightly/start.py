@@ -2,29 +2,25 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows.nightly.finish import CRASHED, end, notify_start_failures, record_failures
 from flows.nightly.history import INTERRUPTED, PROMOTED, UNDER_WAY, Night, list_nights, new_files, taken_files
 from flows.nightly.preflight import Needs
-from flows.nightly.recipe import Base, RawRecipe, base_of, paths_of, read_raw
+from flows.nightly.recipe import Base, RawRecipe, base_of, read_raw
 from flows.recipe.schema import Recipe
 from flows.runs.model_registry import current_promotion, history
 from flows.runs.record import check_writable, new_run_id
 from flows.runs.roots import open_root, refresh
 from model.errors import Infra, InputError
-from tasks.artifacts.lease import LEASE_SECONDS, build_lease
+from tasks.artifacts.lease import LEASE_SECONDS, build_lease, ignore
 from tasks.artifacts.remote.mirror import RemoteMirror
 from tasks.common.digests import INPUTS
 from tasks.sample.discovery import find_files
 from tasks.sample.stage import digested, file_digests
 
 Say = Callable[[str], None]
-
-
-def ignore(sentence: str) -> None:
-    """Ignore a message."""
 
 
 @dataclass
@@ -36,7 +32,7 @@ class NightlyContext:
     base: Base | None
     night: Night
     needs: Needs | None = None
-    say: Say = field(default=ignore)
+    say: Say = ignore
 
     @property
     def nothing_new(self) -> bool:
@@ -44,9 +40,7 @@ class NightlyContext:
 
     def recipe(self) -> Recipe:
         """Return the recipe to run."""
-        if self.base is None:
-            return self.whole
-        return self.raw.of_night(paths_of(self.night.files), self.base)
+        return self.whole if self.base is None else self.raw.of_night(self.night.files, self.base)
 
 
 class AnotherNightError(Exception):

@@ -8,8 +8,7 @@ filters and classifiers that a run trains itself are not part of it.
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.markup import escape
@@ -108,10 +107,6 @@ class SourceCheck:
     def dropped_bytes(self) -> int:
         """Bytes of text that cleaning would drop."""
         return sum(rule.bytes for rule in self.drops)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the check as plain values."""
-        return {**asdict(self), "dropped_bytes": self.dropped_bytes}
 
 
 @dataclass(frozen=True)

@@ -77,19 +77,22 @@ def estimate_sources(pilot: Pilot, config: DecontaminateConfig) -> dict[str, Sou
 def _source_rows(sample: Artifact) -> dict[str, list[bytes]]:
     """Return the ids of each source's documents in the pilot."""
     found: dict[str, list[bytes]] = {}
-    for table in _tables(sample, "documents", ("doc_id", "source")):
-        for doc_id, source in zip(*(table.column(name).to_pylist() for name in ("doc_id", "source")), strict=True):
-            found.setdefault(source, []).append(doc_id)
+    for doc_id, source in _sources(sample):
+        found.setdefault(source, []).append(doc_id)
     return found
+
+
+def _sources(artifact: Artifact) -> Iterable[tuple[bytes, str]]:
+    for table in _tables(artifact, "documents", ("doc_id", "source")):
+        yield from zip(table.column("doc_id").to_pylist(), table.column("source").to_pylist(), strict=True)
 
 
 def _bytes_by_document(artifact: Artifact) -> dict[bytes, int]:
     """Return the UTF-8 bytes of each document, over all its segments."""
     found: Counter[bytes] = Counter()
     for table in _tables(artifact, "documents", ("doc_id", "text")):
-        for doc_id, size in zip(
-            table.column("doc_id").to_pylist(), pc.binary_length(table.column("text")).to_pylist(), strict=True
-        ):
+        sizes = pc.binary_length(table.column("text")).to_pylist()
+        for doc_id, size in zip(table.column("doc_id").to_pylist(), sizes, strict=True):
             found[doc_id] += size
     return found
 
@@ -98,9 +101,8 @@ def _tokens_by_document(chunk: Artifact) -> dict[bytes, int]:
     """Return the packed tokens of each document, including the end-of-text token of each segment."""
     found: Counter[bytes] = Counter()
     for table in _tables(chunk, "spans", ("doc_id", "tok_len")):
-        sums = table.group_by("doc_id").aggregate([("tok_len", "sum")])
-        for doc_id, count in zip(*(sums.column(name).to_pylist() for name in ("doc_id", "tok_len_sum")), strict=True):
-            found[doc_id] += count
+        for row in table.group_by("doc_id").aggregate([("tok_len", "sum")]).to_pylist():
+            found[row["doc_id"]] += row["tok_len_sum"]
     return found
 
 
@@ -121,11 +123,7 @@ class ObservedCopies:
 
 def _seen_copies(pilot: Pilot) -> dict[str, ObservedCopies]:
     """Return the duplicates that dedup found in each source; a group is a kept document and its copies."""
-    source_of: dict[bytes, str] = {
-        doc_id: source
-        for table in _tables(pilot.artifacts["clean"], "documents", ("doc_id", "source"))
-        for doc_id, source in zip(*(table.column(name).to_pylist() for name in ("doc_id", "source")), strict=True)
-    }
+    source_of = dict(_sources(pilot.artifacts["clean"]))
     survivor_of: dict[bytes, bytes] = {}
     for table in _tables(pilot.artifacts["dedup"], "ledger", ("doc_id", "action", "evidence")):
         for row in table.filter(pc.equal(table.column("action"), DROP)).to_pylist():

@@ -5,7 +5,7 @@ most similar existing artifact takes its place, because a rebuild that gives the
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,6 @@ class Forecast:
     cause: str
     identity: str | None = None
     differences: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the forecast as plain values."""
-        return asdict(self)
 
 
 def forecast_stages(recipe: Recipe, root: Path) -> list[Forecast]:

@@ -65,11 +65,6 @@ class Found:
     """Of a step."""
     fits: bool
 
-    @property
-    def name(self) -> str:
-        """Describe the layout."""
-        return describe(self.train)
-
 
 @dataclass(frozen=True)
 class Search:
@@ -79,11 +74,6 @@ class Search:
     """Layouts that were started dry, the cheapest that fits first."""
     refused: str
     """Why some were not tried; empty where nothing prevented any."""
-
-    @property
-    def cheapest(self) -> Found | None:
-        """Return the cheapest layout that fits, or None."""
-        return next((one for one in self.tried if one.fits), None)
 
 
 def describe(train: TrainConfig) -> str:

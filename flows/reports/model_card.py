@@ -9,7 +9,14 @@ import html
 from pathlib import Path
 
 from flows.metrics.accounting import describe_conservation, format_energy
-from flows.metrics.formatting import describe_rows, format_count, format_duration, format_time, loss_unit
+from flows.metrics.formatting import (
+    describe_model,
+    describe_rows,
+    format_count,
+    format_duration,
+    format_time,
+    loss_unit,
+)
 from flows.metrics.heldout import describe_sampled_items
 from flows.metrics.lines import Duplicates, Metrics
 from flows.metrics.run_metrics import describe_base_model
@@ -70,13 +77,9 @@ def find_model_run(root: Path, model: str, folder: Path) -> RunData | None:
 
 def _introduction(facts: CardFacts) -> str:
     """Return the title and a short description of the model."""
-    training = facts.findings["training"]
-    size = f" of {format_count(facts.model['parameters'])} parameters" if facts.model["parameters"] else ""
-    read = f", trained on {format_count(training['tokens'])} tokens" if training and training["tokens"] else ""
-    kind = facts.model["architecture"].upper() if facts.model["architecture"] else "language model"
     lines = [
         f"# {facts.record['recipe_name']}",
-        f"A {kind}{size}{read}, made by Bessemer in the run"
+        f"{describe_model(facts.model, facts.findings['training'])}, made by Bessemer in the run"
         f" `{facts.record['run_id']}`. It continues or fills in text; it is not trained to follow instructions.",
     ]
     base_model = describe_base_model(facts.findings["base_model"])
@@ -269,7 +272,7 @@ def _limits(facts: CardFacts) -> str:
         f"The context is {context:,} tokens." if context else "",
         "Personal data were replaced where patterns matched (e-mail and IP addresses, phone and card numbers); names"
         " and what the patterns miss remain."
-        if _replaced_personal_data(facts)
+        if any(line["rule"] in PERSONAL_DATA_EDITS for line in facts.findings["edited"])
         else "No personal data were replaced in the training text.",
         f"{remains:,} benchmark items remain in the training text; scores on them are less reliable."
         if remains
@@ -277,10 +280,6 @@ def _limits(facts: CardFacts) -> str:
         *(f"{_escape(remark)}." for remark in facts.findings["remarks"]),
     ]
     return "\n".join(["## Limits", "", *(f"- {line}" for line in lines if line)])
-
-
-def _replaced_personal_data(facts: CardFacts) -> bool:
-    return any(line["rule"] in PERSONAL_DATA_EDITS for line in facts.findings["edited"])
 
 
 def _provenance(facts: CardFacts) -> str:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from flows.metrics.accounting import describe_conservation
-from flows.metrics.formatting import format_count, format_duration, format_language, loss_unit, shorten
+from flows.metrics.formatting import format_count, format_duration, format_language, loss_unit
 from flows.metrics.heldout import describe_few_shot_limits, describe_sampled_items, summarize_heldout_metrics
 from flows.metrics.lines import Duplicates, Metrics, RuleLine
 from flows.metrics.run_metrics import (

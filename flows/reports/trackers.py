@@ -36,7 +36,7 @@ PERF_NAMES = {
     "rss": "speed/resident_bytes",
 }
 
-VALIDATION_NAMES = {"bits_per_byte": "bits_per_byte", "nats_per_token": "nats_per_token"}
+VALIDATION_NAMES = ("bits_per_byte", "nats_per_token")
 
 PROJECT = "bessemer"
 
@@ -96,9 +96,8 @@ def read_training(artifacts: Mapping[str, Artifact]) -> Training:
 
 
 def _add(values: dict[int, dict[str, float]], table: pa.Table, names: Mapping[str, str]) -> None:
-    known = {column: name for column, name in names.items() if column in table.column_names}
-    for row in table.select(["step", *known]).to_pylist():
-        values[row["step"]] |= {name: row[column] for column, name in known.items() if row[column] is not None}
+    for row in table.select(["step", *names]).to_pylist():
+        values[row["step"]] |= {name: row[column] for column, name in names.items() if row[column] is not None}
 
 
 def _add_activation_maxima(values: dict[int, dict[str, float]], metrics: pa.Table, train: Artifact) -> None:
@@ -119,8 +118,8 @@ def _add_validation(values: dict[int, dict[str, float]], table: pa.Table, steps:
     kept = set(zip(*(final_steps(steps).column(name).to_pylist() for name in ("step", "attempt")), strict=True))
     for row in table.to_pylist():
         if (row["step"], row["attempt"]) in kept:
-            found = {f"heldout/{row['source']}/{name}": row[column] for column, name in VALIDATION_NAMES.items()}
-            values[row["step"]] |= {name: value for name, value in found.items() if value is not None}
+            named = {f"heldout/{row['source']}/{name}": row[name] for name in VALIDATION_NAMES}
+            values[row["step"]] |= {name: value for name, value in named.items() if value is not None}
 
 
 def _scores(evaluate: Artifact) -> dict[str, float]:

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.metrics.formatting import format_count, format_duration, format_shots, format_time
+from flows.metrics.formatting import describe_model, format_duration, format_shots, format_time
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.lines import Metrics, ScoreLine
 from flows.metrics.run_metrics import asked_stages, missing_artifacts
@@ -79,12 +79,8 @@ def _made(record: RunData, findings: Metrics) -> str:
         return f"{'. '.join(findings['made'])}.{took}"
     if "train" not in at:
         return f"The stages up to {at[-1]} are done; no model was trained in this run.{took}" if at else took.strip()
-    model, training = findings["model"], findings["training"]
-    size = f" of {format_count(parameters)} parameters" if (parameters := model.get("parameters")) else ""
-    tokens = f", trained on {format_count(training['tokens'])} tokens" if training and training["tokens"] else ""
+    text = describe_model(findings["model"], findings["training"])
     sources = len([line for line in findings["mixture"] if line["reads"]])
-    kind = (model.get("architecture") or "").upper() or "language model"
-    text = f"A {kind}{size}{tokens}"
     text += f" of {sources} source{'s' if sources > 1 else ''}" if sources else ""
     return f"{text}.{took}"
 

@@ -1,7 +1,7 @@
 """The history of documents in a run: from file and record to the steps that trained on them, or the rule that removed
 them.
 
-`history_of` joins the tables of all stages for a document, and `describe_event` puts one event into words.
+`histories_of` joins the tables of all stages for documents, and `describe_event` puts one event into words.
 `listed_files` and `explain_unsampled` answer for files that left no document. All read existing artifacts only.
 """
 
@@ -52,19 +52,14 @@ class DocumentHistory:
         return {"fate" if name == "outcome" else name: value for name, value in self.__dict__.items()}
 
 
-def history_of(artifacts: dict[str, Artifact], doc_id: bytes, *, ended: bool = False) -> DocumentHistory:
-    """Return everything that happened to a sampled document, from file and record to the steps that trained on it.
-
-    `ended` says that the run goes no further, so that the last stage that kept the document decides its outcome.
-    """
-    (history,) = histories_of(artifacts, [doc_id], ended=ended)
-    return history
-
-
 def histories_of(
     artifacts: dict[str, Artifact], doc_ids: Sequence[bytes], *, ended: bool = False
 ) -> list[DocumentHistory]:
-    """Return the histories of several documents, in their order; each table is read once for all of them."""
+    """Return the histories of documents, in their order: from file and record to the steps that trained on them.
+
+    Each table is read once for all. `ended` says that the run goes no further, so that the last stage that kept a
+    document decides its outcome.
+    """
     tables = _Tables(artifacts, frozenset(doc_ids))
     histories = [_collect_history(tables, doc_id) for doc_id in doc_ids]
     last = [stage for stage in ("sample", *LEDGER_STAGES) if stage in artifacts][-1]

@@ -5,17 +5,15 @@ asked for explicitly, since the record of how they were made would go with them.
 """
 
 import calendar
-import json
 import os
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from flows.runs.model_registry import CURRENT, current_run, needed_runs
 from flows.runs.object_store import list_leftovers, remove_leftovers, remove_stored
@@ -87,10 +85,6 @@ class Plan:
     def bytes(self) -> int:
         """Bytes of the artifacts on disk."""
         return sum(one.bytes for one in self.artifacts)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON values."""
-        return json.loads(json.dumps(asdict(self), default=str)) | {"bytes": self.bytes}
 
 
 def plan(

@@ -22,13 +22,7 @@ from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError, IntegrityError
 from model.files import make_folders, sync_directory
 from tasks.artifacts.remote.attach import store_of
-from tasks.artifacts.remote.metadata import (
-    PROMOTION,
-    PROMOTION_LOST,
-    create_promotion,
-    pull_metadata,
-    put_run,
-)
+from tasks.artifacts.remote.metadata import PROMOTION, PROMOTION_LOST, create_promotion, pull_metadata, put_run
 from tasks.artifacts.remote.metadata import PROMOTIONS as FOLDER
 from tasks.artifacts.reuse import now
 

@@ -13,13 +13,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
-from model.checksummed_json import (
-    append_sealed_line,
-    read_sealed,
-    read_sealed_lines,
-    read_sealed_text,
-    write_sealed,
-)
+from model.checksummed_json import append_sealed_line, read_sealed, read_sealed_lines, read_sealed_text, write_sealed
 from model.errors import BessemerError, Infra, InputError, IntegrityError, Paused
 from model.files import DISK_FULL
 from tasks.artifacts.artifact import ACCEPTED, REUSED, Artifact

@@ -4,9 +4,8 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flows.runs.object_store import file_problem, manifest_problem, repair_artifact
 from flows.runs.record import RunData
@@ -32,10 +31,6 @@ class Damage:
     problem: str
     stored: bool = False
     """Whether it is damaged in the object store behind the root, and not in the folder here."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the damage as JSON values."""
-        return {**asdict(self), "place": str(self.place)}
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,6 @@ def artifacts_of(record: RunData, stage: str | None = None) -> list[Path]:
 def verify(
     folders: Iterable[Path],
     progress: Callable[[int, int], None] = lambda done, total: None,
-    workers: int = 2,
     *,
     quick: bool = False,
     records: Sequence[Path] = (),
@@ -97,7 +91,7 @@ def verify(
     total, done = sum(record.bytes for _, record in files), 0
     progress(0, total)
     # BLAKE3 hashes without the GIL, so that threads share the work.
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(2) as pool:
         for (_, record), found in zip(files, pool.map(_damages, files), strict=True):
             damages += found
             done += record.bytes

@@ -10,6 +10,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +23,8 @@ ACTIVE_STATES = ["PENDING", "RUNNING", "CANCELLING"]
 
 OWN_AUTHORITY = "PREFECT_API_SSL_CERT_FILE"
 """File of the certificate authority that Prefect's clients trust instead of the system's."""
+
+START_SECONDS = 300.0
 
 BUSY = 503
 """Prefect's answer where another of its tasks held the database too long; the request had no effect. Measured on a
@@ -44,6 +47,17 @@ def is_healthy(api: str) -> bool:
                 f" its certificate: {OWN_AUTHORITY}=FILE in the environment of `serve start` and of every client"
             ) from error
         return False
+
+
+def wait_until_healthy(api: str, is_running: Callable[[], bool], advice: Callable[[], str]) -> None:
+    """Wait until the server answers; Infra, ending in the `advice`, where it ends or does not answer."""
+    deadline = time.monotonic() + START_SECONDS
+    while is_running() and time.monotonic() < deadline:
+        if is_healthy(api):
+            return
+        time.sleep(0.1)
+    state = f"did not answer within {START_SECONDS:.0f} s" if is_running() else "ended at start"
+    raise Infra(f"the Prefect server at {api} {state}; {advice()}")
 
 
 def is_worker_online(api: str, pool: str, name: str) -> bool:

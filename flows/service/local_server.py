@@ -13,13 +13,11 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from flows.service.api import crash_lost_runs
+from flows.service.api import crash_lost_runs, wait_until_healthy
 from flows.service.database import copy_database, keep_database
 from flows.service.files import (
     CLIENT_AUTH,
@@ -32,8 +30,6 @@ from flows.service.files import (
 )
 from model.errors import Infra
 from model.processes import die_with_parent
-
-STARTUP_SECONDS = 300.0
 
 # Prefect's own settings for a server inside a client: no UI, no schedulers that only a long-running server needs.
 EPHEMERAL = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
@@ -153,7 +149,7 @@ class _Private:
         creates_database = copy_database(self._home)
         self._thread.start()
         try:
-            wait_until_healthy(self.url, lambda: not self._given_up, "run again with -v to see its log")
+            wait_until_healthy(self.url, lambda: not self._given_up, lambda: "run again with -v to see its log")
         except BaseException:
             self.__exit__()
             raise
@@ -226,20 +222,6 @@ def _profiles_file() -> Path | None:
     home = os.path.expanduser(os.environ.get("PREFECT_HOME", "~/.prefect"))
     profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", f"{home}/profiles.toml"))
     return profiles if os.access(profiles, os.R_OK) else None
-
-
-def wait_until_healthy(url: str, is_running: Callable[[], bool], advice: str) -> None:
-    """Wait until the server at an API address answers; Infra, ending in `advice`, where it ends or does not answer."""
-    deadline = time.monotonic() + STARTUP_SECONDS
-    while time.monotonic() < deadline:
-        if not is_running():
-            raise Infra(f"the Prefect server for {url} ended at start; {advice}")
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-    raise Infra(f"the Prefect server at {url} did not answer within {STARTUP_SECONDS:.0f} s; {advice}")
 
 
 def _send_queued() -> None:

@@ -77,10 +77,9 @@ class Background:
         """Remove the record of the process."""
         self.record.unlink(missing_ok=True)
 
-    def last_lines(self) -> str:
-        """Return the end of its log, for errors."""
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join(text.splitlines()[-12:])
+    def end_of_log(self) -> str:
+        """Return how its log ends, for errors."""
+        return end_of(self.log)
 
     def _read_record(self) -> dict[str, Any] | None:
         try:
@@ -90,6 +89,12 @@ class Background:
         except IntegrityError as error:
             log.warning("%s", error)
             return None
+
+
+def end_of(log: Path) -> str:
+    """Return the last lines of a log, if there is one, as the end of an error."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join([f"its log {log} ends:", *lines[-12:]])
 
 
 def started(pid: int) -> str | None:

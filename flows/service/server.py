@@ -23,9 +23,9 @@ from flows.service.api import (
     cancel_runs,
     crash_lost_runs,
     filtered,
-    is_healthy,
     is_worker_online,
     wait_for_runs,
+    wait_until_healthy,
     write_automations,
 )
 from flows.service.app import ADDRESSES, known_addresses
@@ -46,12 +46,12 @@ from flows.service.files import (
     use_password,
     write_password,
 )
+from flows.service.processes import end_of
 from model.errors import Infra, InputError
 from model.files import write_atomically
 
 SERVER_APP = "flows.service.app:create_app"
 
-START_SECONDS = 300.0
 
 WORKER_SECONDS = 180.0
 
@@ -128,7 +128,7 @@ def _start(files: ServiceFiles, options: ServiceOptions, notify: Notify) -> None
     else:
         use_password(files.password_file())
     # A running server may have been started by the keeper a moment ago.
-    _wait_for_server(files)
+    wait_until_healthy(files.api_url, lambda: files.server.pid() is not None, files.server.end_of_log)
     write_automations(files.api_url)
     if files.worker.pid() is None:
         _deploy(files, options.recipe, notify)
@@ -247,18 +247,6 @@ def _how_to_use(files: ServiceFiles, password_file: Path) -> str:
     return "\n".join(lines)
 
 
-def _wait_for_server(files: ServiceFiles) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while files.server.pid() is not None and time.monotonic() < deadline:
-        if is_healthy(files.api_url):
-            return
-        time.sleep(0.1)
-    state = f"did not answer within {START_SECONDS:.0f} s" if files.server.pid() is not None else "ended at start"
-    raise Infra(
-        f"the Prefect server at {files.api_url} {state}; its log {files.server.log} ends:\n{files.server.last_lines()}"
-    )
-
-
 def check_free(host: str, port: int) -> None:
     """Raise InputError where the server could not listen at an address, IPv4 or IPv6, of `host`."""
     try:
@@ -289,22 +277,16 @@ def _prefect(files: ServiceFiles, words: Sequence[str], environment: dict[str, s
             check=False,
         )
     if done.returncode != 0:
-        end = "\n".join(files.deploy_log.read_text(errors="replace").splitlines()[-12:])
-        raise Infra(f"`prefect {' '.join(words)}` ended with exit code {done.returncode}:\n{end}")
+        raise Infra(f"`prefect {' '.join(words)}` ended with exit code {done.returncode}; {end_of(files.deploy_log)}")
 
 
 def _wait_for_worker(files: ServiceFiles, name: str) -> None:
     deadline = time.monotonic() + WORKER_SECONDS
-    while time.monotonic() < deadline:
-        if files.worker.pid() is None:
-            break
+    while files.worker.pid() is not None and time.monotonic() < deadline:
         if is_worker_online(files.api_url, POOL, name):
             return
         time.sleep(0.25)
-    raise Infra(
-        f"the worker did not come up within {WORKER_SECONDS:.0f} s; its log {files.worker.log} ends:\n"
-        f"{files.worker.last_lines()}"
-    )
+    raise Infra(f"the worker did not come up within {WORKER_SECONDS:.0f} s; {files.worker.end_of_log()}")
 
 
 RUN_SECONDS = 150.0

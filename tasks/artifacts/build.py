@@ -99,10 +99,6 @@ class RunContext:
     lease_seconds: float = LEASE_SECONDS
     """Silence, in seconds, after which this run takes over from the builder of an artifact that it waits for."""
 
-    def progress_of(self, stage: str) -> Callable[[int, int | None, str], None]:
-        """Return the listener's `progress`, bound to a stage."""
-        return functools.partial(self.listener.progress, stage)
-
     def note(self, stage: str, sentence: str) -> None:
         """Log a sentence about a stage and pass it to the listener."""
         log.info("%s: %s", stage, sentence)
@@ -285,7 +281,8 @@ def _build_alone(
         if resumed:
             cause = f"{cause}; continued from the finished parts"
         context.note(identity.stage, f"building {identity.key[:12]}: {cause}")
-        workspace = Workspace(folder, context.progress_of(identity.stage), write_identity(folder, identity), limits)
+        advance = functools.partial(context.listener.progress, identity.stage)
+        workspace = Workspace(folder, advance, write_identity(folder, identity), limits)
         workspace.clear_temporary()
         report = run(workspace)
     report.check_conservation(identity.stage)

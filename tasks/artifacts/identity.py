@@ -118,11 +118,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]
             yield from _differences(old.get(part), new.get(part), part)
 
 
-def count_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
-    """Return the number of single values in which two identities differ; 0 if they are equal."""
-    return sum(1 for _ in differences(old, new))
-
-
 def _edits(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield the definitions in which the code of two identities differs; one that only moved does not differ."""
     if old is None or new is None or old["digest"] == new["digest"]:

@@ -68,7 +68,7 @@ class Lease:
             os.pwrite(self._handle, _state(f"{beat}"), 0)
 
 
-def ignore(holder: str) -> None:
+def ignore(sentence: str) -> None:
     """Do nothing: the callback of leases that report no waits."""
 
 

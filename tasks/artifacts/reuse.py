@@ -19,7 +19,7 @@ from typing import Any
 from model.checksummed_json import read_sealed, seal, write_sealed
 from model.errors import IntegrityError
 from model.files import replace_durably
-from tasks.artifacts.identity import FORMAT, Identity, count_differences, first_difference
+from tasks.artifacts.identity import FORMAT, Identity, differences, first_difference
 from tasks.artifacts.lease import is_alive
 from tasks.artifacts.manifest import MANIFEST, read_manifest
 from tasks.artifacts.published import is_set_aside, of_another_format
@@ -115,7 +115,7 @@ def explain_miss(root: Path, identity: Identity) -> CacheMiss:
     related = [(path, parts) for path, parts in others if not _of_other_sources(parts, identity)]
     if not related:
         return CacheMiss(NONE_OF_THESE_SOURCES)
-    nearest, parts = min(related, key=lambda other: count_differences(other[1], identity.parts()))
+    nearest, parts = min(related, key=lambda other: len(list(differences(other[1], identity.parts()))))
     return CacheMiss(first_difference(parts, identity.parts()) or "its folder was removed", nearest, parts)
 
 

@@ -26,16 +26,7 @@ from tasks.clean.kernels.measurements import Measurements
 from tasks.clean.kernels.prefilter import ALL_FEATURES, BLANK_TEXT
 from tasks.clean.kernels.repetition import Slots
 from tasks.clean.kinds import recognise_kinds
-from tasks.clean.presets import (
-    EDIT_LIMITS,
-    EDITS,
-    EMPTY,
-    HTML_NO_TEXT,
-    LANGUAGE,
-    PICTURES,
-    PRESETS,
-    SPELLING,
-)
+from tasks.clean.presets import EDIT_LIMITS, EDITS, EMPTY, HTML_NO_TEXT, LANGUAGE, PICTURES, PRESETS, SPELLING
 from tasks.clean.rules import RULES, CountedRule
 from tasks.clean.structure import Structure
 

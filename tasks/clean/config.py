@@ -238,12 +238,9 @@ class CleanConfig(StrictConfig):
             raise ValueError(
                 f'`{own[0]}` names a function of yours; set where its module is: extensions = {{ path = "{{recipe}}" }}'
             )
-        names = [words.name for words in self.word_lists]
-        if len(set(names)) < len(names):
-            raise ValueError("two word lists have the same name; every list needs its own")
-        names = [classifier.name for classifier in self.classifiers]
-        if len(set(names)) < len(names):
-            raise ValueError("two classifiers have the same name; each needs its own")
+        for what, named in (("word lists", self.word_lists), ("classifiers", self.classifiers)):
+            if len({one.name for one in named}) < len(named):
+                raise ValueError(f"two {what} have the same name; each needs its own")
         return self
 
     def kind_of(self, source: str, format: str) -> KindName | None:

@@ -20,9 +20,6 @@ LANGUAGE = "language"
 QUALITY = "quality"
 """Dropped: too unlike the good sources of the recipe, by the classifier and GPT-3's rule, which are applied last."""
 
-CLASSIFIERS = "classifiers"
-"""Facts of the classifiers that a recipe has trained; documents are dropped under `classifier_NAME`."""
-
 EDITS = (
     "html_to_text",
     "mojibake",
@@ -121,7 +118,6 @@ PRESETS = {
         _COMMON | {"kind_words", "kind_links", "kind_digits", "kind_content"},
     ),
     "verse": Preset(
-        _STRUCTURED,
-        frozenset({"kind_words", "kind_letters", "kind_links", "kind_data", "kind_placeholders"}),
+        _STRUCTURED, frozenset({"kind_words", "kind_letters", "kind_links", "kind_data", "kind_placeholders"})
     ),
 }

@@ -164,11 +164,7 @@ def _score_rows(
     rows = [
         ("invalid_utf8_share", (invalid, None), f"of {size} bytes, before they are replaced by replacement characters"),
         ("repeated_4gram_share", mean_with_error(repeated), "4-grams of tokens that occurred before in the same text"),
-        (
-            "shared_tokens",
-            mean_with_error(shared),
-            "longest run that occurs in training sequences, mean of texts",
-        ),
+        ("shared_tokens", mean_with_error(shared), "longest run that occurs in training sequences, mean of texts"),
         ("most_shared_tokens", (float(max(shared)) if shared else None, None), "the longest of all"),
         ("by_heart_share", mean_with_error(memorised), f"texts that share {MEMORISED_TOKENS} tokens or more in a row"),
     ]

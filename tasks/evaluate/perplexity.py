@@ -75,13 +75,6 @@ def heldout_documents(
     }
 
 
-def heldout_texts(
-    decontaminated: Sequence[Artifact], max_bytes: int, seed: int
-) -> tuple[dict[str, list[str]], dict[str, list[str | None]]]:
-    """Return the texts of `heldout_documents` by source, and the language of each."""
-    return texts_and_languages(heldout_documents(decontaminated, max_bytes, seed))
-
-
 def texts_and_languages(
     documents: Mapping[str, Sequence[HeldoutDocument]],
 ) -> tuple[dict[str, list[str]], dict[str, list[str | None]]]:

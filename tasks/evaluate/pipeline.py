@@ -191,11 +191,7 @@ def _score_objective(
     keep = DocumentScores(documents)
     row_format = trained.row_format
     assert row_format is not None, "sequences of BERT and T5 declare their format"
-    shared: dict[str, Any] = {
-        "batch_tokens": batch_tokens,
-        "rounds": config.bootstrap_rounds,
-        "seed": config.seed,
-    }
+    shared: dict[str, Any] = {"batch_tokens": batch_tokens, "rounds": config.bootstrap_rounds, "seed": config.seed}
     if not isinstance(trained.network, BERT):
         assert not isinstance(trained.network, GPT), "held-out bits per byte are a GPT's objective"
         length = trained.rows.field("tokens").type.list_size

@@ -93,12 +93,7 @@ def _continue_prompts(
         stop=tokenizer.eos,
     )
     return [
-        {
-            "prompt": prompt,
-            "text": tokenizer.decode_following(ids),
-            "temperature": temperature,
-            "seed": sampling.seed,
-        }
+        {"prompt": prompt, "text": tokenizer.decode_following(ids), "temperature": temperature, "seed": sampling.seed}
         for (prompt, temperature), sampling, ids in zip(asked, samplings, written, strict=True)
     ]
 

@@ -102,11 +102,7 @@ class _Flows:
 
 
 def _removals(stage: str, counts: SourceCounts) -> dict[str, int]:
-    return {
-        LOST[stage]: counts.dropped.total(),
-        UNREADABLE: counts.rejected,
-        HELD_OUT: counts.held_out,
-    }
+    return {LOST[stage]: counts.dropped.total(), UNREADABLE: counts.rejected, HELD_OUT: counts.held_out}
 
 
 def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> Figure:
@@ -250,7 +246,7 @@ def lineage_figure(artifacts: dict[str, Artifact], outcomes: dict[str, str]) -> 
     data = []
     for stage in stages:
         for role, parent in sorted(artifacts[stage].manifest["parents"].items()):
-            begin = parent.get("stage")
+            begin = parent["stage"]
             if begin in rows and rows[begin] > rows[stage]:
                 data.append(_arc(rows[begin], rows[stage], f"{begin} to {stage}: {plot_text(role)}"))
     data.append(

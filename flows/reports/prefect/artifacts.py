@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from flows.metrics.accounting import describe_conservation, format_energy
@@ -18,14 +17,7 @@ from flows.metrics.formatting import (
 )
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.lines import Cost, GapLine
-from flows.metrics.run_metrics import (
-    bits_per_byte,
-    leaks,
-    metrics_of,
-    mixture,
-    removed,
-    scores,
-)
+from flows.metrics.run_metrics import bits_per_byte, leaks, metrics_of, mixture, removed, scores
 from flows.reports.document import Table
 from flows.reports.tables import (
     bits_table,
@@ -145,12 +137,11 @@ def stage_markdown(artifact: Artifact, page: str | None = None) -> str:
     )
 
 
-def _parents(parents: Mapping[str, Any]) -> Table | None:
+def _parents(parents: Mapping[str, Mapping[str, str]]) -> Table | None:
     """Return a table of the artifact's inputs, by identity and content."""
     rows = [
-        (role, parent.get("stage"), parent.get("identity", "-")[:12], parent["content"][:12])
+        (role, parent["stage"], parent["identity"][:12], parent["content"][:12])
         for role, parent in sorted(parents.items())
-        if isinstance(parent, dict)
     ]
     columns = ("input", "stage", "identity", "content")
     return Table(columns, rows, texts=columns) if rows else None

@@ -88,11 +88,7 @@ def is_alive_in_store(store: ObjectStore, identity: str, seconds: float) -> bool
 
 
 def _acquire(
-    store: ObjectStore,
-    identity: str,
-    on_wait: Callable[[str], None],
-    seconds: float,
-    on_alive: Callable[[str], None],
+    store: ObjectStore, identity: str, on_wait: Callable[[str], None], seconds: float, on_alive: Callable[[str], None]
 ) -> StoreLease:
     seen, since, reported, alive = None, time.monotonic(), False, False
     pause, longest = POLL_SECONDS

@@ -46,11 +46,7 @@ class RemoteMirror:
         return True
 
     def lease(
-        self,
-        identity: str,
-        on_wait: Callable[[str], None],
-        seconds: float,
-        on_alive: Callable[[str], None] = ignore,
+        self, identity: str, on_wait: Callable[[str], None], seconds: float, on_alive: Callable[[str], None] = ignore
     ) -> AbstractContextManager[Any]:
         """Return a context that holds the lease of an identity among machines."""
         return nullcontext() if self.store is None else store_lease(self.store, identity, on_wait, seconds, on_alive)

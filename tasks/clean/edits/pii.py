@@ -9,7 +9,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 
-from stdnum import iban
+from stdnum import iban, luhn
 
 from tasks.clean.document import DocumentContext
 from tasks.clean.kernels.candidates import accounts_in, numbers_in
@@ -153,7 +153,7 @@ def _at_places(
 def _card(match: re.Match[str]) -> str:
     written = match[0].replace("\u00a0", " ").replace("\u202f", " ")
     digits = written.replace(" ", "").replace("-", "")
-    if not (_ISSUERS.fullmatch(digits) and _CARD_GROUPS.fullmatch(written) and passes_luhn(digits)):
+    if not (_ISSUERS.fullmatch(digits) and _CARD_GROUPS.fullmatch(written) and luhn.is_valid(digits)):
         return match[0]
     if not is_isolated(match.string, match.start(), match.end(), "-.,=") or len(set(digits)) == 1:
         return match[0]
@@ -162,15 +162,6 @@ def _card(match: re.Match[str]) -> str:
         if is_other or len(digits) <= _SHORT_CARD:
             return match[0]
     return "<payment_card>"
-
-
-def passes_luhn(digits: str) -> bool:
-    """Return whether the digit sum, every second digit from the right doubled, is a multiple of ten (Luhn)."""
-    total = 0
-    for position, digit in enumerate(reversed(digits)):
-        value = int(digit) * (1 + position % 2)
-        total += value - 9 if value > 9 else value
-    return total % 10 == 0
 
 
 def mask_ibans(text: str, _context: DocumentContext) -> str:

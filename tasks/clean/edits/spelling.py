@@ -9,9 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import blake3
-
-from model.digests import read_bytes
+from model.digests import digest_bytes, read_bytes
 from model.errors import InputError
 from tasks.clean.config import SpellingConfig
 from tasks.clean.document import DocumentContext
@@ -31,7 +29,7 @@ class SpellingList:
     def digest(self) -> str:
         """Return BLAKE3-128 over the language and all pairs, whatever their order."""
         pairs = "\n".join(f"{wrong}\t{right}" for wrong, right in sorted(self.corrections.items()))
-        return blake3.blake3(f"{self.language}\n{pairs}".encode()).hexdigest(length=16)
+        return digest_bytes(f"{self.language}\n{pairs}".encode())
 
     @functools.cached_property
     def words(self) -> dict[str, str]:

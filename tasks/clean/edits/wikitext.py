@@ -33,29 +33,9 @@ _DROPPED = frozenset(
      "templatedata", "templatestyles", "inputbox", "categorytree", "indicator", "style", "script")
 )  # fmt: skip
 _BREAKS = frozenset(
-    [
-        "blockquote",
-        "br",
-        "center",
-        "div",
-        "dl",
-        "dt",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "hr",
-        "li",
-        "ol",
-        "p",
-        "poem",
-        "table",
-        "tr",
-        "ul",
-    ]
-)
+    ("blockquote", "br", "center", "div", "dl", "dt", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p",
+     "poem", "table", "tr", "ul")
+)  # fmt: skip
 _KNOWN_TAGS = frozenset(_TAGS.split()) | _KEPT_RAW | _FORMULAS | _DROPPED
 
 _TOKEN = re.compile(
@@ -67,84 +47,17 @@ _TOKEN = re.compile(
 )
 
 _FILES = frozenset(
-    [
-        "file",
-        "image",
-        "media",
-        "datei",
-        "bild",
-        "fichier",
-        "archivo",
-        "imagen",
-        "immagine",
-        "ficheiro",
-        "imagem",
-        "plik",
-        "grafika",
-        "bestand",
-        "afbeelding",
-        "fil",
-        "soubor",
-        "файл",
-        "изображение",
-        "зображення",
-        "文件",
-        "图像",
-        "檔案",
-        "圖像",
-        "文件",
-        "ファイル",
-        "画像",
-        "파일",
-        "그림",
-        "dosya",
-        "resim",
-        "berkas",
-        "tiedosto",
-        "kuva",
-        "ملف",
-        "صورة",
-        "پرونده",
-        "קובץ",
-        "αρχείο",
-        "kép",
-        "fájl",
-        "fișier",
-        "imagine",
-        "tập_tin",
-        "hình",
-        "चित्र",
-        "ไฟล์",
-    ]
-)
+    ("file", "image", "media", "datei", "bild", "fichier", "archivo", "imagen", "immagine", "ficheiro", "imagem",
+     "plik", "grafika", "bestand", "afbeelding", "fil", "soubor", "файл", "изображение", "зображення", "文件",
+     "图像", "檔案", "圖像", "文件", "ファイル", "画像", "파일", "그림", "dosya", "resim", "berkas", "tiedosto",
+     "kuva", "ملف", "صورة", "پرونده", "קובץ", "αρχείο", "kép", "fájl", "fișier", "imagine", "tập_tin", "hình",
+     "चित्र", "ไฟล์")
+)  # fmt: skip
 _CATEGORIES = frozenset(
-    [
-        "category",
-        "kategorie",
-        "catégorie",
-        "categoría",
-        "categoria",
-        "kategoria",
-        "categorie",
-        "kategori",
-        "категория",
-        "категорія",
-        "分类",
-        "分類",
-        "カテゴリ",
-        "분류",
-        "luokka",
-        "تصنيف",
-        "رده",
-        "קטגוריה",
-        "κατηγορία",
-        "kategória",
-        "thể_loại",
-        "श्रेणी",
-        "หมวดหมู่",
-        "kategorija",
-    ]
-)
+    ("category", "kategorie", "catégorie", "categoría", "categoria", "kategoria", "categorie", "kategori",
+     "категория", "категорія", "分类", "分類", "カテゴリ", "분류", "luokka", "تصنيف", "رده", "קטגוריה",
+     "κατηγορία", "kategória", "thể_loại", "श्रेणी", "หมวดหมู่", "kategorija")
+)  # fmt: skip
 _LANGUAGE = re.compile(r"(?:[a-z]{2,3}|simple)(?:-[a-z]{2,12}){0,2}")
 _NO_TEXT_TABLES = re.compile(
     r"infobox|navbox|metadata|ambox|mbox|vertical-navbox|noprint|toccolours|sistersitebox", re.IGNORECASE
@@ -153,55 +66,12 @@ _CELL_ATTRIBUTES = re.compile(r"\s*(?:(?:[A-Za-z][\w-]*\s*=\s*(?:\"[^\"\n]*\"|'[
 _MOST_ATTRIBUTES, _MOST_PIECES = 2000, 4
 
 _FIRST = frozenset(
-    [
-        "nowrap",
-        "nobr",
-        "small",
-        "smaller",
-        "big",
-        "larger",
-        "abbr",
-        "tooltip",
-        "sup",
-        "sub",
-        "math",
-        "mvar",
-        "unicode",
-        "script",
-        "nihongo",
-        "quote",
-        "cquote",
-        "blockquote",
-        "quotation",
-        "bq",
-        "centered",
-        "center",
-        "flag",
-        "flagcountry",
-        "ill",
-        "interlanguage_link",
-        "strong",
-        "em",
-        "bold",
-        "italic",
-        "var",
-        "code",
-        "tt",
-        "kbd",
-        "samp",
-        "linktext",
-        "sic",
-        "no_wrap",
-        "unbulleted_list",
-        "hlist",
-        "plainlist",
-        "ubl",
-        "notatypo",
-        "main_other",
-        "strikethrough",
-        "title",
-    ]
-)
+    ("nowrap", "nobr", "small", "smaller", "big", "larger", "abbr", "tooltip", "sup", "sub", "math", "mvar",
+     "unicode", "script", "nihongo", "quote", "cquote", "blockquote", "quotation", "bq", "centered", "center",
+     "flag", "flagcountry", "ill", "interlanguage_link", "strong", "em", "bold", "italic", "var", "code", "tt",
+     "kbd", "samp", "linktext", "sic", "no_wrap", "unbulleted_list", "hlist", "plainlist", "ubl", "notatypo",
+     "main_other", "strikethrough", "title")
+)  # fmt: skip
 _LAST = frozenset(
     ["lang", "transl", "transliteration", "zh", "wikt-lang", "color", "font_color", "colour", "text", "colored_text"]
 )

@@ -177,10 +177,7 @@ def _sample(segments: list[_Segment]) -> list[_Segment]:
     chosen = segments[::step]
     return [
         _Segment(
-            segment.begin,
-            segment.end,
-            segment.data[:SAMPLE_BYTES],
-            int((segment.data[:SAMPLE_BYTES] >= 0x80).sum()),
+            segment.begin, segment.end, segment.data[:SAMPLE_BYTES], int((segment.data[:SAMPLE_BYTES] >= 0x80).sum())
         )
         for segment in chosen
     ]

@@ -11,9 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import blake3
-
-from model.digests import read_bytes
+from model.digests import digest_bytes, read_bytes
 from model.errors import InputError, RecipeError
 from tasks.clean.config import DenyConfig
 
@@ -53,7 +51,7 @@ class DenyList:
             + [f"id {doc_id.hex()}" for doc_id in self.ids]
             + [f"hash {digest.hex()}" for digest in self.hashes]
         )
-        return blake3.blake3("\n".join(words).encode()).hexdigest(length=16)
+        return digest_bytes("\n".join(words).encode())
 
 
 def read_deny_list(config: DenyConfig) -> DenyList:

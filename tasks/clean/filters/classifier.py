@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import blake3
 import numpy as np
 
-from model.digests import read_bytes
+from model.digests import digest_bytes, digest_file, read_bytes
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.workspace import Workspace
@@ -95,7 +94,7 @@ def read_labelled_texts(config: ClassifierConfig) -> Labelled:
             f"clean.classifiers `{config.name}`: {config.labels} has {count} texts with the label `{config.label}` and"
             f" {len(texts) - count} with others, and {MIN_DOCUMENTS} of each are needed."
         )
-    return Labelled(tuple(texts), tuple(has_label), blake3.blake3(raw).hexdigest(length=16))
+    return Labelled(tuple(texts), tuple(has_label), digest_bytes(raw))
 
 
 def train_classifiers(
@@ -151,13 +150,9 @@ def examples_of(texts: Sequence[np.ndarray]) -> Examples:
 
 def _digest(name: str, path: str) -> str:
     try:
-        hasher = blake3.blake3()
-        with Path(path).open("rb") as stream:
-            while block := stream.read(1 << 22):
-                hasher.update(block)
+        return digest_file(Path(path))
     except OSError as error:
         raise InputError(f"clean.classifiers `{name}`: {path} cannot be read ({error}). Check the path.") from error
-    return hasher.hexdigest(length=16)
 
 
 def _read(name: str, path: str) -> bytes:

@@ -9,9 +9,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-import blake3
-
-from model.digests import read_bytes
+from model.digests import digest_bytes, read_bytes
 from model.errors import InputError
 from tasks.clean.config import WordListConfig
 from tasks.clean.edits.emoji import alternatives
@@ -30,7 +28,7 @@ class WordList:
 
     def digest(self) -> str:
         """Return BLAKE3-128 over all entries, whatever their order."""
-        return blake3.blake3("\n".join(sorted(self.words | self.phrases)).encode()).hexdigest(length=16)
+        return digest_bytes("\n".join(sorted(self.words | self.phrases)).encode())
 
 
 def read_word_list(config: WordListConfig) -> WordList:

@@ -75,9 +75,7 @@ class Measurements:
     def words(self) -> np.ndarray:
         """Return the number of words; unsegmented scripts by characters per word."""
         return words_of_units(
-            self.units,
-            self.count_of(tc.CHINESE_JAPANESE_UNITS),
-            self.count_of(tc.SOUTH_EAST_ASIAN_UNITS),
+            self.units, self.count_of(tc.CHINESE_JAPANESE_UNITS), self.count_of(tc.SOUTH_EAST_ASIAN_UNITS)
         )
 
     @functools.cached_property

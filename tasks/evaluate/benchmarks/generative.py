@@ -42,7 +42,7 @@ class _GenerativeTask:
 
     def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
         """Generate the answer greedily after the prompt."""
-        return requester.generate(item, examples)
+        return requester.generate_all([(item, examples)])[0]
 
 
 class GenerationTask(_GenerativeTask):

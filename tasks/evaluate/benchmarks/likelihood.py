@@ -62,14 +62,10 @@ class LikelihoodScorer(Protocol):
         """Return whether the likeliest token at every position of the answer is the answer's token."""
         ...
 
-    def generate(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
-        """Return the greedily generated text after the prompt, up to the first of `stops`."""
-        ...
-
     def generate_texts(
         self, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]
     ) -> list[str]:
-        """Return what `generate` returns for each prompt."""
+        """Return the greedily generated text after each prompt, up to the first of `stops`."""
         ...
 
 
@@ -117,14 +113,10 @@ class CausalScorer:
             for length in sorted({1, len(answer)})
         )
 
-    def generate(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
-        """Generate greedily; when the context is full, its older half is dropped."""
-        return self.generate_texts([prompt], tokenizer, most_tokens, stops)[0]
-
     def generate_texts(
         self, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]
     ) -> list[str]:
-        """Generate in batches."""
+        """Generate greedily in batches; when the context is full, its older half is dropped."""
 
         def ended(text: int, ids: list[int]) -> bool:
             del text
@@ -159,10 +151,6 @@ class MaskedScorer:
         """Raise NotImplementedError: where every token sees all others, text has no greedy order."""
         raise NotImplementedError
 
-    def generate(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
-        """Raise NotImplementedError, for the same reason."""
-        raise NotImplementedError
-
     def generate_texts(
         self, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]
     ) -> list[str]:
@@ -195,20 +183,20 @@ class SpanScorer:
         """Compare with the decoder's likeliest tokens after the sentinel."""
         return self._answers(prompt, [answer])[0][1]
 
-    def generate(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
-        """Generate with the decoder, and return the text between the first sentinel that it generates and the next
-        one."""
-        inputs = [*prompt, *self._prefix, self._stop]
-        writing = DecoderTokens(self._start, self._stop)
-        most = most_tokens + len(self._prefix)
-        drawn = stream_target(self._network, inputs, writing, GREEDY, max_new_tokens=most)
-        return read_until_stop(drawn, tokenizer, stops, between=set(tokenizer.sentinels) if self._prefix else set())
-
     def generate_texts(
         self, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]
     ) -> list[str]:
-        """Generate one text after the other."""
-        return [self.generate(prompt, tokenizer, most_tokens, stops) for prompt in prompts]
+        """Generate with the decoder, one text after the other, and return what is between the first sentinel that it
+        generates and the next one."""
+        writing = DecoderTokens(self._start, self._stop)
+        most = most_tokens + len(self._prefix)
+        between = set(tokenizer.sentinels) if self._prefix else set[int]()
+        texts: list[str] = []
+        for prompt in prompts:
+            inputs = [*prompt, *self._prefix, self._stop]
+            drawn = stream_target(self._network, inputs, writing, GREEDY, max_new_tokens=most)
+            texts.append(read_until_stop(drawn, tokenizer, stops, between))
+        return texts
 
     def _answers(self, prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> list[tuple[float, bool]]:
         inputs = [*prompt, *self._prefix, self._stop]

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from tasks.evaluate.benchmarks.items import Item
 from tasks.evaluate.benchmarks.prompts import Requester, Response
-from tasks.evaluate.config import PRIMARY_METRICS
 
 UNCONDITIONAL = "unconditional"
 
@@ -158,11 +157,6 @@ class ClozeTask:
             MetricValue("exact", *share, compared),
             MetricValue(self._bits_metric, bits / size if size else None, None, note),
         ]
-
-
-def make_choice_task(form: str, primary: str) -> MultipleChoiceTask:
-    """Return the task of `choice` or `pairs`; whole texts have no question to divide out."""
-    return MultipleChoiceTask(PRIMARY_METRICS[form], primary)
 
 
 def _chance(part: Sequence[Response]) -> str:

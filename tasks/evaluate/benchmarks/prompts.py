@@ -129,12 +129,9 @@ class Requester:
         fewest = min(prompts, key=lambda prompt: (prompt.fits, prompt.shots))
         return Response(item, fewest, tuple(scores))
 
-    def generate(self, item: Item, examples: Sequence[Item]) -> Response:
-        """Return the greedily generated text after the prompt, up to a stop string."""
-        return self.generate_all([(item, examples)])[0]
-
     def generate_all(self, asked: Sequence[tuple[Item, Sequence[Item]]]) -> list[Response]:
-        """Return what `generate` returns for each item and its examples; texts are generated in batches."""
+        """Return the greedily generated text after the prompt of each item and its examples, up to a stop string; texts
+        are generated in batches."""
         most = min(self.scoring.answer_tokens, self.scorer.max_choice_tokens // 2)
         prompts = [self._prompt(item, examples, self.scorer.max_prompt_tokens(most)) for item, examples in asked]
         keys = [(item.item_id, prompt.ids) for (item, _), (prompt, _) in zip(asked, prompts, strict=True)]

@@ -14,7 +14,7 @@ from tasks.common.numeric import seed64
 from tasks.evaluate.benchmarks.generative import ExtractionTask, GenerationTask, SummaryTask, TranslationTask
 from tasks.evaluate.benchmarks.items import ExamplePool, Item, shuffle_items
 from tasks.evaluate.benchmarks.likelihood import LikelihoodScorer
-from tasks.evaluate.benchmarks.multiple_choice import ClozeTask, PartialScoringTask, Task, make_choice_task
+from tasks.evaluate.benchmarks.multiple_choice import ClozeTask, MultipleChoiceTask, PartialScoringTask, Task
 from tasks.evaluate.benchmarks.prompts import Requester, Response
 from tasks.evaluate.comparison import ContaminationGap, measure_gap
 from tasks.evaluate.config import PRIMARY_METRICS, EvaluateConfig, Scoring
@@ -134,7 +134,7 @@ def make_task(name: str, scoring: Scoring, default_primary: str, scorer: Likelih
         return TranslationTask(scoring)
     if name == "summary":
         return SummaryTask(primary)
-    return make_choice_task(name, primary)
+    return MultipleChoiceTask(PRIMARY_METRICS[name], primary)
 
 
 def _primary_metric(form: str, scoring: Scoring) -> str:

@@ -13,10 +13,10 @@ from model.errors import InputError
 from model.nn.gpt import GPT
 from tasks.evaluate.benchmarks.items import Item
 from tasks.evaluate.benchmarks.likelihood import CausalScorer
-from tasks.evaluate.benchmarks.multiple_choice import make_choice_task
+from tasks.evaluate.benchmarks.multiple_choice import MultipleChoiceTask
 from tasks.evaluate.benchmarks.prompts import Requester
 from tasks.evaluate.benchmarks.run import benchmark_scores
-from tasks.evaluate.config import EvaluateConfig, Scoring
+from tasks.evaluate.config import PRIMARY_METRICS, EvaluateConfig, Scoring
 from tasks.evaluate.perplexity import heldout_scores, unigram_code_lengths
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
@@ -134,7 +134,7 @@ def test_choices_have_the_same_log_probabilities_and_accuracy(
     requester = Requester(choices, tokenizer, Scoring(), "")
     normed = 0
     for item in items:
-        ours = make_choice_task("choice", "sum").request(requester, item, ())
+        ours = MultipleChoiceTask(PRIMARY_METRICS["choice"], "sum").request(requester, item, ())
         assert ours is not None
         assert list(ours.log_probabilities) == pytest.approx(theirs[item.item_id], rel=1e-5)
         by_length = [reported / len(text) for reported, text in zip(ours.log_probabilities, item.choices, strict=True)]
@@ -173,7 +173,7 @@ def test_written_answers_match_as_often(tmp_path: Path, tokenizer: Tokenizer, ne
     scoring = Scoring(form="generation", stop=(".",), answer_tokens=8)
     requester = Requester(CausalScorer(network), tokenizer, scoring, "")
     item = Item("a", "en", "the cat", ("x",), 0, "", free=True, answers=("x",))
-    said = requester.generate(item, ()).text
+    said = requester.generate_all([(item, ())])[0].text
     records = [{"question": "the cat", "answer": said}, {"question": "the dog", "answer": "never said"}]
     manager = task(tmp_path, "written", WRITTEN, records)
     found = evaluate(HarnessModel(network, tokenizer), manager, ["written"])

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from flows.recipe.load import load_recipe
 from flows.reports.terminal import print_document_history
-from flows.runs.document_history import history_of
+from flows.runs.document_history import histories_of
 from flows.runs.run_documents import find_documents
 from tasks.artifacts.build import RunContext
 from tasks.clean.stage import build_clean
@@ -42,7 +42,7 @@ def test_why_names_the_old_document_of_a_new_copy(foundry: Path, root: Path, tmp
     artifacts = {"sample": sampled, "clean": cleaned, "dedup": build_dedup(context, cleaned, recipe.dedup)}
 
     (doc_id,) = find_documents(artifacts, "again.txt")
-    life = history_of(artifacts, doc_id)
+    (life,) = histories_of(artifacts, [doc_id])
     assert life.outcome == "dropped in dedup by rule `exact_duplicate_of_earlier`"
     stays = life.events[-1]["survivor"]
     assert (stays["path"], stays["source"], stays["earlier"]) == ("note-07.txt", "notes", before.name)
@@ -52,8 +52,8 @@ def test_why_names_the_old_document_of_a_new_copy(foundry: Path, root: Path, tmp
     assert f"kept: notes: note-07.txt record 0, in the earlier dedup artifact {before.name}: {old[:40]}" in reported
 
     (other,) = find_documents(artifacts, "other.txt")
-    assert history_of(artifacts, other).outcome == "in progress"
+    assert histories_of(artifacts, [other])[0].outcome == "in progress"
 
     before.rename(tmp_path / "moved away")
-    gone = history_of(artifacts, doc_id).events[-1]["survivor"]
+    gone = histories_of(artifacts, [doc_id])[0].events[-1]["survivor"]
     assert gone == {"doc_id": stays["doc_id"], "earlier": before.name}

@@ -23,14 +23,13 @@ Evaluated = Callable[..., Artifact]
 class Scores(StrictConfig):
     bits: Mapping[str, Sequence[float]] = {}
     right: Sequence[float] = ()
-    kept: bool = True
 
 
 @pytest.fixture
 def evaluated(tmp_path: Path) -> Evaluated:
     """An evaluation of documents of ten bytes each with so many bits, and of items that are right or wrong."""
 
-    def make(*, right: Sequence[float] = (), kept: bool = True, **bits: Sequence[float]) -> Artifact:
+    def make(*, right: Sequence[float] = (), **bits: Sequence[float]) -> Artifact:
         documents = [
             {"source": source, "doc_id": bytes([n] * 16), "piece": 0, "metric": "bits_per_byte", "bits": b, "bytes": 10}
             for source, values in bits.items()
@@ -44,11 +43,10 @@ def evaluated(tmp_path: Path) -> Evaluated:
         def run(workspace: Workspace) -> StageReport:
             with workspace.unit("00000") as unit:
                 write_table(unit, "item_scores", pa.Table.from_pylist(items, schema=ITEM_SCORES))
-                if kept:
-                    write_table(unit, "document_scores", pa.Table.from_pylist(documents, schema=DOCUMENT_SCORES))
+                write_table(unit, "document_scores", pa.Table.from_pylist(documents, schema=DOCUMENT_SCORES))
             return StageReport()
 
-        config = Scores(bits={name: list(values) for name, values in bits.items()}, right=list(right), kept=kept)
+        config = Scores(bits={name: list(values) for name, values in bits.items()}, right=list(right))
         return build_artifact(
             RunContext(tmp_path, "r"), Stage("evaluate", ("tasks.artifacts.ledger",), ()), config, {}, run
         )
@@ -93,9 +91,8 @@ def test_a_rise_that_is_allowed_passes_and_few_documents_block_nothing(evaluated
 def test_models_without_anything_in_common_cannot_follow_each_other(evaluated: Evaluated) -> None:
     for after, before in (
         (evaluated(notes=[20, 21]), evaluated(code=[20, 21])),
-        (evaluated(notes=[20, 21]), evaluated(notes=[20, 21], kept=False)),
         (evaluated(notes=[20, 21]), None),
     ):
         verdict = judge(after, before, NightlyConfig())
-        assert (verdict.comparable, verdict.passed) == (False, False)
+        assert (verdict.figures, verdict.passed) == ((), False)
         assert "promote it manually" in verdict.describe()

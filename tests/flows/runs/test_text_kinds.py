@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from flows.reports.terminal import print_document_history
-from flows.runs.document_history import histories_of, history_of
+from flows.runs.document_history import histories_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.clean.config import CleanConfig
@@ -49,4 +49,4 @@ def test_kept_and_dropped_documents_have_their_kind(artifacts: dict[str, Artifac
 
 def test_before_clean_it_is_unknown(artifacts: dict[str, Artifact]) -> None:
     (doc_id, *_) = artifacts["sample"].table("documents").column("doc_id").to_pylist()
-    assert history_of({"sample": artifacts["sample"]}, doc_id).text_kind is None
+    assert histories_of({"sample": artifacts["sample"]}, [doc_id])[0].text_kind is None

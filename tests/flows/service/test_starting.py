@@ -147,7 +147,7 @@ def test_a_server_with_a_certificate_is_reached_by_the_address_of_it(
     try:
         assert files.api_url == f"https://127.0.0.1:{port}/api"
         while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
-            assert files.server.pid() is not None, files.server.last_lines()
+            assert files.server.pid() is not None, files.server.end_of_log()
             time.sleep(0.2)
         with pytest.raises(Infra, match=f"is not trusted.*{OWN_AUTHORITY}=FILE"):
             is_healthy(files.api_url)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from model.config import RUNTIME
 from model.errors import Bug
-from tasks.artifacts.identity import Identity, canonical_json, count_differences, first_difference, library_versions
+from tasks.artifacts.identity import Identity, canonical_json, differences, first_difference, library_versions
 from tasks.clean.stage import CLEAN
 from tasks.common.code_fingerprint import Code
 from tasks.common.config import StrictConfig
@@ -79,8 +79,7 @@ def test_each_part_of_an_identity_changes_the_key_and_is_named(changed: dict[str
 def test_code_that_moved_is_the_same_code() -> None:
     moved = replace(IDENTITY, code=Code("1", ROOTS, {"tasks.dedup.signing:sign": "ac"}))
     assert moved.key == IDENTITY.key
-    assert first_difference(IDENTITY.parts(), moved.parts()) is None
-    assert count_differences(IDENTITY.parts(), moved.parts()) == 0
+    assert not list(differences(IDENTITY.parts(), moved.parts()))
 
 
 def test_inputs_are_named_before_settings() -> None:

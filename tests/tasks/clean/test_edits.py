@@ -23,7 +23,7 @@ from tasks.clean.edits.lines import (
     remove_unfinished_lines,
 )
 from tasks.clean.edits.phones import mask_phones
-from tasks.clean.edits.pii import mask_emails, mask_ip_addresses, mask_payment_cards, passes_luhn
+from tasks.clean.edits.pii import mask_emails, mask_ip_addresses, mask_payment_cards
 from tasks.clean.edits.registry import tag_domain, tag_source
 from tasks.clean.edits.unicode_repair import fold_homoglyphs
 
@@ -142,12 +142,6 @@ def test_phone_numbers_are_masked(before, after):
 )
 def test_payment_cards_are_masked(before, after):
     assert mask_payment_cards(before, TEXT) == after
-
-
-def test_luhn_of_known_numbers():
-    assert passes_luhn("18")  # 8 + (1 * 2) = 10
-    assert not passes_luhn("19")
-    assert passes_luhn("59")  # 9 + (5 * 2 - 9) = 10
 
 
 def test_three_equal_lines_become_one():

@@ -23,10 +23,10 @@ from tasks.evaluate.benchmarks.generative import (
 )
 from tasks.evaluate.benchmarks.items import Item
 from tasks.evaluate.benchmarks.likelihood import CausalScorer, SpanScorer, read_until_stop
-from tasks.evaluate.benchmarks.multiple_choice import PartialScoringTask, make_choice_task
+from tasks.evaluate.benchmarks.multiple_choice import MultipleChoiceTask, PartialScoringTask
 from tasks.evaluate.benchmarks.prompts import Prompt, Requester, Response
 from tasks.evaluate.benchmarks.run import benchmark_scores
-from tasks.evaluate.config import EvaluateConfig, Scoring
+from tasks.evaluate.config import PRIMARY_METRICS, EvaluateConfig, Scoring
 from tasks.tokenizer.base import EOS, Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
@@ -55,7 +55,7 @@ def test_of_a_minimal_pair_the_likelier_sentence_is_the_answer(tokenizer: Tokeni
     pair = ("the cat sat on the mat.", "the mat sat on the cat.")
     sums = continuation_log_probabilities(network, [((EOS,), tokenizer.encode(text)) for text in pair])
     likelier = sums.index(max(sums))
-    form = make_choice_task("pairs", "sum")
+    form = MultipleChoiceTask(PRIMARY_METRICS["pairs"], "sum")
     requester = Requester(CausalScorer(network), tokenizer, Scoring(form="pairs"), "")
     for answer in (0, 1):
         one = form.request(requester, Item(str(answer), "en", "", pair, answer, ""), ())
@@ -82,9 +82,9 @@ def test_a_gpt_writes_what_it_generates_up_to_a_stop(tokenizer: Tokenizer, netwo
     prompt = (EOS, *tokenizer.encode("the cat"))
     text = tokenizer.decode_following(generate_tokens(network, prompt, max_new_tokens=12, temperature=0.0, stop=EOS))
     choices = CausalScorer(network)
-    assert choices.generate(prompt, tokenizer, 12, ()) == text
+    assert choices.generate_texts([prompt], tokenizer, 12, ()) == [text]
     stop = text[4:6]
-    assert choices.generate(prompt, tokenizer, 12, (stop,)) == text[: text.index(stop)]
+    assert choices.generate_texts([prompt], tokenizer, 12, (stop,)) == [text[: text.index(stop)]]
 
 
 def test_nothing_is_drawn_behind_a_stop(tokenizer: Tokenizer) -> None:
@@ -114,13 +114,13 @@ def test_a_t5_that_fills_spans_writes_behind_a_prompt(tokenizer: Tokenizer) -> N
         for weight in t5.parameters():
             weight.zero_()
     # All tokens are equally likely and the first of equals is the unknown one, which has no bytes.
-    assert SpanScorer(t5, 3, EOS, (7,)).generate(tokenizer.encode("the"), tokenizer, 5, ()) == ""
+    assert SpanScorer(t5, 3, EOS, (7,)).generate_texts([tokenizer.encode("the")], tokenizer, 5, ()) == [""]
 
 
 def test_a_written_benchmark_has_rows_for_every_subset(tokenizer: Tokenizer, network: GPT) -> None:
     item = Item("1", "en", "the cat", ("x",), 0, "", free=True, answers=("x",))
     requester = Requester(CausalScorer(network), tokenizer, Scoring(form="generation", answer_tokens=4), "")
-    right = requester.generate(item, ()).text.strip()
+    right = requester.generate_all([(item, ())])[0].text.strip()
     items = [
         Item("a", "en", "the cat", (right,), 0, "", free=True, answers=(right,)),
         Item("b", "en", "the cat", ("zzz",), 0, "", free=True, answers=("zzz",)),

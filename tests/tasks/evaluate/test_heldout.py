@@ -14,8 +14,8 @@ from tasks.evaluate.perplexity import (
     DocumentScores,
     heldout_documents,
     heldout_scores,
-    heldout_texts,
     perplexity,
+    texts_and_languages,
     unigram_code_lengths,
     xz_bits_per_byte,
 )
@@ -187,9 +187,9 @@ def test_mean_over_sources_counts_each_source_once():
 
 def test_heldout_text_is_bounded_by_bytes_and_cut_at_a_character(heldout_artifact):
     artifact = heldout_artifact([("en", "a" * 10), ("en", "b" * 10), ("ja", "日本" * 10)])
-    texts, languages = heldout_texts([artifact], max_bytes=16, seed=1)
+    texts, languages = texts_and_languages(heldout_documents([artifact], max_bytes=16, seed=1))
     assert languages == {"en": [None, None], "ja": [None]}
     assert sorted(map(len, texts["en"])) == [6, 10]
     assert texts["ja"] == ["日本日本日"]
     assert {text[0] for text in texts["en"]} == {"a", "b"}
-    assert heldout_texts([artifact], max_bytes=10_000, seed=1)[0]["ja"] == ["日本" * 10]
+    assert [one.text for one in heldout_documents([artifact], max_bytes=10_000, seed=1)["ja"]] == ["日本" * 10]

@@ -13,7 +13,7 @@ from flows.metrics.text_diff import ADDED, REMOVED, SAME
 from flows.reports.page.examples import document_histories
 from flows.reports.page.page import write_page
 from flows.reports.page.sections import MAX_STEPS, OMITTED, _chosen, difference, duplicate_pairs, shown_steps
-from flows.runs.document_history import histories_of, history_of
+from flows.runs.document_history import histories_of
 
 
 def test_steps_name_the_documents_that_they_read(made_run: Any) -> None:
@@ -48,7 +48,7 @@ def test_many_lives_are_those_reported_one_by_one(made_run: Any) -> None:
     artifacts = open_artifacts(made_run.record)
     ids = artifacts["sample"].table("documents").column("doc_id").to_pylist()
     together = histories_of(artifacts, ids, ended=True)
-    assert together == [history_of(artifacts, doc_id, ended=True) for doc_id in ids]
+    assert together == [histories_of(artifacts, [doc_id], ended=True)[0] for doc_id in ids]
     fates = {life.path: life.outcome for life in together}
     assert fates["books/0.txt"] == "held out for evaluation in decontaminate by rule `held_out`"
     assert fates["web/12.txt"] == "dropped in dedup by rule `near_duplicate`"
