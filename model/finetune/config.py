@@ -109,8 +109,8 @@ class FinetuneConfig(BaseConfig):
     tasks: tuple[Task, ...] = Field(min_length=1)
     """The tasks; a BERT and a GPT learn one, a T5 any number at once."""
     learning_rate: float | None = Field(default=None, gt=0)
-    """Highest learning rate. By default 3e-5 for a BERT (its paper: 2e-5 to 5e-5) or GPT and 3e-4 for a T5 or adapters
-    at a width of 768, more for narrower networks in proportion, and at most 1e-3."""
+    """Highest learning rate. By default 5e-5 for a BERT (its paper: 2e-5 to 5e-5), 3e-5 for a GPT and 3e-4 for a T5 or
+    adapters at a width of 768, more for narrower networks in proportion, and at most 1e-3."""
     epochs: int = Field(default=3, ge=1, le=10_000)
     """Passes over the training examples; the weights after the epoch with the best held-out score are kept."""
     batch_size: int = Field(default=32, ge=1)

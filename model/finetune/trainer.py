@@ -56,6 +56,11 @@ Scores = dict[str, dict[str, float]]
 AnswerCounts = dict[str, dict[str, int]]
 """Number of answers with each label, by task."""
 
+BASE_RATES = {"bert": 5e-5, "gpt": 3e-5, "t5": 3e-4}
+"""Peak learning rates at BASE_WIDTH. BERT's is the highest of its paper (Devlin et al. 2019, section A.3): a network of
+width 128 that had read a million tokens learnt grammaticality to 57.7% with 3e-5 and to 60.8% with 5e-5 (2,680 test
+items, guessing gives 50%; `tests/prove_data/test_finetuning.py`)."""
+
 BASE_WIDTH = 768
 """Width of BERT-base, which BERT's learning rates are for."""
 
@@ -390,7 +395,7 @@ def peak_rate(config: FinetuneConfig, width: int, architecture: str) -> float:
     """
     if config.learning_rate is not None:
         return config.learning_rate
-    base = 3e-4 if architecture == "t5" or config.lora is not None else 3e-5
+    base = 3e-4 if config.lora is not None else BASE_RATES[architecture]
     return min(MOST_RATE, base * BASE_WIDTH / width)
 
 
