@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from flows.metrics.formatting import counted
 from flows.recipe.stages import STAGES
 from flows.runs.record import RunData
 from model.checkpoint.metrics import final_steps
@@ -227,9 +228,11 @@ def _rejected_files(reports: Mapping[str, StageReport]) -> list[str]:
     warnings: list[str] = []
     for source, files in found.rejected_files.items():
         named = "; ".join(f"{file['path']} ({file['records']:,}: {file['reason']})" for file in files[:MAX_RULES])
-        warnings.append(f"source `{source}` has rejects, which `bessemer data history FILE` shows: {named}")
-    for source, counts in found.files.items():
-        warnings += [f"source `{source}`: {number:,} {what}" for what, number in counts.items() if "folders" in what]
+        counts = reports["sample"].sources[source]
+        lost = f"{counts.rejected:,} of {counted(counts.documents_in, 'record')} could not be read"
+        warnings.append(f"source `{source}`: {lost} (`bessemer data history FILE` shows why): {named}")
+    for source, outcomes in found.files.items():
+        warnings += [f"source `{source}`: {number:,} {what}" for what, number in outcomes.items() if "folders" in what]
     return warnings
 
 
