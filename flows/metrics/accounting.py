@@ -228,8 +228,8 @@ def _rejected_files(reports: Mapping[str, StageReport]) -> list[str]:
     warnings: list[str] = []
     for source, files in found.rejected_files.items():
         named = "; ".join(f"{file['path']} ({file['records']:,}: {file['reason']})" for file in files[:MAX_RULES])
-        counts = reports["sample"].sources[source]
-        lost = f"{counts.rejected:,} of {counted(counts.documents_in, 'record')} could not be read"
+        read, lost_records = reports["sample"].sources[source].documents_in, found.unreadable_records.get(source, 0)
+        lost = f"{lost_records:,} of {counted(read, 'record')} could not be read"
         warnings.append(f"source `{source}`: {lost} (`bessemer data history FILE` shows why): {named}")
     for source, outcomes in found.files.items():
         warnings += [f"source `{source}`: {number:,} {what}" for what, number in outcomes.items() if "folders" in what]
