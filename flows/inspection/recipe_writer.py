@@ -351,7 +351,8 @@ BENCHMARKS = {
 }
 """Benchmarks that ship, by the language of the text."""
 
-LITTLE_BYTES = 200_000
+LITTLE_BYTES, FEWEST_BYTES = 200_000, 300
+"""Text that teaches little, and text that gives no vocabulary of the smallest size."""
 
 MUON_WIDTH = 256
 """Largest width of a network for which Muon's rate was tried."""
@@ -425,8 +426,9 @@ def scan_remarks(scan: FolderScan) -> list[str]:
     total = sum(source.text_bytes for source in scan.sources)
     documents = sum(source.records.records for source in scan.sources)
     if total < LITTLE_BYTES:
+        tried = "enough to try every stage, and too little to learn a language from"
         remarks.append(
-            f"{format_bytes(total)} of text are enough to try every stage, and too little to learn a language from."
+            f"{format_bytes(total)} of text are {tried if total >= FEWEST_BYTES else 'too little for a run'}."
             f" Add text, megabytes at least, or continue training a released model (train.base_model,"
             f" docs/continue_training.md)."
         )

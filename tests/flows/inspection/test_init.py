@@ -463,6 +463,12 @@ def test_sources_of_one_folder_skip_no_file_that_the_other_reads(tmp_path: Path)
     assert {outcome for files in SampleResult.of(built.report).files.values() for outcome in files} == {"read"}
 
 
+@pytest.mark.parametrize(("text", "said"), [("ok", "too little for a run"), (ENGLISH * 9, "enough to try every stage")])
+def test_little_text_is_called_so(text: str, said: str, tmp_path: Path):
+    (tmp_path / "a.txt").write_text(text)
+    assert said in scan_remarks(scan_folder(tmp_path))[0]
+
+
 def test_conversations_are_called_so(tmp_path: Path):
     turn = {"role": "user", "content": ENGLISH}
     (tmp_path / "talk.jsonl").write_text(f"{json.dumps({'messages': [turn]})}\n" * 9)
