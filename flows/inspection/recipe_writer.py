@@ -224,7 +224,8 @@ def _counted(number: float, noun: str) -> str:
 
 
 def _paths(scan: FolderScan, source: ScannedSource) -> list[str]:
-    """Return the subfolder, which is read by suffix, and files of unknown suffixes or of the root itself by name.
+    """Return the subfolder, which is read by suffix, and files of unknown suffixes or of the root itself by name. In a
+    subfolder of several sources each has patterns of its suffixes, so that a run skips no file that another one reads.
 
     Named files come first, because a file belongs to the first path that matches it.
     """
@@ -233,13 +234,21 @@ def _paths(scan: FolderScan, source: ScannedSource) -> list[str]:
     unknown = [file for file in source.files if guess_format(file.path.name)[0] != source.format]
     named = source.files if has_subfolders or source.is_apart else unknown
     folders = [] if has_subfolders or source.is_apart or len(unknown) == len(source.files) else [str(top)]
+    if folders and sum(other.group == source.group and not other.is_apart for other in scan.sources) > 1:
+        named = [file for file in source.files if file in unknown or not file.path.suffix]
+        known = {_suffix(file) for file in source.files if file not in named}
+        folders = [f"{glob.escape(str(top))}/**/*{suffix}" for suffix in sorted(known)]
     if len(named) <= MAX_NAMED_FILES or source.is_apart:
         return [*(str(file.path) for file in named), *folders]
-    suffixes = {"".join(file.path.suffixes[-2:] if file.compression else file.path.suffixes[-1:]) for file in named}
+    suffixes = {_suffix(file) for file in named}
     middle = "*" if has_subfolders else "**/*"
     patterns = [f"{glob.escape(str(top))}/{middle}{suffix}" for suffix in sorted(suffixes - {""})]
     bare = [str(file.path) for file in named if not file.path.suffix]
     return [*bare, *patterns, *folders]
+
+
+def _suffix(file: StoredFile) -> str:
+    return "".join(file.path.suffixes[-2:] if file.compression else file.path.suffixes[-1:])
 
 
 def _top(scan: FolderScan, source: ScannedSource) -> Path:
@@ -328,7 +337,8 @@ BENCHMARKS = {
 }
 """Benchmarks that ship, by the language of the text."""
 
-LITTLE_BYTES = 200_000
+LITTLE_BYTES, FEWEST_BYTES = 200_000, 300
+"""Text that teaches little, and text that gives no vocabulary of the smallest size."""
 
 MUON_WIDTH = 256
 """Largest width of a network for which Muon's rate was tried."""
@@ -402,8 +412,9 @@ def scan_remarks(scan: FolderScan) -> list[str]:
     total = sum(source.text_bytes for source in scan.sources)
     documents = sum(source.records.records for source in scan.sources)
     if total < LITTLE_BYTES:
+        tried = "enough to try every stage, and too little to learn a language from"
         remarks.append(
-            f"{format_bytes(total)} of text are enough to try every stage, and too little to learn a language from."
+            f"{format_bytes(total)} of text are {tried if total >= FEWEST_BYTES else 'too little for a run'}."
             f" Add text, megabytes at least, or continue training a released model (train.base_model,"
             f" docs/continue_training.md)."
         )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from flows.metrics.formatting import counted
 from flows.metrics.lines import Conservation, Cost, DocumentCounts, PositionCounts, RowCounts, StageCost
 from flows.recipe.stages import STAGES
 from flows.runs.record import RunData
@@ -223,9 +224,11 @@ def _rejected_files(reports: Mapping[str, StageReport]) -> list[str]:
     warnings: list[str] = []
     for source, files in found.rejected_files.items():
         named = "; ".join(f"{file['path']} ({file['records']:,}: {file['reason']})" for file in files[:MAX_RULES])
-        warnings.append(f"source `{source}` has rejects, which `bessemer data history FILE` shows: {named}")
-    for source, counts in found.files.items():
-        warnings += [f"source `{source}`: {number:,} {what}" for what, number in counts.items() if "folders" in what]
+        read, lost_records = reports["sample"].sources[source].documents_in, found.unreadable_records.get(source, 0)
+        lost = f"{lost_records:,} of {counted(read, 'record')} could not be read"
+        warnings.append(f"source `{source}`: {lost} (`bessemer data history FILE` shows why): {named}")
+    for source, outcomes in found.files.items():
+        warnings += [f"source `{source}`: {number:,} {what}" for what, number in outcomes.items() if "folders" in what]
     return warnings
 
 

@@ -54,33 +54,28 @@ def sources_table(mixture: Sequence[SourceLine], bits_per_byte: Sequence[BitsLin
     bits = {line["source"]: line for line in bits_per_byte if line.get("model") is not None}
     if not mixed:
         return None
-    held_out = ("bits/B", "5-gram", "unigram", "xz", "gain") if bits else ()
+    held_out = ("bits/B", "5-gram", "unigram", "xz") if bits else ()
     rows: list[tuple[object, ...]] = []
     for source in [*mixed, *(source for source in bits if source not in mixed)]:
         cells: tuple[str, ...] = ("", "", "", "")
         if line := mixed.get(source):
-            shares = (f"{100 * line[key]:.2f}%" for key in ("planned_share", "realised_share"))
-            epochs = f"{line['epochs']:.2f} ({line.get('planned_epochs', line['epochs']):.2f})"
-            cells = (*shares, format_count(line["tokens"]), epochs)
+            shares = (f"{100 * line[key]:.1f}%" for key in ("planned_share", "realised_share"))
+            cells = (*shares, format_count(line["tokens"]), f"{line['epochs']:.2f}")
         rows.append((source, *cells, *(_bits(bits.get(source, {})) if bits else ())))
-    note = (
-        "all: unweighted mean of the sources; bits per byte on held-out text, lower is better (gain: reduction from the"
-        " unigram)"
-    )
-    columns = ("source", "planned", "realised", "tokens", "epochs (plan)", *held_out)
+    note = "all: unweighted mean of the sources; bits per byte on held-out text, lower is better"
+    columns = ("source", "planned", "read", "tokens", "epochs", *held_out)
     whole = [number for number, row in enumerate(rows) if row[0] == "all"]
     return Table(columns, rows, title="mixture and held-out text", note=note if whole else "", marked=whole)
 
 
 def _bits(line: Mapping[str, Any]) -> list[str | None]:
-    values = [f"{line[who]:.3f}" if line.get(who) is not None else None for who, _ in PREDICTORS]
-    return [*values, f"{1 - line['model'] / line['unigram']:.0%}" if line.get("unigram") else None]
+    return [f"{line[who]:.3f}" if line.get(who) is not None else None for who, _ in PREDICTORS]
 
 
 def bits_table(lines: Sequence[BitsLine]) -> Table | None:
     """Return held-out bits per byte by source, with baselines; None for a model without them."""
     rows = [
-        (MEAN if line["source"] == "all" else line["source"], *_bits(line)[:-1])
+        (MEAN if line["source"] == "all" else line["source"], *_bits(line))
         for line in lines
         if line.get("model") is not None
     ]

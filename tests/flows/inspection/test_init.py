@@ -26,6 +26,7 @@ from flows.recipe.load import load_recipe
 from flows.runs.pipeline import BUILDERS
 from model.errors import InputError
 from tasks.artifacts.build import RunContext
+from tasks.artifacts.results import SampleResult
 
 ENGLISH = "The furnace was lit before dawn and the iron ran white into the sand of the moulds. "
 RUSSIAN = "Печь затопили ещё до рассвета, и железо потекло белым ручьём в песчаные формы на дворе. "
@@ -444,6 +445,28 @@ def test_a_recipe_allows_for_files_like_the_unreadable_ones_that_were_looked_at(
     sample = load_recipe(recipe, tmp_path / "root").sample
     built = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="init"), sample).report.total()
     assert (built.documents_out, built.rejected) == (85, 15 - len(scan.unreadable))
+
+
+def test_sources_of_one_folder_skip_no_file_that_the_other_reads(tmp_path: Path):
+    folder = tmp_path / "mine"
+    for place in ("a", "a/b", ".", "c"):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+        for number in range(3):
+            (folder / place / f"{number}.txt").write_text(f"{place} {number} {ENGLISH}")
+            (folder / place / f"{number}.md").write_text(f"# {place}\n\n{number} {ENGLISH}")
+        (folder / place / "LICENSE").write_text(f"{place} {ENGLISH}")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(write_short_recipe(scan_folder(folder), "mine"))
+    sample = load_recipe(recipe, tmp_path / "root").sample
+    built = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="init"), sample)
+    assert built.report.total().documents_out == 4 * 7
+    assert {outcome for files in SampleResult.of(built.report).files.values() for outcome in files} == {"read"}
+
+
+@pytest.mark.parametrize(("text", "said"), [("ok", "too little for a run"), (ENGLISH * 9, "enough to try every stage")])
+def test_little_text_is_called_so(text: str, said: str, tmp_path: Path):
+    (tmp_path / "a.txt").write_text(text)
+    assert said in scan_remarks(scan_folder(tmp_path))[0]
 
 
 def test_conversations_are_called_so(tmp_path: Path):

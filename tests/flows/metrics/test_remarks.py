@@ -47,6 +47,16 @@ def test_a_small_source_that_a_rule_empties_is_reported_with_the_rule():
     ]
 
 
+def test_records_that_could_not_be_read_are_counted_and_their_files_named():
+    sample = sampled({"ar": SourceCounts(9, 5, rejected=4)})
+    sample.facts["unreadable_records"] = {"ar": 3}  # an empty file is rejected too
+    sample.facts["rejected_files"] = {"ar": [{"path": "a.txt", "records": 2, "reason": "invalid UTF-8"}]}
+    assert run_warnings({"sample": sample}, {}) == [
+        "source `ar`: 3 of 9 records could not be read (`bessemer data history FILE` shows why): a.txt (2: invalid"
+        " UTF-8)"
+    ]
+
+
 def test_every_outcome_of_an_emptied_source_is_reported():
     lost = SourceCounts(9, 6, not_selected=2, rejected=1)
     sample = sampled({"mixed": lost, "prose": counts(1, 1)})

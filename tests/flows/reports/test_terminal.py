@@ -7,6 +7,7 @@ from rich.console import Console
 
 from flows.reports import progress as terminal
 from flows.reports.progress import ProgressBars
+from flows.reports.tables import funnel_table, sources_table
 
 
 def reported(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -36,3 +37,18 @@ def test_words_are_apart_from_the_name_of_a_trial_too() -> None:
         "no-norm 1 decontaminate why",
         "train                   why",
     ]
+
+
+def test_the_tables_of_a_run_fit_80_columns() -> None:
+    counts = dict.fromkeys(("read", "sample", "clean", "dedup", "decontaminate", "chunk", "held_out"), 1452)
+    funnel = funnel_table([{"source": "documentation", **counts}])
+    mixed = {"planned_share": 1.0, "realised_share": 1.0, "tokens": 7e8, "epochs": 3.95}
+    bits = dict.fromkeys(("model", "5gram", "unigram", "xz"), 10.123)
+    sources = sources_table([{"source": "documentation", **mixed}], [{"source": "documentation", **bits}])
+    for table in (funnel, sources):
+        assert table is not None
+        out = io.StringIO()
+        Console(file=out, width=80).print(table.rich())
+        _, head, row, *_ = out.getvalue().splitlines()
+        assert head.split() == " ".join(table.columns).split()
+        assert row.split()[0] == "documentation"

@@ -32,9 +32,9 @@ def test_one_screen_says_the_run(made_run: Any):
     text = " ".join(" ".join(lines).split())
     for reported in (
         "web 20 20 14 10 8 8 1 40%",
-        "books 50.00% 50.00% 480 0.67 (0.67) 2.000 2.500 4.000 3.000 50%",
-        "web 50.00% 50.00% 160 2.00 (2.25)",
-        "all 2.250 2.750 4.250 3.250 47%",
+        "books 50.0% 50.0% 480 0.67 2.000 2.500 4.000 3.000",
+        "web 50.0% 50.0% 160 2.00",
+        "all 2.250 2.750 4.250 3.250",
         "all: unweighted mean of the sources; bits per byte on held-out text, lower is better",
         "cloze, zero-shot acc 50.0 ± 19.6 (2) 50.0 ± 19.6 (1) 50.0 ± 19.6 (1) -",
         "recall 0.980 (0.900 to 0.990) at similarity 0.8 and above; found of injected, by similarity: 0.5-0.6 3/25",
