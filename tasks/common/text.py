@@ -8,6 +8,7 @@ credentials in an address (`s3://KEY:SECRET@bucket`, `https://host/file?X-Amz-Si
 masked in the errors of stores and servers."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,9 +29,13 @@ UNSPACED_RANGES: tuple[tuple[int, int], ...] = (
 """Unicode blocks; the letters, digits and marks in them count."""
 
 
+_FIRSTS = tuple(first for first, _ in UNSPACED_RANGES)
+
+
 def is_unspaced(codepoint: int) -> bool:
     """Return whether a letter, digit or mark at this code point is a word of its own."""
-    return any(first <= codepoint <= last for first, last in UNSPACED_RANGES)
+    before = bisect_right(_FIRSTS, codepoint)
+    return before > 0 and codepoint <= UNSPACED_RANGES[before - 1][1]
 
 
 MASK = "***"

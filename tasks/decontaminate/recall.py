@@ -8,6 +8,7 @@ Controls are made after the decisions of the run and never reach its output.
 A near miss is a text with every second word replaced: same topic, half of the words, but not a copy.
 """
 
+import functools
 import html
 import json
 import re
@@ -96,13 +97,17 @@ def make_controls(
     generator = np.random.Generator(np.random.PCG64(seed64(config.seed, "decontaminate", "planted")))
     numbers = np.flatnonzero(matchable)
     controls: list[Control] = []
+    # A form that few items have draws the same items again and again.
+    passages: dict[int, list[str]] = {}
     for form in FORMS if hosts and numbers.size else ():
         wanted = config.planted_per_form
         for _ in range(_TRIES * wanted):
             if not wanted:
                 break
             item = int(numbers[int(generator.integers(numbers.size))])
-            text = passage_of(form, _passages(items[item], index, item, config), items[item], config, generator)
+            if item not in passages:
+                passages[item] = _passages(items[item], index, item, config)
+            text = passage_of(form, passages[item], items[item], config, generator)
             if text is None:
                 continue
             wanted -= 1
@@ -127,6 +132,7 @@ def _passages(item: Item, index: ItemIndex, number: int, config: DecontaminateCo
     ]
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def _units(text: str) -> int:
     words = plain_words(text)
     return sum(CHARACTER_UNITS if is_unspaced(ord(word[0])) else 0 if word.isdigit() else WORD_UNITS for word in words)
