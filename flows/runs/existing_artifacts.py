@@ -69,10 +69,6 @@ def existing_run(
     return record
 
 
-class _StageReached(Exception):
-    """Raised after the requested stage, to end the dry run."""
-
-
 def existing_artifact(recipe: Recipe, root: Path, stage: str, request: str, hint: str) -> Artifact | WouldBuild:
     """Return the artifact that exists for a stage of the recipe, or why it would be built.
 
@@ -90,12 +86,12 @@ def existing_artifact(recipe: Recipe, root: Path, stage: str, request: str, hint
                     f"{request}: `{name}`, which comes before it, would be built first ({would.miss.cause}). {hint}"
                 ) from would
             found.append(would)
-            raise _StageReached from would
+            raise StageLimitReached from would
         if name == stage:
             found.append(artifact)
-            raise _StageReached
+            raise StageLimitReached
         return artifact
 
-    with contextlib.suppress(_StageReached):
+    with contextlib.suppress(StageLimitReached):
         run_stages(recipe, step)
     return found[0]
