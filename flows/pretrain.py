@@ -1,6 +1,6 @@
 """The pipeline as a Prefect flow: raw text in, a trained and evaluated language model out.
 
-`flows.runs.pipeline.run_stages` is the pipeline itself, eight calls in order; here each of them runs a retryable
+`flows.runs.pipeline.run_stages` is the pipeline itself, eight stages in order; here each of them runs a retryable
 Prefect task (`tasks.prefect_tasks`) that publishes an Arrow artifact. An artifact that exists under the same identity
 is reused, so a rerun is the same flow, with `from_stage`, `until`, `only` or `force` where less or more is wanted."""
 

@@ -12,7 +12,7 @@ from flows.removal.carry_out import Pending, finish
 from flows.removal.certificate import certified
 from flows.removal.replay import ReplayPlan
 from flows.runs.lineage import open_run
-from flows.runs.record import REPLAY_OF, list_runs, recipe_of
+from flows.runs.record import REPLAY_OF, list_runs, recipe_of, stage_paths
 from model.errors import InputError
 
 MOST_NAMED = 10
@@ -66,7 +66,7 @@ def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool) -> Non
     """Train by the recipe of a removal, delete what the run before holds, and write the certificate."""
     recipe = pending.recipe
     record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
-    trained = next(Path(entry["path"]) for entry in record["stages"] if entry["stage"] == "train" and "path" in entry)
+    trained = stage_paths(record)["train"]
     token = REPLAY_OF.set(trained if trained.exists() else None)
     try:
         run_recipe(recipe, root, {}, as_json, verbose)

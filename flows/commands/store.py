@@ -56,13 +56,17 @@ def verify(
     """
     from flows.reports.progress import bytes_bar
     from flows.runs.lineage import open_run
+    from flows.runs.record import stage_paths
     from flows.runs.root_records import records_under
-    from flows.runs.verify import artifacts_of, artifacts_under, repair_stored
+    from flows.runs.verify import artifacts_under, repair_stored
     from flows.runs.verify import set_aside as rename
     from flows.runs.verify import verify as hash_again
     from model.errors import InputError, IntegrityError
 
-    folders = artifacts_of(open_run(root, run_id), stage) if run_id else artifacts_under(root, stage)
+    if run_id:
+        folders = [path for name, path in stage_paths(open_run(root, run_id)).items() if stage in (None, name)]
+    else:
+        folders = artifacts_under(root, stage)
     records = [] if run_id or stage else records_under(root)
     if not folders and not records:
         raise InputError(f"store verify: there is no artifact{f' of `{stage}`' if stage else ''} under {root}")

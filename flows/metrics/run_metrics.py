@@ -38,7 +38,7 @@ from flows.metrics.lines import (
 )
 from flows.recipe.stages import AFTERWARDS, STAGES
 from flows.runs.lineage import model_of
-from flows.runs.record import RUNNING, RunData, read_recipe, state_of, warn_once
+from flows.runs.record import RUNNING, RunData, read_recipe, stage_paths, state_of, warn_once
 from flows.runs.run_documents import documents_at
 from model.checksummed_json import read_sealed
 from model.errors import InputError, IntegrityError
@@ -69,18 +69,18 @@ text that is new or that training read too (`tasks/evaluate/repeated_passages.py
 
 def open_artifacts(record: RunData) -> dict[str, Artifact]:
     """Return the artifacts of a run by stage, for the stages whose artifact still exists."""
-    found = {entry["stage"]: _open_if_present(Path(entry["path"])) for entry in record["stages"] if "path" in entry}
+    found = {stage: _open_if_present(path) for stage, path in stage_paths(record).items()}
     return {stage: artifact for stage, artifact in found.items() if artifact is not None}
 
 
 def missing_artifacts(record: RunData) -> dict[str, str]:
     """Return a sentence by stage, for the stages of a run whose artifact no longer exists."""
     missing: dict[str, str] = {}
-    for entry in record["stages"]:
-        if "path" in entry and _open_if_present(path := Path(entry["path"])) is None:
+    for stage, path in stage_paths(record).items():
+        if _open_if_present(path) is None:
             aside = sorted(other.name for other in path.parent.glob(f"{path.name}.*") if is_set_aside(other))
             moved = f"; set aside as {', '.join(aside)}" if aside else ""
-            missing[entry["stage"]] = f"its artifact {path} no longer exists{moved}"
+            missing[stage] = f"its artifact {path} no longer exists{moved}"
     return missing
 
 

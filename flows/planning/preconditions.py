@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flows.metrics.formatting import format_bytes
 from flows.planning.cost_model import format_memory, memory_hint, recipe_memory
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, StageLimitReached, select_stages
+from flows.recipe.stages import STAGES, select_stages
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.verify import artifacts_under
 from model.errors import BessemerError, InputError, RecipeError
@@ -64,18 +64,14 @@ def _first_to_build(recipe: Recipe, root: Path | None) -> str | None:
 
     def step(stage: str, *inputs: Any) -> Artifact:
         nonlocal reached
-        if reached == "train":
-            raise StageLimitReached
         reached = stage
         return BUILDERS[stage](context, *inputs)
 
     try:
-        run_stages(recipe, step)
-    except StageLimitReached:
-        return None
+        run_stages(recipe, step, until="train")
     except (WouldBuild, BessemerError):
-        pass
-    return reached
+        return reached
+    return None
 
 
 def check_first_records(recipe: Recipe, stages: Sequence[str], first: str | None) -> None:

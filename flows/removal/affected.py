@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.recipe.schema import Recipe
-from flows.runs.record import RunData, list_runs
+from flows.runs.record import RunData, list_runs, stage_paths
 from flows.runs.run_documents import find_documents, parts_of
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
@@ -141,11 +141,10 @@ def _count(artifact: Artifact, table: str, ids: Iterable[bytes]) -> int:
 
 def _sampled(run: RunData, sample: Artifact, ids: set[bytes]) -> bool:
     """Return whether a run sampled one of the documents, if its artifact exists."""
-    paths = [Path(entry["path"]) for entry in run["stages"] if entry["stage"] == "sample" and "path" in entry]
-    return any(
-        (path / MANIFEST).exists() and (path.name == sample.identity or _count(Artifact.open(path), "documents", ids))
-        for path in paths
-    )
+    path = stage_paths(run).get("sample")
+    if path is None or not (path / MANIFEST).exists():
+        return False
+    return path.name == sample.identity or _count(Artifact.open(path), "documents", ids) > 0
 
 
 def _made_from(root: Path, artifacts: Mapping[str, Artifact]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from flows.removal.affected import Leaving, Request
 from flows.removal.certificate import FOLDER, Certificate, commitment, write_certificate
 from flows.removal.replay import ReplayPlan
 from flows.runs.gc import REMOVED_PREFIX
+from flows.runs.lineage import run_artifacts
 from flows.runs.record import RECIPE, RECORD, RunData, list_runs, recipe_of
 from flows.runs.run_documents import parts_of
 from model.checksummed_json import read_sealed, write_sealed
@@ -74,8 +75,7 @@ def finish(root: Path, pending: Pending, after: RunData) -> Path:
     """Delete what the run before holds, write the certificate of a removal whose run `after` has ended, and return its
     page."""
     recipe = recipe_of(root / "runs" / after["run_id"])
-    paths = {entry["stage"]: Path(entry["path"]) for entry in after["stages"] if "path" in entry}
-    artifacts = {stage: Artifact.open(path) for stage, path in paths.items()}
+    artifacts = run_artifacts(after)
     record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
     given_up = shred(root, record, after)
     leaving, plan = pending.leaving, pending.plan

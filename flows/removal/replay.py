@@ -4,16 +4,13 @@ A run by the recipe without the documents differs from one in an empty root in o
 of the run before, where the rows read up to there are equal (`model/train/replay.py`).
 """
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import StageLimitReached
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.record import new_run_id
 from model.checkpoint.metrics import final_steps
@@ -94,14 +91,4 @@ def _validated_by(trained: Artifact, step: int) -> bool:
 def build_sequences(recipe: Recipe, root: Path) -> Artifact:
     """Build the stages of a recipe up to chunk, and return the artifact of chunk."""
     context = RunContext(root, run_id=new_run_id())
-    last: list[Artifact] = []
-
-    def step(stage: str, *inputs: Any) -> Artifact:
-        if stage == "train":
-            raise StageLimitReached
-        last.append(BUILDERS[stage](context, *inputs))
-        return last[-1]
-
-    with contextlib.suppress(StageLimitReached):
-        run_stages(recipe, step)
-    return last[-1]
+    return run_stages(recipe, lambda stage, *inputs: BUILDERS[stage](context, *inputs), until="chunk")["chunk"]

@@ -13,7 +13,7 @@ from flows.metrics.lines import Metrics, ScoreLine
 from flows.metrics.run_metrics import asked_stages, missing_artifacts
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.scores import chance_of, main_metric
-from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, RunData, newest_runs, read_recipe, state_of
+from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, RunData, newest_runs, read_recipe, stage_paths, state_of
 
 MAX_TASKS = 3
 
@@ -184,7 +184,7 @@ def skipped_files(findings: Metrics) -> str:
 
 
 def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> list[NextStep]:
-    at = {entry["stage"] for entry in record["stages"] if "path" in entry}
+    at = stage_paths(record)
     command = record.get("command")
     rooted = "" if root == Path("bessemer-data").resolve() else f" --root {shlex.quote(str(root))}"
     if "train" not in at or state_of(record) != "completed":

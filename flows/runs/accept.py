@@ -4,14 +4,13 @@ By default only edits of code and versions of libraries can be accepted; another
 unless the user says otherwise (`--whatever-changed`).
 """
 
-import getpass
-import platform
 from collections.abc import Iterator
 from pathlib import Path
 
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
 from flows.runs.existing_artifacts import existing_artifact
+from flows.runs.record import this_user
 from model.errors import GuardError, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import WouldBuild
@@ -52,8 +51,7 @@ def _proposal(would: WouldBuild, stage: str, because: str) -> Alias:
         raise InputError(f"accept {stage}: {would.miss.cause}; there is nothing to accept. Run the recipe.")
     nearest = Artifact.open(would.miss.nearest)
     changes = tuple(differences(would.miss.nearest_parts, would.identity.parts()))
-    who = f"{getpass.getuser()}@{platform.node()}"
-    return Alias(stage, would.identity.key, nearest.identity, nearest.content, changes, who, now(), because)
+    return Alias(stage, would.identity.key, nearest.identity, nearest.content, changes, this_user(), now(), because)
 
 
 def accept(root: Path, alias: Alias, *, whatever_changed: bool = False) -> Path:

@@ -1,13 +1,12 @@
 """Find what exists for a recipe, all of a run or one stage, by a dry run of the builds themselves."""
 
-import contextlib
 import logging
 import time
 from pathlib import Path
 from typing import Any, cast
 
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, StageLimitReached, select_stages
+from flows.recipe.stages import STAGES, select_stages
 from flows.runs.guards import check_gate
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.record import RunData, StageEntry, new_run_id, record_head, same_artifacts, stage_entry
@@ -41,8 +40,6 @@ def existing_run(
     last = select_stages(from_stage, until, only)[-1]
 
     def step(stage: str, *inputs: Any) -> Artifact:
-        if entries and entries[-1]["stage"] == last:
-            raise StageLimitReached
         began = time.monotonic()
         artifact = BUILDERS[stage](context, *inputs)
         if RemoteMirror.of(root).reupload(artifact):
@@ -54,9 +51,7 @@ def existing_run(
 
     started = time.time()
     try:
-        run_stages(recipe, step)
-    except StageLimitReached:
-        pass
+        run_stages(recipe, step, until=last)
     except (WouldBuild, BessemerError):
         return None
     selection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
@@ -69,33 +64,24 @@ def existing_run(
     return record
 
 
-class _StageReached(Exception):
-    """Raised after the requested stage, to end the dry run."""
-
-
 def existing_artifact(recipe: Recipe, root: Path, stage: str, request: str, hint: str) -> Artifact | WouldBuild:
     """Return the artifact that exists for a stage of the recipe, or why it would be built.
 
     Raises InputError where a stage before it would be built; `request` and `hint` begin and end the message.
     """
     context = RunContext(root, run_id="", dry=True)
-    found: list[Artifact | WouldBuild] = []
 
     def step(name: str, *inputs: Any) -> Artifact:
         try:
-            artifact = BUILDERS[name](context, *inputs)
+            return BUILDERS[name](context, *inputs)
         except WouldBuild as would:
-            if name != stage:
-                raise InputError(
-                    f"{request}: `{name}`, which comes before it, would be built first ({would.miss.cause}). {hint}"
-                ) from would
-            found.append(would)
-            raise _StageReached from would
-        if name == stage:
-            found.append(artifact)
-            raise _StageReached
-        return artifact
+            if name == stage:
+                raise
+            raise InputError(
+                f"{request}: `{name}`, which comes before it, would be built first ({would.miss.cause}). {hint}"
+            ) from would
 
-    with contextlib.suppress(_StageReached):
-        run_stages(recipe, step)
-    return found[0]
+    try:
+        return run_stages(recipe, step, until=stage)[stage]
+    except WouldBuild as would:
+        return would

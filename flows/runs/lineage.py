@@ -8,8 +8,10 @@ import math
 from pathlib import Path
 from typing import TypedDict
 
+from safetensors import SafetensorError, safe_open
+
 from flows.runs.model_registry import CURRENT, current_run
-from flows.runs.record import RECORD, RunData, list_history, list_runs, read_recipe, read_run, warn_once
+from flows.runs.record import RECORD, RunData, list_history, list_runs, read_recipe, read_run, stage_paths, warn_once
 from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
@@ -63,12 +65,12 @@ def run_that_trained(root: Path, record: RunData) -> str | None:
 
 
 def _has_stage(record: RunData, stage: str) -> bool:
-    return any(entry["stage"] == stage and "path" in entry for entry in record["stages"])
+    return stage in stage_paths(record)
 
 
 def run_artifacts(run: RunData) -> dict[str, Artifact]:
     """Return the artifacts of a run by stage, for the stages that have one."""
-    return {entry["stage"]: Artifact.open(Path(entry["path"])) for entry in run["stages"] if "path" in entry}
+    return {stage: Artifact.open(path) for stage, path in stage_paths(run).items()}
 
 
 def need_stage(artifacts: dict[str, Artifact], stage: str) -> Artifact:
@@ -101,13 +103,12 @@ class NetworkLine(TypedDict):
 
 def model_of(record: RunData, root: Path) -> NetworkLine:
     """Return what is known of a run's network."""
-    trained = (entry["path"] for entry in record["stages"] if entry["stage"] == "train" and "path" in entry)
-    path = Path(next(trained, ""))
+    path = stage_paths(record).get("train", Path())
     if (path / DESCRIPTION).is_file() and (path / WEIGHTS).is_file():
         try:
             config = json.loads((path / DESCRIPTION).read_text())["config"]
             return {"architecture": config.get("architecture", "gpt"), "parameters": count_parameters(path / WEIGHTS)}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             warn_once(f"{path} is damaged ({error}); `bessemer store verify` names the damage and how to set it aside")
     try:
         network = read_recipe(root / "runs" / record["run_id"]).get("train", {}).get("model", {})
@@ -117,13 +118,7 @@ def model_of(record: RunData, root: Path) -> NetworkLine:
     return {"architecture": network.get("architecture"), "parameters": None}
 
 
-MAX_HEADER_BYTES = 100_000_000
-"""The limit of the safetensors library; a damaged length may ask for more than there is memory."""
-
-
 def count_parameters(path: Path) -> int:
-    """Return the number of parameters in a file of safetensors, from its header: its length as a little-endian u64, and
-    JSON that holds the shape of each tensor. Raises ValueError where that is damaged."""
-    with path.open("rb") as file:
-        header = json.loads(file.read(min(MAX_HEADER_BYTES, int.from_bytes(file.read(8), "little"))))
-    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    """Return the number of parameters in a file of safetensors; SafetensorError where it is damaged."""
+    with safe_open(path, "numpy") as file:
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # it is no mapping

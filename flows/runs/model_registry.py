@@ -7,9 +7,7 @@ link follows it. For a root in an object store `promotions/NNNNNN.json` is creat
 exist: of two machines that want a number, one gets it.
 """
 
-import getpass
 import os
-import platform
 import secrets
 import shutil
 from collections.abc import Callable
@@ -17,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flows.runs.record import RECORD, RunData, read_run, warn_once
+from flows.runs.record import RECORD, RunData, read_run, stage_paths, this_user, warn_once
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError, IntegrityError
 from model.files import make_folders, sync_directory
@@ -93,7 +91,7 @@ def promote(
             raise InputError(f"promote {run_id}: it is the current model already; nothing was done")
         number = 1 if before is None else before.number + 1
         replaced = None if before is None else before.place
-        made = Promotion(number, run_id, _who(), now(), why, replaced)
+        made = Promotion(number, run_id, this_user(), now(), why, replaced)
         if _publish(root, made, record):
             return made
 
@@ -119,7 +117,7 @@ def undo(root: Path, why: str) -> Promotion:
         _check_artifacts_exist(record, "promote --undo")
         reason = why or f"promotion of {promotions[-1].run_id} undone"
         made = Promotion(
-            promotions[-1].number + 1, target.run_id, _who(), now(), reason, target.replaced, restores=target.place
+            promotions[-1].number + 1, target.run_id, this_user(), now(), reason, target.replaced, restores=target.place
         )
         if _publish(root, made, record):
             return made
@@ -137,7 +135,7 @@ def needed_runs(root: Path) -> frozenset[str]:
 
 
 def _check_artifacts_exist(record: RunData, request: str) -> None:
-    paths = {entry["stage"]: Path(entry["path"]) for entry in record["stages"] if "path" in entry}
+    paths = stage_paths(record)
     for stage in LINKED.values():
         if stage not in paths:
             raise InputError(
@@ -199,8 +197,8 @@ def link_promotions(root: Path) -> None:
 
 def _link(folder: Path, root: Path, run_id: str, record: RunData) -> None:
     root = root.resolve()
-    paths = {entry["stage"]: Path(entry["path"]).resolve() for entry in record["stages"] if "path" in entry}
-    places = {"run": root / "runs" / run_id, **{name: paths[stage] for name, stage in LINKED.items()}}
+    paths = stage_paths(record)
+    places = {"run": root / "runs" / run_id, **{name: paths[stage].resolve() for name, stage in LINKED.items()}}
     for name, place in places.items():
         # Two commands may have fetched the promotion at once; both point its links to the same places.
         with suppress(FileExistsError):
@@ -221,7 +219,3 @@ def point_to_latest(root: Path) -> None:
         draft.symlink_to(target)
         os.replace(draft, link)
         sync_directory(root)
-
-
-def _who() -> str:
-    return f"{getpass.getuser()}@{platform.node()}"

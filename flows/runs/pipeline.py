@@ -1,10 +1,11 @@
-"""The pipeline without Prefect: its eight stages in order, and the function that builds each of them."""
+"""The pipeline without Prefect: what each of its eight stages reads, and the function that builds it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flows.recipe.stages import STAGES
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.chunk.stage import build_chunk
@@ -21,16 +22,26 @@ if TYPE_CHECKING:
     from flows.recipe.schema import Recipe
 
 
-def run_stages(recipe: Recipe, run_stage: Callable[..., Artifact]) -> None:
-    """Run the pipeline from raw text to an evaluated model; `run_stage(stage, *inputs, config)` returns an artifact."""
-    documents = run_stage("sample", recipe.sample)
-    cleaned = run_stage("clean", documents, recipe.clean)
-    unique = run_stage("dedup", cleaned, recipe.dedup)
-    unseen = run_stage("decontaminate", unique, recipe.decontaminate)
-    tokenizer = run_stage("vocab", unseen, recipe.vocab)
-    sequences = run_stage("chunk", unseen, tokenizer, recipe.chunk)
-    model = run_stage("train", sequences, tokenizer, recipe.train)
-    run_stage("evaluate", model, tokenizer, sequences, unseen, recipe.evaluate)
+READS: dict[str, tuple[str, ...]] = {
+    "sample": (),
+    "clean": ("sample",),
+    "dedup": ("clean",),
+    "decontaminate": ("dedup",),
+    "vocab": ("decontaminate",),
+    "chunk": ("decontaminate", "vocab"),
+    "train": ("chunk", "vocab"),
+    "evaluate": ("train", "vocab", "chunk", "decontaminate"),
+}
+"""Stage -> the stages whose artifacts it reads, as its builder takes them."""
+
+
+def run_stages(recipe: Recipe, run_stage: Callable[..., Artifact], until: str = STAGES[-1]) -> dict[str, Artifact]:
+    """Run the pipeline from raw text to the stage `until`, an evaluated model by default, and return the artifacts by
+    stage; `run_stage(stage, *inputs, config)` returns one."""
+    made: dict[str, Artifact] = {}
+    for stage in STAGES[: STAGES.index(until) + 1]:
+        made[stage] = run_stage(stage, *(made[name] for name in READS[stage]), getattr(recipe, stage))
+    return made
 
 
 def _build_train(context: RunContext, sequences: Artifact, vocab: Artifact, config: TrainStageConfig) -> Artifact:

@@ -1,6 +1,7 @@
 """The record of a run, `runs/RUN_ID/run.json`: written while stages finish, and read again later."""
 
 import functools
+import getpass
 import logging
 import os
 import platform
@@ -211,6 +212,11 @@ def stage_entry(stage: str, artifact: Artifact, seconds: float) -> StageEntry:
     }
 
 
+def stage_paths(record: RunData) -> dict[str, Path]:
+    """Return the folder of each artifact that a run ended with, by stage."""
+    return {entry["stage"]: Path(entry["path"]) for entry in record["stages"] if "path" in entry}
+
+
 def record_head(
     name: str, root: Path, run_id: str, selection: dict[str, Any], recipe: "Recipe | None" = None
 ) -> RunHead:
@@ -267,6 +273,11 @@ def same_artifacts(root: Path, record: RunData) -> RunData | None:
         if same and (page := earlier.get("page")) and Path(page).is_file():
             return earlier
     return None
+
+
+def this_user() -> str:
+    """Return the user and machine that a record names as its author."""
+    return f"{getpass.getuser()}@{platform.node()}"
 
 
 def new_run_id() -> str:

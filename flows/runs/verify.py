@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.runs.object_store import file_problem, manifest_problem, repair_artifact
-from flows.runs.record import RunData
 from flows.runs.root_records import record_problem, set_aside_record
 from model.digests import digest_file
 from model.errors import BessemerError
@@ -51,11 +50,6 @@ def artifacts_under(root: Path, stage: str | None = None) -> list[Path]:
     """Return the folders of all artifacts that a run could use, or of one stage's, sorted."""
     folders = sorted(root.glob(f"artifacts/{stage or '*'}/*"))
     return [folder for folder in folders if folder.is_dir() and not is_set_aside(folder)]
-
-
-def artifacts_of(record: RunData, stage: str | None = None) -> list[Path]:
-    """Return the folders of the artifacts that a run ended with, or of one stage's."""
-    return [Path(entry["path"]) for entry in record["stages"] if "path" in entry and stage in (None, entry["stage"])]
 
 
 def verify(

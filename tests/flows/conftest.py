@@ -15,23 +15,10 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 
 
-class Enough(Exception):
-    """The last stage that the fixture wants is built."""
-
-
 def build_until(last: str, recipe: Recipe, root: Path) -> dict[str, Artifact]:
     """Build the pipeline up to `last` and return the artifacts by stage."""
-    context, artifacts = RunContext(root, "run"), {}
-
-    def step(stage: str, *inputs: Any) -> Artifact:
-        artifacts[stage] = BUILDERS[stage](context, *inputs)
-        if stage == last:
-            raise Enough
-        return artifacts[stage]
-
-    with pytest.raises(Enough):
-        run_stages(recipe, step)
-    return artifacts
+    context = RunContext(root, "run")
+    return run_stages(recipe, lambda stage, *inputs: BUILDERS[stage](context, *inputs), last)
 
 
 @pytest.fixture(scope="session")

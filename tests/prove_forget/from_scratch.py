@@ -3,14 +3,11 @@
 python from_scratch.py RECIPE.json KEPT ROOT
 """
 
-import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import StageLimitReached
 from flows.runs.pipeline import BUILDERS, run_stages
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
@@ -19,17 +16,8 @@ KEEPING = ("sample", "clean", "decontaminate", "vocab", "chunk")
 
 
 def build(recipe: Recipe, root: Path) -> Artifact:
-    context, last = RunContext(root, "scratch"), []
-
-    def step(stage: str, *inputs: Any) -> Artifact:
-        if stage == "evaluate":
-            raise StageLimitReached
-        last.append(BUILDERS[stage](context, *inputs))
-        return last[-1]
-
-    with contextlib.suppress(StageLimitReached):
-        run_stages(recipe, step)
-    return last[-1]
+    context = RunContext(root, "scratch")
+    return run_stages(recipe, lambda stage, *inputs: BUILDERS[stage](context, *inputs), "train")["train"]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ PASSED = {
     "sample": "sampled",
     "clean": "cleaned",
     "dedup": "unique",
-    "decontaminate": "decontaminated",
+    "decontaminate": "no leaks",
     "chunk": "packed",
 }
 """Label of the documents that each stage kept."""

@@ -69,7 +69,6 @@ _NEEDED_JOINER = regex.compile(
 _TAG_CHARACTER = re.compile("[\U000e0000-\U000e007f]")
 _STRAY_TAGS = regex.compile("(?<!\U0001f3f4[\U000e0020-\U000e007f]*)[\U000e0000-\U000e007f]+")
 _ESCAPE = 0x1B
-_JOINER_CODEPOINTS = (0x200C, 0x200D)
 _FIRST_TAG = 0xE0000
 
 _UNASSIGNED = 0x2065
@@ -227,12 +226,7 @@ def _action_for(codepoint, flags):
         return _KEEP
     if 0x0B <= codepoint <= 0x0D or codepoint == 0x85 or codepoint == 0x2028 or codepoint == 0x2029:
         return _LINE_FEED
-    if (
-        codepoint == _ESCAPE
-        or codepoint == _JOINER_CODEPOINTS[0]
-        or codepoint == _JOINER_CODEPOINTS[1]
-        or codepoint >= _FIRST_TAG
-    ):
+    if codepoint == _ESCAPE or 0x200C <= codepoint <= 0x200D or codepoint >= _FIRST_TAG:
         return _LEAVE_TO_PYTHON
     return _REMOVE
 

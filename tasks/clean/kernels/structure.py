@@ -10,6 +10,7 @@ lines that repeat. Code, tables, headings and lists repeat lines without being r
 
 import numpy as np
 
+from tasks.clean.kernels.counting import HASH_BASIS, HASH_MULTIPLIER
 from tasks.clean.kernels.line_signs import (
     ASKING,
     ASKING_BOUNDS,
@@ -104,8 +105,6 @@ from tasks.clean.kernels.structure_counts import (
 )
 from tasks.common.kernels import kernel
 
-_HASH_BASIS = np.uint64(0xCBF29CE484222325)
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(32)
 
 
@@ -153,7 +152,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
         skip = line_end = position
         last = last_byte = np.uint8(0)
         last_class = SPACE
-        state = _HASH_BASIS
+        state = HASH_BASIS
         spaces = 0
         while position < end and data[position] != 10:
             byte = data[position]
@@ -172,7 +171,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
             if spaces > 2 and characters:
                 gaps += 1
             spaces = 0
-            state = (state ^ np.uint64(byte)) * _MULTIPLIER
+            state = (state ^ np.uint64(byte)) * HASH_MULTIPLIER
             if kind == TAIL:
                 position += 1
                 line_end = position
@@ -205,7 +204,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                     # Most of a text is here: letters that only make the word longer.
                     following = position + 1
                     while following < end and CLASSES[data[following]] == LETTER:
-                        state = (state ^ np.uint64(data[following])) * _MULTIPLIER
+                        state = (state ^ np.uint64(data[following])) * HASH_MULTIPLIER
                         following += 1
                     added = following - position - 1
                     letters += added
@@ -231,10 +230,10 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                             since_words += 2
                             is_in_word = True
                         position += 1
-                        state = (state ^ np.uint64(data[position])) * _MULTIPLIER
+                        state = (state ^ np.uint64(data[position])) * HASH_MULTIPLIER
                         while position + 2 < end and 0xC3 <= data[position + 1] < 0xE0:
-                            state = (state ^ np.uint64(data[position + 1])) * _MULTIPLIER
-                            state = (state ^ np.uint64(data[position + 2])) * _MULTIPLIER
+                            state = (state ^ np.uint64(data[position + 1])) * HASH_MULTIPLIER
+                            state = (state ^ np.uint64(data[position + 2])) * HASH_MULTIPLIER
                             position += 2
                             letters += 1
                             characters += 1

@@ -4,7 +4,6 @@ Prints one JSON line a stage: {"stage", "outcome", "content", "path"}. With the 
 what runs within a stage's `run(workspace)` is recorded under the stage's name.
 """
 
-import contextlib
 import importlib
 import json
 import sys
@@ -35,10 +34,6 @@ def record_stages(tracer: Any) -> None:
         module.build_artifact = lambda *a, _build=existing, _traced=build, **k: _traced(*a, _build=_build, **k)
 
 
-class _Arrived(Exception):
-    """The last stage that was asked for exists."""
-
-
 def main(recipe_path: Path, root: Path, last: str, settings: list[str]) -> None:
     """Run the pipeline."""
     recipe = load_recipe(recipe_path, root, settings)
@@ -55,12 +50,9 @@ def main(recipe_path: Path, root: Path, last: str, settings: list[str]) -> None:
             "path": str(artifact.path),
         }
         print(json.dumps(reported), flush=True)
-        if stage == last:
-            raise _Arrived
         return artifact
 
-    with contextlib.suppress(_Arrived):
-        run_stages(recipe, step)
+    run_stages(recipe, step, until=last)
 
 
 if __name__ == "__main__":
