@@ -361,7 +361,8 @@ def scores(artifacts: dict[str, Artifact]) -> list[ScoreLine]:
 
 def gaps(artifacts: dict[str, Artifact]) -> list[GapLine]:
     """Return the contamination gap of each benchmark."""
-    return artifacts["evaluate"].table("gaps").to_pylist() if "evaluate" in artifacts else []
+    evaluate = artifacts.get("evaluate")
+    return evaluate.table("gaps").to_pylist() if evaluate is not None and evaluate.rows("gaps") else []
 
 
 def samples(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from flows.metrics.run_metrics import (
     open_artifacts,
     samples,
 )
-from flows.reports.charts.data import funnel_figure, leak_figure, lineage_figure, mixture_figure, token_figure
+from flows.reports.charts.data import PASSED, funnel_figure, leak_figure, lineage_figure, mixture_figure, token_figure
 from flows.reports.charts.heatmap import MAX_COLUMNS, heatmap_figure
 from flows.reports.charts.scores import (
     PREDICTORS,
@@ -169,6 +169,7 @@ def page_view(record: RunData, run_folder: Path, root: Path, attempt: Attempt) -
     return {
         "record": record,
         "root": str(root),
+        "passed": PASSED,
         "findings": findings,
         "verdict": attempt("verdict", lambda: verdict(record, findings, root), None),
         "kept": attempt("kept documents", lambda: kept_documents(artifacts), []),

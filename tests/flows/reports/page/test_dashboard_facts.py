@@ -15,7 +15,7 @@ def spaced(markdown: str) -> str:
 def test_the_summary_says_mixture_leaks_tokens_gaps_and_cost(made_run: Any) -> None:
     reported = spaced(run_markdown({**made_run.record, "page": "/runs/one/page.html"}))
     assert "| web | 20 | 20 | 14 | 10 | 8 | 8 | 1 | 40% |" in reported
-    assert "| web | 50.00% | 50.00% | 160 | 2.00 (2.25) | " in reported
+    assert "| web | 50.0% | 50.0% | 160 | 2.00 | " in reported
     assert "| cloze | 2 | 1 | 0 | 1 | 0 |" in reported
     assert "| en | 1.778 |" in reported
     assert "| cloze, zero-shot | acc | 50.0 ± 19.6 (2) | 50.0 ± 19.6 (1) | 50.0 ± 19.6 (1) | - |" in reported
