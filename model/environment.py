@@ -110,8 +110,8 @@ def describe_left_out(known: Mapping[str, str]) -> list[str]:
     sentences = []
     if left_out:
         sentences.append(
-            f"{left_out}: left out of this run's environment, since libraries read it and may compute other bits. Put"
-            f" what training needs into train.environment"
+            f"left out of this run's environment: {left_out}. Libraries that read such variables may compute other"
+            f" bits; one that training needs belongs in train.environment"
         )
     if present:
         sentences.append(

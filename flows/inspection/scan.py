@@ -22,7 +22,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from flows.inspection.fields import Fields, count_languages, judge_fields
-from flows.inspection.unpack import is_hidden, is_mailbox, is_unpacked
+from flows.inspection.unpack import SUFFIXES, is_hidden, is_mailbox, is_unpacked
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
 from tasks.sample.config import Source
@@ -197,6 +197,8 @@ def _consider(scan: FolderScan, found: dict[tuple[str, str], ScannedSource], pat
         # Only files whose name does not determine the format are opened, because a corpus may have millions of files.
         if format is None and hint is None:
             format, hint = _format_by_content(scan, path, compression)
+        if format is None and compression and not path.name.lower().endswith(SUFFIXES):
+            hint = f"decompress it first; {hint}"
     except OSError as error:
         hint, format, compression, size = f"cannot be read: {error.strerror}", "text", None, 0
     if format is None and is_unpacked(scan.folder, path):

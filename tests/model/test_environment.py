@@ -123,7 +123,7 @@ def test_a_command_can_be_started_so() -> None:
 def test_what_is_left_out_is_reported_by_name() -> None:
     assert describe_left_out(PASSING) == []
     (sentence,) = describe_left_out({**PASSING, "BESSEMER_LEFT_OUT": "ATEN_CPU_CAPABILITY,MKL_CBWR"})
-    assert sentence.startswith("ATEN_CPU_CAPABILITY, MKL_CBWR: left out of this run's environment")
+    assert sentence.startswith("left out of this run's environment: ATEN_CPU_CAPABILITY, MKL_CBWR. ")
     (sentence,) = describe_left_out({**PASSING, "MKL_CBWR": "AVX2"})
     assert sentence.startswith("MKL_CBWR: libraries in this process may have read it")
 

@@ -469,6 +469,16 @@ def test_little_text_is_called_so(text: str, said: str, tmp_path: Path):
     assert said in scan_remarks(scan_folder(tmp_path))[0]
 
 
+def test_what_unpacking_would_leave_compressed_is_called_so(tmp_path: Path):
+    for name in ("box.mbox.gz", "Sent.gz", "all.tar.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(b"From a\nTo: b\n\nHi\n"))
+    (tmp_path / "a.txt").write_text(ENGLISH)
+    hints = {bad.path.name: bad.hint for bad in scan_folder(tmp_path).unreadable}
+    assert hints["box.mbox.gz"].startswith("decompress it first; a mailbox")
+    assert hints["Sent.gz"].startswith("decompress it first; a mailbox")
+    assert hints["all.tar.gz"].startswith("an archive")
+
+
 def test_conversations_are_called_so(tmp_path: Path):
     turn = {"role": "user", "content": ENGLISH}
     (tmp_path / "talk.jsonl").write_text(f"{json.dumps({'messages': [turn]})}\n" * 9)

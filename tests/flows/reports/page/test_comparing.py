@@ -1,5 +1,6 @@
 """Two runs beside each other: what differs is named once, with its cause; what is the same is named as such."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,14 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.metrics.heldout import HeldOut
 from flows.metrics.run_metrics import open_artifacts
 from flows.reports import comparison as differing
+from flows.reports import comparison_page
 from flows.reports.comparison import compare, recipe_differences, score_differences
 from flows.reports.comparison_page import comparison_document, loss_figure, pairs_figure, scores_figure
+from flows.reports.document import Table
 from model.checksummed_json import write_sealed
 from tasks.evaluate.comparison import ITEM_SCORES
 
@@ -121,6 +125,23 @@ def test_scores_are_compared_item_by_item_where_both_kept_them() -> None:
     assert line["verdict"] == "worse"
     (line,) = score_differences([{}, {}], [[{**row, "value": 0.25, "stderr": None}], scores[1]])
     assert (line["verdict"], line["low"]) == ("no difference", None)
+
+
+def test_tables_are_read_at_80_columns() -> None:
+    line = {"task": "cloze", "metric": "acc", "shots": 0, "values": [0.517, 0.538], "n": 290, "mean": 0.021}
+    line |= {"low": -0.048, "high": 0.09, "verdict": "no difference", "how": "item by item"}
+    for how, columns in (("item by item", 7), ("from standard errors", 8)):
+        _, table = comparison_page._scores({"scores": [{**line, "how": how}]})
+        assert isinstance(table, Table)
+        assert len(table.columns) == columns
+        assert ("unpaired" in table.note) == (columns == 8)
+        if columns == 7:
+            out = io.StringIO()
+            Console(file=out, width=80).print(table.rich())
+            head, row, *_ = out.getvalue().splitlines()
+            assert head.split() == ["benchmark", "metric", "first", "second", "difference", "items", "second", "is"]
+            assert row.startswith("cloze, zero-shot  acc     51.7%   53.8%  +2.1 (-4.8 to +9.0)    290  no")
+    assert [comparison_page._number(value) for value in (13560.4, 3.7351, 20.0)] == ["13,560", "3.735", "20"]
 
 
 def test_losses_lie_over_each_other_and_their_difference_below(made_run: Any) -> None:
