@@ -78,7 +78,7 @@ def expected_needs(
 ) -> Needs:
     """Return the needs of a recipe, with the time estimated from earlier nightly runs, or by a second of training if
     `measure`."""
-    from model.engines.memory import whole_sizes
+    from model.engines.sizes import whole_sizes
 
     text = sum(text_bytes(listing) for listing in find_files(recipe.sample))
     network = network_of(recipe)

@@ -220,7 +220,8 @@ def memory_by_layout(
     Without `network` only the number of parameters is known, and activations are left out.
     """
     # It loads PyTorch, which takes seconds.
-    from model.engines.memory import memory_of_rank, rank_memory, rank_sizes
+    from model.engines.memory import memory_of_rank, rank_memory
+    from model.engines.sizes import rank_sizes
 
     found: dict[str, Any] = {}
     has_experts = isinstance(network, GPTConfig) and network.experts is not None

@@ -11,9 +11,10 @@ from model.config.fields import Dtype
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config, read_network_config
 from model.config.presets import PRESETS
 from model.config.train import TrainConfig
-from model.engines.memory import memory_of_rank, rank_sizes
+from model.engines.memory import memory_of_rank
 from model.engines.products import fastest_products
 from model.engines.runtime import autocast
+from model.engines.sizes import rank_sizes
 from model.nn.factory import flops_per_token, make_network, parameter_count
 from model.objectives.synthetic import random_batch
 from model.train.micro_batch import machine_memory

@@ -32,7 +32,7 @@ from flows.planning.terminal import PAGE_WIDTH, print_training
 from flows.recipe.schema import Recipe
 from flows.reports.document import Table
 from model.config.network import NetworkConfig
-from model.engines.memory import whole_sizes
+from model.engines.sizes import whole_sizes
 from model.errors import InputError, RecipeError
 from model.train.micro_batch import machine_memory
 from tasks.artifacts.build import ProgressListener

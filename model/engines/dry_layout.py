@@ -34,6 +34,7 @@ from model.engines.base import Box, Parts
 from model.engines.counters import Allocations, MessageCount, Messages
 from model.engines.divided import DividedEngine
 from model.engines.runtime import wrap_blocks
+from model.engines.sizes import rank_sizes
 from model.nn.factory import make_shapes
 from model.nn.stages import block_count, stage_blocks
 from model.objectives.synthetic import EOS, random_batch
@@ -111,9 +112,9 @@ def micro_batch_count(train: TrainConfig) -> int:
 
 
 def dry_rank(model: NetworkConfig, train: TrainConfig, stage: int) -> DryRank:
-    """Start the first rank of a stage with the whole network, and make steps with few blocks."""
-    with _started(model, train, stage) as engine:
-        weights, optimizer = engine.state_bytes()
+    """Return what the first rank of a stage holds of the whole network, and needs for steps, made with few blocks."""
+    whole = rank_sizes(model, train, stage * train.data_parallel * train.tensor_parallel)
+    weights, optimizer = whole.weights, whole.moments
     micro_batches = micro_batch_count(train)
     kept, passing, updating, *messages = _of_all_blocks(model, train, stage, micro_batches)
     return DryRank(

@@ -1,33 +1,28 @@
 """The memory of one rank of a training, computed from the objects that the trainer itself creates.
 
-Weights and gradients have the sizes and types of the network's parameters, which are created on PyTorch's meta device
-without memory. The optimizer's state is what it keeps after a step over parameters of one element. Activations are
-those of a forward and a backward pass over fake tensors, in which every allocation is counted. How the engines native
-and deepspeed divide these among ranks is in `memory_of_rank`, which `tests/model/engines/test_memory.py` compares with
-engines that run. Ranks that divide weights (FSDP, tensor and pipeline parallelism) are started dry instead
-(`dry_layout.py`). What cannot be traced has no figure for activations, and `unknown` says why. Libraries and the
-fragmentation of the allocator come on top.
+Weights, gradients and the optimizer's state are those of `sizes.py`. Activations are those of a forward and a backward
+pass over fake tensors, in which every allocation is counted. How the engines native and deepspeed divide these among
+ranks is in `memory_of_rank`, which `tests/model/engines/test_memory.py` compares with engines that run. Ranks that
+divide weights (FSDP, tensor and pipeline parallelism) are started dry instead (`dry_layout.py`). What cannot be traced
+has no figure for activations, and `unknown` says why. Libraries and the fragmentation of the allocator come on top.
 """
 
-import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from model.config.network import NetworkConfig, width_multiplier
+from model.config.network import NetworkConfig
 from model.config.train import TrainConfig
 from model.engines.base import batch_loss
 from model.engines.counters import Allocations
-from model.engines.layout import Place
 from model.engines.runtime import autocast, wrap_blocks
+from model.engines.sizes import Sizes, rank_sizes
 from model.nn.experts import Experts
-from model.nn.factory import make_shapes, make_uninitialised
-from model.nn.stages import stages_holding
+from model.nn.factory import make_uninitialised
 from model.nn.vocab_layers import WholeVocabulary
 from model.objectives.synthetic import random_batch
-from model.optim.optimizers import make_optimizer, optimizer_tensors
 
 BUCKET_ELEMENTS = 5_000_000
 """Size of DeepSpeed's buckets for gradients and weights. Its default of 500M takes 2 GB in each process."""
@@ -78,20 +73,6 @@ class RankMemory:
     def total(self) -> float | None:
         """The peak; None where activations are unknown."""
         return None if self.activations is None else self.at_least
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Elements of a network, or of a rank's part of it, and bytes of its weights and of the optimizer's moments."""
-
-    elements: float
-    weights: float
-    moments: float
-
-    def of(self, elements: float) -> "Sizes":
-        """Return the sizes scaled to a network of so many elements."""
-        factor = elements / self.elements
-        return Sizes(elements, factor * self.weights, factor * self.moments)
 
 
 def rank_memory(model: NetworkConfig, train: TrainConfig) -> RankMemory:
@@ -175,49 +156,6 @@ def memory_of_rank(own: Sizes, train: TrainConfig) -> RankMemory:
         step=2 * part,
         **shared,
     )
-
-
-def whole_sizes(model: NetworkConfig, train: TrainConfig) -> Sizes:
-    """Return the sizes of the whole network."""
-    return rank_sizes(
-        model, train.model_copy(update={"tensor_parallel": 1, "pipeline_parallel": 1, "engine": "native"})
-    )
-
-
-def rank_sizes(model: NetworkConfig, train: TrainConfig, rank: int = 0) -> Sizes:
-    """Return the sizes of the part that a rank holds; with ZeRO, of the whole."""
-    network, place = make_shapes(model), Place(train, rank)
-    weights = {
-        name: weight
-        for name, weight in network.named_parameters()
-        if place.stage in stages_holding(name, model, train.pipeline_parallel)
-    }
-    elements = {
-        name: math.prod(side.stop - side.start for side in place.part(name, weight.shape))
-        for name, weight in weights.items()
-    }
-    moments = moments_per_element(network, model, train)
-    return Sizes(
-        elements=sum(elements.values()),
-        weights=sum(count * weights[name].element_size() for name, count in elements.items()),
-        moments=sum(count * moments[name] for name, count in elements.items()),
-    )
-
-
-def moments_per_element(network: nn.Module, model: NetworkConfig, train: TrainConfig) -> dict[str, int]:
-    """Return the bytes of optimizer state for each element, by parameter name, measured by a step over parameters of
-    one element. These replace the parameters of the network."""
-    for name, parameter in list(network.named_parameters()):
-        module, _, kind = name.rpartition(".")
-        one = nn.Parameter(torch.zeros((1,) * parameter.dim(), dtype=parameter.dtype))
-        one.grad = torch.zeros_like(one)
-        setattr(network.get_submodule(module), kind, one)
-    optimizer = make_optimizer(network, train.optimizer, width_multiplier(model))
-    optimizer.step()
-    return {
-        name: sum(state.nbytes for state in optimizer_tensors(optimizer, one).values() if state.shape == one.shape)
-        for name, one in network.named_parameters()
-    }
 
 
 def activation_bytes(model: NetworkConfig, train: TrainConfig) -> int:

@@ -23,8 +23,8 @@ from model.digests import digest_bytes
 from model.distributed.process_group import Ranks
 from model.distributed.protocol import LauncherChannel
 from model.engines.base import batch_loss
-from model.engines.memory import rank_sizes
 from model.engines.runtime import autocast, wrap_blocks
+from model.engines.sizes import rank_sizes
 from model.errors import RecipeError
 from model.nn.factory import Network, make_network
 from model.objectives import make_objective

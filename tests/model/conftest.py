@@ -45,9 +45,9 @@ def _seeded() -> None:
 @pytest.fixture(autouse=True)
 def _as_found() -> Iterator[None]:
     """Training asks PyTorch for deterministic kernels, and says so to the whole process."""
-    before = torch.are_deterministic_algorithms_enabled()
+    before = torch.get_deterministic_debug_mode()
     yield
-    torch.use_deterministic_algorithms(before)
+    torch.set_deterministic_debug_mode(before)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from flows.planning.terminal import print_layouts
 from flows.recipe.load import open_recipe
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig
-from model.engines.memory import rank_sizes
+from model.engines.sizes import rank_sizes
 from model.errors import RecipeError
 from model.nn.factory import parameter_count
 

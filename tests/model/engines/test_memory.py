@@ -14,7 +14,8 @@ from model.engines import make_engine
 from model.engines.counters import Allocations
 from model.engines.dry_layout import dry_layout
 from model.engines.layout import sharded_dimension
-from model.engines.memory import activation_bytes, rank_memory, rank_sizes, whole_sizes
+from model.engines.memory import activation_bytes, rank_memory
+from model.engines.sizes import rank_sizes, whole_sizes
 from model.nn.factory import make_network
 from model.nn.stages import keep_stage_weights
 from model.objectives.synthetic import random_batch

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from model.config.network import GPTConfig
 from model.config.rules import check_experts
 from model.config.train import TrainConfig
-from model.engines.memory import activation_bytes, rank_sizes
+from model.engines.memory import activation_bytes
+from model.engines.sizes import rank_sizes
 from model.nn.experts import Experts, balance_loss
 from model.nn.factory import active_parameter_count, flops_per_token, parameter_count
 from model.nn.gpt import GPT
