@@ -10,99 +10,9 @@ lines that repeat. Code, tables, headings and lists repeat lines without being r
 
 import numpy as np
 
+from tasks.clean.kernels import line_signs as ls
+from tasks.clean.kernels import structure_counts as st
 from tasks.clean.kernels.counting import HASH_BASIS, HASH_MULTIPLIER
-from tasks.clean.kernels.line_signs import (
-    ASKING,
-    ASKING_BOUNDS,
-    CAPITAL,
-    CLASSES,
-    DIGIT,
-    LEAD,
-    LETTER,
-    POINT,
-    REFERENCE_BOUNDS,
-    REFERENCES,
-    SPACE,
-    TAIL,
-    TITLE_BOUNDS,
-    TITLES,
-    begins_statement,
-    begins_with_word,
-    end_of_address,
-    end_of_entity,
-    end_of_front_matter,
-    end_of_tag,
-    end_of_target,
-    end_of_template,
-    ends_heading_mark,
-    ends_statement,
-    ends_with_punctuation,
-    ends_with_wide_question,
-    is_address,
-    is_brace,
-    is_capital,
-    is_chat,
-    is_checkbox,
-    is_contraction,
-    is_dialogue,
-    is_item,
-    is_numbered_title,
-    is_open_end,
-    is_speaker,
-    opens_literal,
-    starts,
-    starts_with_markup,
-)
-from tasks.clean.kernels.structure_counts import (
-    ASKING_LINES,
-    ASKING_TITLES,
-    BLANK,
-    CAPITAL_LINES,
-    CHARACTERS,
-    CHAT_LINES,
-    CHAT_SIGNS,
-    CHECKBOXES,
-    CODE,
-    CODE_BLOCKS,
-    CODE_SIGNS,
-    CONTENT_CHARACTERS,
-    CONTENT_LINE,
-    DIALOGUE,
-    DIGITS,
-    EMPTY_HEADINGS,
-    FINISHED_LINES,
-    FIRST_QUESTION,
-    HANDLES,
-    HEADING,
-    IDEOGRAPHS,
-    LABEL,
-    LETTERS,
-    LINES,
-    LINK_CHARACTERS,
-    LIST,
-    LONG_RUN,
-    MARKUP_START,
-    MATH_SIGNS,
-    MIN_WRAPPED,
-    OPEN_END,
-    PARAGRAPHS,
-    PLACEHOLDERS,
-    QUESTION_LINES,
-    RULE,
-    RUN_CHARACTERS,
-    SENTENCE_CHARACTERS,
-    SENTENCE_WORDS,
-    SENTENCES,
-    SHORT_LINE,
-    SHORT_LINES,
-    SPEAKER_LINES,
-    TABLE,
-    TAG_CHARACTERS,
-    TEXT,
-    TEXT_LETTERS,
-    WIKI_SIGNS,
-    WORDS,
-)
 from tasks.common.kernels import kernel
 
 _SHIFT = np.uint64(32)
@@ -128,10 +38,10 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
     fence = np.uint8(0)
     literal = -1
     in_doctest = in_paragraph = has_begun = after_heading = in_references = False
-    end_of_front = end_of_front_matter(data, begin, end)
-    before = BLANK
+    end_of_front = ls.end_of_front_matter(data, begin, end)
+    before = st.BLANK
     words_before = characters_before = 0
-    counts[MARKUP_START] = starts_with_markup(data, begin, end)
+    counts[st.MARKUP_START] = ls.starts_with_markup(data, begin, end)
     while position < end:
         # The beginning of the line
         indent = 0
@@ -151,28 +61,28 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
         is_in_word = False
         skip = line_end = position
         last = last_byte = np.uint8(0)
-        last_class = SPACE
+        last_class = ls.SPACE
         state = HASH_BASIS
         spaces = 0
         while position < end and data[position] != 10:
             byte = data[position]
-            kind = CLASSES[byte]
-            if kind == SPACE:
+            kind = ls.CLASSES[byte]
+            if kind == ls.SPACE:
                 spaces += 1
                 if byte == 9 and characters:
                     gaps += 1
                 is_in_word = False
-                if run >= LONG_RUN and 20 * names < run:
+                if run >= st.LONG_RUN and 20 * names < run:
                     long_runs += run
                 run = 0
-                last_class = SPACE
+                last_class = ls.SPACE
                 position += 1
                 continue
             if spaces > 2 and characters:
                 gaps += 1
             spaces = 0
             state = (state ^ np.uint64(byte)) * HASH_MULTIPLIER
-            if kind == TAIL:
+            if kind == ls.TAIL:
                 position += 1
                 line_end = position
                 last_byte = byte
@@ -185,7 +95,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                 position += 1
                 line_end = position
                 continue
-            if LETTER <= kind <= CAPITAL:
+            if ls.LETTER <= kind <= ls.CAPITAL:
                 letters += 1
                 run += 1
                 names = names if run > 1 else 0
@@ -193,8 +103,8 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                     words += 1
                     since_words += 2
                     is_in_word = True
-                    if byte == 104 and is_address(data, position, end):
-                        skip = end_of_address(data, position, end)
+                    if byte == 104 and ls.is_address(data, position, end):
+                        skip = ls.end_of_address(data, position, end)
                         links += skip - position
                         run = 0
                         letters -= 1
@@ -203,7 +113,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                 if position >= skip:
                     # Most of a text is here: letters that only make the word longer.
                     following = position + 1
-                    while following < end and CLASSES[data[following]] == LETTER:
+                    while following < end and ls.CLASSES[data[following]] == ls.LETTER:
                         state = (state ^ np.uint64(data[following])) * HASH_MULTIPLIER
                         following += 1
                     added = following - position - 1
@@ -214,8 +124,8 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                     columns += added
                     position = following - 1
                     byte = data[position]
-            elif kind == LEAD:
-                if run >= LONG_RUN and 20 * names < run:
+            elif kind == ls.LEAD:
+                if run >= st.LONG_RUN and 20 * names < run:
                     long_runs += run
                 run = 0
                 second = data[position + 1]
@@ -249,7 +159,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                     elif second >= 0x98 and second <= 0x9E:
                         chat += 1
                     elif second == 0x80 and data[position + 2] == 0xA6:
-                        if since_words >= 2 * SENTENCE_WORDS:
+                        if since_words >= 2 * st.SENTENCE_WORDS:
                             sentences += 1
                             in_sentences += since_characters
                         since_words = since_characters = 0
@@ -260,7 +170,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                     questions += byte == 0xEF and third == 0x9F
                     placeholders += byte == 0xEF and second == 0xBF and third == 0xBD
                     if (byte == 0xE3 and third == 0x82) or (byte == 0xEF and (third == 0x81 or third == 0x9F)):
-                        if since_words >= 2 * SENTENCE_WORDS:
+                        if since_words >= 2 * st.SENTENCE_WORDS:
                             sentences += 1
                             in_sentences += since_characters
                         since_words = since_characters = 0
@@ -280,21 +190,21 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                 elif byte == 0xF0:
                     chat += 1
                     is_in_word = False
-            elif kind == DIGIT:
+            elif kind == ls.DIGIT:
                 digits += 1
                 run += 1
                 names = names if run > 1 else 0
-            elif kind == POINT:
+            elif kind == ls.POINT:
                 run += 1
                 names = (names if run > 1 else 0) + (byte == 46 or byte == last_byte)
                 if byte == 39:
-                    chat += is_in_word and is_contraction(data, position, end)
+                    chat += is_in_word and ls.is_contraction(data, position, end)
                 else:
                     is_in_word = False
                 following = data[position + 1] if position + 1 < end else np.uint8(10)
                 if byte == 46 or byte == 33 or byte == 63:
                     if following <= 32 or following == 34 or following == 41 or following >= 0x80:
-                        if since_words >= 2 * SENTENCE_WORDS:
+                        if since_words >= 2 * st.SENTENCE_WORDS:
                             sentences += 1
                             in_sentences += since_characters
                         since_words = since_characters = 0
@@ -302,9 +212,9 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                     questions += byte == 63
                 elif byte == 40:
                     parentheses += 1
-                    calls += LETTER <= last_class <= DIGIT or last == 95
+                    calls += ls.LETTER <= last_class <= ls.DIGIT or last == 95
                 elif byte == 44:
-                    tight_commas += following > 32 and following < 0x80 and last_class != SPACE
+                    tight_commas += following > 32 and following < 0x80 and last_class != ls.SPACE
             else:
                 signs += 1
                 run += 1
@@ -319,53 +229,55 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                     bracket = characters
                 elif byte == 93:
                     if following == 40 and bracket >= 0:
-                        skip = end_of_target(data, position, end)
+                        skip = ls.end_of_target(data, position, end)
                         links += characters - bracket + skip - position
                         run = 0
                 elif byte == 123:
                     wiki += following == 123
                     if following == 37:
-                        skip = end_of_template(data, position, end)
+                        skip = ls.end_of_template(data, position, end)
                         tags += skip - position
                 elif byte == 124:
                     pipes += 1
                 elif byte == 61:
                     equals += 1
                 elif byte == 38:
-                    skip = end_of_entity(data, position, end)
+                    skip = ls.end_of_entity(data, position, end)
                     entities += skip > position
                     tags += skip - position
                 elif byte == 36:
                     dollars += 1
                 elif byte == 92:
                     math += (
-                        CLASSES[following] == LETTER and position + 2 < end and CLASSES[data[position + 2]] == LETTER
+                        ls.CLASSES[following] == ls.LETTER
+                        and position + 2 < end
+                        and ls.CLASSES[data[position + 2]] == ls.LETTER
                     )
                 elif byte == 60:
-                    skip = end_of_tag(data, position, end)
-                    if skip - position == 5 and starts(data, position + 1, end, 117, 110, 107):
+                    skip = ls.end_of_tag(data, position, end)
+                    if skip - position == 5 and ls.starts(data, position + 1, end, 117, 110, 107):
                         placeholders += 1
                         skip = position
-                    if starts(data, position + 1, end, 109, 97, 116):
+                    if ls.starts(data, position + 1, end, 109, 97, 116):
                         math += 2
                     tags += skip - position
                     if skip > position:
                         run = 0
                         signs -= 1
                 elif byte == 64 or byte == 35:
-                    handles += following > 57 and following != 64 and (byte == 35 or last_class == SPACE)
+                    handles += following > 57 and following != 64 and (byte == 35 or last_class == ls.SPACE)
             last, last_class, last_byte = byte, kind, byte
             position += 1
             line_end = position
-        if run >= LONG_RUN and 20 * names < run:
+        if run >= st.LONG_RUN and 20 * names < run:
             long_runs += run
         position += 1
         # What it is
         if characters == 0:
-            counts[LINES + BLANK] += 1
+            counts[st.LINES + st.BLANK] += 1
             in_doctest = in_paragraph = False
             words_before = characters_before = 0
-            before = BLANK
+            before = st.BLANK
             continue
         byte = data[first]
         has_text = letters + digits > 0
@@ -374,132 +286,132 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
         )
         if literal >= 0 and indent <= literal:
             literal = -1
-        kind_of_line = TEXT
+        kind_of_line = st.TEXT
         if first < end_of_front:
-            kind_of_line = RULE
+            kind_of_line = st.RULE
         elif is_fence and (fence == 0 or fence == byte):
             fence = byte if fence == 0 else np.uint8(0)
-            kind_of_line = CODE
-        elif fence != 0 or literal >= 0 or starts(data, first, end, 62, 62, 62):
+            kind_of_line = st.CODE
+        elif fence != 0 or literal >= 0 or ls.starts(data, first, end, 62, 62, 62):
             in_doctest |= fence == 0 and literal < 0
-            kind_of_line = CODE
+            kind_of_line = st.CODE
         elif in_doctest:
-            kind_of_line = CODE
+            kind_of_line = st.CODE
         elif not has_text:
             if links or tags:
-                kind_of_line = LABEL
+                kind_of_line = st.LABEL
             elif pipes:
-                kind_of_line = TABLE
-            elif is_brace(byte) and characters <= 4:
-                kind_of_line = CODE
-                counts[CODE_SIGNS] += 1
+                kind_of_line = st.TABLE
+            elif ls.is_brace(byte) and characters <= 4:
+                kind_of_line = st.CODE
+                counts[st.CODE_SIGNS] += 1
             else:
-                kind_of_line = RULE
+                kind_of_line = st.RULE
         elif letters == 0:
-            kind_of_line = TABLE
+            kind_of_line = st.TABLE
         elif byte == 96 and last == 96:
-            kind_of_line = CODE
+            kind_of_line = st.CODE
         elif tags * 10 >= characters * 8:
-            kind_of_line = LABEL
+            kind_of_line = st.LABEL
         elif (
-            (byte == 35 and ends_heading_mark(data, first, end, 35))
+            (byte == 35 and ls.ends_heading_mark(data, first, end, 35))
             or (byte == 61 and last == 61)
-            or (sentences == 0 and CLASSES[byte] == DIGIT and is_numbered_title(data, first, end))
+            or (sentences == 0 and ls.CLASSES[byte] == ls.DIGIT and ls.is_numbered_title(data, first, end))
         ):
-            kind_of_line = HEADING
-        elif is_dialogue(data, first, end):
-            kind_of_line = DIALOGUE
+            kind_of_line = st.HEADING
+        elif ls.is_dialogue(data, first, end):
+            kind_of_line = st.DIALOGUE
         elif byte == 124 or (pipes >= 2 and wiki == 0 and math == 0) or (byte == 43 and last == 43) or gaps >= 2:
-            kind_of_line = TABLE
-        elif is_item(data, first, end):
-            kind_of_line = LIST
-        elif (byte == 46 and starts(data, first, end, 46, 46, 32)) or (byte == 58 and letters > 1):
-            kind_of_line = LABEL
+            kind_of_line = st.TABLE
+        elif ls.is_item(data, first, end):
+            kind_of_line = st.LIST
+        elif (byte == 46 and ls.starts(data, first, end, 46, 46, 32)) or (byte == 58 and letters > 1):
+            kind_of_line = st.LABEL
         elif wiki == 0 and math == 0 and sentences == 0 and entities == 0:
             if tight_commas >= 3 and words <= 3 * (tight_commas + 1):
-                kind_of_line = TABLE
+                kind_of_line = st.TABLE
             elif (
-                ends_statement(last, last_byte, signs + parentheses)
-                or begins_statement(data, first, end)
+                ls.ends_statement(last, last_byte, signs + parentheses)
+                or ls.begins_statement(data, first, end)
                 or 5 * (signs - pipes - dollars) >= characters
-                or (calls and is_open_end(last))
+                or (calls and ls.is_open_end(last))
                 or (equals and last != 61 and (calls or equals + 1 >= words))
             ):
-                kind_of_line = CODE
-                counts[CODE_SIGNS] += 1
-            elif indent >= 4 and before != LIST and (before == CODE or 12 * signs >= characters):
-                kind_of_line = CODE
-        if last == 58 and fence == 0 and literal < 0 and opens_literal(data, first, line_end):
+                kind_of_line = st.CODE
+                counts[st.CODE_SIGNS] += 1
+            elif indent >= 4 and before != st.LIST and (before == st.CODE or 12 * signs >= characters):
+                kind_of_line = st.CODE
+        if last == 58 and fence == 0 and literal < 0 and ls.opens_literal(data, first, line_end):
             literal = indent
-        counts[LINES + kind_of_line] += 1
-        counts[CHARACTERS + kind_of_line] += characters
-        counts[LETTERS] += letters
-        counts[IDEOGRAPHS] += ideographs
-        counts[DIGITS] += digits
-        counts[LINK_CHARACTERS] += links
-        counts[TAG_CHARACTERS] += tags
-        counts[PLACEHOLDERS] += placeholders
-        if kind_of_line != RULE and kind_of_line != TABLE:
-            counts[RUN_CHARACTERS] += long_runs
-        if kind_of_line == CODE:
-            counts[CODE_BLOCKS] += before != CODE and (fence != 0) == is_fence
+        counts[st.LINES + kind_of_line] += 1
+        counts[st.CHARACTERS + kind_of_line] += characters
+        counts[st.LETTERS] += letters
+        counts[st.IDEOGRAPHS] += ideographs
+        counts[st.DIGITS] += digits
+        counts[st.LINK_CHARACTERS] += links
+        counts[st.TAG_CHARACTERS] += tags
+        counts[st.PLACEHOLDERS] += placeholders
+        if kind_of_line != st.RULE and kind_of_line != st.TABLE:
+            counts[st.RUN_CHARACTERS] += long_runs
+        if kind_of_line == st.CODE:
+            counts[st.CODE_BLOCKS] += before != st.CODE and (fence != 0) == is_fence
             words_before = characters_before = 0
             after_heading = False
             in_paragraph = False
-            counts[OPEN_END] = 0
-            before = CODE
+            counts[st.OPEN_END] = 0
+            before = st.CODE
             continue
-        counts[TEXT_LETTERS] += letters if kind_of_line != TABLE else 0
-        counts[WORDS] += 0 if first < end_of_front else words
-        counts[WIKI_SIGNS] += wiki
-        counts[MATH_SIGNS] += math + dollars // 2
-        counts[CHAT_SIGNS] += chat + handles
-        counts[HANDLES] += handles
-        if kind_of_line != DIALOGUE and words + ideographs > 2:
-            is_question = last == 63 or (questions > 0 and kind_of_line == HEADING)
-            counts[QUESTION_LINES] += is_question or ends_with_wide_question(data, first, line_end)
+        counts[st.TEXT_LETTERS] += letters if kind_of_line != st.TABLE else 0
+        counts[st.WORDS] += 0 if first < end_of_front else words
+        counts[st.WIKI_SIGNS] += wiki
+        counts[st.MATH_SIGNS] += math + dollars // 2
+        counts[st.CHAT_SIGNS] += chat + handles
+        counts[st.HANDLES] += handles
+        if kind_of_line != st.DIALOGUE and words + ideographs > 2:
+            is_question = last == 63 or (questions > 0 and kind_of_line == st.HEADING)
+            counts[st.QUESTION_LINES] += is_question or ls.ends_with_wide_question(data, first, line_end)
             if not has_begun:
-                counts[FIRST_QUESTION] = counts[QUESTION_LINES]
-        counts[ASKING_LINES] += begins_with_word(data, first, end, ASKING, ASKING_BOUNDS)
-        if kind_of_line == HEADING or not has_begun:
-            in_references = begins_with_word(data, first, end, REFERENCES, REFERENCE_BOUNDS)
-            counts[ASKING_TITLES] += begins_with_word(data, first, end, TITLES, TITLE_BOUNDS)
+                counts[st.FIRST_QUESTION] = counts[st.QUESTION_LINES]
+        counts[st.ASKING_LINES] += ls.begins_with_word(data, first, end, ls.ASKING, ls.ASKING_BOUNDS)
+        if kind_of_line == st.HEADING or not has_begun:
+            in_references = ls.begins_with_word(data, first, end, ls.REFERENCES, ls.REFERENCE_BOUNDS)
+            counts[st.ASKING_TITLES] += ls.begins_with_word(data, first, end, ls.TITLES, ls.TITLE_BOUNDS)
         has_begun = True
         if not in_paragraph:
-            counts[PARAGRAPHS] += 1
+            counts[st.PARAGRAPHS] += 1
             in_paragraph = True
-        if TEXT <= kind_of_line <= LIST:
-            counts[SENTENCES] += sentences
-            counts[SENTENCE_CHARACTERS] += in_sentences
-            is_long = columns + words - links - tags > CONTENT_LINE
+        if st.TEXT <= kind_of_line <= st.LIST:
+            counts[st.SENTENCES] += sentences
+            counts[st.SENTENCE_CHARACTERS] += in_sentences
+            is_long = columns + words - links - tags > st.CONTENT_LINE
             if not in_references:
-                counts[CONTENT_CHARACTERS] += (
+                counts[st.CONTENT_CHARACTERS] += (
                     max(characters - links - tags, 0) if is_long else min(in_sentences, characters)
                 )
-            if columns + words > MIN_WRAPPED:
+            if columns + words > st.MIN_WRAPPED:
                 words_before, characters_before = since_words, since_characters
             else:
                 words_before = characters_before = 0
         else:
             words_before = characters_before = 0
-        if LABEL <= kind_of_line <= DIALOGUE:
+        if st.LABEL <= kind_of_line <= st.DIALOGUE:
             hashes[place] = state ^ (state >> _SHIFT)
             lengths[place] = characters
             place += 1
-        if TEXT <= kind_of_line <= DIALOGUE:
-            counts[SHORT_LINES] += columns + words <= SHORT_LINE
-            counts[FINISHED_LINES] += ends_with_punctuation(data, first, line_end)
-            counts[CAPITAL_LINES] += is_capital(data, first)
-            counts[CHAT_LINES] += is_chat(data, first, line_end)
-            counts[SPEAKER_LINES] += is_speaker(data, first, line_end)
-        if kind_of_line == LIST:
-            counts[CHECKBOXES] += is_checkbox(data, first, line_end)
-        if kind_of_line == HEADING and CLASSES[byte] != DIGIT:
-            counts[EMPTY_HEADINGS] += after_heading
+        if st.TEXT <= kind_of_line <= st.DIALOGUE:
+            counts[st.SHORT_LINES] += columns + words <= st.SHORT_LINE
+            counts[st.FINISHED_LINES] += ls.ends_with_punctuation(data, first, line_end)
+            counts[st.CAPITAL_LINES] += ls.is_capital(data, first)
+            counts[st.CHAT_LINES] += ls.is_chat(data, first, line_end)
+            counts[st.SPEAKER_LINES] += ls.is_speaker(data, first, line_end)
+        if kind_of_line == st.LIST:
+            counts[st.CHECKBOXES] += ls.is_checkbox(data, first, line_end)
+        if kind_of_line == st.HEADING and ls.CLASSES[byte] != ls.DIGIT:
+            counts[st.EMPTY_HEADINGS] += after_heading
             after_heading = True
-        elif kind_of_line != RULE:
+        elif kind_of_line != st.RULE:
             after_heading = False
-        counts[OPEN_END] = last == 58 or last == 63 or ends_with_wide_question(data, first, line_end)
+        counts[st.OPEN_END] = last == 58 or last == 63 or ls.ends_with_wide_question(data, first, line_end)
         before = kind_of_line
-    counts[EMPTY_HEADINGS] += after_heading
+    counts[st.EMPTY_HEADINGS] += after_heading
     return place
