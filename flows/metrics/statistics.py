@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -12,6 +12,14 @@ from tasks.evaluate.comparison import Difference, paired_difference
 
 Z_95 = 1.959963984540054
 """Standard errors on each side of a 95% interval of the normal distribution."""
+
+
+class IntervalValues(TypedDict):
+    """A number with its 95% interval."""
+
+    low: float
+    value: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class Interval:
         above = math.hypot((self.high - self.value) * other.value, (other.high - other.value) * self.value)
         return Interval(max(0.0, value - below), value, value + above)
 
-    def to_json(self) -> dict[str, float]:
+    def to_json(self) -> IntervalValues:
         """Return the interval as plain values."""
         return {"low": self.low, "value": self.value, "high": self.high}
 

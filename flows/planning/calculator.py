@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 from flows.metrics.formatting import format_count
 from flows.planning.cost_model import (
@@ -18,6 +17,7 @@ from flows.planning.cost_model import (
     memory_by_layout,
     solve,
 )
+from flows.planning.values import TrainingEstimate, Work
 from model.config.network import NetworkConfig
 from model.config.train import TrainConfig
 from model.errors import RecipeError
@@ -76,7 +76,7 @@ class PlanOptions:
         return Shape(self.layers, self.width, self.context)
 
 
-def calculate(options: PlanOptions) -> dict[str, Any]:
+def calculate(options: PlanOptions) -> TrainingEstimate:
     """Solve for the unknowns among tokens, parameters, devices, days and MFU, from those that are given."""
     devices = 1 if options.devices is None and options.hardware.lower() == THIS else options.devices
     given = Training(math.nan, options.tokens, options.parameters, devices, options.days, options.mfu, options.shape())
@@ -91,8 +91,8 @@ def estimate_training(
     price: float | None,
     network: NetworkConfig | None = None,
     train: TrainConfig = TrainConfig(),  # noqa: B008  # frozen
-) -> dict[str, Any]:
-    """Return FLOPs, days, MFU, memory by layout, and cost where `price` (of a device hour) is given, as plain values.
+) -> TrainingEstimate:
+    """Return FLOPs, days, MFU, memory by layout, and cost where `price` (of a device hour) is given.
 
     `network` and `train` are the recipe's, where there is one.
     """
@@ -117,8 +117,9 @@ def estimate_training(
     }
 
 
-def _work(training: Training, network: NetworkConfig | None) -> dict[str, Any]:
+def _work(training: Training, network: NetworkConfig | None) -> Work:
     assert training.parameters is not None
+    assert training.tokens is not None
     total = training.parameters
     if network is not None:
         from model.nn.factory import parameter_count
@@ -137,17 +138,23 @@ def _work(training: Training, network: NetworkConfig | None) -> dict[str, Any]:
 
 def estimate_work(
     given: Training, hardware: str, price: float | None, network: NetworkConfig, train: TrainConfig
-) -> dict[str, Any]:
+) -> TrainingEstimate:
     """Return the same values for unknown devices: FLOPs and memory; values that depend on speed are None."""
     assert given.parameters is not None
     assert given.devices is not None
-    unknown = ("peak_flops", "days", "device_hours", "mfu", "sustained_flops", "cost", "memory_bytes", "arithmetic")
     return {
         **_work(given, network),
         "hardware": hardware,
         "hardware_source": "not measured here",
-        **dict.fromkeys(unknown),
+        "peak_flops": None,
+        "days": None,
+        "device_hours": None,
+        "mfu": None,
         "origins": {},
+        "sustained_flops": None,
         "price": price,
+        "cost": None,
+        "arithmetic": None,
+        "memory_bytes": None,
         "memory": memory_by_layout(network, train, given.parameters, given.devices),
     }

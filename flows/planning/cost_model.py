@@ -8,9 +8,10 @@ activations, waiting and restarts lower it (Chowdhery et al. 2022, PaLM, appendi
 import difflib
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from flows.metrics.formatting import format_bytes
+from flows.planning.values import LayoutMemory
 from flows.recipe.schema import Recipe
 from model.config.network import GPTConfig, NetworkConfig
 from model.config.train import TrainConfig
@@ -214,8 +215,8 @@ def layouts(train: TrainConfig, devices: int, *, has_experts: bool = False) -> d
 
 def memory_by_layout(
     network: NetworkConfig | None, train: TrainConfig, parameters: float, devices: float
-) -> dict[str, Any]:
-    """Return bytes per device by layout and part, as plain values.
+) -> dict[str, LayoutMemory]:
+    """Return bytes per device by layout.
 
     Without `network` only the number of parameters is known, and activations are left out.
     """
@@ -223,7 +224,7 @@ def memory_by_layout(
     from model.engines.memory import memory_of_rank, rank_memory
     from model.engines.sizes import rank_sizes
 
-    found: dict[str, Any] = {}
+    found: dict[str, LayoutMemory] = {}
     has_experts = isinstance(network, GPTConfig) and network.experts is not None
     for name, layout in layouts(train, max(1, round(devices)), has_experts=has_experts).items():
         if network is None:
@@ -231,7 +232,8 @@ def memory_by_layout(
             memory = memory_of_rank(rank_sizes(_SMALLEST_NETWORK, layout).of(parameters), layout)
         else:
             memory = rank_memory(network, layout)
-        found[name] = {**asdict(memory), "at_least": memory.at_least, "total": memory.total}
+        values = {**asdict(memory), "at_least": memory.at_least, "total": memory.total}
+        found[name] = cast(LayoutMemory, values)
     return found
 
 

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -29,6 +28,18 @@ from flows.planning.cost_model import (
 from flows.planning.estimate import SourceEstimate, estimate_sources, total
 from flows.planning.pilot import STAGES, Pilot, run_pilot
 from flows.planning.terminal import PAGE_WIDTH, print_training
+from flows.planning.values import (
+    DeclaredPlan,
+    DeclaredSource,
+    MixtureEstimate,
+    OptimalSizes,
+    PilotSummary,
+    RecipePlan,
+    SourceValues,
+    StageEstimate,
+    TrainingDisk,
+    TrainingEstimate,
+)
 from flows.recipe.schema import Recipe
 from flows.reports.document import Table
 from model.config.network import NetworkConfig
@@ -48,8 +59,8 @@ UNKNOWN = 10**15
 
 def plan_recipe(
     recipe: Recipe, root: Path, pilot_share: float, options: PlanOptions, watcher: ProgressListener
-) -> dict[str, Any]:
-    """Run the pilot and return the estimate as plain values.
+) -> RecipePlan:
+    """Run the pilot and return the estimate.
 
     Raises RecipeError for options of the calculator, and what the pilot raises.
     """
@@ -101,7 +112,7 @@ def _pilot_warnings(pilot: Pilot, recipe: Recipe, sources: Mapping[str, SourceEs
     return warnings
 
 
-def _pilot_summary(pilot: Pilot, pilot_share: float) -> dict[str, Any]:
+def _pilot_summary(pilot: Pilot, pilot_share: float) -> PilotSummary:
     return {
         "root": str(pilot.root),
         "asked": pilot_share,
@@ -119,8 +130,7 @@ def _pilot_summary(pilot: Pilot, pilot_share: float) -> dict[str, Any]:
     }
 
 
-def _estimate_stage(stage: str, pilot: Pilot, sources: Mapping[str, SourceEstimate], recipe: Recipe) -> dict[str, Any]:
-    """Return a stage's output, disk and seconds on this machine for all data, and the memory of the pilot."""
+def _estimate_stage(stage: str, pilot: Pilot, sources: Mapping[str, SourceEstimate], recipe: Recipe) -> StageEstimate:
     measured = pilot.measured[stage]
     manifest = pilot.artifacts[stage].manifest
     left = "decontaminate" if stage in ("vocab", "chunk") else stage
@@ -167,13 +177,13 @@ def _pilot_tokens(pilot: Pilot) -> int:
     return sum(line["tokens"] for line in ChunkResult.of(pilot.artifacts["chunk"].report).mixture.values())
 
 
-def _training_disk(recipe: Recipe, network: NetworkConfig) -> dict[str, float]:
+def _training_disk(recipe: Recipe, network: NetworkConfig) -> TrainingDisk:
     sizes, kept = whole_sizes(network, recipe.train.trainer_config()), recipe.train.keep_checkpoints
     return {"model_bytes": sizes.weights, "checkpoint_bytes": (kept + 1) * (sizes.weights + sizes.moments)}
 
 
-def plan_from_declared_sizes(recipe: Recipe, options: PlanOptions) -> dict[str, Any]:
-    """Return the mixture as plain values, and the training where the hardware is named.
+def plan_from_declared_sizes(recipe: Recipe, options: PlanOptions) -> DeclaredPlan:
+    """Return the mixture, and the training where the hardware is named.
 
     The table is that of GPT-3 (Brown et al. 2020, table 2.2): source, tokens, weight, epochs. Raises RecipeError for
     options of the calculator, and where shares depend on sizes and a source declares none.
@@ -188,7 +198,7 @@ def plan_from_declared_sizes(recipe: Recipe, options: PlanOptions) -> dict[str, 
         )
     sources = tuple(source.model_copy(update={"tokens": source.tokens or UNKNOWN}) for source in config.sources)
     plans = plan_from_sizes(config.model_copy(update={"sources": sources}), {}, {})
-    lines = [
+    lines: list[DeclaredSource] = [
         {
             "source": name,
             "tokens": None if name in unknown else plan["available_tokens"],
@@ -202,7 +212,7 @@ def plan_from_declared_sizes(recipe: Recipe, options: PlanOptions) -> dict[str, 
     warnings = ["no text is here: sizes are those that the recipe declares, and no pilot was run"]
     if unknown:
         warnings.append(f"{', '.join(unknown)}: no size is declared, so its epochs are unknown")
-    plan: dict[str, Any] = {
+    plan: DeclaredPlan = {
         "recipe": recipe.name,
         "sources": lines,
         "training": None,
@@ -226,7 +236,7 @@ def _training(network: NetworkConfig, peak_flops: float, tokens: int, devices: f
     return Training(peak_flops, tokens, active_parameter_count(network), devices, shape=shape)
 
 
-def print_declared_sizes(plan: Mapping[str, Any], console: Console) -> None:
+def print_declared_sizes(plan: DeclaredPlan, console: Console) -> None:
     """Print the plan of `plan_from_declared_sizes` in 80 columns."""
     rows: list[tuple[object, ...]] = [
         (
@@ -259,16 +269,16 @@ def has_local_text(config: SampleConfig) -> bool:
     return False
 
 
-def estimate_mixture(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> dict[str, Any]:
+def estimate_mixture(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> MixtureEstimate:
     """Return the tokens that each source has and that training reads of it, as the chunk stage will plan it."""
     length, most = recipe.chunk.row_length, recipe.chunk.most_tokens
     available = {name: int(source.tokens.value / length) * most for name, source in sources.items()}
     mixture = whole_mixture(plan_mixtures(available, recipe.chunk))
-    lines: list[dict[str, Any]] = []
+    lines: list[SourceValues] = []
     warnings: list[str] = []
     for name, source in sources.items():
         wanted = mixture.weights[name] * recipe.chunk.budget_tokens
-        line = {
+        line: SourceValues = {
             "source": name,
             "tokens": source.tokens.to_json(),
             "weight": mixture.weights[name],
@@ -298,8 +308,8 @@ def estimate_mixture(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> d
 
 
 def estimate_recipe_training(
-    recipe: Recipe, network: NetworkConfig, mixture: Mapping[str, Any], options: PlanOptions
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    recipe: Recipe, network: NetworkConfig, mixture: MixtureEstimate, options: PlanOptions
+) -> tuple[TrainingEstimate, OptimalSizes]:
     """Return the recipe's training on the given hardware, and the compute-optimal sizes for its data and the time."""
     tokens = mixture["read_tokens"]
     if is_unmeasured(recipe, options):
@@ -314,11 +324,11 @@ def estimate_recipe_training(
     feeding = _optimal_sizes(recipe, mixture, replace(given, mfu=training["mfu"]), options.days)
     if measured:
         # The measured FLOP/s are those of training steps; the processor's peak is not known.
-        training |= {"mfu": None, "peak_flops": None}
+        training["mfu"] = training["peak_flops"] = None
     return training, feeding
 
 
-def _optimal_size_for_data(recipe: Recipe, mixture: Mapping[str, Any], days: float | None) -> dict[str, Any]:
+def _optimal_size_for_data(recipe: Recipe, mixture: MixtureEstimate, days: float | None) -> OptimalSizes:
     unique = sum(line["tokens"]["value"] for line in mixture["sources"])
     epochs = recipe.chunk.max_epochs
     effective = effective_tokens(unique, epochs)
@@ -343,7 +353,7 @@ def _measure_this_machine(recipe: Recipe, network: NetworkConfig) -> Accelerator
     return Accelerator(THIS, step.flops, float(machine_memory()), source, train.dtype)
 
 
-def _optimal_sizes(recipe: Recipe, mixture: Mapping[str, Any], given: Training, days: float | None) -> dict[str, Any]:
+def _optimal_sizes(recipe: Recipe, mixture: MixtureEstimate, given: Training, days: float | None) -> OptimalSizes:
     """Return the compute-optimal parameters for all text read `max_epochs` times and for the time, and the bound."""
     sizes = _optimal_size_for_data(recipe, mixture, days)
     data_model = replace(given, tokens=sizes["read_tokens"], parameters=sizes["parameters_by_data"], shape=None)

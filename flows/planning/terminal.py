@@ -8,7 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.metrics.formatting import format_bytes, format_count, format_duration
+from flows.metrics.statistics import IntervalValues
 from flows.planning.cost_model import GOOD_EPOCHS, MEMORY_PARTS, SECONDS_PER_DAY
+from flows.planning.values import RecipePlan, TrainingEstimate
 from flows.reports.document import Styled, Table
 
 MAX_DAYS_IN_HOURS = 2
@@ -20,7 +22,7 @@ PAGE_WIDTH = 80
 """Columns of the tables, whatever the width of the terminal."""
 
 
-def print_plan(plan: dict[str, Any], console: Console) -> None:
+def print_plan(plan: RecipePlan, console: Console) -> None:
     """Print the plan of `plan_recipe`: pilot, stages, sources, training, compute-optimal sizes, warnings."""
     pilot = plan["pilot"]
     documents = sum(source["documents"] for source in pilot["sources"].values())
@@ -38,7 +40,7 @@ def print_plan(plan: dict[str, Any], console: Console) -> None:
         console.print(f"[yellow]![/] {escape(warning)}", width=PAGE_WIDTH)
 
 
-def _print_stages(plan: dict[str, Any], console: Console) -> None:
+def _print_stages(plan: RecipePlan, console: Console) -> None:
     rows: list[tuple[object, ...]] = []
     for line in plan["stages"]:
         documents, peak, tokens = line["documents"], line["pilot_peak_bytes"], line["tokens"]
@@ -67,12 +69,12 @@ def _print_stages(plan: dict[str, Any], console: Console) -> None:
     )
 
 
-def _range(interval: dict[str, float]) -> str:
+def _range(interval: IntervalValues) -> str:
     low, high = interval["low"], interval["high"]
     return f"{format_count(low)}-{format_count(high)}" if low != high else "exact"
 
 
-def _print_sources(plan: dict[str, Any], console: Console) -> None:
+def _print_sources(plan: RecipePlan, console: Console) -> None:
     rows = [
         (
             line["source"][:MAX_NAME_CHARS],
@@ -90,7 +92,7 @@ def _print_sources(plan: dict[str, Any], console: Console) -> None:
     console.print()
 
 
-def _print_optimal_sizes(plan: dict[str, Any], console: Console) -> None:
+def _print_optimal_sizes(plan: RecipePlan, console: Console) -> None:
     feeding = plan["feeding"]
     days = feeding["days_for_data"]
     hours = "" if days is None else f";\n{_time(days)} on this hardware"
@@ -102,7 +104,7 @@ def _print_optimal_sizes(plan: dict[str, Any], console: Console) -> None:
             f" {format_count(feeding['effective_tokens'])} new ones{hours}",
         )
     ]
-    if "bound" in feeding:
+    if "bound" in feeding and "parameters_by_hours" in feeding:
         rows.append(
             (
                 "for the time",
@@ -126,7 +128,7 @@ def _print_rows(title: str, rows: Iterable[tuple[str, str, str]], console: Conso
     console.print()
 
 
-def _print_yields(plan: dict[str, Any], console: Console) -> None:
+def _print_yields(plan: RecipePlan, console: Console) -> None:
     """Print the measured tokens per byte as lines for the recipe, with which sampling needs less slack."""
     yields = {line["source"]: line["tokens_per_byte"] for line in plan["sources"] if line["tokens_per_byte"]}
     if not yields:
@@ -136,13 +138,13 @@ def _print_yields(plan: dict[str, Any], console: Console) -> None:
     console.print(f"slack = 1.2\ntokens_per_byte = {{ {measured} }}\n", markup=False, highlight=False, soft_wrap=True)
 
 
-def _idle_experts(training: dict[str, Any]) -> str:
+def _idle_experts(training: TrainingEstimate) -> str:
     """Return the number of all weights where a token uses only some of them."""
     total = training["total_parameters"]
     return f"that a token uses, of {format_count(total)} with all experts" if total > training["parameters"] else ""
 
 
-def print_training(training: dict[str, Any], console: Console) -> None:
+def print_training(training: TrainingEstimate, console: Console) -> None:
     """Print FLOPs, time, speed, cost and memory of one training."""
     tokens, parameters = training["tokens"], training["parameters"]
     rows: list[tuple[str, str, str]] = [
@@ -156,6 +158,7 @@ def print_training(training: dict[str, Any], console: Console) -> None:
     rows.append(("hardware", f"{training['devices']:g} x {training['hardware']}", peak))
     if training["days"] is not None:
         rows.append(("time", _time(training["days"]), training["origins"]["days"]))
+    if training["sustained_flops"] is not None:
         rows.append(("sustained", _teraflops(training["sustained_flops"]), "per device"))
     if training["mfu"] is not None:
         rows.append(("MFU", f"{training['mfu']:.1%}", training["origins"]["mfu"]))
@@ -170,12 +173,12 @@ def _teraflops(flops: float) -> str:
     return f"{flops / 1e12:.3g} TFLOP/s"
 
 
-def _print_memory(training: dict[str, Any], console: Console) -> None:
+def _print_memory(training: TrainingEstimate, console: Console) -> None:
     limit = training["memory_bytes"]
     fits = math.inf if limit is None else limit
     layouts = list(training["memory"].values())
     rows: list[tuple[object, ...]] = [
-        (part, *("unknown" if layout[part] is None else format_bytes(layout[part]) for layout in layouts))
+        (part, *("unknown" if (size := layout[part]) is None else format_bytes(size) for layout in layouts))
         for part in MEMORY_PARTS
         if any(layout[part] is None or layout[part] for layout in layouts)
     ]
