@@ -260,8 +260,8 @@ def _in_comment(text: object) -> str:
 
 
 def _excluded(scan: FolderScan, source: ScannedSource) -> list[str]:
-    """Return patterns of files that the paths would match and that cannot be read, or are of another source; `@2/` is
-    the prefix of a second root."""
+    """Return patterns of files that the paths would match and that cannot be read, are of another source, or in folders
+    of packages; `@2/` is the prefix of a second root."""
     if source.is_apart:
         return []
     top = _top(scan, source)
@@ -271,7 +271,8 @@ def _excluded(scan: FolderScan, source: ScannedSource) -> list[str]:
         for path in [*(bad.path for bad in scan.unreadable), *apart]
         if path.is_relative_to(top) and guess_format(path.name)[0] == source.format
     ]
-    return [mask for name in names for mask in (name, f"@*/{name}")]
+    packages = [f"*/{name}/*" for name in sorted(scan.installed)]
+    return [*packages, *(mask for name in names for mask in (name, f"@*/{name}"))]
 
 
 def _section(section: str, model: type[BaseModel], sizes: Sizes, names: list[str]) -> list[str]:

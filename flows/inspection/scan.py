@@ -133,6 +133,9 @@ class Unreadable:
     hint: str
 
 
+INSTALLED = ("node_modules", "site-packages", "__pycache__")
+
+
 @dataclass
 class FolderScan:
     """Everything found in a folder."""
@@ -140,6 +143,8 @@ class FolderScan:
     folder: Path
     sources: list[ScannedSource] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
+    installed: Counter[str] = field(default_factory=Counter)
+    """Files in folders of packages (`INSTALLED`), by the folder's name: no text of one's own."""
     empty: int = 0
     looked_files: int = 0
     looked_bytes: int = 0
@@ -162,9 +167,14 @@ def scan_folder(folder: Path) -> FolderScan:
         raise InputError(f"init {folder}: {state}; name the folder that holds your text")
     scan = FolderScan(folder.resolve())
     found: dict[tuple[str, str], ScannedSource] = {}
-    paths = sorted(
-        path for path in scan.folder.rglob("*") if path.is_file() and not is_hidden(path.relative_to(scan.folder))
-    )
+    paths: list[Path] = []
+    for path in sorted(scan.folder.rglob("*")):
+        inside = path.relative_to(scan.folder)
+        if path.is_file() and not is_hidden(inside):
+            if name := next((part for part in inside.parts[:-1] if part in INSTALLED), None):
+                scan.installed[name] += 1
+            else:
+                paths.append(path)
     if not paths:
         raise InputError(f"init {folder}: the folder is empty (hidden files do not count)")
     groups = _groups(scan.folder, paths)

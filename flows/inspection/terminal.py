@@ -67,6 +67,7 @@ def scan_values(scan: FolderScan) -> dict[str, Any]:
             for source in scan.sources
         ],
         "empty_files": scan.empty,
+        "files_in_packages": dict(scan.installed),
         "unreadable": [{"path": str(bad.path), "hint": bad.hint} for bad in scan.unreadable],
         "looked_files": scan.looked_files,
         "looked_bytes": scan.looked_bytes,
@@ -97,6 +98,8 @@ def print_scan(scan: FolderScan, recipe: Path, remarks: Sequence[str], console: 
         console.print(f"[yellow]not read[/] {escape(names)}: {escape(hint)}", width=PAGE_WIDTH)
     if left := sum(number for _, number, _ in unread[MOST_UNREADABLE:]):
         console.print(f"[yellow]not read[/] ... and {left} more; all: --json")
+    for name, count in sorted(scan.installed.items()):
+        console.print(f"[yellow]not read[/] {counted(count, 'file')} in {name}: packages that were installed or made")
     empty = f"; {scan.empty} empty files skipped" if scan.empty else ""
     console.print(
         f"[dim]from the beginnings of {counted(scan.looked_files, 'file')} ({format_bytes(scan.looked_bytes)} read);"

@@ -523,6 +523,18 @@ def test_subtitles_are_unpacked_as_what_is_said_in_their_encoding(tmp_path: Path
     }
 
 
+def test_folders_of_packages_are_no_text_of_ones_own(tmp_path: Path):
+    mine = tmp_path / "mine"
+    for name in ("docs", "docs/node_modules/pad", "node_modules"):
+        (mine / name).mkdir(parents=True)
+        (mine / name / "readme.md").write_text(ENGLISH * 20)
+    result = CliRunner().invoke(app, ["init", str(mine), "--output", str(tmp_path / "mine.toml"), "--json"])
+    assert json.loads(result.stdout)["files_in_packages"] == {"node_modules": 2}
+    recipe = load_recipe(tmp_path / "mine.toml", tmp_path)
+    sample = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="run"), recipe.sample)
+    assert SampleResult.of(sample.report).files == {"docs": {"excluded": 1, "read": 1}}
+
+
 def test_files_that_are_alike_are_listed_in_one_line(tmp_path: Path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text(ENGLISH)
