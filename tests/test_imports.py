@@ -54,13 +54,6 @@ FLOORS = {
     ),
 }
 """Packages of each root, top floor first."""
-MODULES = {
-    path.relative_to(PROJECT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): ast.parse(
-        path.read_text(encoding="utf-8")
-    )
-    for root in ROOTS
-    for path in sorted((PROJECT / root).rglob("*.py"))
-}
 DRAWING = {"jinja2", "plotly", "rich", "typer"}
 HEAVY = {"torch", "numba", "numpy", "sentencepiece", "trafilatura", "ftfy"}
 DYNAMIC = {"import_module", "__import__", "run_module", "run_path", "spec_from_file_location"}
@@ -68,9 +61,22 @@ LOADS_CODE_OF_USERS = "tasks.execution.plugins"
 
 
 @functools.cache
+def modules() -> dict[str, ast.Module]:
+    """Return the syntax tree of every module by its name; read by the first test, and not in each process that only
+    collects tests."""
+    return {
+        path.relative_to(PROJECT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): ast.parse(
+            path.read_text(encoding="utf-8")
+        )
+        for root in ROOTS
+        for path in sorted((PROJECT / root).rglob("*.py"))
+    }
+
+
+@functools.cache
 def imported(name: str, *, at_top: bool = False) -> frozenset[str]:
     """Dotted names that a module imports: modules of the project, and what others are called."""
-    tree = MODULES[name]
+    tree = modules()[name]
     nodes = tree.body if at_top else list(ast.walk(tree))
     found: set[str] = set()
     for node in nodes:
@@ -79,7 +85,7 @@ def imported(name: str, *, at_top: bool = False) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom):
             whole = "." * node.level + (node.module or "")
             inner = {f"{whole}.{alias.name}" for alias in node.names}
-            found.update({module if module in MODULES else whole for module in inner})
+            found.update({module if module in modules() else whole for module in inner})
     return frozenset(found - {name})
 
 
@@ -94,14 +100,14 @@ def floor(module: str) -> int:
 
 
 def test_every_package_has_a_floor():
-    packages = {tuple(name.split(".")[:2]) for name in MODULES if "." in name}
+    packages = {tuple(name.split(".")[:2]) for name in modules() if "." in name}
     known = {(root, package) for root, floors in FLOORS.items() for packages in floors for package in packages}
     assert sorted(packages - known) == []
 
 
 def test_roots_import_downwards():
     upwards = {
-        name: wrong for name in MODULES if (wrong := tops(name) & set(ROOTS[: ROOTS.index(name.partition(".")[0])]))
+        name: wrong for name in modules() if (wrong := tops(name) & set(ROOTS[: ROOTS.index(name.partition(".")[0])]))
     }
     assert upwards == {}
 
@@ -109,10 +115,10 @@ def test_roots_import_downwards():
 def test_packages_import_their_own_floor_or_below():
     upwards = [
         f"{name} -> {module}"
-        for name in MODULES
+        for name in modules()
         if "." in name
         for module in imported(name)
-        if module in MODULES
+        if module in modules()
         and "." in module
         and module.partition(".")[0] == name.partition(".")[0]
         and floor(module) < floor(name)
@@ -122,7 +128,7 @@ def test_packages_import_their_own_floor_or_below():
 
 def test_no_modules_import_each_other_in_a_circle():
     """Kahn's algorithm: take away modules whose imports are all gone, until none is left."""
-    left = {name: {module for module in imported(name) if module in MODULES} for name in MODULES}
+    left = {name: {module for module in imported(name) if module in modules()} for name in modules()}
     while free := [name for name, needs in left.items() if not needs & left.keys()]:
         for name in free:
             del left[name]
@@ -130,11 +136,11 @@ def test_no_modules_import_each_other_in_a_circle():
 
 
 def test_nothing_is_imported_relatively():
-    assert [name for name in MODULES if any(module.startswith(".") for module in imported(name))] == []
+    assert [name for name in modules() if any(module.startswith(".") for module in imported(name))] == []
 
 
 def test_only_flows_and_the_tasks_know_prefect():
-    below = [name for name in MODULES if not name.startswith("flows")]
+    below = [name for name in modules() if not name.startswith("flows")]
     assert [name for name in below if "prefect" in tops(name)] == ["tasks.prefect_tasks"]
 
 
@@ -142,33 +148,33 @@ def test_stages_do_not_import_each_other():
     met = [
         f"{name} -> {module}"
         for stage in STAGES
-        for name in MODULES
+        for name in modules()
         if name.startswith(f"tasks.{stage}")
         for module in imported(name)
-        if module in MODULES and module.startswith("tasks.") and module.split(".")[1] in set(STAGES) - {stage}
+        if module in modules() and module.startswith("tasks.") and module.split(".")[1] in set(STAGES) - {stage}
     ]
     assert met == []
 
 
 def test_nothing_below_flows_imports_dynamically():
     def calls(name: str) -> set[str]:
-        called = [node.func for node in ast.walk(MODULES[name]) if isinstance(node, ast.Call)]
+        called = [node.func for node in ast.walk(modules()[name]) if isinstance(node, ast.Call)]
         return {f.id if isinstance(f, ast.Name) else f.attr for f in called if isinstance(f, ast.Name | ast.Attribute)}
 
-    below = [name for name in MODULES if not name.startswith("flows")]
+    below = [name for name in modules() if not name.startswith("flows")]
     assert [name for name in below if calls(name) & DYNAMIC] == [LOADS_CODE_OF_USERS]
 
 
 def test_code_of_users_is_loaded_only_where_a_stage_is_declared():
     """It is loaded before a build and counts by a fingerprint of its own; that of a stage refuses such imports."""
-    importers = [name for name in MODULES if LOADS_CODE_OF_USERS in imported(name)]
+    importers = [name for name in modules() if LOADS_CODE_OF_USERS in imported(name)]
     assert importers
     assert [name for name in importers if name.rpartition(".")[2] != "stage"] == []
 
 
 def test_nothing_below_flows_draws():
     """Chat templates are programs of Jinja, which turn messages into the text that a network reads."""
-    drawing = {name: tops(name) & DRAWING for name in MODULES if not name.startswith("flows")}
+    drawing = {name: tops(name) & DRAWING for name in modules() if not name.startswith("flows")}
     assert {name: found for name, found in drawing.items() if found} == {"model.finetune.chat_template": {"jinja2"}}
 
 
@@ -186,13 +192,13 @@ def test_the_front_of_a_stage_is_light():
 def test_counted_code_imports_names_from_the_module_that_defines_them():
     """The fingerprint stops at operations modules: a name that one only passes on would be lost."""
     passed_on = set()
-    for name, tree in MODULES.items():
+    for name, tree in modules().items():
         if is_operations(name):
             continue
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module in MODULES and is_operations(node.module):
+            if isinstance(node, ast.ImportFrom) and node.module in modules() and is_operations(node.module):
                 taken = {alias.name for alias in node.names}
-                if missing := taken - defined(MODULES[node.module]):
+                if missing := taken - defined(modules()[node.module]):
                     passed_on.add((name, node.module, *sorted(missing)))
     assert passed_on == set()
 
@@ -209,7 +215,7 @@ def defined(tree: ast.Module) -> set[str]:
 
 
 def test_every_module_says_what_it_is():
-    assert [name for name, tree in MODULES.items() if not ast.get_docstring(tree)] == []
+    assert [name for name, tree in modules().items() if not ast.get_docstring(tree)] == []
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ it is loaded, no archive of it is unpacked, none of it is evaluated.
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +11,6 @@ import pytest
 import yaml
 
 PROJECT = Path(__file__).parents[1]
-MODULES = {
-    path.relative_to(PROJECT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for package in ("flows", "tasks", "model", "benchmarks", "deployments")
-    for path in sorted((PROJECT / package).rglob("*.py"))
-}
 SHELLS = {"system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell"}
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 ARCHIVES = {"tarfile", "zipfile", "unpack_archive"}
@@ -22,6 +18,17 @@ OF_A_PINNED_PACKAGE = {"tasks/clean/filters/language.py", "flows/inspection/fiel
 """py3langid's own model is a pickle within its wheel, which requirements.lock pins: it is code as its modules are."""
 BETWEEN_PROCESSES = {"tasks/execution/dask_worker.py"}
 """Work on its way to a cluster's processes, over the wire that the driver itself opened; nothing of it is stored."""
+
+
+@functools.cache
+def modules() -> dict[str, ast.Module]:
+    """Return the syntax tree of every module by its name; read by the first test, and not in each process that only
+    collects tests."""
+    return {
+        path.relative_to(PROJECT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for package in ("flows", "tasks", "model", "benchmarks", "deployments")
+        for path in sorted((PROJECT / package).rglob("*.py"))
+    }
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, str, ast.Call]]:
@@ -78,19 +85,19 @@ def evaluates(tree: ast.AST) -> bool:
 
 
 def test_no_recipe_reaches_a_shell() -> None:
-    assert len(MODULES) > 300
-    assert [name for name, tree in MODULES.items() if reaches_a_shell(tree)] == []
+    assert len(modules()) > 300
+    assert [name for name, tree in modules().items() if reaches_a_shell(tree)] == []
 
 
 def test_no_pickle_is_loaded() -> None:
-    found = {name for name, tree in MODULES.items() if unpickles(tree)}
+    found = {name for name, tree in modules().items() if unpickles(tree)}
     assert found - BETWEEN_PROCESSES == OF_A_PINNED_PACKAGE
 
 
 def test_archives_are_unpacked_where_a_user_asks_for_it_alone_and_nothing_is_evaluated() -> None:
     """`init --unpack`, member by member: tests/flows/inspection/test_init.py has hostile archives."""
-    assert [name for name, tree in MODULES.items() if imported(tree) & ARCHIVES] == ["flows/inspection/unpack.py"]
-    assert [name for name, tree in MODULES.items() if evaluates(tree)] == []
+    assert [name for name, tree in modules().items() if imported(tree) & ARCHIVES] == ["flows/inspection/unpack.py"]
+    assert [name for name, tree in modules().items() if evaluates(tree)] == []
 
 
 @pytest.mark.parametrize("file", sorted((PROJECT / "deployments").glob("*.yaml")), ids=lambda path: path.name)

@@ -29,8 +29,9 @@ def functions() -> list[str]:
     found = []
     for module in (argparse, inspect):
         text = Path(str(module.__file__)).read_text(encoding="utf-8")
+        lines = text.splitlines(keepends=True)
         nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
-        found += [ast.get_source_segment(text, node) or "" for node in nodes]
+        found += ["".join(lines[node.lineno - 1 : node.end_lineno]).strip() for node in nodes]
     return sorted({text for text in found if len(text) > 20})
 
 
