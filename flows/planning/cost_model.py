@@ -237,6 +237,30 @@ def memory_by_layout(
     return found
 
 
+BUCKET_BYTES = 100e6
+"""More than DeepSpeed's buckets take."""
+
+
+def memory_bound(recipe: Recipe) -> float:
+    """Return bytes that a rank of the recipe's training surely does not reach, computed without PyTorch.
+
+    Eight float32 numbers for each weight (gradient, moments, copies); for each token of a micro-batch more than a block
+    keeps of the stream, the MLP and the scores of attention; and the logits.
+    """
+    network, train = network_of(recipe), recipe.train.trainer_config()
+    experts, chosen = 1, 1
+    if isinstance(network, GPTConfig) and network.experts is not None:
+        experts, chosen = network.experts, network.experts_per_token
+    blocks = network.layers * (2 if network.architecture == "t5" else 1)
+    head_size = getattr(network, "head_size", None) or network.width // network.heads
+    width, hidden = max(network.width, network.heads * head_size), network.hidden
+    weights = 3 * network.vocab_size * width + blocks * (8 * width**2 + 4 * width * hidden * experts)
+    rows = 1 if train.micro_batch_rows == "auto" else train.rows_at_once
+    of_block = 50 * width + 10 * hidden * chosen + 10 * network.heads * network.context
+    of_passes = rows * network.context * (blocks * of_block + 8 * network.vocab_size)
+    return 4.0 * (8 * weights + of_passes) + BUCKET_BYTES
+
+
 def recipe_memory(recipe: Recipe) -> "RankMemory":
     """Return the memory of a rank in the recipe's training."""
     # It loads PyTorch, which takes seconds.

@@ -8,6 +8,7 @@ import torch
 
 from flows.planning.cost_model import THIS, Accelerator
 from model.config.fields import Dtype
+from model.config.machine import machine_memory
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config, read_network_config
 from model.config.presets import PRESETS
 from model.config.train import TrainConfig
@@ -17,7 +18,6 @@ from model.engines.runtime import autocast
 from model.engines.sizes import rank_sizes
 from model.nn.factory import flops_per_token, make_network, parameter_count
 from model.objectives.synthetic import random_batch
-from model.train.micro_batch import machine_memory
 
 MATRIX_SIZE = 2048
 

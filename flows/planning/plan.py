@@ -42,10 +42,10 @@ from flows.planning.values import (
 )
 from flows.recipe.schema import Recipe
 from flows.reports.document import Table
+from model.config.machine import machine_memory
 from model.config.network import NetworkConfig
 from model.engines.sizes import whole_sizes
 from model.errors import InputError, RecipeError
-from model.train.micro_batch import machine_memory
 from tasks.artifacts.build import ProgressListener
 from tasks.artifacts.results import ChunkResult, VocabResult
 from tasks.chunk.mixture import plan_mixtures, whole_mixture

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.metrics.formatting import format_bytes
-from flows.planning.cost_model import format_memory, memory_hint, recipe_memory
+from flows.planning.cost_model import format_memory, memory_bound, memory_hint, recipe_memory
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.verify import artifacts_under
+from model.config import machine
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
@@ -162,16 +163,17 @@ def export_remark(recipe: Recipe) -> str:
 
 def check_memory(recipe: Recipe) -> None:
     """Raise RecipeError where the recipe's training does not fit this machine or its devices."""
-    memory, train = recipe_memory(recipe), recipe.train
+    train = recipe.train
     here = train.ranks // train.hosts.count
+    if train.device == "cpu" and here * memory_bound(recipe) <= machine.machine_memory():
+        return  # A small network: PyTorch, which takes two seconds to load, need not count.
+    memory = recipe_memory(recipe)
     if train.device == "cuda":
         import torch
 
         here, available, where = 1, torch.cuda.get_device_properties(0).total_memory, "the device"
     else:
-        from model.train import micro_batch
-
-        available, where = micro_batch.machine_memory(), "this machine"
+        available, where = machine.machine_memory(), "this machine"
     needed = here * memory.at_least
     if needed <= available:
         return

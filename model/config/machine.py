@@ -245,3 +245,13 @@ def _first_lines(*command: str) -> list[str]:
     except (OSError, subprocess.SubprocessError):
         return [NONE]
     return [line.strip() for line in output.splitlines() if line.strip()] or [NONE]
+
+
+def machine_memory() -> int:
+    """Return the bytes of main memory, or of the container's limit."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        file = Path("/sys/fs/cgroup", name)
+        if file.is_file() and file.read_text().strip().isdigit():
+            limits.append(int(file.read_text()))
+    return min(limits)

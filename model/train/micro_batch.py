@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from model.checksummed_json import read_sealed, write_sealed
+from model.config.machine import machine_memory
 from model.config.train import TrainConfig, TrainerRun
 from model.data.dataset import SequenceReader
 from model.digests import digest_bytes
@@ -177,16 +178,6 @@ def _tokens_per_second(run: TrainerRun, data: SequenceReader, network: Network, 
         batch_loss(sums, counted).backward()
         seconds = time.perf_counter() - began
     return rows * objective.tokens_per_row(data.row_length) / seconds
-
-
-def machine_memory() -> int:
-    """Return the bytes of main memory, or of the container's limit."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        file = Path("/sys/fs/cgroup", name)
-        if file.is_file() and file.read_text().strip().isdigit():
-            limits.append(int(file.read_text()))
-    return min(limits)
 
 
 def resident_bytes() -> int:

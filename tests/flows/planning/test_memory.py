@@ -10,15 +10,23 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-import model.train.micro_batch
 from flows.cli import app
 from flows.planning.calculator import PlanOptions, calculate, estimate_training
-from flows.planning.cost_model import Training, find_accelerator, layouts, memory_by_layout, network_of, recipe_memory
+from flows.planning.cost_model import (
+    Training,
+    find_accelerator,
+    layouts,
+    memory_bound,
+    memory_by_layout,
+    network_of,
+    recipe_memory,
+)
 from flows.planning.preconditions import check_memory, check_prerequisites, start_run
 from flows.planning.terminal import print_training
 from flows.recipe.load import find_recipe, load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
+from model.config import machine
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig
 from model.engines.dry_layout import dry_layout
@@ -35,7 +43,7 @@ def recipe(foundry: Path, tmp_path: Path) -> Recipe:
 @pytest.fixture
 def machine_of(monkeypatch: pytest.MonkeyPatch):
     def made(size: float) -> None:
-        monkeypatch.setattr(model.train.micro_batch, "machine_memory", lambda: int(size))
+        monkeypatch.setattr(machine, "machine_memory", lambda: int(size))
 
     return made
 
@@ -93,6 +101,33 @@ def test_a_training_that_cannot_fit_is_refused_before_anything_is_built(recipe: 
         check_memory(four)
     hosts = four.train.hosts.model_copy(update={"count": 2, "address": "127.0.0.1:1"})
     check_memory(changed(four, hosts=hosts))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("train.micro_batch_rows=1", "train.model.width=8", "train.model.heads=1", "train.model.layers=1"),
+        ("train.model.experts=8", "train.model.experts_per_token=4"),
+        ("train.model.heads=32", "train.model.head_size=64", "train.model.kv_heads=4"),
+        ("train.model.attention=prefix", "train.model.dropout=0.1", "train.model.z_loss=0.1"),
+        ("train.recompute=true", "train.optimizer.kind=lamb"),
+        ("train.optimizer.kind=muon",),
+        ("train.dtype=bfloat16",),
+        ("train.dtype=float16", "train.engine=fsdp", "train.ranks=2", "train.micro_batch_rows=4"),
+        *(
+            ("train.engine=deepspeed", f"train.zero_stage={stage}", "train.ranks=2", "train.micro_batch_rows=4")
+            for stage in (1, 3)
+        ),
+        ("train.tensor_parallel=2", "train.pipeline_parallel=2", "train.ranks=4", "train.micro_batch_rows=2"),
+        ("train.model.architecture=t5", "chunk.objective=span_corruption", "vocab.sentinels=20"),
+    ],
+    ids=" ".join,
+)
+def test_the_bound_without_pytorch_is_above_what_is_counted(settings: tuple[str, ...], foundry: Path, tmp_path: Path):
+    recipe = load_recipe(foundry / "foundry.toml", tmp_path / "root", settings)
+    counted = recipe_memory(recipe)
+    assert memory_bound(recipe) > (counted.total or counted.at_least)
 
 
 def test_the_size_of_a_micro_batch_that_fits_is_named(recipe: Recipe, machine_of):
