@@ -34,7 +34,8 @@ class CommandGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the named command, and its words with `--root` at their front; name the group of a command of one."""
-        if ctx.parent is None and args and self.get_command(ctx, args[0]) is None:
+        unknown = args and not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None
+        if ctx.parent is None and unknown:
             groups = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
             if found := [name for name, group in groups if args[0] in getattr(group, "commands", ())]:
                 commands = " or ".join(f"`{ctx.command_path} {name} {args[0]}`" for name in found)

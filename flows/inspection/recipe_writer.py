@@ -224,8 +224,7 @@ def _counted(number: float, noun: str) -> str:
 
 
 def _paths(scan: FolderScan, source: ScannedSource) -> list[str]:
-    """Return the subfolder, which is read by suffix, and files of unknown suffixes or of the root itself by name. In a
-    subfolder of several sources each has patterns of its suffixes, so that a run skips no file that another one reads.
+    """Return the subfolder, which is read by suffix, and files of unknown suffixes or of the root itself by name.
 
     Named files come first, because a file belongs to the first path that matches it.
     """
@@ -234,10 +233,6 @@ def _paths(scan: FolderScan, source: ScannedSource) -> list[str]:
     unknown = [file for file in source.files if guess_format(file.path.name)[0] != source.format]
     named = source.files if has_subfolders or source.is_apart else unknown
     folders = [] if has_subfolders or source.is_apart or len(unknown) == len(source.files) else [str(top)]
-    if folders and sum(other.group == source.group and not other.is_apart for other in scan.sources) > 1:
-        named = [file for file in source.files if file in unknown or not file.path.suffix]
-        known = {_suffix(file) for file in source.files if file not in named}
-        folders = [f"{glob.escape(str(top))}/**/*{suffix}" for suffix in sorted(known)]
     if len(named) <= MAX_NAMED_FILES or source.is_apart:
         return [*(str(file.path) for file in named), *folders]
     suffixes = {_suffix(file) for file in named}

@@ -22,7 +22,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from flows.inspection.fields import Fields, count_languages, judge_fields
-from flows.inspection.unpack import SUFFIXES, is_hidden, is_mailbox, is_unpacked
+from flows.inspection.unpack import SUFFIXES, is_hidden, is_mailbox, is_unpacked, package_of
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
 from tasks.sample.config import Source
@@ -133,9 +133,6 @@ class Unreadable:
     hint: str
 
 
-INSTALLED = ("node_modules", "site-packages", "__pycache__")
-
-
 @dataclass
 class FolderScan:
     """Everything found in a folder."""
@@ -144,7 +141,7 @@ class FolderScan:
     sources: list[ScannedSource] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
     installed: Counter[str] = field(default_factory=Counter)
-    """Files in folders of packages (`INSTALLED`), by the folder's name: no text of one's own."""
+    """Files in folders of packages, by the folder's name."""
     empty: int = 0
     looked_files: int = 0
     looked_bytes: int = 0
@@ -171,12 +168,13 @@ def scan_folder(folder: Path) -> FolderScan:
     for path in sorted(scan.folder.rglob("*")):
         inside = path.relative_to(scan.folder)
         if path.is_file() and not is_hidden(inside):
-            if name := next((part for part in inside.parts[:-1] if part in INSTALLED), None):
+            if name := package_of(inside):
                 scan.installed[name] += 1
             else:
                 paths.append(path)
     if not paths:
-        raise InputError(f"init {folder}: the folder is empty (hidden files do not count)")
+        packages = "".join(f", nor do files in {name}" for name in scan.installed)
+        raise InputError(f"init {folder}: the folder is empty (hidden files do not count{packages})")
     groups = _groups(scan.folder, paths)
     for path in paths:
         _consider(scan, found, path, groups)

@@ -16,8 +16,12 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from model.errors import InputError
+from tasks.sample.discovery import guess_format
 
 UNPACKED = "unpacked"
+
+INSTALLED = ("node_modules", "site-packages", "__pycache__")
+"""Folders of packages, which hold no text of one's own."""
 """The folder, within the scanned one, that receives a folder for each archive."""
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
@@ -82,6 +86,11 @@ def _unpack_one(path: Path, folder: Path) -> None:
         _unpack(path, folder)
 
 
+def package_of(inside: Path) -> str | None:
+    """Return which of `INSTALLED` a file is in; None for any other. `inside` is relative to the scanned folder."""
+    return next((part for part in inside.parts[:-1] if part in INSTALLED), None)
+
+
 def is_unpacked(folder: Path, path: Path) -> bool:
     """Return whether a file is an archive that `unpack_archives` has unpacked."""
     target = _target(folder, path)
@@ -92,18 +101,21 @@ def _target(folder: Path, path: Path) -> Path | None:
     """Return the folder for what is in an archive; None for any other file. All but archives and JSON keep their
     suffix, since there are often files of one name."""
     inside = path.relative_to(folder)
-    if inside.parts[0] == UNPACKED or is_hidden(inside) or (suffix := _suffix(path)) is None:
+    if inside.parts[0] == UNPACKED or is_hidden(inside) or package_of(inside) is not None:
+        return None
+    if (suffix := _suffix(path)) is None:
         return None
     dropped = suffix in (*ARCHIVES, JSON)
     return folder / UNPACKED / inside.parent / (path.name[: -len(suffix)] if dropped else path.name)
 
 
 def _suffix(path: Path) -> str | None:
-    """Return which of `SUFFIXES` says what a file is; None for any other."""
-    if not path.suffix and path.is_file():
-        with path.open("rb") as stream:
+    """Return which of `SUFFIXES` says what a file is, and `MAILBOX` where its name says nothing; None for any other."""
+    suffix = next((one for one in SUFFIXES if path.name.lower().endswith(one)), None)
+    if suffix is None and guess_format(path.name) == (None, None) and path.is_file():
+        with suppress(OSError), path.open("rb") as stream:  # `scan_folder` names what cannot be read.
             return MAILBOX if is_mailbox(stream.read(_FIRST_LINES)) else None
-    return next((one for one in SUFFIXES if path.name.lower().endswith(one)), None)
+    return suffix
 
 
 def is_mailbox(head: bytes) -> bool:
@@ -198,9 +210,10 @@ def _text_of(part: Message) -> str:
 
 def _write_notebook(path: Path, folder: Path) -> None:
     """Write the cells of a Jupyter notebook as Markdown; nothing where it is none."""
-    with suppress(ValueError, KeyError, TypeError, AttributeError):  # `scan_folder` names what cannot be read.
+    # `scan_folder` names what cannot be read.
+    with suppress(ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
         notebook = json.loads(path.read_bytes())
-        about = notebook.get("metadata", {})
+        about = notebook.get("metadata") or {}
         language = about.get("language_info", {}).get("name") or about.get("kernelspec", {}).get("language") or "python"
         cells = [(cell["cell_type"], "".join(cell["source"]).strip("\n")) for cell in notebook["cells"]]
         parts = [f"```{language}\n{text}\n```" if kind == "code" else text for kind, text in cells if text.strip()]

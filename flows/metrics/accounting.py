@@ -225,7 +225,7 @@ def _rejected_files(reports: Mapping[str, StageReport]) -> list[str]:
     for source, files in found.rejected_files.items():
         named = "; ".join(f"{file['path']} ({file['records']:,}: {file['reason']})" for file in files[:MAX_RULES])
         read, lost_records = reports["sample"].sources[source].documents_in, found.unreadable_records.get(source, 0)
-        lost = f"{lost_records:,} of {counted(read, 'record')} could not be read"
+        lost = f"{lost_records:,} of {counted(read, 'record')} could not be read" if lost_records else "has rejects"
         warnings.append(f"source `{source}`: {lost} (`bessemer data history FILE` shows why): {named}")
     for source, outcomes in found.files.items():
         warnings += [f"source `{source}`: {number:,} {what}" for what, number in outcomes.items() if "folders" in what]

@@ -30,6 +30,7 @@ from tasks.sample.discovery import InputFile, SourceFiles, find_files
 from tasks.sample.document_columns import DocumentColumns, document_id
 from tasks.sample.first_records import find_mismatch
 from tasks.sample.readers.records import BadRecord
+from tasks.sample.rejects import is_record
 
 MOST_BYTES = 64 * 1024**2
 MOST_FILES = 256
@@ -143,7 +144,9 @@ def check_recipe(recipe: Recipe, most_bytes: int = MOST_BYTES) -> RecipeCheck:
 
 def _losses(sources: tuple[SourceCheck, ...], recipe: Recipe) -> Iterator[str]:
     readable = sum(source.documents * source.unread_times for source in sources)
-    lost = sum(bad.records * source.unread_times for source in sources for bad in source.unreadable)
+    lost = sum(
+        bad.records * source.unread_times for source in sources for bad in source.unreadable if is_record(bad.reason)
+    )
     allowed = recipe.sample.max_reject_share
     if lost > allowed * (lost + readable):
         yield (

@@ -76,7 +76,7 @@ class Recipe(StrictConfig):
             return None
         path = self._source.path
         named = path.stem if path.parent == RECIPES else shlex.quote(str(path))
-        limited = f" --limit {self.sample.limit:g}" if self.sample.limit < 1 else ""
+        limited = f" --limit {self.sample.limit!r}" if self.sample.limit < 1 else ""
         settings = map(shlex.quote, map(without_credentials, self._source.settings))
         return " --set ".join([f"run {named}{limited}", *settings])
 

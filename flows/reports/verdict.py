@@ -19,7 +19,7 @@ MAX_TASKS = 3
 
 MAX_RULES = 3
 
-EXPECTED_FILE_OUTCOMES = ("read", "excluded")
+EXPECTED_FILE_OUTCOMES = ("read", "excluded", "of another source")
 """Outcomes of files that the recipe asks for; any other is worth attention."""
 
 RUNS_SEARCHED = 20

@@ -32,7 +32,14 @@ from model.nn.factory import Network
 from model.nn.vocab_layers import WholeVocabulary
 from model.objectives import make_objective
 from model.objectives.base import rank_batch
-from model.optim.optimizers import group_parameters, make_optimizer, optimizer_tensors, penalty, set_learning_rate
+from model.optim.optimizers import (
+    AdamW,
+    group_parameters,
+    make_optimizer,
+    optimizer_tensors,
+    penalty,
+    set_learning_rate,
+)
 from model.optim.schedules import StepSchedule
 
 
@@ -52,6 +59,11 @@ class DeepSpeedEngine:
         # ZeRO imports DeepSpeed's Muon, which is not used here; compiling its functions would import the compiler, in
         # two seconds.
         compiler.compile = lambda: compiler.dummy_decorator
+        from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
+
+        # It knows optimizers by their very type, and warns of any other.
+        if AdamW not in ZERO_SUPPORTED_OPTIMIZERS:
+            ZERO_SUPPORTED_OPTIMIZERS.append(AdamW)
         # DeepSpeed calls deprecated names, which warn at each step.
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
         # The number of the CUDA device, which a launcher sets; DeepSpeed refuses to start without it.

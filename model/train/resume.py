@@ -43,6 +43,7 @@ def resume_requirements(run: TrainerRun) -> Requirements:
     """
     found: Requirements = {
         "engine": PARTS if run.train.divides_weights else _describe_engine(run.train),
+        "ranks": None if "ranks" in run.train.without_effect else run.train.ranks,
         "tokenizer": run.tokenizer_digest,
         "config": digest_bytes(deciding_settings(run).encode()),
         "order": digest_file(run.order),
@@ -50,8 +51,8 @@ def resume_requirements(run: TrainerRun) -> Requirements:
         "torch": str(torch.__version__),
         "base": None if run.base is None else base_digest(run.base.folder),
     }
-    if not run.train.divides_weights:
-        found["ranks"] = None if "ranks" in run.train.without_effect else run.train.ranks
+    if run.train.divides_weights:
+        del found["ranks"]
     return found
 
 

@@ -50,6 +50,8 @@ _CODE_NAMES = frozenset({"Makefile", "Dockerfile"})
 _MACHINE_FAULTS = frozenset(
     {errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT, *DISK_FULL}
 )
+OF_ANOTHER_FORMAT, OF_ANOTHER_SOURCE = "of another format", "of another source"
+"""Why files are passed over: no source reads them, or another one does."""
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2"}
 
 
@@ -97,6 +99,7 @@ class SourceFiles:
     source: Source
     files: list[InputFile] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
+    of_another_format: list[str | RemoteFile] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
@@ -122,7 +125,17 @@ def find_files(config: SampleConfig) -> list[SourceFiles]:
     """
     found = [_files_of(source) for source in config.sources]
     check_not_empty(found)
+    read = {_location(file.path) for listing in found for file in listing.files}
+    for listing in found:
+        elsewhere = sum(location in read for location in listing.of_another_format)
+        # A count of 0 stays out of the report.
+        listing.skipped += Counter({OF_ANOTHER_SOURCE: elsewhere})
+        listing.skipped -= Counter({OF_ANOTHER_FORMAT: elsewhere})
     return found
+
+
+def _location(path: Path | RemoteFile) -> str | RemoteFile:
+    return path if isinstance(path, RemoteFile) else str(path)
 
 
 def check_not_empty(listings: list[SourceFiles]) -> None:
@@ -300,7 +313,11 @@ def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size:
     if format is None or (source.format != "auto" and format != source.format):
         # A stat takes 2 us; a name does not show a pipe.
         odd = "" if isinstance(path, RemoteFile) else _size(path)[1]
-        listing.skipped[f"not a file but {odd} ({relative})" if odd else "of another format"] += 1
+        if odd:
+            listing.skipped[f"not a file but {odd} ({relative})"] += 1
+        else:
+            listing.skipped[OF_ANOTHER_FORMAT] += 1
+            listing.of_another_format.append(path)
         return
     if source.thread is not None and format != "jsonl":
         raise RecipeError(

@@ -460,7 +460,10 @@ def test_sources_of_one_folder_skip_no_file_that_the_other_reads(tmp_path: Path)
     sample = load_recipe(recipe, tmp_path / "root").sample
     built = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="init"), sample)
     assert built.report.total().documents_out == 4 * 7
-    assert {outcome for files in SampleResult.of(built.report).files.values() for outcome in files} == {"read"}
+    assert {outcome for files in SampleResult.of(built.report).files.values() for outcome in files} == {
+        "read",
+        "of another source",
+    }
 
 
 @pytest.mark.parametrize(("text", "said"), [("ok", "too little for a run"), (ENGLISH * 9, "enough to try every stage")])
@@ -477,6 +480,23 @@ def test_what_unpacking_would_leave_compressed_is_called_so(tmp_path: Path):
     assert hints["box.mbox.gz"].startswith("decompress it first; a mailbox")
     assert hints["Sent.gz"].startswith("decompress it first; a mailbox")
     assert hints["all.tar.gz"].startswith("an archive")
+
+
+def test_a_mailbox_of_an_unknown_suffix_is_unpacked(tmp_path: Path):
+    (tmp_path / "list.2001-01").write_text(f"From a@b Mon Jan  1 00:00:00 2001\nSubject: iron\n\n{ENGLISH * 9}\n")
+    with pytest.raises(InputError, match="init --unpack"):
+        scan_folder(tmp_path)
+    (target,) = unpack.unpack_archives(tmp_path)
+    assert json.loads((target / "messages.jsonl").read_text())["text"].startswith("The furnace")
+    assert [source.format for source in scan_folder(tmp_path).sources] == ["jsonl"]
+
+
+@pytest.mark.parametrize("notebook", ["[" * 100_000, '{"metadata": null, "cells": [{"cell_type": "raw"}]}'])
+def test_a_damaged_notebook_does_not_end_the_unpacking_of_others(notebook: str, tmp_path: Path):
+    (tmp_path / "a.ipynb").write_text(notebook)
+    cell = {"cell_type": "markdown", "source": ["# Iron\n", ENGLISH]}
+    (tmp_path / "b.ipynb").write_text(json.dumps({"metadata": None, "cells": [cell]}))
+    assert unpack.unpack_archives(tmp_path) == [tmp_path / "unpacked" / "b.ipynb"]
 
 
 def test_conversations_are_called_so(tmp_path: Path):
@@ -528,6 +548,9 @@ def test_folders_of_packages_are_no_text_of_ones_own(tmp_path: Path):
     for name in ("docs", "docs/node_modules/pad", "node_modules"):
         (mine / name).mkdir(parents=True)
         (mine / name / "readme.md").write_text(ENGLISH * 20)
+    (mine / "node_modules" / "damaged.zip").write_bytes(b"PK")
+    assert unpack.unpack_archives(mine) == []
+    (mine / "node_modules" / "damaged.zip").unlink()
     result = CliRunner().invoke(app, ["init", str(mine), "--output", str(tmp_path / "mine.toml"), "--json"])
     assert json.loads(result.stdout)["files_in_packages"] == {"node_modules": 2}
     recipe = load_recipe(tmp_path / "mine.toml", tmp_path)

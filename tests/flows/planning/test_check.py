@@ -139,6 +139,16 @@ def test_a_dropped_page_is_shown_by_its_text(recipe: Path) -> None:
     assert [(example.value, example.excerpt) for example in rule.examples] == [(6, "Only six words are on it.")]
 
 
+def test_empty_files_are_no_losses(recipe: Path) -> None:
+    for number in range(20):
+        (recipe.parent / "letters" / f"empty-{number}.txt").touch()
+    (recipe.parent / "messages.jsonl").write_text(
+        "".join(json.dumps({"text": RUSSIAN * n}) + "\n" for n in range(1, 9))
+    )
+    found = check_recipe(load_recipe(recipe, recipe.parent / "root"))
+    assert not [loss for loss in found.losses if "cannot be read" in loss]
+
+
 def test_losses_for_which_a_run_would_stop_are_said(recipe: Path) -> None:
     words = ["check", str(recipe), "--root", str(recipe.parent / "root")]
     assert "! about 18% of all records cannot be read" in CliRunner().invoke(app, words).output
