@@ -3,7 +3,10 @@
 Numbers are Python's, which JSON keeps to the last bit; infinities are written as `Infinity`.
 """
 
-from typing import NotRequired, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
+
+if TYPE_CHECKING:
+    from model.engines.runtime import LossScaleState
 
 
 class Requirements(TypedDict):
@@ -27,13 +30,6 @@ class OptimizerLayout(TypedDict):
 
     kind: str
     engine: str
-
-
-class LossScaleState(TypedDict):
-    """The loss scale, and the steps without overflow since it last changed."""
-
-    value: float
-    clean_steps: int
 
 
 class ChangePointsState(TypedDict):
@@ -91,5 +87,5 @@ class CheckpointState(AttemptState):
     """Steps before it."""
     tokens: int
     """Tokens of text that they read."""
-    loss_scale: LossScaleState
+    loss_scale: "LossScaleState"
     guard: GuardState

@@ -10,14 +10,13 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import blake3
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from model.checkpoint.state import LossScaleState
 from model.config.fields import Dtype
 from model.config.options import LossScaleConfig
 from model.config.train import TrainConfig
@@ -203,6 +202,14 @@ def seed_dropout(seed: int, step: int, rank: int) -> None:
     """
     digest = blake3.blake3(f"{seed}\x1fdropout\x1f{step}\x1f{rank}".encode()).digest(length=7)
     torch.manual_seed(int.from_bytes(digest, "little"))
+
+
+class LossScaleState(TypedDict):
+    """What a checkpoint stores of the loss scale."""
+
+    value: float
+    clean_steps: int
+    """Steps without overflow since it last changed."""
 
 
 class LossScale:
