@@ -33,7 +33,7 @@ EDITS = {
 costs of other bytes, another base of hashes, another discount of frequent n-grams, ids kept in another order."""
 BUILT_BY = {"common": "sample", "tokenizer": "chunk"}
 """Packages that are no stages -> a stage that runs their kernels."""
-IN_ONE_FILE = {"chunk", "common", "dedup", "evaluate"}
+IN_ONE_FILE = {"common", "dedup", "evaluate"}
 """Packages in which no kernel that the recipe runs has code of another file compiled into it, so that numba alone
 compiles anew whatever an edit reaches."""
 
