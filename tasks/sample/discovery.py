@@ -259,19 +259,28 @@ def _matches(pattern: str) -> Iterator[str]:
     if not deep:
         yield from glob.iglob(pattern)
         return
+    # A folder is listed once: `glob` would list it again, for half a second in an installation of Python.
+    is_named = re.compile(fnmatch.translate(after)).match
+    shows_hidden = after.startswith(".")
     for top in glob.iglob(before) if glob.has_magic(before) else (before,):
-        for folder in _folders(top, (os.path.realpath(top),)):
-            yield from _matches(f"{glob.escape(folder)}/{after}")
+        for folder, names in _folders(top, (os.path.realpath(top),)):
+            if "/" in after:
+                yield from _matches(f"{glob.escape(folder)}/{after}")
+            else:
+                named = (name for name in names if is_named(name) and (shows_hidden or not name.startswith(".")))
+                yield from (os.path.join(folder, name) for name in named)
 
 
-def _folders(folder: str, above: tuple[str, ...]) -> Iterator[str]:
-    """Yield `folder` and all folders below it that are not hidden; `above` are the real paths of it and its parents."""
-    yield folder
+def _folders(folder: str, above: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
+    """Yield `folder` and all folders below it that are not hidden, each with the names in it; `above` are the real
+    paths of it and its parents."""
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(folder) as listed:
+            entries = list(listed)
             inner = [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
     except OSError:
         return  # as `glob` does
+    yield folder, [entry.name for entry in entries]
     for entry in inner:
         real = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], entry.name)
         if real not in above:
