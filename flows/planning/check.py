@@ -134,12 +134,12 @@ def check_recipe(recipe: Recipe, most_bytes: int = MOST_BYTES) -> RecipeCheck:
     listings = find_files(recipe.sample)
     share = most_bytes // max(1, len(listings))
     sources = tuple(_check_source(recipe, listing, share) for listing in listings)
-    remark = export_remark(recipe)
     try:
         check_benchmarks(recipe)
+        problem = ""
     except BessemerError as error:
-        return RecipeCheck(sources, str(error), remark, tuple(_losses(sources, recipe)))
-    return RecipeCheck(sources, export_remark=remark, losses=tuple(_losses(sources, recipe)))
+        problem = str(error)
+    return RecipeCheck(sources, problem, export_remark(recipe), tuple(_losses(sources, recipe)))
 
 
 def _losses(sources: tuple[SourceCheck, ...], recipe: Recipe) -> Iterator[str]:
