@@ -13,7 +13,6 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,7 @@ from model.config.train import StartingModel, TrainerRun
 from model.data.schema import ORDER, sequences_schema
 from model.errors import Paused
 from model.train import trainer as training
-from model.train.trainer import StepLoop
+from model.train.loop import Callback, Step
 
 
 def write(path: Path, table: pa.Table) -> Path:
@@ -61,6 +60,17 @@ def run_of(name: str, setting: Setting, scratch: Path, out: Path, pause: float |
     )
 
 
+class Watching(Callback):
+    """Notes the time after each step."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def after_step(self, step: Step) -> None:
+        del step
+        self._watch.step_done(0.0)
+
+
 def main() -> None:
     name, setting = chosen()
     # Rows are one shorter than the network's positions, since the peer's loss shifts within the rows it is given.
@@ -73,16 +83,10 @@ def main() -> None:
                 training.train(run_of(name, setting, scratch, Path(sys.argv[3]), pause))
             print(json.dumps({}))
             return
-        watch, step = Watch(setting), StepLoop._step
-
-        def timed(loop: StepLoop, number: int, reader: Any) -> Any:
-            done = step(loop, number, reader)
-            watch.step_done(0.0)
-            return done
-
-        StepLoop._step = timed
+        watch = Watch(setting)
+        run = run_of(name, setting, scratch, scratch / "out", None)
         with (scratch / "messages").open("w") as messages:
-            result = training.train(run_of(name, setting, scratch, scratch / "out", None), messages=messages)
+            result = training.train(run, messages=messages, callbacks=[Watching(watch)])
         with pa.OSFile(str(result / "metrics.arrow"), "rb") as source:
             watch.losses = pyarrow.ipc.open_file(source).read_all()["loss"].to_pylist()
     watch.report()

@@ -18,6 +18,8 @@ from pydantic import ValidationError
 from model.config.options import ScheduleConfig
 from model.config.train import TrainerRun
 from model.data.schema import EVENTS, METRICS, PERF, STEPS
+from model.errors import Infra
+from model.train.loop import Callback, Step
 from model.train.trainer import prepare_process, train
 
 LONG = {"positions": 120, "checkpoint_steps": 10, "threads": 2}
@@ -50,6 +52,43 @@ def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
     while not true():
         assert time.monotonic() < deadline, f"waited {seconds} seconds in vain"
         time.sleep(0.005)
+
+
+class Watching(Callback):
+    """Skips one step, and raises after another."""
+
+    def __init__(self, skipped: int, last: int) -> None:
+        self.seen: list[tuple[str, int]] = []
+        self._skipped, self._last = skipped, last
+
+    def before_step(self, number: int) -> None:
+        self.seen.append(("before", number))
+
+    def skips(self, step: Step) -> bool:
+        return step.number == self._skipped
+
+    def after_step(self, step: Step) -> None:
+        self.seen.append(("skipped" if step.result is None else "computed", step.number))
+        if step.number == self._last:
+            raise Infra("the callback ends the attempt")
+
+
+def test_a_callback_sees_each_step_may_skip_it_and_may_end_the_attempt(make_run) -> None:
+    run = make_run(positions=8, checkpoint_steps=2)
+    watching = Watching(skipped=1, last=2)
+    with pytest.raises(Infra, match="ends the attempt"):
+        train(run, callbacks=[watching])
+    assert watching.seen == [
+        *[("before", 0), ("computed", 0)],
+        *[("before", 1), ("skipped", 1)],
+        *[("before", 2), ("computed", 2)],
+    ]
+
+    again = Watching(skipped=-1, last=-1)
+    train(run, callbacks=[again])
+    assert again.seen == [("before", 2), ("computed", 2), ("before", 3), ("computed", 3)], "from the checkpoint on"
+    steps = table(run.out / "result" / "steps.arrow").to_pylist()
+    assert [row["applied"] for row in steps] == [True, False, True, True]
 
 
 @pytest.fixture(scope="module")
