@@ -21,6 +21,9 @@ import pytest
 from flows.removal.carry_out import PENDING
 from flows.removal.certificate import FOLDER, commitment
 from flows.runs.lineage import open_run, run_artifacts
+from model.checkpoint.weights import load_model
+from model.inference.scoring import text_nats
+from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import MANIFEST
 from tasks.artifacts.tables import read_table
@@ -43,6 +46,8 @@ AGGREGATES: dict[str, tuple[str, ...] | None] = {
 }
 """Tables that are copied of each stage besides its manifest; None for all."""
 CLOCKS = ("events", "perf", "COMPLETE", "state.json", "reproduction.json", "packages.lock")
+LEARNING = ("budget_tokens=120K", "train.model.width=64", "train.optimizer.kind=muon", "train.schedule.peak_lr=0.015")
+"""With which the small network learns a number by heart that it reads 64 times."""
 WINDOW = 50
 SECONDS = 500.0
 KILLS = 8
@@ -172,6 +177,51 @@ def test_a_source_that_may_leave_costs_a_tenth_of_the_training(foundry: Path, tm
     bessemer("data", "forget", "--source", "notes", "--root", tmp_path, "--json")
     assert _resumed_at(run_artifacts(open_run(tmp_path, None))["train"]) == replay["step"]
     bessemer("store", "verify", "--root", tmp_path)
+
+
+def test_nothing_of_planted_secrets_is_left_in_the_model(foundry: Path, tmp_path: Path) -> None:
+    """32 secrets, each in 1 to 64 documents: afterwards as likely, to the bit, as to a model that never read them."""
+    codes = [f"{one * 7919 % 9973:04d}-{one * 6007 % 9967:04d}" for one in range(32)]
+    secrets = [f"The code of vessel {one:02d} is {code}." for one, code in enumerate(codes)]
+    others = [f"The code of vessel {one:02d} is {codes[one - 1]}." for one in range(32)]
+    copies = [2 ** (one % 7) for one in range(32)]
+    recipe, root = _with_secrets(foundry, tmp_path, secrets, copies), tmp_path / "root"
+    settings = [word for setting in (*SETTINGS, *LEARNING) for word in ("--set", setting)]
+    bessemer("run", recipe, "--root", root, "--json", *settings)
+    before = _nats(root, secrets)
+    learned = [wrong - right for wrong, right in zip(_nats(root, others), before, strict=True)]
+    assert np.mean([nats for nats, count in zip(learned, copies, strict=True) if count == 64]) > 3, "in 64 documents"
+
+    bessemer("data", "forget", "--source", "secrets", "--root", root, "--json")
+    after = _nats(root, secrets)
+    _from_scratch(root, open_run(root, None), tmp_path)
+    (scratch,) = (tmp_path / "scratch" / "artifacts" / "train").iterdir()
+    assert after == _nats(root, secrets, scratch)
+
+
+def _with_secrets(foundry: Path, folder: Path, secrets: list[str], copies: list[int]) -> Path:
+    """Write a recipe with a source more, whose documents hold a secret each amid words of their own."""
+    shutil.copytree(foundry, folder / "foundry")
+    place = folder / "foundry" / "secrets"
+    place.mkdir()
+    words = (foundry / "notes" / "note-00.txt").read_text().lower().replace(".", "").split()
+    draw = np.random.Generator(np.random.Philox(11))
+    for number, (secret, count) in enumerate(zip(secrets, copies, strict=True)):
+        for copy in range(count):
+            before, after = (" ".join(draw.choice(words, 30)).capitalize() + "." for _ in range(2))
+            (place / f"secret-{number:02d}-{copy:02d}.txt").write_text(f"{before} {secret} {after}\n")
+    recipe = folder / "foundry" / "foundry.toml"
+    source = '[[sources]]\nname = "secrets"\npaths = ["{recipe}/secrets"]\nformat = "text"\nweight = 0.5\n\n[sample]\n'
+    recipe.write_text(recipe.read_text().replace("weight = 0.5", "weight = 0.25").replace("[sample]\n", source, 1))
+    return recipe
+
+
+def _nats(root: Path, texts: list[str], trained: Path | None = None) -> list[float]:
+    """Return the nats of each text under the root's newest model, or under another one with its vocabulary."""
+    artifacts = run_artifacts(open_run(root, None))
+    network, tokenizer = load_model(trained or artifacts["train"].path), open_tokenizer(artifacts["vocab"])
+    assert isinstance(network, GPT)
+    return text_nats(network, [tokenizer.encode(text) for text in texts], tokenizer.eos)
 
 
 def test_a_removal_that_is_killed_again_and_again_ends_like_another(base: Path, tmp_path: Path) -> None:
