@@ -1,4 +1,4 @@
-"""A search finds its way back from a learning rate thirty times wrong, and is laid beside random search at equal cost.
+"""A search finds its way back from a learning rate thirty times wrong, compared with random search at equal cost.
 
     python benchmarks/search.py --root FOLDER [--seeds 3] [--trials 20]
 

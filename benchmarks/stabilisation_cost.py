@@ -117,7 +117,7 @@ def main() -> None:
         tokens = torch.randint(4, PIECES, (chosen.rows, chosen.context + 1), generator=draw)
         batch = CausalBatch(tokens, torch.zeros(chosen.rows, dtype=torch.int64))
         for place, other in enumerate(others):
-            # Whoever comes second finds the caches warm.
+            # The second finds the caches warm.
             first, second = (bare, other) if (turn + place) % 2 else (other, bare)
             took = {one.label: one.step(batch) for one in (first, second)}
             if turn >= WARM_UP:

@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "z-loss": {**BARE, "model.z_loss": 1e-4},
     "all": {"model.embedding_norm": True, "model.qk_norm": "head", "model.z_loss": 1e-4},
 }
-STOOD = 1.1
+WITHIN = 1.1
 LINES = "runs.jsonl"
 
 Line = dict[str, Any]
@@ -101,7 +101,7 @@ def table(lines: Sequence[Line]) -> str:
     rows = ["| | " + " | ".join(f"{rate:g}" for rate in RATES) + " | largest |", "|---" * (len(RATES) + 2) + "|"]
     for variant in VARIANTS:
         found = [medians.get((variant, rate), float("inf")) for rate in RATES]
-        trained = [rate for rate, loss in zip(RATES, found, strict=True) if loss <= STOOD * min(found)]
+        trained = [rate for rate, loss in zip(RATES, found, strict=True) if loss <= WITHIN * min(found)]
         cells = " | ".join("ended" if loss == float("inf") else f"{loss:.3f}" for loss in found)
         rows.append(f"| {variant} | {cells} | {f'{max(trained):g}' if trained else 'none'} |")
     return "\n".join(rows)

@@ -36,7 +36,7 @@ def end(raw: RawRecipe, night: Night, state: str, why: str, occasion: Occasion) 
         content["text"] += f"\nIts record could not be written: {unwritten}\n"
         notify(raw.notify, occasion, content)
         raise
-    night.told = notify(raw.notify, occasion, message(night, raw.root))
+    night.notified = notify(raw.notify, occasion, message(night, raw.root))
     night.save(raw.root)
     return night
 

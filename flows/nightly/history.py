@@ -55,7 +55,7 @@ class Night:
     """Bits per byte of held-out text, mean of the sources, of the previous model and of the new one."""
     verdict: list[dict[str, Any]] = field(default_factory=list)
     """Each figure of both models, and the probability that the new one is no worse."""
-    told: list[str] = field(default_factory=list)
+    notified: list[str] = field(default_factory=list)
     """Outcome of each notification."""
 
     def save(self, root: Path) -> None:

@@ -69,7 +69,7 @@ def describe_nightly_run(night: Night) -> str:
             f"{night.documents:,} new documents, {format_count(night.tokens or 0)} tokens, bits per byte"
             f" {format_bits(night)}"
         )
-    lines += [f"notified by {one}" for one in night.told]
+    lines += [f"notified by {one}" for one in night.notified]
     return "\n".join(lines)
 
 

@@ -48,8 +48,8 @@ class DocumentHistory:
     outcome: str = IN_PROGRESS
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values; the outcome has its old key `fate`."""
-        return {"fate" if name == "outcome" else name: value for name, value in self.__dict__.items()}
+        """Return JSON values."""
+        return dict(self.__dict__)
 
 
 def histories_of(

@@ -170,15 +170,15 @@ def test_a_run_is_among_the_bases(recipe: Path, root: Path, first: dict[str, Any
 def test_why_says_a_dropped_a_duplicate_a_cut_and_a_trained_document(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
-    assert why(artifacts, root, first, "short.txt")["fate"] == "dropped in clean by rule `kind_words`"
+    assert why(artifacts, root, first, "short.txt")["outcome"] == "dropped in clean by rule `kind_words`"
 
     twins = [why(artifacts, root, first, "original.txt"), why(artifacts, root, first, "twin.txt")]
-    (dropped,) = [life for life in twins if life["fate"] == "dropped in dedup by rule `exact_duplicate`"]
+    (dropped,) = [life for life in twins if life["outcome"] == "dropped in dedup by rule `exact_duplicate`"]
     (kept,) = [life for life in twins if life is not dropped]
     assert dropped["events"][-1]["evidence"]["survivor"] == kept["doc_id"]
 
     near = why(artifacts, root, first, "near-twin.txt")
-    assert near["fate"] == "dropped in dedup by rule `near_duplicate`"
+    assert near["outcome"] == "dropped in dedup by rule `near_duplicate`"
     assert near["events"][-1]["evidence"]["survivor"] == document_named(artifacts, "near-twin-longer.txt")
     assert 0.8 <= near["events"][-1]["value"] < 1.0
 
@@ -190,7 +190,7 @@ def test_why_says_a_dropped_a_duplicate_a_cut_and_a_trained_document(
     trained = [event for event in cut["events"] if event["what"] == "trained"]
     assert trained
     assert trained[0]["steps"]
-    assert cut["fate"].startswith("trained in ")
+    assert cut["outcome"].startswith("trained in ")
 
 
 def test_leaks_names_every_item(artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ def test_a_night_that_fails_is_reported_and_its_files_wait_for_the_next(webhook:
     (one,) = heard
     assert (one["json"]["event"], one["json"]["why"]) == ("failed", "Infra: the disk is full")
     (night,) = list_nights(root)
-    assert (night.state, night.told) == ("failed", ["webhook: sent"])
+    assert (night.state, night.notified) == ("failed", ["webhook: sent"])
     assert find_new_data(raw_of(folder, root)).night.files == night.files
 
 

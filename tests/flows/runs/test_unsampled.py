@@ -52,5 +52,5 @@ def test_what_is_kept_by_a_run_that_ended_is_not_in_progress(halved: tuple[Path,
     root, kept = halved
     name = next(name for name in sorted(kept) if name.startswith("note-"))
     (life,) = why(root, name)["documents"]
-    assert life["fate"] == "kept in sample, and the run went no further with it"
+    assert life["outcome"] == "kept in sample, and the run went no further with it"
     assert why(root, foundry / "notes" / name)["documents"] == [life], "the file's real path is not within the source"
