@@ -48,6 +48,8 @@ FLOORS = {
             "errors",
             "file_content",
             "files",
+            "kernel_cache",
+            "kernels",
             "model_files",
             "processes",
         ),

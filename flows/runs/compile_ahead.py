@@ -3,7 +3,7 @@ stages, where one core idles.
 
 The first run after an installation compiles for over a minute of processor time, one kernel after another. The process
 runs the data stages over some chapters of a novel, clean last, since the run compiles that meanwhile, and without its
-edits. It changes no artifact: both share the cache of machine code alone (`tasks.common.kernel_cache`).
+edits. It changes no artifact: both share the cache of machine code alone (`model.kernel_cache`).
 `python -m flows.runs.compile_ahead PARENT_PID` is that process.
 """
 

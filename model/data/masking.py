@@ -14,13 +14,13 @@ Shapes: B rows, T tokens a row, M masked tokens a row at most.
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
 from model.data.philox import philox_key
 from model.data.rng import below, fill
 from model.data.row_format import NO_LOSS, RowFormat, WordBorders
 from model.errors import InputError
+from model.kernels import kernel
 
 _TENTHS_MASK, _TENTHS_KEEP = 8, 1
 
@@ -72,7 +72,7 @@ class Masking:
         return MaskedRows(inputs, positions, targets)
 
 
-@numba.njit(nogil=True)
+@kernel
 def _mask_rows(
     inputs: np.ndarray,
     positions: np.ndarray,
@@ -106,7 +106,7 @@ def _mask_rows(
         _hide(inputs[b], positions[b], targets[b], chosen, numbers[masked:], ordinary, mask)
 
 
-@numba.njit(nogil=True)
+@kernel
 def _mask_words(
     inputs: np.ndarray,
     positions: np.ndarray,
@@ -155,7 +155,7 @@ def _mask_words(
         _hide(inputs[b], positions[b], targets[b], chosen, numbers, ordinary, mask)
 
 
-@numba.njit(nogil=True)
+@kernel
 def _hide(
     inputs: np.ndarray,
     positions: np.ndarray,

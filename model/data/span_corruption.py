@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from model.data.dataset import text_lengths
@@ -27,6 +26,7 @@ from model.data.rng import below, fill
 from model.data.row_format import NO_LOSS, RowFormat
 from model.data.span_lengths import Denoising, corrupted_lengths
 from model.errors import InputError
+from model.kernels import kernel
 
 
 class Rows(NamedTuple):
@@ -147,7 +147,7 @@ def _check_sentinels(needed: int, rows: RowFormat, raw: int) -> None:
     )
 
 
-@numba.njit(nogil=True)
+@kernel
 def random_spans(rows: Rows) -> None:
     """Mark spans, the first after a kept token and the last at the end of the text.
 
@@ -174,7 +174,7 @@ def random_spans(rows: Rows) -> None:
             at, noise_at = _mark_span(noise[b], at, noise_begins, noise_at, count)
 
 
-@numba.njit(nogil=True)
+@kernel
 def independent_spans(rows: Rows) -> None:
     """Mark independently drawn tokens, given their number and the number of runs that they form.
 
@@ -199,7 +199,7 @@ def independent_spans(rows: Rows) -> None:
             at += 1
 
 
-@numba.njit(nogil=True)
+@kernel
 def _mark_span(noise: np.ndarray, at: int, begins: np.ndarray, nth: int, count: int) -> tuple[int, int]:
     """Mark a span of noise tokens, which are numbered through all spans: from the `nth` of `count` to the next that
     begins a span. Return the place and the number after it."""
@@ -210,7 +210,7 @@ def _mark_span(noise: np.ndarray, at: int, begins: np.ndarray, nth: int, count: 
             return at, nth
 
 
-@numba.njit(nogil=True)
+@kernel
 def independent_tokens(rows: Rows) -> None:
     """Mark independently drawn tokens, given their number."""
     length, noise, count_of = rows.length, rows.noise, rows.count_of
@@ -223,7 +223,7 @@ def independent_tokens(rows: Rows) -> None:
         noise[b, : length[b]] = marks[1 : length[b] + 1]
 
 
-@numba.njit(nogil=True)
+@kernel
 def noise_after_prefix(rows: Rows) -> None:
     """Mark all tokens after a prefix of one token to all but one, each length being equally likely."""
     length, noise = rows.length, rows.noise
@@ -232,7 +232,7 @@ def noise_after_prefix(rows: Rows) -> None:
         noise[b, prefix[b] : length[b]] = True
 
 
-@numba.njit(nogil=True)
+@kernel
 def prefix_lengths(length: np.ndarray, key: np.ndarray, row: np.ndarray, epoch: np.ndarray) -> np.ndarray:
     """Return the length of a random prefix of each text, i64[B]: 1 to all but one; the whole of a text of fewer than
     two."""
@@ -245,7 +245,7 @@ def prefix_lengths(length: np.ndarray, key: np.ndarray, row: np.ndarray, epoch: 
     return prefix
 
 
-@numba.njit(nogil=True)
+@kernel
 def _subset(marks: np.ndarray, places: int, count: int, numbers: np.ndarray) -> None:
     """Mark `count` of the places 1 .. `places` in bool[places + 1], every subset being equally likely (Floyd's
     algorithm).
@@ -259,7 +259,7 @@ def _subset(marks: np.ndarray, places: int, count: int, numbers: np.ndarray) -> 
         marks[last if marks[place] else place] = True
 
 
-@numba.njit(nogil=True)
+@kernel
 def replace_spans_with_sentinels(rows: Rows) -> None:
     """Replace each noise span by a sentinel in the input; in the target the span follows its sentinel."""
     tokens, length, noise, inputs = rows.tokens, rows.length, rows.noise, rows.inputs
@@ -279,7 +279,7 @@ def replace_spans_with_sentinels(rows: Rows) -> None:
         ends[0, b], ends[1, b] = t, u
 
 
-@numba.njit(nogil=True)
+@kernel
 def drop_noise(rows: Rows) -> None:
     """Write kept tokens as input and noise as target, without a mark of where it was."""
     tokens, length, noise = rows.tokens, rows.length, rows.noise
@@ -296,7 +296,7 @@ def drop_noise(rows: Rows) -> None:
         ends[0, b], ends[1, b] = t, u
 
 
-@numba.njit(nogil=True)
+@kernel
 def mask_noise(rows: Rows) -> None:
     """Replace each noise token by the first sentinel; the target is the whole text (Song et al. 2019, MASS)."""
     tokens, length, noise, inputs = rows.tokens, rows.length, rows.noise, rows.inputs
@@ -308,7 +308,7 @@ def mask_noise(rows: Rows) -> None:
         ends[0, b] = ends[1, b] = length[b]
 
 
-@numba.njit(nogil=True)
+@kernel
 def mask_or_replace_noise(rows: Rows) -> None:
     """Do as `mask_noise`, but replace one noise token in ten by a random text token."""
     tokens, length, noise, inputs = rows.tokens, rows.length, rows.noise, rows.inputs
@@ -327,7 +327,7 @@ def mask_or_replace_noise(rows: Rows) -> None:
         ends[0, b] = ends[1, b] = length[b]
 
 
-@numba.njit(nogil=True)
+@kernel
 def shuffle_tokens(rows: Rows) -> None:
     """Shuffle all tokens, every order being equally likely (Fisher and Yates); the target is the text."""
     tokens, length, inputs, targets, ends = rows.tokens, rows.length, rows.inputs, rows.targets, rows.ends

@@ -11,8 +11,8 @@ parameter, and a rank's part is the concatenation of its pieces. Padding is neve
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import deepspeed
@@ -20,6 +20,8 @@ import deepspeed.ops
 import torch
 from deepspeed.runtime import compiler
 from deepspeed.runtime.utils import combine_grad_norm_groups
+from deepspeed.runtime.zero import partitioned_param_coordinator
+from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from torch import Tensor
 
 from model.config.network import is_gated, width_multiplier
@@ -78,13 +80,14 @@ class DeepSpeedEngine:
         assert isinstance(optimizer, torch.optim.Optimizer), "Muon with AdamW needs whole matrices"
         # DeepSpeed types it as any optimizer; it is a ZeRO optimizer that wraps ours.
         self._zero: Any
-        self._engine, self._zero, _, _ = deepspeed.initialize(
-            model=module,
-            # One of PyTorch, since DeepSpeed's own AdamW is compiled on first use.
-            optimizer=optimizer,
-            config=_configuration(run, ranks),
-            dist_init_required=False,
-        )
+        with nullcontext() if run.train.compile else _without_compiler():
+            self._engine, self._zero, _, _ = deepspeed.initialize(
+                model=module,
+                # One of PyTorch, since DeepSpeed's own AdamW is compiled on first use.
+                optimizer=optimizer,
+                config=_configuration(run, ranks),
+                dist_init_required=False,
+            )
         self._gate = ZeroGate(self._zero)
         if self._partitioned:
             # They are used outside the module that owns them, as the embedding is by the head.
@@ -187,6 +190,27 @@ class DeepSpeedEngine:
         return (
             self._zero.fp32_partitioned_groups_flat if self._partitioned else self._zero.single_partition_of_fp32_groups
         )
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Have ZeRO-3's functions run as they are, and hooks that are registered within the block: what keeps them out of
+    compiled graphs imports the compiler, which takes as long as the rest of PyTorch."""
+    for owner in (partitioned_param_coordinator, PartitionedParameterCoordinator):
+        for function in vars(owner).values():
+            if (written := getattr(function, "__wrapped__", None)) is not None:
+                # The attribute in which `torch._disable_dynamo` keeps what it calls.
+                written.__dynamo_disable = written
+    disable: Any = torch.compiler.disable
+    torch.compiler.disable = _as_it_is
+    try:
+        yield
+    finally:
+        torch.compiler.disable = disable
+
+
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
 
 
 def _external_parameters(network: Network) -> list[Tensor]:

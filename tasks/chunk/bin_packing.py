@@ -9,7 +9,7 @@ fill it exactly. On short texts the second leaves 0.00 to 0.11% of the space unu
 
 import numpy as np
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 
 SEARCH_STEPS = 1 << 14
 """Lengths tried for each bin after its first filling; eight times as many changed nothing."""

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from model.data.schema import ORDER
 from model.errors import InputError
+from model.kernels import kernel
 from tasks.chunk.mixture import Mixture
-from tasks.common.kernels import kernel
 from tasks.common.numeric import seed64
 
 BATCH_POSITIONS = 1 << 16

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from model.kernels import kernel
 from tasks.artifacts.schema import SPANS
 from tasks.chunk.bin_packing import pack_into_bins, refill_bins
 from tasks.chunk.tokenize import Block, TokenBytes
-from tasks.common.kernels import kernel
 
 BATCH_ROWS = 4096
 """Rows that are filled at once."""

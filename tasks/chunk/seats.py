@@ -28,10 +28,10 @@ import numpy as np
 import pyarrow as pa
 
 from model.errors import InputError, RecipeError
+from model.kernels import inlined_kernel, kernel
 from tasks.chunk.mixture import Mixture
 from tasks.chunk.order import GOLDEN_GAMMA, pass_seed, permutation, splitmix64
 from tasks.chunk.stable_rows import RowKeys
-from tasks.common.kernels import inlined_kernel, kernel
 
 TRIES = 128
 """With twice as many 0.4% of the seats are empty, and 3.0 change for each row that goes."""

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from model.kernels import kernel
 from tasks.chunk.order import GOLDEN_GAMMA, splitmix64
 from tasks.chunk.packing import BATCH_ROWS, PackedRows, Segments
 from tasks.chunk.sentences import sentence_borders
 from tasks.chunk.tokenize import Block, TokenBytes
-from tasks.common.kernels import kernel
 
 SPECIAL_TOKENS = 3
 """[CLS] and two [SEP]."""

@@ -10,7 +10,7 @@ that it precedes.
 
 import numpy as np
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 
 _ABBREVIATED_WORDS = (
     "mr mrs ms dr prof st jr sr vs etc cf eg ie fig vol pp al inc ltd corp gen col lt sgt capt rev hon"

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import blake3
 import numpy as np
 
+from model.kernels import kernel
 from tasks.chunk.config import Tombstone
 from tasks.chunk.order import GOLDEN_GAMMA, splitmix64
 from tasks.chunk.packing import PackedRows, RowLayout, filled_rows
 from tasks.chunk.tokenize import WINDOW_TOKENS, Block, TokenBytes, TokenFile, group_into_windows, read_blocks
-from tasks.common.kernels import kernel
 
 BUCKET_ROWS = 5
 """Rows of rests in a bucket, in the mean. Of documents of 11 rows each (257 tokens a row) a removal then changes at

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 from tasks.common.letter_frequencies import (
     CENTRAL_EUROPEAN,
     CYRILLIC,

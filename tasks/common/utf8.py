@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tasks.common.kernels import inlined_kernel
+from model.kernels import inlined_kernel
 
 
 @inlined_kernel

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from model.kernels import kernel
 from tasks.artifacts.results import BenchmarkCounts
 from tasks.artifacts.schema import LEAKS
-from tasks.common.kernels import kernel
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.ngrams import I64, WORD_UNITS, ItemIndex, units_of

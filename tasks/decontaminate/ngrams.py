@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 from tasks.decontaminate.benchmarks import CHOICE, Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.normalize import CHARACTER, GOLDEN, NUMBER, fold_table, hash_words, max_words

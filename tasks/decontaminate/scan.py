@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.ngrams import (
     CHARACTER_UNITS,

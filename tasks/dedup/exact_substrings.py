@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.lsh import passes_within

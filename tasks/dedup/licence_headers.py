@@ -7,7 +7,7 @@ comment lines or block comment that names a copyright or a licence. Where no wor
 
 import numpy as np
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 
 _LINE_COMMENTS = ("#", "//", "--", ";", "%", "!", "<?")
 _BLOCK_COMMENTS = (

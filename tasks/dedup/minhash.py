@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from model.errors import Bug
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 from tasks.common.text import is_unspaced
 from tasks.common.utf8 import decode
 from tasks.dedup.licence_headers import body_start

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, write_shingle_sets, write_signatures
 from tasks.dedup.lsh import NO_BUCKET, Buckets, exact_representatives, find_buckets

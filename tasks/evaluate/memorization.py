@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from model.inference.generate import Prompt, Sampling, generate_batch
+from model.kernels import kernel
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.schema import DOC_ID_BYTES
 from tasks.artifacts.tables import read_table
-from tasks.common.kernels import kernel
 from tasks.common.numeric import seed64
 from tasks.evaluate.benchmarks.multiple_choice import mean_with_error
 from tasks.evaluate.config import EvaluateConfig

@@ -29,9 +29,9 @@ import numpy as np
 import pyarrow as pa
 
 from model.data.row_format import RowFormat
+from model.kernels import kernel
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
-from tasks.common.kernels import kernel
 from tasks.common.numeric import seed64
 from tasks.evaluate.repeated_passages import add_parts, repeated_tokens
 from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, ratio

@@ -7,7 +7,7 @@ selects. Missing spans are computed again, so no result depends on the content o
 import numpy as np
 import numpy.typing as npt
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 
 U8 = npt.NDArray[np.uint8]
 

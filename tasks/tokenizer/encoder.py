@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 from tasks.common.utf8 import decode
 from tasks.tokenizer.bpe_kernel import SHORT, build_merges, merge_long, merge_short
 from tasks.tokenizer.cache import (

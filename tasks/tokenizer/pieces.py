@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from sentencepiece import sentencepiece_model_pb2 as schema
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 from tasks.common.utf8 import decode
 from tasks.tokenizer.model_file import BLANK, BPE, BYTE, NORMAL, UNIGRAM, UNUSED, USER_DEFINED
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 from tasks.common.utf8 import decode
 from tasks.tokenizer.model_file import BLANK
 from tasks.tokenizer.pieces import CODE_POINTS, Pieces, spell

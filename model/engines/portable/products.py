@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from numba import types
@@ -25,6 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from model.data.philox import numbers_from, philox_key
 from model.engines.products import onednn_product
+from model.kernels import kernel
 
 BLOCK = 256
 """oneDNN has one chain up to 512 under AVX-512 and up to 1,024 under AVX2 (3.12)."""
@@ -161,7 +161,7 @@ def _fused_multiply_add(typing_context: Any, x: Any, y: Any, z: Any) -> Any:
     return types.float32(types.float32, types.float32, types.float32), generate
 
 
-@numba.njit(nogil=True)
+@kernel
 def _add_blocks(a_MK: np.ndarray, b_KN: np.ndarray, out_MN: np.ndarray, size: int) -> None:
     """Add the blocks of a product to zeros f32[M, N]."""
     rows, inner = a_MK.shape

@@ -10,6 +10,7 @@ import re
 
 import numpy as np
 
+from model.kernels import kernel
 from tasks.clean.batch import REWRITTEN, Texts
 from tasks.clean.document import DocumentContext
 from tasks.clean.kernels.characters import (
@@ -23,7 +24,6 @@ from tasks.clean.kernels.characters import (
     flags_of,
 )
 from tasks.clean.kernels.prefilter import UNSEGMENTED_SCRIPT
-from tasks.common.kernels import kernel
 from tasks.common.utf8 import decode
 
 _SENTENCE_ENDS = tuple(".!?\"'”’»。！？…」』؟۔।")

@@ -23,11 +23,11 @@ import numpy as np
 import regex
 from ftfy.badness import is_bad
 
+from model.kernels import kernel
 from tasks.clean.batch import NEEDS_PYTHON, REWRITTEN, UNCHANGED, Texts
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.wrong_encoding import suspect, undo_wrong_encoding
 from tasks.clean.kernels.characters import INVISIBLE, character_flags, flags_of, mojibake_in_lines
-from tasks.common.kernels import kernel
 from tasks.common.utf8 import decode
 
 _NEIGHBOUR_BYTES = 32

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from model.kernels import kernel
 from tasks.clean.kernels.characters import character_flags, flags_of, suggests_mojibake
-from tasks.common.kernels import kernel
 from tasks.common.legacy_encodings import COMMON_MARKS, Reading, letter_costs, readings, western_cost, western_models
 from tasks.common.utf8 import decode
 

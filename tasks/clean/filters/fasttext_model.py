@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from model.errors import InputError
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 
 MAGIC, FORMAT = 793_712_314, 12
 SUPERVISED = 3

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 
 WINDOWS = 4
 WINDOW_BYTES = 512

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from model.kernels import kernel
 from tasks.clean.kernels.characters import LETTER, MARK, UNSEGMENTED, UNSEGMENTED_BREAK, WHITESPACE, flags_of
 from tasks.clean.kernels.counting import HASH_BASIS, HASH_MULTIPLIER, mix_hash
-from tasks.common.kernels import kernel
 from tasks.common.utf8 import decode
 
 DIMENSIONS = 1 << 18

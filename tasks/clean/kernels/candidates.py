@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 
 LONGEST_GAP = 3
 """Separators that may follow one another between the digits of one number."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import regex
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 from tasks.common.utf8 import decode
 
 U32 = npt.NDArray[np.uint32]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from model.kernels import kernel
 from tasks.clean.kernels import text_counts as tc
 from tasks.clean.kernels.characters import (
     BULLET,
@@ -28,7 +29,6 @@ from tasks.clean.kernels.characters import (
     WHITESPACE,
     flags_of,
 )
-from tasks.common.kernels import kernel
 from tasks.common.utf8 import decode
 
 UNIT_ROW, LINE_ROW, PARAGRAPH_ROW = range(3)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from model.kernels import kernel
 from tasks.clean.kernels.characters import (
     INVISIBLE,
     MAY_BE_EMOJI,
@@ -16,7 +17,6 @@ from tasks.clean.kernels.characters import (
     WHITESPACE,
     character_flags,
 )
-from tasks.common.kernels import kernel
 
 ISOLATED, ANYWHERE, IN_BRACKETS = 1, 2, 4
 

@@ -5,7 +5,7 @@ Kernels of `structure.scan_structure`.
 
 import numpy as np
 
-from tasks.common.kernels import kernel
+from model.kernels import kernel
 
 MAX_TAG_BYTES = 300
 MAX_SPEAKER_BYTES = 24

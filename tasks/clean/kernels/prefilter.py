@@ -7,6 +7,7 @@ fast as reading. A flag may be set where the edit then changes nothing, never th
 import numpy as np
 import numpy.typing as npt
 
+from model.kernels import kernel
 from tasks.clean.kernels.candidates import (
     account_before,
     assigns_secret,
@@ -37,7 +38,6 @@ from tasks.clean.kernels.emoticons import (
     match_emoticons,
     slot_of,
 )
-from tasks.common.kernels import kernel
 from tasks.common.utf8 import decode
 
 NON_ASCII = 1

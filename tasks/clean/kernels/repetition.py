@@ -6,8 +6,8 @@ uses. The table is never emptied: a slot belongs to the search and text whose st
 
 import numpy as np
 
+from model.kernels import kernel
 from tasks.clean.kernels.counting import HASH_MULTIPLIER, mix_hash
-from tasks.common.kernels import kernel
 
 _MIN_SLOTS = 64
 _ONE = np.uint64(1)

@@ -10,10 +10,10 @@ lines that repeat. Code, tables, headings and lists repeat lines without being r
 
 import numpy as np
 
+from model.kernels import kernel
 from tasks.clean.kernels import line_signs as ls
 from tasks.clean.kernels import structure_counts as st
 from tasks.clean.kernels.counting import HASH_BASIS, HASH_MULTIPLIER
-from tasks.common.kernels import kernel
 
 _SHIFT = np.uint64(32)
 

@@ -366,12 +366,27 @@ def test_the_native_engine_does_not_load_deepspeed(make_run, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
 
 
+WITHOUT_COMPILER = """
+import sys
+
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch._dynamo":
+            raise ImportError("the compiler is imported")
+
+sys.meta_path.insert(0, Refused())
+"""
+
+
 def test_zero_3_starts_within_a_minute_without_a_compiler(make_run, tmp_path: Path) -> None:
-    """DeepSpeed would compile its exchange and its optimizer on first use: minutes, and nothing without a compiler."""
+    """DeepSpeed would compile its exchange and its optimizer on first use: minutes, and nothing without a compiler.
+    PyTorch's own, which it would import only to keep out of it, is not imported: here that fails."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_COMPILER)
     run = make_run(**ZERO[3], positions=4)
     file = tmp_path / "run.json"
     file.write_text(run.model_dump_json())
     fresh = {"PATH": "/nowhere", "HOME": str(tmp_path), "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
+    fresh["PYTHONPATH"] = str(tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "model.train", str(file)],
         cwd=PROJECT,

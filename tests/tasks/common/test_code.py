@@ -289,6 +289,7 @@ REMAINING = {
         "error_file",
     },
     "model.files": {"DISK_FULL", "link_or_copy", "sync_directory", "sync_file", "write_atomically", "write_synced"},
+    "model.kernel_cache": {"cached"},
     "model.launch.failures": {
         "FEWER_RANKS",
         "LONGEST_PAUSE",
@@ -314,7 +315,6 @@ REMAINING = {
     "tasks.artifacts.workspace": {"FileRecord", "Unit", "Workspace"},
     "tasks.common.confinement": {"check_address", "check_files", "is_confined", "public_socket"},
     "tasks.common.digests": {"INPUTS", "InputDigests", "combined_digest", "forget_changed_inputs"},
-    "tasks.common.kernel_cache": {"cached"},
     "tasks.common.work": {"Executor", "Work"},
     "tasks.execution.executor": {"Processes", "make_executor"},
     "tasks.execution.machines": {"Machines"},

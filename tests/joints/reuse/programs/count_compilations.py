@@ -14,7 +14,7 @@ from typing import Any
 
 from numba.core.dispatcher import Dispatcher
 
-import tasks.common.kernel_cache
+import model.kernel_cache
 from flows.recipe.load import load_recipe
 from flows.recipe.stages import STAGES
 from flows.runs.pipeline import BUILDERS, run_stages
@@ -26,7 +26,7 @@ from tasks.artifacts.build import RunContext
 def main(recipe_path: Path, root: Path, wanted: str, package: str, one_folder: bool) -> None:
     """Build one stage from the artifacts of those before it."""
     if one_folder:
-        tasks.common.kernel_cache.cached = _cached_by_numba
+        model.kernel_cache.cached = _cached_by_numba
     recipe = load_recipe(recipe_path, root)
     context = RunContext(root, run_id="20250101T000000Z-abcdef")
     found: dict[str, Any] = {}

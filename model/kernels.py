@@ -1,7 +1,7 @@
 """Compiled kernels: numba functions that release the GIL.
 
 How kernels are compiled counts in the fingerprint of a stage's code, as the kernels themselves do; where the machine
-code is cached (`tasks.common.kernel_cache`) does not.
+code is cached (`model.kernel_cache`) does not.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 
 import numba
 
-from tasks.common.kernel_cache import cached
+from model.kernel_cache import cached
 
 
 def kernel(function: Callable[..., Any]) -> Any:

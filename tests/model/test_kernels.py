@@ -12,9 +12,9 @@ import pytest
 from tasks.common.code_fingerprint import PROJECT
 
 KERNELS = {
-    "mixing": "from tasks.common.kernels import kernel\n\nSTEP = 3\n\n\n@kernel\ndef mix(x):\n    return x * STEP\n",
+    "mixing": "from model.kernels import kernel\n\nSTEP = 3\n\n\n@kernel\ndef mix(x):\n    return x * STEP\n",
     "signing": (
-        "from tasks.common.kernels import kernel\nfrom tasks.small.mixing import mix\n\n\n"
+        "from model.kernels import kernel\nfrom tasks.small.mixing import mix\n\n\n"
         "@kernel\ndef sign(x):\n    return mix(x) + 1\n\n\n@kernel\ndef alone(x):\n    return x - 1\n"
     ),
 }
@@ -95,7 +95,7 @@ def test_an_edit_compiles_those_kernels_that_reach_it(
 
 def test_how_kernels_are_compiled_counts(compiled: tuple[Path, Path], tmp_path: Path) -> None:
     second = copy_of_the_project(tmp_path / "second")
-    kernels = second / "tasks" / "common" / "kernels.py"
+    kernels = second / "model" / "kernels.py"
     kernels.write_text(kernels.read_text().replace("nogil=True", "nogil=True, fastmath=True"))
     assert run(second, compiled[1])[1] == {"sign", "mix", "alone"}
 
@@ -127,8 +127,22 @@ def test_without_any_place_a_kernel_still_runs(compiled: tuple[Path, Path], tmp_
     assert (done.stdout, done.stderr) == ("6\n", "")
 
 
+def test_kernels_of_the_trainer_are_kept() -> None:
+    """Each rank of a BERT or T5 would compile them for seconds."""
+    from model.data import masking, rng, span_corruption
+    from model.engines.portable import products
+
+    kernels = [
+        (module, value) for module in (masking, rng, span_corruption, products) for value in vars(module).values()
+    ]
+    own = [value for module, value in kernels if getattr(value, "__module__", "") == module.__name__]
+    compiled = [value for value in own if hasattr(value, "py_func") and not value.targetoptions.get("inline")]
+    assert len(compiled) >= 15
+    assert [kernel.__name__ for kernel in compiled if kernel.stats.cache_path is None] == []
+
+
 def test_a_function_that_is_none_of_the_projects_is_compiled_and_not_kept() -> None:
-    from tasks.common.kernels import kernel
+    from model.kernels import kernel
 
     double = kernel(_double)
     assert double(21) == 42
