@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -277,8 +278,15 @@ def print_run_header(record: "RunData") -> None:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON on stdout."""
-    json.dump(value, sys.stdout, indent=1, default=str)
+    json.dump(value, sys.stdout, indent=1, default=_plain)
     sys.stdout.write("\n")
+
+
+def _plain(value: object) -> object:
+    """Return a typed value as plain ones: what its `to_json` returns, its fields, or its text."""
+    if to_json := getattr(value, "to_json", None):
+        return to_json()
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def print_found(value: Any, as_json: bool, show: Callable[[Any], object]) -> None:

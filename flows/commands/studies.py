@@ -1,9 +1,9 @@
 """`bessemer study`: many runs of one recipe, to search settings, ablate, mix sources and predict scale."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,11 @@ from flows.commands.common import (
 )
 from flows.commands.run import prefect_ready
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flows.reports.document import Document
+
 study = typer.Typer(
     name="study",
     cls=CommandGroup,
@@ -37,7 +42,7 @@ StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of the stu
 class RunByDefault(CommandGroup):
     """Make `search RECIPE` the same as `search run RECIPE`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -77,8 +82,15 @@ def run(
     with _study(root, as_json, verbose):
         from flows.experiments.search import search as search_flow
 
-        words = {"trials": trials, "parallel": parallel, "limit": share(limit), "settings": tuple(settings or ())}
-        found: Any = search_flow(recipe, root, search_file=search_file, **words)
+        found = search_flow(
+            recipe,
+            root,
+            search_file=search_file,
+            trials=trials,
+            parallel=parallel,
+            limit=share(limit),
+            settings=tuple(settings or ()),
+        )
     _report(root, found["study"], as_json)
 
 
@@ -167,15 +179,14 @@ def ablate(
         from flows.experiments.ablation import ablate as ablate_flow
         from flows.experiments.ablation_report import ablation_document
 
-        words = {"limit": share(limit), "settings": tuple(settings or ())}
-        found: Any = ablate_flow(recipe, changes, root=root, seeds=seeds, **words)
+        found = ablate_flow(recipe, changes, root=root, seeds=seeds, limit=share(limit), settings=tuple(settings or ()))
     _show(found, ablation_document(found["name"], found), as_json)
 
 
-def _show(found: dict[str, Any], document: Any, as_json: bool) -> None:
+def _show(found: Mapping[str, object], document: "Document", as_json: bool) -> None:
     """Print what a study found, as JSON or as its report with the paths."""
 
-    def show(shown: Any) -> None:
+    def show(shown: "Console") -> None:
         document.print(shown)
         for name in ("markdown", "page", "file", "recipe"):
             if found.get(name):
@@ -189,7 +200,7 @@ def _components(run_id: str, root: Path, as_json: bool) -> None:
 
     with console(stderr=True).status("removing heads and layers") as status:
         found = measure_components(root, run_id, lambda done, total: status.update(f"{done} of {total} parts"))
-    _show(found | write_components(found, root), components_document(found), as_json)
+    _show({**found, **write_components(found, root)}, components_document(found), as_json)
 
 
 @study.command()
@@ -212,7 +223,7 @@ def mix(
         from flows.experiments.mixture import mix as mix_flow
         from flows.experiments.mixture import mixture_document
 
-        found: Any = mix_flow(recipe, root, proxies=proxies, settings=tuple(settings or ()))
+        found = mix_flow(recipe, root, proxies=proxies, settings=tuple(settings or ()))
     _show(found, mixture_document(Path(found["file"]).parent.name, found), as_json)
 
 
@@ -241,6 +252,5 @@ def scale(
         from flows.experiments.scaling import scale as scale_flow
         from flows.experiments.scaling_law import ladder_document
 
-        words = {"limit": share(limit), "settings": tuple(settings or ())}
-        found: Any = scale_flow(recipe, ladder, root=root, seeds=seeds, **words)
+        found = scale_flow(recipe, ladder, root=root, seeds=seeds, limit=share(limit), settings=tuple(settings or ()))
     _show(found, ladder_document(found), as_json)

@@ -18,12 +18,12 @@ tokens_share = 0.25              # which continues from it, reads this share of 
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from prefect import flow, tags
 from pydantic import Field, field_validator
 
-from flows.experiments.ablation_report import BASE, ONLY_SECOND, Runs, write_ablation
+from flows.experiments.ablation_report import BASE, ONLY_SECOND, AblationFound, Runs, write_ablation
 from flows.experiments.studies import SHIPPED, Setting, read_config, study_name
 from flows.experiments.trials import RunResult, Variant, as_setting, run_variants
 from flows.recipe.load import load_recipe, locate_recipe, shipped_file
@@ -111,7 +111,7 @@ def ablate(
     seeds: Annotated[int, Field(ge=1)] | None = None,
     limit: Annotated[float, Field(gt=0, le=1)] = 1.0,
     settings: tuple[str, ...] = (),
-) -> dict[str, Any]:
+) -> AblationFound:
     """Run a recipe under each of a list of changes and several seeds, and compare them with the recipe itself.
 
     An interrupted ablation continues; existing artifacts are reused. Returns the table as JSON values and the paths of
@@ -126,7 +126,7 @@ def ablate(
         settings: KEY=VALUE that override the recipe's in every run.
     """
 
-    def work() -> FlowEnd:
+    def work() -> FlowEnd[AblationFound]:
         home = root.resolve()
         path, file = locate_recipe(recipe, home), shipped_file(changes, ABLATIONS, "changes")
         config = read_config(AblationConfig, file, seeds=seeds)

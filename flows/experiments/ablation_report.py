@@ -6,9 +6,9 @@ Differences are means with 95% intervals, paired by seed and, for benchmarks, by
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
-from flows.experiments.studies import Setting, write_report
+from flows.experiments.studies import ReportFiles, Setting, write_report
 from flows.experiments.trials import LOSS, SPEED, RunResult
 from flows.metrics.heldout import fair_documents, is_same_text, mean_of_sources
 from flows.metrics.statistics import compare_items_with_baseline, compare_with_baseline
@@ -69,6 +69,13 @@ class Ablation(TypedDict):
     second: str
 
 
+class AblationFound(Ablation, ReportFiles):
+    """The table, its files, and the outcome in words."""
+
+    name: str
+    told: str
+
+
 Runs = dict[str, dict[int, RunResult]]
 """Change -> seed -> metrics of its run."""
 
@@ -81,8 +88,8 @@ NOT_COMPARED = (
 
 def write_ablation(
     folder: Path, runs: Runs, changes: Mapping[str, Mapping[str, Setting]], vary: Sequence[str], second: str = ""
-) -> dict[str, Any]:
-    """Write the report of the runs so far, and return its table with the paths and `told`, the outcome in words.
+) -> AblationFound:
+    """Write the report of the runs so far, and return what it holds and where it is.
 
     `changes` are the settings of each change, `vary` the keys that seeds are written to, `second` says what a second
     run is.

@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import numpy as np
 
-from flows.experiments.studies import write_report
+from flows.experiments.studies import ReportFiles, write_report
 from flows.metrics.formatting import format_count
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach
@@ -20,6 +20,10 @@ from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import recipe_of
 from model.errors import InputError
 from tasks.tokenizer.open import open_tokenizer
+
+if TYPE_CHECKING:
+    from model.nn.pruning import Kind
+    from model.nn.pruning import Part as NetworkPart
 
 MAX_CUMULATIVE = 12
 """Points of the curve along which parts are removed cumulatively."""
@@ -49,16 +53,45 @@ class BitsPerByte:
         return float(ratio), float(math.sqrt(n / (n - 1) * (rest**2).sum()) / whole)
 
 
+class Removal(TypedDict):
+    """The network without a part, or without several."""
+
+    part: str
+    parameters: int
+    """Those that are left."""
+    bits_per_byte: float
+    more: float
+    """Than the whole network's."""
+    stderr: float | None
+    kind: NotRequired[str]
+    """Of a single part."""
+    taken: NotRequired[list[str]]
+    """Names of several."""
+
+
+class Components(TypedDict):
+    """What the parts of a run's network are worth."""
+
+    run_id: str
+    parameters: int
+    bits_per_byte: float
+    documents: int
+    bytes: int
+    alone: list[Removal]
+    curves: dict[str, list[Removal]]
+    """By kind of part, from the whole network on."""
+
+
 def measure_components(
     root: Path, run: str, advance: Callable[[int, int], None] = lambda done, total: None
-) -> dict[str, Any]:
+) -> Components:
     """Measure a run's network without each layer, attention, MLP and head, then without more and more heads or layers,
-    the cheapest first; return JSON values. InputError where the network is no GPT, or has no held-out text."""
+    the cheapest first. InputError where the network is no GPT, or has no held-out text."""
     import torch
 
     from model.checkpoint.weights import load_gpt
     from model.inference.scoring import text_nats
-    from model.nn.pruning import Kind, Part, ablated, parts_of, removed_parameters
+    from model.nn.pruning import ablated, parts_of, removed_parameters
     from tasks.artifacts.references import resolve_artifacts
     from tasks.evaluate.perplexity import heldout_documents
 
@@ -75,12 +108,12 @@ def measure_components(
     ids = [row.tolist() for row in tokenizer.encode_batch(documents)]
     sizes = np.array([len(text.encode()) for text in documents], dtype=np.int64)
 
-    def measured(parts: Sequence[Part]) -> BitsPerByte:
+    def measured(parts: "Sequence[NetworkPart]") -> BitsPerByte:
         with ablated(network, parts):
             nats = text_nats(network, ids, tokenizer.eos, batch_tokens=config.batch_tokens)
         return BitsPerByte(np.array(nats) / math.log(2), sizes)
 
-    def line(parts: Sequence[Part], name: str) -> dict[str, Any]:
+    def line(parts: "Sequence[NetworkPart]", name: str) -> Removal:
         found = measured(parts)
         more, error = found.above(whole)
         left = total - removed_parameters(network, parts)
@@ -92,11 +125,11 @@ def measure_components(
     steps = len(parts) + 2 * MAX_CUMULATIVE
     torch.set_num_threads(config.threads)
     whole = measured(())
-    alone: list[dict[str, Any]] = []
+    alone: list[Removal] = []
     for done, part in enumerate(parts, start=1):
         alone.append({**line([part], part.name), "kind": part.kind})
         advance(done, steps)
-    curves: dict[str, list[dict[str, Any]]] = {}
+    curves: dict[str, list[Removal]] = {}
     for place, kind in enumerate(cumulative):
         order = _cheapest_first(parts, alone, kind)
         curves[kind] = [line((), "whole")]
@@ -115,9 +148,9 @@ def measure_components(
     }
 
 
-def _cheapest_first(parts: Sequence[Any], alone: Sequence[dict[str, Any]], kind: str) -> list[Any]:
-    of_kind = [(line["more"], place, part) for place, (part, line) in enumerate(zip(parts, alone, strict=True))]
-    return [part for _, _, part in sorted(one for one in of_kind if one[2].kind == kind)]
+def _cheapest_first(parts: "Sequence[NetworkPart]", alone: Sequence[Removal], kind: "Kind") -> "list[NetworkPart]":
+    of_kind = [(line["more"], part) for part, line in zip(parts, alone, strict=True) if part.kind == kind]
+    return [part for _, part in sorted(of_kind, key=lambda one: one[0])]
 
 
 def _counts(parts: int) -> list[int]:
@@ -129,14 +162,14 @@ def _counts(parts: int) -> list[int]:
 ROLES = {"head": "series1", "layer": "accent"}
 
 
-def write_components(found: dict[str, Any], root: Path) -> dict[str, str]:
+def write_components(found: Components, root: Path) -> ReportFiles:
     """Write the report, and return its paths."""
     folder = root / "ablations" / f"components-{found['run_id']}"
     folder.mkdir(parents=True, exist_ok=True)
     return write_report(found, components_document(found), folder)
 
 
-def components_document(found: dict[str, Any]) -> Document:
+def components_document(found: Components) -> Document:
     """Return the report: single parts, the most costly first, then the cumulative curves."""
     lead = (
         f"Whole: {found['bits_per_byte']:.4f} bits per byte with {found['parameters']:,} parameters, on"
@@ -155,7 +188,7 @@ def components_document(found: dict[str, Any]) -> Document:
     return Document(f"Parts of the network of run {found['run_id']}", sections, format_count(found["parameters"]), lead)
 
 
-def _table(lines: Sequence[dict[str, Any]]) -> Table:
+def _table(lines: Sequence[Removal]) -> Table:
     rows = [
         (
             line["part"],
@@ -169,7 +202,7 @@ def _table(lines: Sequence[dict[str, Any]]) -> Table:
     return Table(("taken out", "parameters left", "bits per byte", "more", "95%"), rows)
 
 
-def size_figure(found: dict[str, Any]) -> Figure:
+def size_figure(found: Components) -> Figure:
     """Return a chart of size against bits per byte as parts are removed cumulatively."""
     data = [
         points(
@@ -187,7 +220,7 @@ def size_figure(found: dict[str, Any]) -> Figure:
     return figure(data, 380, legend=LEGEND, xaxis=across, yaxis=up)
 
 
-def alone_figure(found: dict[str, Any]) -> Figure:
+def alone_figure(found: Components) -> Figure:
     """Return a chart of the cost of each part removed alone."""
     ordered = sorted(found["alone"], key=lambda line: line["more"])
     lengths, names = [line["more"] for line in ordered], [line["part"] for line in ordered]

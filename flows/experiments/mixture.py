@@ -23,7 +23,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypedDict
 
 import numpy as np
 import tomlkit
@@ -39,10 +39,10 @@ from flows.experiments.mixture_fit import (
     r_squared,
     rank_correlation,
 )
-from flows.experiments.studies import read_config, study_name, write_report
+from flows.experiments.studies import ReportFiles, Value, read_config, study_name, write_report
 from flows.experiments.trials import RunResult, Variant, as_setting, parse_editable, run_variants
 from flows.metrics.run_metrics import open_artifacts
-from flows.metrics.statistics import bootstrap, interval_of_mean
+from flows.metrics.statistics import IntervalValues, bootstrap, interval_of_mean
 from flows.recipe.load import apply_setting, load_recipe, locate_recipe
 from flows.recipe.schema import Recipe
 from flows.reports.document import Document, Section, Table
@@ -99,13 +99,54 @@ class Proxy:
         return statistics.fmean(self.losses.values())
 
 
+class ProxyValues(TypedDict):
+    """What a proxy read and lost, by source."""
+
+    shares: dict[str, float]
+    losses: dict[str, float]
+
+
+class Mixture(TypedDict):
+    """The shares that the proxies favour, and the quality of the fit; the content of `weights.json`."""
+
+    sources: list[str]
+    prior: dict[str, float]
+    """The recipe's own shares."""
+    weights: dict[str, float]
+    """Those found."""
+    most: dict[str, float]
+    """Upper bounds."""
+    predicted: float
+    """Mean loss of the shares found."""
+    predicted_prior: float
+    gain: IntervalValues
+    seeds: IntervalValues
+    """Mean loss of the recipe's shares over seeds, and below its standard deviation."""
+    scatter: float
+    metric: str
+    proxies: int
+    kept_back: int
+    r_squared: float | None
+    """Of the proxies that were kept back."""
+    rank_correlation: float | None
+    mixtures: list[ProxyValues]
+
+
+class MixtureFound(Mixture, ReportFiles):
+    """The shares, the outcome in words, and the files."""
+
+    told: str
+    file: str
+    recipe: str
+
+
 @flow(name="mix", persist_result=False, validate_parameters=True)
 def mix(
     recipe: str,
     root: Path = Path("bessemer-data"),
     proxies: Annotated[int, Field(ge=LEAST_PROXIES)] | None = None,
     settings: tuple[str, ...] = (),
-) -> dict[str, Any]:
+) -> MixtureFound:
     """Find the best shares of a recipe's sources by training small models.
 
     An interrupted run continues; existing artifacts are reused. Returns the weights, the predicted losses, and the
@@ -118,7 +159,7 @@ def mix(
         settings: KEY=VALUE that override the recipe's.
     """
 
-    def work() -> FlowEnd:
+    def work() -> FlowEnd[MixtureFound]:
         home = root.resolve()
         path = locate_recipe(recipe, home)
         config, base = read_mix(path, proxies), load_recipe(path, home, settings)
@@ -146,13 +187,13 @@ class MixConfig(StrictConfig):
     """Seed of the mixtures."""
     metric: Annotated[str, EXPERT] = "bits_per_byte"
     """Metric of SCORES on each source's held-out text whose mean is minimised."""
-    settings: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    settings: dict[str, Value] = Field(default_factory=dict)
     """Settings of proxies that differ from the recipe. Of the data stages only `chunk` may differ: the vocabulary must
     be the recipe's, since weights do not transfer to another."""
 
     @field_validator("settings")
     @classmethod
-    def _refuse_other_data(cls, settings: dict[str, Any]) -> dict[str, Any]:
+    def _refuse_other_data(cls, settings: dict[str, Value]) -> dict[str, Value]:
         for key in settings:
             if key.partition(".")[0] in DATA or key in ("seed", "budget_tokens", "chunk.weights"):
                 instead = "chunk.budget_tokens" if key == "budget_tokens" else "keys of train, chunk or evaluate"
@@ -189,7 +230,7 @@ class _MixtureSearch:
         self._settings = settings
         self.folder = root / FOLDER / study_name(base.name)
 
-    def find(self) -> dict[str, Any]:
+    def find(self) -> MixtureFound:
         """Train the proxies, fit their losses, and return the best shares with the paths of the results."""
         seeds = range(self._base.train.seed, self._base.train.seed + self._config.seeds)
         repeated = self._train({("the recipe's mixture", seed): {} for seed in seeds})
@@ -219,7 +260,7 @@ class _MixtureSearch:
             return float(predicted[0] - predicted[1])
 
         seed = seed64(self._config.seed, "mix", "bootstrap")
-        found = {
+        found: Mixture = {
             "sources": names,
             "prior": dict(zip(names, map(float, prior_S), strict=True)),
             "weights": dict(zip(names, map(float, best_S), strict=True)),
@@ -299,7 +340,7 @@ def read_proxy(root: Path, run_id: str, metric: str) -> Proxy:
     )
 
 
-def write_mixture(found: dict[str, Any], path: Path, settings: Sequence[str], folder: Path) -> dict[str, Any]:
+def write_mixture(found: Mixture, path: Path, settings: Sequence[str], folder: Path) -> MixtureFound:
     """Write weights, report and recipe, and return the result with their paths."""
     # Weights of a recipe must add up to one, also after rounding.
     rounded = {name: round(weight, DIGITS) for name, weight in found["weights"].items()}
@@ -323,7 +364,7 @@ def write_mixture(found: dict[str, Any], path: Path, settings: Sequence[str], fo
     return {**found, **paths, "told": told, "file": str(folder / WEIGHTS), "recipe": str(folder / RECIPE)}
 
 
-def doubt(found: dict[str, Any]) -> str:
+def doubt(found: Mixture) -> str:
     """Return a warning where the fit predicts the kept-back mixtures poorly, or the gain may be chance; else empty."""
     poor = (found["r_squared"] or 0.0) < MIN_R_SQUARED
     if not poor and found["gain"]["low"] > 0:
@@ -335,11 +376,11 @@ def doubt(found: dict[str, Any]) -> str:
     )
 
 
-def mixture_document(name: str, found: dict[str, Any]) -> Document:
+def mixture_document(name: str, found: Mixture) -> Document:
     """Return the report: the recipe's shares, those found, the gain, and the quality of the fit."""
     quality = ", ".join(
-        f"{words} {'unknown' if found[key] is None else format(found[key], '.3f')}"
-        for words, key in (("R²", "r_squared"), ("rank correlation", "rank_correlation"))
+        f"{words} {'unknown' if value is None else format(value, '.3f')}"
+        for words, value in (("R²", found["r_squared"]), ("rank correlation", found["rank_correlation"]))
     )
     gain, luck = found["gain"], found["seeds"]
     sentences = (
@@ -351,7 +392,7 @@ def mixture_document(name: str, found: dict[str, Any]) -> Document:
         f" alone moves it by {found['scatter']:.4f} (standard deviation).",
     )
     rows = [
-        (source, *(f"{found[column][source]:.2%}" for column in ("prior", "weights", "most")))
+        (source, *(f"{shares[source]:.2%}" for shares in (found["prior"], found["weights"], found["most"])))
         for source in found["sources"]
     ]
     table = Table(("source", "recipe", "found", "upper bound"), rows)

@@ -13,11 +13,16 @@ import json
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from flows.experiments.search_config import Choices, Range, SearchConfig, Value
+from flows.experiments.search_config import Choices, Range, SearchConfig
+from flows.experiments.studies import Value
 from flows.experiments.trial_log import Trial
 from tasks.common.numeric import seed64
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
 
 GOOD_SHARE = 0.25
 """Share of the trials that the sampler treats as good. Optuna's tenth is two of twenty trials: from a rate 30 times
@@ -45,7 +50,9 @@ def _good_trials(trials: int) -> int:
     return max(1, math.ceil(GOOD_SHARE * trials))
 
 
-def optuna_study(config: SearchConfig, trials: Sequence[Trial], sampler: Any = None) -> Any:
+def optuna_study(
+    config: SearchConfig, trials: Sequence[Trial], sampler: "optuna.samplers.BaseSampler | None" = None
+) -> "optuna.Study":
     """Return an Optuna study of the trials whose settings are in the space.
 
     A paused trial counts as pruned, with its losses at rungs: the sampler prefers one that reached a higher rung, and
@@ -61,7 +68,7 @@ def optuna_study(config: SearchConfig, trials: Sequence[Trial], sampler: Any = N
         if trial.state in ("failed", "waiting") or not _inside(config, trial):
             continue
         losses = {stop.rung: sign * stop.loss for stop in trial.stops if stop.loss is not None}
-        shared: dict[str, Any] = {
+        shared = {
             "params": {key: _as_seen(axis, trial.settings[key]) for key, axis in config.space.items()},
             "distributions": {key: distribution(axis) for key, axis in config.space.items()},
             "intermediate_values": losses,
@@ -78,7 +85,7 @@ def optuna_study(config: SearchConfig, trials: Sequence[Trial], sampler: Any = N
     return study
 
 
-def distribution(axis: Range | Choices) -> Any:
+def distribution(axis: Range | Choices) -> "BaseDistribution":
     """Return the values of a key as an Optuna distribution; choices as JSON, so that they can be of any type."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -89,12 +96,12 @@ def distribution(axis: Range | Choices) -> Any:
     return FloatDistribution(float(axis.low), float(axis.high), log=axis.log)
 
 
-def _as_seen(axis: Range | Choices, value: Value) -> Any:
+def _as_seen(axis: Range | Choices, value: Value) -> Value:
     return json.dumps(value) if isinstance(axis, Choices) else value
 
 
-def _value(axis: Range | Choices, seen: Any) -> Value:
-    return json.loads(seen) if isinstance(axis, Choices) else seen
+def _value(axis: Range | Choices, seen: Value) -> Value:
+    return json.loads(str(seen)) if isinstance(axis, Choices) else seen
 
 
 def _inside(config: SearchConfig, trial: Trial) -> bool:

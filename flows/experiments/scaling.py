@@ -16,12 +16,12 @@ heads = 4
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from prefect import flow, tags
 from pydantic import Field, model_validator
 
-from flows.experiments.scaling_law import ScalePoint, write_ladder
+from flows.experiments.scaling_law import LadderFound, ScalePoint, write_ladder
 from flows.experiments.studies import SHIPPED, Setting, read_config, study_name
 from flows.experiments.trials import RunResult, Variant, as_setting, run_variants
 from flows.recipe.load import load_recipe, locate_recipe, shipped_file
@@ -104,7 +104,7 @@ def scale(
     seeds: Annotated[int, Field(ge=1)] | None = None,
     limit: Annotated[float, Field(gt=0, le=1)] = 1.0,
     settings: tuple[str, ...] = (),
-) -> dict[str, Any]:
+) -> LadderFound:
     """Train a ladder of models, fit a law to their losses, and compare its prediction with the largest model.
 
     An interrupted study continues; existing artifacts are reused. Returns the table as JSON values and the paths of its
@@ -119,7 +119,7 @@ def scale(
         settings: KEY=VALUE that override the recipe's in every run.
     """
 
-    def work() -> FlowEnd:
+    def work() -> FlowEnd[LadderFound]:
         home = root.resolve()
         path, file = locate_recipe(recipe, home), shipped_file(ladder, LADDERS, "ladder")
         config = read_config(LadderConfig, file, seeds=seeds)

@@ -11,12 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from flows.experiments.studies import write_report
+from flows.experiments.studies import ReportFiles, write_report
 from flows.experiments.trials import RunResult
 from flows.metrics.statistics import Interval, t_975
 from flows.reports.charts import figure as charts
@@ -148,6 +148,10 @@ class Ladder(TypedDict):
     prediction: Prediction | None
 
 
+class LadderFound(Ladder, ReportFiles):
+    """The table and its files."""
+
+
 @dataclass
 class ScalePoint:
     """A size, and the results of its runs so far, by seed."""
@@ -166,7 +170,7 @@ class ScalePoint:
 
 def write_ladder(
     folder: Path, measure: str, tokens_per_parameter: float | None, points: list[ScalePoint]
-) -> dict[str, Any]:
+) -> LadderFound:
     """Write the report of the runs so far; return its table with the paths."""
     found = scaling_table(folder.name, measure, tokens_per_parameter, points)
     return {**found, **write_report(found, ladder_document(found), folder)}

@@ -13,7 +13,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from prefect import flow, tags, task
 from prefect.client.schemas.objects import State
@@ -24,7 +24,7 @@ from pydantic import Field
 
 from flows.experiments.samplers import format_settings
 from flows.experiments.search_config import ObjectiveConfig, read_search
-from flows.experiments.search_report import write_results
+from flows.experiments.search_report import SearchFound, write_results
 from flows.experiments.study import Study, StudyRequest
 from flows.experiments.trial_log import State as TrialState
 from flows.experiments.trial_log import Stop, Trial, TrialResult, failed_result
@@ -52,7 +52,7 @@ def search(
     parallel: Annotated[int, Field(ge=1)] | None = None,
     limit: Annotated[float, Field(gt=0, le=1)] = 1.0,
     settings: tuple[str, ...] = (),
-) -> dict[str, Any]:
+) -> SearchFound:
     """Find better settings of a recipe by training it with many. An interrupted search continues.
 
     Returns the best trial's number, settings and value, and the paths of page and recipe.
@@ -67,7 +67,7 @@ def search(
         settings: KEY=VALUE that override the recipe's for all trials.
     """
 
-    def work() -> FlowEnd:
+    def work() -> FlowEnd[SearchFound]:
         home = root.resolve()
         path = locate_recipe(recipe, home)
         study = Study(StudyRequest(path, settings, limit), read_search(path, search_file, trials, parallel), home)
@@ -77,7 +77,7 @@ def search(
     return end_of_flow(work)
 
 
-def run_search(study: Study) -> dict[str, Any]:
+def run_search(study: Study) -> SearchFound:
     """Train trials until none is left, and write page and best recipe, also after an error or interrupt.
 
     The log holds all results at any time. Only one process may work on a study.
@@ -99,7 +99,7 @@ class TrialScheduler:
         self._listener = CURRENT_LISTENER.get()
         self._stop = threading.Event()
         self._done: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._busy: dict[int, PrefectConcurrentFuture[Any]] = {}
+        self._busy: dict[int, PrefectConcurrentFuture[State]] = {}
 
     def run(self) -> None:
         with ThreadPoolTaskRunner(max_workers=self._study.config.parallel) as runner:
@@ -112,7 +112,7 @@ class TrialScheduler:
                 concurrent.futures.wait([future.wrapped_future for future in self._busy.values()])
                 raise
 
-    def _start(self, runner: ThreadPoolTaskRunner[Any]) -> bool:
+    def _start(self, runner: ThreadPoolTaskRunner[State]) -> bool:
         """Submit segments while threads are free; return whether there was one."""
         started = False
         while len(self._busy) < self._study.config.parallel:
@@ -123,7 +123,7 @@ class TrialScheduler:
             started = True
         return started
 
-    def _submit(self, runner: ThreadPoolTaskRunner[Any], trial: Trial, rung: int) -> None:
+    def _submit(self, runner: ThreadPoolTaskRunner[State], trial: Trial, rung: int) -> None:
         study = self._study
         name = f"trial {trial.number}"
         self._log_trial(trial, f"to {study.shares[rung]:.0%} of its training: {format_settings(trial.settings)}")

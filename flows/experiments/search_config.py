@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from flows.experiments.studies import read_config
+from flows.experiments.studies import Value, read_config
 from flows.recipe.resolve import SHARED_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
@@ -27,8 +27,6 @@ from model.errors import RecipeError
 from tasks.common.config import StrictConfig
 
 TABLE = "search"
-
-Value = bool | int | float | str
 
 MAX_RUNGS = 6
 
@@ -83,7 +81,7 @@ class Choices(StrictConfig):
         return self.choices
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     named = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     return CHOICES if "choices" in named else RANGE
 
@@ -206,7 +204,7 @@ def _incomparable(space: Space, recipe_with: RecipeWith, base: Recipe) -> dict[s
     return found
 
 
-def _data_of(recipe: Recipe) -> list[Any]:
+def _data_of(recipe: Recipe) -> list[dict[str, Any]]:
     return [getattr(recipe, stage).identity_params() for stage in DATA_STAGES]
 
 
@@ -222,7 +220,7 @@ def own_settings(space: Space, base: Recipe, path: Path) -> dict[str, Value]:
     return found
 
 
-def _at(place: Any, keys: list[str]) -> Any:
+def _at(place: object, keys: list[str]) -> object:
     for key in keys:
         if isinstance(place, list):
             place = next((entry for entry in place if isinstance(entry, dict) and entry.get("name") == key), None)

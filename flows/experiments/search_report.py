@@ -3,19 +3,19 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import tomlkit
 
 from flows.experiments.samplers import format_settings, format_value, optuna_study
 from flows.experiments.search_config import Choices, Range
-from flows.experiments.studies import write_report
+from flows.experiments.studies import ReportFiles, Value, write_report
 from flows.experiments.study import Study
-from flows.experiments.trial_log import Trial
+from flows.experiments.trial_log import Sampler, State, Trial
 from flows.experiments.trials import as_setting, parse_editable
 from flows.metrics.formatting import format_duration
 from flows.recipe.load import apply_setting
-from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach
+from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, bars, figure, points, reach
 from flows.reports.document import Chart, Document, Section, Table, Tile
 from model.files import write_atomically
 
@@ -30,10 +30,44 @@ HEADROOM = 3.0
 log = logging.getLogger(__name__)
 
 
-def write_results(study: Study) -> dict[str, Any]:
-    """Write the best recipe and the report, and return their paths, the best trial and the `told` outcome."""
+class TrialLine(TypedDict):
+    """A trial: its settings, its progress, and its results."""
+
+    trial: int
+    by: Sampler
+    settings: dict[str, Value]
+    share: float
+    """Of its training that is done."""
+    loss: float | None
+    value: float | None
+    stderr: float | None
+    seconds: float
+    built: list[str]
+    """Stages that no earlier run had built."""
+    state: State
+    cause: str
+    run_id: str
+
+
+class SearchOutcome(TypedDict):
+    """The best trial, its recipe, and the outcome in words."""
+
+    study: str
+    folder: str
+    trials: int
+    best: TrialLine | None
+    recipe: str | None
+    told: str
+
+
+class SearchFound(SearchOutcome, ReportFiles):
+    """What a search found, and its files."""
+
+
+def write_results(study: Study) -> SearchFound:
+    """Write the best recipe and the report."""
     best = study.best
-    found: dict[str, Any] = {
+    found: SearchOutcome = {
         "study": study.name,
         "folder": str(study.folder),
         "trials": len(study.trials),
@@ -71,8 +105,8 @@ def _write_best(study: Study, best: Trial) -> Path:
     return path
 
 
-def lines(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Return a line for each trial: its settings, its progress, and its results."""
+def lines(trials: Sequence[Trial]) -> list[TrialLine]:
+    """Return a line for each trial."""
     return [
         {
             "trial": trial.number,
@@ -131,8 +165,8 @@ def search_document(study: Study) -> Document:
     return Document(f"search {study.name}", shown, f"{len(of_trials)} trials", f"{lead}.", tiles)
 
 
-def trials_table(of_trials: Sequence[dict[str, Any]], keys: Sequence[str], best: int | None) -> Table:
-    """Return a row for each trial; `built` are the stages that no earlier run had built."""
+def trials_table(of_trials: Sequence[TrialLine], keys: Sequence[str], best: int | None) -> Table:
+    """Return a row for each trial."""
     short = (key.rpartition(".")[2] for key in keys)
     columns = ("trial", "by", *short, "of training", "loss", "objective", "time", "built", "state")
     rows = []
@@ -168,7 +202,7 @@ def curves_figure(study: Study) -> Figure | None:
     """Return a chart of training loss at rungs; the best trial and the recipe's own are highlighted."""
     best = study.best
     top = ceiling([stop.loss for trial in study.trials for stop in trial.stops if stop.loss is not None] or [0.0])
-    drawn: list[tuple[int, dict[str, Any]]] = []
+    drawn: list[tuple[int, Trace]] = []
     for trial in study.trials:
         stops = [stop for stop in trial.stops if stop.loss is not None]
         if not stops:
@@ -194,15 +228,15 @@ def curves_figure(study: Study) -> Figure | None:
     return figure(data, 360, xaxis=across, yaxis=up)
 
 
-def history_figure(of_trials: list[dict[str, Any]], label: str, direction: str) -> Figure | None:
+def history_figure(of_trials: Sequence[TrialLine], label: str, direction: str) -> Figure | None:
     """Return a chart of the objective of each complete trial, and the best so far."""
-    ended = [line for line in of_trials if line["value"] is not None]
+    ended = [(line, value) for line in of_trials if (value := line["value"]) is not None]
     if not ended:
         return None
     better = min if direction == "minimize" else max
-    numbers, values = [line["trial"] for line in ended], [line["value"] for line in ended]
+    numbers, values = [line["trial"] for line, _ in ended], [value for _, value in ended]
     so_far = [better(values[: place + 1]) for place in range(len(values))]
-    errors = reach([line["stderr"] or 0.0 for line in ended])
+    errors = reach([line["stderr"] or 0.0 for line, _ in ended])
     best = points("accent", numbers, so_far, "%{y:.4f}", mode="lines", name="best so far")
     each = points("series1", numbers, values, "trial %{x}: %{y:.4f}", name="trial", error_y=errors)
     return figure([best, each], 320, legend=LEGEND, xaxis=axis("trial"), yaxis=axis(label, automargin=True))

@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypedDict, TypeVar
 
 from pydantic import ValidationError
 
@@ -24,7 +24,9 @@ TABLE, MARKDOWN, PAGE = "table.json", "table.md", "page.html"
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
 
-Setting = bool | int | float | str | list[Any]
+Value = bool | int | float | str
+
+Setting = Value | list[object]
 """A value of a recipe."""
 
 Config = TypeVar("Config", bound=StrictConfig)
@@ -37,7 +39,7 @@ def study_name(*parts: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts))
 
 
-def read_config(kind: type[Config], path: Path, table: str = "", hint: str = "", **given: Any) -> Config:
+def read_config(kind: type[Config], path: Path, table: str = "", hint: str = "", **given: int | None) -> Config:
     """Return the settings in a file, or in its `table`; those `given` that are not None override them.
 
     Raises RecipeError, with the `hint`, where there is no such table, and where settings are wrong.
@@ -46,7 +48,7 @@ def read_config(kind: type[Config], path: Path, table: str = "", hint: str = "",
         _, whole = read_toml(path)
     except FileNotFoundError as error:
         raise RecipeError(f"{path}: there is no such file") from error
-    values: Any = whole.get(table) if table else whole
+    values = whole.get(table) if table else whole
     if values is None:
         raise RecipeError(f"{path}: no table [{table}], {hint}")
     if not isinstance(values, dict):
@@ -58,7 +60,15 @@ def read_config(kind: type[Config], path: Path, table: str = "", hint: str = "",
         raise RecipeError(format_config_errors(error, path, *([table] if table else []))) from error
 
 
-def write_report(found: Mapping[str, Any], document: Document, folder: Path) -> dict[str, str]:
+class ReportFiles(TypedDict):
+    """The files of a study's report."""
+
+    table: str
+    markdown: str
+    page: str
+
+
+def write_report(found: Mapping[str, object], document: Document, folder: Path) -> ReportFiles:
     """Write the report of the runs so far, and return the paths. A page that cannot be drawn is logged."""
     write_sealed(folder / TABLE, found)
     write_atomically(folder / MARKDOWN, document.markdown().encode())

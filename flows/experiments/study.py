@@ -9,12 +9,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flows.experiments.samplers import next_promotion, rung_shares, suggest
-from flows.experiments.search_config import SearchConfig, Value, check_space, own_settings, rungs_of
-from flows.experiments.studies import study_name
-from flows.experiments.trial_log import Trial, TrialLog, TrialResult
+from flows.experiments.search_config import SearchConfig, check_space, own_settings, rungs_of
+from flows.experiments.studies import Value, study_name
+from flows.experiments.trial_log import Sampler, Trial, TrialLog, TrialResult
 from flows.experiments.trials import as_setting
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
@@ -149,7 +148,7 @@ class Study:
         began = [{trial.number for trial in self.trials if trial.rung >= rung} for rung in range(len(self.shares))]
         return losses, began
 
-    def _add(self, origin: Any, settings: dict[str, Value], waited_as: str = "") -> Trial:
+    def _add(self, origin: Sampler, settings: dict[str, Value], waited_as: str = "") -> Trial:
         return self.log.add(origin, settings, new_run_id(), waited_as)
 
     def _add_waiting(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.experiments.search_config import Value
+from flows.experiments.studies import Value
 from model.checksummed_json import append_sealed_line, read_sealed_lines
 from model.errors import BessemerError, Numerics
 from tasks.execution.outcome import one_line

@@ -91,7 +91,7 @@ def built_stages(record: RunData) -> tuple[str, ...]:
     return tuple(entry["stage"] for entry in record["stages"] if entry["outcome"] in (BUILT, "paused"))
 
 
-def as_setting(key: str, value: Any) -> str:
+def as_setting(key: str, value: object) -> str:
     """Return `key=value`, as `--set` takes it."""
     return f"{key}={json.dumps(value)}"
 

@@ -4,11 +4,11 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
-from tasks.evaluate.comparison import Difference, paired_difference
+from tasks.evaluate.comparison import Difference, paired_difference, verdict_of
 
 Z_95 = 1.959963984540054
 """Standard errors on each side of a 95% interval of the normal distribution."""
@@ -125,21 +125,14 @@ def compare_with_baseline(
     return PairedComparison(value, of_base, len(seeds), found.value, found.low, found.high, verdict)
 
 
-def verdict_of(low: float, high: float, *, higher_is_better: bool) -> str:
-    """Return `better`, `worse`, or `no difference` for the interval of a difference."""
-    if low <= 0 <= high:
-        return "no difference"
-    return "better" if (low > 0) == higher_is_better else "worse"
-
-
 def compare_items_with_baseline(
-    change: Mapping[int, Mapping[Any, float]], base: Mapping[int, Mapping[Any, float]]
+    change: Mapping[int, Mapping[str, float]], base: Mapping[int, Mapping[str, float]]
 ) -> Difference | None:
     """Return the paired difference over items of scores by seed and item; None without common items.
 
     Each item is averaged over the seeds in which both runs have it: seeds may sample different items.
     """
-    pairs: dict[Any, list[tuple[float, float]]] = {}
+    pairs: dict[str, list[tuple[float, float]]] = {}
     for seed in sorted(change.keys() & base.keys()):
         for item, score in change[seed].items():
             if item in base[seed]:

@@ -7,11 +7,10 @@ activations, waiting and restarts lower it (Chowdhery et al. 2022, PaLM, appendi
 
 import difflib
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from flows.metrics.formatting import format_bytes
-from flows.planning.values import LayoutMemory
 from flows.recipe.schema import Recipe
 from model.config.network import GPTConfig, NetworkConfig
 from model.config.train import TrainConfig
@@ -40,8 +39,6 @@ _MOST_DIGITS = 4
 UNKNOWNS = ("tokens", "parameters", "devices", "days", "mfu")
 
 _SMALLEST_NETWORK = GPTConfig(vocab_size=8, context=8, layers=1, heads=1, width=8)
-
-MEMORY_PARTS = ("weights", "gradients", "optimizer", "buffers", "activations")
 
 THIS = "this"
 """Name of this machine's processor as an accelerator."""
@@ -215,7 +212,7 @@ def layouts(train: TrainConfig, devices: int, *, has_experts: bool = False) -> d
 
 def memory_by_layout(
     network: NetworkConfig | None, train: TrainConfig, parameters: float, devices: float
-) -> dict[str, LayoutMemory]:
+) -> "dict[str, RankMemory]":
     """Return bytes per device by layout.
 
     Without `network` only the number of parameters is known, and activations are left out.
@@ -224,16 +221,14 @@ def memory_by_layout(
     from model.engines.memory import memory_of_rank, rank_memory
     from model.engines.sizes import rank_sizes
 
-    found: dict[str, LayoutMemory] = {}
+    found: dict[str, RankMemory] = {}
     has_experts = isinstance(network, GPTConfig) and network.experts is not None
     for name, layout in layouts(train, max(1, round(devices)), has_experts=has_experts).items():
         if network is None:
             # Data types and optimizer states per parameter do not depend on the size of the network.
-            memory = memory_of_rank(rank_sizes(_SMALLEST_NETWORK, layout).of(parameters), layout)
+            found[name] = memory_of_rank(rank_sizes(_SMALLEST_NETWORK, layout).of(parameters), layout)
         else:
-            memory = rank_memory(network, layout)
-        values = {**asdict(memory), "at_least": memory.at_least, "total": memory.total}
-        found[name] = cast(LayoutMemory, values)
+            found[name] = rank_memory(network, layout)
     return found
 
 
@@ -286,7 +281,7 @@ def format_memory(memory: "RankMemory") -> str:
     """Return the memory as a sum: `weights 51.4 GB + gradients 51.4 GB + ...`."""
     if memory.start >= memory.at_least:
         return f"{format_bytes(memory.start)} of weights, which each rank initialises whole before they are sharded"
-    text = " + ".join(f"{name} {format_bytes(getattr(memory, name))}" for name in MEMORY_PARTS if getattr(memory, name))
+    text = " + ".join(f"{name} {format_bytes(size)}" for name, size in memory.parts.items() if size)
     if memory.activations is None:
         text += f"; activations are added to this (unknown: {memory.unknown})"
     elif not memory.accumulates:

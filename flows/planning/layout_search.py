@@ -1,11 +1,12 @@
 """Find the cheapest way to divide a training over devices: data x tensor x pipeline ranks, and rows of a micro-batch.
 
 A layout's cost is the time of a step: the arithmetic, longer by what is recomputed and by the pipeline's bubble, and
-all XX"""
+all messages as if nothing were computed meanwhile. It ranks layouts and is no forecast. Layouts are ordered by sizes
+alone; the cheapest are started dry (`model/engines/dry_layout.py`), which says whether they fit."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
 
 from flows.planning.cost_model import Accelerator, network_of
 from flows.recipe.schema import Recipe
@@ -15,7 +16,8 @@ from model.config.train import TrainConfig
 from model.errors import RecipeError
 
 if TYPE_CHECKING:
-    from model.engines.dry_layout import DryLayout
+    from model.engines.counters import Messages
+    from model.engines.dry_layout import DryLayout, DryRank
 
 EFFICIENCY = 0.5
 """Share of the peak that arithmetic reaches between messages, where no MFU is given; assumed."""
@@ -155,36 +157,36 @@ def step_flops(network: NetworkConfig, train: TrainConfig) -> float:
 def step_seconds(network: NetworkConfig, train: TrainConfig, layout: "DryLayout", device: Accelerator) -> float:
     """Return the time of a step in a layout that was started dry."""
     arithmetic = step_flops(network, train) / (EFFICIENCY * device.peak_flops) / (1 - layout.bubble)
-    return arithmetic + max(_message_seconds(train, asdict(rank.messages), device) for rank in layout.ranks)
+    return arithmetic + max(_message_seconds(train, rank.messages, device) for rank in layout.ranks)
 
 
-def _message_seconds(train: TrainConfig, messages: dict[str, float], device: Accelerator) -> float:
+def _message_seconds(train: TrainConfig, messages: "Messages", device: Accelerator) -> float:
     """Return the time of messages: in a ring a rank sends all that it gathers or divides, and twice what it sums."""
     speeds = SPEEDS[device.name]
     data = speeds.link if train.tensor_parallel * train.data_parallel <= MACHINE else speeds.network
     return (
-        (messages["all_gather"] + messages["reduce_scatter"] + 2 * messages["sums"]) / data
-        + 2 * messages["tensor_sums"] / (speeds.link if train.tensor_parallel <= MACHINE else speeds.network)
-        + messages["sends"] / speeds.network
+        (messages.all_gather + messages.reduce_scatter + 2 * messages.sums) / data
+        + 2 * messages.tensor_sums / (speeds.link if train.tensor_parallel <= MACHINE else speeds.network)
+        + messages.sends / speeds.network
     )
 
 
 def _rough_seconds(network: NetworkConfig, train: TrainConfig, device: Accelerator) -> float:
     """Return the time of a step from sizes alone: weights gathered once or twice a micro-batch, four sums of the stream
     a block."""
+    from model.engines.counters import Messages
     from model.engines.dry_layout import micro_batch_count
     from model.nn.factory import parameter_count
 
     stages, tensor, passes = train.pipeline_parallel, train.tensor_parallel, micro_batch_count(train)
     weights = 4 * parameter_count(network) / (stages * tensor)
     stream = 4.0 * train.rows_at_once * network.context * network.width
-    messages = {
-        "all_gather": (2 if stages == 1 else 1) * passes * weights,
-        "reduce_scatter": (passes if stages == 1 else 1) * weights,
-        "sums": 0.0,
-        "tensor_sums": 4 * passes * network.layers / stages * stream if tensor > 1 else 0.0,
-        "sends": passes * stream if stages > 1 else 0.0,
-    }
+    messages = Messages(
+        all_gather=(2 if stages == 1 else 1) * passes * weights,
+        reduce_scatter=(passes if stages == 1 else 1) * weights,
+        tensor_sums=4 * passes * network.layers / stages * stream if tensor > 1 else 0.0,
+        sends=passes * stream if stages > 1 else 0.0,
+    )
     bubble = (stages - 1) / (passes + stages - 1)
     arithmetic = step_flops(network, train) / (EFFICIENCY * device.peak_flops) / (1 - bubble)
     return arithmetic + _message_seconds(train, messages, device)
@@ -200,8 +202,57 @@ def _least_bytes(network: NetworkConfig, train: TrainConfig) -> float:
     return 4 * parameter_count(network) / train.ranks + in_flight * network.layers / train.pipeline_parallel * stream
 
 
-def layout_section(recipe: Recipe, device: Accelerator | None, devices: int | None) -> dict[str, Any]:
-    """Return, as plain values, the recipe's layout as its ranks start, and the cheapest that fits the device.
+class StartedLayout(TypedDict):
+    """A layout that was started dry."""
+
+    layout: str
+    ranks: "tuple[DryRank, ...]"
+    micro_batches: int
+    bubble: float
+    peak: float
+    settings: dict[str, int | str]
+    """Keys of `train`."""
+
+
+class OwnLayout(StartedLayout):
+    """The recipe's, which is not compared with others."""
+
+    seconds: None
+    fits: None
+
+
+class TriedLayout(StartedLayout):
+    """One of a search, and its cost (`Found`)."""
+
+    seconds: float
+    fits: bool
+
+
+class KeptValues(TypedDict):
+    """Bytes of activations that a micro-batch of so many rows keeps, with recomputing and without."""
+
+    rows: int
+    recomputed: float
+    whole: float
+
+
+class LayoutSection(TypedDict):
+    """A recipe's layout and the cheapest for a device, as `estimate --layout` prints them."""
+
+    recipe: str
+    engine: str
+    own: OwnLayout | None
+    kept: list[KeptValues]
+    memory_bytes: float | None
+    """Of the device."""
+    tried: list[TriedLayout]
+    """The cheapest that fits first."""
+    refused: str
+    """Why some were not tried."""
+
+
+def layout_section(recipe: Recipe, device: Accelerator | None, devices: int | None) -> LayoutSection:
+    """Return the recipe's layout as its ranks start, and the cheapest that fits the device.
 
     Without a device nothing is searched.
     """
@@ -209,10 +260,10 @@ def layout_section(recipe: Recipe, device: Accelerator | None, devices: int | No
 
     train, network = recipe.train.trainer_config(), network_of(recipe)
     own = dry_layout(network, train) if train.divides_weights else None
-    section: dict[str, Any] = {
+    section: LayoutSection = {
         "recipe": recipe.name,
         "engine": train.engine,
-        "own": None if own is None else _values(train, own, None),
+        "own": None if own is None else {**_values(train, own), "seconds": None, "fits": None},
         "kept": _kept(network, train) if own is not None else [],
         "memory_bytes": None if device is None else device.memory_bytes,
         "tried": [],
@@ -220,35 +271,35 @@ def layout_section(recipe: Recipe, device: Accelerator | None, devices: int | No
     }
     if device is not None:
         search = search_layouts(network, train, device, devices or train.ranks)
-        section["tried"] = [_values(one.train, one.layout, one) for one in search.tried]
+        section["tried"] = [
+            {**_values(one.train, one.layout), "seconds": one.seconds, "fits": one.fits} for one in search.tried
+        ]
         section["refused"] = search.refused
     return section
 
 
-def _kept(network: NetworkConfig, train: TrainConfig) -> list[dict[str, Any]]:
-    """Return what micro-batches of some sizes keep, with recomputing and without."""
+def _kept(network: NetworkConfig, train: TrainConfig) -> list[KeptValues]:
+    """Return what micro-batches of some sizes keep."""
     from model.engines.dry_layout import dry_rank
 
-    lines: list[dict[str, Any]] = []
-    for rows in (train.rows_at_once, 2 * train.rows_at_once):
-        line: dict[str, Any] = {"rows": rows}
-        for recompute in (True, False):
-            changed = {"recompute": recompute, "micro_batch_rows": rows, "device": "cpu", "phases": ()}
-            one = train.model_copy(update={**changed, "batch_rows": rows * train.data_parallel})
-            line["recomputed" if recompute else "whole"] = dry_rank(network, one, 0).kept
-        lines.append(line)
-    return lines
+    def kept(rows: int, recompute: bool) -> float:
+        changed = {"recompute": recompute, "micro_batch_rows": rows, "device": "cpu", "phases": ()}
+        one = train.model_copy(update={**changed, "batch_rows": rows * train.data_parallel})
+        return dry_rank(network, one, 0).kept
+
+    return [
+        {"rows": rows, "recomputed": kept(rows, True), "whole": kept(rows, False)}
+        for rows in (train.rows_at_once, 2 * train.rows_at_once)
+    ]
 
 
-def _values(train: TrainConfig, layout: "DryLayout", found: Found | None) -> dict[str, Any]:
+def _values(train: TrainConfig, layout: "DryLayout") -> StartedLayout:
     return {
         "layout": describe(train),
-        "ranks": [{**asdict(rank), "activations": rank.kept * rank.in_flight} for rank in layout.ranks],
+        "ranks": layout.ranks,
         "micro_batches": layout.micro_batches,
         "bubble": layout.bubble,
         "peak": layout.fullest.peak,
-        "seconds": None if found is None else found.seconds,
-        "fits": None if found is None else found.fits,
         "settings": {
             name: getattr(train, name)
             for name in ("engine", "ranks", "tensor_parallel", "pipeline_parallel", "micro_batch_rows")

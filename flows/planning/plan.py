@@ -147,9 +147,9 @@ def _estimate_stage(stage: str, pilot: Pilot, sources: Mapping[str, SourceEstima
         disk = manifest["bytes"] * size.value / max(1, report.bytes_out)
     return {
         "stage": stage,
-        "documents": documents.to_json(),
-        "bytes": size.to_json(),
-        "tokens": None if tokens is None else tokens.to_json(),
+        "documents": documents,
+        "bytes": size,
+        "tokens": tokens,
         "disk_bytes": disk,
         "seconds": measured.seconds * work,
         "pilot_seconds": measured.seconds,
@@ -280,13 +280,13 @@ def estimate_mixture(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> M
         wanted = mixture.weights[name] * recipe.chunk.budget_tokens
         line: SourceValues = {
             "source": name,
-            "tokens": source.tokens.to_json(),
+            "tokens": source.tokens,
             "weight": mixture.weights[name],
             "wanted_tokens": wanted,
             "read_tokens": mixture.targets[name],
             "wanted_epochs": wanted / available[name] if available[name] else None,
             "epochs": mixture.targets[name] / available[name] if available[name] else 0.0,
-            "removed_as_duplicates": source.removal.to_json(),
+            "removed_as_duplicates": source.removal,
             "removed_in_pilot": source.removal_in_pilot,
             "held_out": source.held_out,
             "tokens_per_byte": source.tokens.value / max(1.0, source.bytes["sample"].value),
@@ -329,7 +329,7 @@ def estimate_recipe_training(
 
 
 def _optimal_size_for_data(recipe: Recipe, mixture: MixtureEstimate, days: float | None) -> OptimalSizes:
-    unique = sum(line["tokens"]["value"] for line in mixture["sources"])
+    unique = sum(line["tokens"].value for line in mixture["sources"])
     epochs = recipe.chunk.max_epochs
     effective = effective_tokens(unique, epochs)
     return {

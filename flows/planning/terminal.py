@@ -1,15 +1,15 @@
 """Print estimates of the calculator and of recipes in a terminal, in 80 columns."""
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
 from flows.metrics.formatting import format_bytes, format_count, format_duration
-from flows.metrics.statistics import IntervalValues
-from flows.planning.cost_model import GOOD_EPOCHS, MEMORY_PARTS, SECONDS_PER_DAY
+from flows.metrics.statistics import Interval
+from flows.planning.cost_model import GOOD_EPOCHS, SECONDS_PER_DAY
+from flows.planning.layout_search import LayoutSection, StartedLayout, TriedLayout
 from flows.planning.values import RecipePlan, TrainingEstimate
 from flows.reports.document import Styled, Table
 
@@ -47,9 +47,9 @@ def _print_stages(plan: RecipePlan, console: Console) -> None:
         rows.append(
             (
                 line["stage"],
-                format_count(documents["value"]),
+                format_count(documents.value),
                 _range(documents),
-                format_bytes(line["bytes"]["value"]) if tokens is None else f"{format_count(tokens['value'])} tok",
+                format_bytes(line["bytes"].value) if tokens is None else f"{format_count(tokens.value)} tok",
                 format_bytes(line["disk_bytes"]),
                 format_bytes(peak) if peak is not None else None,
                 format_duration(line["seconds"]),
@@ -69,8 +69,8 @@ def _print_stages(plan: RecipePlan, console: Console) -> None:
     )
 
 
-def _range(interval: IntervalValues) -> str:
-    low, high = interval["low"], interval["high"]
+def _range(interval: Interval) -> str:
+    low, high = interval.low, interval.high
     return f"{format_count(low)}-{format_count(high)}" if low != high else "exact"
 
 
@@ -78,9 +78,9 @@ def _print_sources(plan: RecipePlan, console: Console) -> None:
     rows = [
         (
             line["source"][:MAX_NAME_CHARS],
-            format_count(line["tokens"]["value"]),
+            format_count(line["tokens"].value),
             _range(line["tokens"]),
-            f"{line['removed_as_duplicates']['value']:.0%}",
+            f"{line['removed_as_duplicates'].value:.0%}",
             f"{line['weight']:.2f}",
             format_count(line["read_tokens"]),
             Styled(f"{line['epochs']:.2f}", "" if (line["wanted_epochs"] or 0) <= GOOD_EPOCHS else "yellow"),
@@ -177,18 +177,19 @@ def _print_memory(training: TrainingEstimate, console: Console) -> None:
     limit = training["memory_bytes"]
     fits = math.inf if limit is None else limit
     layouts = list(training["memory"].values())
+    sizes = {part: [layout.parts[part] for layout in layouts] for part in layouts[0].parts}
     rows: list[tuple[object, ...]] = [
-        (part, *("unknown" if (size := layout[part]) is None else format_bytes(size) for layout in layouts))
-        for part in MEMORY_PARTS
-        if any(layout[part] is None or layout[part] for layout in layouts)
+        (part, *("unknown" if size is None else format_bytes(size) for size in found))
+        for part, found in sizes.items()
+        if any(size is None or size for size in found)
     ]
-    cells = [f"{'> ' if layout['total'] is None else ''}{format_bytes(layout['at_least'])}" for layout in layouts]
-    red = [layout["at_least"] > fits for layout in layouts]
+    cells = [f"{'> ' if layout.total is None else ''}{format_bytes(layout.at_least)}" for layout in layouts]
+    red = [layout.at_least > fits for layout in layouts]
     peak = "peak" + ("" if limit is None else f", of {format_bytes(limit)}")
     rows.append((peak, *(Styled(cell, "red" if above else "") for cell, above in zip(cells, red, strict=True))))
     columns = ("memory of a device", *training["memory"])
     console.print(Table(columns, rows, marked=[len(rows) - 1]).rich(PAGE_WIDTH))
-    why = {layout["unknown"] for layout in layouts if layout["total"] is None}
+    why = {layout.unknown for layout in layouts if layout.total is None}
     notes = [
         "peak: the most at one time, because not all parts are in memory together; weights and gradients are float32"
     ]
@@ -198,12 +199,12 @@ def _print_memory(training: TrainingEstimate, console: Console) -> None:
     console.print(f"[dim]{'; '.join(notes)}[/]\n", width=PAGE_WIDTH)
 
 
-def print_layouts(section: dict[str, Any], console: Console) -> None:
+def print_layouts(section: LayoutSection, console: Console) -> None:
     """Print `layout_section`: memory and messages of each kind of rank, what micro-batches keep, the search."""
     if section["own"] is not None:
         _print_layout(section["recipe"], section["own"], console)
         kept = [
-            (line["rows"], *(format_bytes(line[key]) for key in ("recomputed", "whole"))) for line in section["kept"]
+            (line["rows"], format_bytes(line["recomputed"]), format_bytes(line["whole"])) for line in section["kept"]
         ]
         console.print(Table(("rows of a micro-batch that keeps", "recomputed", "else"), kept).rich(PAGE_WIDTH))
         console.print()
@@ -213,32 +214,38 @@ def print_layouts(section: dict[str, Any], console: Console) -> None:
             f" FSDP, tensor and pipeline parallelism are started dry.[/]\n",
             width=PAGE_WIDTH,
         )
-    if section["tried"]:
-        _print_tried(section, console)
+    if section["tried"] and section["memory_bytes"] is not None:
+        _print_tried(section["tried"], section["memory_bytes"], console)
     if section["refused"]:
         console.print(f"[dim]not tried: {escape(section['refused'])}[/]", width=PAGE_WIDTH)
 
 
-def _print_layout(title: str, layout: dict[str, Any], console: Console) -> None:
+def _print_layout(title: str, layout: StartedLayout, console: Console) -> None:
     ranks = layout["ranks"]
     console.print(
         f"[bold]{escape(title)}[/]: {layout['layout']}; micro-batches a step: {layout['micro_batches']}, bubble:"
         f" {layout['bubble']:.1%}",
         width=PAGE_WIDTH,
     )
-    kinds = ("all_gather", "reduce_scatter", "tensor_sums", "sums", "sends")
-    rows: list[tuple[object, ...]] = [
-        (name, *(format_bytes(rank[name]) for rank in ranks))
-        for name in ("weights", "gradients", "optimizer", "activations", "peak")
-    ]
-    rows += [
-        (f"{kind.replace('_', ' ')} a step", *(format_bytes(rank["messages"][kind]) for rank in ranks))
-        for kind in kinds
-        if any(rank["messages"][kind] for rank in ranks)
-    ]
-    columns = ("a rank of stage", *(str(rank["stage"]) for rank in ranks))
+    sizes = {
+        "weights": [rank.weights for rank in ranks],
+        "gradients": [rank.gradients for rank in ranks],
+        "optimizer": [rank.optimizer for rank in ranks],
+        "activations": [rank.activations for rank in ranks],
+        "peak": [rank.peak for rank in ranks],
+    }
+    messages = {
+        "all gather": [rank.messages.all_gather for rank in ranks],
+        "reduce scatter": [rank.messages.reduce_scatter for rank in ranks],
+        "tensor sums": [rank.messages.tensor_sums for rank in ranks],
+        "sums": [rank.messages.sums for rank in ranks],
+        "sends": [rank.messages.sends for rank in ranks],
+    }
+    sizes |= {f"{kind} a step": sent for kind, sent in messages.items() if any(sent)}
+    rows = [(name, *map(format_bytes, of_ranks)) for name, of_ranks in sizes.items()]
+    columns = ("a rank of stage", *(str(rank.stage) for rank in ranks))
     console.print(Table(columns, rows, marked=[4]).rich(PAGE_WIDTH))
-    flight = ", ".join(f"{rank['in_flight']} x {format_bytes(rank['kept'])}" for rank in ranks)
+    flight = ", ".join(f"{rank.in_flight} x {format_bytes(rank.kept)}" for rank in ranks)
     console.print(
         f"[dim]activations: micro-batches in flight x what each keeps ({flight}); the peak has gathered weights,"
         f" messages and the block that is computed besides; counted on fake ranks in one process[/]\n",
@@ -246,20 +253,19 @@ def _print_layout(title: str, layout: dict[str, Any], console: Console) -> None:
     )
 
 
-def _print_tried(section: dict[str, Any], console: Console) -> None:
-    least = section["tried"][0]["seconds"]
+def _print_tried(tried: Sequence[TriedLayout], memory_bytes: float, console: Console) -> None:
+    best = tried[0]
     rows = [
         (
             line["layout"],
             Styled(format_bytes(line["peak"]), "" if line["fits"] else "red"),
             f"{line['bubble']:.1%}",
-            f"{line['seconds'] / least:.2f}",
+            f"{line['seconds'] / best['seconds']:.2f}",
         )
-        for line in section["tried"]
+        for line in tried
     ]
-    title = f"layouts for {format_bytes(section['memory_bytes'])}"
+    title = f"layouts for {format_bytes(memory_bytes)}"
     console.print(Table((title, "peak", "bubble", "relative time"), rows, texts=()).rich(PAGE_WIDTH))
-    best = section["tried"][0]
     if best["fits"]:
         keys = ", ".join(f"train.{name} = {value}" for name, value in best["settings"].items())
         console.print(f"the cheapest that fits: {keys}", width=PAGE_WIDTH, markup=False, highlight=False)

@@ -1,26 +1,11 @@
-"""What estimates consist of: JSON values, which commands print as JSON or as tables (`flows/planning/terminal.py`)."""
+"""What estimates consist of, which commands print as JSON or as tables (`flows/planning/terminal.py`)."""
 
-from typing import NotRequired, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
-from flows.metrics.statistics import IntervalValues
+from flows.metrics.statistics import Interval
 
-
-class LayoutMemory(TypedDict):
-    """Bytes on the fullest rank of a layout by part (`model.engines.memory.RankMemory`)."""
-
-    start: float
-    weights: float
-    gradients: float
-    optimizer: float
-    buffers: float
-    step: float
-    activations: float | None
-    accumulates: bool
-    unknown: str
-    """Why activations are unknown."""
-    at_least: float
-    """The peak, without activations where they are unknown."""
-    total: float | None
+if TYPE_CHECKING:
+    from model.engines.memory import RankMemory
 
 
 class Work(TypedDict):
@@ -55,7 +40,7 @@ class TrainingEstimate(Work):
     arithmetic: str | None
     memory_bytes: float | None
     """Of a device."""
-    memory: dict[str, LayoutMemory]
+    memory: "dict[str, RankMemory]"
     """By layout."""
 
 
@@ -82,9 +67,9 @@ class StageEstimate(TypedDict):
     """A stage's output, disk and seconds on this machine for all data, and what the pilot took."""
 
     stage: str
-    documents: IntervalValues
-    bytes: IntervalValues
-    tokens: IntervalValues | None
+    documents: Interval
+    bytes: Interval
+    tokens: Interval | None
     disk_bytes: float
     seconds: float
     pilot_seconds: float
@@ -95,13 +80,13 @@ class SourceValues(TypedDict):
     """A source in the mixture: tokens that it has and that training reads of it."""
 
     source: str
-    tokens: IntervalValues
+    tokens: Interval
     weight: float
     wanted_tokens: float
     read_tokens: int
     wanted_epochs: float | None
     epochs: float
-    removed_as_duplicates: IntervalValues
+    removed_as_duplicates: Interval
     removed_in_pilot: float
     held_out: float
     tokens_per_byte: float

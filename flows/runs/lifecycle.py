@@ -123,7 +123,7 @@ def as_bessemer_error(error: BessemerError | OSError) -> BessemerError:
     )
 
 
-Result = TypeVar("Result", bound=Mapping[str, Any])
+Result = TypeVar("Result", bound=Mapping[str, object])
 
 
 @dataclass(frozen=True)

@@ -114,11 +114,11 @@ HOUR_PRICE: ContextVar[float | None] = ContextVar("HOUR_PRICE", default=None)
 REPLAY_OF: ContextVar[Path | None] = ContextVar("REPLAY_OF", default=None)
 """The trained model whose checkpoints the run may continue; `bessemer data forget` sets it here."""
 
-REPORTED_RESULTS: ContextVar[list[Mapping[str, Any] | BessemerError] | None] = ContextVar("ENDED", default=None)
+REPORTED_RESULTS: ContextVar[list[Mapping[str, object] | BessemerError] | None] = ContextVar("ENDED", default=None)
 """Where a flow leaves its result, for a command whose server does not hear of the end."""
 
 
-def report_result(end: Mapping[str, Any] | BessemerError) -> None:
+def report_result(end: Mapping[str, object] | BessemerError) -> None:
     """Append the result of a flow, a record or an error, to `REPORTED_RESULTS` where a command set it."""
     ends = REPORTED_RESULTS.get()
     if ends is not None:

@@ -62,6 +62,8 @@ class DryRank:
     """Activations that a micro-batch keeps from its forward to its backward pass."""
     in_flight: int
     """Micro-batches that are between the two at the fullest."""
+    activations: float
+    """Those of all micro-batches in flight."""
     peak: float
     """At the fullest, with all of the above, gathered weights, buffers of messages and temporary tensors."""
     messages: Messages
@@ -117,13 +119,15 @@ def dry_rank(model: NetworkConfig, train: TrainConfig, stage: int) -> DryRank:
     weights, optimizer = whole.weights, whole.moments
     micro_batches = micro_batch_count(train)
     kept, passing, updating, *messages = _of_all_blocks(model, train, stage, micro_batches)
+    in_flight = min(train.pipeline_parallel - stage, micro_batches)
     return DryRank(
         stage=stage,
         weights=weights,
         gradients=weights,
         optimizer=optimizer,
         kept=kept,
-        in_flight=min(train.pipeline_parallel - stage, micro_batches),
+        in_flight=in_flight,
+        activations=kept * in_flight,
         peak=weights + optimizer + max(passing, updating),
         messages=Messages(*messages),
     )

@@ -7,7 +7,7 @@ divide weights (FSDP, tensor and pipeline parallelism) are started dry instead (
 has no figure for activations, and `unknown` says why. Libraries and the fragmentation of the allocator come on top.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -57,6 +57,17 @@ class RankMemory:
     """Why activations are unknown."""
 
     @property
+    def parts(self) -> dict[str, float | None]:
+        """What the peak consists of, for tables."""
+        return {
+            "weights": self.weights,
+            "gradients": self.gradients,
+            "optimizer": self.optimizer,
+            "buffers": self.buffers,
+            "activations": self.activations,
+        }
+
+    @property
     def state(self) -> float:
         """Bytes between steps."""
         return self.weights + self.optimizer
@@ -73,6 +84,10 @@ class RankMemory:
     def total(self) -> float | None:
         """The peak; None where activations are unknown."""
         return None if self.activations is None else self.at_least
+
+    def to_json(self) -> dict[str, float | str | None]:
+        """Return parts and peaks as plain values."""
+        return {**asdict(self), "at_least": self.at_least, "total": self.total}
 
 
 def rank_memory(model: NetworkConfig, train: TrainConfig) -> RankMemory:
@@ -113,16 +128,15 @@ def _measured_dry(model: NetworkConfig, train: TrainConfig) -> RankMemory:
     from model.engines.dry_layout import dry_layout
 
     rank = dry_layout(model, train).fullest
-    kept = rank.kept * rank.in_flight
     return RankMemory(
         start=rank.weights,
         weights=rank.weights,
         gradients=rank.gradients,
         optimizer=rank.optimizer,
         # Gathered weights, gradients before they are divided, messages, and the block that is being computed.
-        buffers=max(0.0, rank.peak - rank.weights - rank.optimizer - rank.gradients - kept),
+        buffers=max(0.0, rank.peak - rank.weights - rank.optimizer - rank.gradients - rank.activations),
         step=0,
-        activations=kept,
+        activations=rank.activations,
         accumulates=True,
     )
 

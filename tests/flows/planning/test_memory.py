@@ -55,20 +55,20 @@ def changed(recipe: Recipe, **settings: object) -> Recipe:
 def test_13b_parameters_under_zero_1_take_122_gb_of_each_of_8_devices():
     """4 + 4 + 12 / 8 bytes each: weights and gradients in float32, and an eighth of moments and DeepSpeed's copy."""
     memory = calculate(PlanOptions(hardware="h100", devices=8, parameters=12.85e9, tokens=300e9))["memory"]
-    assert memory["ZeRO-1"]["at_least"] == pytest.approx(9.5 * 12.85e9, rel=1e-3)
-    assert memory["ZeRO-2"]["at_least"] == pytest.approx((4 + 20 / 8) * 12.85e9, rel=1e-3)
-    assert memory["native"]["at_least"] == pytest.approx(20 * 12.85e9, rel=1e-3)  # and the vector of gradients
+    assert memory["ZeRO-1"].at_least == pytest.approx(9.5 * 12.85e9, rel=1e-3)
+    assert memory["ZeRO-2"].at_least == pytest.approx((4 + 20 / 8) * 12.85e9, rel=1e-3)
+    assert memory["native"].at_least == pytest.approx(20 * 12.85e9, rel=1e-3)  # and the vector of gradients
     # Each rank begins with the whole network.
-    assert memory["ZeRO-3"]["at_least"] == pytest.approx(4 * 12.85e9, rel=1e-3)
-    assert all(layout["total"] is None for layout in memory.values()), "without a network activations are unknown"
+    assert memory["ZeRO-3"].at_least == pytest.approx(4 * 12.85e9, rel=1e-3)
+    assert all(layout.total is None for layout in memory.values()), "without a network activations are unknown"
 
 
 def test_a_recipe_s_plan_has_its_activations(recipe: Recipe):
     train = recipe.train.trainer_config()
     reported = memory_by_layout(network_of(recipe), train, 1.0, 1)
     assert list(reported) == ["native", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
-    assert reported["native"]["total"] == rank_memory(network_of(recipe), train).total
-    assert reported["native"]["activations"] > 0
+    assert reported["native"].total == rank_memory(network_of(recipe), train).total
+    assert reported["native"].activations > 0
 
 
 def test_layouts_that_the_trainer_has_not_are_not_reported(recipe: Recipe):
@@ -80,8 +80,8 @@ def test_layouts_that_the_trainer_has_not_are_not_reported(recipe: Recipe):
     (name,) = layouts(cut, 8)
     reported = memory_by_layout(network_of(recipe), cut, 1.0, 8)[name]
     assert name == "tensor 2 x pipeline 2"
-    assert reported["total"] == dry_layout(network_of(recipe), cut).fullest.peak
-    assert reported["activations"] > 0
+    assert reported.total == dry_layout(network_of(recipe), cut).fullest.peak
+    assert reported.activations > 0
 
 
 def test_a_training_that_cannot_fit_is_refused_before_anything_is_built(recipe: Recipe, tmp_path: Path, machine_of):
@@ -211,7 +211,7 @@ def test_a_mixture_of_experts_costs_the_work_of_few_and_the_memory_of_all() -> N
     assert plans[1]["parameters"] == plans[0]["parameters"] + routers
     assert plans[1]["total_parameters"] == plans[0]["total_parameters"] + routers + matrices
     assert plans[0]["total_parameters"] == plans[0]["parameters"]
-    weights = [plan["memory"]["native"]["weights"] for plan in plans]
+    weights = [plan["memory"]["native"].weights for plan in plans]
     assert weights[1] - weights[0] == 4 * (routers + matrices)
     assert [*plans[1]["memory"]] == ["native"]
     shown = Console(file=io.StringIO(), width=120)

@@ -58,8 +58,8 @@ def test_a_whole_pilot_foresees_what_the_road_gives(reported: dict[str, Any], re
     stages = {line["stage"]: line for line in reported["stages"]}
     for artifact in (documents, cleaned, unique):
         found = artifact.report.total()
-        assert stages[artifact.stage]["documents"]["value"] == found.documents_out
-        assert stages[artifact.stage]["bytes"]["value"] == pytest.approx(found.bytes_out)
+        assert stages[artifact.stage]["documents"].value == found.documents_out
+        assert stages[artifact.stage]["bytes"].value == pytest.approx(found.bytes_out)
 
 
 def test_every_stage_was_measured(reported: dict[str, Any]):
@@ -108,7 +108,7 @@ def test_the_processor_says_nothing_of_devices(reported: dict[str, Any], recipe:
     assert training["flops"] == reported["training"]["flops"]
     # 4 bytes of weight and 4 of gradient on each, and a fourth of moments and of ZeRO's copy, 12.
     zero = training["memory"]["ZeRO-1"]
-    assert zero["weights"] + zero["gradients"] + zero["optimizer"] == 11 * training["parameters"]
+    assert zero.weights + zero.gradients + zero.optimizer == 11 * training["parameters"]
     assert found["feeding"]["parameters_by_data"] == reported["feeding"]["parameters_by_data"]
     assert any("its speed is not known here" in warning for warning in found["warnings"])
     console = Console(file=io.StringIO(), width=80)
@@ -167,9 +167,9 @@ def test_half_a_corpus_foresees_the_other_half(tmp_path: Path):
     reported = plan_recipe(half, tmp_path / "root", 0.01, ASKED, ProgressListener())
     assert 0.1 < reported["pilot"]["sources"]["notes"]["share"] < 0.3
     stages = {line["stage"]: line["documents"] for line in reported["stages"]}
-    assert stages["sample"]["value"] == 2000
-    assert stages["clean"]["low"] <= 1333 <= stages["clean"]["high"]
-    assert stages["clean"]["high"] - stages["clean"]["low"] < 400
+    assert stages["sample"].value == 2000
+    assert stages["clean"].low <= 1333 <= stages["clean"].high
+    assert stages["clean"].high - stages["clean"].low < 400
 
 
 def test_the_share_held_out_follows_the_tightest_limit():
