@@ -36,26 +36,12 @@ KNOWN = Path(__file__).with_suffix(".json")
 HANG_SECONDS = 60
 """No default test takes a third of it."""
 SLOW = {"chaos", "joints", "browser", "prove_resume", "prove_data", "prove_labels", "prove_forget"}
-NEIGHBOURS: dict[type[ast.AST], tuple[str, str]] = {
-    ast.Lt: ("<", "<="),
-    ast.LtE: ("<=", "<"),
-    ast.Gt: (">", ">="),
-    ast.GtE: (">=", ">"),
-    ast.Eq: ("==", "!="),
-    ast.NotEq: ("!=", "=="),
-    ast.Is: ("is", "is not"),
-    ast.IsNot: ("is not", "is"),
-    ast.In: ("in", "not in"),
-    ast.NotIn: ("not in", "in"),
-    ast.Add: ("+", "-"),
-    ast.Sub: ("-", "+"),
-    ast.Mult: ("*", "/"),
-    ast.Div: ("/", "*"),
-    ast.FloorDiv: ("//", "*"),
-    ast.Mod: ("%", "*"),
-    ast.And: ("and", "or"),
-    ast.Or: ("or", "and"),
-}
+NEIGHBOURS = {
+    "Lt": ("<", "<="), "LtE": ("<=", "<"), "Gt": (">", ">="), "GtE": (">=", ">"), "Eq": ("==", "!="), "NotEq": ("!=", "=="),
+    "Is": ("is", "is not"), "IsNot": ("is not", "is"), "In": ("in", "not in"), "NotIn": ("not in", "in"),
+    "Add": ("+", "-"), "Sub": ("-", "+"), "Mult": ("*", "/"), "Div": ("/", "*"), "FloorDiv": ("//", "*"),
+    "Mod": ("%", "*"), "And": ("and", "or"), "Or": ("or", "and"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,45 +103,45 @@ def changes(file: str, text: str) -> Iterator[Mutant]:
         becomes = whole[:there] + new.encode() + whole[there + len(old.encode()) :]
         return Mutant(file, line + 1, kind, whole.decode().strip(), becomes.decode().strip())
 
-    def begin_of(node: ast.expr) -> int:
-        return starts[node.lineno - 1] + node.col_offset
-
-    def end_of(node: ast.expr) -> int:
-        return starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+    def span(node: ast.expr) -> tuple[int, int]:
+        return starts[node.lineno - 1] + node.col_offset, starts[(node.end_lineno or 0) - 1] + (
+            node.end_col_offset or 0
+        )
 
     def visit(node: ast.AST) -> Iterator[Mutant]:
+        between: list[tuple[ast.expr, ast.AST, ast.expr]] = []
+        kind = "compare"
         match node:
             case ast.Raise() | ast.JoinedStr() | ast.Call(func=ast.Attribute(value=ast.Name(id="log"))):
                 return
             case ast.Compare(left=left, ops=ops, comparators=others):
-                for one, op, other in zip([left, *others], ops, others, strict=False):
-                    yield changed("compare", end_of(one), begin_of(other), *NEIGHBOURS[type(op)])
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in NEIGHBOURS:
-                if not any(isinstance(side, ast.JoinedStr | ast.List) or is_text(side) for side in (left, right)):
-                    yield changed("arith", end_of(left), begin_of(right), *NEIGHBOURS[type(op)])
+                between = list(zip([left, *others], ops, others, strict=False))
             case ast.BoolOp(op=op, values=values):
-                for one, other in itertools.pairwise(values):
-                    yield changed("bool", end_of(one), begin_of(other), *NEIGHBOURS[type(op)])
+                kind, between = "bool", [(one, op, other) for one, other in itertools.pairwise(values)]
+            case ast.BinOp(left=left, op=op, right=right):
+                if type(op).__name__ in NEIGHBOURS and not is_text(left) and not is_text(right):
+                    kind, between = "arith", [(left, op, right)]
             case ast.UnaryOp(op=ast.Not()):
-                yield changed("bool", begin_of(node), end_of(node), "not ", "")
+                yield changed("bool", *span(node), "not ", "")
             case ast.Constant(value=bool(value)):
-                yield changed("bool", begin_of(node), end_of(node), str(value), str(not value))
+                yield changed("bool", *span(node), str(value), str(not value))
             case ast.Constant(value=int(value) | float(value)):
                 nearby = value + 1 if isinstance(value, int) or not value else value * 1.5
-                yield changed(
-                    "const", begin_of(node), end_of(node), data[begin_of(node) : end_of(node)].decode(), str(nearby)
-                )
+                yield changed("const", *span(node), data[slice(*span(node))].decode(), str(nearby))
+        for one, op, other in between:
+            yield changed(kind, span(one)[1], span(other)[0], *NEIGHBOURS[type(op).__name__])
         for field, value in ast.iter_fields(node):
-            if field not in {"annotation", "returns", "msg"}:
-                for child in value if isinstance(value, list) else [value]:
-                    if isinstance(child, ast.AST):
-                        yield from visit(child)
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST) and field not in {"annotation", "returns", "msg"}:
+                    yield from visit(child)
 
     yield from visit(ast.parse(text))
 
 
 def is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return isinstance(node, ast.JoinedStr | ast.List) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
 def place(mutant: Mutant, code: dict[str, str]) -> tuple[str, int] | None:
@@ -163,19 +149,11 @@ def place(mutant: Mutant, code: dict[str, str]) -> tuple[str, int] | None:
     where that package is no more."""
     package = package_of(mutant.file)
     within = package if any(file.startswith(f"{package}/") for file in code) else package.partition("/")[0]
-    found = [
-        (
-            file == mutant.file,
-            difflib.SequenceMatcher(None, file, mutant.file).ratio(),
-            -abs(number - mutant.line),
-            file,
-            number,
-        )
-        for file, text in code.items()
-        if file == mutant.file or file.startswith(f"{within}/")
-        for number, line in enumerate(text.splitlines(), 1)
-        if line.strip() == mutant.was
-    ]
+    found: list[tuple[bool, float, int, str, int]] = []
+    for file in [file for file in code if file == mutant.file or file.startswith(f"{within}/")]:
+        alike = difflib.SequenceMatcher(None, file, mutant.file).ratio()
+        numbers = [number for number, line in enumerate(code[file].splitlines(), 1) if line.strip() == mutant.was]
+        found += [(file == mutant.file, alike, -abs(number - mutant.line), file, number) for number in numbers]
     return max(found)[3:] if found else None
 
 
@@ -272,12 +250,12 @@ def judge(mutant: Mutant, tree: Path, code: dict[str, str], limit: float) -> Ver
             status, output = pytest(tree, tests, limit - (time.monotonic() - began))
             seconds = round(time.monotonic() - began, 1)
             reached = [tests[0], *re.findall(r"^(tests/\S+::\S+)", output, re.MULTILINE)][-1]
-            if status in (1, 2):
-                killer = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output, re.MULTILINE)
-                return Verdict(mutant, "killed", killer[1] if killer else f"hangs in {reached}", seconds)
             if status is None:
                 return Verdict(mutant, "timeout", f"in {reached}", seconds)
-            assert status in (0, 5), output
+            assert status != 4, output  # pytest refuses the command
+            if status not in (0, 5):
+                killer = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output, re.MULTILINE)
+                return Verdict(mutant, "killed", killer[1] if killer else f"hangs or crashes in {reached}", seconds)
     finally:
         (tree / file).write_text(code[file], encoding="utf-8")
     return Verdict(mutant, "survived", f"{len(near)} near, {len(wide)} of the package", seconds)

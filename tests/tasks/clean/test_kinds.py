@@ -136,6 +136,7 @@ def test_lines_are_counted_by_what_they_are():
     counts = structure_of(MANUAL)
     assert [int(counts.lines(kind)[0]) for kind in (st.HEADING, st.TEXT, st.CODE, st.LIST)] == [1, 1, 6, 2]
     assert int(counts.characters(st.CODE)[0]) == len("```makemakemakemakeinstall```")
+    assert int(structure_of("1. Open the door.\n2. Close it.\n13) Wait.\n- Go.\n* Stay.\n").lines(st.LIST)[0]) == 5
     dialogue = structure_of(RUSSIAN_DIALOGUE)
     assert (int(dialogue.lines(st.DIALOGUE)[0]), int(dialogue.lines(st.LIST)[0])) == (4, 0)
 
