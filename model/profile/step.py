@@ -75,9 +75,7 @@ class StepProfile:
         return tuple(cost for cost in self.parts if cost.part == name)
 
 
-def profile_step(
-    run: TrainerRun, steps: int = 3, machine: Machine | None = None, trace: Path | None = None
-) -> StepProfile:
+def profile_step(run: TrainerRun, steps: int, machine: Machine | None = None, trace: Path | None = None) -> StepProfile:
     """Profile a training step: the fastest of `steps` plain ones, and each part's least time in as many timed ones.
 
     On a shared processor some steps are delayed by other processes. A run of several ranks or of DeepSpeed is measured

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flows.experiments.component_ablation import alone_figure
 from model.checksummed_json import read_sealed
 from model.digests import digest_file
 from tasks.artifacts.artifact import Artifact
@@ -90,6 +91,7 @@ def test_changes_are_laid_beside_the_base_and_parts_beside_the_whole(home: Path)
     (run,) = base["runs"].values()
     parts = ablate(run, "--components", "--root", root)
     assert len(parts["alone"]) == 2 + 2 + 2 + 4
+    assert alone_figure(parts)["layout"]["height"] == 90 + 10 * 22, "each bar has room for its name"
     assert parts["bits_per_byte"] > 0
     heads = parts["curves"]["head"]
     assert [len(line.get("taken", [])) for line in heads] == [0, 1, 2, 3, 4]

@@ -31,6 +31,11 @@ def metrics_row(step: int, loss: float, heat: list[float], masked: float | None)
     return {**numbers, **lists, "step": step, "tokens": 7 * step, "loss": loss, "masked_loss": masked}
 
 
+def test_only_measures_that_some_objectives_lack_may_be_missing() -> None:
+    missing = {field.name for field in METRICS if field.nullable}
+    assert missing == {f"{kind}_{measure}" for kind in ("masked", "next") for measure in ("loss", "accuracy")}
+
+
 @given(ROWS)
 def test_bytes_do_not_depend_on_when_tables_were_asked_for(rows: list[tuple[float, list[float], float, bool]]) -> None:
     journal, added = MetricsLog(), []

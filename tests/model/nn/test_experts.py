@@ -47,6 +47,11 @@ def one_by_one(layer: Experts, x_ND: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
+def test_by_default_two_experts_are_weighted_to_a_sum_of_one_as_in_mixtral() -> None:
+    config = experts().config
+    assert (config.experts_per_token, config.experts_sum_to_one) == (2, True)
+
+
 @pytest.mark.parametrize(("per_token", "sum_to_one"), [(1, True), (2, True), (4, True), (1, False), (3, False)])
 def test_each_token_gets_its_experts_whatever_else_is_in_the_batch(per_token: int, sum_to_one: bool) -> None:
     layer = experts(experts_per_token=per_token, experts_sum_to_one=sum_to_one)

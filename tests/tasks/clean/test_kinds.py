@@ -46,6 +46,8 @@ COMMANDS = (
     "# git\n\n> Manage files.\n> More information: <https://git.example.org/documentation/of/the/command>.\n\n"
     "- Show the version:\n\n`git --version`\n\n- Show help:\n\n`git --help`\n"
 )
+INSTRUCTIONS = f"# Tools\n\n{PROSE}\n\n- saw\n- plane\n- rasp\n- file\n\n`make`\n"
+"""A third of its lines are a list, but only one of twelve is code: no list of commands."""
 QUESTIONS = (
     "Frequently asked questions\n\nWho may use the library?\n\nEverybody who lives in the town may borrow books.\n\n"
     "How long may I keep a book?\n\nYou may keep it for four weeks, and longer if nobody else asks for it.\n"
@@ -104,6 +106,7 @@ def documents(*rows: tuple[str, str, str]) -> pa.Table:
         ("verse", SONG, "text"),
         ("verse", CHINESE_POEM, "text"),
         ("verse", CHINESE_SONG, "text"),
+        ("documentation", INSTRUCTIONS, "markdown"),
         ("documentation", "首页。\n关于\n联系\n帮助\n地图\n", "text"),
         ("table", TABLE, "markdown"),
         ("table", COMMANDS, "markdown"),
@@ -133,6 +136,7 @@ def test_lines_are_counted_by_what_they_are():
     counts = structure_of(MANUAL)
     assert [int(counts.lines(kind)[0]) for kind in (st.HEADING, st.TEXT, st.CODE, st.LIST)] == [1, 1, 6, 2]
     assert int(counts.characters(st.CODE)[0]) == len("```makemakemakemakeinstall```")
+    assert int(structure_of("1. Open the door.\n2. Close it.\n13) Wait.\n- Go.\n* Stay.\n").lines(st.LIST)[0]) == 5
     dialogue = structure_of(RUSSIAN_DIALOGUE)
     assert (int(dialogue.lines(st.DIALOGUE)[0]), int(dialogue.lines(st.LIST)[0])) == (4, 0)
 
@@ -194,6 +198,8 @@ def test_content_is_sentences_and_long_lines():
     assert measure("kind_content", PROSE) == 1
     assert np.isnan(measure("kind_content", PYTHON))
     assert measure("kind_content", "我们今天学习中文课程。\nfunction_name\n") == (1 + 3 * 10) / (1 + 3 * 10 + 13)
+    marked = "word " * 20 + "<b>bold</b>" + "[here](https://example.org/a/page)"
+    assert measure("kind_content", marked) == 21 * 4 / (21 * 4 + len("<b></b>" + "[here](https://example.org/a/page)"))
     for title in ("References", "6. References"):
         references = f"Works of the author are listed here in full.\n\n# {title}\n\n" + "A. Author. 1996. A book.\n" * 9
         assert measure("kind_content", references) < 0.25

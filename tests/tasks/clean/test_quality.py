@@ -87,6 +87,13 @@ def test_the_middle_of_a_text_has_the_features_of_the_whole():
         assert whole.values.tolist() == pytest.approx(part.values.tolist())
 
 
+def test_a_word_has_five_features_and_a_line_end_one():
+    """The word, its pair with the one before, and its shape alone, with one and with two before."""
+    assert [Examples.of([raw(text)]).features.size for text in ("river", "river\n", "river 7")] == [5, 6, 10]
+    full = Examples.of([raw("river")]).with_full_words().values
+    assert full.tolist() == pytest.approx([5**-0.5] * 5), "each occurs once, and the row has length 1"
+
+
 def test_weights_come_near_the_optimum_that_torch_finds():
     generator = np.random.default_rng(1)
     examples, dimensions = 400, 12

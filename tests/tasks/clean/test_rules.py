@@ -125,6 +125,15 @@ def test_c4_values():
     assert measure("c4_curly_bracket", "if { { }") == 2
 
 
+def test_fineweb_values():
+    narrow, wide = "twenty-eight letters and two", "twenty-nine letters and no ten"
+    assert (len(narrow), len(wide)) == (28, 30)
+    lines = f"{narrow} .\n{wide}.\n{'字' * 10}\n{'字' * 11}。\n"
+    assert measure("fineweb_short_lines", lines) == 2 / 4, "of at most 30 letters, an ideograph counts for three"
+    assert measure("fineweb_finished_lines", lines) == 3 / 4
+    assert measure("fineweb_line_feeds", "one two\nthree four\n") == 2 / 4
+
+
 def test_code_values():
     assert measure("code_mean_line", "abc\na\n") == 2
     assert measure("code_longest_line", "abc\na\n") == 3

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.clean.batch import BatchContext, Texts
@@ -44,6 +44,7 @@ def test_the_kernel_removes_what_the_function_removes(texts):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(LINES, min_size=1, max_size=5), st.integers(1, 4))
+@example(["\u6211a"], 1)  # letters after a character without spaces are a word of their own
 def test_the_kernel_leaves_out_short_lines(texts, words):
     def keeps(line):
         return not line.strip() or count_words(line) >= words

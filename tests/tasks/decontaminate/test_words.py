@@ -5,7 +5,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.decontaminate.normalize import (
@@ -39,6 +39,7 @@ def forms(text: str) -> list[str]:
 
 
 @given(st.text(st.sampled_from(ALPHABET), max_size=60) | st.text(max_size=40))
+@example(r"\ud801\udc37 𐐷 \ud801 \udc37")  # a character above U+FFFF is written as two surrogates
 @settings(deadline=None, max_examples=400)
 def test_kernel_and_plain_python_see_the_same_words_at_the_same_places(text: str) -> None:
     plain, compiled = fold_words(text), kernel_words(text)

@@ -53,6 +53,7 @@ def test_a_failed_run_says_what_failed_and_leaves_out_what_it_did_not_reach(make
     assert "dedup failed  InputError: <b>no such file</b>" in text
     assert "mixture" not in text
     assert "accuracy" not in text
+    assert "scores" not in text, "nothing is said of an evaluation that did not begin"
 
 
 @pytest.mark.parametrize(
