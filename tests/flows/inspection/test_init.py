@@ -119,6 +119,25 @@ def test_all_writes_every_key_and_without_it_only_what_follows_from_the_text(fol
     assert all(name in unread for name in ("books/scan.pdf", "books/short-latin.txt", "programs/core.bin"))
 
 
+@pytest.mark.parametrize(
+    ("units", "bytes_of_text", "dtype"),
+    [("avx512_bf16", 2_000_000, "bfloat16"), ("avx512_bf16", 200_000, "float32"), ("none", 2_000_000, "float32")],
+    ids=["units", "a-small-network", "no-units"],
+)
+def test_bfloat16_is_written_where_the_processor_has_units_for_it(
+    units: str, bytes_of_text: int, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("flows.inspection.recipe_writer.narrow_products", lambda environment: units)
+    text = tmp_path / "text"
+    text.mkdir()
+    for number in range(20):
+        (text / f"{number}.txt").write_text(ENGLISH * (bytes_of_text // 20 // len(ENGLISH)))
+    for write in (write_short_recipe, write_recipe):
+        recipe = tmp_path / "recipe.toml"
+        recipe.write_text(write(scan_folder(text), "mine"))
+        assert load_recipe(recipe, tmp_path).train.dtype == dtype
+
+
 def test_what_may_surprise_is_said_with_what_to_do(tmp_path: Path):
     (tmp_path / "one.txt").write_text(ENGLISH * 9)
     remarks = " ".join(scan_remarks(scan_folder(tmp_path)))
