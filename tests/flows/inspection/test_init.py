@@ -121,7 +121,7 @@ def test_all_writes_every_key_and_without_it_only_what_follows_from_the_text(fol
 
 @pytest.mark.parametrize(
     ("units", "bytes_of_text", "dtype"),
-    [("avx512_bf16", 2_000_000, "bfloat16"), ("avx512_bf16", 200_000, "float32"), ("none", 2_000_000, "float32")],
+    [("avx512_bf16", 12_000_000, "bfloat16"), ("avx512_bf16", 200_000, "float32"), ("none", 12_000_000, "float32")],
     ids=["units", "a-small-network", "no-units"],
 )
 def test_bfloat16_is_written_where_the_processor_has_units_for_it(
