@@ -12,7 +12,7 @@ from flows.removal.carry_out import Pending, finish
 from flows.removal.certificate import certified
 from flows.removal.replay import ReplayPlan
 from flows.runs.lineage import open_run
-from flows.runs.record import REPLAY_OF, list_runs, recipe_of, stage_paths
+from flows.runs.record import REPLAY_OF, list_runs, stage_paths
 from model.errors import InputError
 
 MOST_NAMED = 10
@@ -69,13 +69,12 @@ def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool) -> Non
     trained = stage_paths(record)["train"]
     token = REPLAY_OF.set(trained if trained.exists() else None)
     try:
-        run_recipe(recipe, root, {}, as_json, verbose)
+        after = run_recipe(recipe, root, {}, as_json, verbose)
     finally:
         REPLAY_OF.reset(token)
-    # Another recipe's run may have ended meanwhile.
-    newest = (run["run_id"] for run in reversed(list_runs(root)))
-    after = next(run_id for run_id in newest if recipe_of(root / "runs" / run_id) == recipe)
-    page = finish(root, pending, open_run(root, after, needs="evaluate"))
+    # A call that was killed may have left no more to do than the certificate of an earlier run.
+    run_id = after.get("same_as") or after["run_id"]
+    page = finish(root, pending, open_run(root, run_id, needs="evaluate"))
     if as_json:
         print_json({"certificate": str(page.with_suffix(".json")), "salt": pending.salt})
         return

@@ -113,8 +113,8 @@ def run_recipe(
     verbose: bool,
     open_page: bool = False,
     hour_price: float | None = None,
-) -> None:
-    """Run a recipe as `run` does."""
+) -> "RunData":
+    """Run a recipe as `run` does, and return its record."""
     from flows.runs.existing_artifacts import existing_run
 
     record = existing_run(chosen, root, **selection)
@@ -122,7 +122,7 @@ def run_recipe(
         record = _finish_without_building(chosen, record, root, as_json, verbose)
         if open_page and (page := record.get("page")):
             open_in_browser(Path(page))
-        return
+        return record
     from flows.planning.preconditions import CHECKED, check_prerequisites
     from flows.recipe.stages import select_stages
     from flows.runs.record import HOUR_PRICE
@@ -138,6 +138,7 @@ def run_recipe(
         CHECKED.reset(checked)
         HOUR_PRICE.reset(price)
     finish(record, root, as_json, verbose)
+    return record
 
 
 def _finish_without_building(recipe: Any, record: "RunData", root: Path, as_json: bool, verbose: bool) -> "RunData":
