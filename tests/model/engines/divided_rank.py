@@ -1,8 +1,9 @@
-"""A rank that trains in float64 over the processor; the first one prints losses, gradient norms and first weights.
+"""Ranks that train in float64 over the processor; the first of a run prints losses, gradient norms and first weights.
 
-Arguments: run.json, rank, rendezvous file, number of ranks, steps.
+Arguments: steps, then the files of runs, which are trained one after another.
 """
 
+import functools
 import hashlib
 import itertools
 import json
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.config.train import read_run
+from model.config.train import TrainerRun, read_run
 from model.data.dataset import SequenceReader
 from model.data.row_format import NO_LOSS
 from model.distributed.process_group import Ranks, join_process_group
@@ -29,7 +30,7 @@ from model.nn.vocab_layers import WholeVocabulary
 from model.objectives import make_objective
 from model.objectives.base import RankBatch, Sums, row_count
 from model.optim.schedules import StepSchedule
-from model.processes import exit_now
+from tests.model.forked_ranks import run_ranks
 
 torch.Tensor.float = torch.Tensor.double  # What is float32 in training.
 
@@ -41,11 +42,15 @@ class DoubleVocabulary(WholeVocabulary):
         return F.cross_entropy(logits_NV, targets_N, ignore_index=NO_LOSS, reduction="sum")
 
 
-def main(file: str, rank: int, rendezvous: str, size: int, steps: int) -> None:
+def main(steps: int, files: list[Path]) -> None:
+    for file in files:
+        run = read_run(file)
+        run_ranks(run.train.ranks, functools.partial(train, run, steps, file.with_suffix(".store")))
+
+
+def train(run: TrainerRun, steps: int, meeting: Path, rank: int) -> None:
     out = claim_stdout()
-    torch.set_num_threads(1)
-    run = read_run(Path(file))
-    with join_process_group(rank, size, Path(rendezvous)) as ranks:
+    with join_process_group(rank, run.train.ranks, meeting) as ranks:
         is_divided = run.train.divides_weights
         network = make_shapes(run.model) if is_divided else make_network(run.model).initialise(run.train.seed)
         network.vocabulary = DoubleVocabulary(gradient_at_once=False)
@@ -132,5 +137,4 @@ def squares(engine: NativeEngine, shapes: dict[str, torch.Size]) -> Tensor:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
-    exit_now(0)
+    main(int(sys.argv[1]), [Path(file) for file in sys.argv[2:]])

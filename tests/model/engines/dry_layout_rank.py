@@ -1,9 +1,11 @@
-"""A rank that makes steps in several layouts, and prints what it held and sent in the last step of each.
+"""Ranks that make steps in several layouts, and write what they held and sent in the last step of each.
 
-Arguments: folder with runs as 0.json, 1.json and so on, rank, number of ranks. Prints a line for each run.
+Arguments: folder with runs as 0.json, 1.json and so on, number of ranks. Rank 3 writes a line for each run into the
+file rank-3 there.
 """
 
 import ctypes
+import functools
 import gc
 import json
 import sys
@@ -11,11 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from model.config.train import read_run
 from model.distributed.process_group import join_process_group
-from model.distributed.protocol import claim_stdout
 from model.engines import make_engine
 from model.engines.divided import DividedEngine
 from model.engines.dry_layout import MessageCount
@@ -23,7 +22,7 @@ from model.nn.factory import make_shapes
 from model.objectives.synthetic import random_batch
 from model.optim.optimizers import optimizer_tensors
 from model.optim.schedules import StepSchedule
-from model.processes import exit_now
+from tests.model.forked_ranks import run_ranks
 
 
 class InUse(ctypes.Structure):
@@ -54,10 +53,8 @@ class MeasuredStep(MessageCount):
         return returned
 
 
-def main(folder: Path, rank: int, size: int) -> None:
-    out = claim_stdout()
-    torch.set_num_threads(1)
-    with join_process_group(rank, size, folder / "meet") as ranks:
+def measure(folder: Path, size: int, rank: int) -> None:
+    with (folder / f"rank-{rank}").open("w") as out, join_process_group(rank, size, folder / "meet") as ranks:
         for file in sorted(folder.glob("*.json")):
             run = read_run(file)
             engine = make_engine(run, make_shapes(run.model), ranks)
@@ -74,10 +71,9 @@ def main(folder: Path, rank: int, size: int) -> None:
             state = {"weights": sum(weights), "optimizer": sum(moments)}
             found = {**state, "peak": sum(state.values()) + step.peak - before, "messages": asdict(step.found)}
             out.write(json.dumps(found) + "\n")
-            out.flush()
             del engine, own
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
-    exit_now(0)
+    ranks = int(sys.argv[2])
+    run_ranks(ranks, functools.partial(measure, Path(sys.argv[1]), ranks))

@@ -49,26 +49,17 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def trained(run: TrainerRun, steps: int, **settings: Any) -> dict[str, Any]:
-    """What ranks of `divided_rank.py` print."""
-    train = TrainConfig.model_validate(run.train.model_dump() | settings)
-    name = "-".join(f"{key}-{value}" for key, value in settings.items()) or "alone"
-    file, meeting = (run.out.with_name(f"{name}.{kind}") for kind in ("json", "store"))
-    file.write_text(run.model_copy(update={"train": train}).model_dump_json())
-    command = [sys.executable, "-m", "tests.model.engines.divided_rank", str(file)]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(meeting), str(train.ranks), str(steps)],
-            cwd=PROJECT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(train.ranks)
-    ]
-    printed = [process.communicate(timeout=500) for process in processes]
-    assert [process.returncode for process in processes] == [0] * train.ranks, "\n".join(err for _, err in printed)
-    return json.loads(printed[0][0])
+def trained(run: TrainerRun, steps: int, *layouts: dict[str, Any]) -> list[dict[str, Any]]:
+    """What ranks of `divided_rank.py` print: in one process, then in each layout."""
+    files = []
+    for number, settings in enumerate(({}, *layouts)):
+        train = TrainConfig.model_validate(run.train.model_dump() | settings)
+        files.append(run.out.with_name(f"{number}.json"))
+        files[-1].write_text(run.model_copy(update={"train": train}).model_dump_json())
+    words = [sys.executable, "-m", "tests.model.engines.divided_rank", str(steps), *map(str, files)]
+    done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=1800)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 SHORT = {"tied": ["fsdp-2", "tensor", "pipeline"], "untied": ["fsdp-tensor"], "dropped": ["tensor", "copies-pipeline"]}
@@ -89,14 +80,15 @@ def test_losses_and_every_gradient_are_those_of_one_process(
     run = make_run(batch_rows=8, micro_batch_rows=2, positions=8 * steps)
     model = GPTConfig.model_validate(SIZES | NETWORKS[choices])
     run = run.model_copy(update={"eos": 5, "model": model})
-    alone = trained(run, steps)
-    for layout in layouts:
-        divided = trained(run, steps, **LAYOUTS[layout])
+    again = [layout for layout in layouts if layout in ("fsdp-2", "tensor-pipeline")]
+    recomputed = [{**LAYOUTS[layout], "recompute": True} for layout in again]
+    alone, *others = trained(run, steps, *(LAYOUTS[layout] for layout in layouts), *recomputed)
+    found = dict(zip(layouts, others, strict=False))
+    for layout, divided in found.items():
         assert divided["first"] == alone["first"], layout
         compare(divided, alone, layout)
-        if layout in ("fsdp-2", "tensor-pipeline"):
-            recomputed = trained(run, steps, **LAYOUTS[layout], recompute=True)
-            assert recomputed["norms"] == divided["norms"], layout
+    for layout, divided in zip(again, others[len(layouts) :], strict=True):
+        assert divided["norms"] == found[layout]["norms"], layout
 
 
 def compare(found: dict[str, Any], expected: dict[str, Any], name: str) -> None:
@@ -110,9 +102,9 @@ def compare(found: dict[str, Any], expected: dict[str, Any], name: str) -> None:
 def test_lamb_scales_divided_matrices_by_their_whole_norms(make_run, layouts: list[str], steps: int) -> None:
     run = make_run(batch_rows=8, micro_batch_rows=2, positions=8 * steps, optimizer={"kind": "lamb"})
     run = run.model_copy(update={"eos": 5, "model": GPTConfig.model_validate(SIZES | NETWORKS["tied"])})
-    alone = trained(run, steps)
-    for layout in layouts:
-        compare(trained(run, steps, **LAYOUTS[layout]), alone, layout)
+    alone, *others = trained(run, steps, *(LAYOUTS[layout] for layout in layouts))
+    for layout, divided in zip(layouts, others, strict=True):
+        compare(divided, alone, layout)
 
 
 @pytest.mark.prove
@@ -125,9 +117,10 @@ def test_compiled_blocks_of_divided_weights_compute_what_one_process_does(
     run = make_run(batch_rows=8, micro_batch_rows=2, positions=8 * 8, compile=True)
     model = GPTConfig.model_validate(SIZES | NETWORKS["tied"] | choices)
     run = run.model_copy(update={"eos": 5, "model": model})
-    alone = trained(run, 8, compile=compiled)
-    for layout in ("tensor", "tensor-pipeline", "fsdp-2", "fsdp-tensor"):
-        compare(trained(run, 8, **LAYOUTS[layout]), alone, layout)
+    layouts = ("tensor", "tensor-pipeline", "fsdp-2", "fsdp-tensor")
+    _, alone, *others = trained(run, 8, {"compile": compiled}, *(LAYOUTS[layout] for layout in layouts))
+    for layout, divided in zip(layouts, others, strict=True):
+        compare(divided, alone, layout)
 
 
 @pytest.mark.parametrize(("rows", "size"), [(7, 2), (2, 4), (5, 4), (16, 4), (1, 3)])

@@ -52,15 +52,12 @@ def test_ranks_that_train_hold_and_send_what_was_counted_dry(tmp_path: Path) -> 
     for number, train in enumerate(trains):
         run = {"sequences": (), "order": Path(), "out": Path(), "pad": TWIN.vocab_size, "tokenizer_digest": "t"}
         write_run(tmp_path / f"{number}.json", TrainerRun.model_validate({**run, "model": TWIN, "train": train}))
-    command = [sys.executable, "-m", "tests.model.engines.dry_layout_rank", str(tmp_path)]
-    processes = [
-        subprocess.Popen([*command, str(rank), str(RANKS)], cwd=PROJECT, stdout=subprocess.PIPE, text=True)
-        for rank in range(RANKS)
-    ]
-    printed = [process.communicate(timeout=900)[0].splitlines() for process in processes]
+    command = [sys.executable, "-m", "tests.model.engines.dry_layout_rank", str(tmp_path), str(RANKS)]
+    subprocess.run(command, cwd=PROJECT, check=True, timeout=900)
+    written = [(tmp_path / f"rank-{rank}").read_text().splitlines() for rank in range(RANKS)]
     for number, (name, train) in enumerate(zip(LAYOUTS, trains, strict=True)):
         for dry in dry_layout.dry_layout(TWIN, train).ranks:
-            found = json.loads(printed[dry.stage * RANKS // train.pipeline_parallel][number])
+            found = json.loads(written[dry.stage * RANKS // train.pipeline_parallel][number])
             assert asdict(dry.messages) == found["messages"], (name, dry.stage)
             assert (dry.weights, dry.optimizer) == (found["weights"], found["optimizer"]), (name, dry.stage)
             assert dry.peak == pytest.approx(found["peak"], rel=0.15), (name, dry.stage)

@@ -168,7 +168,7 @@ def test_every_engine_computes_what_one_process_does(alone, run_of, launch, arch
 @pytest.mark.parametrize("architecture", ["bert", "t5"])
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.prove), "bfloat16"])
 def test_killed_and_started_again_it_ends_with_the_same_bytes(run_of, launch, architecture: str, dtype: str) -> None:
-    settings = {"positions": 8 * 60, "checkpoint_steps": 5, "dtype": dtype, "threads": 2}
+    settings = {"positions": 8 * 30, "checkpoint_steps": 5, "dtype": dtype, "threads": 2}
     undisturbed, killed = (run_of(architecture, **settings) for _ in range(2))
     finish(launch(undisturbed))
     trainer = launch(killed)
