@@ -34,6 +34,8 @@ ROOTS = ("flows", "tasks", "model")
 KNOWN = Path(__file__).with_suffix(".json")
 """`early`: changes of an early commit; `equivalent`: changes that no test can notice, each with the reason."""
 OPEN = (None, "near")
+MOST_ELSEWHERE = 5
+"""Tests of other packages that import a file run too where they are as few as this."""
 HANG_SECONDS = 60
 """No default test takes a third of it."""
 SLOW = {"chaos", "joints", "browser", "prove_resume", "prove_data", "prove_labels", "prove_forget"}
@@ -197,7 +199,9 @@ def tests_of(file: str) -> tuple[list[str], list[str]]:
     home = f"tests/{package_of(file)}/"
     stem = Path(file).stem
     tests = [one for one in imports() if Path(one).name.startswith("test_") and not SLOW & set(Path(one).parts)]
-    of_package = [one for one in tests if one.startswith(home)] or [one for one in tests if distance.get(one) == 1]
+    direct = [one for one in tests if distance.get(one) == 1 and not one.startswith(home)]
+    of_package = [one for one in tests if one.startswith(home)]
+    of_package += direct if len(direct) <= MOST_ELSEWHERE or not of_package else []
 
     def nearness(one: str) -> tuple[bool, int, int]:
         return Path(one).stem != f"test_{stem}", distance.get(one, 10), (PROJECT / one).stat().st_size
