@@ -11,7 +11,7 @@ TORCH ?= cpu
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 LOCKED := install --require-hashes --no-deps
 
-.PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-labels prove-vocab prove-resume prove-layouts prove-forget prove-init prove-divergence prove-chaos prove-operations prove-architectures prove-families prove-search bench-train bench-data bench-tokens bench-memory lock clean
+.PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-labels prove-vocab prove-resume prove-layouts prove-forget prove-init prove-divergence prove-chaos prove-operations prove-architectures prove-families prove-search prove-mutants bench-train bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -102,6 +102,9 @@ prove-architectures: $(READY) ## GPT, BERT and T5 on 20M tokens of real text, na
 
 prove-search: $(READY) ## a search that begins with a rate far too low, beside random search at equal cost: hours, over several calls
 	$(BIN)/python benchmarks/search.py --root $(PEERS)/search
+
+prove-mutants: $(READY) ## single changes of the code, drawn by seed, and which of them the tests notice: hours, over several calls
+	$(BIN)/python benchmarks/mutants.py --folder $(PEERS)/prove-mutants
 
 bench-train: $(READY) ## training steps beside a loop by hand and the Hugging Face Trainer, and YaLM's ladder
 	PYTHON=$(PYTHON) benchmarks/peers/install.sh $(PEERS) transformers

@@ -2,12 +2,12 @@
 
     python benchmarks/mutants.py --folder FOLDER [--seed 1] [--count 100] [--again] [--table]
 
-The changes are those of `mutants.json`, drawn from an early commit, and `--count` more that `--seed` draws from the lines
-of flows, tasks and model: a comparison, an operator of arithmetic, a boolean or a constant becomes its neighbour. Each is
-made in a copy of the project in FOLDER, and the tests run that reach the changed file, nearest first, to the first
-failure: those that import it, then all of its package, for `--limit` seconds together. Verdicts are JSON lines, so that a
-later call goes on; `--again` tries once more what was not killed, after tests were added; `--table` only prints. At the
-end the tests that killed must pass in the copy unchanged."""
+The changes are those of `mutants.json`, drawn from an early commit, and `--count` more that `--seed` draws from the
+lines of flows, tasks and model: a comparison, an operator of arithmetic, a boolean or a constant becomes its neighbour.
+Each is made in a copy of the project in FOLDER, and the tests run that reach the changed file, to the first failure:
+those that import it, then the others of its package, nearest first, for `--limit` seconds together. Verdicts are JSON
+lines, so that a later call goes on; `--again` tries once more what was not killed, after tests were added; `--table`
+only prints. At the end the tests that killed must pass in the copy unchanged."""
 
 import argparse
 import ast
@@ -33,14 +33,17 @@ PROJECT = Path(__file__).resolve().parents[1]
 ROOTS = ("flows", "tasks", "model")
 KNOWN = Path(__file__).with_suffix(".json")
 """`early`: changes of an early commit; `equivalent`: changes that no test can notice, each with the reason."""
+OPEN = (None, "near")
+MOST_ELSEWHERE = 5
+"""Tests of other packages that import a file run too where they are as few as this."""
 HANG_SECONDS = 60
 """No default test takes a third of it."""
 SLOW = {"chaos", "joints", "browser", "prove_resume", "prove_data", "prove_labels", "prove_forget"}
 NEIGHBOURS = {
-    "Lt": ("<", "<="), "LtE": ("<=", "<"), "Gt": (">", ">="), "GtE": (">=", ">"), "Eq": ("==", "!="), "NotEq": ("!=", "=="),
-    "Is": ("is", "is not"), "IsNot": ("is not", "is"), "In": ("in", "not in"), "NotIn": ("not in", "in"),
-    "Add": ("+", "-"), "Sub": ("-", "+"), "Mult": ("*", "/"), "Div": ("/", "*"), "FloorDiv": ("//", "*"),
-    "Mod": ("%", "*"), "And": ("and", "or"), "Or": ("or", "and"),
+    "Lt": ("<", "<="), "LtE": ("<=", "<"), "Gt": (">", ">="), "GtE": (">=", ">"), "Eq": ("==", "!="),
+    "NotEq": ("!=", "=="), "Is": ("is", "is not"), "IsNot": ("is not", "is"), "In": ("in", "not in"),
+    "NotIn": ("not in", "in"), "Add": ("+", "-"), "Sub": ("-", "+"), "Mult": ("*", "/"), "Div": ("/", "*"),
+    "FloorDiv": ("//", "*"), "Mod": ("%", "*"), "And": ("and", "or"), "Or": ("or", "and"),
 }  # fmt: skip
 
 
@@ -59,7 +62,7 @@ class Mutant:
 class Verdict:
     mutant: Mutant
     verdict: str
-    """`killed`, `survived`, `timeout` or `gone`: no such line in the package any more."""
+    """`killed`, `near` (survived the nearest tests), `survived`, `timeout` or `gone`: the package has no such line."""
     tests: str
     """What killed it; otherwise the tests that ran."""
     seconds: float
@@ -144,7 +147,7 @@ def is_text(node: ast.expr) -> bool:
     )
 
 
-def place(mutant: Mutant, code: dict[str, str]) -> tuple[str, int] | None:
+def find(mutant: Mutant, code: dict[str, str]) -> tuple[str, int] | None:
     """Return where the line is in today's code: in its file, else in the most alike path of its package, or of its root
     where that package is no more."""
     package = package_of(mutant.file)
@@ -196,7 +199,9 @@ def tests_of(file: str) -> tuple[list[str], list[str]]:
     home = f"tests/{package_of(file)}/"
     stem = Path(file).stem
     tests = [one for one in imports() if Path(one).name.startswith("test_") and not SLOW & set(Path(one).parts)]
-    of_package = [one for one in tests if one.startswith(home)] or [one for one in tests if distance.get(one) == 1]
+    direct = [one for one in tests if distance.get(one) == 1 and not one.startswith(home)]
+    of_package = [one for one in tests if one.startswith(home)]
+    of_package += direct if len(direct) <= MOST_ELSEWHERE or not of_package else []
 
     def nearness(one: str) -> tuple[bool, int, int]:
         return Path(one).stem != f"test_{stem}", distance.get(one, 10), (PROJECT / one).stat().st_size
@@ -237,48 +242,52 @@ def pytest(tree: Path, tests: list[str], seconds: float) -> tuple[int | None, st
         return code, output.read()
 
 
-def judge(mutant: Mutant, tree: Path, code: dict[str, str], limit: float) -> Verdict:
-    began = time.monotonic()
-    where = place(mutant, code)
+def judge(mutant: Mutant, tree: Path, code: dict[str, str], limit: float, *, is_wide: bool) -> Verdict:
+    where = find(mutant, code)
     if where is None:
         return Verdict(mutant, "gone", "", 0.0)
     file, line = where
     near, wide = tests_of(file)
+    tests = wide if is_wide else near
+    began = time.monotonic()
     (tree / file).write_text(applied(mutant, code[file], line), encoding="utf-8")
     try:
-        for tests in filter(None, (near, wide)):
-            status, output = pytest(tree, tests, limit - (time.monotonic() - began))
-            seconds = round(time.monotonic() - began, 1)
-            reached = [tests[0], *re.findall(r"^(tests/\S+::\S+)", output, re.MULTILINE)][-1]
-            if status is None:
-                return Verdict(mutant, "timeout", f"in {reached}", seconds)
-            assert status != 4, output  # pytest refuses the command
-            if status not in (0, 5):
-                killer = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output, re.MULTILINE)
-                return Verdict(mutant, "killed", killer[1] if killer else f"hangs or crashes in {reached}", seconds)
+        status, output = pytest(tree, tests, limit) if tests else (0, "")
     finally:
         (tree / file).write_text(code[file], encoding="utf-8")
-    return Verdict(mutant, "survived", f"{len(near)} near, {len(wide)} of the package", seconds)
+    seconds = round(time.monotonic() - began, 1)
+    reached = [*tests[:1], *re.findall(r"^(tests/\S+::\S+)", output, re.MULTILINE)][-1:]
+    if status is None:
+        return Verdict(mutant, "timeout", f"in {reached[0]}", seconds)
+    assert status != 4, output  # pytest refuses the command
+    if status not in (0, 5):
+        killer = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output, re.MULTILINE)
+        return Verdict(mutant, "killed", killer[1] if killer else f"hangs or crashes in {reached[0]}", seconds)
+    if not is_wide:
+        return Verdict(mutant, "near", f"all {len(near)} nearest", seconds)
+    return Verdict(mutant, "survived", f"all {len(near) + len(wide)} of the package", seconds)
 
 
-def table(verdicts: list[Verdict], equivalent: dict[str, str]) -> str:
-    """Counts by package, and below them what was not killed with the tests that ran."""
+def table(groups: dict[str, list[Mutant]], verdicts: list[Verdict], equivalent: dict[str, str]) -> str:
+    """Counts by group and package, and below them what was not killed with the tests that ran."""
     last = {verdict.mutant: verdict for verdict in verdicts}
-    first = {verdict.mutant: verdict for verdict in reversed(verdicts)}
-    names = ("killed", "timeout", "survived", "equivalent", "gone", "survived before")
+    before = {verdict.mutant for verdict in verdicts if verdict.verdict == "survived"}
+    names = ("killed", "timeout", "near", "survived", "equivalent", "gone", "not run", "survived before")
     counts: dict[str, Counter[str]] = {}
     left: list[str] = []
-    for mutant, verdict in last.items():
-        same = equivalent.get(f"{mutant.was} -> {mutant.becomes}")
-        for package in (package_of(mutant.file), "all"):
-            count = counts.setdefault(package, Counter())
-            count["equivalent" if same else verdict.verdict] += 1
-            count["survived before"] += first[mutant].verdict == "survived" and not same
-        if verdict.verdict in ("survived", "timeout"):
-            left.append(f"{verdict.verdict} {mutant.file}:{mutant.line}\n  {mutant.was}\n  {mutant.becomes}")
-            left.append(f"  {f'equivalent: {same}' if same else verdict.tests}")
-    rows = [f"{package:<24}" + "".join(f"{counts[package][name]:>16}" for name in names) for package in sorted(counts)]
-    return "\n".join([f"{'package':<24}" + "".join(f"{name:>16}" for name in names), *rows, *left])
+    for group, mutants in groups.items():
+        for mutant in mutants:
+            same = equivalent.get(f"{mutant.was} -> {mutant.becomes}")
+            verdict = last.get(mutant, Verdict(mutant, "not run", "", 0.0))
+            for row in (group, package_of(mutant.file)):
+                count = counts.setdefault(row, Counter())
+                count["equivalent" if same else verdict.verdict] += 1
+                count["survived before"] += mutant in before and not same
+            if same or verdict.verdict in ("near", "survived", "timeout"):
+                left.append(f"{verdict.verdict} {mutant.file}:{mutant.line}\n  {mutant.was}\n  {mutant.becomes}")
+                left.append(f"  {f'equivalent: {same}' if same else verdict.tests}")
+    rows = [f"{row:<24}" + "".join(f"{counts[row][name]:>11}" for name in names) for row in sorted(counts)]
+    return "\n".join([f"{'':<24}" + "".join(f"{name:>11}" for name in names[:-1]) + "   (before)", *rows, *left])
 
 
 def main() -> None:
@@ -296,12 +305,16 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not choice.exists():  # later calls try the same changes, though the code may have moved
         choice.write_text(json.dumps([asdict(one) for one in draw(asked.seed, asked.count)], indent=1))
-    mutants = [Mutant(**one) for one in [*json.loads(choice.read_text()), *known["early"]]]
+    groups = {
+        "early": [Mutant(**one) for one in known["early"]],
+        "drawn": [Mutant(**one) for one in json.loads(choice.read_text())],
+    }
+    mutants = [*groups["drawn"], *groups["early"]]
     lines = record.read_text().splitlines() if record.exists() else []
     verdicts = [Verdict(Mutant(**one.pop("mutant")), **one) for one in map(json.loads, lines)]
     last = {verdict.mutant: verdict.verdict for verdict in verdicts}
     equivalent = known["equivalent"]
-    wanted = [one for one in mutants if last.get(one) in ([None, "survived", "timeout"] if asked.again else [None])]
+    wanted = [one for one in mutants if last.get(one) in ([*OPEN, "survived", "timeout"] if asked.again else OPEN)]
     wanted = [one for one in wanted if f"{one.was} -> {one.becomes}" not in equivalent]
     if wanted and not asked.table:
         tree = folder / "tree"
@@ -309,15 +322,19 @@ def main() -> None:
         left_out = shutil.ignore_patterns(".git", ".venv", ".peers", "__pycache__", "bessemer-data")
         shutil.copytree(PROJECT, tree, ignore=left_out)
         code = sources(tree)
-        for mutant in wanted:
-            verdicts.append(judge(mutant, tree, code, asked.limit))
+        first = [one for one in wanted if asked.again or last.get(one) is None]
+        for mutant, is_wide in itertools.chain(((one, False) for one in first), ((one, True) for one in wanted)):
+            if is_wide and last[mutant] != "near":
+                continue
+            verdicts.append(judge(mutant, tree, code, asked.limit, is_wide=is_wide))
+            last[mutant] = verdicts[-1].verdict
             with record.open("a") as stream:
                 stream.write(json.dumps(asdict(verdicts[-1])) + "\n")
             print(verdicts[-1].verdict, mutant.file, mutant.line, verdicts[-1].tests, verdicts[-1].seconds, flush=True)
         killers = sorted({one.tests for one in verdicts if one.verdict == "killed" and "hangs" not in one.tests})
         status, output = pytest(tree, killers, 3600)
         assert status == 0, f"tests that killed fail in the unchanged copy:\n{output[-3000:]}"
-    print(table(verdicts, equivalent))
+    print(table(groups, verdicts, equivalent))
 
 
 if __name__ == "__main__":

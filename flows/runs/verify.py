@@ -40,9 +40,9 @@ class Verification:
     files: int
     bytes: int
     damages: tuple[Damage, ...]
-    trusted: int = 0
+    trusted: int
     """Files that were not hashed, since they have their published size and were not written to afterwards."""
-    records: int = 0
+    records: int
     """Records that hold a digest of themselves: of runs, builds, leases and accepted artifacts, and `inputs.json`."""
 
 

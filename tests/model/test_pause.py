@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.checkpoint.metrics import MetricsLog, recent_loss
 from model.config.options import BatchWarmupConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.errors import Paused
@@ -80,30 +79,3 @@ def test_steps_to_a_share_are_the_fewest_that_read_it(positions: int, rows: int,
     steps = curriculum.steps_to(share)
     assert curriculum.positions(steps - 1)[1] >= share * positions
     assert steps == 1 or curriculum.positions(steps - 2)[1] < share * positions
-
-
-def journal_of(losses: list[float]) -> MetricsLog:
-    journal = MetricsLog()
-    for step, loss in enumerate(losses):
-        _add(journal, step, loss)
-    return journal
-
-
-def _add(journal: MetricsLog, step: int, loss: float) -> None:
-    journal.add("steps", step=step, pos_start=step, pos_end=step + 1, row_pieces=1, applied=True)
-    journal.add("metrics", step=step, tokens=step, loss=loss, grad_norm=1.0, lr=1.0, max_norm=1.0, scale=1.0)
-
-
-def test_the_recent_loss_is_the_mean_of_the_last_tenth_before_a_step() -> None:
-    journal = journal_of([float(step) for step in range(40)])
-    assert recent_loss(journal, 40) == (36 + 37 + 38 + 39) / 4
-    assert recent_loss(journal, 20) == (18 + 19) / 2
-    assert recent_loss(journal, 3) == 2.0
-    assert recent_loss(MetricsLog(), 3) is None
-
-
-def test_losses_that_the_guard_went_back_from_do_not_count() -> None:
-    journal = journal_of([float(step) for step in range(20)])
-    journal.attempt = 1
-    _add(journal, 19, 1.0)
-    assert recent_loss(journal, 20) == (18 + 1) / 2

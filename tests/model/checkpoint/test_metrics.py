@@ -1,4 +1,4 @@
-"""The metrics log: equal rows give equal bytes, whenever they were written."""
+"""The metrics log: equal rows give equal bytes, whenever they were written; the mean of the last losses."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.checkpoint.metrics import MetricsLog, serialized, table_file
+from model.checkpoint.metrics import MetricsLog, recent_loss, serialized, table_file
 from model.data.schema import METRICS
 from model.errors import InputError
 
@@ -96,3 +96,30 @@ def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / table_file("steps")).write_bytes(serialized(other))
     with pytest.raises(InputError, match="has the columns step, and this version"):
         MetricsLog.read(tmp_path)
+
+
+def journal_of(losses: list[float]) -> MetricsLog:
+    journal = MetricsLog()
+    for step, loss in enumerate(losses):
+        _add(journal, step, loss)
+    return journal
+
+
+def _add(journal: MetricsLog, step: int, loss: float) -> None:
+    journal.add("steps", step=step, pos_start=step, pos_end=step + 1, row_pieces=1, applied=True)
+    journal.add("metrics", step=step, tokens=step, loss=loss, grad_norm=1.0, lr=1.0, max_norm=1.0, scale=1.0)
+
+
+def test_the_recent_loss_is_the_mean_of_the_last_tenth_before_a_step() -> None:
+    journal = journal_of([float(step) for step in range(40)])
+    assert recent_loss(journal, 40) == (36 + 37 + 38 + 39) / 4
+    assert recent_loss(journal, 20) == (18 + 19) / 2
+    assert recent_loss(journal, 3) == 2.0
+    assert recent_loss(MetricsLog(), 3) is None
+
+
+def test_losses_that_the_guard_went_back_from_do_not_count() -> None:
+    journal = journal_of([float(step) for step in range(20)])
+    journal.attempt = 1
+    _add(journal, 19, 1.0)
+    assert recent_loss(journal, 20) == (18 + 1) / 2

@@ -75,6 +75,10 @@ def test_the_version_of_cuda_is_that_of_pytorch() -> None:
     assert machine.describe_part(machine.CUDA, {}) == (torch.version.cuda or machine.NONE)
 
 
+def test_libraries_of_pytorch_identify_what_they_choose() -> None:
+    assert any("libtorch" in str(library) for library in machine._libraries())
+
+
 def test_pytorch_is_not_loaded_for_it() -> None:
     parts = "import sys, model.config.machine as m; [m.describe_part(name, {}) for name in m.PARTS]"
     program = f"{parts}; print('torch' in sys.modules)"

@@ -33,7 +33,7 @@ def sentences(text: str, token_bytes: int = 1) -> list[str]:
         ["Mr. Smith met J. R. Tolkien, e.g. at 5 p.m. on a walk.", " Then he left."],
         ['He said "No."', " She (the other) left."],
         ["What?!", " Yes...", " Well… no."],
-        ["一。", "二！", "「三？」", "四"],
+        ["一。", "二！", "「三？」", "四。", "「五。」"],
         ["Version 1.2.3 is out.", " See example.com for it."],
         ["A wrapped line\ngoes on here.", "\nAnother line", "\n\nA title", "\n1. First", "\n2. Second\n"],
         ["Он приехал в 1984 г. на ул. Ленина.", " Ушёл!"],

@@ -157,6 +157,10 @@ def test_a_value_on_the_limit_passes():
     assert failing("gopher_words_min", fifty, 51) == [50]
     assert failing("gopher_words_max", fifty, 50) == []
     assert failing("gopher_words_max", fifty, 49) == [50]
+    for at_least in (True, False):
+        by_text = Rule("words", lambda statistics, limit: 50.0, at_least)
+        found = [by_text.failures(of_one(fifty), limit).values.tolist() for limit in (49, 50, 51)]
+        assert found == ([[], [], [50]] if at_least else [[50], [], []])
 
 
 def test_a_rule_that_does_not_apply_fails_no_document():

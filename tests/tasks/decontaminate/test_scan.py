@@ -57,6 +57,14 @@ def test_every_run_of_thirteen_words_is_found_at_its_place(seed: int, width: int
     assert region.matched == len(passage.split())
 
 
+@pytest.mark.parametrize(("changed", "form"), [((), "verbatim"), ((9,), "verbatim"), ((6, 12), "similar")])
+def test_an_item_of_which_nineteen_words_in_twenty_are_there_is_whole(changed: tuple[int, ...], form: str) -> None:
+    words = prose(random.Random(1), 20).split()
+    assert forms(
+        " ".join("other" if n in changed else word for n, word in enumerate(words)), item(" ".join(words))
+    ) == [form]
+
+
 def test_finds_items_inside_long_documents_of_random_words_and_nothing_else() -> None:
     generator = random.Random(3)
     items = [item(prose(generator, 30), number) for number in range(300)]

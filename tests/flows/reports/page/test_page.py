@@ -20,8 +20,8 @@ from flows.metrics.run_metrics import collect_metrics, describe_base_model
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import chance_of
 from flows.reports.charts.training import training_figure
-from flows.reports.page.examples import removals
-from flows.reports.page.page import write_page
+from flows.reports.page.examples import SHOWN_OPEN, removals
+from flows.reports.page.page import _one_of_each, write_page
 from flows.reports.page.render import inline_script
 from flows.reports.summary import print_summary
 from model.checksummed_json import write_sealed
@@ -465,3 +465,13 @@ def test_a_running_run_says_what_is_under_way_and_what_is_to_come(make: Callable
     page = write_page(made.folder, made.root)
     outcomes = re.findall(r'<span class="took"[^>]*>.*<span class="([a-z-]+)">', page.read_text())
     assert outcomes == ["built"] * 5 + ["under-way", "to-come", "to-come"]
+
+
+def test_of_each_rule_one_dropped_document_is_open_and_of_each_stage_before_a_second():
+    def dropped(stage: str, *rules: str) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+        return {(stage, "drop", rule): [{"doc_id": rule}, {"doc_id": "another"}] for rule in rules}
+
+    few = dropped("clean", "a", "b") | dropped("dedup", "c") | {("clean", "edit", "d"): [{"doc_id": "d"}]}
+    assert [row["doc_id"] for row in _one_of_each(few)] == ["a", "b", "c"]
+    many = dropped("clean", *"abcdefgh") | dropped("dedup", "i")
+    assert [row["doc_id"] for row in _one_of_each(many)] == [*"abcdefgh"[: SHOWN_OPEN - 1], "i"]
