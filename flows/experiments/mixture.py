@@ -41,7 +41,7 @@ from flows.experiments.mixture_fit import (
 )
 from flows.experiments.studies import ReportFiles, Value, read_config, study_name, write_report
 from flows.experiments.trials import RunResult, Variant, as_setting, parse_editable, run_variants
-from flows.metrics.run_metrics import open_artifacts
+from flows.metrics.run_metrics import open_artifacts, score_rows
 from flows.metrics.statistics import IntervalValues, bootstrap, interval_of_mean
 from flows.recipe.load import apply_setting, load_recipe, locate_recipe
 from flows.recipe.schema import Recipe
@@ -323,7 +323,7 @@ def read_proxy(root: Path, run_id: str, metric: str) -> Proxy:
     table = ChunkResult.of(artifacts["chunk"].report).mixture
     losses = {
         row["task"].removeprefix("heldout/"): row["value"]
-        for row in artifacts["evaluate"].table("scores").to_pylist()
+        for row in score_rows(artifacts["evaluate"])
         if row["task"].startswith("heldout/") and row["metric"] == metric and row["value"] is not None
     }
     unmeasured = [source for source in table if source not in losses]

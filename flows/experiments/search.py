@@ -29,6 +29,7 @@ from flows.experiments.study import Study, StudyRequest
 from flows.experiments.trial_log import State as TrialState
 from flows.experiments.trial_log import Stop, Trial, TrialResult, failed_result
 from flows.experiments.trials import TrialWatcher, built_stages, run_pipeline
+from flows.metrics.run_metrics import score_rows
 from flows.recipe.load import locate_recipe
 from flows.recipe.schema import Recipe
 from flows.runs.lifecycle import FlowEnd, end_of_flow
@@ -223,7 +224,7 @@ def run_segment(segment: TrialSegment, root: Path, watcher: ProgressListener) ->
 
 def objective_value(scores: Artifact, objective: ObjectiveConfig) -> tuple[float, float | None]:
     """Return the objective's value and standard error; InputError where the evaluation has no such figure."""
-    rows = scores.table("scores").to_pylist()
+    rows = score_rows(scores)
     for row in rows:
         of_item = row["task"].startswith("heldout/") or (row["shots"], row["subset"]) == (
             objective.shots,

@@ -23,7 +23,7 @@ from tomlkit.container import OutOfOrderTableProxy
 
 from flows.metrics.formatting import format_shots
 from flows.metrics.heldout import HeldOut, held_out
-from flows.metrics.run_metrics import open_artifacts
+from flows.metrics.run_metrics import open_artifacts, score_rows
 from flows.models.load import find_model
 from flows.planning.preconditions import start_run
 from flows.recipe.schema import Recipe
@@ -36,6 +36,7 @@ from model.errors import BessemerError, Infra
 from tasks.artifacts.artifact import BUILT, Artifact
 from tasks.artifacts.build import ProgressListener
 from tasks.artifacts.results import TrainResult
+from tasks.artifacts.rows import ItemScoreRow, rows_of
 from tasks.execution.outcome import one_line
 from tasks.prefect_tasks import TASKS
 
@@ -243,7 +244,7 @@ def _add_training(model: Artifact, found: RunResult) -> None:
 
 
 def _add_scores(scores: Artifact, found: RunResult) -> None:
-    for row in scores.table("scores").to_pylist():
+    for row in score_rows(scores):
         if row["value"] is None:
             continue
         if row["task"] == HELDOUT and not row["metric"].startswith(BASELINES):
@@ -252,7 +253,8 @@ def _add_scores(scores: Artifact, found: RunResult) -> None:
             found.of_heldout[name] = row["metric"]
             if row["metric"].endswith("accuracy"):
                 found.higher.add(name)
-    for row in scores.table(ITEM_SCORES).to_pylist():
+    of_items = rows_of(scores.table(ITEM_SCORES), ItemScoreRow)
+    for row in of_items:
         name = f"{row['task']} {row['metric']}, {format_shots(row['shots'])}"
         found.items.setdefault(name, {})[row["item_id"]] = row["value"]
     for name, items in found.items.items():

@@ -1,18 +1,17 @@
-"""Preview what a stage did to a few documents of a run, selected by a seed, from artifacts alone.
+"""Preview what a stage did to a few documents of a run, selected by a seed, from artifacts alone."""
 
-A view is a dictionary of plain values with a `title` and `segments` of (kind, text).
-"""
-
+import json
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import NotRequired, TypedDict, TypeVar
 
 import numpy as np
 
 from flows.inspection.preview_rows import (
     InputSettings,
-    Row,
+    Passage,
     Selection,
+    doc_id,
     documents,
     isolate_edit,
     ledger_rows,
@@ -20,7 +19,7 @@ from flows.inspection.preview_rows import (
     rules_of,
     texts_of,
 )
-from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, REMOVED, SAME, inline_difference, shared_passages
+from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, REMOVED, SAME, Segments, inline_difference, shared_passages
 from flows.runs.lineage import need_stage
 from flows.runs.run_documents import rows_at, segments_of
 from flows.runs.text_kinds import text_kinds
@@ -29,11 +28,64 @@ from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.ledger import CUT, DROP, EDIT
 from tasks.artifacts.results import ChunkResult, RowFacts
+from tasks.artifacts.rows import DocumentRow, ItemRow, LedgerRow, SequenceRow, SpanRow, Survivor, rows_of
 from tasks.artifacts.tables import read_table
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.open import open_tokenizer
 
-View = dict[str, Any]
+
+class ShownItem(TypedDict):
+    """An item of a benchmark."""
+
+    context: str
+    choices: list[str]
+    answer: str
+    match_text: str
+
+
+class DocumentView(Passage):
+    """A document before and after a stage; of a row of LEDGER also its numbers."""
+
+    doc_id: str
+    source: str
+    path: str
+    record: int
+    action: NotRequired[str]
+    rule: NotRequired[str]
+    value: NotRequired[float | None]
+    limit: NotRequired[float | None]
+    bytes_in: NotRequired[int]
+    bytes_out: NotRequired[int]
+    text_kind: NotRequired[str | None]
+    survivor: "NotRequired[DocumentView]"
+    """The document that was kept in its place."""
+    item: NotRequired[ShownItem]
+    """What was cut out of it."""
+    pieces: NotRequired[list[str]]
+    ids: NotRequired[list[int]]
+
+
+class ShownSpan(TypedDict):
+    """The tokens of a document in a row."""
+
+    row: int
+    tok_start: int
+    tok_len: int
+    doc_id: str
+    piece: int
+    start: int
+    end: int
+
+
+class RowView(Passage):
+    """A row of SEQUENCES, its documents, and what the network reads and writes of it."""
+
+    source: str
+    spans: list[ShownSpan]
+    as_read: list[Passage]
+
+
+View = DocumentView | RowView
 
 Artifacts = dict[str, Artifact]
 
@@ -45,7 +97,7 @@ CONTEXT_CHARS = 200
 VOCAB_CHARS = 1200
 
 
-def peek(artifacts: Artifacts, stage: str, selection: Selection) -> list[View]:
+def peek(artifacts: Artifacts, stage: str, selection: Selection) -> Sequence[View]:
     """Return views of what the stage did to a few documents; raise InputError where no document matches."""
     if stage not in VIEWS:
         raise RecipeError(f"peek {stage}: unknown stage; stages are {', '.join(VIEWS)}")
@@ -57,20 +109,20 @@ def peek(artifacts: Artifacts, stage: str, selection: Selection) -> list[View]:
     return views
 
 
-def _sample(artifacts: Artifacts, selection: Selection) -> list[View]:
+def _sample(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
     sample = need_stage(artifacts, "sample")
-    rows = selection.choose(_of_source(documents(sample, ["doc_id", "source"]), selection, lambda row: row["source"]))
+    rows = _documents_of(sample, selection)
     texts = texts_of(sample, [row["doc_id"] for row in rows])
     return [_view(texts[row["doc_id"]], "as read", [(SAME, texts[row["doc_id"]]["text"])]) for row in rows]
 
 
-def _clean(artifacts: Artifacts, selection: Selection) -> list[View]:
+def _clean(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
     sample, clean = need_stage(artifacts, "sample"), need_stage(artifacts, "clean")
     rows = _chosen(sample, clean, SHOWN["clean"], selection)
     before = texts_of(sample, [row["doc_id"] for row in rows])
     after = texts_of(clean, [row["doc_id"] for row in rows])
     kinds = text_kinds(clean, list(before.values()))
-    views: list[View] = []
+    views: list[DocumentView] = []
     for row in rows:
         document = before[row["doc_id"]]
         if row["action"] == DROP:
@@ -86,17 +138,19 @@ def _clean(artifacts: Artifacts, selection: Selection) -> list[View]:
     return views
 
 
-def _dropped(row: Row) -> str:
-    measured = f", {row['value']:.4g} against {row['limit']:.4g}" if None not in (row["value"], row["limit"]) else ""
+def _dropped(row: LedgerRow) -> str:
+    value, limit = row["value"], row["limit"]
+    measured = "" if value is None or limit is None else f", {value:.4g} against {limit:.4g}"
     return f"dropped by {row['rule']}{measured}"
 
 
-def _dedup(artifacts: Artifacts, selection: Selection) -> list[View]:
+def _dedup(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
     clean, dedup = need_stage(artifacts, "clean"), need_stage(artifacts, "dedup")
     rows = _chosen(clean, dedup, SHOWN["dedup"], selection)
-    survivors = {row["doc_id"]: bytes.fromhex(row["evidence"]["survivor"]) for row in rows}
+    kept_of = ((row["doc_id"], Survivor.of(row["evidence"])) for row in rows)
+    survivors = {doc_id: bytes.fromhex(kept.survivor) for doc_id, kept in kept_of if kept is not None}
     texts = texts_of(clean, [*survivors, *survivors.values()])
-    views: list[View] = []
+    views: list[DocumentView] = []
     for row in rows:
         removed, kept = texts[row["doc_id"]], texts.get(survivors[row["doc_id"]])
         if kept is None:
@@ -109,14 +163,15 @@ def _dedup(artifacts: Artifacts, selection: Selection) -> list[View]:
     return views
 
 
-def _decontaminate(artifacts: Artifacts, selection: Selection) -> list[View]:
+def _decontaminate(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
     dedup, decontaminate = need_stage(artifacts, "dedup"), need_stage(artifacts, "decontaminate")
     rows = _chosen(dedup, decontaminate, SHOWN["decontaminate"], selection)
     texts = texts_of(dedup, [row["doc_id"] for row in rows])
-    items = {(item["benchmark"], item["item_id"]): item for item in decontaminate.table("items").to_pylist()}
-    views: list[View] = []
+    all_items = rows_of(decontaminate.table("items"), ItemRow)
+    items = {(item["benchmark"], item["item_id"]): item for item in all_items}
+    views: list[DocumentView] = []
     for row in rows:
-        document, evidence = texts[row["doc_id"]], row["evidence"] or {}
+        document, evidence = texts[row["doc_id"]], json.loads(row["evidence"] or "{}")
         raw, start, end = document["text"].encode(), evidence.get("start", 0), evidence.get("end", 0)
         segments = [
             (SAME, raw[:start].decode(errors="ignore")[-CONTEXT_CHARS:]),
@@ -128,16 +183,21 @@ def _decontaminate(artifacts: Artifacts, selection: Selection) -> list[View]:
         named = f" for {evidence['benchmark']} {evidence['item_id']}" if item is not None else ""
         view = _view(document, f"{verb} by {row['rule']}{named}, bytes {start:,} to {end:,}", segments, row)
         if item is not None:
-            view["item"] = {key: item[key] for key in ("context", "choices", "answer", "match_text")}
+            view["item"] = {
+                "context": item["context"],
+                "choices": item["choices"],
+                "answer": item["answer"],
+                "match_text": item["match_text"],
+            }
         views.append(view)
     return views
 
 
-def _vocab(artifacts: Artifacts, selection: Selection) -> list[View]:
+def _vocab(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
     source, tokenizer = need_stage(artifacts, "decontaminate"), open_tokenizer(need_stage(artifacts, "vocab"))
-    rows = selection.choose(_of_source(documents(source, ["doc_id", "source"]), selection, lambda row: row["source"]))
+    rows = _documents_of(source, selection)
     texts = texts_of(source, [row["doc_id"] for row in rows])
-    views: list[View] = []
+    views: list[DocumentView] = []
     for document in (texts[row["doc_id"]] for row in rows):
         ids = tokenizer.encode(document["text"][:VOCAB_CHARS])
         pieces = [tokenizer.decode_bytes([token]).decode(errors="backslashreplace") for token in ids]
@@ -148,21 +208,23 @@ def _vocab(artifacts: Artifacts, selection: Selection) -> list[View]:
     return views
 
 
-def _chunk(artifacts: Artifacts, selection: Selection) -> list[View]:
+def _chunk(artifacts: Artifacts, selection: Selection) -> list[RowView]:
     chunk, tokenizer = need_stage(artifacts, "chunk"), open_tokenizer(need_stage(artifacts, "vocab"))
     layout = ChunkResult.of(chunk.report).rows
     columns = ["row", "source"]
-    numbered = (row for path in chunk.files("sequences") for row in read_table(path).select(columns).to_pylist())
+    numbered = (
+        row for path in chunk.files("sequences") for row in rows_of(read_table(path).select(columns), SequenceRow)
+    )
     chosen = selection.choose(
-        _of_source(numbered, selection, lambda row: row["source"]), key=lambda row: row["row"].to_bytes(8, "big")
+        _of_source(numbered, selection, lambda row: row["source"]), lambda row: row["row"].to_bytes(8, "big")
     )
     wanted = {row["row"] for row in chosen}
     rows = rows_at(chunk, "sequences", wanted, by="row")
-    spans: dict[int, list[Row]] = {}
+    spans: dict[int, list[SpanRow]] = {}
     for span in segments_of(chunk, wanted):
         spans.setdefault(span["row"], []).append(span)
     by_number = {row["row"]: row for row in rows}
-    views: list[View] = []
+    views: list[RowView] = []
     read = _as_read(artifacts, [by_number[row["row"]] for row in chosen], tokenizer)
     for number, texts in zip((row["row"] for row in chosen), read, strict=True):
         row, mine = by_number[number], spans.get(number, [])
@@ -170,7 +232,7 @@ def _chunk(artifacts: Artifacts, selection: Selection) -> list[View]:
             (ODD_PIECE if index % 2 else EVEN_PIECE, _text_of_span(tokenizer, row["tokens"], span))
             for index, span in enumerate(mine)
         ]
-        documents_in = [{**span, "doc_id": span["doc_id"].hex()} for span in mine]
+        documents_in: list[ShownSpan] = [{**span, "doc_id": span["doc_id"].hex()} for span in mine]
         length = _format_length(row, mine, tokenizer.pad)
         views.append(
             {
@@ -184,7 +246,7 @@ def _chunk(artifacts: Artifacts, selection: Selection) -> list[View]:
     return views
 
 
-def _as_read(artifacts: Artifacts, rows: list[Row], tokenizer: Tokenizer) -> list[list[View]]:
+def _as_read(artifacts: Artifacts, rows: list[SequenceRow], tokenizer: Tokenizer) -> list[list[Passage]]:
     """Return the model inputs and targets of each row; nothing where the rows do not declare their objective."""
     row_format = RowFormat.of(read_table(artifacts["chunk"].files("sequences")[0]).schema)
     if row_format is None or not rows:
@@ -193,12 +255,12 @@ def _as_read(artifacts: Artifacts, rows: list[Row], tokenizer: Tokenizer) -> lis
     return model_inputs(tokens_RL, row_R, row_format, tokenizer, InputSettings.of(artifacts))
 
 
-def _text_of_span(tokenizer: Tokenizer, tokens: list[int], span: Row) -> str:
+def _text_of_span(tokenizer: Tokenizer, tokens: list[int], span: SpanRow) -> str:
     ids = tokens[span["tok_start"] : span["tok_start"] + span["tok_len"]]
     return tokenizer.decode_following(ids) if span["start"] else tokenizer.decode(ids)
 
 
-def _format_length(row: Row, spans: list[Row], pad: int) -> str:
+def _format_length(row: SequenceRow, spans: list[SpanRow], pad: int) -> str:
     """Return the length, such as `64 tokens, 26 of them padding`."""
     # Only tokens after the last document count, because some vocabularies pad with a token that has other uses.
     end = max((span["tok_start"] + span["tok_len"] for span in spans), default=0)
@@ -206,7 +268,7 @@ def _format_length(row: Row, spans: list[Row], pad: int) -> str:
     return f"{len(row['tokens'])} tokens" + (f", {padding} of them padding" if padding else "")
 
 
-def _describe_row(row: Row, count: int, layout: RowFacts) -> str:
+def _describe_row(row: SequenceRow, count: int, layout: RowFacts) -> str:
     segments = f"{count} segment{'' if count == 1 else 's'}"
     if "is_next" in row:
         labels = {True: "B follows A in its document", False: "B comes from another document", None: "A alone"}
@@ -216,12 +278,12 @@ def _describe_row(row: Row, count: int, layout: RowFacts) -> str:
     return f"{segments}, loss from token {row['loss_start']}"
 
 
-def _between_specials(segments: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _between_specials(segments: Segments) -> Segments:
     """Return the segments as BERT reads them: [CLS] A [SEP] B [SEP]."""
     return [(SAME, "[CLS] "), *(part for segment in segments for part in (segment, (SAME, " [SEP] ")))]
 
 
-VIEWS: dict[str, Callable[[Artifacts, Selection], list[View]]] = {
+VIEWS: dict[str, Callable[[Artifacts, Selection], Sequence[View]]] = {
     "sample": _sample,
     "clean": _clean,
     "dedup": _dedup,
@@ -248,20 +310,28 @@ def _nothing_fits(artifacts: Artifacts, stage: str, selection: Selection) -> Inp
     return InputError("; ".join([f"peek {stage}: the run's artifact holds nothing of it{choice}", *known]))
 
 
-def _chosen(parent: Artifact, artifact: Artifact, actions: tuple[str, ...], selection: Selection) -> list[Row]:
+def _chosen(parent: Artifact, artifact: Artifact, actions: tuple[str, ...], selection: Selection) -> list[LedgerRow]:
     rows = ledger_rows(artifact, actions, selection.rule)
     if selection.source is None:
-        return selection.choose(rows)
+        return selection.choose(rows, doc_id)
     sources = {row["doc_id"]: row["source"] for row in documents(parent, ["doc_id", "source"])}
-    return selection.choose(_of_source(rows, selection, lambda row: sources[row["doc_id"]]))
+    return selection.choose(_of_source(rows, selection, lambda row: sources[row["doc_id"]]), doc_id)
 
 
-def _of_source(rows: Any, selection: Selection, source: Callable[[Row], str]) -> Any:
+def _documents_of(artifact: Artifact, selection: Selection) -> list[DocumentRow]:
+    rows = documents(artifact, ["doc_id", "source"])
+    return selection.choose(_of_source(rows, selection, lambda row: row["source"]), doc_id)
+
+
+Row = TypeVar("Row")
+
+
+def _of_source(rows: Iterable[Row], selection: Selection, source: Callable[[Row], str]) -> Iterable[Row]:
     return rows if selection.source is None else (row for row in rows if source(row) == selection.source)
 
 
-def _view(document: Row, title: str, segments: list[tuple[str, str]], row: Row | None = None) -> View:
-    view: View = {
+def _view(document: DocumentRow, title: str, segments: Segments, row: LedgerRow | None = None) -> DocumentView:
+    view: DocumentView = {
         "doc_id": document["doc_id"].hex(),
         "source": document["source"],
         "path": document["origin"]["path"],
@@ -270,5 +340,12 @@ def _view(document: Row, title: str, segments: list[tuple[str, str]], row: Row |
         "segments": [segment for segment in segments if segment[1]],
     }
     if row is not None:
-        view |= {key: row[key] for key in ("action", "rule", "value", "limit", "bytes_in", "bytes_out")}
+        view.update(
+            action=row["action"],
+            rule=row["rule"],
+            value=row["value"],
+            limit=row["limit"],
+            bytes_in=row["bytes_in"],
+            bytes_out=row["bytes_out"],
+        )
     return view

@@ -4,23 +4,23 @@ Model inputs are those of the first epoch: masked tokens, corrupted spans or pre
 """
 
 import heapq
-import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import TypedDict, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.metrics.text_diff import ADDED, REMOVED, SAME, SHARED
+from flows.metrics.text_diff import ADDED, REMOVED, SAME, SHARED, Segments
 from flows.runs.run_documents import rows_at
 from flows.runs.text_kinds import settings_of
 from model.config.train import TrainConfig
 from model.data.row_format import NO_LOSS, RowFormat
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.rows import DocumentRow, LedgerRow, SequenceRow, rows_of
 from tasks.artifacts.schema import DOCUMENTS
 from tasks.artifacts.tables import read_table
 from tasks.clean.batch import iter_batches
@@ -29,9 +29,14 @@ from tasks.clean.edits.registry import HTML_TO_TEXT
 from tasks.common.numeric import seed64, unit_interval
 from tasks.tokenizer.base import Tokenizer
 
-Segments = list[tuple[str, str]]
+Row = TypeVar("Row", DocumentRow, LedgerRow, SequenceRow)
 
-Row = dict[str, Any]
+
+class Passage(TypedDict):
+    """A text that the network reads or writes."""
+
+    title: str
+    segments: Segments
 
 
 @dataclass(frozen=True)
@@ -43,52 +48,46 @@ class Selection:
     source: str | None = None
     rule: str | None = None
 
-    def choose(self, rows: Iterable[Row], key: Callable[[Row], bytes] = lambda row: row["doc_id"]) -> list[Row]:
-        """Return the rows with the smallest numbers; a row's number is a function of its document's id and the seed."""
+    def choose(self, rows: Iterable[Row], key: Callable[[Row], bytes]) -> list[Row]:
+        """Return the rows with the smallest numbers; a row's number is a function of its key and the seed."""
         seed = seed64(self.seed, "peek", "choose", "")
         numbered = ((unit_interval(key(row), seed), index, row) for index, row in enumerate(rows))
         return [row for _, _, row in heapq.nsmallest(self.count, numbered, key=lambda entry: entry[:2])]
 
 
-def documents(artifact: Artifact, columns: list[str]) -> Iterator[Row]:
+def doc_id(row: DocumentRow | LedgerRow) -> bytes:
+    """Return the key of a row about a document."""
+    return row["doc_id"]
+
+
+def documents(artifact: Artifact, columns: list[str]) -> Iterator[DocumentRow]:
     """Yield an artifact's documents, with one part in memory at a time."""
     for path in artifact.files("documents"):
-        yield from read_table(path).select(columns).to_pylist()
+        yield from rows_of(read_table(path).select(columns), DocumentRow)
 
 
-def ledger_rows(artifact: Artifact, actions: tuple[str, ...], rule: str | None) -> Iterator[Row]:
+def ledger_rows(artifact: Artifact, actions: tuple[str, ...], rule: str | None) -> Iterator[LedgerRow]:
     """Yield ledger rows with one of the actions, and of the edit or rule `rule` where it is given."""
     for path in artifact.files("ledger"):
         table = read_table(path)
-        for row in table.filter(pc.is_in(table.column("action"), value_set=pa.array(actions))).to_pylist():
-            if rule is None or rule in rules_of(row):
-                row["evidence"] = _evidence(row["evidence"])
-                yield row
+        rows = rows_of(table.filter(pc.is_in(table.column("action"), value_set=pa.array(actions))), LedgerRow)
+        yield from (row for row in rows if rule is None or rule in rules_of(row))
 
 
-def _evidence(text: str | None) -> Any:
-    if not text:
-        return None
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
-
-
-def rules_of(row: Row) -> list[str]:
+def rules_of(row: LedgerRow) -> list[str]:
     """Return the rule of a ledger row, or its edits, which are merged into one row."""
     return row["rule"].split("+")
 
 
-def texts_of(artifact: Artifact, wanted: Iterable[bytes]) -> dict[bytes, Row]:
+def texts_of(artifact: Artifact, wanted: Iterable[bytes]) -> dict[bytes, DocumentRow]:
     """Return the row of each document, that of the first segment of a cut one."""
-    found: dict[bytes, Row] = {}
+    found: dict[bytes, DocumentRow] = {}
     for row in rows_at(artifact, "documents", set(wanted)):
         found.setdefault(row["doc_id"], row)
     return found
 
 
-def isolate_edit(clean: Artifact, document: dict[str, Any], cleaned: str, edit: str) -> tuple[str, str] | None:
+def isolate_edit(clean: Artifact, document: DocumentRow, cleaned: str, edit: str) -> tuple[str, str] | None:
     """Return the text (before, after) one edit of a document, by running the filter chain again.
 
     `document` is a row of DOCUMENTS as clean read it. None where the chain cannot run from the artifact alone, because
@@ -137,7 +136,7 @@ class InputSettings:
 
 def model_inputs(
     tokens_RL: np.ndarray, row_R: np.ndarray, rows: RowFormat, tokenizer: Tokenizer, settings: InputSettings
-) -> list[list[dict[str, Any]]]:
+) -> list[list[Passage]]:
     """Return, for each row, the texts that the network reads and writes, each with a title and segments.
 
     Empty where the network reads rows unchanged. Shapes: `tokens_RL` is (rows, length), `row_R` is (rows,).
@@ -180,13 +179,13 @@ class _TokenText:
 
 def _masked(
     tokens: np.ndarray, row: np.ndarray, epoch: np.ndarray, rows: RowFormat, words: _TokenText, settings: InputSettings
-) -> list[list[dict[str, Any]]]:
+) -> list[list[Passage]]:
     from model.data.dataset import text_lengths
     from model.data.masking import Masking
 
     most = math.ceil(settings.masked_share * tokens.shape[1])
     masked = Masking(rows, settings.seed, most, settings.masked_share)(tokens, row, epoch)
-    found: list[list[dict[str, Any]]] = []
+    found: list[list[Passage]] = []
     for at, end in enumerate(text_lengths(tokens, rows.pad)):
         hidden = np.zeros(end, dtype=np.bool_)
         hidden[masked.positions_BM[at][masked.targets_BM[at] != NO_LOSS]] = True
@@ -201,11 +200,11 @@ def _masked(
 
 def _denoised(
     tokens: np.ndarray, row: np.ndarray, epoch: np.ndarray, rows: RowFormat, words: _TokenText, settings: InputSettings
-) -> list[list[dict[str, Any]]]:
+) -> list[list[Passage]]:
     from model.data.span_corruption import Denoiser
 
     made = Denoiser(rows, settings.seed, tokens.shape[1])(tokens, row, epoch)
-    found: list[list[dict[str, Any]]] = []
+    found: list[list[Passage]] = []
     for inputs, length, targets in zip(made.inputs_BT, made.input_lengths_B, made.targets_BU, strict=True):
         written = targets[targets != NO_LOSS]
         found.append(
@@ -219,7 +218,7 @@ def _denoised(
 
 def _behind_prefixes(
     tokens: np.ndarray, row: np.ndarray, epoch: np.ndarray, rows: RowFormat, words: _TokenText, settings: InputSettings
-) -> list[list[dict[str, Any]]]:
+) -> list[list[Passage]]:
     from model.data.dataset import text_lengths
     from model.data.philox import philox_key
     from model.data.span_corruption import prefix_lengths
@@ -237,5 +236,5 @@ def _behind_prefixes(
     ]
 
 
-def _text(title: str, segments: Segments) -> dict[str, Any]:
+def _text(title: str, segments: Segments) -> Passage:
     return {"title": title, "segments": [segment for segment in segments if segment[1]]}

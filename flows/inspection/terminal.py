@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,8 +11,12 @@ from rich.text import Text
 from flows.inspection.scan import FolderScan
 from flows.metrics.escaping import escaped
 from flows.metrics.formatting import counted, format_bytes, format_count
-from flows.metrics.text_diff import ADDED, EVEN_PIECE, ODD_PIECE, REMOVED, SAME, SHARED, UNKNOWN_PIECE
+from flows.metrics.text_diff import ADDED, EVEN_PIECE, ODD_PIECE, REMOVED, SAME, SHARED, UNKNOWN_PIECE, Segments
 from flows.reports.document import Table
+
+if TYPE_CHECKING:
+    from flows.inspection.preview import View
+    from flows.models.tokenizers import TokenizedText
 
 PAGE_WIDTH = 80
 
@@ -46,7 +50,42 @@ MAX_CHARS = 1200
 SHORTEST_GAP = 40
 
 
-def scan_values(scan: FolderScan) -> dict[str, Any]:
+class SourceScan(TypedDict):
+    """A source that `init` found."""
+
+    group: str
+    format: str
+    files: int
+    stored_bytes: int
+    text_bytes: float
+    documents: float
+    documents_exact: bool
+    text_field: str | None
+    id_field: str | None
+    fields: list[str]
+    languages: dict[str, int]
+
+
+class UnreadableFile(TypedDict):
+    """A file that cannot be read, and what to do."""
+
+    path: str
+    hint: str
+
+
+class ScanValues(TypedDict):
+    """A scan, as `init --json` prints it."""
+
+    folder: str
+    sources: list[SourceScan]
+    empty_files: int
+    files_in_packages: dict[str, int]
+    unreadable: list[UnreadableFile]
+    looked_files: int
+    looked_bytes: int
+
+
+def scan_values(scan: FolderScan) -> ScanValues:
     """Return the scan as plain values."""
     return {
         "folder": str(scan.folder),
@@ -114,11 +153,11 @@ def print_scan(scan: FolderScan, recipe: Path, remarks: Sequence[str], console: 
     console.print(f"  bessemer run {escape(str(recipe))}", soft_wrap=True)
 
 
-def print_views(views: list[dict[str, Any]], console: Console, *, full: bool) -> None:
+def print_views(views: "Sequence[View | TokenizedText]", console: Console, *, full: bool) -> None:
     """Print each view with its heading; `full` prints whole texts."""
     for view in views:
         _print_view(view, console, full)
-        for text in view.get("as_read", []):
+        for text in view.get("as_read", ()):
             console.print(Text(text["title"], style="dim"))
             _print_segments(text["segments"], console, full)
         if "survivor" in view:
@@ -128,21 +167,21 @@ def print_views(views: list[dict[str, Any]], console: Console, *, full: bool) ->
         console.print()
 
 
-def _print_view(view: dict[str, Any], console: Console, full: bool) -> None:
+def _print_view(view: "View | TokenizedText", console: Console, full: bool) -> None:
     heading = Text(view["title"], style="bold")
     console.print(heading, soft_wrap=True)
     if "doc_id" in view:
         where = f"{view['doc_id'][:12]}  {view['source']}: {view['path']} record {view['record']}"
-        if view.get("text_kind"):
-            where += f", kind of text: {view['text_kind'].replace('_', ' ')}"
+        if kind := view.get("text_kind"):
+            where += f", kind of text: {kind.replace('_', ' ')}"
         console.print(Text(where, style="dim"), soft_wrap=True)
-    for span in view.get("spans", []):
+    for span in view.get("spans", ()):
         place = f"{span['doc_id'][:12]}/{span['piece']} bytes {span['start']:,} to {span['end']:,}"
         console.print(Text(f"{place}, {span['tok_len']} tokens", style="dim"))
     _print_segments(view["segments"], console, full)
 
 
-def _print_segments(whole: list[tuple[str, str]], console: Console, full: bool) -> None:
+def _print_segments(whole: Segments, console: Console, full: bool) -> None:
     segments, hidden = (whole, 0) if full else fitted(whole)
     line = Text()
     for kind, text in segments:
@@ -153,10 +192,10 @@ def _print_segments(whole: list[tuple[str, str]], console: Console, full: bool) 
         console.print(Text(f"({hidden:,} characters not shown; --full shows all)", style="dim"))
 
 
-def fitted(segments: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], int]:
+def fitted(segments: Segments) -> tuple[Segments, int]:
     """Shorten unchanged text so that segments fit on a screen, and return them with the number of hidden characters."""
     changed = any(kind in (REMOVED, ADDED) for kind, _ in segments)
-    shown: list[tuple[str, str]] = []
+    shown: Segments = []
     hidden = used = 0
     for index, (kind, text) in enumerate(segments):
         available = MAX_CHARS - used

@@ -9,7 +9,6 @@ therefore compared over the documents that both held out and of which neither wa
 """
 
 import functools
-import json
 import math
 import re
 import statistics
@@ -22,10 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.metrics.formatting import UNTOLD, format_shots
-from flows.metrics.lines import BitsLine, HeldoutLine, ScoreLine
+from flows.metrics.lines import BitsLine, HeldoutLine
 from flows.runs.document_history import sample_parts
 from flows.runs.run_documents import parts_of
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.rows import ScoreRow, Survivor
 from tasks.artifacts.tables import read_table
 
 
@@ -73,7 +73,7 @@ HELDOUT_METRICS = (
 METRICS_BY_NAME = {measure.metric: measure for measure in HELDOUT_METRICS}
 
 
-def heldout_metrics(rows: Sequence[ScoreLine]) -> list[HeldoutLine]:
+def heldout_metrics(rows: Sequence[ScoreRow]) -> list[HeldoutLine]:
     """Return a line for each held-out metric and source from rows of SCORES, the source `all` last."""
     values = {(row["task"], row["metric"]): row["value"] for row in rows}
     lines: list[HeldoutLine] = [
@@ -198,9 +198,8 @@ def _copies(dedup: Path) -> dict[bytes, set[bytes]]:
     found: dict[bytes, set[bytes]] = defaultdict(set)
     for part in parts_of(Artifact.open(dedup), "ledger", ["doc_id", "evidence"]):
         for row in part.to_pylist():
-            survivor = json.loads(row["evidence"] or "{}").get("survivor")
-            if survivor is not None:
-                found[bytes.fromhex(survivor)].add(row["doc_id"])
+            if kept := Survivor.of(row["evidence"]):
+                found[bytes.fromhex(kept.survivor)].add(row["doc_id"])
     return dict(found)
 
 
@@ -267,7 +266,7 @@ _BYTES = re.compile(r"(\d+) bytes")
 _PART = re.compile(r"(\d+) of (\d+) bytes, within (passages of \d+ tokens or more)")
 
 
-def describe_repeated_text(rows: Iterable[ScoreLine]) -> str:
+def describe_repeated_text(rows: Iterable[ScoreRow]) -> str:
     """Return how much held-out text training read too, and the figures of the text that is new, as a sentence without
     full stop, from rows of SCORES; empty where no text is repeated or none is new.
 
@@ -297,7 +296,7 @@ def describe_repeated_text(rows: Iterable[ScoreLine]) -> str:
     )
 
 
-def describe_sampled_items(scores: Iterable[ScoreLine]) -> str:
+def describe_sampled_items(scores: Iterable[ScoreRow]) -> str:
     """Return which benchmarks were evaluated on a sample of items, as a sentence without full stop; empty for none."""
     found: dict[str, str] = {}
     for row in scores:
@@ -308,7 +307,7 @@ def describe_sampled_items(scores: Iterable[ScoreLine]) -> str:
     return f"{', '.join(found.values())}, limited by its max_items" if found else ""
 
 
-def describe_few_shot_limits(scores: Iterable[ScoreLine]) -> str:
+def describe_few_shot_limits(scores: Iterable[ScoreRow]) -> str:
     """Return where fewer few-shot examples fitted than asked for, without full stop; empty where all fitted."""
     found: dict[tuple[str, int], str] = {}
     for row in scores:

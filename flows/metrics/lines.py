@@ -8,6 +8,7 @@ from typing import Any, NotRequired, TypedDict
 from flows.runs.guards import Gate
 from flows.runs.lineage import NetworkLine
 from tasks.artifacts import results
+from tasks.artifacts.rows import GapRow, ScoreRow
 
 
 class StageAmount(TypedDict):
@@ -77,6 +78,17 @@ class Sampling(TypedDict):
     mixture_plan: dict[str, results.PlannedSource]
     mixture_remarks: list[str]
     records_passed_over: dict[str, int]
+
+
+class ItemStates(TypedDict):
+    """The items of a benchmark by state, without the share that can be found."""
+
+    benchmark: str
+    items: int
+    leaked: int
+    clean: int
+    unmatchable: int
+    remains: int
 
 
 class BenchmarkLine(results.BenchmarkCounts):
@@ -157,33 +169,6 @@ class HeldoutLine(TypedDict):
     n: int
     note: str
     baseline: float | None
-
-
-class ScoreLine(TypedDict):
-    """A row of SCORES."""
-
-    task: str
-    metric: str
-    shots: int
-    subset: str
-    n: int
-    value: float | None
-    stderr: float | None
-    note: str
-
-
-class GapLine(TypedDict):
-    """The contamination gap of a benchmark: leaked minus clean items (`tasks/evaluate/comparison.py`)."""
-
-    task: str
-    metric: str
-    shots: int
-    leaked_n: int
-    clean_n: int
-    difference: float
-    stderr: float | None
-    p: float
-    beyond_chance: bool
 
 
 class LeakSearch(TypedDict):
@@ -287,8 +272,8 @@ class Metrics(TypedDict):
     bits_per_byte: list[BitsLine]
     measures: list[HeldoutLine]
     repeated_text: str
-    scores: list[ScoreLine]
-    gaps: list[GapLine]
+    scores: list[ScoreRow]
+    gaps: list[GapRow]
     tokens_per_character: dict[str, float]
     duplicates: Duplicates
     vocabulary: results.Vocabulary

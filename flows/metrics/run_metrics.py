@@ -23,12 +23,10 @@ from flows.metrics.lines import (
     BitsLine,
     Duplicates,
     FunnelLine,
-    GapLine,
     LeakSearch,
     Metrics,
     NamedDocument,
     RuleLine,
-    ScoreLine,
     SkippedDocuments,
     SkippedLine,
     SourceAmounts,
@@ -46,6 +44,7 @@ from tasks.artifacts import results
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.report import SourceCounts, StageReport
+from tasks.artifacts.rows import GapRow, SampleRow, ScoreRow, rows_of
 
 HELDOUT, LANGUAGE = "heldout/", "language/"
 
@@ -354,35 +353,40 @@ def bits_per_byte(artifacts: dict[str, Artifact]) -> list[BitsLine]:
     return sorted(lines, key=lambda line: (line["source"] == "all", line["source"]))
 
 
-def scores(artifacts: dict[str, Artifact]) -> list[ScoreLine]:
+def scores(artifacts: dict[str, Artifact]) -> list[ScoreRow]:
     """Return all rows of SCORES about benchmarks, in the order of the artifact."""
     return [row for row in _score_rows(artifacts) if not row["task"].startswith((HELDOUT, LANGUAGE))]
 
 
-def gaps(artifacts: dict[str, Artifact]) -> list[GapLine]:
+def gaps(artifacts: dict[str, Artifact]) -> list[GapRow]:
     """Return the contamination gap of each benchmark."""
     evaluate = artifacts.get("evaluate")
-    return evaluate.table("gaps").to_pylist() if evaluate is not None and evaluate.rows("gaps") else []
+    return rows_of(evaluate.table("gaps"), GapRow) if evaluate is not None and evaluate.rows("gaps") else []
 
 
-def samples(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+def samples(artifacts: dict[str, Artifact]) -> list[SampleRow]:
     """Return the rows of the evaluation's table of generated texts, with the empty lines that weak models write counted
     instead of shown."""
     if "evaluate" not in artifacts or not artifacts["evaluate"].files("samples"):
         return []
-    rows = artifacts["evaluate"].table("samples").to_pylist()
+    rows = rows_of(artifacts["evaluate"].table("samples"), SampleRow)
     return [
         {**row, "text": EMPTY_LINES.sub(lambda run: f"\n[{run[0].count(chr(10))} line ends]\n", row["text"])}
         for row in rows
     ]
 
 
-def _heldout_rows(artifacts: dict[str, Artifact]) -> list[ScoreLine]:
+def _heldout_rows(artifacts: dict[str, Artifact]) -> list[ScoreRow]:
     return [row for row in _score_rows(artifacts) if row["task"].startswith(HELDOUT)]
 
 
-def _score_rows(artifacts: dict[str, Artifact]) -> list[ScoreLine]:
-    return artifacts["evaluate"].table("scores").to_pylist() if "evaluate" in artifacts else []
+def _score_rows(artifacts: dict[str, Artifact]) -> list[ScoreRow]:
+    return score_rows(artifacts["evaluate"]) if "evaluate" in artifacts else []
+
+
+def score_rows(evaluate: Artifact) -> list[ScoreRow]:
+    """Return all rows of SCORES."""
+    return rows_of(evaluate.table("scores"), ScoreRow)
 
 
 def _settings(artifacts: dict[str, Artifact], stage: str) -> dict[str, Any]:

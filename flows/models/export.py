@@ -9,11 +9,12 @@ from typing import Any
 from flows.models.load import copy_files, find_source, holds, new_folder
 from flows.runs.record import RunData
 from model.errors import InputError, RecipeError
+from model.finetune.description import FINETUNED
 from model.model_files import read_json
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import ExportResult
 from tasks.models.export import ExportConfig, chat_of, tokenizer_class, write_tokenizer
-from tasks.models.load import FINETUNED, ModelSource, open_source
+from tasks.models.load import ModelSource, open_source
 
 RECORD = "export.json"
 """What was exported, with which options, and the digests of all files."""

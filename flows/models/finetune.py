@@ -8,10 +8,11 @@ from typing import Any
 from flows.models.load import copy_files, find_source, holds, new_folder, open_trained
 from model.checkpoint.run_folder import DESCRIPTION
 from model.errors import InputError
+from model.finetune.description import FINETUNED
 from model.model_files import is_published, read_json
 from tasks.artifacts.artifact import Artifact
 from tasks.models.finetune import FinetuneStageConfig, read_stage_config, result_identity
-from tasks.models.load import FINETUNED, ModelSource
+from tasks.models.load import ModelSource
 
 FOLDER = "finetuned"
 """Folder under the root for results, unless another is named."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from model.errors import InputError
-from tasks.models.load import FINETUNED, Trained
+from model.finetune.description import FINETUNED
+from tasks.models.load import Trained
 
 if TYPE_CHECKING:
     from torch import Tensor

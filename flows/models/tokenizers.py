@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
-from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, UNKNOWN_PIECE
+from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, UNKNOWN_PIECE, Segments
 from flows.runs.lineage import run_artifacts
 from flows.runs.record import RECORD, read_run
 from model.checkpoint.run_folder import DESCRIPTION
@@ -57,11 +57,18 @@ CAUSAL = ("ForCausalLM", "LMHeadModel")
 """Suffixes of the names of causal architectures."""
 
 
-def tokens_of_text(vocab: Artifact, text: str) -> list[dict[str, Any]]:
-    """Return the text as tokens of a run's vocabulary, after those of its base where it extends one.
+class TokenizedText(TypedDict):
+    """A text as tokens of a vocabulary; `unknown` counts those that lose their text, which is shown in their place."""
 
-    `unknown` counts the tokens that lose their text; the text is shown in their place.
-    """
+    title: str
+    segments: Segments
+    pieces: list[str]
+    ids: list[int]
+    unknown: int
+
+
+def tokens_of_text(vocab: Artifact, text: str) -> list[TokenizedText]:
+    """Return the text as tokens of a run's vocabulary, after those of its base where it extends one."""
     tokenizer = open_tokenizer(vocab)
     base = VocabResult.of(vocab.report).vocabulary.get("base")
     if base is None:
@@ -75,7 +82,7 @@ def tokens_of_text(vocab: Artifact, text: str) -> list[dict[str, Any]]:
     ]
 
 
-def _view(name: str, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
+def _view(name: str, tokenizer: Tokenizer, text: str) -> TokenizedText:
     ids, borders = tokenizer.encode_with_offsets(text)
     raw = text.encode()
     pieces = [raw[start:end].decode(errors="backslashreplace") for start, end in pairwise(borders)]
@@ -94,7 +101,31 @@ def _view(name: str, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
     }
 
 
-def compare_tokenizers(text: Path, bases: Sequence[Path], most_bytes: int = 0) -> list[dict[str, Any]]:
+class ModelScore(TypedDict):
+    """Bits per byte of a text before any training, of its first `scored_bytes`; the note says why there are none."""
+
+    bits_per_byte: float | None
+    scored_bytes: int
+    note: str
+
+
+class ComparedTokenizer(ModelScore):
+    """The tokens that a vocabulary needs for a text."""
+
+    path: str
+    kind: str
+    pieces: int
+    tokens: int
+    tokens_per_character: float | None
+    tokens_per_word: float | None
+    byte_share: float
+    unknown_share: float
+    lines: int
+    lost_lines: int
+    """Lines that decoding changes."""
+
+
+def compare_tokenizers(text: Path, bases: Sequence[Path], most_bytes: int = 0) -> list[ComparedTokenizer]:
     """Return the tokens that each vocabulary needs for the lines of a text file, the fewest first.
 
     Folders are searched for vocabularies. Where weights are in the folder of a vocabulary, the result has their bits
@@ -105,7 +136,7 @@ def compare_tokenizers(text: Path, bases: Sequence[Path], most_bytes: int = 0) -
     if not lines:
         raise InputError(f"{text} has no text to compare vocabularies on")
     characters, words = sum(map(len, lines)), sum(len(line.split()) for line in lines)
-    found = []
+    found: list[ComparedTokenizer] = []
     for name, path, weights in _models(bases):
         model, kind = read_vocabulary(path)
         try:
@@ -165,7 +196,7 @@ def _models(bases: Sequence[Path]) -> list[tuple[str, Path, Path | None]]:
     return [*runs, *((str(path), path, weights_next_to(path)) for path in dict.fromkeys(found))]
 
 
-def _zero_step(path: Path, weights: Path | None, text: str, most_bytes: int) -> dict[str, Any]:
+def _zero_step(path: Path, weights: Path | None, text: str, most_bytes: int) -> ModelScore:
     if weights is None or not most_bytes:
         return {"bits_per_byte": None, "scored_bytes": 0, "note": ""}
     return zero_step(weights, path, text, most_bytes)
@@ -239,7 +270,7 @@ def weights_next_to(vocabulary: Path) -> Path | None:
     return folder if ours or theirs else None
 
 
-def zero_step(folder: Path, vocabulary: Path, text: str, most_bytes: int) -> dict[str, Any]:
+def zero_step(folder: Path, vocabulary: Path, text: str, most_bytes: int) -> ModelScore:
     """Return `bits_per_byte` of the model in `folder` on the first `most_bytes` of a text, or None with a `note`.
 
     Raises InputError where the weights and the vocabulary do not match.
@@ -268,7 +299,7 @@ def zero_step(folder: Path, vocabulary: Path, text: str, most_bytes: int) -> dic
     return {"bits_per_byte": nats / math.log(2) / size, "scored_bytes": size, "note": ""}
 
 
-def _unscored(note: str) -> dict[str, Any]:
+def _unscored(note: str) -> ModelScore:
     return {"bits_per_byte": None, "scored_bytes": 0, "note": note}
 
 

@@ -13,7 +13,6 @@ interval of the removed share is therefore from the share that the pilot removed
 which are the hardest to observe.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -28,6 +27,7 @@ from flows.metrics.statistics import Z_95, Interval, wilson
 from flows.planning.pilot import Pilot, PilotShare
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.ledger import DROP
+from tasks.artifacts.rows import Survivor
 from tasks.artifacts.tables import read_table
 from tasks.decontaminate.config import DecontaminateConfig
 
@@ -127,7 +127,8 @@ def _seen_copies(pilot: Pilot) -> dict[str, ObservedCopies]:
     survivor_of: dict[bytes, bytes] = {}
     for table in _tables(pilot.artifacts["dedup"], "ledger", ("doc_id", "action", "evidence")):
         for row in table.filter(pc.equal(table.column("action"), DROP)).to_pylist():
-            survivor_of[row["doc_id"]] = bytes.fromhex(json.loads(row["evidence"])["survivor"])
+            if kept := Survivor.of(row["evidence"]):
+                survivor_of[row["doc_id"]] = bytes.fromhex(kept.survivor)
     copies = Counter(survivor_of.values())
     by_group: dict[str, Counter[int]] = {name: Counter() for name in pilot.shares}
     removed: Counter[str] = Counter()

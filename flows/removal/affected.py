@@ -4,7 +4,6 @@ The recipe without them names their ids (`sample.exclude_documents`), keeps what
 (`keep`), and leaves their places in a stable order empty (`chunk.tombstones`), so that it can be run anywhere.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from flows.runs.run_documents import find_documents, parts_of
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import MANIFEST, read_manifest
+from tasks.artifacts.rows import Survivor
 from tasks.chunk.tombstones import tombstones
 
 KEEPING = ("sample", "clean", "decontaminate", "vocab", "chunk")
@@ -73,7 +73,8 @@ def find_leaving(
     hexes = {one.hex() for one in ids}
     for rows in parts_of(artifacts["dedup"], "ledger", ["doc_id", "action", "evidence"]):
         for row in rows.filter(pc.equal(rows.column("action"), "drop")).to_pylist():
-            survivor = _survivor(row["evidence"])
+            kept = Survivor.of(row["evidence"])
+            survivor = None if kept is None else kept.survivor
             if row["doc_id"] in ids and survivor is not None and survivor not in hexes:
                 copies[row["doc_id"].hex()] = survivor
             elif survivor in hexes and row["doc_id"] not in ids:
@@ -121,14 +122,6 @@ def _requested(artifacts: Mapping[str, Artifact], recipe: Recipe, request: Reque
     if not ids:
         raise InputError("data forget: no sampled document is of these sources or files; `bessemer data history` finds")
     return ids
-
-
-def _survivor(evidence: str | None) -> str | None:
-    try:
-        found = json.loads(evidence or "null")
-    except json.JSONDecodeError:
-        return None
-    return found.get("survivor") if isinstance(found, dict) else None
 
 
 def _count(artifact: Artifact, table: str, ids: Iterable[bytes]) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NotRequired, TypedDict, TypeVar
 
 from flows.metrics.formatting import shorten
 from flows.metrics.heldout import fair_documents, held_out, is_same_text, mean_of_sources
-from flows.metrics.lines import FunnelLine, Metrics, ScoreLine
+from flows.metrics.lines import FunnelLine, Metrics
 from flows.metrics.run_metrics import metrics_of, open_artifacts
 from flows.metrics.statistics import Z_95
 from flows.recipe.stages import STAGES
@@ -18,6 +18,7 @@ from flows.reports.charts.scores import main_rows
 from flows.runs.record import RunData, read_recipe, state_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import OF_CODE, differences
+from tasks.artifacts.rows import ScoreRow
 from tasks.evaluate.comparison import Difference, paired_differences
 
 SAME, DIFFERENT, IN_ONE_RUN = "the same bytes", "different bytes", "in one run only"
@@ -227,7 +228,7 @@ def _by_name(value: Any) -> Any:
     return value
 
 
-def score_differences(artifacts: list[dict[str, Artifact]], scores: list[list[ScoreLine]]) -> list[ComparedScore]:
+def score_differences(artifacts: list[dict[str, Artifact]], scores: list[list[ScoreRow]]) -> list[ComparedScore]:
     """Compare benchmark scores, one entry for each benchmark and number of shots.
 
     Where both runs kept the score of every item, the test is paired by item; otherwise the scores are compared as
@@ -261,11 +262,11 @@ def score_differences(artifacts: list[dict[str, Artifact]], scores: list[list[Sc
     return found
 
 
-def _main_scores(rows: list[ScoreLine]) -> dict[tuple[str, str, int], ScoreLine]:
+def _main_scores(rows: list[ScoreRow]) -> dict[tuple[str, str, int], ScoreRow]:
     return {(row["task"], row["metric"], row["shots"]): row for row in main_rows(rows) if row["subset"] == "all"}
 
 
-def _unpaired(first: ScoreLine, second: ScoreLine) -> Difference:
+def _unpaired(first: ScoreRow, second: ScoreRow) -> Difference:
     (before, after), n = (row["value"] or 0.0 for row in (first, second)), min(first["n"], second["n"])
     mean = after - before
     if first["stderr"] is None or second["stderr"] is None:

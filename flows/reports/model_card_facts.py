@@ -14,12 +14,13 @@ import yaml
 
 from flows.metrics.formatting import format_shots
 from flows.metrics.heldout import mean_words
-from flows.metrics.lines import Metrics, NetworkLine, ScoreLine
+from flows.metrics.lines import Metrics, NetworkLine
 from flows.metrics.run_metrics import metrics_of, open_artifacts, samples
 from flows.reports.charts.scores import main_rows
 from flows.runs.lineage import model_of
 from flows.runs.record import RunData, list_runs, read_recipe
 from model.errors import RecipeError
+from tasks.artifacts.rows import SampleRow, ScoreRow
 
 MIN_LANGUAGE_SHARE = 0.01
 """Share of the documents from which on a language is listed on the card."""
@@ -70,8 +71,7 @@ class CardFacts:
     recipe: dict[str, Any]
     """The resolved recipe; empty where its file is missing."""
     model: NetworkLine
-    samples: list[dict[str, Any]]
-    """Rows of the evaluation's samples."""
+    samples: list[SampleRow]
 
     @property
     def sources(self) -> dict[str, str | None]:
@@ -158,7 +158,7 @@ def _results(facts: CardFacts, architecture: str) -> list[dict[str, Any]]:
             name = f"held-out text{mean}" if line["source"] == "all" else f"held-out {line['source']}"
             metric = {"type": "bits_per_byte", "value": round(bits, 4), "name": "bits per byte"}
             found.append(result(name, "held-out", [metric]))
-    by_task: dict[str, list[ScoreLine]] = {}
+    by_task: dict[str, list[ScoreRow]] = {}
     for row in main_rows(facts.findings["scores"]):
         by_task.setdefault(row["task"], []).append(row)
     for name, rows in by_task.items():

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.metrics.formatting import format_count, format_duration, format_language, format_shots
-from flows.metrics.lines import BitsLine, GapLine, RuleLine, ScoreLine, SourceLine, StageLine
+from flows.metrics.lines import BitsLine, ItemStates, RuleLine, SourceLine, StageLine
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.data import PASSED
 from flows.reports.charts.scores import MEAN, PREDICTORS, chance_of, score_tables
 from flows.reports.document import Table
+from tasks.artifacts.rows import GapRow, ScoreRow
 from tasks.execution.outcome import with_short_digests
 
 MAX_RULES = 12
@@ -83,7 +84,7 @@ def bits_table(lines: Sequence[BitsLine]) -> Table | None:
     return Table(columns, rows, title="Bits per byte on held-out text; lower is better.") if rows else None
 
 
-def scores_table(scores: Sequence[ScoreLine], gaps: Sequence[GapLine] = ()) -> Table | None:
+def scores_table(scores: Sequence[ScoreRow], gaps: Sequence[GapRow] = ()) -> Table | None:
     """Return the main metric of each benchmark and number of shots, on all, clean and leaked items, and chance."""
     rows = [
         (
@@ -103,7 +104,7 @@ def scores_table(scores: Sequence[ScoreLine], gaps: Sequence[GapLine] = ()) -> T
     return Table(columns, rows, title=title, texts=("metric",)) if rows else None
 
 
-def _score(row: ScoreLine | None) -> str | None:
+def _score(row: ScoreRow | None) -> str | None:
     if row is None or row["value"] is None:
         return None
     error = f" ± {100 * Z_95 * row['stderr']:.1f}" if row["stderr"] is not None else ""
@@ -119,11 +120,13 @@ def removed_table(lines: Sequence[RuleLine]) -> Table | None:
     return Table(("rule", "documents"), rows, title="Documents dropped by rule:") if rows else None
 
 
-def leaks_table(lines: Lines) -> Table | None:
+def leaks_table(lines: Sequence[ItemStates]) -> Table | None:
     """Return benchmark items by state; None without benchmarks."""
-    states = ("items", "leaked", "remains", "clean", "unmatchable")
     columns = ("benchmark", "items", "leaked", "still in the text", "clean", "too short to match")
-    rows = [(line["benchmark"], *(line[state] for state in states)) for line in lines]
+    rows = [
+        (line["benchmark"], line["items"], line["leaked"], line["remains"], line["clean"], line["unmatchable"])
+        for line in lines
+    ]
     return Table(columns, rows, title="Benchmark items found in the training text:") if rows else None
 
 

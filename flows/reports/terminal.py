@@ -4,24 +4,54 @@
 """
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
 
+from flows.metrics.lines import ItemStates
 from flows.reports.document import Table
-from flows.runs.document_history import DocumentHistory, describe_event
-from flows.runs.run_documents import rows_at
+from flows.runs.document_history import DocumentHistory, KeptDocument, describe_event
+from flows.runs.run_documents import StepRead, rows_at
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import DecontaminateResult
+from tasks.artifacts.rows import LeakRow, RejectRow, rows_of
+
+if TYPE_CHECKING:
+    from flows.models.tokenizers import ComparedTokenizer
 
 SHOWN_CHARS = 60
 """Characters of a document's text beside its name."""
 
 STATES = ("leaked", "clean", "unmatchable")
+
+
+class ItemLeak(TypedDict):
+    """A leak: the document, with its place where dedup's table is there, the bytes that it shares with the item, and
+    how many of the item's n-grams matched."""
+
+    doc_id: str
+    source: NotRequired[str]
+    path: NotRequired[str]
+    record: NotRequired[int]
+    form: str
+    matched: int
+    total: int
+    start: int | None
+    end: int | None
+    remains: int
+
+
+class BenchmarkItem(TypedDict):
+    """An item of a benchmark: leaked and where, clean or unmatchable."""
+
+    benchmark: str
+    item_id: str
+    state: str
+    leaks: list[ItemLeak]
 
 
 def print_document_history(life: DocumentHistory, console: Console) -> None:
@@ -39,16 +69,16 @@ def print_document_history(life: DocumentHistory, console: Console) -> None:
     console.print(f"  [bold]outcome:[/] {escape(life.outcome)}\n")
 
 
-def _format_survivor(survivor: dict[str, Any]) -> str:
+def _format_survivor(survivor: KeptDocument) -> str:
     """Return the document that was kept instead of a duplicate, and the artifact that contains it."""
     holder = f"the earlier dedup artifact {survivor['earlier']}" if "earlier" in survivor else "this run"
-    if "path" not in survivor:
+    if "path" not in survivor or "source" not in survivor or "record" not in survivor or "text" not in survivor:
         return f"kept: {survivor['doc_id']} of {holder}, which is not under this root"
     place = f"{survivor['source']}: {survivor['path']} record {survivor['record']}"
     return f"kept: {place}, in {holder}: {' '.join(survivor['text'].split())}"
 
 
-def print_step(step: dict[str, Any], run_id: str, console: Console) -> None:
+def print_step(step: StepRead, run_id: str, console: Console) -> None:
     """Print the documents that one training step read."""
     state = "applied" if step["applied"] else "skipped by the guard"
     loss = f", loss {step['loss']:.4f}" if step["loss"] is not None else ""
@@ -71,12 +101,14 @@ def print_step(step: dict[str, Any], run_id: str, console: Console) -> None:
     )
 
 
-def print_benchmark_item(item: dict[str, Any], console: Console) -> None:
+def print_benchmark_item(item: BenchmarkItem, console: Console) -> None:
     """Print one benchmark item: its state, and each document that contains it."""
     colour = "bold red" if item["leaks"] else "dim"
     console.print(f"[{colour}]{item['state']:<12}[/]{escape(item['benchmark'])}  {escape(item['item_id'])}")
     for leak in item["leaks"]:
-        place = f"{escape(leak['source'])}: {escape(leak['path'])} record {leak['record']}  " if "path" in leak else ""
+        place = ""
+        if "source" in leak and "path" in leak and "record" in leak:
+            place = f"{escape(leak['source'])}: {escape(leak['path'])} record {leak['record']}  "
         stays = ", still in the text" if leak["remains"] else ""
         console.print(
             f"            [dim]{leak['doc_id'][:12]}[/]  {place}bytes {leak['start']:,} to {leak['end']:,},"
@@ -84,7 +116,7 @@ def print_benchmark_item(item: dict[str, Any], console: Console) -> None:
         )
 
 
-def print_rejected_record(reject: dict[str, Any], console: Console) -> None:
+def print_rejected_record(reject: RejectRow, console: Console) -> None:
     """Print one record that could not be read."""
     console.print(
         f"[bold]rejected[/]  {escape(reject['source'])}: {escape(reject['path'])} record {reject['record']},"
@@ -93,7 +125,7 @@ def print_rejected_record(reject: dict[str, Any], console: Console) -> None:
     console.print(f"  [dim]{escape(reject['excerpt'])}[/]\n")
 
 
-def tokenizers_table(found: list[dict[str, Any]]) -> Table:
+def tokenizers_table(found: "list[ComparedTokenizer]") -> Table:
     """Return a table of tokenizers by the tokens that a text takes; `changed lines` are lines that decoding changes."""
     scored = any(line["scored_bytes"] for line in found)
     names = ("kind", "vocabulary", "tokens", "per character", "per word", "bytes", "unknown", "changed lines")
@@ -105,7 +137,8 @@ def tokenizers_table(found: list[dict[str, Any]]) -> Table:
             line["tokens"],
             f"{line['tokens_per_character']:.3f}",
             f"{line['tokens_per_word'] or 0:.2f}",
-            *(f"{line[name]:.1%}" for name in ("byte_share", "unknown_share")),
+            f"{line['byte_share']:.1%}",
+            f"{line['unknown_share']:.1%}",
             f"{line['lost_lines']:,} of {line['lines']:,}",
             *([f"{line['bits_per_byte']:.3f}" if line["scored_bytes"] else ""] if scored else ()),
         )
@@ -114,20 +147,24 @@ def tokenizers_table(found: list[dict[str, Any]]) -> Table:
     return Table(("tokenizer", *names, *(["bits per byte"] if scored else ())), rows, texts=("tokenizer", "kind"))
 
 
-def count_states(artifact: Artifact) -> list[dict[str, Any]]:
+def count_states(artifact: Artifact) -> list[ItemStates]:
     """Return, by benchmark in the order of the recipe, the number of items and how many are in each state."""
     return [
-        {"benchmark": name, **{key: line[key] for key in ("items", *STATES, "remains")}}
+        {
+            "benchmark": name,
+            "items": line["items"],
+            "leaked": line["leaked"],
+            "clean": line["clean"],
+            "unmatchable": line["unmatchable"],
+            "remains": line["remains"],
+        }
         for name, line in DecontaminateResult.of(artifact.report).benchmarks.items()
     ]
 
 
-def list_items(artifacts: dict[str, Artifact], benchmarks: list[str], states: list[str]) -> list[dict[str, Any]]:
-    """Return the items of the given benchmarks and states, in order: benchmark, item_id, state, and `leaks`.
-
-    Each leak has the document, its path and record, the byte range that it shares with the item, and how many of the
-    item's n-grams matched. Raises InputError for a benchmark that the run did not check.
-    """
+def list_items(artifacts: dict[str, Artifact], benchmarks: list[str], states: list[str]) -> list[BenchmarkItem]:
+    """Return the items of the given benchmarks and states, in order; InputError for a benchmark that the run did not
+    check."""
     artifact = artifacts["decontaminate"]
     known = [line["benchmark"] for line in count_states(artifact)]
     for name in benchmarks:
@@ -136,29 +173,34 @@ def list_items(artifacts: dict[str, Artifact], benchmarks: list[str], states: li
     table = artifact.table("leaks")
     for column, wanted in (("benchmark", benchmarks), ("state", states)):
         table = table.filter(pc.is_in(table.column(column), pa.array(wanted, pa.string())))
-    origins = _origins(artifacts, set(table.column("doc_id").drop_null().to_pylist()))
-    items: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in table.to_pylist():
-        named = {name: row[name] for name in ("benchmark", "item_id", "state")}
-        item = items.setdefault((row["benchmark"], row["item_id"]), {**named, "leaks": []})
+    ids: set[bytes] = set(table.column("doc_id").drop_null().to_pylist())
+    columns = ["doc_id", "source", "origin"]
+    found = rows_at(artifacts["dedup"], "documents", ids, columns) if "dedup" in artifacts else []
+    documents = {document["doc_id"]: document for document in found}
+    items: dict[tuple[str, str], BenchmarkItem] = {}
+    rows = rows_of(table, LeakRow)
+    for row in rows:
+        benchmark, item_id = row["benchmark"], row["item_id"]
+        new: BenchmarkItem = {"benchmark": benchmark, "item_id": item_id, "state": row["state"], "leaks": []}
+        item = items.setdefault((benchmark, item_id), new)
         if row["doc_id"] is not None:
-            found = {name: row[name] for name in ("form", "matched", "total", "start", "end", "remains")}
-            item["leaks"].append({"doc_id": row["doc_id"].hex(), **origins.get(row["doc_id"], {}), **found})
+            leak: ItemLeak = {
+                "doc_id": row["doc_id"].hex(),
+                "form": row["form"],
+                "matched": row["matched"],
+                "total": row["total"],
+                "start": row["start"],
+                "end": row["end"],
+                "remains": row["remains"],
+            }
+            if document := documents.get(row["doc_id"]):
+                origin = document["origin"]
+                leak.update(source=document["source"], path=origin["path"], record=origin["record"])
+            item["leaks"].append(leak)
     return list(items.values())
 
 
-def _origins(artifacts: dict[str, Artifact], wanted: set[bytes]) -> dict[bytes, dict[str, Any]]:
-    """Return source, path and record of documents, as decontaminate read them."""
-    if "dedup" not in artifacts:
-        return {}
-    rows = rows_at(artifacts["dedup"], "documents", wanted, ["doc_id", "source", "origin"])
-    return {
-        row["doc_id"]: {"source": row["source"], "path": row["origin"]["path"], "record": row["origin"]["record"]}
-        for row in rows
-    }
-
-
-def format_item_states(items: list[dict[str, Any]]) -> str:
+def format_item_states(items: list[BenchmarkItem]) -> str:
     """Return the counts by state, such as `3 leaked, 3,957 clean, 40 unmatchable`."""
     counts = Counter(item["state"] for item in items)
     return ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state]) or "no items"

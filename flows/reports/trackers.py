@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from flows.metrics.run_metrics import score_rows
 from model.checkpoint.metrics import final_rows, final_steps
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
@@ -125,7 +126,7 @@ def _add_validation(values: dict[int, dict[str, float]], table: pa.Table, steps:
 def _scores(evaluate: Artifact) -> dict[str, float]:
     return {
         f"scores/{row['task']}/{row['metric']}/{row['shots']}_shots/{row['subset']}": row["value"]
-        for row in evaluate.table("scores").to_pylist()
+        for row in score_rows(evaluate)
         if row["value"] is not None
     }
 

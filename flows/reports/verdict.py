@@ -9,11 +9,12 @@ from pathlib import Path
 
 from flows.metrics.formatting import describe_model, format_duration, format_shots, format_time
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
-from flows.metrics.lines import Metrics, ScoreLine
+from flows.metrics.lines import Metrics
 from flows.metrics.run_metrics import asked_stages, missing_artifacts
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.scores import chance_of, main_metric
 from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, RunData, newest_runs, read_recipe, stage_paths, state_of
+from tasks.artifacts.rows import ScoreRow
 
 MAX_TASKS = 3
 
@@ -117,7 +118,7 @@ def _more_or_less(mine: float, other: float) -> str:
     return f"{abs(change):.0%} {'less' if change < 0 else 'more'} than" if abs(change) >= 0.005 else "as many as"
 
 
-def _benchmarks(rows: list[ScoreLine]) -> str:
+def _benchmarks(rows: list[ScoreRow]) -> str:
     """Return accuracy with its interval beside guessing, of all items with the fewest examples before each."""
     sentences: list[str] = []
     for task in list(dict.fromkeys(row["task"] for row in rows))[:MAX_TASKS]:

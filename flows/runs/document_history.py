@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from model.checkpoint.metrics import final_steps
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import SampleResult
+from tasks.artifacts.rows import DocumentRow, LeakRow, LedgerRow, SpanRow, Survivor
 
 if TYPE_CHECKING:
     from tasks.sample.discovery import InputFile
@@ -30,6 +31,74 @@ if TYPE_CHECKING:
 IN_PROGRESS = "in progress"
 
 LEDGER_STAGES = ("clean", "dedup", "decontaminate")
+
+
+class Sampled(TypedDict):
+    """Sample took the document."""
+
+    stage: str
+    what: Literal["sampled"]
+    bytes: int
+
+
+class KeptDocument(TypedDict):
+    """The document that was kept in the place of a duplicate; with its place unless it is not under this root."""
+
+    doc_id: str
+    earlier: NotRequired[str]
+    """Identity of the artifact of an earlier run that has it."""
+    source: NotRequired[str]
+    path: NotRequired[str]
+    record: NotRequired[int]
+    text: NotRequired[str]
+    """The beginning."""
+
+
+class LedgerEvent(TypedDict):
+    """A stage dropped, edited, cut or held out the document: a row of LEDGER without what is null."""
+
+    stage: str
+    what: Literal["drop", "edit", "cut", "hold_out"]
+    rule: str
+    bytes_in: int
+    bytes_out: int
+    piece: int
+    value: NotRequired[float]
+    limit: NotRequired[float]
+    evidence: NotRequired[object]
+    survivor: NotRequired[KeptDocument]
+
+
+class Leaked(TypedDict):
+    """An item of a benchmark was found in the document."""
+
+    stage: str
+    what: Literal["leak"]
+    benchmark: str
+    item_id: str
+    start: int | None
+    end: int | None
+
+
+class Packed(TypedDict):
+    """Chunk packed the document into rows."""
+
+    stage: str
+    what: Literal["packed"]
+    tokens: int
+    rows: list[int]
+
+
+class Trained(TypedDict):
+    """Steps read its rows, `reads` times in all."""
+
+    stage: str
+    what: Literal["trained"]
+    steps: list[int]
+    reads: int
+
+
+Event = Sampled | LedgerEvent | Leaked | Packed | Trained
 
 
 @dataclass
@@ -44,10 +113,10 @@ class DocumentHistory:
     excerpt: str
     text_kind: str | None = None
     """The kind by which clean chose edits and rules; None where clean did not run, or the kind is unknown."""
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     outcome: str = IN_PROGRESS
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return JSON values."""
         return dict(self.__dict__)
 
@@ -75,27 +144,36 @@ class _Tables:
     def __init__(self, artifacts: dict[str, Artifact], doc_ids: frozenset[bytes]) -> None:
         self.artifacts = artifacts
         self._doc_ids = doc_ids
-        self._found: dict[tuple[str, str], dict[bytes, list[dict[str, Any]]]] = {}
-
-    def rows(self, stage: str, table: str, doc_id: bytes) -> list[dict[str, Any]]:
-        """Return the rows of one document, in the order of the table."""
-        if (stage, table) not in self._found:
-            by_document: dict[bytes, list[dict[str, Any]]] = {}
-            for row in rows_at(need_stage(self.artifacts, stage), table, self._doc_ids):
-                by_document.setdefault(row["doc_id"], []).append(row)
-            self._found[stage, table] = by_document
-        return self._found[stage, table].get(doc_id, [])
+        self._ledgers: dict[str, dict[bytes, list[LedgerRow]]] = {}
 
     @functools.cached_property
-    def survivors(self) -> dict[str, dict[str, Any]]:
+    def sampled(self) -> dict[bytes, list[DocumentRow]]:
+        """Id -> rows of DOCUMENTS as sampled."""
+        return _by_document(rows_at(need_stage(self.artifacts, "sample"), "documents", self._doc_ids))
+
+    @functools.cached_property
+    def leaks(self) -> dict[bytes, list[LeakRow]]:
+        """Id -> rows of LEAKS."""
+        return _by_document(rows_at(need_stage(self.artifacts, "decontaminate"), "leaks", self._doc_ids))
+
+    @functools.cached_property
+    def spans(self) -> dict[bytes, list[SpanRow]]:
+        """Id -> rows of SPANS."""
+        return _by_document(rows_at(need_stage(self.artifacts, "chunk"), "spans", self._doc_ids))
+
+    def ledger(self, stage: str) -> dict[bytes, list[LedgerRow]]:
+        """Return id -> rows of a stage's LEDGER, in its order."""
+        if stage not in self._ledgers:
+            rows = rows_at(need_stage(self.artifacts, stage), "ledger", self._doc_ids)
+            self._ledgers[stage] = _by_document(rows)
+        return self._ledgers[stage]
+
+    @functools.cached_property
+    def survivors(self) -> dict[str, DocumentRow]:
         """Id -> row of the documents of this run that were kept in place of copies."""
-        evidence = (
-            _ledger_details(row).get("evidence")
-            for doc_id in self._doc_ids
-            for row in self.rows("dedup", "ledger", doc_id)
-        )
-        ids = {named["survivor"] for named in evidence if isinstance(named, dict) and "survivor" in named}
-        found = rows_at(need_stage(self.artifacts, "dedup"), "documents", {bytes.fromhex(one) for one in ids})
+        kept = (Survivor.of(row["evidence"]) for rows in self.ledger("dedup").values() for row in rows)
+        ids = {bytes.fromhex(one.survivor) for one in kept if one is not None}
+        found = rows_at(need_stage(self.artifacts, "dedup"), "documents", ids)
         return {row["doc_id"].hex(): row for row in found}
 
     @functools.cached_property
@@ -103,8 +181,7 @@ class _Tables:
         """Id -> kind of text; empty where clean did not run."""
         if "clean" not in self.artifacts:
             return {}
-        sampled = [rows[0] for doc_id in self._doc_ids if (rows := self.rows("sample", "documents", doc_id))]
-        return text_kinds(self.artifacts["clean"], sampled)
+        return text_kinds(self.artifacts["clean"], [rows[0] for rows in self.sampled.values()])
 
     @functools.cached_property
     def order(self) -> np.ndarray:
@@ -118,9 +195,20 @@ class _Tables:
         return steps.filter(steps.column("applied"))
 
 
+Row = TypeVar("Row", DocumentRow, LeakRow, LedgerRow, SpanRow)
+
+
+def _by_document(rows: list[Row]) -> dict[bytes, list[Row]]:
+    found: dict[bytes, list[Row]] = {}
+    for row in rows:
+        if row["doc_id"] is not None:
+            found.setdefault(row["doc_id"], []).append(row)
+    return found
+
+
 def _collect_history(tables: _Tables, doc_id: bytes) -> DocumentHistory:
     artifacts = tables.artifacts
-    rows = tables.rows("sample", "documents", doc_id)
+    rows = tables.sampled.get(doc_id)
     if not rows:
         raise InputError(f"document {doc_id.hex()} is not in the sample {artifacts['sample'].identity}")
     (row, *_) = rows
@@ -138,43 +226,55 @@ def _collect_history(tables: _Tables, doc_id: bytes) -> DocumentHistory:
     for stage in LEDGER_STAGES:
         if stage not in artifacts:
             return history
-        for entry in tables.rows(stage, "ledger", doc_id):
-            event = {"stage": stage, "what": entry["action"], **_ledger_details(entry)}
-            if stage == "dedup" and isinstance(event.get("evidence"), dict) and "survivor" in event["evidence"]:
-                event["survivor"] = _survivor(tables, event["evidence"])
+        for entry in tables.ledger(stage).get(doc_id, ()):
+            event = _ledger_event(stage, entry)
+            if stage == "dedup" and (kept := Survivor.of(entry["evidence"])):
+                event["survivor"] = _kept_document(tables, kept)
             history.events.append(event)
             if entry["action"] in ("drop", "hold_out"):
                 verb = "dropped" if entry["action"] == "drop" else "held out for evaluation"
                 history.outcome = f"{verb} in {stage} by rule `{entry['rule']}`"
         if history.outcome != IN_PROGRESS:
             return history
-    for leak in tables.rows("decontaminate", "leaks", doc_id):
+    for leak in tables.leaks.get(doc_id, ()):
         history.events.append(
-            {"stage": "decontaminate", "what": "leak", **{k: leak[k] for k in ("benchmark", "item_id", "start", "end")}}
+            {
+                "stage": "decontaminate",
+                "what": "leak",
+                "benchmark": leak["benchmark"],
+                "item_id": leak["item_id"],
+                "start": leak["start"],
+                "end": leak["end"],
+            }
         )
     if "chunk" in artifacts:
         _add_training(history, tables, doc_id)
     return history
 
 
-def _survivor(tables: _Tables, evidence: dict[str, Any]) -> dict[str, Any]:
-    """Return the document kept in a duplicate's place: source, path and record, and the artifact of an earlier run."""
-    of_earlier = {"earlier": evidence["earlier"]} if "earlier" in evidence else {}
+def _kept_document(tables: _Tables, kept: Survivor) -> KeptDocument:
+    found: KeptDocument = {"doc_id": kept.survivor}
     row = None
-    if not of_earlier:
-        row = tables.survivors.get(evidence["survivor"])
-    elif (folder := tables.artifacts["dedup"].path.parent / evidence["earlier"]).exists():
-        found = rows_at(Artifact.open(folder), "documents", {bytes.fromhex(evidence["survivor"])})
-        row = next(iter(found), None)
+    if kept.earlier is None:
+        row = tables.survivors.get(kept.survivor)
+    else:
+        found["earlier"] = kept.earlier
+        if (folder := tables.artifacts["dedup"].path.parent / kept.earlier).exists():
+            row = next(iter(rows_at(Artifact.open(folder), "documents", {bytes.fromhex(kept.survivor)})), None)
     if row is None:
-        return {"doc_id": evidence["survivor"], **of_earlier}
+        return found
     origin = row["origin"]
-    place = {"source": row["source"], "path": origin["path"], "record": origin["record"]}
-    return {"doc_id": evidence["survivor"], **of_earlier, **place, "text": row["text"][:EXCERPT_CHARS]}
+    return {
+        **found,
+        "source": row["source"],
+        "path": origin["path"],
+        "record": origin["record"],
+        "text": row["text"][:EXCERPT_CHARS],
+    }
 
 
 def _add_training(history: DocumentHistory, tables: _Tables, doc_id: bytes) -> None:
-    spans = tables.rows("chunk", "spans", doc_id)
+    spans = tables.spans.get(doc_id, [])
     rows = np.unique(np.array([span["row"] for span in spans], dtype=np.int64))
     tokens = sum(span["tok_len"] for span in spans)
     history.events.append({"stage": "chunk", "what": "packed", "tokens": tokens, "rows": rows.tolist()})
@@ -195,19 +295,25 @@ def _add_training(history: DocumentHistory, tables: _Tables, doc_id: bytes) -> N
     )
 
 
-def _ledger_details(entry: dict[str, Any]) -> dict[str, Any]:
-    details = {
-        key: entry[key]
-        for key in ("rule", "value", "limit", "bytes_in", "bytes_out", "piece")
-        if entry[key] is not None
+def _ledger_event(stage: str, entry: LedgerRow) -> LedgerEvent:
+    event: LedgerEvent = {
+        "stage": stage,
+        "what": cast(Literal["drop", "edit", "cut", "hold_out"], entry["action"]),
+        "rule": entry["rule"],
+        "bytes_in": entry["bytes_in"],
+        "bytes_out": entry["bytes_out"],
+        "piece": entry["piece"],
     }
-    evidence = entry["evidence"]
-    if evidence:
+    if entry["value"] is not None:
+        event["value"] = entry["value"]
+    if entry["limit"] is not None:
+        event["limit"] = entry["limit"]
+    if entry["evidence"]:
         try:
-            details["evidence"] = json.loads(evidence)
+            event["evidence"] = json.loads(entry["evidence"])
         except json.JSONDecodeError:
-            details["evidence"] = evidence
-    return details
+            event["evidence"] = entry["evidence"]
+    return event
 
 
 MAX_FILES = 20
@@ -257,26 +363,25 @@ def sample_parts(files: list[Path]) -> Iterator[tuple[int, Path]]:
 MAX_STEPS = 12
 
 
-def describe_event(event: dict[str, Any]) -> str:
+def describe_event(event: Event) -> str:
     """Return one event of a history in words, without its stage."""
-    what = event["what"]
-    if what == "sampled":
+    if event["what"] == "sampled":
         return f"sampled, {event['bytes']} bytes"
-    if what == "packed":
+    if event["what"] == "packed":
         rows = event["rows"]
         where = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}" if rows else "no row"
         return f"packed as {event['tokens']} tokens in {where}"
-    if what == "trained":
+    if event["what"] == "trained":
         steps = [str(step) for step in event["steps"][:MAX_STEPS]]
         more = f" and {len(event['steps']) - MAX_STEPS} more" if len(event["steps"]) > MAX_STEPS else ""
         times = f"{event['reads']} time{'s' if event['reads'] > 1 else ''}"
         numbered = f"step{'s' if len(event['steps']) > 1 else ''} {', '.join(steps)}{more}"
         return f"read {times}, in {numbered}" if steps else "never reached"
-    if what == "leak":
+    if event["what"] == "leak":
         return f"held item {event['item_id']} of {event['benchmark']} at bytes {event['start']} to {event['end']}"
     measured = f", {event['value']:.4g} against {event['limit']:.4g}" if "value" in event and "limit" in event else ""
     sizes = f" ({event['bytes_in']} -> {event['bytes_out']} bytes)"
     evidence = event.get("evidence")
     if isinstance(evidence, dict):
         evidence = ", ".join(f"{key} {value}" for key, value in evidence.items())
-    return f"{what} by `{event['rule']}`{measured}{sizes}" + (f": {evidence}" if evidence else "")
+    return f"{event['what']} by `{event['rule']}`{measured}{sizes}" + (f": {evidence}" if evidence else "")

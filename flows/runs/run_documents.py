@@ -4,7 +4,7 @@ Nothing is recomputed. `flows.runs.document_history` follows one document throug
 """
 
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, Literal, TypedDict, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +13,7 @@ from flows.runs.lineage import need_stage
 from model.checkpoint.metrics import final_rows, final_steps
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.rows import DocumentRow, LeakRow, LedgerRow, RejectRow, SequenceRow, SpanRow, StepRow, rows_of
 from tasks.artifacts.tables import read_table
 
 EXCERPT_CHARS = 160
@@ -36,9 +37,11 @@ def find_documents(artifacts: dict[str, Artifact], wanted: str) -> list[bytes]:
     return by_id or by_path
 
 
-def documents_by_file(artifacts: dict[str, Artifact], files: Collection[tuple[str, str]]) -> dict[Any, list[bytes]]:
+def documents_by_file(
+    artifacts: dict[str, Artifact], files: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], list[bytes]]:
     """Return, for each (source, path within it) of `files`, the ids of the documents sampled from that file."""
-    found: dict[Any, list[bytes]] = {file: [] for file in files}
+    found: dict[tuple[str, str], list[bytes]] = {file: [] for file in files}
     for batch in parts_of(need_stage(artifacts, "sample"), "documents", ["doc_id", "source", "origin"]):
         paths = pc.struct_field(batch.column("origin"), "path")
         here = pc.is_in(paths, value_set=pa.array({path for _, path in files}, paths.type))
@@ -48,20 +51,45 @@ def documents_by_file(artifacts: dict[str, Artifact], files: Collection[tuple[st
     return found
 
 
-def rejects_of(artifacts: dict[str, Artifact], wanted: str) -> list[dict[str, Any]]:
+def rejects_of(artifacts: dict[str, Artifact], wanted: str) -> list[RejectRow]:
     """Return the rejected records whose path contains `wanted`."""
-    found: list[dict[str, Any]] = []
+    found: list[RejectRow] = []
     for table in parts_of(need_stage(artifacts, "sample"), "rejects", None):
         mask = pc.match_substring(table.column("path"), wanted)
         found += table.filter(mask).to_pylist()
     return found
 
 
-def step_of(artifacts: dict[str, Artifact], step: int) -> dict[str, Any]:
+class ReadDocument(TypedDict):
+    """The tokens of a document in a row that a training step read."""
+
+    row: int
+    doc_id: str
+    piece: int
+    source: str
+    path: str
+    start: int
+    end: int
+    tokens: int
+    text: str
+    """The beginning."""
+
+
+class StepRead(TypedDict):
+    """What a training step read."""
+
+    step: int
+    applied: bool
+    loss: float | None
+    rows: int
+    documents: list[ReadDocument]
+
+
+def step_of(artifacts: dict[str, Artifact], step: int) -> StepRead:
     """Return what one training step read: its loss, and every document segment in its rows with some text."""
     train, chunk = need_stage(artifacts, "train"), need_stage(artifacts, "chunk")
     steps = final_steps(train.table("steps"))
-    mine = steps.filter(pc.equal(steps.column("step"), step)).to_pylist()
+    mine = rows_of(steps.filter(pc.equal(steps.column("step"), step)), StepRow)
     if not mine:
         last = pc.max(steps.column("step")).as_py()
         first = pc.min(steps.column("step")).as_py()
@@ -116,24 +144,58 @@ def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[str, str
     return {row["doc_id"]: (row["source"], row["origin"]["path"]) for row in rows}
 
 
-def segments_of(chunk: Artifact, rows: Collection[int]) -> list[dict[str, Any]]:
+def segments_of(chunk: Artifact, rows: Collection[int]) -> list[SpanRow]:
     """Return the segments of documents in rows of SEQUENCES, in order."""
     found = rows_at(chunk, "spans", rows, by="row")
     return sorted(found, key=lambda span: (span["row"], span["tok_start"]))
 
 
+Table = Literal["documents", "leaks", "ledger", "sequences", "spans"]
+
+
+@overload
 def rows_at(
     artifact: Artifact,
-    table: str,
+    table: Literal["documents"],
+    wanted: Collection[bytes],
+    columns: list[str] | None = None,
+    *,
+    parts: Collection[int] | None = None,
+) -> list[DocumentRow]: ...
+
+
+@overload
+def rows_at(artifact: Artifact, table: Literal["ledger"], wanted: Collection[bytes]) -> list[LedgerRow]: ...
+
+
+@overload
+def rows_at(artifact: Artifact, table: Literal["leaks"], wanted: Collection[bytes]) -> list[LeakRow]: ...
+
+
+@overload
+def rows_at(
+    artifact: Artifact, table: Literal["sequences"], wanted: Collection[int], *, by: Literal["row"]
+) -> list[SequenceRow]: ...
+
+
+@overload
+def rows_at(
+    artifact: Artifact, table: Literal["spans"], wanted: Collection[Any], *, by: str = "doc_id"
+) -> list[SpanRow]: ...
+
+
+def rows_at(
+    artifact: Artifact,
+    table: Table,
     wanted: Collection[Any],
     columns: list[str] | None = None,
     *,
     by: str = "doc_id",
     parts: Collection[int] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Any]:
     """Return the rows of a table whose column `by` has a wanted value, of all parts or those of some numbers, with all
     columns or those named."""
-    found: list[dict[str, Any]] = []
+    found: list[Any] = []
     if not wanted:
         return found
     files = artifact.files(table)

@@ -1,7 +1,7 @@
 """The kind of text of documents of a run: as clean recorded it, or for dropped documents as it recognises it again."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -9,13 +9,14 @@ import pyarrow.compute as pc
 
 from flows.runs.run_documents import parts_of
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.rows import DocumentRow
 from tasks.artifacts.schema import DOCUMENTS
 
 if TYPE_CHECKING:
     from tasks.clean.config import CleanConfig
 
 
-def text_kinds(clean: Artifact, documents: Sequence[dict[str, Any]]) -> dict[bytes, str | None]:
+def text_kinds(clean: Artifact, documents: Sequence[DocumentRow]) -> dict[bytes, str | None]:
     """Return doc_id -> kind of documents, given as rows of DOCUMENTS that clean read.
 
     None where a kind cannot be recognised from the artifact alone, because the recipe brings lists or functions.
@@ -42,7 +43,7 @@ def settings_of(clean: Artifact) -> "CleanConfig | None":
         return None
 
 
-def recognised_kind(config: "CleanConfig", document: dict[str, Any]) -> str:
+def recognised_kind(config: "CleanConfig", document: DocumentRow) -> str:
     """Return the kind of one row of DOCUMENTS."""
     # Loads numba, which documents that were kept do not need.
     from tasks.clean.batch import iter_batches

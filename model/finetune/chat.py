@@ -8,7 +8,6 @@ Shapes: B conversations, T tokens, N tokens of answers.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from model.data.row_format import NO_LOSS
 from model.errors import InputError
 from model.finetune.chat_template import ChatTemplate, ChatVocabulary, Conversation
 from model.finetune.data import Answer, Example, Truncation
+from model.finetune.description import ChatDescription
 from model.inference.generate import Prompt, Sampling, generate_batch
 from model.nn.gpt import GPT, prefix_mask
 from model.objectives.causal import with_balance
@@ -39,7 +39,7 @@ class GPTTaskModel:
         self.counts: list[int] = []
         self.state: dict[str, float] = {}
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> ChatDescription:
         """Return what a chat with the model needs: the template, and the id that ends answers."""
         return {**self.template.description(), "end": self._end}
 

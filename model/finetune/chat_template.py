@@ -6,13 +6,14 @@ token, and the tokens of an answer are known exactly: its text, and the special 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from model.errors import InputError
+from model.finetune.description import TemplateDescription
 
 Role = Literal["system", "user", "assistant"]
 
@@ -83,11 +84,11 @@ class ChatTemplate:
         return ChatTemplate(OWN_TEMPLATE, "", names[vocabulary.eos])
 
     @staticmethod
-    def of_description(description: Mapping[str, Any]) -> "ChatTemplate":
+    def of_description(description: TemplateDescription) -> "ChatTemplate":
         """Return the template that `description` was made from."""
         return ChatTemplate(description["source"], description["bos_token"], description["eos_token"])
 
-    def description(self) -> dict[str, str]:
+    def description(self) -> TemplateDescription:
         """Return the template as JSON values."""
         return {"source": self.source, "bos_token": self.bos_token, "eos_token": self.eos_token}
 

@@ -9,7 +9,6 @@ Shapes: B rows, T encoder inputs, U decoder inputs, C labels, V vocabulary.
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from model.finetune.chat import GPTTaskModel
 from model.finetune.chat_template import ChatTemplate
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.data import Answer, Example, Truncation
+from model.finetune.description import TaskDescription
 from model.finetune.heads import (
     Row,
     SequenceClassification,
@@ -382,10 +382,20 @@ def _filled(rows: Sequence[Sequence[int]], filling: int) -> Tensor:
     return torch.tensor([[*row, *[filling] * (longest - len(row))] for row in rows])
 
 
-def task_description(task: Task, labels: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a task that are needed to answer it, without its files."""
-    kept = task.model_dump(mode="json", exclude={"train", "development", "test", "group", "labels"})
-    return {**kept, "labels": list(labels)}
+def task_description(task: Task, labels: Sequence[str]) -> TaskDescription:
+    """Return the settings of a task that are needed to answer it."""
+    return {
+        "name": task.name,
+        "kind": task.kind,
+        "fields": list(task.fields),
+        "answer": task.answer,
+        "start": task.start,
+        "smallest": task.smallest,
+        "largest": task.largest,
+        "step": task.step,
+        "decoding": task.decoding,
+        "labels": list(labels),
+    }
 
 
 UNREADABLE = -1.0

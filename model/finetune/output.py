@@ -24,15 +24,13 @@ from model.finetune.chat import GPTTaskModel
 from model.finetune.chat_template import ChatTemplate
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.data import Answer, Example, Truncation, example_of
+from model.finetune.description import FINETUNED, FinetuneDescription, TaskDescription
 from model.finetune.heads import word_indices
 from model.finetune.metrics import main_metric
 from model.finetune.models import BERTTaskModel, T5TaskModel, TaskModel, build_task_model
 from model.finetune.tokenizer import Vocabulary
 
 HEAD = "head.safetensors"
-
-FINETUNED = "finetuned"
-"""Entry of `model.json` with tasks, scores and what the model was made from."""
 
 ByLabel = dict[str, float]
 
@@ -108,7 +106,7 @@ def read_result(folder: Path, vocabulary: Vocabulary) -> FinetunedModel:
         raise InputError(
             f"the model in {folder} was not fine-tuned, so it has no task to answer; run `bessemer model finetune`"
         )
-    finetuned = description[FINETUNED]
+    finetuned: FinetuneDescription = description[FINETUNED]
     tasks = tuple(_task(one) for one in finetuned["tasks"])
     config = FinetuneConfig(tasks=tasks, dropout=0.0, **finetuned["lengths"])
     network = load_model(folder)
@@ -124,11 +122,11 @@ def read_result(folder: Path, vocabulary: Vocabulary) -> FinetunedModel:
     return FinetunedModel(task_model, tasks)
 
 
-def _task(description: dict[str, Any]) -> Task:
+def _task(description: TaskDescription) -> Task:
     return Task.model_validate({**description, "train": Path("."), "labels": tuple(description["labels"])})
 
 
-def description_text(description: dict[str, Any]) -> str:
+def description_text(description: Mapping[str, object]) -> str:
     """Return JSON that is equal for equal content."""
     return json.dumps(description, indent=1, sort_keys=True) + "\n"
 
@@ -167,28 +165,29 @@ def _by_label(task: Task, probabilities_C: torch.Tensor) -> ByLabel:
     return dict(zip(task.labels, probabilities_C.tolist(), strict=True))
 
 
-def format_result(found: dict[str, Any]) -> list[str]:
+def format_result(found: FinetuneDescription) -> list[str]:
     """Return a line for each task, and one that names the seed and epoch that are kept.
 
     A line has the metrics on test examples, or held-out ones where there are none, those of the baseline, the range
     over seeds, and a warning where every answer is the same label.
     """
     scores = found["scores"]
-    lines = []
+    lines: list[str] = []
     for task in found["tasks"]:
         name = task["name"]
-        split = "test" if name in scores["test"] else "development"
-        main = main_metric(task["kind"], scores[split][name])
-        guess = scores["guess"][split][name]
+        is_tested = name in scores["test"]
+        mine = scores["test" if is_tested else "development"][name]
+        guess = scores["guess"]["test" if is_tested else "development"][name]
+        main = main_metric(task["kind"], mine)
         measures = ", ".join(
             f"{measure} {value:.3f} (guess {guess[measure]:.3f})" if measure in guess else f"{measure} {value:.3f}"
-            for measure, value in scores[split][name].items()
+            for measure, value in mine.items()
         )
-        values = [one[split][name][main] for one in scores["seeds"]]
+        values = [one["test" if is_tested else "development"][name][main] for one in scores["seeds"]]
         spread = f"; {main} of {len(values)} seeds {min(values):.3f} to {max(values):.3f}" if len(values) > 1 else ""
-        counts = scores.get("said", {}).get(name, {})
-        one_label = _one_label_warning(*counts) if len(counts) == 1 and scores[split][name][main] < 1 else ""
-        what = "test" if split == "test" else "held-out examples, which chose the epoch"
+        counts = scores["said"].get(name, {})
+        one_label = _one_label_warning(*counts) if len(counts) == 1 and mine[main] < 1 else ""
+        what = "test" if is_tested else "held-out examples, which chose the epoch"
         lines.append(f"{name}, {what}: {measures}{spread}{one_label}")
     return [*lines, f"seed {scores['seed']} after epoch {scores['epoch']} is kept"]
 

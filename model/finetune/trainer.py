@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -40,21 +39,24 @@ from model.finetune.data import (
     read_examples,
     split_validation,
 )
+from model.finetune.description import (
+    FINETUNED,
+    AnswerCounts,
+    FinetuneDescription,
+    Lengths,
+    Scores,
+    SeedResult,
+    SeedScores,
+)
 from model.finetune.lora import merged_weights
 from model.finetune.metrics import baseline_answers, main_metric, score
 from model.finetune.models import Labels, TaskModel, build_task_model, dropout_of, task_description
-from model.finetune.output import FINETUNED, description_text, write_result
+from model.finetune.output import description_text, write_result
 from model.finetune.tokenizer import Vocabulary
-from model.inference.device import choose_device, trained_with, training_on
+from model.inference.device import TrainedWith, choose_device, trained_with, training_on
 from model.nn.factory import Network
 from model.optim.optimizers import AdamW
 from model.optim.schedules import learning_rate
-
-Scores = dict[str, dict[str, float]]
-"""Metrics by task."""
-
-AnswerCounts = dict[str, dict[str, int]]
-"""Number of answers with each label, by task."""
 
 BASE_RATES = {"bert": 5e-5, "gpt": 3e-5, "t5": 3e-4}
 """Peak learning rates at BASE_WIDTH. BERT's is the highest of its paper (Devlin et al. 2019, section A.3): a network of
@@ -65,9 +67,6 @@ BASE_WIDTH = 768
 """Width of BERT-base, which BERT's learning rates are for."""
 
 MOST_RATE = 1e-3
-
-LENGTHS = ("max_length", "max_answer", "max_question", "stride_share")
-"""Settings that decide how an example becomes rows, in training and in use."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,9 @@ def finetune(
     log: Callable[[str], None],
     write_extra: Callable[[Path], None] = lambda folder: None,
     template: ChatTemplate | None = None,
-    trained_on: dict[str, Any] | None = None,
+    trained_on: TrainedWith | None = None,
     identity: str | None = None,
-) -> dict[str, Any]:
+) -> FinetuneDescription:
     """Fine-tune `trained` (whose digest is `parent`) on the tasks and publish the best seed in the folder `out`.
 
     `template` is the chat template of the model's tokenizer, if any, and `trained_on` the device and type of its
@@ -125,26 +124,32 @@ def finetune(
         torch.set_deterministic_debug_mode(before[0])
         torch.set_num_threads(before[1])
     best = max(found, key=lambda one: overall_score(config, one["development"]))
-    description = {
+    description: FinetuneDescription = {
         "identity": identity,
         "parent": parent,
         "tasks": [task_description(task, labels[task.name]) for task in config.tasks],
-        "lengths": config.model_dump(mode="json", include=set(LENGTHS)),
+        "lengths": {
+            "max_length": config.max_length,
+            "max_answer": config.max_answer,
+            "max_question": config.max_question,
+            "stride_share": config.stride_share,
+        },
         "settings": {
-            **config.model_dump(mode="json", exclude={"tasks", "threads", *LENGTHS}),
+            **config.model_dump(mode="json", exclude={"tasks", "threads", *Lengths.__annotations__}),
             "learning_rate": peak_rate(config, trained.config.width, trained.config.architecture),
             "dropout": dropout_of(config, trained),
         },
-        **({"chat": best["chat"]} if best["chat"] is not None else {}),
         "state": best["state"],
         "not_read": best["not_read"],
         "scores": {
-            **{name: best[name] for name in ("seed", "epoch", "development", "test")},
+            **_scores_of(best),
             "said": best["said"],
             "guess": _baseline_scores(config, splits),
-            "seeds": [{name: one[name] for name in ("seed", "epoch", "development", "test")} for one in found],
+            "seeds": [_scores_of(one) for one in found],
         },
     }
+    if best["chat"] is not None:
+        description["chat"] = best["chat"]
     weights = load_file(work / _weights_name(best["seed"]))
     network = trained.config.model_copy(update={"dropout": dropout_of(config, trained)})
     known = {"tokenizer_digest": vocabulary.digest, FINETUNED: description, **training}
@@ -153,10 +158,16 @@ def finetune(
     return description
 
 
-def _published(out: Path, identity: str, log: Callable[[str], None]) -> dict[str, Any]:
+def _scores_of(one: SeedResult) -> SeedScores:
+    return {"seed": one["seed"], "epoch": one["epoch"], "development": one["development"], "test": one["test"]}
+
+
+def _published(out: Path, identity: str, log: Callable[[str], None]) -> FinetuneDescription:
     """Return the description of the result in `out`; InputError where `out` holds anything but this result."""
-    found = describe_model(out).get(FINETUNED, {}) if (out / DESCRIPTION).is_file() else {}
-    if found.get("identity") != identity:
+    found: FinetuneDescription | None = None
+    if (out / DESCRIPTION).is_file():
+        found = describe_model(out).get(FINETUNED)
+    if found is None or found["identity"] != identity:
         raise InputError(
             f"{out} exists and is not the result of this model and this task file. Give another folder with --out, or"
             f" remove it"
@@ -253,14 +264,14 @@ def _train_seed(
     template: ChatTemplate | None,
     log: Callable[[str], None],
     first: bool,
-) -> dict[str, Any]:
+) -> SeedResult:
     """Return the record of one seed: from the work folder where it is finished, or trained now."""
     record, weights = work / f"seed-{seed}.json", work / _weights_name(seed)
     if record.is_file():
-        found = json.loads(record.read_text())
-        if weights.is_file() and digest_file(weights) == found["weights_digest"]:
-            log(f"seed {seed} was trained before: {format_scores(config, found['development'])}")
-            return found
+        known: SeedResult = json.loads(record.read_text())
+        if weights.is_file() and digest_file(weights) == known["weights_digest"]:
+            log(f"seed {seed} was trained before: {format_scores(config, known['development'])}")
+            return known
     task_model = build_task_model(trained, config, labels, vocabulary, seed, template)
     task_model.modules().to(config.device)
     cut = {split: [Truncation() for _ in config.tasks] for split in ("learnt", "test")}
@@ -280,7 +291,7 @@ def _train_seed(
     score_tasks(task_model, config, untested, counts=counts)
     save_file(merged_weights(task_model.modules()), weights)
     sync_file(weights)
-    found = {
+    found: SeedResult = {
         "seed": seed,
         "epoch": learnt.epoch,
         "development": learnt.development,

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NotRequired, Self, TypedDict
 
 from model.errors import InputError
+from model.finetune.description import FinetuneDescription
 from tasks.artifacts.report import StageReport
 
 
@@ -347,7 +348,7 @@ class FinetuneResult(StageResult):
     """The description of a fine-tuned model, as `model.finetune.output` writes it."""
 
     stage = "finetune"
-    finetuned: dict[str, Any]
+    finetuned: FinetuneDescription
 
 
 Exported = TypedDict("Exported", {"model": str, "class": str, "tokenizer_class": str})

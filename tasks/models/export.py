@@ -8,6 +8,7 @@ from pydantic import Field
 
 from model.digests import digest_bytes
 from model.file_content import require_unchanged
+from model.finetune.description import FINETUNED, ChatDescription
 from model.model_files import read_json
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
@@ -16,7 +17,7 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import ExportResult
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
-from tasks.models.load import FINETUNED, ModelSource, Stored, open_source
+from tasks.models.load import ModelSource, Stored, open_source
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def build_export(context: RunContext, source: ModelSource, config: ExportConfig,
     return build_artifact(context, EXPORT, config, source.parents, run, external)
 
 
-def chat_of(stored: Stored) -> dict[str, Any] | None:
+def chat_of(stored: Stored) -> ChatDescription | None:
     """Return the chat template of a fine-tuned GPT, with the id that ends answers; None for other models."""
     return stored.description.get(FINETUNED, {}).get("chat")
 
@@ -93,7 +94,7 @@ def _tasks_as_text(description: dict[str, Any]) -> dict[str, Any]:
     return {"task_specific_params": prefixes} if prefixes else {}
 
 
-def write_tokenizer(folder: Path, tokenizer: "Tokenizer", *, context: int, chat: dict[str, Any] | None = None) -> None:
+def write_tokenizer(folder: Path, tokenizer: "Tokenizer", *, context: int, chat: ChatDescription | None = None) -> None:
     """Write a vocabulary with its settings; `chat` is the chat template of a fine-tuned GPT."""
     from tasks.tokenizer.base import MODEL_FILE
     from tasks.vocab.output import fast_tokenizer
@@ -115,7 +116,8 @@ def write_tokenizer(folder: Path, tokenizer: "Tokenizer", *, context: int, chat:
     }
     if chat is not None:
         settings["chat_template"] = chat["source"]
-        settings |= {key: chat[key] for key in ("bos_token", "eos_token") if chat[key] in tokenizer.special_names}
+        named = {"bos_token": chat["bos_token"], "eos_token": chat["eos_token"]}
+        settings |= {key: token for key, token in named.items() if token in tokenizer.special_names}
     (folder / VOCABULARY_SETTINGS).write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.digests import digest_bytes
 from model.errors import InputError
+from model.finetune.description import FINETUNED
 from model.model_files import SETTINGS, is_published, published_digest, read_json, weight_files
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import canonical_json
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from model.finetune.chat_template import ChatTemplate
     from model.nn.factory import Network
     from tasks.tokenizer.base import Tokenizer
-
-FINETUNED = "finetuned"
-"""Entry of `model.json` that only a fine-tuned model has."""
 
 
 @dataclass(frozen=True)

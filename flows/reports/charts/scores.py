@@ -6,9 +6,10 @@ from typing import TypedDict
 
 from flows.metrics.formatting import format_shots, plot_text
 from flows.metrics.heldout import HELDOUT_METRICS, format_heldout_metric
-from flows.metrics.lines import BitsLine, Duplicates, GapLine, HeldoutLine, RuleLine, ScoreLine
+from flows.metrics.lines import BitsLine, Duplicates, HeldoutLine, RuleLine
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach, upright
+from tasks.artifacts.rows import GapRow, ScoreRow
 
 PREDICTORS = (("model", "this model"), ("5gram", "5-gram"), ("unigram", "token unigram"), ("xz", "xz"))
 """Columns of bits per byte and their titles."""
@@ -47,7 +48,7 @@ def bits_figure(lines: list[BitsLine]) -> Figure:
     )
 
 
-def scores_figure(rows: list[ScoreLine]) -> Figure | None:
+def scores_figure(rows: list[ScoreRow]) -> Figure | None:
     """Return a line for each benchmark and number of shots: main metric on all, clean and leaked items, with 95%
     intervals, and a tick at chance; None without a benchmark."""
     mine = main_rows(rows)
@@ -146,22 +147,22 @@ def duplicates_figure(duplicates: Duplicates) -> Figure:
     )
 
 
-def chance_of(rows: Iterable[ScoreLine]) -> float | None:
+def chance_of(rows: Iterable[ScoreRow]) -> float | None:
     """Return the score of random guessing, where the notes of the scores state it (`chance 0.250`)."""
     stated = (re.search(r"\bchance ([0-9.]*[0-9])", row["note"]) for row in rows if row["subset"] == "all")
     return next((float(match[1]) for match in stated if match), None)
 
 
-def main_rows(rows: list[ScoreLine]) -> list[ScoreLine]:
+def main_rows(rows: list[ScoreRow]) -> list[ScoreRow]:
     """Return the rows of each benchmark's main metric that have a value, benchmark by benchmark."""
-    by_task: dict[str, list[ScoreLine]] = {}
+    by_task: dict[str, list[ScoreRow]] = {}
     for row in rows:
         by_task.setdefault(row["task"], []).append(row)
     mine = [row for of_task in by_task.values() for row in of_task if row["metric"] == main_metric(of_task)]
     return [row for row in mine if row["value"] is not None]
 
 
-def main_metric(rows: Sequence[ScoreLine]) -> str | None:
+def main_metric(rows: Sequence[ScoreRow]) -> str | None:
     """Return the main metric of a benchmark's rows, preferring one with values; None where it has none of
     MAIN_METRICS."""
     measured = {row["metric"] for row in rows if row["value"] is not None}
@@ -202,8 +203,8 @@ class ScoreTableLine(TypedDict):
     """The main metric at a number of shots: a cell for each subset, and the contamination gap."""
 
     shots: int
-    cells: dict[str, ScoreLine]
-    gap: GapLine | None
+    cells: dict[str, ScoreRow]
+    gap: GapRow | None
 
 
 class ScoreTable(TypedDict):
@@ -213,10 +214,10 @@ class ScoreTable(TypedDict):
     metric: str | None
     lines: list[ScoreTableLine]
     notes: list[str]
-    others: list[ScoreLine]
+    others: list[ScoreRow]
 
 
-def score_tables(rows: Iterable[ScoreLine], gaps: Iterable[GapLine]) -> list[ScoreTable]:
+def score_tables(rows: Iterable[ScoreRow], gaps: Iterable[GapRow]) -> list[ScoreTable]:
     """Return a table for each benchmark."""
     rows, tested = list(rows), {(gap["task"], gap["metric"], gap["shots"]): gap for gap in gaps}
     tables: list[ScoreTable] = []

@@ -9,16 +9,18 @@ import heapq
 import re
 from collections import Counter
 from collections.abc import Collection
-from typing import Any
+from typing import Never, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.metrics.formatting import describe_evidence
+from flows.metrics.lines import NamedDocument
 from flows.runs.document_history import describe_event, histories_of, sample_parts
 from flows.runs.record import RUNNING, RunData, state_of
 from flows.runs.run_documents import rows_at
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.rows import DocumentRow, LeakRow, LedgerRow, RejectRow, rows_of
 from tasks.artifacts.tables import read_table
 from tasks.clean.document import DocumentContext
 from tasks.clean.presets import PERSONAL
@@ -49,36 +51,64 @@ MAX_DOCUMENT_BYTES = 4_000_000_000
 """Bytes of documents up to which documents are looked up: a lookup reads all tables, and may take seconds only."""
 
 
-def removals(artifacts: dict[str, Artifact]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
-    """Return, by (stage, action, rule), documents that the rule dropped or cut: value, limit, evidence, excerpt."""
-    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+class RemovedDocument(TypedDict):
+    """A document that a rule dropped or cut."""
+
+    value: float | None
+    limit: float | None
+    bytes_in: int
+    bytes_out: int
+    evidence: str
+    doc_id: str
+    path: str
+    """With the record."""
+    source: str
+    excerpt: str
+
+
+Removals = dict[tuple[str, str, str], list[RemovedDocument]]
+"""By stage, action and rule."""
+
+
+def removals(artifacts: dict[str, Artifact]) -> Removals:
+    """Return some documents that each rule dropped or cut."""
+    found: Removals = {}
     for stage, parent in PARENT.items():
         if stage not in artifacts or parent not in artifacts:
             continue
         chosen = _chosen_rows(artifacts[stage])
-        ids = {row["doc_id"] for rows in chosen.values() for row in rows}
-        texts = texts_of(artifacts[parent], ids, {row["part"] for rows in chosen.values() for row in rows})
+        ids = {row["doc_id"] for rows in chosen.values() for _, row in rows}
+        texts = texts_of(artifacts[parent], ids, {part for rows in chosen.values() for part, _ in rows})
         origins = _origins(artifacts["sample"], ids)
         for (action, rule), rows in sorted(chosen.items()):
             found[stage, action, rule] = [
                 {
-                    **{key: row[key] for key in ("value", "limit", "bytes_in", "bytes_out")},
+                    "value": row["value"],
+                    "limit": row["limit"],
+                    "bytes_in": row["bytes_in"],
+                    "bytes_out": row["bytes_out"],
                     "evidence": describe_evidence(row["evidence"]),
                     "doc_id": row["doc_id"].hex(),
                     "path": origins.get(row["doc_id"], ""),
                     "source": texts.get(row["doc_id"], ("", ""))[0],
                     "excerpt": clip(texts.get(row["doc_id"], ("", ""))[1], EXCERPT_CHARS),
                 }
-                for row in rows
+                for _, row in rows
             ]
     return found
 
 
-def kept_documents(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """Return some documents that training reads, as `source`, `path` and `excerpt`; of each source one, then others."""
+class KeptExample(NamedDocument):
+    """A document that training reads."""
+
+    excerpt: str
+
+
+def kept_documents(artifacts: dict[str, Artifact]) -> list[KeptExample]:
+    """Return some documents that training reads, of each source one, then others."""
     last = next((stage for stage in ("decontaminate", "dedup", "clean") if stage in artifacts), None)
     parts = [path for _, path in sample_parts(artifacts[last].files("documents"))] if last else []
-    found: dict[bytes, dict[str, Any]] = {}
+    found: dict[bytes, DocumentRow] = {}
     for path in parts:
         table = read_table(path).select(["doc_id", "source", "origin"])
         for row in table.take(pc.select_k_unstable(table, MAX_KEPT_LOOKED_AT, [("doc_id", "ascending")])).to_pylist():
@@ -98,14 +128,15 @@ def kept_documents(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     ]
 
 
-def _chosen_rows(artifact: Artifact) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    chosen: dict[tuple[str, str], dict[bytes, dict[str, Any]]] = {}
+def _chosen_rows(artifact: Artifact) -> dict[tuple[str, str], list[tuple[int, LedgerRow]]]:
+    """Return, by action and rule, some rows of a ledger and the parts that they are in."""
+    chosen: dict[tuple[str, str], dict[bytes, tuple[int, LedgerRow]]] = {}
     for part, path in sample_parts(artifact.files("ledger")):
         ledger = read_table(path)
         ledger = ledger.filter(pc.is_in(ledger.column("action"), value_set=pa.array(SHOWN_ACTIONS)))
         for row in ledger.to_pylist():
             rows = chosen.setdefault((row["action"], row["rule"]), {})
-            rows.setdefault(row["doc_id"], {**row, "part": part})
+            rows.setdefault(row["doc_id"], (part, row))
             if len(rows) > 64 * EXAMPLES_PER_RULE:
                 chosen[row["action"], row["rule"]] = {
                     key: rows[key] for key in heapq.nsmallest(EXAMPLES_PER_RULE, rows)
@@ -128,27 +159,47 @@ def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, str]:
     return {row["doc_id"]: f"{row['origin']['path']}, record {row['origin']['record']}" for row in rows}
 
 
-def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[dict[str, Any]]]:
-    """Return, by benchmark, leaked items with the document's text before, in and after the leak."""
+class LeakedPassage(TypedDict):
+    """A leaked item, with the document's text before, in and after the leak."""
+
+    item_id: str
+    form: str
+    matched: int
+    total: int
+    remains: int
+    doc_id: str
+    source: str
+    before: str
+    leak: str
+    after: str
+
+
+def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[LeakedPassage]]:
+    """Return some leaked items by benchmark."""
     if "decontaminate" not in artifacts or "dedup" not in artifacts:
         return {}
     table = artifacts["decontaminate"].table("leaks")
     table = table.filter(pc.and_(pc.equal(table.column("state"), "leaked"), pc.is_valid(table.column("doc_id"))))
-    by_benchmark: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in sorted(table.to_pylist(), key=lambda row: (row["doc_id"], row["start"])):
+    by_benchmark: dict[str, dict[str, LeakRow]] = {}
+    rows = rows_of(table, LeakRow)
+    for row in sorted(rows, key=lambda row: (row["doc_id"], row["start"])):
         of_benchmark = by_benchmark.setdefault(row["benchmark"], {})
         if len(of_benchmark) < LEAKS_PER_BENCHMARK:
             of_benchmark.setdefault(row["item_id"], row)
-    chosen = [row for rows in by_benchmark.values() for row in rows.values()]
-    texts = texts_of(artifacts["dedup"], {row["doc_id"] for row in chosen})
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in chosen:
-        source, text = texts.get(row["doc_id"], ("", ""))
+    chosen = [(row, row["doc_id"] or b"") for of_items in by_benchmark.values() for row in of_items.values()]
+    texts = texts_of(artifacts["dedup"], {doc_id for _, doc_id in chosen})
+    found: dict[str, list[LeakedPassage]] = {}
+    for row, doc_id in chosen:
+        source, text = texts.get(doc_id, ("", ""))
         raw = text.encode()
         found.setdefault(row["benchmark"], []).append(
             {
-                **{key: row[key] for key in ("item_id", "form", "matched", "total", "remains")},
-                "doc_id": row["doc_id"].hex(),
+                "item_id": row["item_id"],
+                "form": row["form"],
+                "matched": row["matched"],
+                "total": row["total"],
+                "remains": row["remains"],
+                "doc_id": doc_id.hex(),
                 "source": source,
                 "before": raw[: row["start"]].decode(errors="ignore")[-CONTEXT_CHARS:],
                 "leak": clip(raw[row["start"] : row["end"]].decode(errors="ignore"), EXCERPT_CHARS),
@@ -158,17 +209,26 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[dict[str, 
     return found
 
 
-def rejected(artifacts: dict[str, Artifact]) -> dict[str, Any]:
-    """Return the records that sampling could not read: counts by `reasons` (without numbers), and some `records`."""
+class Rejected(TypedDict):
+    """The records that sampling could not read: their number by reason (without numbers), and some of them."""
+
+    reasons: list[tuple[str, int]]
+    records: list[RejectRow]
+    count: int
+
+
+def rejected(artifacts: dict[str, Artifact]) -> Rejected | dict[str, Never]:
+    """Return the records that sampling could not read; empty without a sample."""
     if "sample" not in artifacts:
         return {}
     reasons: Counter[str] = Counter()
-    records: list[dict[str, Any]] = []
+    records: list[RejectRow] = []
     for path in artifacts["sample"].files("rejects"):
         table = read_table(path)
         for reason in table.column("reason").to_pylist():
             reasons[NUMBER.sub("…", reason)] += 1
-        for row in table.slice(0, MAX_REJECTED - len(records)).to_pylist():
+        first = rows_of(table.slice(0, MAX_REJECTED - len(records)), RejectRow)
+        for row in first:
             records.append({**row, "excerpt": clip(row["excerpt"], EXCERPT_CHARS)})
     return {"reasons": reasons.most_common(MAX_REJECTED), "records": records, "count": reasons.total()}
 
@@ -194,10 +254,17 @@ def is_too_large(stage: Artifact) -> bool:
     return sum(file.bytes for file in stage.records if file.table == "documents") > MAX_DOCUMENT_BYTES
 
 
+class ShownHistory(TypedDict):
+    """What happened to a document, as (stage, words) in the order of the pipeline."""
+
+    events: list[tuple[str, str]]
+    outcome: str
+
+
 def document_histories(
     record: RunData, artifacts: dict[str, Artifact], doc_ids: list[bytes]
-) -> dict[str, dict[str, Any]]:
-    """Return, by hexadecimal id, `events` as (stage, text) in pipeline order, and the `outcome`.
+) -> dict[str, ShownHistory]:
+    """Return histories by hexadecimal id.
 
     Empty for runs with more than MAX_DOCUMENT_BYTES of documents.
     """

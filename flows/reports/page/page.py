@@ -27,6 +27,7 @@ from flows.metrics.run_metrics import (
     samples,
 )
 from flows.reports.charts.data import PASSED, funnel_figure, leak_figure, lineage_figure, mixture_figure, token_figure
+from flows.reports.charts.figure import Figure
 from flows.reports.charts.heatmap import MAX_COLUMNS, heatmap_figure
 from flows.reports.charts.scores import (
     PREDICTORS,
@@ -40,6 +41,8 @@ from flows.reports.charts.scores import (
 from flows.reports.charts.training import speed_figure, training_figure
 from flows.reports.page.examples import (
     SHOWN_OPEN,
+    Removals,
+    RemovedDocument,
     document_histories,
     kept_documents,
     leaked_passages,
@@ -47,7 +50,7 @@ from flows.reports.page.examples import (
     removals,
 )
 from flows.reports.page.render import render
-from flows.reports.page.sections import duplicate_pairs, edited_documents, shown_steps
+from flows.reports.page.sections import ShownStep, duplicate_pairs, edited_documents, shown_steps
 from flows.reports.verdict import verdict
 from flows.runs.record import PAGE, RunData, read_recipe, read_run, same_artifacts
 from flows.runs.roots import put_record
@@ -203,18 +206,31 @@ def page_view(record: RunData, run_folder: Path, root: Path, attempt: Attempt) -
     }
 
 
-def _rules(removed: list[RuleLine], examples: dict[tuple[str, str, str], Any]) -> dict[str, list[dict[str, Any]]]:
+class ShownRule(RuleLine):
+    """A rule, with some documents that it dropped."""
+
+    examples: list[RemovedDocument]
+
+
+def _rules(removed: list[RuleLine], examples: Removals) -> dict[str, list[ShownRule]]:
     """Return, by stage in pipeline order, its rules with examples of the documents that they dropped."""
-    by_stage: dict[str, list[dict[str, Any]]] = {}
+    by_stage: dict[str, list[ShownRule]] = {}
     for line in removed[:MAX_RULES]:
         shown = examples.get((line["stage"], "drop", line["rule"]), [])
         by_stage.setdefault(line["stage"], []).append({**line, "examples": shown})
     return by_stage
 
 
-def _one_of_each(examples: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+class DroppedDocument(RemovedDocument):
+    """A document that a rule of a stage dropped."""
+
+    stage: str
+    rule: str
+
+
+def _one_of_each(examples: Removals) -> list[DroppedDocument]:
     """Return an example of some rules that dropped documents, of different stages first."""
-    firsts = [
+    firsts: list[DroppedDocument] = [
         {**rows[0], "stage": stage, "rule": rule}
         for (stage, action, rule), rows in examples.items()
         if action == "drop" and rows
@@ -224,7 +240,7 @@ def _one_of_each(examples: dict[tuple[str, str, str], list[dict[str, Any]]]) -> 
     return sorted(ordered[:SHOWN_OPEN], key=firsts.index)
 
 
-def _shown_documents(examples: dict[Any, Any], steps: list[dict[str, Any]]) -> list[bytes]:
+def _shown_documents(examples: Removals, steps: list[ShownStep]) -> list[bytes]:
     """Return the ids of the documents that the page shows, each once."""
     removed = [bytes.fromhex(row["doc_id"]) for rows in examples.values() for row in rows]
     return list(dict.fromkeys([*removed, *(document["doc_id"] for step in steps for document in step["documents"])]))
@@ -241,7 +257,7 @@ def _figures(
     bits: list[BitsLine],
     colours: dict[str, int],
     attempt: Attempt,
-) -> dict[str, Any]:
+) -> dict[str, Figure]:
     """Return the figures by name; a figure without data is left out."""
     reports = {stage: artifact.report for stage, artifact in artifacts.items()}
     outcomes = {line["stage"]: line["outcome"] for line in findings["road"]}
@@ -262,24 +278,24 @@ def _figures(
     return {name: figure for name, figure in made.items() if figure}
 
 
-def _removed(findings: Metrics, colours: dict[str, int]) -> dict[str, Any] | None:
+def _removed(findings: Metrics, colours: dict[str, int]) -> Figure | None:
     """Return the figure of the rules that removed most; None where no rule removed anything."""
     lines = sorted(findings["removed"], key=lambda line: -line["documents"])[:MAX_RULES_DRAWN]
     sampled = {line["source"]: line.get("sample", 0) for line in findings["funnel"]}
     return removed_figure(lines, sampled, colours) if lines else None
 
 
-def _duplicates(duplicates: Duplicates) -> dict[str, Any] | None:
+def _duplicates(duplicates: Duplicates) -> Figure | None:
     return duplicates_figure(duplicates) if duplicates and duplicates["planted"]["planted"] else None
 
 
-def _tokens(findings: Metrics) -> dict[str, Any] | None:
+def _tokens(findings: Metrics) -> Figure | None:
     languages = findings["vocabulary"].get("languages", {})
     extended = {language: line["tokens_per_character"] for language, line in languages.items() if line["characters"]}
     return token_figure(extended or findings["tokens_per_character"])
 
 
-def _training(artifacts: dict[str, Artifact], findings: Metrics) -> dict[str, Any] | None:
+def _training(artifacts: dict[str, Artifact], findings: Metrics) -> Figure | None:
     if "train" not in artifacts or not artifacts["train"].rows("metrics"):
         return None
     metrics, steps, events = (artifacts["train"].table(name) for name in ("metrics", "steps", "events"))
@@ -305,13 +321,13 @@ def _bytes_per_token(artifacts: dict[str, Artifact], findings: Metrics) -> float
     return sum(share * length for share, length in shares) / whole if whole else None
 
 
-def _heat(artifacts: dict[str, Artifact]) -> dict[str, Any] | None:
+def _heat(artifacts: dict[str, Artifact]) -> Figure | None:
     """Return the activation heat map; None where no activations were recorded."""
     heat = training_activation_map(artifacts["train"], MAX_COLUMNS) if "train" in artifacts else None
     return None if heat is None else heatmap_figure(heat)
 
 
-def _speed(artifacts: dict[str, Artifact]) -> dict[str, Any] | None:
+def _speed(artifacts: dict[str, Artifact]) -> Figure | None:
     if "train" not in artifacts or not artifacts["train"].rows("perf"):
         return None
     return speed_figure(artifacts["train"].table("perf"), artifacts["train"].table("metrics"))

@@ -5,16 +5,17 @@ favour of it. Steps are those with events and an even selection of the others; `
 step.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.metrics.text_diff import SAME, WORD, inline_difference
+from flows.metrics.lines import NamedDocument
+from flows.metrics.text_diff import SAME, WORD, Segments, inline_difference
 from flows.reports.charts.training import KINDS
 from flows.reports.page.examples import SHOWN_OPEN, clip, is_too_large, masked, texts_of
 from flows.runs.document_history import sample_parts
@@ -22,6 +23,7 @@ from flows.runs.run_documents import rows_at
 from model.checkpoint.metrics import final_rows, final_steps
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.ledger import EDIT
+from tasks.artifacts.rows import DocumentRow, LedgerRow, SpanRow, StepRow, Survivor, rows_of
 from tasks.artifacts.tables import read_table
 from tasks.clean.presets import PERSONAL
 
@@ -47,37 +49,52 @@ MAX_DOCUMENTS_PER_STEP = 6
 EXCERPT_CHARS = 140
 
 
-def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """Return pairs of the largest clusters, then the pairs of lowest similarity.
+class DuplicatePair(TypedDict):
+    """A removed document and the kept one of a cluster of `documents`; in `parts`, `removed` and `added` text is of one
+    of the two, and `omitted` is in place of text that both have."""
 
-    A pair has the number of `documents` in the cluster, the rule, the Jaccard similarity, both documents, and the text
-    difference as `parts` of (kind, text); kinds are `same`, `omitted` (same text that is not shown), `removed` and
-    `added` (only in the kept document).
-    """
+    documents: int
+    rule: str
+    jaccard: float
+    removed: NamedDocument
+    kept: NamedDocument
+    parts: Segments
+
+
+@dataclass(frozen=True)
+class _Removal:
+    doc_id: bytes
+    rule: str
+    survivor: str
+    jaccard: float
+
+
+def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[DuplicatePair]:
+    """Return pairs of the largest clusters, then the pairs of lowest similarity."""
     if "dedup" not in artifacts or "clean" not in artifacts:
         return []
-    clusters: dict[str, list[dict[str, Any]]] = {}
-    for part, path in sample_parts(artifacts["dedup"].files("ledger")):
+    clusters: dict[str, list[_Removal]] = {}
+    for _, path in sample_parts(artifacts["dedup"].files("ledger")):
         for row in _removals(read_table(path)):
-            clusters.setdefault(row["survivor"], []).append({**row, "part": part})
+            clusters.setdefault(row.survivor, []).append(row)
     ordered = sorted(clusters.items(), key=lambda pair: (-len(pair[1]), pair[0]))
     chosen = [min(rows, key=_similarity) for _, rows in ordered[:MAX_CLUSTERS]]
     rest = [min(rows, key=_similarity) for _, rows in ordered[MAX_CLUSTERS:]]
-    near = sorted((row for row in rest if row["jaccard"] < 1), key=_similarity)
+    near = sorted((row for row in rest if row.jaccard < 1), key=_similarity)
     chosen += near[:MAX_PAIRS]
-    wanted = {row["doc_id"] for row in chosen} | {bytes.fromhex(row["survivor"]) for row in chosen}
+    wanted = {row.doc_id for row in chosen} | {bytes.fromhex(row.survivor) for row in chosen}
     columns = ["doc_id", "source", "origin", "text"]
     parts = [part for part, _ in sample_parts(artifacts["clean"].files("documents"))]
     texts = {row["doc_id"]: row for row in rows_at(artifacts["clean"], "documents", wanted, columns, parts=parts)}
-    found: list[dict[str, Any]] = []
+    found: list[DuplicatePair] = []
     for row in chosen:
-        mine, other = texts.get(row["doc_id"]), texts.get(bytes.fromhex(row["survivor"]))
+        mine, other = texts.get(row.doc_id), texts.get(bytes.fromhex(row.survivor))
         if mine is not None and other is not None:
             found.append(
                 {
-                    "documents": len(clusters[row["survivor"]]) + 1,
-                    "rule": row["rule"],
-                    "jaccard": row["jaccard"],
+                    "documents": len(clusters[row.survivor]) + 1,
+                    "rule": row.rule,
+                    "jaccard": row.jaccard,
                     "removed": _named(mine),
                     "kept": _named(other),
                     "parts": difference(mine["text"], other["text"]),
@@ -86,62 +103,68 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     return found
 
 
-def edited_documents(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """Return some documents that clean edited and kept, of different edits: `rule`, `source`, and the difference of
-    the texts before and after as `parts`, from a little before the first place where they differ.
+class EditedDocument(TypedDict):
+    """A document's text before and after edits, from a little before the first place where they differ."""
+
+    rule: str
+    source: str
+    parts: Segments
+
+
+def edited_documents(artifacts: dict[str, Artifact]) -> list[EditedDocument]:
+    """Return some documents that clean edited and kept, of different edits.
 
     Personal data are masked in both texts, so that edits which only replace these are left out.
     """
     if not {"sample", "clean"} <= artifacts.keys():
         return []
-    chosen: dict[str, dict[str, Any]] = {}
+    chosen: dict[str, tuple[bytes, int, str]] = {}
     for part, path in sample_parts(artifacts["clean"].files("ledger")):
         ledger = read_table(path)
-        for row in ledger.filter(pc.equal(ledger.column("action"), EDIT)).to_pylist():
+        edited = rows_of(ledger.filter(pc.equal(ledger.column("action"), EDIT)), LedgerRow)
+        for row in edited:
             edits = [edit for edit in row["rule"].split("+") if edit not in PERSONAL]
-            known = chosen.get(edits[0]) if edits else row
-            if known is None or row["doc_id"] < known["doc_id"]:
-                chosen[edits[0]] = {**row, "part": part, "edits": ", ".join(edits)}
-    rows = sorted(chosen.values(), key=lambda row: row["doc_id"])[:SHOWN_OPEN]
-    ids, parts = {row["doc_id"] for row in rows}, {row["part"] for row in rows}
+            if edits and (edits[0] not in chosen or row["doc_id"] < chosen[edits[0]][0]):
+                chosen[edits[0]] = row["doc_id"], part, ", ".join(edits)
+    rows = sorted(chosen.values(), key=lambda row: row[0])[:SHOWN_OPEN]
+    ids, parts = {doc_id for doc_id, _, _ in rows}, {part for _, part, _ in rows}
     before, after = (texts_of(artifacts[stage], ids, parts) for stage in ("sample", "clean"))
-    found: list[dict[str, Any]] = []
-    for row in rows:
-        (source, old), (_, new) = before.get(row["doc_id"], ("", "")), after.get(row["doc_id"], ("", ""))
+    found: list[EditedDocument] = []
+    for doc_id, _, rule in rows:
+        (source, old), (_, new) = before.get(doc_id, ("", "")), after.get(doc_id, ("", ""))
         old, new = (masked(text[:EDIT_CHARS]) for text in (old, new))
         differs = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), None)
         if differs is not None:
             start = old.rfind("\n", 0, max(0, differs - EDIT_CONTEXT)) + 1
-            parts = difference(old[start:], new[start:])
-            found.append({"rule": row["edits"], "source": source, "parts": parts})
+            found.append({"rule": rule, "source": source, "parts": difference(old[start:], new[start:])})
     return found
 
 
-def _removals(ledger: pa.Table) -> Iterator[dict[str, Any]]:
-    for row in ledger.filter(pc.equal(ledger.column("action"), "drop")).to_pylist():
-        evidence = json.loads(row["evidence"] or "{}")
+def _removals(ledger: pa.Table) -> Iterator[_Removal]:
+    dropped = rows_of(ledger.filter(pc.equal(ledger.column("action"), "drop")), LedgerRow)
+    for row in dropped:
+        kept = Survivor.of(row["evidence"])
         # A kept document of an earlier run is not among this run's documents.
-        if "survivor" in evidence and "jaccard" in evidence and "earlier" not in evidence:
-            named = {name: evidence[name] for name in ("survivor", "jaccard")}
-            yield {"doc_id": row["doc_id"], "rule": row["rule"], **named}
+        if kept is not None and kept.jaccard is not None and kept.earlier is None:
+            yield _Removal(row["doc_id"], row["rule"], kept.survivor, kept.jaccard)
 
 
-def _similarity(row: dict[str, Any]) -> tuple[float, bytes]:
-    return row["jaccard"], row["doc_id"]
+def _similarity(row: _Removal) -> tuple[float, bytes]:
+    return row.jaccard, row.doc_id
 
 
-def _named(row: dict[str, Any]) -> dict[str, str]:
+def _named(row: DocumentRow) -> NamedDocument:
     return {"doc_id": row["doc_id"].hex(), "source": row["source"], "path": row["origin"]["path"]}
 
 
-def difference(removed: str, kept: str) -> list[tuple[str, str]]:
+def difference(removed: str, kept: str) -> Segments:
     """Return the word difference of the first MAX_WORDS words of two texts as (kind, text).
 
     Long passages that are the same are shortened to the words around a difference.
     """
     mine, other = ("".join(WORD.findall(masked(text))[:MAX_WORDS]) for text in (removed, kept))
     segments = inline_difference(mine, other)
-    parts: list[tuple[str, str]] = []
+    parts: Segments = []
     for number, (kind, text) in enumerate(segments):
         if kind == SAME:
             parts += _shorten(WORD.findall(text), first=number == 0, last=number == len(segments) - 1)
@@ -150,7 +173,7 @@ def difference(removed: str, kept: str) -> list[tuple[str, str]]:
     return parts
 
 
-def _shorten(words: list[str], *, first: bool, last: bool) -> list[tuple[str, str]]:
+def _shorten(words: list[str], *, first: bool, last: bool) -> Segments:
     before = 0 if first else 2 * CONTEXT_WORDS
     after = 0 if last else 2 * CONTEXT_WORDS
     if first and last:
@@ -168,12 +191,29 @@ def _shorten(words: list[str], *, first: bool, last: bool) -> list[tuple[str, st
     return [part for part in parts if part[1]]
 
 
-def shown_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """Return a selection of training steps, in order.
+class ReadSpan(SpanRow):
+    """The longest piece of a document in a step, with all tokens of the document there, and some of its text."""
 
-    A step has its number, loss, whether it was applied, its sequences and events, and its longest documents, each with
-    source, path, tokens and an excerpt of the text that was read.
-    """
+    tokens: int
+    source: NotRequired[str]
+    path: NotRequired[str]
+    excerpt: NotRequired[str]
+
+
+class ShownStep(TypedDict):
+    """A training step: its sequences, its events in words, and the longest of the `count` documents that it read."""
+
+    step: int
+    loss: float | None
+    applied: bool
+    rows: int
+    happened: str
+    count: int
+    documents: list[ReadSpan]
+
+
+def shown_steps(artifacts: dict[str, Artifact]) -> list[ShownStep]:
+    """Return a selection of training steps, in order."""
     if not {"train", "chunk", "decontaminate"} <= artifacts.keys() or not artifacts["train"].rows("steps"):
         return []
     train = artifacts["train"]
@@ -185,10 +225,10 @@ def shown_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     metrics = final_rows(train.table("metrics"), steps)
     losses = dict(zip(metrics.column("step").to_pylist(), metrics.column("loss").to_pylist(), strict=True))
     rows = _rows_read(artifacts["chunk"], mine)
-    segments: dict[int, list[dict[str, Any]]] = {}
+    segments: dict[int, list[SpanRow]] = {}
     for span in rows_at(artifacts["chunk"], "spans", {row for of_step in rows.values() for row in of_step}, by="row"):
         segments.setdefault(span["row"], []).append(span)
-    found: list[dict[str, Any]] = []
+    found: list[ShownStep] = []
     for step in chosen:
         parts = [segment for row in rows[step] for segment in segments.get(row, ())]
         tokens: Counter[bytes] = Counter()
@@ -204,7 +244,7 @@ def shown_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
                 "rows": len(rows[step]),
                 "happened": happened.get(step, ""),
                 "count": len(tokens),
-                "documents": [{"tokens": tokens[doc_id], **largest[doc_id]} for doc_id in shown],
+                "documents": [{**largest[doc_id], "tokens": tokens[doc_id]} for doc_id in shown],
             }
         )
     _look_up(artifacts["decontaminate"], [document for step in found for document in step["documents"]])
@@ -230,7 +270,7 @@ def _chosen(steps: np.ndarray, happened: set[int]) -> list[int]:
     return sorted(chosen | {int(steps[index]) for index in spread})
 
 
-def _rows_read(chunk: Artifact, steps: list[dict[str, Any]]) -> dict[int, list[int]]:
+def _rows_read(chunk: Artifact, steps: list[StepRow]) -> dict[int, list[int]]:
     """Return, by step, the sequences (rows of SEQUENCES) that it read, in order."""
     order = chunk.table("order").column("row")
     rows: dict[int, list[int]] = {}
@@ -240,10 +280,10 @@ def _rows_read(chunk: Artifact, steps: list[dict[str, Any]]) -> dict[int, list[i
     return rows
 
 
-def _look_up(decontaminate: Artifact, documents: list[dict[str, Any]]) -> None:
+def _look_up(decontaminate: Artifact, documents: list[ReadSpan]) -> None:
     """Fill in source, path and excerpt of `documents`; they stay empty above MAX_DOCUMENT_BYTES of text."""
     for document in documents:
-        document |= {"source": "", "path": "", "excerpt": ""}
+        document.update(source="", path="", excerpt="")
     if is_too_large(decontaminate):
         return
     columns = ["doc_id", "piece", "source", "origin", "text"]
@@ -253,4 +293,4 @@ def _look_up(decontaminate: Artifact, documents: list[dict[str, Any]]) -> None:
         row = texts.get((document["doc_id"], document["piece"]))
         if row is not None:
             read = row["text"].encode()[document["start"] : document["end"]].decode(errors="ignore")
-            document |= {"source": row["source"], "path": row["origin"]["path"], "excerpt": clip(read, EXCERPT_CHARS)}
+            document.update(source=row["source"], path=row["origin"]["path"], excerpt=clip(read, EXCERPT_CHARS))

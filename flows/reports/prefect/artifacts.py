@@ -16,7 +16,7 @@ from flows.metrics.formatting import (
     markdown_code,
 )
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
-from flows.metrics.lines import Cost, GapLine
+from flows.metrics.lines import Cost
 from flows.metrics.run_metrics import bits_per_byte, leaks, metrics_of, mixture, removed, scores
 from flows.reports.document import Table
 from flows.reports.tables import (
@@ -34,6 +34,7 @@ from flows.runs.record import RunData
 from model.checkpoint.metrics import final_rows
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import ChunkResult, DecontaminateResult, DedupResult, SampleResult, VocabResult
+from tasks.artifacts.rows import GapRow
 from tasks.execution.outcome import cause_of
 
 PAGES_AT = "BESSEMER_PAGES_AT"
@@ -81,7 +82,7 @@ def run_markdown(record: RunData) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def _gaps(gaps: list[GapLine]) -> str:
+def _gaps(gaps: list[GapRow]) -> str:
     """Return the benchmarks on which leaked items score significantly differently from clean ones."""
     significant = [
         f"{escape_markdown(gap['task'])} {format_shots(gap['shots'])} {100 * gap['difference']:+.1f}"

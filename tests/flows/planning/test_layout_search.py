@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.planning.cost_model import Accelerator, find_accelerator, network_of
-from flows.planning.layout_search import SPEEDS, describe, search_layouts
+from flows.planning.layout_search import SPEEDS, describe, layout_section, search_layouts
 from flows.planning.terminal import print_layouts
 from flows.recipe.load import open_recipe
 from model.config.network import GPTConfig
@@ -59,7 +59,7 @@ def test_the_papers_layouts_start_in_one_process(name: str, ranks: int, tensor: 
     # Of one core; wall time depends on what else the machine does.
     assert seconds < 60
     text = Console(record=True, width=100, file=StringIO())
-    print_layouts(section, text)
+    print_layouts(layout_section(recipe, None, None), text)
     assert f"data {ranks // tensor} x tensor {tensor} x pipeline 1" in text.export_text()
 
 
