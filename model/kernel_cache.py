@@ -19,8 +19,8 @@ import numpy as np
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, _CacheLocator
 from numba.core.dispatcher import Dispatcher
+from numba.core.extending import _Intrinsic
 from numba.core.types import Type
-from numba.extending import _Intrinsic
 
 from model.digests import digest_bytes
 from model.files import user_cache

@@ -3,12 +3,12 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ import pytest
 
 from flows.recipe.stages import STAGES
 from flows.runs.lineage import run_artifacts
-from flows.service.local_server import prefect_server
 from tasks.artifacts.artifact import Artifact
+
+# All runs but the first: a server of its own takes a fifth of the time of a whole run.
+pytestmark = pytest.mark.usefixtures("shared_server")
 
 SECONDS = 240.0
 SECRET = "planted-c0ffee-and-nobody-s"
@@ -36,13 +38,6 @@ finally:
     with open({log!r}, "w") as stream:
         stream.write("\\n".join(opened))
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One Prefect server for all runs but the first: a server of its own takes a fifth of the time of a whole run."""
-    with prefect_server(tmp_path_factory.mktemp("server")):
-        yield
 
 
 def bessemer(*arguments: str | Path, check: bool = True, own_server: bool = False) -> subprocess.CompletedProcess[str]:
@@ -327,7 +322,12 @@ def test_text_of_which_nothing_is_left_is_reported_by_the_stage_that_dropped_it(
     assert "clean: all 5 documents would be dropped, most by `kind_words` (5)" in done.stderr
 
 
-def test_an_interrupted_run_says_so_and_the_next_one_goes_on(foundry: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_says_so_and_the_next_one_goes_on(
+    foundry: Path, artifacts: dict[str, Artifact], tmp_path: Path
+) -> None:
+    for stage in STAGES[: STAGES.index("train")]:
+        build = artifacts[stage].path
+        shutil.copytree(build, tmp_path / "artifacts" / stage / build.name)
     words = [sys.executable, "-m", "flows.cli", "run", str(foundry / "foundry.toml"), "--root", str(tmp_path), "--json"]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, process_group=0)
     deadline = time.monotonic() + SECONDS

@@ -13,6 +13,8 @@ from model.checksummed_json import read_sealed
 from model.digests import digest_file
 from tasks.artifacts.artifact import Artifact
 
+pytestmark = pytest.mark.usefixtures("shared_server")
+
 SECONDS = 900.0
 SMALL = """
 threads = 1

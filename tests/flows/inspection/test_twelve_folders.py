@@ -25,6 +25,8 @@ from flows.recipe.load import load_recipe
 from flows.runs.pipeline import BUILDERS, run_stages
 from tasks.artifacts.build import RunContext
 
+pytestmark = pytest.mark.usefixtures("shared_server")
+
 WORDS = """
 the of and to in is that with for as was on be at by this which from have are they were one all there when they
 went down early before market opened carried bread cheese apples home along river where children played until

@@ -11,6 +11,8 @@ import pytest
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.run_documents import documents_by_file
 
+pytestmark = pytest.mark.usefixtures("shared_server")
+
 
 def bessemer(*words: object) -> str:
     command = [sys.executable, "-m", "flows.cli", *map(str, words)]

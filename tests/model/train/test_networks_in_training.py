@@ -100,14 +100,14 @@ def column(table: pa.Table, name: str) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def alone(run_of, launch) -> Callable[[str], TrainerRun]:
-    """The finished run of an architecture in one process of the native engine."""
+def alone(run_of) -> Callable[[str], TrainerRun]:
+    """The finished run of an architecture in this process, by the native engine."""
     finished: dict[str, TrainerRun] = {}
 
     def trained(architecture: str) -> TrainerRun:
         if architecture not in finished:
             finished[architecture] = run_of(architecture)
-            finish(launch(finished[architecture]))
+            train(finished[architecture])
         return finished[architecture]
 
     return trained
@@ -184,9 +184,9 @@ def test_killed_and_started_again_it_ends_with_the_same_bytes(run_of, launch, ar
         assert (killed.out / "result" / name).read_bytes() == (undisturbed.out / "result" / name).read_bytes(), name
 
 
-def test_bfloat16_reaches_nearly_the_same_loss(alone, run_of, launch) -> None:
+def test_bfloat16_reaches_nearly_the_same_loss(alone, run_of) -> None:
     rounded = run_of("gpt", dtype="bfloat16")
-    finish(launch(rounded))
+    train(rounded)
     losses, exact = column(metrics(rounded), "loss"), column(metrics(alone("gpt")), "loss")
     assert losses[-1] == pytest.approx(exact[-1], rel=0.02)
     assert (losses != exact).any()
