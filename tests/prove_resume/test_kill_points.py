@@ -67,7 +67,7 @@ def write_for_ever(folder: Path, begins_at: int, reported: int) -> None:
     step = begins_at
     while True:
         report("begins", step)
-        writer.save(step, Engine(step), journal_at(step), {"tokens": step}, KEEP, healthy_at(step))
+        writer.save(step, Engine(step), journal_at(step), {"step": step, "tokens": step}, KEEP, healthy_at(step))
         writer.finish()
         step += 1
 
@@ -144,7 +144,7 @@ def test_what_exists_after_a_kill_is_whole(proof: Callable, tmp_path: Path) -> N
     began = time.monotonic()
     with CheckpointWriter(folder, SINGLE_PROCESS) as writer:
         for step in range(1, 11):
-            writer.save(step, Engine(step), journal_at(step), {"tokens": step}, KEEP, healthy_at(step))
+            writer.save(step, Engine(step), journal_at(step), {"step": step, "tokens": step}, KEEP, healthy_at(step))
     seconds_a_save = (time.monotonic() - began) / 10
     for number in range(tally.cases):
         case = f"kill {number:04d}"
