@@ -376,7 +376,7 @@ def _interpolate(
             total = once = twice = oftener = 0
             for nth in range(begin, end):
                 place = by_context[nth]
-                if place < trained and counts[place] > 0:
+                if place < trained:
                     total += counts[place]
                     once += counts[place] == 1
                     twice += counts[place] == 2

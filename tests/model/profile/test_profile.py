@@ -182,21 +182,21 @@ def test_padding_at_the_ends_of_rows_is_counted(make_run) -> None:
 
 def test_an_order_that_reads_nothing_is_an_error(make_run) -> None:
     with pytest.raises(InputError, match="lists no rows"):
-        profile_step(make_run("empty", positions=0), machine=MACHINE)
+        profile_step(make_run("empty", positions=0), steps=1, machine=MACHINE)
 
 
 def test_tokens_that_the_model_has_no_row_for_are_an_error(make_run) -> None:
     run: TrainerRun = make_run("small")
     run = run.model_copy(update={"model": run.model.model_copy(update={"vocab_size": 20})})
     with pytest.raises(InputError, match="but the model has 20 tokens"):
-        profile_step(run, machine=MACHINE)
+        profile_step(run, steps=1, machine=MACHINE)
 
 
 def test_new_rows_alone_are_refused(make_run) -> None:
     run: TrainerRun = make_run("rows")
     run = run.model_copy(update={"train": run.train.model_copy(update={"trainable": "new_rows"})})
     with pytest.raises(RecipeError, match="trainable is new_rows"):
-        profile_step(run, machine=MACHINE)
+        profile_step(run, steps=1, machine=MACHINE)
 
 
 def work_of(network: nn.Module, loss: Callable[[], Tensor]) -> dict[tuple[str, str], float]:

@@ -40,6 +40,7 @@ def forms(text: str) -> list[str]:
 
 @given(st.text(st.sampled_from(ALPHABET), max_size=60) | st.text(max_size=40))
 @example(r"\ud801\udc37 𐐷 \ud801 \udc37")  # a character above U+FFFF is written as two surrogates
+@example("a\U000e0000b\U000e0fffc d\U000e1000e")  # the first and last invisible character of this plane, and the next
 @settings(deadline=None, max_examples=400)
 def test_kernel_and_plain_python_see_the_same_words_at_the_same_places(text: str) -> None:
     plain, compiled = fold_words(text), kernel_words(text)

@@ -133,6 +133,7 @@ def test_a_written_benchmark_has_rows_for_every_subset(tokenizer: Tokenizer, net
     )
     values = {(row["metric"], row["subset"]): row["value"] for row in found.rows}
     assert values == {("exact", "all"): 0.5, ("exact", "clean"): None, ("exact", "leaked"): 1.0}
+    assert not any("share a token with their context" in row["note"] for row in found.rows), "no choice was scored"
 
 
 @pytest.mark.parametrize(
