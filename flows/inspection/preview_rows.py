@@ -19,8 +19,7 @@ from flows.runs.run_documents import rows_at
 from flows.runs.text_kinds import settings_of
 from model.config.train import TrainConfig
 from model.data.row_format import NO_LOSS, RowFormat
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import manifest_of
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.rows import DocumentRow, LedgerRow, SequenceRow, rows_of
 from tasks.artifacts.schema import DOCUMENTS
 from tasks.artifacts.tables import read_table

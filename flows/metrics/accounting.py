@@ -18,8 +18,7 @@ from flows.metrics.lines import Conservation, Cost, DocumentCounts, PositionCoun
 from flows.recipe.stages import STAGES
 from flows.runs.record import RunData
 from model.checkpoint.metrics import final_steps
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import manifest_of
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.report import SourceCounts, StageReport
 from tasks.artifacts.results import ChunkResult, MixedSource, SampleResult, VocabResult
 

@@ -41,8 +41,7 @@ from flows.runs.run_documents import documents_at
 from model.checksummed_json import read_sealed
 from model.errors import InputError, IntegrityError
 from tasks.artifacts import results
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import manifest_of
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.report import SourceCounts, StageReport
 from tasks.artifacts.rows import GapRow, SampleRow, ScoreRow, rows_of

@@ -11,8 +11,7 @@ from flows.runs.record import RunData
 from model.errors import InputError, RecipeError
 from model.finetune.description import FINETUNED
 from model.model_files import read_json
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import manifest_of
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.results import ExportResult
 from tasks.models.export import ExportConfig, chat_of, tokenizer_class, write_tokenizer
 from tasks.models.load import ModelSource, open_source

@@ -13,8 +13,8 @@ from model.digests import digest_file
 from model.errors import InputError
 from model.files import link_or_copy, make_folders, sync_directory, sync_file
 from model.model_files import is_published
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import MANIFEST, manifest_of
+from tasks.artifacts.artifact import Artifact, manifest_of
+from tasks.artifacts.manifest import MANIFEST
 from tasks.models.load import ModelSource, Trained, load_source
 from tasks.tokenizer.base import DESCRIPTION_FILE
 

@@ -19,8 +19,7 @@ from flows.nightly.history import Files, Night
 from flows.planning.cost_model import network_of, recipe_memory
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError, Infra, InputError, RecipeError
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import manifest_of
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.results import TrainResult
 from tasks.sample.discovery import find_files
 from tasks.sample.mixture import text_bytes

@@ -19,10 +19,9 @@ from flows.reports.progress import OUTCOME_STYLES
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.verify import artifacts_under
 from tasks.artifacts.aggregates import kept_artifact
-from tasks.artifacts.artifact import REUSED, Artifact
+from tasks.artifacts.artifact import REUSED, Artifact, manifest_of
 from tasks.artifacts.build import RunContext, WouldBuild
 from tasks.artifacts.identity import differences
-from tasks.artifacts.manifest import manifest_of
 from tasks.artifacts.reuse import NONE_OF_THESE_SOURCES
 from tasks.sample.discovery import find_files
 

@@ -23,9 +23,8 @@ from flows.reports.progress import ProgressBars
 from flows.runs.pipeline import BUILDERS
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.build import ProgressListener, RunContext
-from tasks.artifacts.manifest import manifest_of
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import SourceFiles, find_files
 from tasks.sample.mixture import plan_mixture

@@ -46,8 +46,8 @@ from model.config.machine import machine_memory
 from model.config.network import NetworkConfig
 from model.engines.sizes import whole_sizes
 from model.errors import InputError, RecipeError
+from tasks.artifacts.artifact import manifest_of
 from tasks.artifacts.build import ProgressListener
-from tasks.artifacts.manifest import manifest_of
 from tasks.artifacts.results import ChunkResult, VocabResult
 from tasks.chunk.mixture import plan_mixtures, whole_mixture
 from tasks.sample.config import SampleConfig

@@ -21,8 +21,7 @@ from flows.runs.run_documents import parts_of
 from model.checksummed_json import read_sealed, write_sealed
 from model.files import sync_directory
 from tasks.artifacts.aggregates import digest_of_table
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import manifest_of
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.reuse import now
 from tasks.chunk.config import SEATS
 from tasks.decontaminate.config import HELDOUT_DRAW, RARITY

@@ -16,9 +16,8 @@ from flows.metrics.statistics import Z_95
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import main_rows
 from flows.runs.record import RunData, read_recipe, state_of
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.identity import OF_CODE, differences
-from tasks.artifacts.manifest import manifest_of
 from tasks.artifacts.rows import ScoreRow
 from tasks.evaluate.comparison import Difference, paired_differences
 

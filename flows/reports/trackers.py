@@ -17,8 +17,7 @@ import pyarrow as pa
 from flows.metrics.run_metrics import score_rows
 from model.checkpoint.metrics import final_rows, final_steps
 from model.errors import InputError, RecipeError
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import manifest_of
+from tasks.artifacts.artifact import Artifact, manifest_of
 
 METRICS_NAMES = {
     "loss": "train/loss",

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.runs.run_documents import parts_of
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import manifest_of
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.rows import DocumentRow
 from tasks.artifacts.schema import DOCUMENTS
 

@@ -12,8 +12,8 @@ from flows.runs.root_records import record_problem, set_aside_record
 from model.digests import digest_file
 from model.errors import BessemerError
 from model.files import sync_directory
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import MANIFEST, manifest_of, parent_problem
+from tasks.artifacts.artifact import Artifact, manifest_of
+from tasks.artifacts.manifest import MANIFEST, parent_problem
 from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.remote.attach import root_of, store_of
 from tasks.artifacts.workspace import FileRecord

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 from model.environment import trainer_environment
 from model.errors import BessemerError, Infra, InputError, IntegrityError
 from model.files import DISK_FULL, NOT_WRITABLE
-from tasks.artifacts.artifact import ACCEPTED, BUILT, Artifact
+from tasks.artifacts.artifact import ACCEPTED, BUILT, Artifact, manifest_of
 from tasks.artifacts.identity import Identity, library_versions
 from tasks.artifacts.lease import LEASE_SECONDS, Lease, build_lease, is_held
 from tasks.artifacts.limits import Limits
-from tasks.artifacts.manifest import HINT, MANIFEST, manifest_of, parent_problem, rows_by_table
+from tasks.artifacts.manifest import HINT, MANIFEST, parent_problem, rows_by_table
 from tasks.artifacts.publish import FORCED, compare, make_manifest
 from tasks.artifacts.remote.mirror import RemoteMirror
 from tasks.artifacts.remote.object_store import report_waits

@@ -8,7 +8,7 @@ compared.
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import Any, TypedDict
 
 from model.checksummed_json import KEY, BrokenSeal, unseal, write_sealed
 from model.digests import digest_bytes, read_bytes
@@ -16,9 +16,6 @@ from model.errors import IntegrityError
 from tasks.artifacts.identity import FORMAT, GitState, canonical_json, identity_key
 from tasks.artifacts.workspace import FileRecord
 from tasks.common.digests import combined_digest
-
-if TYPE_CHECKING:
-    from tasks.artifacts.artifact import Artifact
 
 MANIFEST = "manifest.json"
 HINT = "Set it aside with `bessemer store verify --set-aside`, and run again."
@@ -73,11 +70,6 @@ class Manifest(TypedDict):
     run: str
     host: str
     git: GitState
-
-
-def manifest_of(artifact: "Artifact") -> Manifest:
-    """Return the checked manifest of an artifact."""
-    return cast(Manifest, artifact.manifest)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

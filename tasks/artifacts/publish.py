@@ -11,17 +11,9 @@ from typing import cast
 
 from model.errors import IntegrityError
 from model.files import make_folders, sync_directory
-from tasks.artifacts.artifact import REPRODUCED, Artifact
+from tasks.artifacts.artifact import REPRODUCED, Artifact, manifest_of
 from tasks.artifacts.identity import FORMAT, Identity, git_state
-from tasks.artifacts.manifest import (
-    FileEntry,
-    Manifest,
-    content_digest,
-    manifest_of,
-    parent_entries,
-    rows_by_table,
-    write_manifest,
-)
+from tasks.artifacts.manifest import FileEntry, Manifest, content_digest, parent_entries, rows_by_table, write_manifest
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.common.code_fingerprint import PROJECT

@@ -7,8 +7,7 @@ from flows.metrics.formatting import format_bytes, format_duration, format_langu
 from flows.metrics.run_metrics import BenchmarkLine, SourceLine
 from flows.recipe.stages import STAGES
 from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, bars, figure, points
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import manifest_of
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.report import SourceCounts, StageReport
 
 PASSED = {

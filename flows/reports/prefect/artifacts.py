@@ -32,8 +32,8 @@ from flows.reports.tables import (
 )
 from flows.runs.record import RunData
 from model.checkpoint.metrics import final_rows
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import ParentEntry, manifest_of
+from tasks.artifacts.artifact import Artifact, manifest_of
+from tasks.artifacts.manifest import ParentEntry
 from tasks.artifacts.results import ChunkResult, DecontaminateResult, DedupResult, SampleResult, VocabResult
 from tasks.artifacts.rows import GapRow
 from tasks.execution.outcome import cause_of

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.lease import ignore
-from tasks.artifacts.manifest import Manifest, manifest_of
+from tasks.artifacts.manifest import Manifest
 from tasks.artifacts.publish import conflict, publish
 from tasks.artifacts.remote.artifacts import fetch_manifest, manifest_key, put_artifact
 from tasks.artifacts.remote.attach import store_of
