@@ -19,7 +19,7 @@ from flows.runs.run_documents import rows_at
 from flows.runs.text_kinds import settings_of
 from model.config.train import TrainConfig
 from model.data.row_format import NO_LOSS, RowFormat
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.rows import DocumentRow, LedgerRow, SequenceRow, rows_of
 from tasks.artifacts.schema import DOCUMENTS
 from tasks.artifacts.tables import read_table
@@ -129,8 +129,8 @@ class InputSettings:
     def of(artifacts: dict[str, Artifact]) -> "InputSettings":
         """Return the settings of a run's training; without one, the run's seed and the trainer's defaults."""
         if "train" not in artifacts:
-            return InputSettings(artifacts["chunk"].manifest["identity_parts"]["params"]["seed"])
-        params = artifacts["train"].manifest["identity_parts"]["params"]
+            return InputSettings(manifest_of(artifacts["chunk"])["identity_parts"]["params"]["seed"])
+        params = manifest_of(artifacts["train"])["identity_parts"]["params"]
         return InputSettings(params["seed"], params["masked_share"], params["model"].get("attention") == "prefix")
 
 

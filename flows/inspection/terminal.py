@@ -11,12 +11,21 @@ from rich.text import Text
 from flows.inspection.scan import FolderScan
 from flows.metrics.escaping import escaped
 from flows.metrics.formatting import counted, format_bytes, format_count
-from flows.metrics.text_diff import ADDED, EVEN_PIECE, ODD_PIECE, REMOVED, SAME, SHARED, UNKNOWN_PIECE, Segments
+from flows.metrics.text_diff import (
+    ADDED,
+    EVEN_PIECE,
+    ODD_PIECE,
+    REMOVED,
+    SAME,
+    SHARED,
+    UNKNOWN_PIECE,
+    Segments,
+    TokenizedText,
+)
 from flows.reports.document import Table
 
 if TYPE_CHECKING:
     from flows.inspection.preview import View
-    from flows.models.tokenizers import TokenizedText
 
 PAGE_WIDTH = 80
 

@@ -18,7 +18,7 @@ from flows.metrics.lines import Conservation, Cost, DocumentCounts, PositionCoun
 from flows.recipe.stages import STAGES
 from flows.runs.record import RunData
 from model.checkpoint.metrics import final_steps
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.report import SourceCounts, StageReport
 from tasks.artifacts.results import ChunkResult, MixedSource, SampleResult, VocabResult
 
@@ -119,7 +119,7 @@ def cost(record: RunData, artifacts: dict[str, Artifact]) -> Cost | None:
     for stage in STAGES:
         if stage not in artifacts:
             continue
-        seconds = artifacts[stage].manifest["timings"]["seconds"]
+        seconds = manifest_of(artifacts[stage])["timings"]["seconds"]
         watts = _watts(artifacts[stage], machine) if machine else None
         hours = None if watts is None else POWER_USAGE_EFFECTIVENESS * watts * seconds / 3600
         stages.append({"stage": stage, "seconds": seconds, "watt_hours": hours})
@@ -148,7 +148,7 @@ def _gpu_watts(name: str) -> float:
 
 def _gpus(artifact: Artifact) -> tuple[int, str]:
     """Return how many GPUs a training ran on, and their name."""
-    parts = artifact.manifest["identity_parts"]
+    parts = manifest_of(artifact)["identity_parts"]
     params = parts.get("params", {})
     if artifact.stage != "train" or params.get("device") != "cuda":
         return 0, ""

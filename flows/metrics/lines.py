@@ -1,4 +1,4 @@
-"""What the metrics of a run consist of: JSON values, a class for each kind of line.
+"""What the metrics of a run consist of: JSON values, a class for each kind of line; and lines about tokenizers.
 
 `flows/metrics/run_metrics.py` collects them; the run page, tables, charts and comparisons read them.
 """
@@ -280,3 +280,27 @@ class Metrics(TypedDict):
     made: list[str]
     conservation: Conservation
     cost: Cost
+
+
+class ModelScore(TypedDict):
+    """Bits per byte of a text before any training, of its first `scored_bytes`; the note says why there are none."""
+
+    bits_per_byte: float | None
+    scored_bytes: int
+    note: str
+
+
+class ComparedTokenizer(ModelScore):
+    """The tokens that a vocabulary needs for a text."""
+
+    path: str
+    kind: str
+    pieces: int
+    tokens: int
+    tokens_per_character: float | None
+    tokens_per_word: float | None
+    byte_share: float
+    unknown_share: float
+    lines: int
+    lost_lines: int
+    """Lines that decoding changes."""

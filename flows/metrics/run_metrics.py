@@ -41,7 +41,7 @@ from flows.runs.run_documents import documents_at
 from model.checksummed_json import read_sealed
 from model.errors import InputError, IntegrityError
 from tasks.artifacts import results
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.report import SourceCounts, StageReport
 from tasks.artifacts.rows import GapRow, SampleRow, ScoreRow, rows_of
@@ -206,7 +206,7 @@ def base_model(record: RunData, artifacts: Mapping[str, Artifact]) -> BaseModelL
     if base is None:
         return None
     config = read_recipe(Path(record["root"]) / "runs" / record["run_id"]).get("train", {})
-    trainable = train.manifest["identity_parts"]["params"].get("trainable", "all")
+    trainable = manifest_of(train)["identity_parts"]["params"].get("trainable", "all")
     return {**base, "folder": config.get("base_model"), "trainable": trainable}
 
 
@@ -225,8 +225,8 @@ def stage_results(record: RunData, artifacts: dict[str, Artifact], reports: dict
         }
         line = cast(StageLine, known)
         if stage in artifacts:
-            line["built_seconds"] = artifacts[stage].manifest["timings"]["seconds"]
-            line["bytes"] = artifacts[stage].manifest["bytes"]
+            line["built_seconds"] = manifest_of(artifacts[stage])["timings"]["seconds"]
+            line["bytes"] = manifest_of(artifacts[stage])["bytes"]
             line["by_source"] = _by_source(reports[stage])
             line["result"] = stage_result(stage, artifacts[stage], reports[stage])
         elif stage in missing:
@@ -390,7 +390,7 @@ def score_rows(evaluate: Artifact) -> list[ScoreRow]:
 
 
 def _settings(artifacts: dict[str, Artifact], stage: str) -> dict[str, Any]:
-    return artifacts[stage].manifest["identity_parts"]["params"] if stage in artifacts else {}
+    return manifest_of(artifacts[stage])["identity_parts"]["params"] if stage in artifacts else {}
 
 
 SKIPPED_STEP_KINDS = ("spike", "skipped_step")

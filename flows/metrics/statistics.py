@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from tasks.evaluate.comparison import Difference, paired_difference, verdict_of
+from tasks.evaluate.comparison import Difference, paired_difference
 
 Z_95 = 1.959963984540054
 """Standard errors on each side of a 95% interval of the normal distribution."""
@@ -121,7 +121,8 @@ def compare_with_baseline(
     found = interval_of_mean(differences)
     if found is None:
         return PairedComparison(value, of_base, len(seeds), differences[0], None, None, "")
-    verdict = verdict_of(found.low, found.high, higher_is_better=higher_is_better)
+    gain = found if higher_is_better else Interval(-found.high, -found.value, -found.low)
+    verdict = Difference(len(seeds), gain.value, gain.low, gain.high).verdict
     return PairedComparison(value, of_base, len(seeds), found.value, found.low, found.high, verdict)
 
 

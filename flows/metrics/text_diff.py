@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from typing import TypedDict
 
 SAME, REMOVED, ADDED, SHARED = "same", "removed", "added", "shared"
 
@@ -20,6 +21,16 @@ WORD = re.compile(r"\s+|[^\W_]+|.", re.DOTALL)
 
 Segments = list[tuple[str, str]]
 """(kind, text) in order."""
+
+
+class TokenizedText(TypedDict):
+    """A text as tokens of a vocabulary; `unknown` counts those that lose their text, which is shown in their place."""
+
+    title: str
+    segments: Segments
+    pieces: list[str]
+    ids: list[int]
+    unknown: int
 
 
 def inline_difference(before: str, after: str) -> Segments:

@@ -11,7 +11,7 @@ from flows.runs.record import RunData
 from model.errors import InputError, RecipeError
 from model.finetune.description import FINETUNED
 from model.model_files import read_json
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.results import ExportResult
 from tasks.models.export import ExportConfig, chat_of, tokenizer_class, write_tokenizer
 from tasks.models.load import ModelSource, open_source
@@ -86,8 +86,8 @@ def write_export(artifact: Artifact, folder: Path) -> Exported:
             return Exported(found["class"], found["tokenizer_class"], reused=True)
         if not folder.is_dir() or any(folder.iterdir()):
             raise _occupied(folder)
-    params = artifact.manifest["identity_parts"]["params"]
-    of_model = artifact.manifest["parents"].get("model")
+    params = manifest_of(artifact)["identity_parts"]["params"]
+    of_model = manifest_of(artifact)["parents"].get("model")
     record: dict[str, Any] = {
         "artifact": f"{of_model['stage']}/{of_model['identity']}" if isinstance(of_model, dict) else None,
         "export": f"{artifact.stage}/{artifact.identity}",

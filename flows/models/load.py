@@ -13,7 +13,7 @@ from model.digests import digest_file
 from model.errors import InputError
 from model.files import link_or_copy, make_folders, sync_directory, sync_file
 from model.model_files import is_published
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.manifest import MANIFEST
 from tasks.models.load import ModelSource, Trained, load_source
 from tasks.tokenizer.base import DESCRIPTION_FILE
@@ -24,7 +24,7 @@ def find_model(root: Path, model: str) -> tuple[Artifact, Artifact]:
     folder = Path(model)
     if (folder / MANIFEST).exists():
         trained = Artifact.open(folder)
-        parent = trained.manifest["parents"].get("vocab")
+        parent = manifest_of(trained)["parents"].get("vocab")
         if parent is None:
             raise InputError(f"model {model}: this is an artifact of the stage `{trained.stage}`, not a model")
         return trained, Artifact.open(folder.parent.parent / parent["stage"] / parent["identity"])

@@ -11,11 +11,12 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
-from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, UNKNOWN_PIECE, Segments
+from flows.metrics.lines import ComparedTokenizer, ModelScore
+from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, UNKNOWN_PIECE, TokenizedText
 from flows.runs.lineage import run_artifacts
 from flows.runs.record import RECORD, read_run
 from model.checkpoint.run_folder import DESCRIPTION
@@ -57,16 +58,6 @@ CAUSAL = ("ForCausalLM", "LMHeadModel")
 """Suffixes of the names of causal architectures."""
 
 
-class TokenizedText(TypedDict):
-    """A text as tokens of a vocabulary; `unknown` counts those that lose their text, which is shown in their place."""
-
-    title: str
-    segments: Segments
-    pieces: list[str]
-    ids: list[int]
-    unknown: int
-
-
 def tokens_of_text(vocab: Artifact, text: str) -> list[TokenizedText]:
     """Return the text as tokens of a run's vocabulary, after those of its base where it extends one."""
     tokenizer = open_tokenizer(vocab)
@@ -99,30 +90,6 @@ def _view(name: str, tokenizer: Tokenizer, text: str) -> TokenizedText:
         "ids": ids.tolist(),
         "unknown": sum(is_unknown),
     }
-
-
-class ModelScore(TypedDict):
-    """Bits per byte of a text before any training, of its first `scored_bytes`; the note says why there are none."""
-
-    bits_per_byte: float | None
-    scored_bytes: int
-    note: str
-
-
-class ComparedTokenizer(ModelScore):
-    """The tokens that a vocabulary needs for a text."""
-
-    path: str
-    kind: str
-    pieces: int
-    tokens: int
-    tokens_per_character: float | None
-    tokens_per_word: float | None
-    byte_share: float
-    unknown_share: float
-    lines: int
-    lost_lines: int
-    """Lines that decoding changes."""
 
 
 def compare_tokenizers(text: Path, bases: Sequence[Path], most_bytes: int = 0) -> list[ComparedTokenizer]:

@@ -19,7 +19,7 @@ from flows.nightly.history import Files, Night
 from flows.planning.cost_model import network_of, recipe_memory
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError, Infra, InputError, RecipeError
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.results import TrainResult
 from tasks.sample.discovery import find_files
 from tasks.sample.mixture import text_bytes
@@ -94,7 +94,7 @@ def expected_needs(
 def data_throughput(before: Mapping[str, Artifact]) -> tuple[int, float]:
     """Return the bytes that a run's stages before training read, and the seconds that they took."""
     read = before["sample"].report.total().bytes_in if "sample" in before else 0
-    return read, sum(before[stage].manifest["timings"]["seconds"] for stage in DATA_STAGES if stage in before)
+    return read, sum(manifest_of(before[stage])["timings"]["seconds"] for stage in DATA_STAGES if stage in before)
 
 
 def _seconds_per_byte(before: Mapping[str, Artifact], nights: Iterable[Night]) -> float | None:
@@ -111,7 +111,7 @@ def _seconds(
     per_byte = _seconds_per_byte(before, nights)
     speed = TrainResult.of(before["train"].report).training["tokens_s"] if "train" in before else None
     if per_byte is not None and speed:
-        measured = before["evaluate"].manifest["timings"]["seconds"] if "evaluate" in before else 0.0
+        measured = manifest_of(before["evaluate"])["timings"]["seconds"] if "evaluate" in before else 0.0
         return per_byte * text + tokens / speed + measured, per_byte * text
     if not measure or recipe.train.device != "cpu":
         return None, None

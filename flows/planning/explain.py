@@ -19,7 +19,7 @@ from flows.reports.progress import OUTCOME_STYLES
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.verify import artifacts_under
 from tasks.artifacts.aggregates import kept_artifact
-from tasks.artifacts.artifact import REUSED, Artifact
+from tasks.artifacts.artifact import REUSED, Artifact, manifest_of
 from tasks.artifacts.build import RunContext, WouldBuild
 from tasks.artifacts.identity import differences
 from tasks.artifacts.reuse import NONE_OF_THESE_SOURCES
@@ -117,7 +117,7 @@ def kept_aggregates(recipe: Recipe, root: Path) -> dict[str, list[str]]:
         if config.keep is None or unused:
             continue
         kept = kept_artifact(config.keep, root, stage)
-        found.setdefault(MEASURED if kept is None else kept.manifest["run"], []).append(what)
+        found.setdefault(MEASURED if kept is None else manifest_of(kept)["run"], []).append(what)
     return found
 
 

@@ -23,7 +23,7 @@ from flows.reports.progress import ProgressBars
 from flows.runs.pipeline import BUILDERS
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.build import ProgressListener, RunContext
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import SourceFiles, find_files
@@ -141,7 +141,7 @@ def _measured_build(context: RunContext, stage: str, *inputs: Any) -> tuple[Arti
         return artifact, measurement
     if path.is_file():
         return artifact, Measurement(**read_sealed(path, "Remove it, and the pilot measures again."))
-    return artifact, Measurement(artifact.manifest["timings"]["seconds"], None)
+    return artifact, Measurement(manifest_of(artifact)["timings"]["seconds"], None)
 
 
 @contextmanager

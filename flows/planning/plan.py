@@ -46,6 +46,7 @@ from model.config.machine import machine_memory
 from model.config.network import NetworkConfig
 from model.engines.sizes import whole_sizes
 from model.errors import InputError, RecipeError
+from tasks.artifacts.artifact import manifest_of
 from tasks.artifacts.build import ProgressListener
 from tasks.artifacts.results import ChunkResult, VocabResult
 from tasks.chunk.mixture import plan_mixtures, whole_mixture
@@ -132,7 +133,7 @@ def _pilot_summary(pilot: Pilot, pilot_share: float) -> PilotSummary:
 
 def _estimate_stage(stage: str, pilot: Pilot, sources: Mapping[str, SourceEstimate], recipe: Recipe) -> StageEstimate:
     measured = pilot.measured[stage]
-    manifest = pilot.artifacts[stage].manifest
+    manifest = manifest_of(pilot.artifacts[stage])
     left = "decontaminate" if stage in ("vocab", "chunk") else stage
     documents = total(source.documents[left] for source in sources.values())
     size = total(source.bytes[left] for source in sources.values())

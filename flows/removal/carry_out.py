@@ -21,7 +21,7 @@ from flows.runs.run_documents import parts_of
 from model.checksummed_json import read_sealed, write_sealed
 from model.files import sync_directory
 from tasks.artifacts.aggregates import digest_of_table
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.reuse import now
 from tasks.chunk.config import SEATS
 from tasks.decontaminate.config import HELDOUT_DRAW, RARITY
@@ -109,7 +109,7 @@ def finish(root: Path, pending: Pending, after: RunData) -> Path:
 
 def kept_aggregates(artifacts: Mapping[str, Artifact], recipe: Recipe) -> dict[str, str]:
     """Return what a recipe keeps of the run before -> its digest."""
-    inputs = artifacts["sample"].manifest["identity_parts"]["parents"]
+    inputs = manifest_of(artifacts["sample"])["identity_parts"]["parents"]
     found = {"sizes of sources": inputs["kept/sizes"]} if "kept/sizes" in inputs else {}
     found["vocabulary"] = artifacts["vocab"].content
     found["counts of common words"] = digest_of_table(artifacts["decontaminate"], RARITY)

@@ -16,7 +16,7 @@ from flows.metrics.statistics import Z_95
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import main_rows
 from flows.runs.record import RunData, read_recipe, state_of
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.identity import OF_CODE, differences
 from tasks.artifacts.rows import ScoreRow
 from tasks.evaluate.comparison import Difference, paired_differences
@@ -149,7 +149,7 @@ def _stage(stage: str, first: dict[str, Artifact], second: dict[str, Artifact]) 
     if stage not in first or stage not in second:
         return {"stage": stage, "verdict": IN_ONE_RUN, "causes": [], "contents": [None, None]}
     pair = (first[stage], second[stage])
-    all_causes = list(differences(*(artifact.manifest["identity_parts"] for artifact in pair)))
+    all_causes = list(differences(*(manifest_of(artifact)["identity_parts"] for artifact in pair)))
     code = [cause for cause in all_causes if cause.startswith(OF_CODE)]
     causes = [cause for cause in all_causes if not cause.startswith(OF_CODE)]
     if code:
@@ -163,7 +163,7 @@ def _stage(stage: str, first: dict[str, Artifact], second: dict[str, Artifact]) 
         "verdict": SAME if pair[0].content == pair[1].content else DIFFERENT,
         "causes": [shorten(cause, MAX_CAUSE_CHARS) for cause in causes[:MAX_CAUSES]] + rest,
         "contents": [artifact.content for artifact in pair],
-        "seconds": [artifact.manifest["timings"]["seconds"] for artifact in pair],
+        "seconds": [manifest_of(artifact)["timings"]["seconds"] for artifact in pair],
     }
 
 

@@ -4,14 +4,14 @@
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
 
-from flows.metrics.lines import ItemStates
+from flows.metrics.lines import ComparedTokenizer, ItemStates
 from flows.reports.document import Table
 from flows.runs.document_history import DocumentHistory, KeptDocument, describe_event
 from flows.runs.run_documents import StepRead, rows_at
@@ -19,9 +19,6 @@ from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import DecontaminateResult
 from tasks.artifacts.rows import LeakRow, RejectRow, rows_of
-
-if TYPE_CHECKING:
-    from flows.models.tokenizers import ComparedTokenizer
 
 SHOWN_CHARS = 60
 """Characters of a document's text beside its name."""
@@ -125,7 +122,7 @@ def print_rejected_record(reject: RejectRow, console: Console) -> None:
     console.print(f"  [dim]{escape(reject['excerpt'])}[/]\n")
 
 
-def tokenizers_table(found: "list[ComparedTokenizer]") -> Table:
+def tokenizers_table(found: list[ComparedTokenizer]) -> Table:
     """Return a table of tokenizers by the tokens that a text takes; `changed lines` are lines that decoding changes."""
     scored = any(line["scored_bytes"] for line in found)
     names = ("kind", "vocabulary", "tokens", "per character", "per word", "bytes", "unknown", "changed lines")

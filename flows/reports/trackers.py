@@ -17,7 +17,7 @@ import pyarrow as pa
 from flows.metrics.run_metrics import score_rows
 from model.checkpoint.metrics import final_rows, final_steps
 from model.errors import InputError, RecipeError
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 
 METRICS_NAMES = {
     "loss": "train/loss",
@@ -88,7 +88,7 @@ def read_training(artifacts: Mapping[str, Artifact]) -> Training:
     if train.rows("perf"):
         perf = final_rows(train.table("perf"), steps)
         _add(values, perf, PERF_NAMES)
-        times = _step_end_times(perf, train.manifest["timings"]["started"])
+        times = _step_end_times(perf, manifest_of(train)["timings"]["started"])
     if train.rows("validation"):
         _add_validation(values, train.table("validation"), steps)
     if "evaluate" in artifacts and values:

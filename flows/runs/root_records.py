@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from flows.recipe.stages import AFTERWARDS, STAGES
 from flows.runs.record import INTERRUPTED, RECORD, RunData, StageEntry, read_recipe
@@ -23,7 +22,7 @@ from model.errors import IntegrityError
 from model.files import sync_directory
 from model.guard.decisions import ATTEMPTS
 from tasks.artifacts.lease import is_alive, problem_of
-from tasks.artifacts.manifest import MANIFEST, read_manifest
+from tasks.artifacts.manifest import MANIFEST, Manifest, read_manifest
 from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.remote.metadata import read_record
 from tasks.artifacts.remote.partial_builds import STAGING
@@ -155,7 +154,7 @@ def rebuild_run_record(folder: Path) -> RunData | None:
     """Return the record of a run rebuilt from the manifests of what it built, and of all that this was made from; None
     where it built nothing."""
     root, run_id = folder.parent.parent, folder.name
-    manifests: dict[tuple[str, str], dict[str, Any]] = {}
+    manifests: dict[tuple[str, str], Manifest] = {}
     for file in root.glob(f"artifacts/*/*/{MANIFEST}"):
         if not is_set_aside(file.parent):
             try:
@@ -164,7 +163,7 @@ def rebuild_run_record(folder: Path) -> RunData | None:
                 continue
             manifests[manifest["stage"], manifest["identity"]] = manifest
     waiting = [place for place, manifest in manifests.items() if manifest["run"] == run_id]
-    built, found = set(waiting), dict[str, dict[str, Any]]()
+    built, found = set(waiting), dict[str, Manifest]()
     while waiting:
         place = waiting.pop()
         if place in manifests and place[0] not in found:
@@ -195,7 +194,7 @@ def rebuild_run_record(folder: Path) -> RunData | None:
     }
 
 
-def _entry(root: Path, manifest: dict[str, Any], built: bool) -> StageEntry:
+def _entry(root: Path, manifest: Manifest, built: bool) -> StageEntry:
     stage, identity = manifest["stage"], manifest["identity"]
     return {
         "stage": stage,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.runs.run_documents import parts_of
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.rows import DocumentRow
 from tasks.artifacts.schema import DOCUMENTS
 
@@ -38,7 +38,7 @@ def settings_of(clean: Artifact) -> "CleanConfig | None":
     from tasks.clean.config import CleanConfig
 
     try:
-        return CleanConfig.model_validate(clean.manifest["identity_parts"]["params"])
+        return CleanConfig.model_validate(manifest_of(clean)["identity_parts"]["params"])
     except ValidationError:
         return None
 

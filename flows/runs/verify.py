@@ -12,7 +12,7 @@ from flows.runs.root_records import record_problem, set_aside_record
 from model.digests import digest_file
 from model.errors import BessemerError
 from model.files import sync_directory
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.manifest import MANIFEST, parent_problem
 from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.remote.attach import root_of, store_of
@@ -127,10 +127,10 @@ def _contradictions(artifact: Artifact, folder: Path, others: Mapping[Path, Arti
     unlisted = {path.name for path in folder.iterdir()} - {record.name for record in artifact.records} - {MANIFEST}
     found += [f"the file {name} is not listed in it" for name in sorted(unlisted)]
     damages = [Damage(folder, MANIFEST, problem) for problem in found]
-    for recorded in artifact.manifest["parents"].values():
+    for recorded in manifest_of(artifact)["parents"].values():
         place = folder.parent.parent / recorded["stage"] / recorded["identity"]
         parent = others.get(place)
-        if parent is not None and (problem := parent_problem(artifact.manifest, recorded, parent.manifest)):
+        if parent is not None and (problem := parent_problem(manifest_of(artifact), recorded, manifest_of(parent))):
             # Either of the two may have been changed.
             damages += [Damage(one, MANIFEST, problem) for one in (place, folder)]
     return damages

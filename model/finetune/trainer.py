@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,7 +54,7 @@ from model.finetune.metrics import baseline_answers, main_metric, score
 from model.finetune.models import Labels, TaskModel, build_task_model, dropout_of, task_description
 from model.finetune.output import description_text, write_result
 from model.finetune.tokenizer import Vocabulary
-from model.inference.device import TrainedWith, choose_device, trained_with, training_on
+from model.inference.device import choose_device, trained_with, training_on
 from model.nn.factory import Network
 from model.optim.optimizers import AdamW
 from model.optim.schedules import learning_rate
@@ -88,7 +89,7 @@ def finetune(
     log: Callable[[str], None],
     write_extra: Callable[[Path], None] = lambda folder: None,
     template: ChatTemplate | None = None,
-    trained_on: TrainedWith | None = None,
+    trained_on: dict[str, Any] | None = None,
     identity: str | None = None,
 ) -> FinetuneDescription:
     """Fine-tune `trained` (whose digest is `parent`) on the tasks and publish the best seed in the folder `out`.

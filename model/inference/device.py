@@ -5,7 +5,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -61,14 +61,7 @@ def training_on(device: Device, description: Mapping[str, Any]) -> Iterator[Dtyp
         torch.set_float32_matmul_precision(before)
 
 
-class TrainedWith(TypedDict):
-    """The device and the type of a training."""
-
-    device: str
-    dtype: Dtype
-
-
-def trained_with(description: Mapping[str, Any]) -> TrainedWith:
+def trained_with(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return `device` and `dtype` of the training that `model.json` describes; a CPU's where it says nothing."""
     train = description.get("train") or {}
     return {"device": train.get("device", "cpu"), "dtype": train.get("dtype", "float32")}

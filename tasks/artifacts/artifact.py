@@ -6,10 +6,11 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from model.errors import IntegrityError
 from tasks.artifacts import published
+from tasks.artifacts.manifest import Manifest
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import FileRecord
 
@@ -114,6 +115,11 @@ class Artifact:
     def verify(self) -> list[str]:
         """Return the names of files whose bytes do not agree with the manifest; empty if the artifact is whole."""
         return [record.name for record in self.records if not published.is_whole(self.path, record)]
+
+
+def manifest_of(artifact: Artifact) -> Manifest:
+    """Return the checked manifest of an artifact. The annotation of `Artifact.manifest` counts in every identity."""
+    return cast(Manifest, artifact.manifest)
 
 
 def artifact_at(path: Path) -> Artifact:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from model.environment import trainer_environment
 from model.errors import BessemerError, Infra, InputError, IntegrityError
 from model.files import DISK_FULL, NOT_WRITABLE
-from tasks.artifacts.artifact import ACCEPTED, BUILT, Artifact
+from tasks.artifacts.artifact import ACCEPTED, BUILT, Artifact, manifest_of
 from tasks.artifacts.identity import Identity, library_versions
 from tasks.artifacts.lease import LEASE_SECONDS, Lease, build_lease, is_held
 from tasks.artifacts.limits import Limits
@@ -193,11 +193,11 @@ def build_artifact(
 def _check_parents(child: Artifact, parents: Mapping[str, Artifact]) -> None:
     """Raise IntegrityError if the manifest of a parent is not what it was when the child was made from it."""
     for name, parent in parents.items():
-        recorded = child.manifest["parents"].get(name)
+        recorded = manifest_of(child)["parents"].get(name)
         # Another build with the same content may have taken the parent's place.
         if recorded is None or recorded["identity"] != parent.identity:
             continue
-        if problem := parent_problem(child.manifest, recorded, parent.manifest):
+        if problem := parent_problem(manifest_of(child), recorded, manifest_of(parent)):
             raise IntegrityError(f"{problem}: one of the two manifests was changed. {HINT}")
 
 

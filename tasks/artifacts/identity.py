@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from model.digests import digest_bytes
 from model.environment import deciding_variables
@@ -182,8 +182,15 @@ def library_versions(names: Iterable[str], environment: Mapping[str, str] | None
     return versions
 
 
+class GitState(TypedDict):
+    """The commit of the checkout and whether it was changed since; both None outside of one."""
+
+    commit: str | None
+    dirty: bool | None
+
+
 @functools.cache
-def git_state(project: Path) -> dict[str, Any]:
+def git_state(project: Path) -> GitState:
     """Return `{"commit": ..., "dirty": ...}` of the project's checkout; both None outside of one."""
     commit = _git(project, "rev-parse", "HEAD")
     if commit is None:

@@ -8,12 +8,12 @@ compared.
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from model.checksummed_json import KEY, BrokenSeal, unseal, write_sealed
 from model.digests import digest_bytes, read_bytes
 from model.errors import IntegrityError
-from tasks.artifacts.identity import FORMAT, canonical_json, identity_key
+from tasks.artifacts.identity import FORMAT, GitState, canonical_json, identity_key
 from tasks.artifacts.workspace import FileRecord
 from tasks.common.digests import combined_digest
 
@@ -21,12 +21,63 @@ MANIFEST = "manifest.json"
 HINT = "Set it aside with `bessemer store verify --set-aside`, and run again."
 
 
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+class FileEntry(TypedDict):
+    """A file (`workspace.FileRecord`)."""
+
+    name: str
+    table: str
+    rows: int
+    bytes: int
+    digest: str
+    deterministic: bool
+
+
+class ParentEntry(TypedDict):
+    """A parent, as it was when the artifact was made from it."""
+
+    stage: str
+    identity: str
+    content: str
+    listing: str
+
+
+class Timings(TypedDict):
+    """When a build started, as Unix time, what it took, and whether it went on with an unfinished one."""
+
+    started: float
+    seconds: float
+    resumed: bool
+
+
+class Manifest(TypedDict):
+    """The content of a manifest."""
+
+    format: int
+    stage: str
+    identity: str
+    identity_parts: dict[str, Any]
+    """What the identity is the digest of (`identity.Identity.parts`)."""
+    content: str
+    files: list[FileEntry]
+    rows: dict[str, int]
+    """By table."""
+    bytes: int
+    report: dict[str, Any]
+    """`report.StageReport.to_json`."""
+    parents: dict[str, ParentEntry]
+    exact: bool
+    timings: Timings
+    run: str
+    host: str
+    git: GitState
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write a manifest into the folder of its artifact, durably."""
     write_sealed(folder / MANIFEST, manifest, sort_keys=True)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> Manifest:
     """Return the manifest in the folder of an artifact; of one of another format only the checksum is checked.
 
     Raises IntegrityError if it is missing, damaged, or contradicts itself.
@@ -45,7 +96,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _unsealed(data: bytes) -> dict[str, Any]:
+def _unsealed(data: bytes) -> Manifest:
     try:
         return json.loads(unseal(data))
     except BrokenSeal:
@@ -56,7 +107,7 @@ def _unsealed(data: bytes) -> dict[str, Any]:
         return earlier
 
 
-def contradictions(manifest: Mapping[str, Any]) -> list[str]:
+def contradictions(manifest: Manifest) -> list[str]:
     """Return the contradictions between fields of a manifest; reads nothing else."""
     records = file_records(manifest)
     listed = rows_by_table(records)
@@ -72,7 +123,7 @@ def contradictions(manifest: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def file_records(manifest: Mapping[str, Any]) -> list[FileRecord]:
+def file_records(manifest: Manifest) -> list[FileRecord]:
     """Return the files that a manifest lists. Raises IntegrityError for a name that leads out of its folder."""
     return [FileRecord(**record) for record in manifest["files"]]
 
@@ -91,28 +142,36 @@ def content_digest(records: Iterable[FileRecord]) -> str:
     return combined_digest((record.name, record.digest) for record in records if record.deterministic)
 
 
-def listing_digest(manifest: Mapping[str, Any]) -> str:
+def listing_digest(manifest: Manifest) -> str:
     """Return BLAKE3 over the fields of a manifest that an equal build repeats: the deterministic files with tables and
     rows, and the counts by source; not clocks and machines."""
     files = [file for file in manifest["files"] if file["deterministic"]]
     return digest_bytes(canonical_json({"files": files, "sources": manifest["report"]["sources"]}).encode())
 
 
-def parent_entries(parents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+def parent_entries(parents: Mapping[str, Manifest]) -> dict[str, ParentEntry]:
     """Return the entries of a child's manifest for its parents, given their manifests by name."""
     return {
-        name: {**{key: parent[key] for key in ("stage", "identity", "content")}, "listing": listing_digest(parent)}
+        name: {
+            "stage": parent["stage"],
+            "identity": parent["identity"],
+            "content": parent["content"],
+            "listing": listing_digest(parent),
+        }
         for name, parent in sorted(parents.items())
     }
 
 
-def parent_problem(child: Mapping[str, Any], recorded: Mapping[str, str], parent: Mapping[str, Any]) -> str | None:
+def parent_problem(child: Manifest, recorded: ParentEntry, parent: Manifest) -> str | None:
     """Return how a parent's manifest differs from the entry `recorded` when the child was made from it; None if it
     does not."""
-    for key, found in (("content", parent["content"]), ("listing", listing_digest(parent))):
-        if recorded[key] != found:
+    for key, then, now in (
+        ("content", recorded["content"], parent["content"]),
+        ("listing", recorded["listing"], listing_digest(parent)),
+    ):
+        if then != now:
             return (
                 f"{child['stage']}/{child['identity']} was made when the manifest of {parent['stage']}/"
-                f"{parent['identity']} had the {key} {recorded[key]}, and now it has {found}"
+                f"{parent['identity']} had the {key} {then}, and now it has {now}"
             )
     return None

@@ -7,13 +7,13 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from model.errors import IntegrityError
 from model.files import make_folders, sync_directory
-from tasks.artifacts.artifact import REPRODUCED, Artifact
+from tasks.artifacts.artifact import REPRODUCED, Artifact, manifest_of
 from tasks.artifacts.identity import FORMAT, Identity, git_state
-from tasks.artifacts.manifest import content_digest, parent_entries, rows_by_table, write_manifest
+from tasks.artifacts.manifest import FileEntry, Manifest, content_digest, parent_entries, rows_by_table, write_manifest
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.common.code_fingerprint import PROJECT
@@ -32,7 +32,7 @@ def make_manifest(
     seconds: float,
     resumed: bool,
     run_id: str,
-) -> dict[str, Any]:
+) -> Manifest:
     """Return the manifest of a finished build that `started` at that Unix time and took `seconds`."""
     records = workspace.records()
     return {
@@ -41,11 +41,11 @@ def make_manifest(
         "identity": identity.key,
         "identity_parts": identity.parts(),
         "content": content_digest(records),
-        "files": [asdict(record) for record in records],
+        "files": [cast(FileEntry, asdict(record)) for record in records],
         "rows": rows_by_table(records),
         "bytes": sum(record.bytes for record in records),
         "report": report.to_json(),
-        "parents": parent_entries({name: parent.manifest for name, parent in parents.items()}),
+        "parents": parent_entries({name: manifest_of(parent) for name, parent in parents.items()}),
         "exact": report.facts.get("exact", True),
         "timings": {"started": started, "seconds": seconds, "resumed": resumed},
         "run": run_id,
@@ -54,7 +54,7 @@ def make_manifest(
     }
 
 
-def publish(workspace: Workspace, manifest: dict[str, Any], target: Path) -> None:
+def publish(workspace: Workspace, manifest: Manifest, target: Path) -> None:
     """Link the files and write the manifest into a new folder, durably, then rename it: no reader sees a part of it.
 
     Files whose bytes differ from the manifest, because another machine's build of the identity was first, are left out
@@ -71,7 +71,7 @@ def publish(workspace: Workspace, manifest: dict[str, Any], target: Path) -> Non
     sync_directory(target.parent)
 
 
-def compare(existing: Artifact, manifest: dict[str, Any], workspace: Workspace, target: Path) -> Artifact:
+def compare(existing: Artifact, manifest: Manifest, workspace: Workspace, target: Path) -> Artifact:
     """Compare a rebuild with the existing artifact, and return the latter as REPRODUCED if their contents agree.
 
     If the rebuild agrees with the existing manifest and files on disk do not, they are replaced and the damaged folder
@@ -92,7 +92,7 @@ def compare(existing: Artifact, manifest: dict[str, Any], workspace: Workspace, 
 
 
 def conflict(
-    workspace: Workspace, manifest: dict[str, Any], before: Mapping[str, str], target: Path, what: str, where: str
+    workspace: Workspace, manifest: Manifest, before: Mapping[str, str], target: Path, what: str, where: str
 ) -> IntegrityError:
     """Keep a build next to the existing artifact at `where`, which has other bytes (`before`: file name -> digest), and
     return the error about it; `what` describes the build."""
@@ -107,7 +107,7 @@ def conflict(
     )
 
 
-def _stage(workspace: Workspace, manifest: dict[str, Any]) -> Path:
+def _stage(workspace: Workspace, manifest: Manifest) -> Path:
     staging = workspace.folder / f"publish-{uuid.uuid4().hex[:8]}"
     staging.mkdir()
     workspace.publish_files(staging, {file["name"]: file["digest"] for file in manifest["files"]})

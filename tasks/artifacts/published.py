@@ -1,10 +1,10 @@
 """Read a published artifact: its manifest, its files (from the store if they are only there), and their digests."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from model.digests import digest_file
 from model.errors import InputError, IntegrityError
@@ -30,7 +30,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     manifest = manifests.read_manifest(path)
     if manifest["format"] != FORMAT:
         raise of_another_format(path, manifest)
-    return manifest
+    # As `Artifact.manifest`, whose annotation counts in every identity, has it; `manifest_of` gives it its type.
+    return cast(dict[str, Any], manifest)
 
 
 def fetch(artifact: Path, records: Sequence[FileRecord]) -> None:
@@ -66,7 +67,7 @@ def is_set_aside(path: Path) -> bool:
     return ".conflict-" in path.name or ".damaged-" in path.name
 
 
-def of_another_format(path: Path, manifest: Mapping[str, Any]) -> InputError:
+def of_another_format(path: Path, manifest: manifests.Manifest) -> InputError:
     """Return the error for an artifact of another format: which version made it, and what to do."""
     found, commit = manifest["format"], (manifest.get("git") or {}).get("commit")
     if found > FORMAT:

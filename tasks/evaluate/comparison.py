@@ -81,14 +81,9 @@ class Difference:
     @property
     def verdict(self) -> str:
         """`better` or `worse` where the interval excludes 0, else `no difference`."""
-        return verdict_of(self.low, self.high)
-
-
-def verdict_of(low: float | None, high: float | None, *, higher_is_better: bool = True) -> str:
-    """Return the verdict of an interval, of which None are the ends where there is none."""
-    if low is None or high is None or low <= 0 <= high:
-        return "no difference"
-    return "better" if (low > 0) == higher_is_better else "worse"
+        if self.low is not None and self.low > 0:
+            return "better"
+        return "worse" if self.high is not None and self.high < 0 else "no difference"
 
 
 def paired_difference(a: Mapping[Any, float], b: Mapping[Any, float]) -> Difference:

@@ -7,7 +7,7 @@ from flows.metrics.formatting import format_bytes, format_duration, format_langu
 from flows.metrics.run_metrics import BenchmarkLine, SourceLine
 from flows.recipe.stages import STAGES
 from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, bars, figure, points
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.report import SourceCounts, StageReport
 
 PASSED = {
@@ -245,7 +245,7 @@ def lineage_figure(artifacts: dict[str, Artifact], outcomes: dict[str, str]) -> 
     rows = {stage: -number for number, stage in enumerate(stages)}
     data = []
     for stage in stages:
-        for role, parent in sorted(artifacts[stage].manifest["parents"].items()):
+        for role, parent in sorted(manifest_of(artifacts[stage])["parents"].items()):
             begin = parent["stage"]
             if begin in rows and rows[begin] > rows[stage]:
                 data.append(_arc(rows[begin], rows[stage], f"{begin} to {stage}: {plot_text(role)}"))
@@ -282,7 +282,7 @@ def _arc(begin: int, end: int, label: str) -> Trace:
 
 
 def _hover_text(artifact: Artifact, outcome: str) -> str:
-    manifest = artifact.manifest
+    manifest = manifest_of(artifact)
     lines = (
         f"<b>{artifact.stage}</b> {outcome}",
         f"identity {artifact.identity}",

@@ -32,7 +32,8 @@ from flows.reports.tables import (
 )
 from flows.runs.record import RunData
 from model.checkpoint.metrics import final_rows
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
+from tasks.artifacts.manifest import ParentEntry
 from tasks.artifacts.results import ChunkResult, DecontaminateResult, DedupResult, SampleResult, VocabResult
 from tasks.artifacts.rows import GapRow
 from tasks.execution.outcome import cause_of
@@ -120,7 +121,7 @@ def format_page_link(page: str | None) -> str:
 
 def stage_markdown(artifact: Artifact, page: str | None = None) -> str:
     """Return the Markdown of one stage: outcome and cause, its numbers, documents by source, path of the artifact."""
-    manifest = artifact.manifest
+    manifest = manifest_of(artifact)
     built = (artifact.outcome, format_duration(manifest["timings"]["seconds"]), format_bytes(manifest["bytes"]))
     tables = [
         Table(("outcome", "time", "bytes", "identity"), [(*built, artifact.identity[:12])]),
@@ -138,7 +139,7 @@ def stage_markdown(artifact: Artifact, page: str | None = None) -> str:
     )
 
 
-def _parents(parents: Mapping[str, Mapping[str, str]]) -> Table | None:
+def _parents(parents: Mapping[str, ParentEntry]) -> Table | None:
     """Return a table of the artifact's inputs, by identity and content."""
     rows = [
         (role, parent["stage"], parent["identity"][:12], parent["content"][:12])

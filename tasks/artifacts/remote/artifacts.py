@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import IntegrityError
-from tasks.artifacts.manifest import write_manifest
+from tasks.artifacts.manifest import Manifest, write_manifest
 from tasks.artifacts.remote.attach import temporary_folder
 from tasks.artifacts.remote.object_store import ObjectStore
 
 MANIFESTS, PARTS = "manifests", "parts"
 
-Manifest = dict[str, Any]
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 

@@ -12,7 +12,7 @@ from typing import Any
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import IntegrityError
 from model.files import write_atomically
-from tasks.artifacts.manifest import read_manifest
+from tasks.artifacts.manifest import Manifest, read_manifest
 from tasks.artifacts.remote.artifacts import MANIFESTS, check_names, create_stub, manifest_key
 from tasks.artifacts.remote.attach import FOLDER, check_store
 from tasks.artifacts.remote.object_store import Listed, ObjectStore
@@ -165,7 +165,7 @@ def _place(root: Path, store: ObjectStore, key: str, value: Any) -> None:
         _place_run(root, store, key, value)
 
 
-def _place_manifest(root: Path, store: ObjectStore, key: str, manifest: dict[str, Any]) -> None:
+def _place_manifest(root: Path, store: ObjectStore, key: str, manifest: Manifest) -> None:
     if key != manifest_key(manifest["stage"], manifest["identity"]):
         raise _misplaced(store, key, f"the manifest of {manifest['stage']}/{manifest['identity']}")
     create_stub(root, manifest)

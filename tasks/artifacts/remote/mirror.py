@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.lease import ignore
+from tasks.artifacts.manifest import Manifest
 from tasks.artifacts.publish import conflict, publish
 from tasks.artifacts.remote.artifacts import fetch_manifest, manifest_key, put_artifact
 from tasks.artifacts.remote.attach import store_of
@@ -42,7 +43,7 @@ class RemoteMirror:
         """
         if self.store is None or self.store.exists(manifest_key(artifact.stage, artifact.identity)):
             return False
-        put_artifact(self.store, artifact.manifest, artifact.file)
+        put_artifact(self.store, manifest_of(artifact), artifact.file)
         return True
 
     def lease(
@@ -67,7 +68,7 @@ class RemoteMirror:
         with PartialBuildUploader(self.store, stage, identity, folder, resume_files, writer=writer, is_lost=is_lost):
             yield fetched
 
-    def publish(self, workspace: Workspace, manifest: dict[str, Any], target: Path) -> bool:
+    def publish(self, workspace: Workspace, manifest: Manifest, target: Path) -> bool:
         """Publish an artifact, in the store first; return whether the published artifact is this build's.
 
         Of two builders the first one's is published, in the store and here. Raises IntegrityError if it has another
@@ -88,7 +89,7 @@ class RemoteMirror:
     def restore(self, artifact: Artifact) -> None:
         """Overwrite the stored artifact with one that a rebuild restored."""
         if self.store is not None:
-            put_artifact(self.store, artifact.manifest, artifact.file, replace=True)
+            put_artifact(self.store, manifest_of(artifact), artifact.file, replace=True)
 
     def _folder(self, stage: str, identity: str) -> Path:
         return self.root / "artifacts" / stage / identity
