@@ -32,6 +32,9 @@ _PACKAGES = ("flows", "tasks", "model")
 _SETTINGS: Any = config
 """numba's settings, whose names are set at import, so that no type checker knows them."""
 
+_NO_CODE = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS")
+"""Settings that change no machine code."""
+
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), np.generic)
 
 
@@ -105,12 +108,18 @@ class _Cache(FunctionCache):
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
-    """Return the digest of what the machine code of a function depends on, besides numba and the processor.
+    """Return the digest of what the machine code of a function depends on, besides numba and the processor: numba's
+    settings, too.
 
     Raises TypeError for a value that a kernel reads and whose content cannot be described.
     """
     libraries = f"{np.__version__} {llvmlite.__version__}"
-    return digest_bytes("\n".join([libraries, *_function(function, _OPTIONS.get(function, {}), {})]).encode())
+    settings = sorted(
+        f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_") and name not in _NO_CODE
+    )
+    return digest_bytes(
+        "\n".join([libraries, *settings, *_function(function, _OPTIONS.get(function, {}), {})]).encode()
+    )
 
 
 def _function(function: Any, options: dict[str, Any], met: dict[int, int]) -> Iterator[str]:

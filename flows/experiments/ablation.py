@@ -142,7 +142,7 @@ def ablate(
         with tags(f"ablation:{folder.name}"):
             run_variants(variants, home, folder, on_result)
         found = write_ablation(folder, runs, config.changes, config.vary, config.describe_second_run())
-        return FlowEnd(found, found["told"])
+        return FlowEnd(found, found["outcome"])
 
     return end_of_flow(work)
 

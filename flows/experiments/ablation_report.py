@@ -73,7 +73,7 @@ class AblationFound(Ablation, ReportFiles):
     """The table, its files, and the outcome in words."""
 
     name: str
-    told: str
+    outcome: str
 
 
 Runs = dict[str, dict[int, RunResult]]
@@ -97,8 +97,8 @@ def write_ablation(
     found = ablation_table(runs, changes, vary, second)
     paths = write_report(found, ablation_document(folder.name, found), folder)
     done = len(found["lines"][0]["runs"]) if found["lines"] else 0
-    told = f"{len(found['lines']) - 1} changes, {done} seeds" if done else "nothing ran"
-    return {**found, **paths, "name": folder.name, "told": told}
+    outcome = f"{len(found['lines']) - 1} changes, {done} seeds" if done else "nothing ran"
+    return {**found, **paths, "name": folder.name, "outcome": outcome}
 
 
 def ablation_table(

@@ -135,7 +135,7 @@ class Mixture(TypedDict):
 class MixtureFound(Mixture, ReportFiles):
     """The shares, the outcome in words, and the files."""
 
-    told: str
+    outcome: str
     file: str
     recipe: str
 
@@ -167,7 +167,7 @@ def mix(
         study = _MixtureSearch(config, base, path, home, settings)
         with tags(f"mix:{study.folder.name}"):
             found = study.find()
-        return FlowEnd(found, found["told"])
+        return FlowEnd(found, found["outcome"])
 
     return end_of_flow(work)
 
@@ -360,8 +360,8 @@ def write_mixture(found: Mixture, path: Path, settings: Sequence[str], folder: P
     shares = ", ".join(f"{name} {weight:.1%}" for name, weight in rounded.items())
     predicted = f"predicted {found['predicted']:.4f}, with the recipe's shares {found['predicted_prior']:.4f}"
     paths = write_report(found, mixture_document(folder.name, found), folder)
-    told = f"{shares}; {predicted}{doubt(found)}"
-    return {**found, **paths, "told": told, "file": str(folder / WEIGHTS), "recipe": str(folder / RECIPE)}
+    outcome = f"{shares}; {predicted}{doubt(found)}"
+    return {**found, **paths, "outcome": outcome, "file": str(folder / WEIGHTS), "recipe": str(folder / RECIPE)}
 
 
 def doubt(found: Mixture) -> str:

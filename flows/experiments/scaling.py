@@ -146,7 +146,7 @@ def scale(
         with tags(f"ladder:{folder.name}"):
             run_variants(variants, home, folder, on_result)
         found = write_ladder(folder, config.measure, per_parameter, points)
-        return FlowEnd(found, found["told"])
+        return FlowEnd(found, found["outcome"])
 
     return end_of_flow(work)
 

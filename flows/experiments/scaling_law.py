@@ -139,7 +139,7 @@ class Ladder(TypedDict):
     """The table of a ladder; law and prediction are None until enough runs are done."""
 
     name: str
-    told: str
+    outcome: str
     """The outcome in a sentence."""
     measure: str
     tokens_per_parameter: float | None
@@ -186,7 +186,7 @@ def scaling_table(name: str, measure: str, tokens_per_parameter: float | None, p
     prediction = None if law is None else _prediction(law, held_back, measured)
     return {
         "name": name,
-        "told": describe_outcome(measure, lines, prediction),
+        "outcome": describe_outcome(measure, lines, prediction),
         "measure": measure,
         "tokens_per_parameter": tokens_per_parameter,
         "lines": lines,
@@ -271,7 +271,7 @@ def ladder_document(found: Ladder) -> Document:
         f"ladder {found['name']}",
         [*sections, Section("Runs", [runs])],
         badge=f"{len(rows)} sizes",
-        lead=f"{found['told']}.",
+        lead=f"{found['outcome']}.",
         tiles=tiles,
         problems=failed,
     )

@@ -73,7 +73,7 @@ def search(
         path = locate_recipe(recipe, home)
         study = Study(StudyRequest(path, settings, limit), read_search(path, search_file, trials, parallel), home)
         found = run_search(study)
-        return FlowEnd(found, found["told"])
+        return FlowEnd(found, found["outcome"])
 
     return end_of_flow(work)
 

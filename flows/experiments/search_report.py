@@ -57,7 +57,7 @@ class SearchOutcome(TypedDict):
     trials: int
     best: TrialLine | None
     recipe: str | None
-    told: str
+    outcome: str
 
 
 class SearchFound(SearchOutcome, ReportFiles):
@@ -73,7 +73,7 @@ def write_results(study: Study) -> SearchFound:
         "trials": len(study.trials),
         "best": None if best is None else lines([best])[0],
         "recipe": None if best is None else str(_write_best(study, best)),
-        "told": _summary(study, best),
+        "outcome": _summary(study, best),
     }
     return {**found, **write_report(found, search_document(study), study.folder)}
 

@@ -147,11 +147,11 @@ def _dropped(row: LedgerRow) -> str:
 def _dedup(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
     clean, dedup = need_stage(artifacts, "clean"), need_stage(artifacts, "dedup")
     rows = _chosen(clean, dedup, SHOWN["dedup"], selection)
-    kept_of = ((row["doc_id"], Survivor.of(row["evidence"])) for row in rows)
-    survivors = {doc_id: bytes.fromhex(kept.survivor) for doc_id, kept in kept_of if kept is not None}
+    kept_of = [(row, kept) for row in rows if (kept := Survivor.of(row["evidence"])) is not None]
+    survivors = {row["doc_id"]: bytes.fromhex(kept.survivor) for row, kept in kept_of}
     texts = texts_of(clean, [*survivors, *survivors.values()])
     views: list[DocumentView] = []
-    for row in rows:
+    for row, _ in kept_of:
         removed, kept = texts[row["doc_id"]], texts.get(survivors[row["doc_id"]])
         if kept is None:
             title = f"{row['rule']}: its survivor {survivors[row['doc_id']].hex()} is of an earlier run"

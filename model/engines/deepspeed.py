@@ -195,7 +195,10 @@ class DeepSpeedEngine:
 @contextmanager
 def _without_compiler() -> Iterator[None]:
     """Have ZeRO-3's functions run as they are, and hooks that are registered within the block: what keeps them out of
-    compiled graphs imports the compiler, which takes as long as the rest of PyTorch."""
+    compiled graphs imports the compiler, which takes as long as the rest of PyTorch.
+
+    The functions stay so: this process must compile no engine afterwards.
+    """
     for owner in (partitioned_param_coordinator, PartitionedParameterCoordinator):
         for function in vars(owner).values():
             if (written := getattr(function, "__wrapped__", None)) is not None:

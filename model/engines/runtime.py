@@ -4,7 +4,6 @@ Blocks take nearly all time and memory, so they alone are compiled and recompute
 """
 
 import functools
-import inspect
 import math
 import os
 import sys
@@ -75,9 +74,7 @@ def wrap_blocks(
             if compiled:
                 forward = _compiled(forward, compiled_rows)
             if recomputed:
-                # Its wrapper matters only where a graph is compiled, and imports the compiler.
-                recompute = checkpoint if compiled else inspect.unwrap(checkpoint)
-                forward = functools.partial(recompute, forward, use_reentrant=False)
+                forward = functools.partial(checkpoint, forward, use_reentrant=False)
             block.forward = forward
 
 

@@ -63,9 +63,8 @@ def train(
     """Train to the end of ORDER, from the newest intact checkpoint if there is one; return the folder of the result.
 
     The first rank writes its messages to the launcher into `messages`. `callbacks` are called after the trainer's own.
-    Raises InputError for sequences that do not fit
-    the model, Numerics after too many non-finite steps in a row, and, both after writing a checkpoint, Infra when asked
-    to stop and Paused where the run asks for a pause.
+    Raises InputError for sequences that do not fit the model, Numerics after too many non-finite steps in a row, and,
+    both after writing a checkpoint, Infra when asked to stop and Paused where the run asks for a pause.
     """
     result = run.out / RESULT
     if find_damage(result) is None:

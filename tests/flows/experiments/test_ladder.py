@@ -48,7 +48,7 @@ def test_the_largest_is_predicted_before_it_is_measured(tmp_path: Path) -> None:
     truth = law(block_weights(128, 2))
     assert before["prediction"]["loss"] == pytest.approx(truth, rel=0.005)
     assert before["prediction"]["low"] < truth < before["prediction"]["high"]
-    assert before["told"].endswith("not measured yet")
+    assert before["outcome"].endswith("not measured yet")
     after = write_ladder(tmp_path, "bits per byte", 20.0, rungs(4))
     assert after["law"] == before["law"]
     assert after["prediction"]["inside"] is True
@@ -64,7 +64,7 @@ def test_the_largest_is_predicted_before_it_is_measured(tmp_path: Path) -> None:
 def test_a_ladder_half_way_up_says_how_far_it_is(tmp_path: Path) -> None:
     found = write_ladder(tmp_path, "bits per byte", 20.0, rungs(2))
     assert found["law"] is None
-    assert found["told"] == "2 of 4 sizes are measured; the law takes all but the largest"
+    assert found["outcome"] == "2 of 4 sizes are measured; the law takes all but the largest"
 
 
 def test_every_size_reads_by_its_weights(tmp_path: Path) -> None:

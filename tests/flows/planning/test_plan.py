@@ -230,7 +230,10 @@ def test_the_command_calculates_and_refuses():
         return subprocess.run(call, capture_output=True, text=True, check=False, timeout=60)
 
     numbers = ("--tokens", "300B", "--parameters", "100B", "--hardware", "a100", "--devices", "800", "--days", "65")
-    assert json.loads(command(*numbers, "--json").stdout)["mfu"] == pytest.approx(0.128, abs=0.001)
+    reported = json.loads(command(*numbers, "--json").stdout)
+    assert reported["mfu"] == pytest.approx(0.128, abs=0.001)
+    assert reported["memory"]["ZeRO-1"]["at_least"] == pytest.approx((8 + 12 / 800) * 100e9, rel=1e-3)
+    assert reported["memory"]["ZeRO-1"]["total"] is None
     printed = command(*numbers).stdout
     assert "12.8%" in printed
     assert max(map(len, printed.splitlines())) <= 80

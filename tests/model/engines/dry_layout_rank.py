@@ -1,7 +1,7 @@
 """Ranks that make steps in several layouts, and write what they held and sent in the last step of each.
 
-Arguments: folder with runs as 0.json, 1.json and so on, number of ranks. Rank 3 writes a line for each run into the
-file rank-3 there.
+Arguments: folder with runs as 0.json, 1.json and so on, number of ranks. Rank N writes a line for each run into the
+file rank-N there.
 """
 
 import ctypes
