@@ -1,5 +1,7 @@
 """Damaged text is repaired and undamaged text is left alone, in every script."""
 
+import re
+
 import ftfy
 import pytest
 from ftfy.badness import is_bad
@@ -39,10 +41,16 @@ def test_undamaged_text_is_the_same_object(sound):
     assert undo_mojibake(sound, TEXT) == sound
 
 
+def has_arabic_digits_left_by_ftfy(line):
+    """Whether only we decode digits of the line: their byte A0 has become a space."""
+    decoded = ftfy.fix_encoding(line)
+    return bool(re.search("Ù[ \u00a0-\u00a9]", decoded) and re.search("[\u0621-\u064a]", decoded))
+
+
 @given(st.text(st.sampled_from("aZ .éÉâÂÃà°œŒ€™“”‘’—…\u00a0\u2060абвРСЂ中の한¡«»¦¤×²√≈‚ÄØÙ─\u0080\u0093")))
 def test_whatever_ftfy_finds_bad_reaches_ftfy(line):
     if is_bad(line):
-        assume(is_left_by_legacy_encodings(line))
+        assume(is_left_by_legacy_encodings(line) and not has_arabic_digits_left_by_ftfy(line))
         assert undo_mojibake(line, TEXT) == ftfy.fix_encoding(line)
 
 
@@ -52,7 +60,7 @@ def test_whatever_ftfy_finds_bad_reaches_ftfy(line):
 )
 def test_in_a_long_line_the_surroundings_of_signs_decide(piece, sound):
     line = sound * 9 + piece + sound * 9
-    assume(is_left_by_legacy_encodings(line))
+    assume(is_left_by_legacy_encodings(line) and not has_arabic_digits_left_by_ftfy(line))
     assert undo_mojibake(f"x\n{line}\nx", TEXT) == f"x\n{ftfy.fix_encoding(line)}\nx"
 
 
