@@ -110,7 +110,7 @@ def history(
     ended = state_of(record) != RUNNING
     lives = histories_of(artifacts, found[:MOST_LIVES], ended=ended)
     if as_json:
-        print_json({"documents": [life.to_json() for life in lives], "rejects": rejects, "others": others})
+        print_json({"documents": lives, "rejects": rejects, "others": others})
         return
     print_run_header(record)
     if run_id is None and (trained := run_that_trained(root, record)):

@@ -147,14 +147,13 @@ def _dropped(row: LedgerRow) -> str:
 def _dedup(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
     clean, dedup = need_stage(artifacts, "clean"), need_stage(artifacts, "dedup")
     rows = _chosen(clean, dedup, SHOWN["dedup"], selection)
-    kept_of = [(row, kept) for row in rows if (kept := Survivor.of(row["evidence"])) is not None]
-    survivors = {row["doc_id"]: bytes.fromhex(kept.survivor) for row, kept in kept_of}
-    texts = texts_of(clean, [*survivors, *survivors.values()])
+    pairs = [(row, bytes.fromhex(named.survivor)) for row in rows if (named := Survivor.of(row["evidence"]))]
+    texts = texts_of(clean, [one for row, survivor in pairs for one in (row["doc_id"], survivor)])
     views: list[DocumentView] = []
-    for row, _ in kept_of:
-        removed, kept = texts[row["doc_id"]], texts.get(survivors[row["doc_id"]])
+    for row, survivor in pairs:
+        removed, kept = texts[row["doc_id"]], texts.get(survivor)
         if kept is None:
-            title = f"{row['rule']}: its survivor {survivors[row['doc_id']].hex()} is of an earlier run"
+            title = f"{row['rule']}: its survivor {survivor.hex()} is of an earlier run"
             views.append(_view(removed, title, [(SAME, removed["text"])], row))
             continue
         view = _view(removed, f"{_dropped(row)} (true Jaccard)", shared_passages(removed["text"], kept["text"]), row)

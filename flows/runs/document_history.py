@@ -116,10 +116,6 @@ class DocumentHistory:
     events: list[Event] = field(default_factory=list)
     outcome: str = IN_PROGRESS
 
-    def to_json(self) -> dict[str, object]:
-        """Return JSON values."""
-        return dict(self.__dict__)
-
 
 def histories_of(
     artifacts: dict[str, Artifact], doc_ids: Sequence[bytes], *, ended: bool = False

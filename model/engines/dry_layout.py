@@ -62,11 +62,18 @@ class DryRank:
     """Activations that a micro-batch keeps from its forward to its backward pass."""
     in_flight: int
     """Micro-batches that are between the two at the fullest."""
-    activations: float
-    """Those of all micro-batches in flight."""
     peak: float
     """At the fullest, with all of the above, gathered weights, buffers of messages and temporary tensors."""
     messages: Messages
+
+    @property
+    def activations(self) -> float:
+        """Bytes of all micro-batches in flight."""
+        return self.kept * self.in_flight
+
+    def to_json(self) -> dict[str, object]:
+        """Return all of it as plain values."""
+        return {**dataclasses.asdict(self), "activations": self.activations}
 
 
 @dataclass(frozen=True)
@@ -119,15 +126,13 @@ def dry_rank(model: NetworkConfig, train: TrainConfig, stage: int) -> DryRank:
     weights, optimizer = whole.weights, whole.moments
     micro_batches = micro_batch_count(train)
     kept, passing, updating, *messages = _of_all_blocks(model, train, stage, micro_batches)
-    in_flight = min(train.pipeline_parallel - stage, micro_batches)
     return DryRank(
         stage=stage,
         weights=weights,
         gradients=weights,
         optimizer=optimizer,
         kept=kept,
-        in_flight=in_flight,
-        activations=kept * in_flight,
+        in_flight=min(train.pipeline_parallel - stage, micro_batches),
         peak=weights + optimizer + max(passing, updating),
         messages=Messages(*messages),
     )

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -175,19 +175,18 @@ def format_result(found: FinetuneDescription) -> list[str]:
     lines: list[str] = []
     for task in found["tasks"]:
         name = task["name"]
-        is_tested = name in scores["test"]
-        mine = scores["test" if is_tested else "development"][name]
-        guess = scores["guess"]["test" if is_tested else "development"][name]
+        split: Literal["test", "development"] = "test" if name in scores["test"] else "development"
+        mine, guess = scores[split][name], scores["guess"][split][name]
         main = main_metric(task["kind"], mine)
         measures = ", ".join(
             f"{measure} {value:.3f} (guess {guess[measure]:.3f})" if measure in guess else f"{measure} {value:.3f}"
             for measure, value in mine.items()
         )
-        values = [one["test" if is_tested else "development"][name][main] for one in scores["seeds"]]
+        values = [one[split][name][main] for one in scores["seeds"]]
         spread = f"; {main} of {len(values)} seeds {min(values):.3f} to {max(values):.3f}" if len(values) > 1 else ""
         counts = scores["said"].get(name, {})
         one_label = _one_label_warning(*counts) if len(counts) == 1 and mine[main] < 1 else ""
-        what = "test" if is_tested else "held-out examples, which chose the epoch"
+        what = "test" if split == "test" else "held-out examples, which chose the epoch"
         lines.append(f"{name}, {what}: {measures}{spread}{one_label}")
     return [*lines, f"seed {scores['seed']} after epoch {scores['epoch']} is kept"]
 

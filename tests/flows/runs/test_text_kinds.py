@@ -41,7 +41,7 @@ def test_kept_and_dropped_documents_have_their_kind(artifacts: dict[str, Artifac
     prose, table, short = histories_of(artifacts, ids)
     assert (prose.text_kind, table.text_kind, short.text_kind) == ("prose", "table", "chat")
     assert short.outcome.startswith("dropped in clean")
-    assert prose.to_json()["text_kind"] == "prose"
+    assert prose.text_kind == "prose"
     console = Console(record=True, width=200)
     print_document_history(table, console)
     assert "kind of text: table" in console.export_text()
