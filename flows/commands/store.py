@@ -71,7 +71,7 @@ def verify(
     if not folders and not records:
         raise InputError(f"store verify: there is no artifact{f' of `{stage}`' if stage else ''} under {root}")
     with bytes_bar("verifying", console(stderr=True)) as progress:
-        found = hash_again(folders, progress, quick=quick, records=records)
+        found = hash_again(folders, progress, quick=quick, records=records, root=None if run_id or stage else root)
     there = repair_stored(found.damages) if set_aside else []
     moved = rename(found.damages) if set_aside else []
     aside = [*there, *moved]
