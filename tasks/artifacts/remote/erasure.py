@@ -32,6 +32,10 @@ def erase(store: ObjectStore, prefixes: Iterable[str], *, earlier_only: bool = F
     found; markers go when nothing is behind them that they hide.
     """
     stays: list[str] = []
+    try:
+        keeps_versions = "Status" in (store.ask_bucket("get_bucket_versioning") or {})
+    except AccessError:
+        keeps_versions = True  # Perhaps.
     for prefix in prefixes:
         versions: list[Version] = []
         try:
@@ -39,7 +43,7 @@ def erase(store: ObjectStore, prefixes: Iterable[str], *, earlier_only: bool = F
         except AccessError:
             stays.append("unfinished uploads, if there are any: these credentials may not list and end them")
         try:
-            versions = _versions(store, prefix)
+            versions = _versions(store, prefix) if keeps_versions else []
         except AccessError:
             stays.append("earlier versions, if the bucket keeps them: these credentials may not list them")
         refused = _delete(store, [one for one in versions if not one.is_present and not one.is_marker])
@@ -107,9 +111,7 @@ def present_keys(store: ObjectStore, prefix: str) -> list[str]:
 
 
 def _versions(store: ObjectStore, prefix: str) -> list[Version]:
-    """Return all versions and markers of the keys that begin with a prefix; none where the bucket has no versions."""
-    if not (store.ask_bucket("get_bucket_versioning") or {}).get("Status"):
-        return []
+    """Return all versions and markers of the keys that begin with a prefix."""
     found: list[Version] = []
     after: dict[str, str] = {}
     while True:
