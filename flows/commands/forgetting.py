@@ -9,7 +9,7 @@ from flows.planning.explain import KEPT
 from flows.recipe.schema import Recipe
 from flows.removal.affected import Leaving, Request
 from flows.removal.carry_out import Pending, finish
-from flows.removal.certificate import certified
+from flows.removal.certificate import BEYOND_A_STORE, certified
 from flows.removal.replay import ReplayPlan
 from flows.runs.lineage import open_run
 from flows.runs.record import REPLAY_OF, list_runs, stage_paths
@@ -50,6 +50,7 @@ def print_plan(
     lines += [f"made from this model or compared with its documents, and not changed: {name}" for name in leaving.made]
     lines += [f"a build that has not ended and may hold them, and is not changed: {one}" for one in leaving.unfinished]
     lines += retention
+    lines += [] if store is None else [sentence.format(store=store.address) for sentence in BEYOND_A_STORE]
     first = "" if replay.first_position is None else f", the first at {replay.first_position:,}"
     lines.append(f"{replay.positions:,} positions of the order change{first}; {tombstones:,} tombstones")
     share = replay.tokens / replay.tokens_in_all if replay.tokens_in_all else 0.0
