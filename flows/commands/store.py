@@ -51,9 +51,9 @@ def verify(
 
     Records are those of runs, unfinished builds and their checkpoints, leases, accepted artifacts, promotions, studies,
     and `inputs.json`; with STAGE or --run only artifacts are hashed. Runs check every file before they read it, so that
-    none trains on a damaged one; this finds it earlier. With an object store, its files are hashed too, and certificates
-    of removals compared; --set-aside uploads a damaged file again if this machine has it undamaged, and deletes what is
-    there again of removed artifacts.
+    none trains on a damaged one; this finds it earlier. With an object store, its files are hashed too and certificates
+    of removals compared; --set-aside uploads what is damaged again if this machine has it undamaged, and deletes what
+    is there again of removed artifacts.
     """
     from flows.reports.progress import bytes_bar
     from flows.runs.lineage import open_run
