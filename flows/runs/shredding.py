@@ -96,8 +96,8 @@ def give_up_forgotten(root: Path, store: ObjectStore) -> None:
     for path in certificates_under(root):
         try:
             _give_up(root, store, path)
-        except IntegrityError as error:
-            log.warning("%s", error)  # `store verify` reports it.
+        except (IntegrityError, FileNotFoundError) as error:
+            log.warning("%s", error)  # `store verify` reports a damaged one; a record may be gone from the store.
 
 
 def _give_up(root: Path, store: ObjectStore, path: Path) -> None:

@@ -5,7 +5,9 @@ deleted by S3's API; of other stores it is only said that nobody asked.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from model.errors import AccessError
 from tasks.artifacts.remote.object_store import KEYS_PER_REQUEST, ObjectStore
@@ -32,20 +34,21 @@ def erase(store: ObjectStore, prefixes: Iterable[str], *, earlier_only: bool = F
     found; markers go when nothing is behind them that they hide.
     """
     stays: list[str] = []
-    try:
+    keeps_versions = store.is_s3
+    with suppress(AccessError):
         keeps_versions = "Status" in (store.ask_bucket("get_bucket_versioning") or {})
-    except AccessError:
-        keeps_versions = True  # Perhaps.
     for prefix in prefixes:
         versions: list[Version] = []
         try:
-            _abort_uploads(store, prefix)
+            if store.is_s3:
+                _abort_uploads(store, prefix)
         except AccessError:
-            stays.append("unfinished uploads, if there are any: these credentials may not list and end them")
+            stays.append("unfinished uploads, if there are any, which could not be listed and ended")
         try:
-            versions = _versions(store, prefix) if keeps_versions else []
+            if keeps_versions:
+                versions = _versions(store, prefix)
         except AccessError:
-            stays.append("earlier versions, if the bucket keeps them: these credentials may not list them")
+            stays.append("earlier versions, if the bucket keeps them, which could not be listed")
         refused = _delete(store, [one for one in versions if not one.is_present and not one.is_marker])
         if not earlier_only:
             refused |= _delete(store, [one for one in versions if one.is_present and not one.is_marker])
@@ -77,6 +80,8 @@ def describe_retention(store: ObjectStore) -> list[str]:
         except AccessError:
             found.append(f"{what}: these credentials may not ask ({method}).")
             continue
+        if method == "get_bucket_versioning" and answer is None:
+            found.append(f"{what}: the store has no answer ({method}).")
         if method == "get_bucket_versioning" and answer and answer.get("Status"):
             found.append(
                 f"The bucket {store.bucket} keeps earlier versions of objects. Those of what is deleted here are"
@@ -111,11 +116,11 @@ def present_keys(store: ObjectStore, prefix: str) -> list[str]:
 
 
 def _versions(store: ObjectStore, prefix: str) -> list[Version]:
-    """Return all versions and markers of the keys that begin with a prefix."""
+    """Return all versions and markers of the keys that begin with a prefix; AccessError where nobody may list them."""
     found: list[Version] = []
     after: dict[str, str] = {}
     while True:
-        page = store.ask_bucket("list_object_versions", Prefix=store.key_in_bucket(prefix), **after) or {}
+        page = _answer(store, "list_object_versions", Prefix=store.key_in_bucket(prefix), **after)
         for kind in ("Versions", "DeleteMarkers"):
             found += [
                 Version(one["Key"], one["VersionId"], one["IsLatest"], kind == "DeleteMarkers")
@@ -123,7 +128,8 @@ def _versions(store: ObjectStore, prefix: str) -> list[Version]:
             ]
         if not page.get("IsTruncated"):
             return found
-        after = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page["NextVersionIdMarker"]}
+        marks = {"KeyMarker": "NextKeyMarker", "VersionIdMarker": "NextVersionIdMarker"}
+        after = {name: page[mark] for name, mark in marks.items() if mark in page}
 
 
 def _delete(store: ObjectStore, versions: list[Version]) -> dict[Version, str]:
@@ -149,7 +155,14 @@ def _delete(store: ObjectStore, versions: list[Version]) -> dict[Version, str]:
 def _abort_uploads(store: ObjectStore, prefix: str) -> None:
     is_truncated = True
     while is_truncated:
-        answer = store.ask_bucket("list_multipart_uploads", Prefix=store.key_in_bucket(prefix)) or {}
+        answer = _answer(store, "list_multipart_uploads", Prefix=store.key_in_bucket(prefix))
         for upload in answer.get("Uploads", ()):
             store.ask_bucket("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
         is_truncated = answer.get("IsTruncated", False)
+
+
+def _answer(store: ObjectStore, method: str, **words: Any) -> dict[str, Any]:
+    answer = store.ask_bucket(method, **words)
+    if answer is None:
+        raise AccessError(f"{store.address} does not answer {method}")
+    return answer
