@@ -9,9 +9,10 @@ import logging
 import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from flows.runs.object_store import erase_stored, keys_of
+from flows.runs.object_store import Place, erase_stored, keys_of
 from flows.runs.record import RECIPE, RECORD, RunData, damaged_runs, list_runs, read_run
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import IntegrityError
@@ -137,12 +138,24 @@ def _certificate_problem(root: Path, store: ObjectStore, path: Path) -> str | No
         return str(error)
     if there != here:
         return f"is another one in {store.address}"
-    for stage, identity in artifacts_of(here.get("removed", ())):
-        if store.exists(manifest_key(stage, identity)):
-            continue  # Built again.
-        if left := [key for prefix in keys_of(stage, identity) for key in present_keys(store, prefix)]:
-            return f"names {stage}/{identity} as removed, and {store.address}/{left[0]} is there"
+    for (stage, identity), key in _come_back(store, here.get("removed", ())).items():
+        return f"names {stage}/{identity} as removed, and {store.address}/{key} is there"
     return None
+
+
+def _come_back(store: ObjectStore, removed: Iterable[str]) -> dict[Place, str]:
+    """Return the artifacts that a certificate names as removed, and of which the store has an object and no manifest
+    -> the key of that object. One with a manifest was built again."""
+
+    def look(place: Place) -> str | None:
+        manifest, *others = keys_of(*place)
+        if store.exists(manifest):
+            return None
+        return next((key for prefix in others for key in present_keys(store, prefix)), None)
+
+    places = artifacts_of(removed)
+    found = store.run_all([partial(look, place) for place in places])
+    return {place: key for place, key in zip(places, found, strict=True) if key is not None}
 
 
 def repair_certificate(root: Path, path: Path) -> str:
@@ -155,9 +168,8 @@ def repair_certificate(root: Path, path: Path) -> str:
     except (FileNotFoundError, IntegrityError):
         return f"{path} cannot be uploaded again: this machine has no whole copy of it; another one may"
     put_file(root, store, path)
-    for stage, identity in artifacts_of(here.get("removed", ())):
-        if not store.exists(manifest_key(stage, identity)):
-            erase_stored(store, stage, identity)
+    for place in _come_back(store, here.get("removed", ())):
+        erase_stored(store, *place)
     return f"{path} uploaded to {store.address} again, and what it names as removed deleted there"
 
 
@@ -166,7 +178,7 @@ def certificates_under(root: Path) -> list[Path]:
     return sorted(path for path in (root / FORGOTTEN).glob("*.json") if path.name != PENDING)
 
 
-def artifacts_of(removed: Iterable[str]) -> list[tuple[str, str]]:
+def artifacts_of(removed: Iterable[str]) -> list[Place]:
     """Return stage and identity of the artifacts that a certificate names as removed."""
     pairs = [name.split("/") for name in removed]
     return [(names[0], names[1]) for names in pairs if len(names) == 2]
