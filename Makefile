@@ -82,7 +82,7 @@ prove-resume: $(READY) ## killed and damaged, training goes on to the same bytes
 prove-layouts: $(READY) ## portable numerics: 60 drawn layouts, killed and resumed under another, to one set of bytes; time of a step
 	PROVE_FOLDER=$(PEERS)/prove-layouts $(BIN)/python -m pytest tests/prove_resume/test_layouts.py -m prove_layouts $(PYTEST_FLAGS)
 
-prove-forget: $(READY) ## a model without documents, beside one trained in an empty root: fourteen requests, a quarter of an hour
+prove-forget: $(READY) ## a model without documents, beside one trained in an empty root: fifteen requests, twenty minutes
 	$(BIN)/python -m pytest tests/prove_forget -m prove_forget $(PYTEST_FLAGS)
 
 prove-init: $(READY) ## twelve folders of text, each from `init` to an exported model

@@ -10,6 +10,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -47,6 +48,25 @@ class LocalStore:
         keys = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": "us-east-1"}
         return {"AWS_ENDPOINT_URL": self.endpoint, **keys}
 
+    def objects(self, address: str) -> dict[str, bytes]:
+        """Key and version of every object under an address, earlier versions included -> its bytes as by `files`."""
+        import botocore.session
+
+        bucket, prefix = address.removeprefix("s3://").split("/")
+        s3: Any = botocore.session.get_session().create_client("s3")
+        pages = s3.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=f"{prefix}/")
+        listed = [(one["Key"], one["VersionId"]) for page in pages for one in page["Versions"]]
+        return {
+            f"{key} {version}": _uncompressed(s3.get_object(Bucket=bucket, Key=key, VersionId=version)["Body"].read())
+            for key, version in listed
+        }
+
+    @staticmethod
+    def files(folder: Path) -> dict[str, bytes]:
+        """Every file under a folder -> its bytes, and behind them those of a table's columns without compression."""
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        return {str(path): _uncompressed(path.read_bytes()) for path in paths}
+
     def fail(self, share: float, seed: int = 0, stall_seconds: int = 30) -> None:
         """Let a share of requests meet a fault from now on."""
         assert _object_store_script("start", self.folder, share, seed, stall=stall_seconds) == self.endpoint
@@ -55,6 +75,18 @@ class LocalStore:
         """The faults so far."""
         log = self.folder / "faults.jsonl"
         return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def _uncompressed(data: bytes) -> bytes:
+    import pyarrow as pa
+    import pyarrow.ipc
+
+    if not data.startswith(b"ARROW1"):
+        return data
+    table, sink = pa.ipc.open_file(pa.py_buffer(data)).read_all(), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return data + sink.getvalue().to_pybytes()
 
 
 def _object_store_script(*words: object, stall: int = 30) -> str:

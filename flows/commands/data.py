@@ -189,7 +189,7 @@ def forget(
     without = recipe_without(recipe, record["run_id"], before, leaving, named)
     replay = plan_replay(before, build_sequences(without, root))
     print_run_header(record)
-    print_plan(leaving, named, replay, without, as_json)
+    print_plan(root, leaving, named, replay, without, as_json)
     if plan or not (yes or as_json or typer.confirm("Train again and delete?")):
         return
     decided = decide(root, record["run_id"], without, before["sample"], leaving, named, replay)

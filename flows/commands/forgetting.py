@@ -9,19 +9,26 @@ from flows.planning.explain import KEPT
 from flows.recipe.schema import Recipe
 from flows.removal.affected import Leaving, Request
 from flows.removal.carry_out import Pending, finish
-from flows.removal.certificate import certified
+from flows.removal.certificate import BEYOND_A_STORE, certified
 from flows.removal.replay import ReplayPlan
 from flows.runs.lineage import open_run
 from flows.runs.record import REPLAY_OF, list_runs, stage_paths
 from model.errors import InputError
+from tasks.artifacts.remote.attach import store_of
+from tasks.artifacts.remote.erasure import describe_retention
 
 MOST_NAMED = 10
 
 
-def print_plan(leaving: Leaving, request: Request, replay: ReplayPlan, recipe: Recipe, as_json: bool) -> None:
-    """Print what leaves, what saw it, and from where training is repeated."""
+def print_plan(
+    root: Path, leaving: Leaving, request: Request, replay: ReplayPlan, recipe: Recipe, as_json: bool
+) -> None:
+    """Print what leaves, what saw it, what keeps it, and from where training is repeated."""
+    store, tombstones = store_of(root), len(recipe.chunk.tombstones)
+    retention = [] if store is None else describe_retention(store)
     if as_json:
-        print_json({"leaving": vars(leaving), "replay": vars(replay), "tombstones": len(recipe.chunk.tombstones)})
+        values = {"leaving": vars(leaving), "replay": vars(replay), "tombstones": tombstones, "retention": retention}
+        print_json(values)
         return
     leave = "document leaves" if len(leaving.requested) == 1 else "documents leave"
     lines = [f"{len(leaving.requested):,} {leave}: {_some(leaving.requested)}"]
@@ -41,10 +48,11 @@ def print_plan(leaving: Leaving, request: Request, replay: ReplayPlan, recipe: R
     lines.append(f"kept as they were decided with them: {', '.join(KEPT.values())}, held-out draw")
     lines += [f"also sampled by the run {run}, which is not changed" for run in leaving.other_runs[:MOST_NAMED]]
     lines += [f"made from this model or compared with its documents, and not changed: {name}" for name in leaving.made]
+    lines += [f"a build that has not ended and may hold them, and is not changed: {one}" for one in leaving.unfinished]
+    lines += retention
+    lines += [] if store is None else [sentence.format(store=store.address) for sentence in BEYOND_A_STORE]
     first = "" if replay.first_position is None else f", the first at {replay.first_position:,}"
-    lines.append(
-        f"{replay.positions:,} positions of the order change{first}; {len(recipe.chunk.tombstones):,} tombstones"
-    )
+    lines.append(f"{replay.positions:,} positions of the order change{first}; {tombstones:,} tombstones")
     share = replay.tokens / replay.tokens_in_all if replay.tokens_in_all else 0.0
     lines.append(
         f"training again from step {replay.step:,} of {replay.steps:,}: {replay.tokens:,} of {replay.tokens_in_all:,}"

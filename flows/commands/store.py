@@ -51,8 +51,9 @@ def verify(
 
     Records are those of runs, unfinished builds and their checkpoints, leases, accepted artifacts, promotions, studies,
     and `inputs.json`; with STAGE or --run only artifacts are hashed. Runs check every file before they read it, so that
-    none trains on a damaged one; this finds it earlier. With an object store, its files are hashed too; --set-aside
-    uploads a damaged one again if this machine has it undamaged.
+    none trains on a damaged one; this finds it earlier. With an object store, its files are hashed too and certificates
+    of removals compared; --set-aside uploads what is damaged again if this machine has it undamaged, and deletes what
+    is there again of removed artifacts.
     """
     from flows.reports.progress import bytes_bar
     from flows.runs.lineage import open_run
@@ -71,7 +72,7 @@ def verify(
     if not folders and not records:
         raise InputError(f"store verify: there is no artifact{f' of `{stage}`' if stage else ''} under {root}")
     with bytes_bar("verifying", console(stderr=True)) as progress:
-        found = hash_again(folders, progress, quick=quick, records=records)
+        found = hash_again(folders, progress, quick=quick, records=records, root=None if run_id or stage else root)
     there = repair_stored(found.damages) if set_aside else []
     moved = rename(found.damages) if set_aside else []
     aside = [*there, *moved]

@@ -4,6 +4,7 @@ The recipe without them names their ids (`sample.exclude_documents`), keeps what
 (`keep`), and leaves their places in a stable order empty (`chunk.tombstones`), so that it can be run anywhere.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.recipe.schema import Recipe
+from flows.runs.object_store import list_leftovers
 from flows.runs.record import RunData, list_runs, stage_paths
 from flows.runs.run_documents import find_documents, parts_of
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import MANIFEST, read_manifest
+from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.rows import Survivor
 from tasks.chunk.tombstones import tombstones
 
@@ -56,6 +59,8 @@ class Leaving:
     """Other runs under the root that sampled one of them."""
     made: tuple[str, ...] = ()
     """Artifacts made from the run's model (fine-tuned ones, exports), and later documents compared with its own."""
+    unfinished: tuple[str, ...] = ()
+    """Builds that have not ended, in the root's folder or its object store, and may hold one of them."""
 
     def ids(self, request: Request) -> set[str]:
         """Return the ids of all documents that leave by this request."""
@@ -92,6 +97,7 @@ def find_leaving(
             if run["run_id"] != run_id and _sampled(run, artifacts["sample"], all_ids)
         ),
         made=tuple(_made_from(root, artifacts)),
+        unfinished=tuple(_unfinished(root)),
     )
 
 
@@ -149,6 +155,15 @@ def _made_from(root: Path, artifacts: Mapping[str, Artifact]) -> Iterator[str]:
         parents = read_manifest(manifest.parent)["parents"].values() if stage != "evaluate" else ()
         if any(parent["identity"] == source for parent in parents):
             yield f"{stage}/{manifest.parent.name}"
+
+
+def _unfinished(root: Path) -> Iterator[str]:
+    """Yield the folders of builds that have not ended, and what such builds left in the object store."""
+    yield from sorted(f"work/{folder.name}" for folder in (root / "work").glob("*.*"))
+    if (store := store_of(root)) is not None:
+        known = [(path.parent.parent.name, path.parent.name) for path in root.glob(f"artifacts/*/*/{MANIFEST}")]
+        for stage, identity in list_leftovers(store, known, time.time()):
+            yield f"{stage}/{identity} in {store.address}"
 
 
 def recipe_without(

@@ -1,8 +1,8 @@
 """Write down a removal, delete what the run before held once a run without the documents has ended, and certify it."""
 
-import os
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,20 +14,23 @@ from flows.recipe.schema import Recipe
 from flows.removal.affected import Leaving, Request
 from flows.removal.certificate import FOLDER, Certificate, commitment, write_certificate
 from flows.removal.replay import ReplayPlan
-from flows.runs.gc import REMOVED_PREFIX
 from flows.runs.lineage import run_artifacts
-from flows.runs.record import RECIPE, RECORD, RunData, list_runs, recipe_of
+from flows.runs.record import RunData, list_runs, recipe_of
+from flows.runs.roots import refresh
 from flows.runs.run_documents import parts_of
+from flows.runs.shredding import shred
 from model.checksummed_json import read_sealed, write_sealed
-from model.files import sync_directory
+from model.errors import InputError
 from tasks.artifacts.aggregates import digest_of_table
 from tasks.artifacts.artifact import Artifact, manifest_of
+from tasks.artifacts.remote.attach import store_of
+from tasks.artifacts.remote.erasure import describe_retention, erase
+from tasks.artifacts.remote.metadata import PENDING
 from tasks.artifacts.reuse import now
 from tasks.chunk.config import SEATS
+from tasks.common.digests import INPUTS, InputDigests
 from tasks.decontaminate.config import HELDOUT_DRAW, RARITY
 
-PENDING = "pending.json"
-"""In the folder of certificates: a removal that was decided and has not ended."""
 PENDING_LOST = "Decide again what to remove, and delete this file first."
 
 
@@ -50,7 +53,10 @@ _PENDING = TypeAdapter(Pending)
 def decide(
     root: Path, before: str, recipe: Recipe, sample: Artifact, leaving: Leaving, request: Request, plan: ReplayPlan
 ) -> Pending:
-    """Write down a removal, so that it can be carried out to its end, and return it."""
+    """Write down a removal, so that it can be carried out to its end, by any machine of a store, and return it.
+
+    Raises InputError where another machine was first to decide one.
+    """
     salt = secrets.token_hex(16)
     wanted = pa.array(sorted(bytes.fromhex(one) for one in leaving.ids(request)), pa.binary(16))
     texts: list[str] = []
@@ -58,8 +64,14 @@ def decide(
         texts += rows.filter(pc.is_in(rows.column("doc_id"), value_set=wanted)).column("text").to_pylist()
     commitments = tuple(sorted(commitment(salt, text) for text in texts))
     pending = Pending(before, recipe, salt, commitments, leaving, request, plan)
-    (root / FOLDER).mkdir(exist_ok=True)
-    write_sealed(root / FOLDER / PENDING, _PENDING.dump_python(pending, mode="json"))
+    written = _PENDING.dump_python(pending, mode="json")
+    store = store_of(root)
+    if store is not None and not store.create(f"{FOLDER}/{PENDING}", written):
+        raise InputError(
+            f"data forget: another machine has begun a removal in {store.address}. Run `bessemer data forget` without"
+            " arguments to end it, then ask again."
+        )
+    write_sealed(root / FOLDER / PENDING, written)
     return pending
 
 
@@ -76,33 +88,41 @@ def finish(root: Path, pending: Pending, after: RunData) -> Path:
     page."""
     recipe = recipe_of(root / "runs" / after["run_id"])
     artifacts = run_artifacts(after)
+    refresh(root)  # Other machines may have begun runs that use the same artifacts.
     record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
     given_up = shred(root, record, after)
-    leaving, plan = pending.leaving, pending.plan
-    page = write_certificate(
-        root,
-        Certificate(
-            before=pending.before,
-            after=after["run_id"],
-            when=now(),
-            commitments=pending.commitments,
-            duplicates=0 if pending.request.promote else len(leaving.duplicates),
-            promoted=len(leaving.duplicates) if pending.request.promote else 0,
-            heldout=leaving.heldout,
-            leaks=leaving.leaks,
-            step=plan.step,
-            steps=plan.steps,
-            tokens=plan.tokens,
-            positions=plan.positions,
-            kept=kept_aggregates(artifacts, recipe),
-            tombstones=len(recipe.chunk.tombstones),
-            model=artifacts["train"].content,
-            removed=given_up.removed,
-            shared=given_up.shared,
-            other_runs=leaving.other_runs,
-            made=leaving.made,
-        ),
+    leaving, plan, store = pending.leaving, pending.plan, store_of(root)
+    certificate = Certificate(
+        before=pending.before,
+        after=after["run_id"],
+        when=now(),
+        commitments=pending.commitments,
+        duplicates=0 if pending.request.promote else len(leaving.duplicates),
+        promoted=len(leaving.duplicates) if pending.request.promote else 0,
+        heldout=leaving.heldout,
+        leaks=leaving.leaks,
+        step=plan.step,
+        steps=plan.steps,
+        tokens=plan.tokens,
+        positions=plan.positions,
+        kept=kept_aggregates(artifacts, recipe),
+        tombstones=len(recipe.chunk.tombstones),
+        model=artifacts["train"].content,
+        removed=given_up.removed,
+        shared=given_up.shared,
+        other_runs=leaving.other_runs,
+        made=leaving.made,
+        unfinished=leaving.unfinished,
+        store=None if store is None else store.address,
+        retention=() if store is None else tuple(describe_retention(store)),
+        stays=given_up.stays,
     )
+    page = write_certificate(root, certificate)
+    if store is not None and (stays := erase(store, [f"{FOLDER}/{PENDING}"])):
+        write_certificate(root, replace(certificate, stays=tuple(dict.fromkeys((*given_up.stays, *stays)))))
+    digests = InputDigests(root / INPUTS)
+    digests.forget_missing()
+    digests.save()
     (root / FOLDER / PENDING).unlink()
     return page
 
@@ -119,77 +139,3 @@ def kept_aggregates(artifacts: Mapping[str, Artifact], recipe: Recipe) -> dict[s
     if recipe.chunk.packing == "stable":
         found["seats of the order"] = digest_of_table(artifacts["chunk"], SEATS)
     return found
-
-
-@dataclass(frozen=True)
-class Shredded:
-    """What a run gave up, as `STAGE/IDENTITY` and paths below the root."""
-
-    removed: tuple[str, ...]
-    shared: tuple[str, ...]
-    """Artifacts that stay, each with a run that uses them, too."""
-
-
-def shred(root: Path, before: RunData, after: RunData) -> Shredded:
-    """Overwrite and remove the artifacts of a run that neither the run after it nor another one has, and the run's
-    pages and logs.
-
-    A killed call is repeated: what is gone is left out.
-    """
-    used = {entry["identity"] for entry in after["stages"] if "identity" in entry}
-    others = _users(root, {before["run_id"], after["run_id"]})
-    removed: list[str] = []
-    shared: list[str] = []
-    stages: set[str] = set()
-    for entry in before["stages"]:
-        if "path" not in entry or "identity" not in entry or entry["identity"] in used:
-            continue
-        name = f"{entry['stage']}/{entry['identity']}"
-        stages.add(entry["stage"])
-        if entry["identity"] in others:
-            shared.append(f"{name} (run {others[entry['identity']]})")
-            continue
-        path = Path(entry["path"])
-        _overwrite(path)
-        _overwrite(path.with_name(f"{REMOVED_PREFIX}{path.name}"))  # Left by a call that was killed.
-        removed.append(name)
-    folder = root / "runs" / before["run_id"]
-    for path in sorted(folder.iterdir()):
-        if path.name in (RECORD, RECIPE):
-            continue
-        _overwrite(path)
-        removed.append(f"runs/{before['run_id']}/{path.name}")
-    record = {**before, "notes": [], "collected": {"when": after["run_id"], "stages": sorted(stages)}}
-    write_sealed(folder / RECORD, record)
-    return Shredded(tuple(removed), tuple(shared))
-
-
-def _users(root: Path, without: Collection[str]) -> dict[str, str]:
-    """Return identity -> a run that has the artifact and did not give it up."""
-    return {
-        entry["identity"]: run["run_id"]
-        for run in list_runs(root)
-        if run["run_id"] not in without
-        for entry in run["stages"]
-        if "identity" in entry and entry["stage"] not in run.get("collected", {}).get("stages", ())
-    }
-
-
-def _overwrite(path: Path) -> None:
-    """Write zeros over a file, or over all files of a folder that have no other name, and remove it."""
-    if path.is_dir() and not path.is_symlink():
-        doomed = path if path.name.startswith(REMOVED_PREFIX) else path.with_name(f"{REMOVED_PREFIX}{path.name}")
-        os.rename(path, doomed)
-        for child in sorted(doomed.iterdir()):
-            _overwrite(child)
-        doomed.rmdir()
-        sync_directory(doomed.parent)
-        return
-    if path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1:
-        with path.open("r+b") as file:
-            left = path.stat().st_size
-            while left > 0:
-                left -= file.write(bytes(min(left, 1 << 20)))
-            file.flush()
-            os.fsync(file.fileno())
-    path.unlink(missing_ok=True)

@@ -14,9 +14,10 @@ import blake3
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError
 from model.files import write_atomically
+from tasks.artifacts.remote.attach import store_of
+from tasks.artifacts.remote.metadata import CERTIFICATE_LOST, put_file
+from tasks.artifacts.remote.metadata import FORGOTTEN as FOLDER
 
-FOLDER = "forgotten"
-"""Folder of the certificates under a root."""
 TRACES = (
     "The recipe of the new run lists the ids of the documents, hashes of their source, path and record, so that they"
     " are left out again if they are still in their files. Delete them there, and the list can be emptied.",
@@ -27,9 +28,15 @@ STABLE_TRACE = (
     " tokens. Who has the text can find out by it that it was there. A removal with --refill leaves none."
 )
 BEYOND = (
-    "Copies outside of this folder: backups, object stores, exported or published models, downloaded inputs, logs and"
-    " the database of Prefect, page caches.",
+    "Copies outside of this root: backups, exported or published models, downloaded inputs, logs and the database of"
+    " Prefect, page caches.",
+    "Names: `inputs.json` and records of nightly runs list files of sources by path and digest.",
     "Blocks of a solid-state disk or a snapshot of a file system that were overwritten, but not yet reused.",
+)
+BEYOND_A_STORE = (
+    "Folders of other machines for {store}: each deletes its copies when a command opens the root there the next time,"
+    " and holds them until then. A machine that runs the old recipe again makes the artifacts again.",
+    "The operator of {store}: backups, access logs, disks behind it.",
 )
 
 
@@ -66,6 +73,14 @@ class Certificate:
     """Artifacts with the documents that other runs use, which stay."""
     other_runs: tuple[str, ...]
     made: tuple[str, ...]
+    unfinished: tuple[str, ...] = ()
+    """Builds that had not ended, here or in the store, and may hold a document."""
+    store: str | None = None
+    """Address of the object store of the root."""
+    retention: tuple[str, ...] = ()
+    """What keeps objects of the store after their deletion, as sentences."""
+    stays: tuple[str, ...] = ()
+    """What the store refused to delete, as sentences."""
 
 
 def commitment(salt: str, text: str) -> str:
@@ -86,18 +101,21 @@ def certified(path: Path, salt: str, texts: list[Path]) -> list[Path]:
     except ValueError:
         raise InputError(f"--salt {salt}: not the hexadecimal digits that `bessemer data forget` printed") from None
     try:
-        named = read_sealed(path, "Ask for another copy of it.")["commitments"]
+        named = read_sealed(path, CERTIFICATE_LOST)["commitments"]
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such certificate; they are in {FOLDER}/ under a root") from error
     return [text for text in texts if commitment(salt, text.read_text("utf-8")) in named]
 
 
 def write_certificate(root: Path, certificate: Certificate) -> Path:
-    """Write both forms under the root, and return the path of the page."""
+    """Write both forms under the root, and in the object store behind it; return the path of the page."""
     path = root / FOLDER / f"{certificate.after}.json"
-    path.parent.mkdir(exist_ok=True)
+    shown = page(certificate).encode()
     write_sealed(path, asdict(certificate))
-    write_atomically(path.with_suffix(".html"), page(certificate).encode())
+    write_atomically(path.with_suffix(".html"), shown)
+    if (store := store_of(root)) is not None:
+        put_file(root, store, path)
+        store.put(f"{FOLDER}/{certificate.after}.html", shown)
     return path.with_suffix(".html")
 
 
@@ -106,6 +124,7 @@ def page(certificate: Certificate) -> str:
     one = certificate
     documents = f"{len(one.commitments):,} {'document' if len(one.commitments) == 1 else 'documents'}"
     traces = [*TRACES, *([STABLE_TRACE] if one.tombstones else ())]
+    beyond = [sentence.format(store=one.store) for sentence in BEYOND_A_STORE] if one.store is not None else []
     sections = [
         (
             "What was removed",
@@ -137,9 +156,11 @@ def page(certificate: Certificate) -> str:
                 *(f"Another run that sampled a document: {run}." for run in one.other_runs),
                 *(f"Stays, since another run uses it: {name}." for name in one.shared),
                 *(f"Made from the model or the documents before: {name}." for name in one.made),
+                *(f"A build that had not ended and may hold a document: {name}." for name in one.unfinished),
+                *(f"Stays: {sentence}." for sentence in one.stays),
             ],
         ),
-        ("What this does not reach", list(BEYOND)),
+        ("What this does not reach", [*BEYOND, *one.retention, *beyond]),
         ("Commitments", list(one.commitments)),
     ]
     body = "".join(

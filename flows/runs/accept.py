@@ -16,7 +16,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import WouldBuild
 from tasks.artifacts.identity import OF_CODE, differences
 from tasks.artifacts.remote.attach import store_of
-from tasks.artifacts.remote.metadata import put_alias
+from tasks.artifacts.remote.metadata import put_file
 from tasks.artifacts.reuse import Alias, alias_path, now, write_alias
 
 ALL = "all"
@@ -81,4 +81,4 @@ def undo_accept(recipe: Recipe, root: Path, stage: str) -> Path:
 def _put(root: Path, alias: Path) -> None:
     store = store_of(root)
     if store is not None:
-        put_alias(root, store, alias)
+        put_file(root, store, alias)

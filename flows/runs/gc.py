@@ -29,6 +29,7 @@ from flows.runs.record import (
     warn_once,
 )
 from flows.runs.roots import put_record
+from flows.runs.shredding import REMOVED_PREFIX
 from model.checksummed_json import write_sealed
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.lease import LEASE_SECONDS, is_alive, is_held
@@ -43,8 +44,6 @@ FRESH_SECONDS = 3600.0
 """Artifacts younger than this are never removed: a running run may have made them and not recorded them yet."""
 
 MAX_THREADS = 64
-
-REMOVED_PREFIX = ".removed-"
 
 SECONDS_PER_DAY = 86_400.0
 

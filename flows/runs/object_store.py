@@ -9,11 +9,18 @@ from typing import Any
 from model.digests import digest_file
 from model.errors import IntegrityError
 from tasks.artifacts.manifest import read_manifest
-from tasks.artifacts.remote.artifacts import PARTS, manifest_key, part_key, stored_manifest, withdraw
+from tasks.artifacts.remote.artifacts import PARTS, manifest_key, part_key, parts_prefix, stored_manifest, withdraw
 from tasks.artifacts.remote.attach import root_of, store_of
+from tasks.artifacts.remote.erasure import erase
 from tasks.artifacts.remote.leases import store_lease
 from tasks.artifacts.remote.object_store import FETCHES, ObjectStore
-from tasks.artifacts.remote.partial_builds import CHECKPOINTS, UNFINISHED, forget
+from tasks.artifacts.remote.partial_builds import (
+    CHECKPOINTS,
+    UNFINISHED,
+    checkpoints_prefix,
+    forget,
+    unfinished_key,
+)
 from tasks.artifacts.workspace import FileRecord
 
 ASIDE = "aside"
@@ -85,6 +92,23 @@ def remove_stored(store: ObjectStore, places: Collection[Place]) -> None:
         with store_lease(store, identity, lambda _: None, LEASE_SECONDS):
             withdraw(store, stage, identity)
             forget(store, stage, identity)
+
+
+def erase_stored(store: ObjectStore, stage: str, identity: str) -> list[str]:
+    """Delete all that a store has of an artifact, for good, under its lease; return what stays, as sentences."""
+    with store_lease(store, identity, lambda _: None, LEASE_SECONDS):
+        return erase(store, keys_of(stage, identity))
+
+
+def keys_of(stage: str, identity: str) -> list[str]:
+    """Return the beginnings of the keys of an artifact, the manifest first."""
+    prefixes = (parts_prefix(stage, identity), checkpoints_prefix(stage, identity))
+    return [
+        manifest_key(stage, identity),
+        unfinished_key(stage, identity),
+        *(f"{prefix}/" for prefix in prefixes),
+        f"{ASIDE}/{stage}/{identity}-",
+    ]
 
 
 def list_leftovers(store: ObjectStore, known: Collection[Place], unfinished_since: float) -> list[Place]:

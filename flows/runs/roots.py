@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flows.runs.model_registry import link_promotions
+from flows.runs.shredding import give_up_forgotten
 from model.errors import BessemerError
 from tasks.artifacts.remote.attach import attached_root, is_address, store_of
 from tasks.artifacts.remote.metadata import pull_metadata, put_night, put_pages, put_run
@@ -25,10 +26,12 @@ def open_root(root: str | Path) -> Path:
 
 
 def refresh(root: Path) -> None:
-    """Fetch manifests and records of other machines from the object store behind a root, if there is one."""
+    """Fetch manifests and records of other machines from the object store behind a root, if there is one, and give up
+    here what they made the store forget."""
     store = store_of(root)
     if store is not None:
         pull_metadata(root, store)
+        give_up_forgotten(root, store)
         link_promotions(root)
 
 

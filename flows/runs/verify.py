@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flows.runs.object_store import file_problem, manifest_problem, repair_artifact
 from flows.runs.root_records import record_problem, set_aside_record
+from flows.runs.shredding import certificate_problems, repair_certificate
 from model.digests import digest_file
 from model.errors import BessemerError
 from model.files import sync_directory
@@ -58,13 +59,17 @@ def verify(
     *,
     quick: bool = False,
     records: Sequence[Path] = (),
+    root: Path | None = None,
 ) -> Verification:
-    """Hash every file of the artifacts in `folders` and every one of the `records`, and return the damage found.
+    """Hash every file of the artifacts in `folders` and every one of the `records`, check the certificates in the
+    object store behind a `root`, and return the damage found.
 
     `progress(done, total)` counts bytes of artifacts. `quick` hashes only files that are missing, of another size, or
     newer than their manifest, which was written last; it does not find bytes that a disk changed silently.
     """
     damages = [Damage(path, "", problem) for path in records if (problem := record_problem(path))]
+    if root is not None:
+        damages += [Damage(path, "", problem, stored=True) for path, problem in certificate_problems(root).items()]
     trusted = 0
     files: list[tuple[Path, FileRecord]] = []
     opened: dict[Path, Artifact] = {}
@@ -116,7 +121,10 @@ def repair_stored(damages: Iterable[Damage]) -> list[str]:
     for damage in damages:
         if damage.stored:
             by_folder.setdefault(damage.place, []).append(damage.file)
-    return [repair_artifact(folder, names) for folder, names in sorted(by_folder.items())]
+    return [
+        repair_artifact(place, names) if all(names) else repair_certificate(place.parents[1], place)
+        for place, names in sorted(by_folder.items())
+    ]
 
 
 def _contradictions(artifact: Artifact, folder: Path, others: Mapping[Path, Artifact]) -> list[Damage]:

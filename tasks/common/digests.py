@@ -90,6 +90,11 @@ class InputDigests:
         """Forget a file, so that it is digested again whatever its times are."""
         self._changed |= self._known.pop(name, None) is not None
 
+    def forget_missing(self) -> None:
+        """Forget the files of this machine that no longer exist."""
+        for name in [name for name in self._known if "://" not in name and not os.path.exists(name)]:
+            self.forget(name)
+
     def _lookup(self, key: str, mark: Any) -> Content | None:
         known = self._known.get(key)
         if not isinstance(known, dict) or known.get("mark") != mark:

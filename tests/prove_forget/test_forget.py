@@ -5,6 +5,7 @@ Of the run before, that training gets the recipe that the removal wrote, and fil
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -17,15 +18,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+import s3fs
 
 from flows.removal.carry_out import PENDING
 from flows.removal.certificate import FOLDER, commitment
 from flows.runs.lineage import open_run, run_artifacts
+from flows.runs.record import list_runs
+from flows.runs.roots import open_root
 from model.checkpoint.weights import load_model
+from model.digests import digest_bytes
 from model.inference.scoring import text_nats
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import MANIFEST
+from tasks.artifacts.remote.artifacts import manifest_key
+from tasks.artifacts.remote.object_store import ObjectStore
 from tasks.artifacts.tables import read_table
 from tasks.tokenizer.open import open_tokenizer
 
@@ -245,6 +252,73 @@ def test_a_removal_that_is_killed_again_and_again_ends_like_another(base: Path, 
     bessemer("store", "verify", "--root", killed)
 
 
+def test_a_document_leaves_the_bucket_and_the_machines_of_a_root_in_an_object_store(
+    foundry: Path, object_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machine A is killed in the middle of the deletion, machine B ends it, in a bucket that keeps versions."""
+    for name, value in object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    bucket = f"versions-{secrets.token_hex(4)}"
+    s3fs.S3FileSystem().call_s3("create_bucket", Bucket=bucket)
+    s3fs.S3FileSystem().call_s3("put_bucket_versioning", Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    address = f"s3://{bucket}/root"
+
+    def machine(name: str) -> Path:
+        monkeypatch.setenv("BESSEMER_CACHE", str(tmp_path / name))
+        return open_root(address)
+
+    root, settings = machine("a"), [word for setting in SETTINGS for word in ("--set", setting)]
+    bessemer("run", foundry / "foundry.toml", "--root", address, "--json", *settings)
+    before = run_artifacts(open_run(root, None))
+    row = next(row for row in before["sample"].table("documents").to_pylist() if "note-07" in row["origin"]["path"])
+    traces = {"id": row["doc_id"], "digits": row["doc_id"].hex().encode()}
+    traces |= {"digest": bytes.fromhex(digest_bytes(row["text"].encode()))}
+    traces |= {"digest in digits": traces["digest"].hex().encode()}
+    traces |= {f"line {number}": line.encode() for number, line in enumerate(row["text"].splitlines())}
+    assert _traces(traces, object_store.objects(address)) == {*traces} - {"digits", "digest in digits"}
+    machine("b")
+    bessemer("data", "peek", "sample", "--root", address)
+    machine("a")
+    plan = json.loads(bessemer("data", "forget", "note-07", "--plan", "--root", address, "--json"))
+    assert any("keeps earlier versions" in sentence for sentence in plan["retention"])
+    command = [sys.executable, "-m", "flows.cli", "data", "forget", "note-07", "--root", address, "--json"]
+    store, manifest = ObjectStore(address), manifest_key("clean", before["clean"].identity)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while store.exists(manifest):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+    assert store.exists(f"{FOLDER}/{PENDING}")
+    assert store.exists(manifest_key("evaluate", before["evaluate"].identity))
+
+    root = machine("b")
+    certificate, salt = _certificate_and_salt(bessemer("data", "forget", "--root", address, "--json"))
+    assert certificate["commitments"] == [commitment(salt, row["text"])]
+    after = open_run(root, certificate["after"])
+    trained, expected = run_artifacts(after)["train"], _from_scratch(root, after, tmp_path)
+    assert _resumed_at(trained) == plan["replay"]["step"]
+    exact = [record for record in trained.records if not any(clock in record.name for clock in CLOCKS)]
+    assert {record.name: record.digest for record in exact} == {record.name: expected[record.name] for record in exact}
+    for name in ("b", "a"):
+        machine(name)
+        bessemer("store", "verify", "--root", address)
+    # What a certificate names: the recipe lists ids, Prefect's database has the recipe, `inputs.json` files of sources.
+    new = [run["run_id"] for run in list_runs(root) if run["run_id"] != certificate["before"]]
+    named = (run_artifacts(after)["sample"].identity, "/service/prefect/", "/inputs.json", *new)
+    places = object_store.objects(address)
+    for name in ("b", "a"):
+        places |= object_store.files(tmp_path / name)
+    assert _traces({"salt": salt.encode()}, places) == set()
+    assert _traces(traces, places) == {"digits", "digest in digits"}
+    unnamed = {place: data for place, data in places.items() if not any(one in place for one in named)}
+    assert _traces(traces, unnamed) == set()
+
+
+def _traces(traces: dict[str, bytes], places: dict[str, bytes]) -> set[str]:
+    """Return the names of the traces that some place holds."""
+    return {name for name, trace in traces.items() if any(trace in data for data in places.values())}
+
+
 def _words(root: Path) -> list[str] | None:
     """Return the arguments of the next call: none where a removal has begun; None where it has ended."""
     if (root / FOLDER / PENDING).exists():
@@ -292,8 +366,8 @@ def _from_scratch(root: Path, after: dict[str, Any], folder: Path) -> dict[str, 
         path = next(Path(entry["path"]) for entry in after["stages"] if entry["stage"] == stage)
         (kept / stage).mkdir(parents=True)
         names = [file.name for file in Artifact.open(path).records if tables is None or file.table in tables]
-        for name in (MANIFEST, *names):
-            shutil.copy(path / name, kept / stage / name)
+        for file in (path / MANIFEST, *map(Artifact.open(path).file, names)):
+            shutil.copy(file, kept / stage / file.name)
     recipe = shutil.copy(root / "runs" / after["run_id"] / "recipe.json", folder / "recipe.json")
     said = python(Path(__file__).with_name("from_scratch.py"), recipe, kept, folder / "scratch")
     return json.loads(said.splitlines()[-1])

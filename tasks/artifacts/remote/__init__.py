@@ -6,6 +6,7 @@
     checkpoints/STAGE/IDENTITY/DIGEST  files of unfinished builds that belong to no artifact
     leases/IDENTITY/NUMBER.json        who builds now: saves work, not needed for correctness
     aliases/STAGE/IDENTITY.json, runs/RUN_ID.json, pages/RUN_ID/NAME
+    forgotten/RUN_ID.json              certificates of removals, and `pending.json`: one that has not ended
 
 An object store has no rename and no folders, so everything is published by one put of one small object. Small objects
 contain their own digest (`model/checksummed_json.py`), files are named by theirs, and neither is used if the bytes

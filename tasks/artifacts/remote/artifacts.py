@@ -112,7 +112,7 @@ def create_stub(root: Path, manifest: Manifest) -> None:
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    staging = temporary_folder(root) / f"stub-{secrets.token_hex(8)}"
+    staging = temporary_folder(root) / f"stub-{manifest['identity']}-{secrets.token_hex(8)}"
     write_manifest(staging, manifest)
     try:
         os.rename(staging, target)

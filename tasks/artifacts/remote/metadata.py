@@ -22,12 +22,20 @@ log = logging.getLogger(__name__)
 
 ALIASES, RUNS, PAGES, NIGHTS, PROMOTIONS = "aliases", "runs", "pages", "nights", "promotions"
 
+FORGOTTEN = "forgotten"
+"""Certificates of removals, and `PENDING`."""
+
+PENDING = "pending.json"
+"""A removal that was decided and has not ended."""
+
 RECORD, RECIPE, PROMOTION = "run.json", "recipe.json", "promotion.json"
 
 RECIPE_LOST = "Restore it from a copy, or remove it: the run is then known by its record alone."
 """Hint for a damaged recipe next to a run's record."""
 
 NIGHT_LOST = "Restore it from a copy, or remove it: then the files that this nightly run read count as new again."
+
+CERTIFICATE_LOST = "Ask for another copy of it."
 
 PROMOTION_LOST = "Restore it, or remove its folder; this step of the history is then lost."
 
@@ -39,19 +47,25 @@ SEEN = "seen.json"
 
 
 def pull_metadata(root: Path, store: ObjectStore) -> None:
-    """Fetch manifests, aliases, and records of runs, nightly runs and promotions that are new or changed in the store,
-    and upload those that it lacks.
+    """Fetch manifests, aliases, certificates, and records of runs, nightly runs and promotions that are new or changed
+    in the store, and upload those that it lacks.
 
     Raises what `check_store` raises, and IntegrityError if the store and the root hold different contents of one
     identity, or different promotions of one number.
     """
     check_store(root, store)
     seen = _seen(root)
-    kinds = (MANIFESTS, ALIASES, RUNS, NIGHTS, PROMOTIONS)
+    kinds = (MANIFESTS, ALIASES, RUNS, NIGHTS, PROMOTIONS, FORGOTTEN)
     listed: dict[str, Listed] = {}
     for found in store.run_all([lambda kind=kind: store.list_objects(kind) for kind in kinds]):
-        listed |= found
-    new = [key for key, entry in listed.items() if entry.mark is None or seen.get(key) != entry.mark]
+        listed |= {key: entry for key, entry in found.items() if key.endswith(".json")}
+    new = [
+        key
+        for key, entry in listed.items()
+        if entry.mark is None
+        or seen.get(key) != entry.mark
+        or (key.startswith(f"{FORGOTTEN}/") and not (root / key).exists())
+    ]
 
     def request(key: str) -> Callable[[], str]:
         def fetch() -> str:
@@ -70,13 +84,13 @@ def pull_metadata(root: Path, store: ObjectStore) -> None:
 
     taken = {key for key in store.run_all([request(key) for key in new]) if key}
     for key in seen.keys() - listed.keys():
-        if key.startswith(f"{ALIASES}/"):
-            # The acceptance was revoked on another machine.
+        if key.startswith(f"{ALIASES}/") or key == f"{FORGOTTEN}/{PENDING}":
+            # The acceptance was revoked, or the removal ended, on another machine.
             (root / key).unlink(missing_ok=True)
-    for alias in (root / ALIASES).glob("*/*.json"):
-        key = alias.relative_to(root).as_posix()
-        if key not in listed and key not in seen:
-            _put(lambda alias=alias: put_alias(root, store, alias))
+    for path in (*(root / ALIASES).glob("*/*.json"), *(root / FORGOTTEN).glob("*.json")):
+        key = path.relative_to(root).as_posix()
+        if key not in listed and (key not in seen or key.startswith(f"{FORGOTTEN}/")):
+            _put(lambda path=path: put_file(root, store, path))
     for record in (root / RUNS).glob(f"*/{RECORD}"):
         run_id = record.parent.name
         if f"{RUNS}/{run_id}.json" not in listed and not (record.parent / FROM_STORE).exists():
@@ -114,11 +128,11 @@ def read_record(path: Path) -> dict[str, Any]:
     return _relocated(record, runs.parent)
 
 
-def put_alias(root: Path, store: ObjectStore, alias: Path) -> None:
-    """Upload the alias of an accepted artifact, or delete it from the store if it was deleted here."""
-    key = alias.relative_to(root).as_posix()
-    if alias.exists():
-        store.write(key, read_sealed(alias, ALIAS_LOST))
+def put_file(root: Path, store: ObjectStore, path: Path) -> None:
+    """Upload an alias or a certificate, or delete it from the store if it was deleted here."""
+    key = path.relative_to(root).as_posix()
+    if path.exists():
+        store.write(key, read_sealed(path, ALIAS_LOST if key.startswith(ALIASES) else CERTIFICATE_LOST))
     else:
         store.delete([key])
 
@@ -155,7 +169,7 @@ def _place(root: Path, store: ObjectStore, key: str, value: Any) -> None:
     kind, *_ = key.split("/")
     if kind == MANIFESTS:
         _place_manifest(root, store, key, value)
-    elif kind == ALIASES:
+    elif kind in (ALIASES, FORGOTTEN):
         write_sealed(root / key, value)
     elif kind == NIGHTS:
         _place_night(root, key, value)
@@ -193,6 +207,12 @@ def _place_run(root: Path, store: ObjectStore, key: str, run: dict[str, Any]) ->
     if run["recipe"] is not None:
         write_sealed(folder / RECIPE, run["recipe"])
     write_sealed(folder / RECORD, record)
+
+
+def replace_run(root: Path, store: ObjectStore, run_id: str) -> None:
+    """Replace the record of a run by the store's, also where this machine made the run."""
+    write_atomically(root / RUNS / run_id / FROM_STORE, b"")
+    _place_run(root, store, f"{RUNS}/{run_id}.json", store.read(f"{RUNS}/{run_id}.json"))
 
 
 def _place_night(root: Path, key: str, night: dict[str, Any]) -> None:

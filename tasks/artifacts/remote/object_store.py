@@ -93,6 +93,15 @@ REFUSALS = frozenset(
 )
 """Error codes of S3 for rejected credentials."""
 
+NO_SUCH_SETTING = frozenset(
+    {
+        "NotImplemented",
+        "ObjectLockConfigurationNotFoundError",
+        "ReplicationConfigurationNotFoundError",
+    }
+)
+"""Error codes of S3 for a setting that a bucket, or this kind of store, does not have."""
+
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses after which the same request may succeed."""
 
@@ -219,12 +228,13 @@ class ObjectStore:
     def fetch(self, key: str, target: Path, size: int, digest: str, via: Path) -> None:
         """Download an object of `size` bytes to the file `target`, whose folder must exist, and check its digest.
 
-        `via` is a folder for temporary files on the same file system. Raises FileNotFoundError if there is no object,
-        IntegrityError if it has other bytes in every one of several attempts.
+        `via` is a folder for temporary files on the same file system; they are named by the key, so that those of a
+        killed process are found. Raises FileNotFoundError if there is no object, IntegrityError if it has other bytes
+        in every one of several attempts.
         """
         found = ""
         for _ in range(FETCHES):
-            temporary = via / f"fetch-{secrets.token_hex(8)}"
+            temporary = via / f"{key.replace('/', '-')}-{secrets.token_hex(8)}"
             try:
                 found = self._bring(key, temporary, size)
                 if found == digest:
@@ -262,18 +272,42 @@ class ObjectStore:
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; ignores missing ones."""
-        names = [self._path(key) for key in keys]
-        filesystem, _ = self._place
-        for begin in range(0, len(names), KEYS_PER_REQUEST):
-            some = names[begin : begin + KEYS_PER_REQUEST]
-            if hasattr(filesystem, "_bulk_delete") and len(some) > 1:
-                self._request("deleting", f"{len(some)} objects", "bulk_delete", some)
-                continue
-            for name in some:
-                try:
-                    self._request("deleting", name, "rm_file", name)
-                except FileNotFoundError:
-                    continue
+        keys = list(keys)
+        for begin in range(0, len(keys), KEYS_PER_REQUEST):
+            some = keys[begin : begin + KEYS_PER_REQUEST]
+            if len(some) > 1 and self.is_s3:
+                # `bulk_delete` of s3fs drops the errors of single objects: those are deleted again one by one.
+                objects = [{"Key": self.key_in_bucket(key)} for key in some]
+                answer = self.ask_bucket("delete_objects", Delete={"Objects": objects, "Quiet": True})
+                failed = {one["Key"] for one in (objects if answer is None else answer.get("Errors", ()))}
+                some = [key for key in some if self.key_in_bucket(key) in failed]
+            for key in some:
+                with contextlib.suppress(FileNotFoundError):
+                    self._request("deleting", key, "rm_file", self._path(key))
+
+    @property
+    def is_s3(self) -> bool:
+        """Whether the store has S3's API."""
+        return hasattr(self._place[0], "call_s3")
+
+    @property
+    def bucket(self) -> str:
+        """The bucket's name."""
+        return self._place[1].partition("/")[0]
+
+    def key_in_bucket(self, key: str) -> str:
+        """Return the key as the bucket knows it: with the prefix of the address."""
+        return self._path(key).partition("/")[2]
+
+    def ask_bucket(self, method: str, **words: Any) -> dict[str, Any] | None:
+        """Return the answer of S3 to a request of its API about the bucket, such as `get_bucket_versioning`; None where
+        the store has no such API, or the bucket no such setting."""
+        if not self.is_s3:
+            return None
+        try:
+            return self._request("asking for", method, "call_s3", method, Bucket=self.bucket, **words)
+        except FileNotFoundError:
+            return None
 
     def run_all(self, requests: Sequence[Callable[[], Any]]) -> list[Any]:
         """Run requests concurrently and return their results in order; raises the error of the first that fails."""
@@ -324,9 +358,14 @@ class ObjectStore:
             from fsspec.asyn import AsyncFileSystem, sync
 
             filesystem, _ = self._place
-            if isinstance(filesystem, AsyncFileSystem):
+            if not isinstance(filesystem, AsyncFileSystem):
+                return getattr(filesystem, method)(*words, **more)
+            try:
                 return sync(filesystem.loop, getattr(filesystem, f"_{method}"), *words, timeout=deadline, **more)
-            return getattr(filesystem, method)(*words, **more)
+            except OSError as error:
+                if method == "call_s3" and response_of(error).code in NO_SUCH_SETTING:
+                    raise FileNotFoundError(key) from error
+                raise
 
         try:
             return with_retries(f"{doing} {self.address}/{key}", once, renew=self._renew, reason=self._reason)

@@ -184,7 +184,7 @@ def test_what_no_kept_run_needs_is_collected_in_the_store(
     for manifest in tmp_path.glob("a/*/artifacts/*/*/manifest.json"):
         os.utime(manifest, (0, 0))  # Artifacts of the last hour are never collected.
     machine.bessemer("store", "gc", "--keep-last", "1", "--yes", "--root", address)
-    left = {*store.under("manifests"), *store.under("parts")}
+    left = {*store.list_objects("manifests"), *store.list_objects("parts")}
     assert left >= kept
     assert len([key for key in left if key.startswith("manifests/")]) == 2
     assert "all as published" in machine.bessemer("store", "verify", "--root", address)

@@ -10,7 +10,7 @@ import pytest
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.removal.affected import Leaving, Request
-from flows.removal.carry_out import PENDING, decide, read_pending, shred
+from flows.removal.carry_out import PENDING, decide, read_pending
 from flows.removal.certificate import (
     FOLDER,
     STABLE_TRACE,
@@ -22,6 +22,7 @@ from flows.removal.certificate import (
 )
 from flows.removal.replay import ReplayPlan
 from flows.runs.root_records import records_under
+from flows.runs.shredding import shred
 from flows.runs.verify import artifacts_under
 from model.checksummed_json import write_sealed
 from model.errors import InputError, IntegrityError

@@ -264,6 +264,22 @@ def test_an_input_changed_within_two_seconds_of_hashing_is_hashed_again(tmp_path
     assert inputs.digest(path) == digest_bytes(b"cast tin")
 
 
+def test_files_that_are_gone_leave_neither_name_nor_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.common.digests.SETTLING_SECONDS", -60)
+    inputs, paths = InputDigests(tmp_path / "inputs.json"), [tmp_path / "stays.txt", tmp_path / "leaves.txt"]
+    for path in paths:
+        path.write_bytes(b"pig iron")
+        inputs.digest(path)
+    inputs.save()
+    paths[1].unlink()
+    again = InputDigests(tmp_path / "inputs.json")
+    again.forget_missing()
+    again.save()
+    known = (tmp_path / "inputs.json").read_text()
+    assert "stays.txt" in known
+    assert "leaves.txt" not in known
+
+
 def test_an_old_mtime_does_not_settle_a_file_that_was_just_written(tmp_path: Path) -> None:
     path = tmp_path / "input.txt"
     path.write_bytes(b"pig iron")

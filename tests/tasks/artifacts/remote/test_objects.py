@@ -1,6 +1,7 @@
 """Objects of a real S3 server: created once, fetched whole or not at all, asked again while the store fails."""
 
 import os
+import secrets
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from model.digests import digest_bytes, digest_file
 from model.errors import AccessError, Infra, InputError, IntegrityError
 from tasks.artifacts.remote import object_store as objects
 from tasks.artifacts.remote import object_store as patience
+from tasks.artifacts.remote.erasure import describe_retention, erase
 from tasks.artifacts.remote.object_store import ObjectStore
 
 
@@ -61,6 +63,53 @@ def test_keys_are_listed_by_whole_names_and_deleted(store: ObjectStore) -> None:
     store.delete(["runs/a", "runs/b", "runs/never-was"])
     assert store.list_objects("runs") == {}
     assert store.exists("runs-of-old/c")
+
+
+def test_what_a_request_for_many_could_not_delete_is_deleted_one_by_one(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("runs/a", "runs/b"):
+        store.put(key, b"x")
+    answer = {"Errors": [{"Key": store.key_in_bucket("runs/b"), "Code": "SlowDown"}]}
+    monkeypatch.setattr(store, "ask_bucket", lambda method, **words: answer)
+    store.delete(["runs/a", "runs/b"])
+    assert list(store.list_objects("runs")) == ["runs/a"], "of which the answer said that it is gone"
+
+
+def test_of_what_is_erased_no_version_and_no_upload_stays(store: ObjectStore) -> None:
+    name = f"versions-{secrets.token_hex(4)}"
+    s3 = s3fs.S3FileSystem()
+    s3.call_s3("create_bucket", Bucket=name)
+    s3.call_s3("put_bucket_versioning", Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    store = ObjectStore(f"s3://{name}/root")
+    for key in ("parts/a/1", "parts/a/2", "parts/ab/1", "runs/a.json"):
+        for text in (b"first", b"second"):
+            store.put(key, text)
+    store.delete(["parts/a/2"])
+    store.ask_bucket("create_multipart_upload", Key=store.key_in_bucket("parts/a/3"))
+    assert erase(store, ["parts/a/", "runs/none.json"]) == []
+    assert erase(store, ["runs/a.json"], earlier_only=True) == []
+    answer = store.ask_bucket("list_object_versions") or {}
+    assert "DeleteMarkers" not in answer
+    versions = [one["Key"].removeprefix("root/") for one in answer["Versions"]]
+    assert versions == ["parts/ab/1", "parts/ab/1", "runs/a.json"]
+    assert not (store.ask_bucket("list_multipart_uploads") or {}).get("Uploads")
+
+
+def test_what_credentials_may_not_ask_is_said(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(method: str, **words: object) -> None:
+        raise AccessError(f"{method} is not allowed")
+
+    store.put("parts/a/1", b"x")
+    monkeypatch.setattr(store, "ask_bucket", refuse)
+    assert [sentence.split(",")[0] for sentence in erase(store, ["parts/a/"])] == [
+        "unfinished uploads",
+        "earlier versions",
+    ]
+    assert store.list_objects("parts") == {}
+    said = describe_retention(store)
+    assert len(said) == 3
+    assert all("these credentials may not ask" in sentence for sentence in said)
 
 
 def test_no_bucket_no_credentials_and_no_server_are_different_errors(
