@@ -98,13 +98,6 @@ def dry_layout(model: NetworkConfig, train: TrainConfig) -> DryLayout:
 
     No process group may be in use. Raises DynamicOutputShapeException where a pass depends on the contents of rows.
     """
-    # Phases change no size, and their tables cannot be hashed. The processor can compute all types.
-    train = train.model_copy(update={"phases": (), "device": "cpu", "compile": False})
-    return _dry_layout(model, train)  # pyright: ignore[reportArgumentType]
-
-
-@lru_cache(maxsize=256)
-def _dry_layout(model: NetworkConfig, train: TrainConfig) -> DryLayout:
     assert train.divides_weights, "other engines start each rank with the whole network"
     stages = train.pipeline_parallel
     micro_batches = micro_batch_count(train)
@@ -122,6 +115,13 @@ def micro_batch_count(train: TrainConfig) -> int:
 
 def dry_rank(model: NetworkConfig, train: TrainConfig, stage: int) -> DryRank:
     """Return what the first rank of a stage holds of the whole network, and needs for steps, made with few blocks."""
+    # Phases change no size, and their tables cannot be hashed. The processor can compute all types.
+    train = train.model_copy(update={"phases": (), "device": "cpu", "compile": False})
+    return _dry_rank(model, train, stage)  # pyright: ignore[reportArgumentType]
+
+
+@lru_cache(maxsize=256)
+def _dry_rank(model: NetworkConfig, train: TrainConfig, stage: int) -> DryRank:
     whole = rank_sizes(model, train, stage * train.data_parallel * train.tensor_parallel)
     weights, optimizer = whole.weights, whole.moments
     micro_batches = micro_batch_count(train)
