@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from model.config.network import GPTConfig
 from model.config.train import TrainerRun
 from model.distributed.process_group import SINGLE_PROCESS, join_process_group
+from model.engines import make_engine
 from model.engines.base import Limits, Reading, StepResult
 from model.engines.native import NativeEngine
 from model.errors import Infra
@@ -30,12 +31,11 @@ from model.optim.schedules import StepSchedule
 from model.train.loop import Callback, Step, runs_ahead
 from model.train.trainer import train
 from tests.model.forked_ranks import run_ranks
-from tests.model.guard.test_rollback import fail
+from tests.model.guard.test_rollback import GUARD, Faulty
 from tests.model.train.test_networks_in_training import NETWORKS
 from tests.model.train.test_validation import heldout
 
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
-GUARD = {"window": 16, "least_steps": 8, "unclean_window": 16, "most_unclean": 4, "healthy_steps": 6, "margin_steps": 2}
 
 READING_METHODS = (
     *(Tensor.tolist, Tensor.item, Tensor.cpu, Tensor.numpy, Tensor.nonzero),
@@ -43,8 +43,10 @@ READING_METHODS = (
 )
 READING_OPERATIONS = {
     f"aten::{name}"
-    for name in ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "bincount")
-    + ("_unique2", "unique_dim", "unique_consecutive")
+    for name in (
+        *("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "bincount"),
+        *("_unique2", "unique_dim", "unique_consecutive"),
+    )
 }
 INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 """By a mask they ask for its number of ones."""
@@ -153,8 +155,8 @@ def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(NativeEngine, "begin", watched_begin)
     monkeypatch.setattr(NativeEngine, "finish", watched_finish)
-    on_device = lambda config: runs_ahead(config.model_copy(update={"device": "cuda"}))  # noqa: E731
-    monkeypatch.setattr("model.train.loop.runs_ahead", on_device)
+    device = {"device": "cuda"}
+    monkeypatch.setattr("model.train.loop.runs_ahead", lambda config: runs_ahead(config.model_copy(update=device)))
     return order
 
 
@@ -198,10 +200,16 @@ def test_a_run_ahead_ends_with_the_bits_of_one_that_waits(
     assert len(order) > 3 * 9
 
 
-def test_a_run_ahead_goes_back_where_one_that_waits_does(make_run, fail, request: pytest.FixtureRequest) -> None:
+def test_a_run_ahead_goes_back_where_one_that_waits_does(
+    make_run, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    def make(run: TrainerRun, *given: Any) -> Any:
+        engine = make_engine(run, *given)
+        return engine if read_decisions(run.out) else Faulty(engine, range(40, 43), 0)
+
+    monkeypatch.setattr("model.train.trainer.make_engine", make)
     settings = {"positions": 120, "checkpoint_steps": 3, "guard": {**GUARD, "most_skipped": 0.3}}
     plain, ahead = (make_run(name, **settings) for name in ("plain", "ahead"))
-    fail(range(40, 43))
     train(plain)
     order: list[str] = request.getfixturevalue("as_on_a_device")
     train(ahead)
