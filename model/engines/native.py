@@ -68,14 +68,15 @@ class NativeEngine(Engine):
         applied = limits.admit(found.losses.sum(), grad_norm.double())
         factor = clip_factor(grad_norm, schedule.max_norm)
         reading = found.read_later(grad_norm, applied, self._ranks)
-        if unread := self._waits and isinstance(self.optimizer, AdamW):
-            self.optimizer.found_inf = (~applied).float()
-        if unread or applied:
-            if unread or factor < 1.0:
-                torch._foreach_mul_(self._gradients(), factor)
-            set_learning_rate(self.optimizer.param_groups, schedule.lr)
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        optimizer, is_unread = self.optimizer, False
+        if self._waits and isinstance(optimizer, AdamW):
+            optimizer.found_inf, is_unread = (~applied).float(), True
+        if is_unread or applied:
+            if is_unread or factor < 1.0:
+                torch._foreach_mul_(self._gradients(), factor)  # pyright: ignore[reportPrivateImportUsage]
+            set_learning_rate(optimizer.param_groups, schedule.lr)
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         return reading
 
     def _pass_batch(self, batch: Any, schedule: StepSchedule, loss_scale: float) -> Found:

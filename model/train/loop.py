@@ -10,7 +10,7 @@ decisions are those of a loop that waits. Where callbacks act on the weights aft
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from model.checkpoint.metrics import MetricsLog
 from model.config.train import TrainConfig, TrainerRun
@@ -104,7 +104,7 @@ class StepLoop:
     callbacks: Sequence[Callback]
     tokens: int
     """Tokens of text read so far, by earlier processes too."""
-    _concluded: float = 0.0
+    _concluded: float = field(default=0.0, init=False)
     """When the numbers of the last step were there, on the monotonic clock."""
 
     def run_from(self, first: int) -> None:
