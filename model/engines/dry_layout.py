@@ -245,7 +245,8 @@ class _DryEngine(DividedEngine):
 
         hooks = self._stage.register_forward_pre_hook(before, prepend=True), self._stage.register_forward_hook(after)
         with hooks[0], hooks[1], self._mode, allocations, messages:
-            self.step(batch, StepSchedule(1e-3, max_norm=0.5))
+            self.begin(batch, StepSchedule(1e-3, max_norm=0.5))
+            self.finish()
         further = micro_batches - traced
         # Buffers of messages between stages: two for each micro-batch, of which none is used twice.
         added = (allocations.now - before_step) / traced * further - state

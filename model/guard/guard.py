@@ -19,7 +19,7 @@ from model.checkpoint.state import GuardState
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
 from model.distributed.protocol import LauncherChannel
-from model.engines.base import StepResult
+from model.engines.base import Limits, StepResult
 from model.errors import Numerics
 from model.files import sync_directory, write_synced
 from model.guard.change_points import RISEN
@@ -62,9 +62,9 @@ class Guard:
         """Return whether a decision skips the positions [begin, end) of ORDER."""
         return skips(self._decisions, begin, end)
 
-    def admits(self, loss: float, grad_norm: float) -> bool:
-        """Return whether a step with this loss and gradient norm may change the weights."""
-        return self._detector.level(loss, grad_norm) == "clean"
+    def limits(self) -> Limits:
+        """Return the largest numbers with which the next step may change the weights."""
+        return self._detector.limits()
 
     def saved(self, steps: int) -> None:
         """Note that a checkpoint is written after `steps` steps.
@@ -80,7 +80,7 @@ class Guard:
 
         `overflow` says whether the loss scale was lowered for it, and `scale` is the one it was computed with.
         """
-        # `admits` has judged finite numbers, so whether the step was applied says its level.
+        # Finite numbers were compared with the limits, so whether the step was applied says its level.
         level: Level = "clean" if overflow or done.applied else "spike" if done.finite else "nonfinite"
         limit = RISEN if self._replayed(step) is None else RISEN / 2
         found = self._detector.update(

@@ -154,12 +154,16 @@ class Validating(Callback):
         self._every = validation_interval(run.train, positions, steps, rows)
         self._sample = LiveSample(run) if self._validation and attempt.ranks.is_first else None
 
+    def rests_after(self, number: int) -> bool:
+        """Return whether validation is due."""
+        if self._validation is None or self._every is None:
+            return False
+        return (number + 1) % self._every == 0 or number + 1 == self._attempt.schedule.steps
+
     def after_step(self, step: Step) -> None:
         """Validate where it is due."""
         done, channel = step.number + 1, self._attempt.channel
-        if self._validation is None or self._every is None:
-            return
-        if done % self._every and done != self._attempt.schedule.steps:
+        if self._validation is None or not self.rests_after(step.number):
             return
         channel.between_steps()
         rows = self._validation.measure(self._attempt.engine)
@@ -185,6 +189,7 @@ class Checkpoints(Callback):
         train, schedule = attempt.run.train, attempt.schedule
         self._lasting = lasting_steps(train.lasting_checkpoints, schedule.steps)
         self._pause = schedule.steps if train.pause_share is None else schedule.steps_to(train.pause_share)
+        self._stopping = self._saves = False
 
     def before_step(self, number: int) -> None:
         """Publish what all ranks have written. Raises Paused where the run is to pause."""
@@ -192,15 +197,21 @@ class Checkpoints(Callback):
         if number >= self._pause:
             self._raise_paused()
 
+    def rests_after(self, number: int) -> bool:
+        """Return whether a checkpoint is due, or the run was asked to stop."""
+        done, attempt = number + 1, self._attempt
+        # The request reaches the ranks one after the other, perhaps at different steps; they stop at the same one.
+        self._stopping = attempt.ranks.any(attempt.channel.stop_requested) and done < attempt.schedule.steps
+        due = done % attempt.run.train.checkpoint_steps == 0 or done in self._lasting
+        self._saves = due or self._stopping or done == self._pause
+        return self._saves
+
     def after_step(self, step: Step) -> None:
         """Write a checkpoint where one is due. Raises Infra, after writing one, where the run was asked to stop."""
-        done, attempt = step.number + 1, self._attempt
-        # The request reaches the ranks one after the other, perhaps at different steps; they stop at the same one.
-        stopping = attempt.ranks.any(attempt.channel.stop_requested) and done < attempt.schedule.steps
-        due = done % attempt.run.train.checkpoint_steps == 0 or done in self._lasting
-        if due or stopping or done == self._pause:
+        attempt = self._attempt
+        if self._saves:
             self._save(step)
-        if stopping:
+        if self._stopping:
             attempt.channel.between_steps()
             self._writer.finish()
             raise Infra(f"asked to stop after step {step.number}; a checkpoint was written, run again to go on")

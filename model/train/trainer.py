@@ -163,7 +163,7 @@ def _attempt(
             Checkpoints(attempt, writer, guard, scale, record),
             *more,
         ]
-        loop = StepLoop(attempt, scale, guard.admits, callbacks, tokens=state["tokens"] if state else 0)
+        loop = StepLoop(attempt, scale, guard.limits, callbacks, tokens=state["tokens"] if state else 0)
         _send_start(run, data, schedule, step, channel)
         # Caught within the writer's context, so that a checkpoint under way is completed: the guard may go back to it.
         try:
