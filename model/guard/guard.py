@@ -139,12 +139,24 @@ def roll_back(
         _give_up(run, decisions, divergence, str(reason), curriculum, log, ranks, channel)
     # The first rank must delete no checkpoint before all ranks have listed them.
     ranks.barrier()
-    skipped = range(*decision.skipped) if decision.skipped else None
+    assert decision.skipped is not None, "the guard skips what diverged"
     facts = decision.model_dump(mode="json", include={"cause", "onset", "to_step", "firing", "settings"})
-    log.event(divergence.step, "rollback", "Numerics", skipped, **facts)
+    log.event(divergence.step, "rollback", "Numerics", range(*decision.skipped), **facts)
     if ranks.is_first:
         write_decision(run.out, decision, log)
-    channel.send("event", event="rollback", step=divergence.step, skipped=decision.skipped, **facts)
+    channel.send(
+        {
+            "kind": "event",
+            "event": "rollback",
+            "step": divergence.step,
+            "skipped": decision.skipped,
+            "cause": decision.cause,
+            "onset": decision.onset,
+            "to_step": decision.to_step,
+            "firing": decision.firing,
+            "settings": facts["settings"],
+        }
+    )
     ranks.barrier()
 
 
@@ -160,7 +172,7 @@ def _give_up(
 ) -> NoReturn:
     begin, end = curriculum.positions(divergence.onset)[0], curriculum.positions(divergence.step)[1]
     log.event(divergence.step, "diverged", "Numerics", range(begin, end), cause=divergence.cause)
-    channel.send("event", event="diverged", step=divergence.step, cause=divergence.cause)
+    channel.send_event("diverged", step=divergence.step, cause=divergence.cause)
     folder = run.out / DIVERGED
     if ranks.is_first:
         shutil.rmtree(folder, ignore_errors=True)

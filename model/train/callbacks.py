@@ -7,6 +7,7 @@ from model.checkpoint.metrics import recent_loss
 from model.checkpoint.run_folder import lasting_steps
 from model.checkpoint.state import AttemptState, CheckpointState
 from model.checkpoint.writer import CheckpointWriter
+from model.distributed.messages import EventName
 from model.engines.base import StepResult
 from model.engines.runtime import LossScale
 from model.errors import Infra, Paused
@@ -44,7 +45,7 @@ class Metrics(Callback):
         if result is None:
             self._log.event(step.number, "skipped_data", "Numerics", step.positions)
             if not self._skipped_before:
-                self._channel.send("event", event="skipped_data", from_step=step.number)
+                self._channel.send_event("skipped_data", from_step=step.number)
         else:
             self._add_metrics(step, result)
             self._add_trouble(step, result)
@@ -72,6 +73,7 @@ class Metrics(Callback):
         )
 
     def _add_trouble(self, step: Step, result: StepResult) -> None:
+        kind: EventName
         if step.overflowed:
             kind, facts = "overflow", {"scale": step.loss_scale, "next_scale": step.next_loss_scale}
         elif not result.applied:
@@ -80,12 +82,20 @@ class Metrics(Callback):
         else:
             return
         self._log.event(step.number, kind, "Numerics", step.positions, **facts)
-        self._channel.send("event", event=kind, step=step.number, **facts)
+        self._channel.send_event(kind, step=step.number, **facts)
 
     def _send_progress(self, step: Step, result: StepResult, rate: float) -> None:
-        done, steps = step.number + 1, self._steps
-        progress = {"loss": result.loss, "lr": step.schedule.lr, "tokens": step.total_tokens, "tokens_s": round(rate)}
-        self._channel.send_step(done == steps, step=done, steps=steps, **progress)
+        self._channel.send_step(
+            {
+                "kind": "step",
+                "step": step.number + 1,
+                "steps": self._steps,
+                "loss": result.loss,
+                "lr": step.schedule.lr,
+                "tokens": step.total_tokens,
+                "tokens_s": round(rate),
+            }
+        )
 
 
 def _columns_by_term(terms: tuple[str, ...], result: StepResult) -> dict[str, float | None]:
@@ -133,9 +143,18 @@ class Guarding(Callback):
         if divergence is not None:
             raise Diverged(divergence)
         if decision := self._guard.recovered(step.number):
-            facts = {"onset": decision.onset, "to_step": decision.to_step, "cause": decision.cause}
-            self._log.event(step.number, "recovered", **facts)
-            self._channel.send("event", event="recovered", step=step.number, **facts)
+            onset, to_step, cause = decision.onset, decision.to_step, decision.cause
+            self._log.event(step.number, "recovered", onset=onset, to_step=to_step, cause=cause)
+            self._channel.send(
+                {
+                    "kind": "event",
+                    "event": "recovered",
+                    "step": step.number,
+                    "onset": onset,
+                    "to_step": to_step,
+                    "cause": cause,
+                }
+            )
 
 
 class Validating(Callback):
@@ -169,9 +188,9 @@ class Validating(Callback):
         rows = self._validation.measure(self._attempt.engine)
         for row in rows:
             self._attempt.log.add("validation", step=step.number, **row)
-        channel.send("validation", step=done, rows=rows)
+        channel.send({"kind": "validation", "step": done, "rows": rows})
         if self._sample and (text := self._sample.write(self._attempt.engine)):
-            channel.send("sample", step=done, prompt=text[0], tokens=text[1])
+            channel.send({"kind": "sample", "step": done, "prompt": text[0], "tokens": text[1]})
         channel.beat(done)
 
 
@@ -238,5 +257,6 @@ class Checkpoints(Callback):
         loss = recent_loss(attempt.log, self._pause)
         # A run that diverged may have no finite loss, and JSON has no word for any other.
         loss = loss if loss is not None and math.isfinite(loss) else None
-        attempt.channel.send("paused", step=self._pause, steps=attempt.schedule.steps, loss=loss)
+        steps = attempt.schedule.steps
+        attempt.channel.send({"kind": "paused", "step": self._pause, "steps": steps, "loss": loss})
         raise Paused(self._pause, attempt.schedule.steps, loss)
