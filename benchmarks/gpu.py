@@ -236,7 +236,7 @@ def is_resume_exact(course: Course, device: str, scratch: Path) -> bool:
 
 
 def print_waits(course: Course, device: str) -> None:
-    """Print where a step waits for the device."""
+    """Print where a step waits for the device before its numbers are read."""
     if device == "cpu":
         print("waits for the device in a step: not counted on a processor\n")
         return

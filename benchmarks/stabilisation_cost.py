@@ -26,7 +26,7 @@ from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.data.loader import CausalBatch
 from model.distributed.process_group import SINGLE_PROCESS
-from model.engines.base import Engine, admit_all
+from model.engines.base import Engine
 from model.engines.native import NativeEngine
 from model.guard.guard import Guard
 from model.nn.factory import make_network, parameter_count
@@ -58,10 +58,10 @@ class Variant:
                 without.enter_context(_narrow())
             began = time.process_time()
             if GUARD in self.parts:
-                done = self.engine.step(batch, StepSchedule(1e-4), 1.0, self.guard.admits)
+                done = self.engine.step(batch, StepSchedule(1e-4), 1.0, self.guard.limits())
                 self.guard.step_done(self.made, done, overflow=False, scale=1.0)
             else:
-                self.engine.step(batch, StepSchedule(1e-4), 1.0, admit_all)
+                self.engine.step(batch, StepSchedule(1e-4))
             self.made += 1
             return time.process_time() - began
 

@@ -13,6 +13,7 @@ from prefect.client.schemas.objects import State
 from prefect.events import emit_event
 from prefect.runtime import flow_run, task_run
 
+from model.distributed.messages import Message
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.chunk.stage import build_chunk
@@ -51,11 +52,11 @@ def train(context: RunContext, sequences: Artifact, vocab: Artifact, config: Tra
     formatter = MessageFormatter()
     run = {"prefect.resource.id": f"prefect.flow-run.{flow_run.id}", "prefect.resource.name": flow_run.name or ""}
 
-    def on_log(message: dict[str, Any]) -> None:
+    def on_log(message: Message) -> None:
         for sentence in formatter.format(message):
             log.info(sentence)
-        if message.get("kind") == "event":
-            emit_event(f"bessemer.{message['event']}", resource=run, payload=message)
+        if message["kind"] == "event":
+            emit_event(f"bessemer.{message['event']}", resource=run, payload=dict(message))
 
     return State(**final_state(task_run.run_count, build_train, context, sequences, vocab, config, on_log))
 

@@ -11,7 +11,7 @@ from model.checkpoint.run_folder import CHECKPOINTS
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
 from model.engines import make_engine
-from model.engines.base import Admits, Engine, StepResult, admit_all
+from model.engines.base import Engine
 from model.guard.decisions import read_decisions
 from model.nn.factory import Network
 from model.optim.schedules import StepSchedule
@@ -46,7 +46,7 @@ class Provoked:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def step(self, batch: Any, pace: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all) -> StepResult:
+    def begin(self, batch: Any, pace: StepSchedule, loss_scale: float = 1.0) -> None:
         """As the engine's, but for what happens to it."""
         since, kind = self._step - self._provocation.begin, self._provocation.kind
         self._step += 1
@@ -63,10 +63,9 @@ class Provoked:
         )
         value = torch.nan if kind == "NaN gradient" else torch.inf
         hook = weight.register_hook(lambda gradient: torch.full_like(gradient, value)) if broken else None
-        done = self._engine.step(batch, pace, loss_scale, admits)
+        self._engine.begin(batch, pace, loss_scale)
         if hook is not None:
             hook.remove()
-        return done
 
     def _flip(self, weight: torch.Tensor) -> None:
         place = int(torch.randint(0, weight.numel(), (), generator=self._random))

@@ -16,6 +16,7 @@ from model.config.train import TrainConfig, TrainerRun
 from model.data.loader import CausalBatch, MaskedBatch, SpanBatch
 from model.distributed.process_group import SINGLE_PROCESS
 from model.engines import make_engine
+from model.engines.base import Reading
 from model.engines.products import fastest_products
 from model.engines.runtime import seed_dropout
 from model.optim.schedules import StepSchedule
@@ -38,8 +39,8 @@ def train_config(name: str, setting: Setting) -> TrainConfig:
     )
 
 
-def make_step(name: str, setting: Setting) -> Callable[[int], float]:
-    """Return a function that makes step N of a race and returns its loss."""
+def make_step(name: str, setting: Setting) -> Callable[[int], Reading]:
+    """Return a function that launches step N of a race and returns what waits for its numbers."""
     device = torch.device(setting.device)
     network = load_model(Path(setting.folder) / "ours").train().to(device)
     run = TrainerRun(
@@ -53,12 +54,15 @@ def make_step(name: str, setting: Setting) -> Callable[[int], float]:
         train=train_config(name, setting),
     )
     engine = make_engine(run, network, SINGLE_PROCESS)
-    kind, rows = BATCHES[network.config.architecture], setting.rows()
+    kind = BATCHES[network.config.architecture]
+    rows = {name: torch.from_numpy(values) for name, values in setting.rows().items()}
+    if setting.device == "cuda":
+        rows = {name: tensor.pin_memory() for name, tensor in rows.items()}
 
-    def step(number: int = 0) -> float:
-        batch = kind(**{name: torch.from_numpy(values) for name, values in setting.batch(rows, number).items()})
+    def step(number: int = 0) -> Reading:
         seed_dropout(1, number, 0)
-        return engine.step(batch, StepSchedule(LEARNING_RATE, CLIP, 1)).loss
+        engine.begin(kind(**setting.batch(rows, number)), StepSchedule(LEARNING_RATE, CLIP, 1))
+        return engine.finish()
 
     return step
 
@@ -67,9 +71,15 @@ def main() -> None:
     name, setting = chosen()
     torch.set_num_threads(setting.threads)
     step, watch = make_step(name, setting), Watch(setting)
+    unread: list[Reading] = []
     with fastest_products():
         for number in range(setting.steps):
-            watch.step_done(step(number))
+            unread.append(step(number))
+            # A device computes this step meanwhile.
+            if setting.device == "cpu" or number:
+                watch.step_done(unread.pop(0)().loss)
+    for reading in unread:
+        watch.step_done(reading().loss)
     watch.report()
 
 

@@ -42,7 +42,7 @@ class Setting:
         """All rows."""
         return dict(np.load(Path(self.folder) / "rows.npz"))
 
-    def batch(self, rows: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
+    def batch(self, rows: dict[str, Any], step: int) -> dict[str, Any]:
         """The rows of a step."""
         return {name: values[step * self.batch_rows : (step + 1) * self.batch_rows] for name, values in rows.items()}
 

@@ -264,7 +264,7 @@ def layout_section(recipe: Recipe, device: Accelerator | None, devices: int | No
         "recipe": recipe.name,
         "engine": train.engine,
         "own": None if own is None else {**_values(train, own), "seconds": None, "fits": None},
-        "kept": _kept(network, train) if own is not None else [],
+        "kept": [] if own is None else _kept(network, train, own.ranks[0]),
         "memory_bytes": None if device is None else device.memory_bytes,
         "tried": [],
         "refused": "",
@@ -278,14 +278,16 @@ def layout_section(recipe: Recipe, device: Accelerator | None, devices: int | No
     return section
 
 
-def _kept(network: NetworkConfig, train: TrainConfig) -> list[KeptValues]:
-    """Return what micro-batches of some sizes keep."""
+def _kept(network: NetworkConfig, train: TrainConfig, first: "DryRank") -> list[KeptValues]:
+    """Return what micro-batches of some sizes keep on the first rank, which was started as `train` has it."""
     from model.engines.dry_layout import dry_rank
 
     def kept(rows: int, recompute: bool) -> float:
-        changed = {"recompute": recompute, "micro_batch_rows": rows, "device": "cpu", "phases": ()}
-        one = train.model_copy(update={**changed, "batch_rows": rows * train.data_parallel})
-        return dry_rank(network, one, 0).kept
+        if (rows, recompute) == (train.rows_at_once, train.recompute):
+            return first.kept
+        batch_rows = rows * train.data_parallel
+        changed = {"recompute": recompute, "micro_batch_rows": rows, "batch_rows": batch_rows}
+        return dry_rank(network, train.model_copy(update=changed), 0).kept
 
     return [
         {"rows": rows, "recomputed": kept(rows, True), "whole": kept(rows, False)}

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -27,6 +27,7 @@ from flows.reports.page.page import address, write_run_page
 from flows.reports.page.render import environment, fill, inline_script
 from flows.reports.run_list import write_run_list
 from flows.runs.record import CURRENT_LISTENER, PAGE, RunData, heard_by
+from model.distributed.messages import Message, Sample, StepDone
 from model.files import write_atomically
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener
@@ -83,15 +84,37 @@ class _Work:
     first: tuple[float, int]
 
 
+@dataclass(frozen=True)
+class _Made:
+    """The result of a stage."""
+
+    state: str
+    seconds: float
+    amount: int
+    unit: str
+
+
+@dataclass(frozen=True)
+class StageProgress:
+    """A line of the page's list of stages; `left` and `share` are of what is known to be there."""
+
+    name: str
+    state: str
+    amount: str = ""
+    seconds: float | None = None
+    share: float | None = None
+    left: float | None = None
+
+
 @dataclass
 class _Training:
     """What the trainer wrote to its log."""
 
-    last: dict[str, Any] = field(default_factory=dict[str, Any])
+    last: StepDone | None = None
     losses: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     held_out: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     bits: dict[str, list[tuple[float, float]]] = field(default_factory=dict[str, list[tuple[float, float]]])
-    samples: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    samples: list[Sample] = field(default_factory=list[Sample])
     read_bytes: int = 0
 
     def read(self, path: Path) -> None:
@@ -109,24 +132,23 @@ class _Training:
                 except (ValueError, KeyError):
                     continue
 
-    def _take(self, message: dict[str, Any]) -> None:
-        kind = message["kind"]
-        if kind == "step":
+    def _take(self, message: Message) -> None:
+        if message["kind"] == "step":
             self.last = message
             _add(self.losses, message["step"], message["loss"])
-        elif kind == "validation":
+        elif message["kind"] == "validation":
             rows = message["rows"]
-            nats = [row["nats_per_token"] for row in rows]
-            if nats and None not in nats:
+            nats = [found for row in rows if (found := row["nats_per_token"]) is not None]
+            if rows and len(nats) == len(rows):
                 _add(self.held_out, message["step"], sum(nats) / len(nats))
             for row in rows:
                 if row["bits_per_byte"] is not None:
                     _add(self.bits.setdefault(row["source"], []), message["step"], row["bits_per_byte"])
-        elif kind == "sample":
+        elif message["kind"] == "sample":
             self.samples.append(message)
             if len(self.samples) > MAX_SAMPLES:
                 self.samples[:] = self.samples[::2]
-        elif message.get("event") == "rollback":
+        elif message["kind"] == "event" and message["event"] == "rollback":
             for points in (self.losses, self.held_out, *self.bits.values()):
                 points[:] = [point for point in points if point[0] <= message["to_step"]]
 
@@ -146,7 +168,7 @@ class LivePage(ProgressListener):
         self._record: RunData
         self._folder = Path()
         self._work: dict[str, _Work] = {}
-        self._made: dict[str, dict[str, Any]] = {}
+        self._made: dict[str, _Made] = {}
         self._notes: list[str] = []
         self._training = _Training()
         self._vocab: Artifact | None = None
@@ -180,8 +202,8 @@ class LivePage(ProgressListener):
         known = self._work.get(stage)
         first = known.first if known is not None else (time.time(), done)
         self._work[stage] = _Work(done, total, unit, first)
-        loss = self._training.last.get("loss") if stage == "train" else None
-        self._listener.progress(stage, done, total, unit if loss is None else f"{unit}, loss {loss:.2f}")
+        last = self._training.last if stage == "train" else None
+        self._listener.progress(stage, done, total, unit if last is None else f"{unit}, loss {last['loss']:.2f}")
 
     def note(self, stage: str, sentence: str) -> None:
         self._notes = [f"{stage}: {sentence}", *self._notes[: MAX_NOTES - 1]]
@@ -189,7 +211,7 @@ class LivePage(ProgressListener):
 
     def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
         result = stage_result(stage, artifact, artifact.report)
-        self._made[stage] = {"state": artifact.outcome, "seconds": seconds, **result}
+        self._made[stage] = _Made(artifact.outcome, seconds, result["amount"], result["unit"])
         if stage == "vocab":
             self._vocab = artifact
         self._listener.finished(stage, artifact, seconds)
@@ -213,49 +235,53 @@ class LivePage(ProgressListener):
         view = {
             "headline": _headline(stages, asked, now - self._record["started"]),
             "stages": stages,
-            "training": self._training_view() if training.last else None,
+            "training": self._training_view(training.last) if training.last else None,
             "samples": [self._text(sample) for sample in _spread(training.samples)],
             "notes": list(self._notes),
         }
         return Markup(environment().get_template("sections/now.html").render(**view))  # autoescaped
 
-    def _line(self, stage: str, asked: bool, is_current: bool, now: float) -> dict[str, Any]:
-        line: dict[str, Any] = {"name": stage, "share": None, "amount": "", "seconds": None, "left": None}
+    def _line(self, stage: str, asked: bool, is_current: bool, now: float) -> StageProgress:
         if stage in self._made:
             made = self._made[stage]
-            words = f"{made['amount']:,} {made['unit']}"
-            return {**line, "state": made["state"], "seconds": made["seconds"], "amount": words, "share": 1.0}
+            return StageProgress(stage, made.state, f"{made.amount:,} {made.unit}", made.seconds, share=1.0)
         work = self._work.get(stage)
         if not is_current or work is None:
-            return {**line, "state": UNDER_WAY if is_current else TO_COME if asked else SKIPPED}
-        line |= {"state": UNDER_WAY, "seconds": now - work.first[0], "amount": f"{work.done:,} {work.unit}"}
-        if work.total:
-            line["share"] = min(work.done / work.total, 1.0)
-            line["amount"] = f"{work.done:,} of {work.total:,} {work.unit}"
-            if work.done > work.first[1]:
-                line["left"] = line["seconds"] * (work.total - work.done) / (work.done - work.first[1])
-        return line
+            return StageProgress(stage, UNDER_WAY if is_current else TO_COME if asked else SKIPPED)
+        seconds = now - work.first[0]
+        if not work.total:
+            return StageProgress(stage, UNDER_WAY, f"{work.done:,} {work.unit}", seconds)
+        newly_done = work.done - work.first[1]
+        return StageProgress(
+            stage,
+            UNDER_WAY,
+            f"{work.done:,} of {work.total:,} {work.unit}",
+            seconds,
+            share=min(work.done / work.total, 1.0),
+            left=seconds * (work.total - work.done) / newly_done if newly_done > 0 else None,
+        )
 
-    def _training_view(self) -> dict[str, Any]:
+    def _training_view(self, last: StepDone) -> dict[str, object]:
         found = self._training
-        last = found.last
         named = sorted(found.bits.items())
         coloured = [(number % COLOURS, points) for number, (_, points) in enumerate(named)]
         losses = Line(0, found.losses, pale=True), Line(0, _smooth(found.losses)), Line(1, found.held_out)
         return {
-            **{key: last.get(key) for key in ("step", "steps", "loss", "tokens_s")},
+            **last,
             "chart": line_chart("training loss and held-out loss by step", losses),
             "held_out": bool(found.held_out),
             "bits": [{"source": source, "value": points[-1][1]} for source, points in named],
             "bits_chart": line_chart("bits per byte of held-out text by step", [Line(*one) for one in coloured]),
         }
 
-    def _text(self, sample: dict[str, Any]) -> dict[str, Any]:
+    def _text(self, sample: Sample) -> dict[str, object]:
         if self._tokenizer is None:
             assert self._vocab is not None, "training began without a vocabulary"
             self._tokenizer = open_tokenizer(self._vocab)
         special = {self._tokenizer.eos, self._tokenizer.pad}
-        prompt, text = ([token for token in sample[key] if token not in special] for key in ("prompt", "tokens"))
+        prompt, text = (
+            [token for token in ids if token not in special] for ids in (sample["prompt"], sample["tokens"])
+        )
         written = {"prompt": self._tokenizer.decode(prompt), "text": self._tokenizer.decode_following(text)}
         return {"step": sample["step"], **written}
 
@@ -286,23 +312,23 @@ def _view_only() -> Iterator[None]:
         log.warning("the live page is not renewed any more; the run goes on: %r", error)
 
 
-def _write_script(folder: Path, news: dict[str, Any]) -> None:
+def _write_script(folder: Path, news: dict[str, object]) -> None:
     temporary = folder / f".{SCRIPT}.tmp"
     temporary.write_text(f"bessemerLive({inline_script(news)})\n", encoding="utf-8", errors="replace")
     os.replace(temporary, folder / SCRIPT)  # Not durable: the next version follows in two seconds.
 
 
-def _headline(stages: Sequence[dict[str, Any]], asked: Sequence[str], seconds: float) -> str:
-    current = next((line for line in stages if line["state"] == UNDER_WAY), None)
+def _headline(stages: Sequence[StageProgress], asked: Sequence[str], seconds: float) -> str:
+    current = next((line for line in stages if line.state == UNDER_WAY), None)
     if current is None:
         return f"All stages are done, after {format_duration(seconds)}; the report is being written."
-    text = f"Stage {asked.index(current['name']) + 1} of {len(asked)}, {current['name']}"
-    text += f": {current['share']:.0%}" if current["share"] is not None else ""
-    text += f", about {format_duration(current['left'])} left in it" if current["left"] is not None else ""
+    text = f"Stage {asked.index(current.name) + 1} of {len(asked)}, {current.name}"
+    text += f": {current.share:.0%}" if current.share is not None else ""
+    text += f", about {format_duration(current.left)} left in it" if current.left is not None else ""
     return f"{text}. Running for {format_duration(seconds)}."
 
 
-def _spread(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _spread(samples: Sequence[Sample]) -> list[Sample]:
     """Return the latest of the samples, the first, and some between them; the latest first."""
     last = len(samples) - 1
     places = {round(last * number / (SHOWN_SAMPLES - 1)) for number in range(SHOWN_SAMPLES)} if samples else set[int]()

@@ -8,7 +8,7 @@ import datetime
 import functools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +79,11 @@ class Ranks:
         if self.size > 1:
             with self.heartbeat.waiting():
                 torch.distributed.barrier(self.group)
+
+    def wait_for(self, event: torch.cuda.Event) -> None:
+        """Wait until the device has passed an event, before which it may wait for other ranks."""
+        with self.heartbeat.waiting() if self.size > 1 else nullcontext():
+            event.synchronize()
 
     def _reduce(self, tensor: Tensor, operation: torch.distributed.ReduceOp.RedOpType) -> None:
         if self.size > 1:

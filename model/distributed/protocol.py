@@ -1,8 +1,8 @@
 """The channel between a trainer and the process that launched it, and the directory that the ranks of a launch share.
 
-The first rank writes JSON lines to stdout, one object each. Their `kind` is start, step, validation, sample,
-checkpoint, event, paused or done. It also touches a heartbeat file. SIGTERM and SIGINT (Ctrl-C) ask the trainer
-to stop after the step at hand; every rank receives the signal, only the first one writes.
+The first rank writes messages to stdout (`model/distributed/messages.py`) and touches a heartbeat file. SIGTERM and
+SIGINT (Ctrl-C) ask the trainer to stop after the step at hand; every rank receives the signal, only the first one
+writes.
 
 The rank directory holds the rendezvous file and, for each rank, its heartbeat, its error report and its stack dumps.
 """
@@ -13,10 +13,12 @@ import shutil
 import signal
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from model.distributed.heartbeat import NO_HEARTBEAT, Heartbeat, is_held
+from model.distributed.messages import EventName, Message, StepDone
 
 STEP_MESSAGE_SECONDS = 0.5
 """Least time between two step messages."""
@@ -62,18 +64,25 @@ class LauncherChannel:
         del signum, frame
         self.stop_requested = True
 
-    def send(self, kind: str, **facts: Any) -> None:
+    def send(self, message: Message) -> None:
         """Write one JSON line; ValueError for numbers that are not finite, which JSON lacks."""
-        if self._messages is not None:
-            self._messages.write(json.dumps({"kind": kind, **facts}, allow_nan=False) + "\n")
-            self._messages.flush()
+        self._write(message)
 
-    def send_step(self, last: bool, **facts: Any) -> None:
-        """Write a step's message unless another was written less than half a second ago; always that of the `last`."""
+    def send_event(self, event: EventName, **facts: object) -> None:
+        """Write an event whose fields are shown as they are."""
+        self._write({"kind": "event", "event": event, **facts})
+
+    def send_step(self, message: StepDone) -> None:
+        """Write a step's message unless another was written less than half a second ago; always that of the last."""
         now = time.monotonic()
-        if last or now - self._step_sent_at >= STEP_MESSAGE_SECONDS:
+        if message["step"] == message["steps"] or now - self._step_sent_at >= STEP_MESSAGE_SECONDS:
             self._step_sent_at = now
-            self.send("step", **facts)
+            self._write(message)
+
+    def _write(self, message: Mapping[str, object]) -> None:
+        if self._messages is not None:
+            self._messages.write(json.dumps(message, allow_nan=False) + "\n")
+            self._messages.flush()
 
     def beat(self, step: int) -> None:
         """Show launcher and supervisor that `step` steps are done."""

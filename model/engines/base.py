@@ -44,15 +44,24 @@ class StepResult:
         return [max(-low, high) for low, high in zip(self.lows, self.highs, strict=True)]
 
 
-Admits = Callable[[float, float], bool]
-"""Decides by loss and gradient norm whether the weights are updated."""
+Reading = Callable[[], StepResult]
+"""Waits for the numbers of a step, which the device copies meanwhile, and returns them."""
 
 
-def admit_all(loss: float, grad_norm: float) -> bool:
-    """Admit every step whose loss and gradient are finite."""
-    del loss, grad_norm
-    return True
+@dataclass(frozen=True)
+class Limits:
+    """The largest numbers with which a step changes the weights."""
 
+    loss: float = math.inf
+    grad_norm: float = math.inf
+
+    def admit(self, loss: Tensor, grad_norm: Tensor) -> Tensor:
+        """Return whether both f64[] are finite and within the limits, bool[] on their device."""
+        return loss.isfinite() & grad_norm.isfinite() & (loss <= self.loss) & (grad_norm <= self.grad_norm)
+
+
+NO_LIMITS = Limits()
+"""Admit every step whose loss and gradient are finite."""
 
 Box = tuple[slice, ...]
 """A part of a tensor: a range of each dimension."""
@@ -69,15 +78,24 @@ class Engine(Protocol):
     weight_shards: int
     """Ranks whose `weights` are parts: 1 where the first rank returns all of them, else all ranks."""
 
-    def step(
-        self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all
-    ) -> StepResult:
-        """Make one optimizer step on a batch of the objective, of which each rank computes its share.
+    def begin(self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0) -> None:
+        """Compute the gradient of a batch of the objective, of which each rank computes its share.
 
-        The loss is multiplied by `loss_scale` for the backward pass, and gradients are divided by it. `admits` is
-        called on every rank with the same finite numbers before the weights are updated.
+        The loss is multiplied by `loss_scale` for the backward pass, and gradients are divided by it. A device computes
+        after this has returned.
         """
         ...
+
+    def finish(self, limits: Limits = NO_LIMITS) -> Reading:
+        """Update the weights by the gradient where its step is within the limits, the same on every rank; clear it."""
+        ...
+
+    def step(
+        self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0, limits: Limits = NO_LIMITS
+    ) -> StepResult:
+        """Make one optimizer step on a batch, and wait for its numbers."""
+        self.begin(batch, schedule, loss_scale)
+        return self.finish(limits)()
 
     def held_out(self, batch: Any) -> tuple[float, int]:
         """Return the sum of nats of the objective's first term over a batch, and its targets; the same on every rank.
@@ -112,11 +130,56 @@ class Engine(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Found:
+    """What the passes of a step found, on the device and the same on every rank."""
+
+    losses: Tensor
+    """f64[terms], nats per target."""
+    accuracies: Tensor
+    """f64[terms], or f64[0] where the objective does not count correct predictions."""
+    ranges: Tensor
+    """f32[P, 2], without NaN."""
+
+    def read_later(self, grad_norm: Tensor, applied: Tensor, ranks: Ranks) -> Reading:
+        """Return what waits for these numbers and those of the update, f[] and bool[], on their way to the host."""
+        parts = [self.losses, self.accuracies, grad_norm.reshape(1), applied.reshape(1), self.ranges.flatten()]
+        # Into pinned memory, while the device goes on.
+        copied = torch.cat([part.double() for part in parts]).to("cpu", non_blocking=True)
+        arrived = None
+        if self.losses.is_cuda:
+            arrived = torch.cuda.Event(blocking=True)
+            arrived.record()
+
+        def read() -> StepResult:
+            if arrived is not None:
+                ranks.wait_for(arrived)
+            losses, accuracies, norm, is_applied, ranges = copied.split([part.numel() for part in parts])
+            return StepResult(
+                sum(losses.tolist()),
+                losses.tolist(),
+                accuracies.tolist(),
+                norm.item(),
+                *split_ranges(ranges.view(-1, 2)),
+                applied=bool(is_applied),
+            )
+
+        return read
+
+
+def found_of(summed: Tensor, counted: tuple[int, ...], range_P2: Tensor) -> Found:
+    """Return the means of summed nats and correct predictions, f64, of each term, and the ranges."""
+    # Filled on the device, since copies from the host wait; and tensors, since CUDA multiplies by a number's inverse.
+    counts = torch.stack([summed.new_full((), count) for count in (*counted, *counted)])[: len(summed)]
+    losses, accuracies = (summed / counts).tensor_split([len(counted)])
+    return Found(losses, accuracies, range_P2)
+
+
 class Totals:
-    """Accumulates nats and correct predictions of each term, and activation ranges, over micro-batches."""
+    """Accumulates nats and correct predictions of each term, and activation ranges, over micro-batches, on the
+    device."""
 
     def __init__(self) -> None:
-        # On the device until the end of the step: each number that the host reads waits for all work before it.
         self._sums: Tensor | None = None
         self._ranges: Tensor | None = None
 
@@ -127,22 +190,15 @@ class Totals:
         ranges = sums.activation_ranges.detach()
         self._ranges = ranges if self._ranges is None else torch.maximum(self._ranges, ranges)
 
-    def reduce_over_ranks(
-        self, ranks: Ranks, counted: tuple[int, ...]
-    ) -> tuple[list[float], list[float], list[float], list[float]]:
-        """Return mean nats and accuracy by term, and the lows and highs of activation ranges; the same on every
-        rank."""
+    def reduce_over_ranks(self, ranks: Ranks, counted: tuple[int, ...]) -> Found:
+        """Return the means over the targets of all ranks."""
         assert self._ranges is not None, "add a micro-batch first"
-        summed = self.sum_over_ranks(ranks)
-        terms = len(counted)
-        losses = [total / count for total, count in zip(summed[:terms], counted, strict=True)]
-        accuracies = [total / count for total, count in zip(summed[terms:], counted, strict=False)]
-        return losses, accuracies, *split_ranges(ranks.max_(nan_to_infinity(self._ranges).cpu()))
+        return found_of(self.sum_over_ranks(ranks), counted, ranks.max_(nan_to_infinity(self._ranges)))
 
-    def sum_over_ranks(self, ranks: Ranks) -> list[float]:
-        """Return the nats and then the correct predictions of each term; the same on every rank."""
+    def sum_over_ranks(self, ranks: Ranks) -> Tensor:
+        """Return the nats and then the correct predictions of each term, f64; the same on every rank."""
         assert self._sums is not None, "add a micro-batch first"
-        return ranks.sum_(self._sums.cpu()).tolist()
+        return ranks.sum_(self._sums)
 
 
 def batch_loss(sums: Sums, counted: tuple[int, ...], loss_scale: float = 1.0) -> Tensor:

@@ -27,7 +27,7 @@ from torch import Tensor
 from model.config.network import is_gated, width_multiplier
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import Admits, Parts, StepResult, Totals, admit_all
+from model.engines.base import NO_LIMITS, Engine, Limits, Parts, Reading, Totals
 from model.engines.memory import BUCKET_ELEMENTS, GATHERED_ELEMENTS
 from model.engines.runtime import NetworkWithLoss, sums_of
 from model.nn.factory import Network
@@ -45,7 +45,7 @@ from model.optim.optimizers import (
 from model.optim.schedules import StepSchedule
 
 
-class DeepSpeedEngine:
+class DeepSpeedEngine(Engine):
     """ZeRO over gloo or NCCL. Needs a process group, even of one rank."""
 
     def __init__(self, run: TrainerRun, network: Network, ranks: Ranks) -> None:
@@ -94,10 +94,8 @@ class DeepSpeedEngine:
             for parameter in _external_parameters(network):
                 deepspeed.zero.register_external_parameter(module, parameter)
 
-    def step(
-        self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all
-    ) -> StepResult:
-        """Make one optimizer step as the native engine does, with ZeRO's collectives."""
+    def begin(self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0) -> None:
+        """Compute gradients as the native engine does, with ZeRO's collectives."""
         self._zero.clip_grad = schedule.max_norm
         if loss_scale != self._zero.loss_scale:
             # Set here, because DeepSpeed's own rule ends the run where a scale cannot fall further.
@@ -117,13 +115,16 @@ class DeepSpeedEngine:
             if index == last and (self._config.optimizer.l1 or self._config.optimizer.l2):
                 loss = loss + penalty(self._matrices, self._config.optimizer)
             self._engine.backward(loss, scale_wrt_gas=False)
-        losses, accuracies, lows, highs = totals.reduce_over_ranks(self._ranks, share.counted)
+        self._found = totals.reduce_over_ranks(self._ranks, share.counted)
         set_learning_rate(self._zero.param_groups, schedule.lr)
-        mean_loss = sum(losses)
-        self._gate.admits = lambda grad_norm: admits(mean_loss, grad_norm)
+
+    def finish(self, limits: Limits = NO_LIMITS) -> Reading:
+        """Have ZeRO update the weights, which waits for its norm and decides on the host."""
+        loss = self._found.losses.sum()
+        self._gate.admits = lambda grad_norm: bool(limits.admit(loss, loss.new_tensor(grad_norm)))
         self._engine.step()
-        applied = self._engine.was_step_applied()
-        return StepResult(mean_loss, losses, accuracies, self._gate.grad_norm, lows, highs, applied)
+        grad_norm, applied = (loss.new_tensor(one) for one in (self._gate.grad_norm, self._engine.was_step_applied()))
+        return self._found.read_later(grad_norm, applied, self._ranks)
 
     def held_out(self, batch: Any) -> tuple[float, int]:
         """Evaluate each rank's share of the rows; under ZeRO-3 weights are gathered as in a step."""
@@ -136,7 +137,7 @@ class DeepSpeedEngine:
                     totals.add(sums_of(self._engine, micro_batch, self._device))
         finally:
             self._engine.train()
-        return totals.sum_over_ranks(self._ranks)[0], self._objective.counts(batch)[0]
+        return totals.sum_over_ranks(self._ranks)[0].item(), self._objective.counts(batch)[0]
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights, complete on the first rank only; ZeRO-3 gathers one parameter at a time."""

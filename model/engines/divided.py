@@ -117,19 +117,13 @@ class DividedEngine(NativeEngine):
     def _gradients(self) -> list[Tensor]:
         return [_local(parameter.grad) for parameter in self.network.parameters() if parameter.grad is not None]
 
-    def _gradient_norm(self) -> float:
+    def _gradient_norm(self) -> Tensor:
         square = torch.zeros((), dtype=torch.float64, device=self._device)
         for name, parameter in self.network.named_parameters():
             # Copies enter once.
             if parameter.grad is not None and self._place.is_writer(name, self._model):
                 square += torch.linalg.vector_norm(_local(parameter.grad), dtype=torch.float64).square()
-        return float(self._ranks.sum_(square).sqrt())
-
-    def _clip_gradients(self, max_norm: float, grad_norm: float) -> None:
-        # The factor of torch's clip_grads_with_norm_, in its type.
-        factor = (max_norm / (torch.tensor(grad_norm) + 1e-6)).clamp(max=1.0)
-        for gradient in self._gradients():
-            gradient.mul_(factor)
+        return self._ranks.sum_(square).sqrt()
 
     def weights(self) -> dict[str, Tensor]:
         """Return this rank's part of each weight, not a copy; of ranks with the same part only one does."""

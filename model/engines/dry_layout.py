@@ -98,13 +98,6 @@ def dry_layout(model: NetworkConfig, train: TrainConfig) -> DryLayout:
 
     No process group may be in use. Raises DynamicOutputShapeException where a pass depends on the contents of rows.
     """
-    # Phases change no size, and their tables cannot be hashed. The processor can compute all types.
-    train = train.model_copy(update={"phases": (), "device": "cpu", "compile": False})
-    return _dry_layout(model, train)  # pyright: ignore[reportArgumentType]
-
-
-@lru_cache(maxsize=256)
-def _dry_layout(model: NetworkConfig, train: TrainConfig) -> DryLayout:
     assert train.divides_weights, "other engines start each rank with the whole network"
     stages = train.pipeline_parallel
     micro_batches = micro_batch_count(train)
@@ -122,6 +115,13 @@ def micro_batch_count(train: TrainConfig) -> int:
 
 def dry_rank(model: NetworkConfig, train: TrainConfig, stage: int) -> DryRank:
     """Return what the first rank of a stage holds of the whole network, and needs for steps, made with few blocks."""
+    # Phases change no size, and their tables cannot be hashed. The processor can compute all types.
+    train = train.model_copy(update={"phases": (), "device": "cpu", "compile": False})
+    return _dry_rank(model, train, stage)  # pyright: ignore[reportArgumentType]
+
+
+@lru_cache(maxsize=256)
+def _dry_rank(model: NetworkConfig, train: TrainConfig, stage: int) -> DryRank:
     whole = rank_sizes(model, train, stage * train.data_parallel * train.tensor_parallel)
     weights, optimizer = whole.weights, whole.moments
     micro_batches = micro_batch_count(train)
@@ -245,7 +245,8 @@ class _DryEngine(DividedEngine):
 
         hooks = self._stage.register_forward_pre_hook(before, prepend=True), self._stage.register_forward_hook(after)
         with hooks[0], hooks[1], self._mode, allocations, messages:
-            self.step(batch, StepSchedule(1e-3, max_norm=0.5))
+            self.begin(batch, StepSchedule(1e-3, max_norm=0.5))
+            self.finish()
         further = micro_batches - traced
         # Buffers of messages between stages: two for each micro-batch, of which none is used twice.
         added = (allocations.now - before_step) / traced * further - state

@@ -1,6 +1,5 @@
 """The native engine: plain PyTorch, every rank with the whole model; gradients are summed over the ranks."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,16 +9,24 @@ from torch import Tensor
 from model.config.network import width_multiplier
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import Admits, Parts, StepResult, Totals, admit_all, batch_loss
+from model.engines.base import NO_LIMITS, Engine, Found, Limits, Parts, Reading, Totals, batch_loss
 from model.engines.runtime import autocast, move_batch
 from model.nn.factory import Network
 from model.objectives import make_objective
 from model.objectives.base import RankBatch, Sums, rank_batch
-from model.optim.optimizers import add_penalty, group_parameters, make_optimizer, optimizer_tensors, set_learning_rate
+from model.optim.optimizers import (
+    AdamW,
+    add_penalty,
+    clip_factor,
+    group_parameters,
+    make_optimizer,
+    optimizer_tensors,
+    set_learning_rate,
+)
 from model.optim.schedules import StepSchedule
 
 
-class NativeEngine:
+class NativeEngine(Engine):
     """Deterministic for a fixed number of threads and ranks.
 
     Gradients are reduced as one flat vector, in the order of the network's parameters. DistributedDataParallel would
@@ -37,37 +44,43 @@ class NativeEngine:
         self._data_ranks = ranks
         """The ranks that share the rows of a batch, each with the same part of the model."""
         self._device = next(network.parameters()).device
+        self._waits = self._device.type != "cpu"
+        """Whether the host would wait for a number that it reads."""
         self.network = network
         self.optimizer = make_optimizer(network, run.train.optimizer, width_multiplier(run.model))
         self._matrices = group_parameters(network).matrices
 
-    def step(
-        self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all
-    ) -> StepResult:
-        """Make one optimizer step on a batch, in micro-batches whose gradients add up to the gradient of the batch's
-        mean."""
-        losses, accuracies, lows, highs = self._pass_batch(batch, schedule, loss_scale)
-        loss = sum(losses)
+    def begin(self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0) -> None:
+        """Leave the gradient of the batch's mean loss, to which the gradients of micro-batches add up, in the
+        parameters."""
+        found = self._pass_batch(batch, schedule, loss_scale)
         if loss_scale != 1.0:
             for parameter in self.network.parameters():
                 if parameter.grad is not None:
                     parameter.grad.div_(loss_scale)
         if self._config.optimizer.l1 or self._config.optimizer.l2:
             add_penalty(self._matrices, self._config.optimizer)
-        grad_norm = self._gradient_norm()
-        applied = math.isfinite(loss) and math.isfinite(grad_norm) and admits(loss, grad_norm)
-        if applied:
-            if grad_norm > schedule.max_norm:
-                self._clip_gradients(schedule.max_norm, grad_norm)
-            set_learning_rate(self.optimizer.param_groups, schedule.lr)
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return StepResult(loss, losses, accuracies, grad_norm, lows, highs, applied)
+        self._begun = schedule, found, self._gradient_norm()
 
-    def _pass_batch(
-        self, batch: Any, schedule: StepSchedule, loss_scale: float
-    ) -> tuple[list[float], list[float], list[float], list[float]]:
-        """Leave the gradient of a batch in the parameters, summed over ranks; return `Totals.reduce_over_ranks`."""
+    def finish(self, limits: Limits = NO_LIMITS) -> Reading:
+        """Clip and apply the gradient; on a device all is decided there, but other optimizers than AdamW wait."""
+        schedule, found, grad_norm = self._begun
+        applied = limits.admit(found.losses.sum(), grad_norm.double())
+        factor = clip_factor(grad_norm, schedule.max_norm)
+        reading = found.read_later(grad_norm, applied, self._ranks)
+        optimizer, is_unread = self.optimizer, False
+        if self._waits and isinstance(optimizer, AdamW):
+            optimizer.found_inf, is_unread = (~applied).float(), True
+        if is_unread or applied:
+            if is_unread or factor < 1.0:
+                torch._foreach_mul_(self._gradients(), factor)  # pyright: ignore[reportPrivateImportUsage]
+            set_learning_rate(optimizer.param_groups, schedule.lr)
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return reading
+
+    def _pass_batch(self, batch: Any, schedule: StepSchedule, loss_scale: float) -> Found:
+        """Leave the gradient of a batch in the parameters, summed over ranks."""
         share = self._share(batch, self._config.rows_at_once * schedule.row_pieces)
         totals = self._forward_backward(share, loss_scale)
         found = totals.reduce_over_ranks(self._ranks, share.counted)
@@ -102,7 +115,7 @@ class NativeEngine:
                 totals = self._forward(share)
         finally:
             self.network.train(was_training)
-        return totals.sum_over_ranks(self._ranks)[0], self._objective.counts(batch)[0]
+        return totals.sum_over_ranks(self._ranks)[0].item(), self._objective.counts(batch)[0]
 
     def _forward(self, share: RankBatch) -> Totals:
         """Run forward passes of all micro-batches."""
@@ -111,12 +124,9 @@ class NativeEngine:
             totals.add(self._sums(micro_batch))
         return totals
 
-    def _gradient_norm(self) -> float:
-        """Return the norm over the whole network, the same on every rank."""
-        return float(torch.nn.utils.get_total_norm(self._gradients()))
-
-    def _clip_gradients(self, max_norm: float, grad_norm: float) -> None:
-        torch.nn.utils.clip_grads_with_norm_(self.network.parameters(), max_norm, torch.tensor(grad_norm))
+    def _gradient_norm(self) -> Tensor:
+        """Return the norm over the whole network, f32[] or f64[], the same on every rank."""
+        return torch.nn.utils.get_total_norm(self._gradients())
 
     def _sum_gradients(self) -> None:
         """Sum gradients over the ranks that read other rows."""

@@ -8,12 +8,13 @@ what rises slowly, or stays high while the loss recovers, and dates the onset of
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from model.checkpoint.state import DetectorState
 from model.config.options import GuardConfig
+from model.engines.base import NO_LIMITS, Limits
 from model.guard.change_points import NORMAL_DEVIATION, RISEN, ChangePoints, logarithm
 
 Level = Literal["clean", "spike", "nonfinite"]
@@ -78,15 +79,12 @@ class Detector:
             "halved": [*self._halved],
         }
 
-    def level(self, loss: float, grad_norm: float) -> Level:
-        """Classify a step by its loss (nats) and gradient norm, before the weights change."""
-        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            return "nonfinite"
+    def limits(self) -> Limits:
+        """Return the largest loss (nats) and gradient norm of a next step that is no spike."""
         if not (self._judges and self._config.enabled):
-            return "clean"
-        far = _deviations(loss, self._losses, self._config.least_loss_deviation)
-        far_norm = _deviations(logarithm(grad_norm), self._norms, LEAST_NORM_DEVIATION)
-        return "spike" if max(far, far_norm) > SPIKE_DEVIATIONS else "clean"
+            return NO_LIMITS
+        loss = _largest_near(self._losses, self._config.least_loss_deviation)
+        return Limits(loss, _largest_near(self._norms, LEAST_NORM_DEVIATION, logarithm, _exponential))
 
     @property
     def suspects(self) -> bool:
@@ -168,9 +166,28 @@ class Detector:
         return first
 
 
-def _deviations(value: float, window: Sequence[float], least: float) -> float:
+def _largest_near(
+    window: Sequence[float],
+    least: float,
+    measured: Callable[[float], float] = float,
+    inverse: Callable[[float], float] = float,
+) -> float:
+    """Return the largest number whose measure is not more than SPIKE_DEVIATIONS above the window's median.
+
+    It is found by bisection, since the rounding of a closed form would call its neighbours otherwise.
+    """
     median = _median(window)
-    return (value - median) / max(_deviation(window, median), least)
+    deviation = max(_deviation(window, median), least)
+    low, high = inverse(median), inverse(median + 2 * SPIKE_DEVIATIONS * deviation)
+    while low < (middle := (low + high) / 2) < high:
+        is_spike = (measured(middle) - median) / deviation > SPIKE_DEVIATIONS
+        low, high = (low, middle) if is_spike else (middle, high)
+    return low
+
+
+def _exponential(value: float) -> float:
+    # More overflows; the root of a sum in float64 is below 1e155.
+    return math.exp(min(value, 709.0))
 
 
 def _deviation(window: Sequence[float], median: float) -> float:

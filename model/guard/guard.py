@@ -19,7 +19,7 @@ from model.checkpoint.state import GuardState
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
 from model.distributed.protocol import LauncherChannel
-from model.engines.base import StepResult
+from model.engines.base import Limits, StepResult
 from model.errors import Numerics
 from model.files import sync_directory, write_synced
 from model.guard.change_points import RISEN
@@ -62,9 +62,9 @@ class Guard:
         """Return whether a decision skips the positions [begin, end) of ORDER."""
         return skips(self._decisions, begin, end)
 
-    def admits(self, loss: float, grad_norm: float) -> bool:
-        """Return whether a step with this loss and gradient norm may change the weights."""
-        return self._detector.level(loss, grad_norm) == "clean"
+    def limits(self) -> Limits:
+        """Return the largest numbers with which the next step may change the weights."""
+        return self._detector.limits()
 
     def saved(self, steps: int) -> None:
         """Note that a checkpoint is written after `steps` steps.
@@ -80,7 +80,7 @@ class Guard:
 
         `overflow` says whether the loss scale was lowered for it, and `scale` is the one it was computed with.
         """
-        # `admits` has judged finite numbers, so whether the step was applied says its level.
+        # Finite numbers were compared with the limits, so whether the step was applied says its level.
         level: Level = "clean" if overflow or done.applied else "spike" if done.finite else "nonfinite"
         limit = RISEN if self._replayed(step) is None else RISEN / 2
         found = self._detector.update(
@@ -139,12 +139,24 @@ def roll_back(
         _give_up(run, decisions, divergence, str(reason), curriculum, log, ranks, channel)
     # The first rank must delete no checkpoint before all ranks have listed them.
     ranks.barrier()
-    skipped = range(*decision.skipped) if decision.skipped else None
+    assert decision.skipped is not None, "the guard skips what diverged"
     facts = decision.model_dump(mode="json", include={"cause", "onset", "to_step", "firing", "settings"})
-    log.event(divergence.step, "rollback", "Numerics", skipped, **facts)
+    log.event(divergence.step, "rollback", "Numerics", range(*decision.skipped), **facts)
     if ranks.is_first:
         write_decision(run.out, decision, log)
-    channel.send("event", event="rollback", step=divergence.step, skipped=decision.skipped, **facts)
+    channel.send(
+        {
+            "kind": "event",
+            "event": "rollback",
+            "step": divergence.step,
+            "skipped": decision.skipped,
+            "cause": decision.cause,
+            "onset": decision.onset,
+            "to_step": decision.to_step,
+            "firing": decision.firing,
+            "settings": facts["settings"],
+        }
+    )
     ranks.barrier()
 
 
@@ -160,7 +172,7 @@ def _give_up(
 ) -> NoReturn:
     begin, end = curriculum.positions(divergence.onset)[0], curriculum.positions(divergence.step)[1]
     log.event(divergence.step, "diverged", "Numerics", range(begin, end), cause=divergence.cause)
-    channel.send("event", event="diverged", step=divergence.step, cause=divergence.cause)
+    channel.send_event("diverged", step=divergence.step, cause=divergence.cause)
     folder = run.out / DIVERGED
     if ranks.is_first:
         shutil.rmtree(folder, ignore_errors=True)

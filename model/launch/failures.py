@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from model.checksummed_json import complete_lines, read_sealed_lines, seal
 from model.config.launch import RestartsConfig
@@ -170,7 +170,7 @@ HINT = "Remove the file to go on without its record of earlier restarts."
 LONGEST_PAUSE = 60.0
 """Seconds before a restart, at most."""
 
-FEWER_RANKS = "fewer_ranks"
+FEWER_RANKS: Final = "fewer_ranks"
 """Event: the following steps are computed by fewer ranks than the run asks for."""
 
 RECORDED = ("restart", "slow_rank", "all_ranks", "hosts")

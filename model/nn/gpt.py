@@ -203,7 +203,7 @@ class GPT(nn.Module):
         if scaling is not None and scaling.kind == "dynamic":
             # Rotations depend on the number of tokens so far, and keys in a cache keep those that they had.
             cos_TE, sin_TE = self._rotary_table(end)
-            rotary = (cos_TE[begin:].to(device), sin_TE[begin:].to(device))
+            rotary = (cos_TE[begin:].to(device, non_blocking=True), sin_TE[begin:].to(device, non_blocking=True))
         elif self.config.positions == "rotary":
             rotary = (self.get_buffer("cos_TE")[begin:end], self.get_buffer("sin_TE")[begin:end])
         relative, window = self.config.positions == "relative", self.config.window

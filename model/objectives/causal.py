@@ -81,10 +81,9 @@ class PrefixObjective(CausalObjective):
 
 def loss_targets(tokens_BL: Tensor, loss_start_B: Tensor, pad: int) -> Tensor:
     """Return the token after each position, i64[B, T]; NO_LOSS where it is padding or before `loss_start`."""
-    targets = tokens_BL[:, 1:].clone()
+    targets = tokens_BL[:, 1:]
     position = torch.arange(1, tokens_BL.shape[1], device=tokens_BL.device)
-    targets[(targets == pad) | (position < loss_start_B[:, None])] = NO_LOSS
-    return targets
+    return targets.masked_fill((targets == pad) | (position < loss_start_B[:, None]), NO_LOSS)
 
 
 def next_token_nats(

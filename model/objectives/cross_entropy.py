@@ -59,7 +59,9 @@ def _chunk_sums(network: GPT | T5, hidden: Tensor, targets: Tensor) -> tuple[Ten
     nats = network.vocabulary.nats(logits, targets)
     if not network.config.z_loss:
         return nats, nats.new_zeros(()), ranges
-    return nats, network.vocabulary.log_normaliser(logits)[targets != NO_LOSS].square().sum(), ranges
+    # Selecting them would have the host wait for their number.
+    normalisers = network.vocabulary.log_normaliser(logits).masked_fill(targets == NO_LOSS, 0.0)
+    return nats, normalisers.square().sum(), ranges
 
 
 class _ChunkedNats(torch.autograd.Function):

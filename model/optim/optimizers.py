@@ -76,6 +76,13 @@ def _by_mesh(group: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
+    """Return what a gradient of this norm, f[], is multiplied by, f32[]: torch's factor where it is above `max_norm`,
+    else 1."""
+    factor = (max_norm / (norm.float() + 1e-6)).clamp(max=1.0)
+    return torch.where(norm.double() > max_norm, factor, 1.0)
+
+
 def set_learning_rate(groups: Iterable[dict[str, Any]], rate: float) -> None:
     """Set the learning rate of each group, times the group's `RATE_FACTOR`."""
     for group in groups:
@@ -114,6 +121,9 @@ def group_parameters(network: nn.Module) -> ParameterGroups:
 class AdamW(torch.optim.AdamW):
     """PyTorch's, with methods as they are written: their wrappers import the compiler, which takes as long as the rest
     of PyTorch, and matter only where it compiles the step."""
+
+    found_inf: Tensor | None = None
+    """f32[] on the device. With 1 the kernel changes nothing; `torch.amp` sets it for infinite gradients."""
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)

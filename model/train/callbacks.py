@@ -7,6 +7,7 @@ from model.checkpoint.metrics import recent_loss
 from model.checkpoint.run_folder import lasting_steps
 from model.checkpoint.state import AttemptState, CheckpointState
 from model.checkpoint.writer import CheckpointWriter
+from model.distributed.messages import EventName
 from model.engines.base import StepResult
 from model.engines.runtime import LossScale
 from model.errors import Infra, Paused
@@ -44,7 +45,7 @@ class Metrics(Callback):
         if result is None:
             self._log.event(step.number, "skipped_data", "Numerics", step.positions)
             if not self._skipped_before:
-                self._channel.send("event", event="skipped_data", from_step=step.number)
+                self._channel.send_event("skipped_data", from_step=step.number)
         else:
             self._add_metrics(step, result)
             self._add_trouble(step, result)
@@ -72,6 +73,7 @@ class Metrics(Callback):
         )
 
     def _add_trouble(self, step: Step, result: StepResult) -> None:
+        kind: EventName
         if step.overflowed:
             kind, facts = "overflow", {"scale": step.loss_scale, "next_scale": step.next_loss_scale}
         elif not result.applied:
@@ -80,12 +82,20 @@ class Metrics(Callback):
         else:
             return
         self._log.event(step.number, kind, "Numerics", step.positions, **facts)
-        self._channel.send("event", event=kind, step=step.number, **facts)
+        self._channel.send_event(kind, step=step.number, **facts)
 
     def _send_progress(self, step: Step, result: StepResult, rate: float) -> None:
-        done, steps = step.number + 1, self._steps
-        progress = {"loss": result.loss, "lr": step.schedule.lr, "tokens": step.total_tokens, "tokens_s": round(rate)}
-        self._channel.send_step(done == steps, step=done, steps=steps, **progress)
+        self._channel.send_step(
+            {
+                "kind": "step",
+                "step": step.number + 1,
+                "steps": self._steps,
+                "loss": result.loss,
+                "lr": step.schedule.lr,
+                "tokens": step.total_tokens,
+                "tokens_s": round(rate),
+            }
+        )
 
 
 def _columns_by_term(terms: tuple[str, ...], result: StepResult) -> dict[str, float | None]:
@@ -133,9 +143,18 @@ class Guarding(Callback):
         if divergence is not None:
             raise Diverged(divergence)
         if decision := self._guard.recovered(step.number):
-            facts = {"onset": decision.onset, "to_step": decision.to_step, "cause": decision.cause}
-            self._log.event(step.number, "recovered", **facts)
-            self._channel.send("event", event="recovered", step=step.number, **facts)
+            onset, to_step, cause = decision.onset, decision.to_step, decision.cause
+            self._log.event(step.number, "recovered", onset=onset, to_step=to_step, cause=cause)
+            self._channel.send(
+                {
+                    "kind": "event",
+                    "event": "recovered",
+                    "step": step.number,
+                    "onset": onset,
+                    "to_step": to_step,
+                    "cause": cause,
+                }
+            )
 
 
 class Validating(Callback):
@@ -154,20 +173,24 @@ class Validating(Callback):
         self._every = validation_interval(run.train, positions, steps, rows)
         self._sample = LiveSample(run) if self._validation and attempt.ranks.is_first else None
 
+    def rests_after(self, number: int) -> bool:
+        """Return whether validation is due."""
+        if self._validation is None or self._every is None:
+            return False
+        return (number + 1) % self._every == 0 or number + 1 == self._attempt.schedule.steps
+
     def after_step(self, step: Step) -> None:
         """Validate where it is due."""
         done, channel = step.number + 1, self._attempt.channel
-        if self._validation is None or self._every is None:
-            return
-        if done % self._every and done != self._attempt.schedule.steps:
+        if self._validation is None or not self.rests_after(step.number):
             return
         channel.between_steps()
         rows = self._validation.measure(self._attempt.engine)
         for row in rows:
             self._attempt.log.add("validation", step=step.number, **row)
-        channel.send("validation", step=done, rows=rows)
+        channel.send({"kind": "validation", "step": done, "rows": rows})
         if self._sample and (text := self._sample.write(self._attempt.engine)):
-            channel.send("sample", step=done, prompt=text[0], tokens=text[1])
+            channel.send({"kind": "sample", "step": done, "prompt": text[0], "tokens": text[1]})
         channel.beat(done)
 
 
@@ -185,6 +208,7 @@ class Checkpoints(Callback):
         train, schedule = attempt.run.train, attempt.schedule
         self._lasting = lasting_steps(train.lasting_checkpoints, schedule.steps)
         self._pause = schedule.steps if train.pause_share is None else schedule.steps_to(train.pause_share)
+        self._stopping = self._saves = False
 
     def before_step(self, number: int) -> None:
         """Publish what all ranks have written. Raises Paused where the run is to pause."""
@@ -192,15 +216,21 @@ class Checkpoints(Callback):
         if number >= self._pause:
             self._raise_paused()
 
+    def rests_after(self, number: int) -> bool:
+        """Return whether a checkpoint is due, or the run was asked to stop."""
+        done, attempt = number + 1, self._attempt
+        # The request reaches the ranks one after the other, perhaps at different steps; they stop at the same one.
+        self._stopping = attempt.ranks.any(attempt.channel.stop_requested) and done < attempt.schedule.steps
+        due = done % attempt.run.train.checkpoint_steps == 0 or done in self._lasting
+        self._saves = due or self._stopping or done == self._pause
+        return self._saves
+
     def after_step(self, step: Step) -> None:
         """Write a checkpoint where one is due. Raises Infra, after writing one, where the run was asked to stop."""
-        done, attempt = step.number + 1, self._attempt
-        # The request reaches the ranks one after the other, perhaps at different steps; they stop at the same one.
-        stopping = attempt.ranks.any(attempt.channel.stop_requested) and done < attempt.schedule.steps
-        due = done % attempt.run.train.checkpoint_steps == 0 or done in self._lasting
-        if due or stopping or done == self._pause:
+        attempt = self._attempt
+        if self._saves:
             self._save(step)
-        if stopping:
+        if self._stopping:
             attempt.channel.between_steps()
             self._writer.finish()
             raise Infra(f"asked to stop after step {step.number}; a checkpoint was written, run again to go on")
@@ -227,5 +257,6 @@ class Checkpoints(Callback):
         loss = recent_loss(attempt.log, self._pause)
         # A run that diverged may have no finite loss, and JSON has no word for any other.
         loss = loss if loss is not None and math.isfinite(loss) else None
-        attempt.channel.send("paused", step=self._pause, steps=attempt.schedule.steps, loss=loss)
+        steps = attempt.schedule.steps
+        attempt.channel.send({"kind": "paused", "step": self._pause, "steps": steps, "loss": loss})
         raise Paused(self._pause, attempt.schedule.steps, loss)

@@ -8,7 +8,6 @@ that the network knows, so that a new row is no unusual input and takes little p
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import blake3
 import torch
@@ -19,6 +18,7 @@ from model.config.network import BERTConfig, GPTConfig
 from model.config.rules import check_compatible_architecture
 from model.config.train import StartingModel, TrainerRun
 from model.data.dataset import open_table
+from model.distributed.messages import BaseWeights
 from model.errors import InputError, RecipeError
 from model.huggingface.io import base_config, base_weights
 from model.nn.factory import Network, make_network, make_shapes
@@ -34,8 +34,8 @@ class InitialNetwork:
     """A network, ready to be trained or to load a checkpoint's weights."""
 
     network: Network
-    facts: dict[str, Any]
-    """Details of the event `base_model`; empty where the run has no base or resumes."""
+    base: BaseWeights | None
+    """None where the run has no base model or resumes."""
     weights: dict[str, Tensor] | None = None
     """The base model's weights, where the network is on the meta device."""
 
@@ -50,10 +50,10 @@ def initial_network(run: TrainerRun, *, resumes: bool) -> InitialNetwork:
     base = run.base
     is_divided = run.train.divides_weights
     if base is None and is_divided:
-        return InitialNetwork(make_shapes(run.model), {})
+        return InitialNetwork(make_shapes(run.model), None)
     if base is None:
         network = make_network(run.model)
-        return InitialNetwork(network if resumes else network.initialise(run.train.seed), {})
+        return InitialNetwork(network if resumes else network.initialise(run.train.seed), None)
     old_rows = _base_rows(base, run)
     new_rows = run.model.vocab_size - old_rows
     alone = run.train.trainable == "new_rows"
@@ -61,12 +61,12 @@ def initial_network(run: TrainerRun, *, resumes: bool) -> InitialNetwork:
     if alone:
         freeze_all_but_new_rows(network)
     if resumes:
-        return InitialNetwork(network, {})
-    weights, facts = _base_weights(base, run, old_rows, apart=alone)
+        return InitialNetwork(network, None)
+    weights, base_facts = _base_weights(base, run, old_rows, apart=alone)
     if is_divided:
-        return InitialNetwork(network, facts, weights)
+        return InitialNetwork(network, base_facts, weights)
     network.load_state_dict(weights)
-    return InitialNetwork(network, facts)
+    return InitialNetwork(network, base_facts)
 
 
 def _base_rows(base: StartingModel, run: TrainerRun) -> int:
@@ -96,11 +96,10 @@ def _base_rows(base: StartingModel, run: TrainerRun) -> int:
 @torch.no_grad()
 def _base_weights(
     base: StartingModel, run: TrainerRun, old_rows: int, *, apart: bool
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the base model's weights, extended by new rows, which may be parameters apart, and the details of the
-    event."""
+) -> tuple[dict[str, Tensor], BaseWeights]:
+    """Return the base model's weights, extended by new rows, which may be parameters apart, and what they are."""
     weights, digest = base_weights(base)
-    facts: dict[str, Any] = {"weights": digest}
+    base_facts: BaseWeights = {"weights": digest}
     if base.added_pieces is not None:
         base_ids = read_added_pieces(base.added_pieces, old_rows, run.model.vocab_size)
         extensions = {
@@ -108,11 +107,9 @@ def _base_weights(
             for name in ("embedding.weight", "head.weight")
             if name in weights
         }
-        facts |= {
-            "new_rows": len(base_ids),
-            "start": run.train.new_rows,
-            "without_meaning": extensions["embedding.weight"].without_meaning,
-        }
+        base_facts["new_rows"] = len(base_ids)
+        base_facts["start"] = run.train.new_rows
+        base_facts["without_meaning"] = extensions["embedding.weight"].without_meaning
         for name, extension in extensions.items():
             if apart:
                 weights[NEW_ROWS_OF[name]] = extension.rows_ND
@@ -121,7 +118,7 @@ def _base_weights(
         for name in ("head_bias", "masked_head_bias"):
             if name in weights:
                 weights[name] = torch.cat((weights[name], weights[name].new_zeros(len(base_ids))))
-    return weights, facts
+    return weights, base_facts
 
 
 def _initial_std(name: str, run: TrainerRun) -> float:

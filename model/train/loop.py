@@ -2,18 +2,22 @@
 
 The loop reads rows and has the engine compute. All else (tables, messages, the guard, validation, checkpoints) is done
 by callbacks, in the order of their list, which `model/train/trainer.py` makes.
+
+On a CUDA device a step's gradient is launched before the host waits for the numbers of the step before, so that the
+device always has work. By these numbers the guard limits the update, which is launched behind the gradient: its
+decisions are those of a loop that waits. Where callbacks act on the weights after a step, the next begins afterwards.
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from model.checkpoint.metrics import MetricsLog
-from model.config.train import TrainerRun
+from model.config.train import TrainConfig, TrainerRun
 from model.data.dataset import SequenceReader
 from model.distributed.process_group import Ranks
 from model.distributed.protocol import LauncherChannel
-from model.engines.base import Admits, Engine, StepResult
+from model.engines.base import Engine, Limits, Reading, StepResult
 from model.engines.runtime import LossScale, seed_dropout
 from model.objectives.base import Objective
 from model.optim.schedules import StepSchedule, TrainingSchedule
@@ -50,13 +54,19 @@ class Step:
     """Tokens of text that the run has read with this step, by earlier processes too."""
     loss_scale: float
     """With which it is computed."""
+    began: float
+    """On the monotonic clock."""
+    is_skipped: bool = False
+    """Whether a callback had it read and not computed."""
+    reading: Reading | None = None
+    """Since its update was launched; None where it is skipped."""
     result: StepResult | None = None
-    """None where a callback skipped it."""
+    """Of `reading`."""
     overflowed: bool = False
     """Whether the loss scale was lowered because of it."""
     next_loss_scale: float = 1.0
     seconds: float = 0.0
-    """Wall time of reading and computing."""
+    """Wall time of reading and computing, from when the step before was done."""
 
 
 class Callback:
@@ -67,11 +77,16 @@ class Callback:
     """
 
     def before_step(self, number: int) -> None:
-        """Act before step `number` reads its rows."""
+        """Act before step `number` reads its rows; after_step of the one before may still follow."""
 
     def skips(self, step: Step) -> bool:
         """Return whether the step is to be read and not computed, the same on all ranks."""
         del step
+        return False
+
+    def rests_after(self, number: int) -> bool:
+        """Return whether `after_step` acts on the weights after step `number`, the same on all ranks."""
+        del number
         return False
 
     def after_step(self, step: Step) -> None:
@@ -84,25 +99,38 @@ class StepLoop:
 
     attempt: Attempt
     scale: LossScale
-    admits: Admits
+    limits: Callable[[], Limits]
+    """Of the next step, by all steps before it."""
     callbacks: Sequence[Callback]
     tokens: int
     """Tokens of text read so far, by earlier processes too."""
+    _concluded: float = field(default=0.0, init=False)
+    """When the numbers of the last step were there, on the monotonic clock."""
 
     def run_from(self, first: int) -> None:
         """Run all steps from `first` to the end of ORDER. Raises what a callback raises."""
         run, schedule = self.attempt.run, self.attempt.schedule
+        unread: Step | None = None
         with StepReader(
             self.attempt.objective, self.attempt.data, schedule, run.model.context, ahead=run.train.device == "cuda"
         ) as reader:
             for number in range(first, schedule.steps):
                 for callback in self.callbacks:
                     callback.before_step(number)
-                step = self._run_step(number, reader)
-                for callback in self.callbacks:
-                    callback.after_step(step)
+                step = self._begin(number, reader)
+                if unread is not None:
+                    self._conclude(unread)
+                if not step.is_skipped:
+                    step.reading = self.attempt.engine.finish(self.limits())
+                # All are asked, since they may communicate.
+                rests = [callback.rests_after(number) for callback in self.callbacks]
+                is_last = number + 1 == schedule.steps
+                unread = step if runs_ahead(run.train) and not any(rests) and not is_last else None
+                if unread is None:
+                    self._conclude(step)
 
-    def _run_step(self, number: int, reader: StepReader) -> Step:
+    def _begin(self, number: int, reader: StepReader) -> Step:
+        """Read a step's rows and launch the computation of its gradient."""
         began, schedule = time.monotonic(), self.attempt.schedule
         rows = reader.read(number)
         self.tokens += rows.text_tokens
@@ -113,17 +141,35 @@ class StepLoop:
             rows.text_tokens,
             self.tokens,
             self.scale.value,
+            began,
         )
-        if not any(callback.skips(step) for callback in self.callbacks):
+        step.is_skipped = any(callback.skips(step) for callback in self.callbacks)
+        if not step.is_skipped:
             self._seed_dropout(number)
-            step.result = self.attempt.engine.step(rows.batch, step.schedule, step.loss_scale, self.admits)
+            self.attempt.engine.begin(rows.batch, step.schedule, step.loss_scale)
+        return step
+
+    def _conclude(self, step: Step) -> None:
+        """Wait for a step's numbers, and have the callbacks act on it."""
+        if step.reading is not None:
+            step.result = step.reading()
             step.overflowed = self.scale.adapt(step.result)
         step.next_loss_scale = self.scale.value
-        step.seconds = time.monotonic() - began
-        return step
+        now = time.monotonic()
+        step.seconds, self._concluded = now - max(step.began, self._concluded), now
+        for callback in self.callbacks:
+            callback.after_step(step)
 
     def _seed_dropout(self, step: int) -> None:
         run = self.attempt.run
         if run.model.dropout:
             by_row = run.train.divides_weights or run.train.numerics == "portable"
             seed_dropout(run.train.seed, step, 0 if by_row else self.attempt.ranks.rank)
+
+
+def runs_ahead(train: TrainConfig) -> bool:
+    """Return whether a step begins before the numbers of the one before are read.
+
+    A processor has computed by then. The loss scale of float16 depends on the step before.
+    """
+    return train.device == "cuda" and train.dtype != "float16"

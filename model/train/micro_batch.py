@@ -68,7 +68,7 @@ def resolve_micro_batch_rows(
         limit = (run.train.memory_limit or int(SHARE_OF_MACHINE * machine_memory())) // ranks.size
         trials = largest_that_fits(divisors(share), limit, _make_trial(run, data))
         tried = "; ".join(f"{t.rows}: {t.tokens_s:,} tokens/s, {t.bytes / 2**20:,.0f} MiB" for t in trials)
-        channel.send("event", event="micro_batch_rows", rows=trials[-1].rows, limit_mib=limit >> 20, tried=tried)
+        channel.send_event("micro_batch_rows", rows=trials[-1].rows, limit_mib=limit >> 20, tried=tried)
         found = {"rows": trials[-1].rows, "limit": limit, "tried": [asdict(trial) for trial in trials]}
         write_sealed(file, {DECIDED_FOR: decided_for, **found})
     ranks.barrier()
@@ -83,9 +83,7 @@ def _is_decided(file: Path, decided_for: str, channel: LauncherChannel) -> bool:
     before = read_sealed(file, HINT)
     if before.get(DECIDED_FOR) == decided_for:
         return True
-    channel.send(
-        "event", event="micro_batch_rows_anew", rows=before.get("rows"), because="it was found for other settings"
-    )
+    channel.send_event("micro_batch_rows_anew", rows=before.get("rows"), because="it was found for other settings")
     return False
 
 

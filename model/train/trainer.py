@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import torch
 
@@ -24,6 +24,7 @@ from model.checkpoint.weights import save_model
 from model.checkpoint.writer import CheckpointWriter, write_parts
 from model.config.train import TrainerRun
 from model.data.dataset import SequenceReader
+from model.distributed.messages import BaseWeights
 from model.distributed.process_group import SINGLE_PROCESS, Ranks
 from model.distributed.protocol import LauncherChannel
 from model.engines import make_engine
@@ -77,7 +78,7 @@ def train(
         run = resolve_micro_batch_rows(run, data, ranks, channel)
         check_policy(run)
         if ranks.is_first and (adopted := adopt_checkpoints(run, data)):
-            channel.send("event", event="replay", from_step=adopted)
+            channel.send_event("replay", from_step=adopted)
         ranks.barrier()
         while not _attempt(run, data, ranks, result, channel, callbacks):
             pass
@@ -116,7 +117,7 @@ def _attempt(
     state = checkpoint.state if checkpoint is not None else None
     step = state["step"] if state else 0
 
-    engine, base_facts = _start_engine(run, checkpoint, ranks)
+    engine, base = _start_engine(run, checkpoint, ranks)
     record: AttemptState = {
         **requirements,
         "attempt": len(decisions),
@@ -133,26 +134,26 @@ def _attempt(
     if ranks.size < run.train.ranks:
         facts = {"ranks": ranks.size, "of": run.train.ranks, "left_out": ranks.left_out}
         log.event(step, FEWER_RANKS, "Infra", **facts)
-        channel.send("event", event=FEWER_RANKS, step=step, **facts)
+        channel.send_event(FEWER_RANKS, step=step, **facts)
     if state and state["layout"] != record["layout"]:
         before, now = state["layout"], record["layout"]
         log.event(step, "layout_changed", before=before, now=now)
-        channel.send("event", event="layout_changed", before=before, now=now)
+        channel.send_event("layout_changed", before=before, now=now)
     if state and state["optimizer"] != record["optimizer"]:
         log.event(step, "optimizer_anew", before=state["optimizer"], now=record["optimizer"])
-    if base_facts:
-        log.event(step, "base_model", **base_facts)
-        channel.send("event", event="base_model", **base_facts)
+    if base is not None:
+        log.event(step, "base_model", **base)
+        channel.send({"kind": "event", "event": "base_model", **base})
     for damage in damaged:
         log.event(step, "damaged_checkpoint", "IntegrityError", name=damage.name, reason=damage.reason)
-        channel.send("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
+        channel.send_event("damaged_checkpoint", name=damage.name, reason=damage.reason)
 
     objective, schedule = make_objective(run), TrainingSchedule(run.train, data.positions, run.model.context)
     attempt = Attempt(run, data, objective, schedule, engine, ranks, log, channel)
     guard = Guard(original, decisions, state["guard"] if state else None)
     scale = LossScale(run.train, state["loss_scale"] if state and state["dtype"] == run.train.dtype else None)
     divergence: Divergence | None = None
-    with CheckpointWriter(folder, ranks, lambda step: channel.send("checkpoint", step=step)) as writer:
+    with CheckpointWriter(folder, ranks, lambda step: channel.send({"kind": "checkpoint", "step": step})) as writer:
         # A step is logged before the guard judges it, so that the tables of a rollback have it, and judged before it is
         # validated or saved.
         callbacks = [
@@ -163,7 +164,7 @@ def _attempt(
             Checkpoints(attempt, writer, guard, scale, record),
             *more,
         ]
-        loop = StepLoop(attempt, scale, guard.admits, callbacks, tokens=state["tokens"] if state else 0)
+        loop = StepLoop(attempt, scale, guard.limits, callbacks, tokens=state["tokens"] if state else 0)
         _send_start(run, data, schedule, step, channel)
         # Caught within the writer's context, so that a checkpoint under way is completed: the guard may go back to it.
         try:
@@ -176,12 +177,12 @@ def _attempt(
         return False
     import_restarts(run.out, log)
     _write_result(result, original, attempt, decisions)
-    channel.send("done", steps=schedule.steps, folder=str(result))
+    channel.send({"kind": "done", "steps": schedule.steps, "folder": str(result)})
     return True
 
 
-def _start_engine(run: TrainerRun, checkpoint: Checkpoint | None, ranks: Ranks) -> tuple[Engine, dict[str, Any]]:
-    """Return the engine with its first weights or those of a checkpoint, and the details of the event `base_model`."""
+def _start_engine(run: TrainerRun, checkpoint: Checkpoint | None, ranks: Ranks) -> tuple[Engine, BaseWeights | None]:
+    """Return the engine with its first weights or those of a checkpoint, and which base model they are from, if any."""
     start = initial_network(run, resumes=checkpoint is not None)
     if run.train.divides_weights:
         parts = None
@@ -189,10 +190,10 @@ def _start_engine(run: TrainerRun, checkpoint: Checkpoint | None, ranks: Ranks) 
             parts = checkpoint.divided_weights().part
         elif (weights := start.weights) is not None:
             parts = lambda name, box: weights[name][box]  # noqa: E731
-        return make_engine(run, start.network, ranks, parts), start.facts
+        return make_engine(run, start.network, ranks, parts), start.base
     if checkpoint is not None:
         start.network.load_state_dict(checkpoint.weights())
-    return make_engine(run, start.network.to(training_device(run.train)), ranks), start.facts
+    return make_engine(run, start.network.to(training_device(run.train)), ranks), start.base
 
 
 def _restore_optimizer(engine: Engine, checkpoint: Checkpoint, ranks: Ranks, *, is_divided: bool) -> None:
@@ -216,10 +217,17 @@ def _peak_tokens_s(run: TrainerRun, data: SequenceReader, ranks: Ranks) -> float
 def _send_start(
     run: TrainerRun, data: SequenceReader, schedule: TrainingSchedule, step: int, channel: LauncherChannel
 ) -> None:
-    steps, flops = schedule.steps, flops_per_token(run.model, data.row_format)
-    channel.send("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
+    channel.send(
+        {
+            "kind": "start",
+            "step": step,
+            "steps": schedule.steps,
+            "parameters": parameter_count(run.model),
+            "flops_per_token": flops_per_token(run.model, data.row_format),
+        }
+    )
     if run.train.compile and (rest := schedule.steps_with_partial_micro_batches()):
-        channel.send("event", event="compiled_in_part", steps_with_rows_that_fill_no_micro_batch=rest, of=steps)
+        channel.send_event("compiled_in_part", steps_with_rows_that_fill_no_micro_batch=rest, of=schedule.steps)
 
 
 def _write_result(result: Path, original: TrainerRun, attempt: Attempt, decisions: list[Decision]) -> None:

@@ -5,7 +5,6 @@ the seed and the row alone, and the next step computes exactly what it would com
 """
 
 import math
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 from model.config.train import TrainConfig, TrainerRun
 from model.data.dataset import SequenceReader, open_table
 from model.data.schema import ORDER
+from model.distributed.messages import SourceScore
 from model.engines.base import Engine
 from model.errors import InputError
 from model.objectives.base import Objective
@@ -62,9 +62,9 @@ class Validation:
         has_bytes = TEXT_BYTES in table.column_names and isinstance(objective, CausalObjective)
         self._bytes = pc.fill_null(table.column(TEXT_BYTES), 0).to_numpy() if has_bytes else None
 
-    def measure(self, engine: Engine) -> list[dict[str, Any]]:
+    def measure(self, engine: Engine) -> list[SourceScore]:
         """Return a row of VALIDATION for each source, sorted by name. All ranks call it together."""
-        found: list[dict[str, Any]] = []
+        found: list[SourceScore] = []
         begin = 0
         for source, rows in self._rows_by_source.items():
             end = begin + len(rows)

@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, cast
 
+from model.distributed.messages import BaseModel, Message, Restart, Rollback
 from model.environment import trainer_environment
 from model.errors import BessemerError, Bug, GuardError, Infra, InputError, IntegrityError, Numerics, RecipeError
 from tasks.common.code_fingerprint import PROJECT
 
-OnLog = Callable[[dict[str, Any]], None]
+OnLog = Callable[[Message], None]
 ERROR_OF_EXIT_CODE: dict[int, type[BessemerError]] = {
     error.exit_code: error for error in (RecipeError, InputError, GuardError, IntegrityError, Bug, Infra, Numerics)
 }
@@ -125,7 +126,7 @@ def _dispatch_line(line: bytes, on_log: OnLog, log: IO[bytes]) -> None:
     except ValueError:
         message = None
     if isinstance(message, dict):
-        on_log(message)
+        on_log(cast(Message, message))
     log.write(line + b"\n")
     log.flush()
 
@@ -227,12 +228,11 @@ class MessageFormatter:
     def __init__(self) -> None:
         self._reported = -1
 
-    def format(self, message: dict[str, Any]) -> Iterator[str]:
+    def format(self, message: Message) -> Iterator[str]:
         """Yield one sentence for a message that the log shows, else none."""
-        kind = message.get("kind")
-        if kind == "start":
+        if message["kind"] == "start":
             yield f"training {message['parameters']:,} parameters, step {message['step']} of {message['steps']}"
-        elif kind == "step":
+        elif message["kind"] == "step":
             reached = message["step"] * STEP_MESSAGES // max(message["steps"], 1)
             if reached > self._reported:
                 self._reported = reached
@@ -240,32 +240,36 @@ class MessageFormatter:
                     f"step {message['step']} of {message['steps']}: loss {message['loss']:.4f},"
                     f" {message['tokens_s']:,} tokens/s, learning rate {message['lr']:.2e}"
                 )
-        elif kind == "paused":
+        elif message["kind"] == "paused":
             yield f"paused after step {message['step']} of {message['steps']}, with a checkpoint to resume from"
-        elif message.get("event") == "base_model":
+        elif message["kind"] == "done":
+            yield f"done: steps {message['steps']}, folder {message['folder']}"
+        elif message["kind"] != "event":
+            return
+        elif message["event"] == "base_model":
             yield _format_base_model(message)
-        elif message.get("event") == "restart":
+        elif message["event"] == "restart":
             yield _format_restart(message)
-        elif message.get("event") == "rollback":
+        elif message["event"] == "rollback":
             yield _format_rollback(message)
-        elif message.get("event") == "recovered":
+        elif message["event"] == "recovered":
             yield (
                 f"recovered by step {message['step']}: the divergence that began at step {message['onset']}"
                 f" ({message['cause']}) has not recurred"
             )
-        elif kind in ("event", "done"):
+        else:
             rest = ", ".join(f"{key} {value}" for key, value in message.items() if key not in ("kind", "event"))
-            yield f"{message.get('event', kind)}: {rest}"
+            yield f"{message['event']}: {rest}"
 
 
-def _format_restart(message: dict[str, Any]) -> str:
+def _format_restart(message: Restart) -> str:
     return (
         f"restart {message['number']} after step {message['step']}: {message['words'].rstrip('.')}; training"
         f" resumes from step {message['checkpoint']}, {message['seconds_lost']:.0f} seconds were lost"
     )
 
 
-def _format_rollback(message: dict[str, Any]) -> str:
+def _format_rollback(message: Rollback) -> str:
     settings = message["settings"].items()
     named = (f"{path} to {value:g}" if isinstance(value, float) else f"{path} to {value}" for path, value in settings)
     changes = ", ".join(named) or "nothing else"
@@ -278,11 +282,11 @@ def _format_rollback(message: dict[str, Any]) -> str:
     )
 
 
-def _format_base_model(message: dict[str, Any]) -> str:
+def _format_base_model(message: BaseModel) -> str:
     start = f"starting from the trained weights {message['weights']}"
     rows = message.get("new_rows")
     if rows is None:
         return start
-    unmapped = message["without_meaning"]
+    unmapped = message.get("without_meaning")
     note = f"; {unmapped:,} of them have no ids in the base and start near the mean of all" if unmapped else ""
-    return f"{start}, with {rows:,} new rows initialised by {message['start']}{note}"
+    return f"{start}, with {rows:,} new rows initialised by {message.get('start')}{note}"

@@ -26,6 +26,7 @@ from model.checkpoint.run_folder import (
 from model.checksummed_json import write_sealed
 from model.config.network import NetworkConfig
 from model.config.train import TrainerRun, write_run
+from model.distributed.messages import Message
 from model.errors import IntegrityError, Paused, RecipeError
 from model.files import link_or_copy
 from model.guard.decisions import ATTEMPTS
@@ -91,10 +92,10 @@ def train_model(
 
     pauses: list[Paused] = []
 
-    def listen(message: dict[str, Any]) -> None:
-        if message.get("kind") == "step":
+    def listen(message: Message) -> None:
+        if message["kind"] == "step":
             workspace.advance(message["step"], message["steps"], "steps")
-        elif message.get("kind") == "paused":
+        elif message["kind"] == "paused":
             pauses.append(Paused(message["step"], message["steps"], message["loss"]))
         on_log(message)
 

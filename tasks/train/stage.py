@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from model.config.machine import deciding_parts
+from model.distributed.messages import Message
 from model.engines import check_engine
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
@@ -42,7 +42,7 @@ def build_train(
     sequences: Artifact,
     vocab: Artifact,
     config: TrainStageConfig,
-    on_log: Callable[[dict[str, Any]], None],
+    on_log: Callable[[Message], None],
 ) -> Artifact:
     """Build MODEL from `sequences` (a chunk artifact) in their ORDER; `on_log` receives each message of the trainer.
 
@@ -52,8 +52,8 @@ def build_train(
     def run(workspace: Workspace) -> StageReport:
         from tasks.train.run import train_model
 
-        def listen(message: dict[str, Any]) -> None:
-            if message.get("event") in TERMINAL_EVENTS:
+        def listen(message: Message) -> None:
+            if message["kind"] == "event" and message["event"] in TERMINAL_EVENTS:
                 for sentence in MessageFormatter().format(message):
                     context.listener.note("train", sentence)
             on_log(message)

@@ -6,7 +6,6 @@ computes the leaves of one aligned subtree, and the ranks' nodes are added as th
 are those of one process for any number of ranks. Losses and what is counted are leaves of the same tree.
 """
 
-from itertools import cycle
 from typing import Any
 
 import torch
@@ -14,11 +13,11 @@ from torch import Tensor
 
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import batch_loss
+from model.engines.base import Found, batch_loss, found_of
 from model.engines.native import NativeEngine
 from model.engines.portable.operations import PortableOperations, PortableVocabulary
 from model.errors import RecipeError
-from model.nn.activation_stats import nan_to_infinity, split_ranges
+from model.nn.activation_stats import nan_to_infinity
 from model.nn.dropout import drop_by_row
 from model.nn.factory import Network, activation_range_names
 from model.objectives.base import row_count, slice_batch
@@ -48,10 +47,8 @@ class PortableEngine(NativeEngine):
         self._trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
         self._range_count = len(activation_range_names(run.model))
 
-    def _pass_batch(
-        self, batch: Any, schedule: StepSchedule, loss_scale: float
-    ) -> tuple[list[float], list[float], list[float], list[float]]:
-        """Leave the gradient of a batch in the parameters; return losses, accuracies, lows and highs of ranges."""
+    def _pass_batch(self, batch: Any, schedule: StepSchedule, loss_scale: float) -> Found:
+        """Leave the gradient of a batch in the parameters, added in the tree."""
         counted = tuple(max(count, 1) for count in self._objective.counts(batch))
         tree = TreeSum()
         ranges = torch.full((self._range_count, 2), -torch.inf)
@@ -62,7 +59,7 @@ class PortableEngine(NativeEngine):
                 sums = self._objective.sums(self.network, slice_batch(batch, begin, end))
                 batch_loss(sums, counted, loss_scale).backward()
             ranges = torch.maximum(ranges, sums.activation_ranges.detach())
-            totals = torch.tensor([float(total.detach()) for total in (*sums.nats, *sums.correct)], dtype=torch.float64)
+            totals = torch.stack([total.detach().double() for total in (*sums.nats, *sums.correct)])
             tree.add([*self._take_gradients(), totals])
         *gradients, totals = tree.total() if spans else [*self._take_gradients(), self._no_totals(len(counted))]
         if self._ranks.size > 1:
@@ -72,9 +69,7 @@ class PortableEngine(NativeEngine):
             gradients = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
         for parameter, gradient in zip(self._trained, gradients, strict=True):
             parameter.grad = gradient
-        terms = [total / count for total, count in zip(totals.tolist(), cycle(counted), strict=False)]
-        ranges = self._ranks.max_(nan_to_infinity(ranges))
-        return terms[: len(counted)], terms[len(counted) :], *split_ranges(ranges)
+        return found_of(totals, counted, self._ranks.max_(nan_to_infinity(ranges)))
 
     def _take_gradients(self) -> list[Tensor]:
         """Return the gradients of a unit, zeros where there are none, and clear them."""

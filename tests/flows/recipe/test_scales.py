@@ -57,6 +57,7 @@ def test_without_text_a_recipe_says_where_it_looked(name: str, tmp_path: Path) -
     assert "does not exist" in " ".join(result.output.split())
 
 
+@pytest.mark.usefixtures("shared_server")
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_twin_trains_to_its_page_on_a_processor(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.getbasetemp() / "twins"

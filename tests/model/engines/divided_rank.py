@@ -65,7 +65,7 @@ def train(run: TrainerRun, steps: int, meeting: Path, rank: int) -> None:
         norms: list[list[float]] = []
         measure = engine._gradient_norm
 
-        def measured() -> float:
+        def measured() -> Tensor:
             norms.append(ranks.sum_(squares(engine, shapes)).sqrt().tolist())
             return measure()
 

@@ -13,7 +13,6 @@ import model.train.trainer
 from model.config.train import read_run
 from model.distributed.process_group import join_process_group
 from model.engines import make_engine
-from model.engines.base import StepResult
 from model.guard.decisions import read_decisions
 from model.processes import exit_now
 from model.train.trainer import train
@@ -26,17 +25,16 @@ def main(file: str, rank: int, rendezvous: str, first: int, last: int) -> None:
         engine: Any = make_engine(run, network, ranks)
         if read_decisions(run.out) or rank != ranks.size - 1:
             return engine
-        real, made = engine.step, iter(range(last + 1))
+        real, made = engine.begin, iter(range(last + 1))
 
-        def step(*arguments: Any) -> StepResult:
+        def begin(*arguments: Any) -> None:
             fault = network.final_norm.register_forward_hook(lambda module, inputs, output: output * torch.nan)
             if not first <= next(made, last + 1) <= last:
                 fault.remove()
-            done = real(*arguments)
+            real(*arguments)
             fault.remove()
-            return done
 
-        engine.step = step
+        engine.begin = begin
         return engine
 
     model.train.trainer.make_engine = make

@@ -1,11 +1,13 @@
 """Which steps the guard calls spikes, and what it calls divergence, on losses around 3, .05 or .1 off."""
 
+import itertools
 import json
 import math
 from collections.abc import Iterable
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -22,8 +24,18 @@ def noisy(step: int) -> float:
     return STEADY + (-0.1, 0.05, 0.1, -0.05)[step % 4]
 
 
+def level_of(detector: Detector, loss: float, norm: float) -> Level:
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        return "nonfinite"
+    return "clean" if admitted(detector, loss, norm) else "spike"
+
+
+def admitted(detector: Detector, loss: float, norm: float) -> bool:
+    return bool(detector.limits().admit(*torch.tensor([loss, norm], dtype=torch.float64)))
+
+
 def reported(detector: Detector, step: int, loss: float, norm: float = 1.0, heat: float = 1.0) -> Divergence | None:
-    return detector.update(step, detector.level(loss, norm), loss, norm, [heat], halved=False)
+    return detector.update(step, level_of(detector, loss, norm), loss, norm, [heat], halved=False)
 
 
 def after(steps: int, config: GuardConfig = CONFIG) -> Detector:
@@ -53,22 +65,62 @@ def steps_until(detector: Detector, losses: Iterable[float], begin: int = 128) -
 )
 def test_levels_beside_a_steady_window(loss: float, norm: float, level: Level) -> None:
     """Six deviations: losses above 3 + 6 x 1.4826 x .075, norms above e to the 6 x .4, which is eleven."""
-    assert after(128).level(loss, norm) == level
+    assert level_of(after(128), loss, norm) == level
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    losses=st.lists(st.floats(0, 20), min_size=8, max_size=24),
+    norms=st.lists(st.floats(0, 1e6, width=32), min_size=24, max_size=24),
+    more=st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e38)), max_size=8),
+    least=st.sampled_from([1e-3, 0.05, 1.0]),
+)
+def test_a_step_is_a_spike_that_is_six_deviations_above_the_median(
+    losses: list[float], norms: list[float], more: list[tuple[float, float]], least: float
+) -> None:
+    """The limits say what the deviations do, up to the neighbours of the limits."""
+    config = GuardConfig(window=16, least_steps=8, unclean_window=16, most_unclean=8, least_loss_deviation=least)
+    detector = Detector(config)
+    for step, (loss, norm) in enumerate(zip(losses, norms, strict=False)):
+        detector.update(step, "clean", loss, norm, [1.0], halved=False)
+    state, limits = detector.state, detector.limits()
+
+    def is_spike(value: float, window: list[float], least: float) -> bool:
+        median = float(np.median(window))
+        deviation = 1.4826 * float(np.median(np.abs(np.array(window) - median)))
+        return (value - median) / max(deviation, least) > 6
+
+    steps = [*more, (losses[0], norms[0])]
+    for towards in (-math.inf, math.inf):
+        loss, norm = limits.loss, limits.grad_norm
+        for _ in range(3):
+            # Norms are roots of sums in float64.
+            steps += [(loss, norms[0]), (losses[0], min(norm, 1e154))]
+            loss, norm = math.nextafter(loss, towards), math.nextafter(norm, max(towards, 0.0))
+    for loss, norm in steps:
+        logarithm = math.log(norm) if norm > 0 else -745.0
+        clean = not (is_spike(loss, state["losses"], least) or is_spike(logarithm, state["norms"], 0.4))
+        assert admitted(detector, loss, norm) == clean, (loss, norm, limits)
+
+
+def test_limits_admit_finite_numbers_alone() -> None:
+    for loss, norm in itertools.product((1.0, math.inf, -math.inf, math.nan), repeat=2):
+        assert admitted(Detector(CONFIG), loss, norm) == (loss == norm == 1.0)
 
 
 def test_at_first_only_numbers_that_are_none_are_left_out() -> None:
     detector = after(63)
-    assert detector.level(100.0, 1e6) == "clean"
-    assert detector.level(math.inf, 1.0) == "nonfinite"
+    assert level_of(detector, 100.0, 1e6) == "clean"
+    assert level_of(detector, math.inf, 1.0) == "nonfinite"
     reported(detector, 63, 3.0)
-    assert detector.level(100.0, 1.0) == "spike"
+    assert level_of(detector, 100.0, 1.0) == "spike"
 
 
 def test_what_is_left_out_does_not_widen_the_window() -> None:
     """Mean and variance would: with one value 50 deviations off a second one is nothing special."""
     detector = after(128)
     assert reported(detector, 128, 50.0) is None
-    assert detector.level(4.0, 1.0) == "spike"
+    assert level_of(detector, 4.0, 1.0) == "spike"
 
 
 def test_three_steps_without_numbers_are_divergence_from_the_first_step_on() -> None:
@@ -243,7 +295,7 @@ def test_four_halvings_of_the_loss_scale_within_50_steps_are_divergence() -> Non
 def test_without_the_guard_only_numbers_that_are_none_count() -> None:
     off = GuardConfig(enabled=False)
     detector = after(128, off)
-    assert detector.level(100.0, 1e9) == "clean"
+    assert level_of(detector, 100.0, 1e9) == "clean"
     assert steps_until(detector, [100.0] * 100) is None
     assert steps_until(detector, [math.nan] * 3, begin=300) is not None
 

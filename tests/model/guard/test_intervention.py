@@ -35,14 +35,14 @@ def stopped(make_run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainerR
 
         def make(run: TrainerRun, network: Any, ranks: Any) -> Any:
             engine: Any = make_engine(run, network, ranks)
-            steps, real = iter(range(8)), engine.step
+            steps, real = iter(range(8)), engine.begin
 
-            def step(*arguments: Any) -> Any:
+            def begin(*arguments: Any) -> None:
                 if next(steps, None) is None:
                     raise Stopped
-                return real(*arguments)
+                real(*arguments)
 
-            engine.step = step
+            engine.begin = begin
             return engine
 
         with monkeypatch.context() as patch:

@@ -13,7 +13,6 @@ import model.train.trainer
 from model.checkpoint.metrics import MetricsLog, final_rows, final_steps
 from model.config.train import TrainerRun
 from model.engines import make_engine
-from model.engines.base import Admits, StepResult, admit_all
 from model.errors import Infra, IntegrityError, Numerics, RecipeError
 from model.files import write_atomically
 from model.guard.decisions import Decision, read_decisions
@@ -35,15 +34,14 @@ class Faulty:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def step(self, batch: Any, pace: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all) -> StepResult:
+    def begin(self, batch: Any, pace: StepSchedule, loss_scale: float = 1.0) -> None:
         hook = None
         if self._step in self._steps:
             hook = self._engine.network.embedding.weight.register_hook(lambda gradient: gradient * torch.nan)
         self._step += 1
-        done = self._engine.step(batch, pace, loss_scale, admits)
+        self._engine.begin(batch, pace, loss_scale)
         if hook is not None:
             hook.remove()
-        return done
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def test_what_is_no_number_reads_as_infinite(values: list[float], low: float, hi
     totals = Totals()
     for part in ([0.5, 2.0], values):
         totals.add(Sums((torch.ones(()),), (), activation_range(torch.tensor(part))[None]))
-    _, _, lows, highs = totals.reduce_over_ranks(SINGLE_PROCESS, (1,))
+    lows, highs = split_ranges(totals.reduce_over_ranks(SINGLE_PROCESS, (1,)).ranges)
     assert (lows, highs) == ([min(low, 0.5)], [max(high, 2.0)])
     assert StepResult(1.0, [1.0], [], 1.0, lows, highs, applied=False).largest_activations == [math.inf]
 

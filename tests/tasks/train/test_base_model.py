@@ -48,6 +48,12 @@ def trained(context: RunContext, sequences: Artifact, vocab: Artifact, **setting
     return build_train(context, sequences, vocab, config, lambda message: None)
 
 
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> RunContext:
+    """A run under one root for all tests, so that what several of them need is built once and then reused."""
+    return RunContext(root=tmp_path_factory.mktemp("root"), run_id="20250101T000000Z-abcdef")
+
+
 @pytest.fixture
 def english(context: RunContext, make_documents) -> tuple[Artifact, Artifact, Artifact]:
     """Sequences, vocabulary and model of English text."""
