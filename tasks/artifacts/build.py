@@ -28,8 +28,8 @@ from tasks.artifacts.limits import Limits
 from tasks.artifacts.manifest import HINT, MANIFEST, parent_problem, rows_by_table
 from tasks.artifacts.publish import FORCED, compare, make_manifest
 from tasks.artifacts.remote.mirror import RemoteMirror
-from tasks.artifacts.remote.object_store import report_waits
 from tasks.artifacts.remote.partial_builds import ResumeFiles
+from tasks.artifacts.remote.retries import report_waits
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.reuse import CacheMiss, explain_miss, read_alias, write_identity
 from tasks.artifacts.workspace import Workspace, sweep, take_over

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 
 from model.errors import InputError, RecipeError
 from model.file_content import ChangedInput
-from tasks.artifacts.remote.object_store import ANSWER_SECONDS, already_exists, s3_refusal, with_retries
+from tasks.artifacts.remote.retries import ANSWER_SECONDS, already_exists, s3_refusal, with_retries
 from tasks.common.confinement import check_address, is_confined, public_socket
 
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}

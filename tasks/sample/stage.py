@@ -12,7 +12,7 @@ from tasks.artifacts.aggregates import kept_artifact
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.identity import PYTHON
-from tasks.artifacts.remote.object_store import report_waits
+from tasks.artifacts.remote.retries import report_waits
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import SampleResult
 from tasks.artifacts.workspace import Workspace

@@ -305,7 +305,7 @@ REMAINING = {
     "tasks.artifacts.build": {"RunContext", "Stage", "build_artifact"},
     "tasks.artifacts.limits": {"DropRateLimits"},
     "tasks.artifacts.remote.metadata": {"read_record"},
-    "tasks.artifacts.remote.object_store": {
+    "tasks.artifacts.remote.retries": {
         "ANSWER_SECONDS",
         "with_retries",
         "report_waits",

@@ -23,7 +23,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from model.errors import AccessError, Infra, InputError, RecipeError
 from tasks.artifacts.build import ProgressListener, RunContext
-from tasks.artifacts.remote import object_store as patience
+from tasks.artifacts.remote import retries
 from tasks.common.digests import InputDigests
 from tasks.sample import sampler as sampling
 from tasks.sample.config import SampleConfig, Source
@@ -124,7 +124,7 @@ def test_a_store_that_does_not_answer_is_infrastructure(s3, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     s3fs.S3FileSystem.clear_instance_cache()
-    monkeypatch.setattr(patience, "TRIES", 2)
+    monkeypatch.setattr(retries, "TRIES", 2)
     with pytest.raises(Infra, match="s3://corpus failed 2 times"):
         find_files(config("s3://corpus/text/a.jsonl.zst"))
     s3fs.S3FileSystem.clear_instance_cache()
@@ -188,7 +188,7 @@ def test_a_page_that_is_not_there_is_an_input_error(web):
 
 
 def test_an_answer_that_breaks_off_is_infrastructure_and_no_document(web, monkeypatch):
-    monkeypatch.setattr(patience, "TRIES", 3)
+    monkeypatch.setattr(retries, "TRIES", 3)
     with pytest.raises(Infra, match=f"{web} failed 3 times in . s: reading {web}/torn.txt"):
         texts(f"{web}/torn.txt")
 
@@ -259,7 +259,7 @@ class FakeClock:
 @pytest.fixture
 def clock(monkeypatch):
     fake = FakeClock()
-    monkeypatch.setattr(patience, "time", fake)
+    monkeypatch.setattr(retries, "time", fake)
     return fake
 
 
@@ -334,24 +334,24 @@ def whole_page(root, address):
 @pytest.mark.parametrize(
     ("status", "headers", "longest"),
     [
-        (503, {}, patience.LONGEST_PAUSE),
+        (503, {}, retries.LONGEST_PAUSE),
         (503, {"Retry-After": "120"}, 120),
         (429, {"Retry-After": "Thu, 15 Jan 1970 13:56:40 GMT"}, 300),  # the fake clock's hour, and 200 s
         (503, {"Retry-After": "86400"}, 300),
-        (502, {"Retry-After": "soon"}, patience.LONGEST_PAUSE),
-        (500, {"Retry-After": "-5"}, patience.LONGEST_PAUSE),
+        (502, {"Retry-After": "soon"}, retries.LONGEST_PAUSE),
+        (500, {"Retry-After": "-5"}, retries.LONGEST_PAUSE),
     ],
 )
 def test_a_server_that_is_busy_for_ten_minutes_costs_waiting(busy, clock, tmp_path, status, headers, longest):
     began = clock.now
     busy.status, busy.headers_told, busy.until = status, headers, began + 600
     waits = whole_page(tmp_path, busy.address)
-    assert 600 <= clock.now - began <= patience.MAX_WAIT_SECONDS
+    assert 600 <= clock.now - began <= retries.MAX_WAIT_SECONDS
     assert max(clock.pauses) <= longest
     assert waits[0].startswith(f"sample: waiting: listing source `s`, {busy.address}/page.txt (")
     assert str(status) in waits[0]
     assert len(waits) <= 12, "a sentence a minute"
-    if longest > patience.LONGEST_PAUSE:
+    if longest > retries.LONGEST_PAUSE:
         assert len(clock.pauses) <= 600 / 120 + 3, "asked no sooner than it said"
 
 
@@ -419,7 +419,7 @@ def test_after_the_last_attempt_the_message_promises_no_other(busy, clock, tmp_p
     began = clock.now
     with pytest.raises(Infra) as refused:
         whole_page(tmp_path, busy.address)
-    assert patience.MAX_WAIT_SECONDS <= clock.now - began < patience.MAX_WAIT_SECONDS + 2 * patience.LONGEST_PAUSE
+    assert retries.MAX_WAIT_SECONDS <= clock.now - began < retries.MAX_WAIT_SECONDS + 2 * retries.LONGEST_PAUSE
     assert "run again to continue" in str(refused.value)
     assert not any(words in str(refused.value) for words in ("tried again", "retr", "asked again", "next attempt"))
 
@@ -431,21 +431,21 @@ def test_a_connection_that_breaks_behind_a_long_wait_is_tried_again(clock):
     def request():
         if clock.now < began + 300:
             raise ConnectionRefusedError(111, "refused")
-        if len(broken) < patience.TRIES - 1:
+        if len(broken) < retries.TRIES - 1:
             broken.append(clock.now)
             raise OSError("the answer broke off")
         return "answer"
 
     broken: list[float] = []
-    with patience.report_waits(lambda sentence: None):
-        assert patience.with_retries("reading", request) == "answer"
+    with retries.report_waits(lambda sentence: None):
+        assert retries.with_retries("reading", request) == "answer"
 
 
 def test_a_question_does_not_wait_for_a_busy_server(busy, clock):
     busy.until = float("inf")
-    with pytest.raises(Infra, match=f"failed {patience.TRIES} times"):
+    with pytest.raises(Infra, match=f"failed {retries.TRIES} times"):
         find_files(config(f"{busy.address}/page.txt"))
-    assert len(clock.pauses) == patience.TRIES - 1
+    assert len(clock.pauses) == retries.TRIES - 1
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -503,5 +503,5 @@ def test_s3_and_the_hub_are_waited_for_as_well(corpus, clock, monkeypatch, tmp_p
 
 
 def test_an_unknown_host_name_is_not_waited_for(clock, tmp_path):
-    with pytest.raises(Infra, match=f"failed {patience.TRIES} times"):
+    with pytest.raises(Infra, match=f"failed {retries.TRIES} times"):
         whole_page(tmp_path, "http://no-such-host.invalid")

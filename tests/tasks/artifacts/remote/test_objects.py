@@ -11,7 +11,7 @@ from model.checksummed_json import seal
 from model.digests import digest_bytes, digest_file
 from model.errors import AccessError, Infra, InputError, IntegrityError
 from tasks.artifacts.remote import object_store as objects
-from tasks.artifacts.remote import object_store as patience
+from tasks.artifacts.remote import retries
 from tasks.artifacts.remote.erasure import describe_retention, erase
 from tasks.artifacts.remote.object_store import ObjectStore
 
@@ -115,7 +115,7 @@ def test_what_credentials_may_not_ask_is_said(store: ObjectStore, monkeypatch: p
 def test_no_bucket_no_credentials_and_no_server_are_different_errors(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "TRIES", 2)
+    monkeypatch.setattr(retries, "TRIES", 2)
     s3fs.S3FileSystem.clear_instance_cache()
     with pytest.raises(InputError, match="no such bucket"):
         ObjectStore("s3://nobody-made-this/x").write("a", {"rows": 1})
@@ -144,7 +144,7 @@ def test_under_faults_of_every_kind_all_that_is_read_is_what_was_put(
 ) -> None:
     """Forty files put, listed and fetched while a third of the requests meets a fault."""
     monkeypatch.setattr(objects, "BLOCK_BYTES", 65_536)
-    monkeypatch.setattr(patience, "ANSWER_SECONDS", 3.0)
+    monkeypatch.setattr(retries, "ANSWER_SECONDS", 3.0)
     before = len(object_store.faults())
     object_store.fail(0.33, seed=5, stall_seconds=6)
     try:
