@@ -12,6 +12,7 @@ import pyarrow as pa
 from model.data.schema import ORDER
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.columns import token_rows
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import ChunkResult, MixedSource, OrderSize, RowFacts
 from tasks.artifacts.schema import SPANS
@@ -222,8 +223,7 @@ def _read_rows(parts: Sequence[Path]) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (id of the first row, tokens [R, L]) of every record batch."""
     for path in parts:
         for batch in read_table(path).to_batches():
-            tokens = batch.column("tokens")
-            yield batch.column("row")[0].as_py(), tokens.flatten().to_numpy().reshape(len(tokens), -1)
+            yield batch.column("row")[0].as_py(), token_rows(batch)
 
 
 def _result(

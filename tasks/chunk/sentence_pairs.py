@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from model.kernels import kernel
+from tasks.artifacts.columns import text_buffers
 from tasks.chunk.order import GOLDEN_GAMMA, splitmix64
 from tasks.chunk.packing import BATCH_ROWS, PackedRows, Segments
 from tasks.chunk.sentences import sentence_borders
@@ -95,9 +96,9 @@ class PairPacker:
         self.labels: Counter[str] = Counter()
         """Rows whose second segment is `next`, `not_next` or missing (`single`)."""
 
-    def rows(self, group_into_windows: Iterable[Block]) -> Iterator[PackedRows]:
+    def rows(self, windows: Iterable[Block]) -> Iterator[PackedRows]:
         """Yield all rows in order, `BATCH_ROWS` at a time."""
-        for window in group_into_windows:
+        for window in windows:
             borders = self._token_bytes.borders(window)
             pairs = self._pairs(window, borders)
             single = pairs.b_length == 0
@@ -147,11 +148,7 @@ class PairPacker:
 
 def _find_sentences(window: Block, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     assert window.texts is not None, "sentences are found in the texts"
-    offsets, data = window.texts.buffers()[1:]
-    first = window.texts.offset
-    offsets = np.frombuffer(offsets, dtype=np.int64)[first : first + len(window) + 1]
-    text = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
-    return sentence_borders(text, offsets, window.begins, window.lengths, borders)
+    return sentence_borders(*text_buffers(window.texts), window.begins, window.lengths, borders)
 
 
 def _number_documents(doc_ids: pa.Array) -> np.ndarray:

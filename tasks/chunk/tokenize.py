@@ -21,6 +21,7 @@ from tasks.artifacts.map_parts import PartResult, map_parts
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables import read_table
 from tasks.artifacts.workspace import Workspace
+from tasks.common.groups import begins_of, places_within
 from tasks.common.work import Executor
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.encoded import gather, text_by_text, token_dtype
@@ -116,8 +117,7 @@ class Block:
     @property
     def begins(self) -> np.ndarray:
         """[D] position of each document's first token in the block."""
-        closed = self.lengths + 1
-        return np.cumsum(closed) - closed
+        return begins_of(self.lengths + 1)
 
     def slice(self, begin: int, end: int) -> "Block":
         """Return documents [begin, end)."""
@@ -138,7 +138,7 @@ class Block:
         if len(documents) == len(self):
             return self
         closed = self.lengths[documents] + 1
-        tokens = np.repeat(self.begins[documents] - np.cumsum(closed) + closed, closed) + np.arange(closed.sum())
+        tokens = np.repeat(self.begins[documents], closed) + places_within(closed)
         return Block(
             tokens=self.tokens[tokens],
             lengths=self.lengths[documents],

@@ -19,6 +19,7 @@ import pyarrow as pa
 from model.errors import Bug
 from model.file_content import Content
 from tasks.artifacts.artifact import Artifact, artifact_at
+from tasks.artifacts.columns import binary_rows, text_buffers
 from tasks.artifacts.map_parts import PartResult, map_parts, unit_name
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import DecontaminateResult
@@ -45,7 +46,7 @@ from tasks.decontaminate.ngrams import I64, LONG_SPAN, ItemIndex, build_index
 from tasks.decontaminate.normalize import fold_words
 from tasks.decontaminate.recall import choose_hosts, make_controls, measure_search
 from tasks.decontaminate.rewrite import Decisions, remaining_ngrams, rewrite_part
-from tasks.decontaminate.scan import Stretches, scan_texts, text_buffers
+from tasks.decontaminate.scan import Stretches, scan_texts
 
 LISTED_NGRAMS = 50
 
@@ -160,8 +161,7 @@ def _scan_part(
     table = read_table(artifact_at(documents).file(name))
     if any(table.column("piece").to_pylist()):
         raise Bug(f"decontaminate: {documents / name} holds pieces; documents can be cut into pieces only once")
-    texts = pa.concat_arrays(table.column("text").chunks) if table.num_rows else pa.array([], pa.large_string())
-    data, offsets = text_buffers(texts)
+    data, offsets = text_buffers(table.column("text"))
     found = scan_texts(data, offsets, index, config)
     sources = table.column("source").to_pylist()
     names = sorted(set(sources))
@@ -171,7 +171,7 @@ def _scan_part(
             stretches=found.stretches.stacked(),
             seeds=found.seeds,
             documents=found.documents,
-            doc_ids=np.frombuffer(b"".join(table.column("doc_id").to_pylist()), np.uint8).reshape(-1, 16),
+            doc_ids=binary_rows(table.column("doc_id")),
             sizes=np.diff(offsets),
             sources=np.array([names.index(source) for source in sources], np.int64),
             source_names=np.array(names, dtype=np.str_),

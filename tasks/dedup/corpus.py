@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from model.errors import Bug
 from tasks.artifacts.artifact import Artifact, artifact_at
+from tasks.artifacts.columns import binary_rows, text_buffers
 from tasks.artifacts.map_parts import unit_name
 from tasks.artifacts.tables import read_table
 from tasks.artifacts.workspace import Workspace
@@ -24,7 +25,7 @@ from tasks.common.numeric import seed64
 from tasks.common.work import Executor, Work
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.index import EarlierPart, earlier_parts
-from tasks.dedup.minhash import I32, I64, U8, U32, U64, check_with_datasketch, shingle_sets, signatures_of, text_buffers
+from tasks.dedup.minhash import I32, I64, U8, U32, U64, check_with_datasketch, shingle_sets, signatures_of
 
 CHECKED_DOCUMENTS = 1000
 """Documents of each build that datasketch signs, too; all where there are fewer."""
@@ -48,7 +49,7 @@ class CurrentPart:
 
     def texts(self) -> pa.LargeStringArray:
         """Return the texts, row by row."""
-        return text_column(self.table())
+        return self.table().column("text").combine_chunks()
 
 
 @dataclass(frozen=True)
@@ -203,13 +204,12 @@ def _sign_current_part(source_part: CurrentPart, config: DedupConfig) -> tuple[U
         raise Bug(
             f"dedup: {source_part.artifact / source_part.name} has cut pieces; only whole documents can be compared"
         )
-    data, offsets = text_buffers(text_column(table))
+    data, offsets = text_buffers(table.column("text"))
     width, seed = config.shingle_words, config.permutation_seed
     signatures = signatures_of(data, offsets, width, config.signature_length, seed)
     checked = np.array(source_part.checked_rows, np.int64)
     check_with_datasketch(data, offsets, checked, width, seed, signatures, str(source_part.artifact / source_part.name))
     source = table.column("source").combine_chunks()
-    source = source.chunk(0) if isinstance(source, pa.ChunkedArray) else source
     facts = {
         "rows": np.int64(table.num_rows),
         "doc_ids": binary_rows(table.column("doc_id")),
@@ -279,16 +279,3 @@ def write_signatures(corpus: Corpus, rows: I64, target: Path) -> U32:
                 stream.write(np.ascontiguousarray(part[wanted[begin : begin + ROWS_COPIED]]).data)
     length = corpus.signatures[0].shape[1]
     return np.asarray(np.memmap(target, np.uint32, mode="r", shape=(rows.size, length)))
-
-
-def text_column(table: pa.Table) -> pa.LargeStringArray:
-    """Return the texts of a DOCUMENTS part as one Arrow array."""
-    column = table.column("text").combine_chunks()
-    return column if isinstance(column, pa.Array) else column.chunk(0)
-
-
-def binary_rows(column: pa.ChunkedArray) -> U8:
-    """Return a column of fixed-size binary values as a (rows, size) byte matrix."""
-    values = column.combine_chunks()
-    size = values.type.byte_width
-    return np.frombuffer(b"".join(values.to_pylist()), np.uint8).reshape(-1, size)

@@ -25,6 +25,7 @@ from model.inference.generate import Prompt, Sampling, generate_batch
 from model.kernels import kernel
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.columns import token_rows
 from tasks.artifacts.schema import DOC_ID_BYTES
 from tasks.artifacts.tables import read_table
 from tasks.common.numeric import seed64
@@ -104,11 +105,8 @@ def _generate(network: GPT, tokenizer: Tokenizer, prompts: list[str], config: Ev
 
 def _read_rows(sequences: Artifact) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for path in sequences.files("sequences"):
-        table = read_table(path)
-        length = table.schema.field("tokens").type.list_size
-        for batch in table.to_batches():
-            tokens = batch.column("tokens").flatten().to_numpy().reshape(-1, length)
-            yield batch.column("row").to_numpy(), tokens
+        for batch in read_table(path).to_batches():
+            yield batch.column("row").to_numpy(), token_rows(batch)
 
 
 def _overlap_row(

@@ -31,7 +31,9 @@ import pyarrow as pa
 from model.data.row_format import RowFormat
 from model.kernels import kernel
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.columns import token_rows
 from tasks.artifacts.tables import read_table
+from tasks.common.groups import begins_of
 from tasks.common.numeric import seed64
 from tasks.evaluate.repeated_passages import add_parts, repeated_tokens
 from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, ratio
@@ -150,7 +152,7 @@ def read_rows(
         for batch in table.to_batches():
             rows = batch.column("row").to_numpy()
             mine = wanted[np.searchsorted(wanted, rows[0]) : np.searchsorted(wanted, rows[-1], side="right")] - rows[0]
-            parts.append(batch.column("tokens").flatten().to_numpy().reshape(-1, length)[mine].astype(np.uint32))
+            parts.append(token_rows(batch)[mine].astype(np.uint32))
     tokens = np.concatenate(parts)
     begins = np.zeros(tokens.shape, dtype=np.bool_)
     begins[:, 0] = True
@@ -171,7 +173,7 @@ def document_stream(documents: Sequence[np.ndarray], eos: int) -> TokenStream:
     """Return each document after the end-of-text token, which is read and not scored."""
     lengths = np.array([len(document) + 1 for document in documents], dtype=np.int64)
     begins = np.zeros(int(lengths.sum()), dtype=np.bool_)
-    begins[np.cumsum(lengths) - lengths] = True
+    begins[begins_of(lengths)] = True
     tokens = np.full(len(begins), eos, dtype=np.uint32)
     tokens[~begins] = np.concatenate([np.zeros(0, dtype=np.uint32), *documents])
     return TokenStream(tokens, begins, ~begins)
