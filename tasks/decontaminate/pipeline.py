@@ -43,7 +43,7 @@ from tasks.decontaminate.leaks import (
     rarity_table,
 )
 from tasks.decontaminate.ngrams import I64, LONG_SPAN, ItemIndex, build_index
-from tasks.decontaminate.normalize import fold_words
+from tasks.decontaminate.normalize import words_as_written
 from tasks.decontaminate.recall import choose_hosts, make_controls, measure_search
 from tasks.decontaminate.rewrite import Decisions, remaining_ngrams, rewrite_part
 from tasks.decontaminate.scan import Stretches, scan_texts
@@ -255,11 +255,11 @@ def _frequent_weak_seeds(items: Sequence[Item], index: ItemIndex, rarity: Rarity
 
 
 def _seed_text(items: Sequence[Item], index: ItemIndex, seed: int) -> str:
-    """Return the words of a seed, as they are in the first text that has it."""
+    """Return the words of a seed, as they are in the first text that has it, in lower case."""
     place = int(index.places[seed])
     place = (~place if place < 0 else place) >> 1
     part = int(np.searchsorted(index.part_first, place, side="right")) - 1
     item = int(np.searchsorted(index.item_first, part, side="right")) - 1
-    words = fold_words(items[item].searched[part - int(index.item_first[item])].text)
+    words = words_as_written(items[item].searched[part - int(index.item_first[item])].text)
     first = place - int(index.part_first[part])
-    return " ".join(word.text for word in words[first : first + LONG_SPAN])
+    return " ".join(words[first : first + LONG_SPAN])
