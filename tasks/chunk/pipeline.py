@@ -19,13 +19,13 @@ from tasks.artifacts.schema import SPANS
 from tasks.artifacts.tables import read_table, table_file_name, write_table
 from tasks.artifacts.workspace import Unit, Workspace
 from tasks.chunk.config import SEATS, ChunkConfig
-from tasks.chunk.heldout import write_heldout_pairs, write_heldout_rows
+from tasks.chunk.heldout import write_heldout
 from tasks.chunk.mixture import Mixture, plan_mixtures, whole_mixture
 from tasks.chunk.order import SourceReads, order_batches, plan_parts
 from tasks.chunk.packing import PackedRows, best_fit_rows, concat_rows
 from tasks.chunk.row_formats import row_format
 from tasks.chunk.seats import SeatedReads, SeatedSource, SeatPlan, plan_seats, seats_table
-from tasks.chunk.sentence_pairs import SHORT_ROW_SHARE, PairFormat, PairPacker
+from tasks.chunk.sentence_pairs import PairFormat, PairPacker
 from tasks.chunk.sequences import SequenceWriter
 from tasks.chunk.stable_rows import StableSource
 from tasks.chunk.tokenize import (
@@ -118,10 +118,7 @@ def chunk_documents(
         _write_order(unit, parts)
         written = [workspace.file(name) for name in writer.names]
         write_table(unit, "unigram", count_tokens(written, parts[-1], tokenizer.vocab_size, tokenizer.pad))
-    if config.objective == "masked_lm":
-        write_heldout_pairs(documents, tokenizer, layout, config, workspace)
-    else:
-        write_heldout_rows(documents, tokenizer, layout, config, workspace)
+    write_heldout(documents, tokenizer, layout, config, workspace)
     report.facts = _result(config, mixtures, parts, packed_sources, report, writer.spans).facts()
     return report
 
@@ -137,8 +134,8 @@ def pack_source(
     """Yield all rows of one source in order, packed as configured; `labels` counts the kinds of pairs."""
     token_bytes = TokenBytes.of(tokenizer)
     if config.objective == "masked_lm":
-        layout = PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad, SHORT_ROW_SHARE)
-        packer = PairPacker(layout, token_bytes, first_row, seed64(config.seed, "chunk", "pairs", source))
+        key = seed64(config.seed, "chunk", "pairs", source)
+        packer = PairPacker(PairFormat.of(tokenizer, config), token_bytes, first_row, key)
         yield from packer.rows(group_into_windows(read_blocks(files, source, with_texts=True)))
         labels.update(packer.labels)
     elif config.packing == "best_fit":

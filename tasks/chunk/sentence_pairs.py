@@ -22,10 +22,12 @@ import pyarrow as pa
 
 from model.kernels import kernel
 from tasks.artifacts.columns import text_buffers
+from tasks.chunk.config import ChunkConfig
 from tasks.chunk.order import GOLDEN_GAMMA, splitmix64
 from tasks.chunk.packing import BATCH_ROWS, PackedRows, Segments
 from tasks.chunk.sentences import sentence_borders
 from tasks.chunk.tokenize import Block, TokenBytes
+from tasks.tokenizer.base import Tokenizer
 
 SPECIAL_TOKENS = 3
 """[CLS] and two [SEP]."""
@@ -46,7 +48,12 @@ class PairFormat:
     cls: int
     sep: int
     pad: int
-    short_row_share: float
+    short_row_share: float = SHORT_ROW_SHARE
+
+    @staticmethod
+    def of(tokenizer: Tokenizer, config: ChunkConfig) -> "PairFormat":
+        """Return the format of the rows of a vocabulary."""
+        return PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad)
 
     @property
     def capacity(self) -> int:
