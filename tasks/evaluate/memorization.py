@@ -26,6 +26,7 @@ from model.kernels import kernel
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.columns import token_rows
+from tasks.artifacts.rows import ScoreRow
 from tasks.artifacts.schema import DOC_ID_BYTES
 from tasks.artifacts.tables import read_table
 from tasks.common.numeric import seed64
@@ -71,7 +72,7 @@ class Overlap:
 
 def check_generated_text(
     network: GPT, tokenizer: Tokenizer, sequences: Artifact, texts: dict[str, list[str]], config: EvaluateConfig
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[ScoreRow], list[dict[str, Any]]]:
     """Generate continuations of held-out text and return rows of SCORES and of OVERLAPS."""
     prompts = _prompts(texts, config.checked_texts)
     written = _generate(network, tokenizer, prompts, config)
@@ -151,7 +152,7 @@ def _row_tokens(sequences: Artifact, row: int) -> np.ndarray:
 
 def _score_rows(
     tokenizer: Tokenizer, written: Sequence[Sequence[int]], shared: Sequence[int], config: EvaluateConfig
-) -> list[dict[str, Any]]:
+) -> list[ScoreRow]:
     note = f"{len(written)} texts of at most {config.sample_tokens} tokens, after beginnings of held-out documents"
     data = [tokenizer.decode_bytes(ids) for ids in written]
     size = sum(map(len, data))

@@ -23,7 +23,6 @@ Shapes: N tokens of the stream, T of them read (they come first), H = N - T toke
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +31,7 @@ from model.data.row_format import RowFormat
 from model.kernels import kernel
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.columns import token_rows
+from tasks.artifacts.rows import ScoreRow
 from tasks.artifacts.tables import read_table
 from tasks.common.groups import begins_of
 from tasks.common.numeric import seed64
@@ -82,7 +82,7 @@ def ngram_scores(
     rounds: int,
     seed: int,
     repeated: Mapping[str, Sequence[np.ndarray]] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[ScoreRow]:
     """Return rows of SCORES: bits per byte of held-out texts by source and as their plain mean, counted on `sequences`.
 
     Of more than `most_tokens` tokens those that ORDER reads first are counted; every part of ORDER has the same
