@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from flows.recipe.schema import Recipe
 
 PROJECT = Path(__file__).parents[1]
-KEY = re.compile(r"(?<![\w./:-])(sample|clean|dedup|decontaminate|vocab|chunk|train|evaluate)\.(?!txt\b)([a-z_]+)(?![\w/(])")
+STAGES = "sample|clean|dedup|decontaminate|vocab|chunk|train|evaluate"
+KEY = re.compile(rf"(?<![\w./:-])({STAGES})\.(?!txt\b)([a-z_]+)(?![\w/(])")
 
 
 def test_every_key_that_a_message_names_exists() -> None:
@@ -21,7 +22,8 @@ def test_every_key_that_a_message_names_exists() -> None:
         for text in (part for node in raised for part in ast.walk(node) if isinstance(part, ast.Constant)):
             for table, key in KEY.findall(text.value) if isinstance(text.value, str) else ():
                 model = tables[table]
-                assert isinstance(model, type) and issubclass(model, BaseModel), table
+                assert isinstance(model, type)
+                assert issubclass(model, BaseModel)
                 named += 1
                 if key not in model.model_fields:
                     unknown.append(f"{path.relative_to(PROJECT)}:{text.lineno} {table}.{key}")

@@ -243,15 +243,7 @@ def best_fit_layout(lengths: np.ndarray, row_length: int, most_padding: float = 
 
 
 @kernel
-def _copy_segments(
-    tokens: np.ndarray,
-    begin: np.ndarray,
-    length: np.ndarray,
-    row: np.ndarray,
-    rows: np.ndarray,
-    tok_start: np.ndarray,
-    real: np.ndarray,
-) -> None:
+def _copy_segments(tokens, begin, length, row, rows, tok_start, real):
     """Copy segments one after the other into their rows; write where each begins, and how much each row holds."""
     for segment in range(len(begin)):
         target, start = row[segment], real[row[segment]]

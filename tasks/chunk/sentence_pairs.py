@@ -185,15 +185,7 @@ def make_pairs(
 
 
 @kernel
-def _make_pairs(
-    begins: np.ndarray,
-    ends: np.ndarray,
-    document: np.ndarray,
-    capacity: int,
-    short_row_share: float,
-    key: np.uint64,
-    drawn: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _make_pairs(begins, ends, document, capacity, short_row_share, key, drawn):
     """Return (begin, end of the first segment, end of the second, document) of each pair, from the ends of
     sentences."""
     tokens = ends[-1] - begins[document[0]] if len(ends) else 0
@@ -317,9 +309,7 @@ def swap_second_segments(pairs: Pairs, documents: np.ndarray, capacity: int, key
 
 
 @kernel
-def _find_swaps(
-    a: np.ndarray, b: np.ndarray, document: np.ndarray, capacity: int, nearest: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _find_swaps(a, b, document, capacity, nearest):
     """Return disjoint couples of pairs that may swap their second segments; the pairs are sorted by the length of
     these."""
     taken = np.zeros(len(a), dtype=np.bool_)
@@ -340,16 +330,7 @@ def _find_swaps(
 
 
 @kernel
-def _write_rows(
-    tokens: np.ndarray,
-    a_begin: np.ndarray,
-    a_end: np.ndarray,
-    b_begin: np.ndarray,
-    b_end: np.ndarray,
-    rows: np.ndarray,
-    cls: int,
-    sep: int,
-) -> None:
+def _write_rows(tokens, a_begin, a_end, b_begin, b_end, rows, cls, sep):
     for row in range(len(rows)):
         rows[row, 0] = cls
         position = 1

@@ -193,12 +193,7 @@ def _write_keys(row: np.ndarray, keys: np.ndarray, nth: np.ndarray, row_keys: np
 
 
 @kernel
-def _pack_buckets(
-    rest: np.ndarray,
-    bucket: np.ndarray,
-    buckets: int,
-    row_length: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pack_buckets(rest, bucket, buckets, row_length):
     """Return (bin in its bucket of each rest, whether it is the bin's longest, bins of each bucket): best fit, the
     longest first, of one length in their order; rests of a bucket are consecutive, and those of no token get no bin."""
     bins = np.full(len(rest), -1, np.int64)

@@ -292,15 +292,7 @@ class SuffixAutomaton:
 
 
 @kernel
-def match_rows(
-    tokens: np.ndarray,
-    numbers: np.ndarray,
-    keys: np.ndarray,
-    targets: np.ndarray,
-    lengths: np.ndarray,
-    links: np.ndarray,
-    best: np.ndarray,
-) -> None:
+def match_rows(tokens, numbers, keys, targets, lengths, links, best):
     """Read rows i64[R, L], numbered i64[R], with the automaton; `best` keeps the longest run that reached each
     state."""
     size = len(targets)

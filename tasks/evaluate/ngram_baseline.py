@@ -289,16 +289,7 @@ def shared_with_previous(tokens: np.ndarray, reach: np.ndarray, ordered: np.ndar
 
 
 @kernel
-def _adjusted_counts(
-    tokens: np.ndarray,
-    reach: np.ndarray,
-    by_ngram: np.ndarray,
-    shared: np.ndarray,
-    order: int,
-    trained: int,
-    eos: int,
-    counts: np.ndarray,
-) -> None:
+def _adjusted_counts(tokens, reach, by_ngram, shared, order, trained, eos, counts):
     """Write the adjusted count of the n-gram that ends at each position to `counts` i32[N].
 
     Every position to be scored has the count of its n-gram; of the positions read only one has, so that each n-gram
@@ -358,16 +349,7 @@ def estimate_discounts(counts_of_counts: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 @kernel
-def _interpolate(
-    reach: np.ndarray,
-    by_context: np.ndarray,
-    shared: np.ndarray,
-    order: int,
-    trained: int,
-    counts: np.ndarray,
-    discounts: np.ndarray,
-    probabilities: np.ndarray,
-) -> None:
+def _interpolate(reach, by_context, shared, order, trained, counts, discounts, probabilities):
     """Carry `probabilities` f64[H] from the order below to this one, where the context was read."""
     begin = 0
     while begin < len(by_context):
