@@ -8,15 +8,15 @@ import numpy as np
 
 from model.errors import InputError
 from tasks.tokenizer.base import is_json, json_model_type
-from tasks.tokenizer.model_file import BPE, NORMAL, read_model, write_model
+from tasks.tokenizer.json_format import parse_merges
+from tasks.tokenizer.model_file import BPE, MODEL_TYPES, NORMAL, read_model, write_model
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.wordpiece import INSIDE, readable_word_pieces
-from tasks.vocab.base import MODEL_TYPES, prepare_base
+from tasks.vocab.base import prepare_base
 from tasks.vocab.bpe import (
     Extension,
     extend_bpe,
     extend_byte_level,
-    parse_merges,
     readable_tokens,
     truncate_byte_level,
     unreachable_byte_level,

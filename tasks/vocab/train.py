@@ -29,6 +29,7 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import UnknownShares, VocabResult, Vocabulary
 from tasks.artifacts.workspace import Workspace
 from tasks.tokenizer.base import BOS, EOS, PAD, UNK, Tokenizer
+from tasks.tokenizer.json_format import to_json_bytes
 from tasks.tokenizer.model_file import read_model, write_model
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
@@ -222,7 +223,7 @@ def train_wordpiece(texts: Iterable[str], config: VocabConfig) -> bytes:
     trained = word_piece_engine(vocabulary, lowercase=config.lowercase, split_digits=config.split_digits)
     parsed = json.loads(trained.to_str())
     add_special_tokens(parsed, names)
-    return (json.dumps(parsed, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+    return to_json_bytes(parsed)
 
 
 def _alphabet(texts: Iterable[str], splitter: tokenizers.pre_tokenizers.PreTokenizer) -> list[str]:
