@@ -75,19 +75,8 @@ def _copies_in_range(
     second_buffer = np.empty(buffer.size, np.uint64)
     columns: list[np.ndarray] = []
     for part, data, offsets, rows in _kept_texts(corpus, decisions, parts):
-        arguments = (
-            data,
-            offsets,
-            rows,
-            length,
-            _FIRST_VALUES,
-            _SECOND_VALUES,
-            bases,
-            repeated,
-            seen,
-            buffer,
-            second_buffer,
-        )
+        values = (_FIRST_VALUES, _SECOND_VALUES, bases)
+        arguments = (data, offsets, rows, length, *values, repeated, seen, buffer, second_buffer)
         out = np.empty((4, _find_windows(*arguments, np.empty((4, 0), np.uint64))), np.uint64)
         if out.shape[1]:
             _find_windows(*arguments, out)

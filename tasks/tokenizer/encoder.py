@@ -133,17 +133,10 @@ class Encoder:
                 )
                 target = np.empty(capacity, self._dtype)
                 ends = offsets[row + 1 : row + 1 + last - first]
+                texts_of_slice = (data, words, borders[first : last + 1])
+                after = -1 if closing is None else closing
                 size = self._rows(
-                    self._tables,
-                    self._bits,
-                    cache,
-                    data,
-                    words,
-                    borders[first : last + 1],
-                    self._leading_blank,
-                    -1 if closing is None else closing,
-                    target,
-                    ends,
+                    self._tables, self._bits, cache, *texts_of_slice, self._leading_blank, after, target, ends
                 )
                 ends += offsets[row]
                 found.append(target[:size].copy())
