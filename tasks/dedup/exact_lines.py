@@ -54,11 +54,6 @@ class Cuts:
     firsts: I64
     """Global row of the document in which the passage is kept."""
 
-    @staticmethod
-    def none() -> "Cuts":
-        """Return no cuts."""
-        return Cuts(*(np.empty(0, np.int64) for _ in range(4)))
-
     def of(self, row: int) -> list[tuple[int, int, int]]:
         """Return (start, end, row of the document that keeps the passage) of each cut of a document."""
         begin, end = np.searchsorted(self.rows, [row, row + 1])

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from model.inference.generate import Prompt, Sampling, generate_batch
+from model.inference.generate import Sampling
 from model.kernels import kernel
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
@@ -32,7 +32,7 @@ from tasks.artifacts.tables import read_table
 from tasks.common.numeric import seed64
 from tasks.evaluate.benchmarks.multiple_choice import mean_with_error
 from tasks.evaluate.config import EvaluateConfig
-from tasks.evaluate.samples import heldout_prompt
+from tasks.evaluate.samples import continue_texts, heldout_prompt
 from tasks.evaluate.scores import score_row
 from tasks.tokenizer.base import Tokenizer
 
@@ -94,14 +94,9 @@ def _prompts(texts: dict[str, list[str]], most: int) -> list[str]:
 
 def _generate(network: GPT, tokenizer: Tokenizer, prompts: list[str], config: EvaluateConfig) -> list[list[int]]:
     temperature = max(config.temperatures, default=0.0)
-    asked = [
-        Prompt(
-            [tokenizer.eos, *tokenizer.encode(prompt)],
-            Sampling(temperature, config.top_p, seed=seed64(config.seed, "evaluate", "checked text", prompt) % 2**63),
-        )
-        for prompt in prompts
-    ]
-    return generate_batch(network, asked, max_new_tokens=config.sample_tokens, stop=tokenizer.eos)
+    seeds = [seed64(config.seed, "evaluate", "checked text", prompt) % 2**63 for prompt in prompts]
+    samplings = [Sampling(temperature, config.top_p, seed=seed) for seed in seeds]
+    return continue_texts(network, tokenizer, prompts, samplings, config.sample_tokens)
 
 
 def _read_rows(sequences: Artifact) -> Iterator[tuple[np.ndarray, np.ndarray]]:
