@@ -120,7 +120,10 @@ class Encoder:
     def encode(self, texts: pa.Array | pa.ChunkedArray, closing: int | None = None) -> Encoded:
         """Return the ids of each text of a column of strings, each followed by `closing` if given."""
         chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
-        cache = self._idle.pop() if self._idle else empty_cache(CACHE_LINES)
+        try:
+            cache = self._idle.pop()
+        except IndexError:
+            cache = empty_cache(CACHE_LINES)
         found: list[np.ndarray] = [np.zeros(0, self._dtype)]
         offsets = np.zeros(len(texts) + 1, np.int64)
         row = 0

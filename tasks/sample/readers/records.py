@@ -82,9 +82,14 @@ def decode_text(number: int, begin: int, raw: bytes) -> Record | BadRecord:
         return BadRecord(
             number, begin + bad, f"invalid UTF-8 at byte {begin + bad}", excerpt_of(raw[max(0, bad - 60) :])
         )
+    return record_of_text(number, begin, text, begin + bom)
+
+
+def record_of_text(number: int, begin: int, text: str, text_begin: int | None = None) -> Record | BadRecord:
+    """Return a decoded text as a record, which begins at byte `text_begin`, or at `begin` as what holds it does."""
     if not text or text.isspace():
         return BadRecord(number, begin, "empty text")
-    return Record(number, begin + bom, text)
+    return Record(number, begin if text_begin is None else text_begin, text)
 
 
 def excerpt_of(raw: bytes | str) -> str:
