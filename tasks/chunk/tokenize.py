@@ -203,10 +203,7 @@ def token_files(tokens: Sequence[Path], documents: Sequence[Path]) -> list[Token
 
 
 def _sources(path: Path) -> frozenset[str]:
-    with pa.memory_map(str(path)) as file:
-        field = pa.ipc.open_file(file).schema.get_field_index("source")
-        reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=[field]))
-        return frozenset(pc.unique(reader.read_all().column("source")).to_pylist())
+    return frozenset(pc.unique(read_table(path, ["source"]).column("source")).to_pylist())
 
 
 def read_blocks(files: Iterable[TokenFile], source: str, *, with_texts: bool = False) -> Iterator[Block]:
@@ -216,7 +213,7 @@ def read_blocks(files: Iterable[TokenFile], source: str, *, with_texts: bool = F
             continue
         table = read_table(file.tokens)
         mine = pc.equal(table.column("source"), source)
-        texts = read_table(file.documents).column("text").filter(mine) if with_texts else None
+        texts = read_table(file.documents, ["text"]).column("text").filter(mine) if with_texts else None
         first = 0
         for batch in table.drop_columns("source").filter(mine).to_batches():
             if batch.num_rows:

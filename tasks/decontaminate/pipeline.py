@@ -229,7 +229,8 @@ def _host_texts(
     texts: list[str] = []
     for part in np.unique(parts).tolist():
         rows = hosts[parts == part] - corpus.first_row[part]
-        texts += read_table(documents.file(names[part])).column("text").take(pa.array(rows)).to_pylist()
+        table = read_table(documents.file(names[part]), ["text"])
+        texts += table.column("text").take(pa.array(rows)).to_pylist()
     return texts
 
 

@@ -43,13 +43,13 @@ class CurrentPart:
     checked_rows: tuple[int, ...]
     """Rows whose signatures are compared with datasketch's."""
 
-    def table(self) -> pa.Table:
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return DOCUMENTS rows."""
-        return read_table(artifact_at(self.artifact).file(self.name))
+        return read_table(artifact_at(self.artifact).file(self.name), columns)
 
     def texts(self) -> pa.LargeStringArray:
         """Return the texts, row by row."""
-        return self.table().column("text").combine_chunks()
+        return self.table(["text"]).column("text").combine_chunks()
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class EarlierPart:
 
     def texts(self) -> pa.LargeStringArray:
         """Return the texts that the signatures of `index` belong to."""
-        table = read_table(self.documents).select(["doc_id", "text"])
+        table = read_table(self.documents, ["doc_id", "text"])
         if not table.column("doc_id").equals(self.index().column("doc_id")):
             raise IntegrityError(
                 f"{self.documents} and {self.index_file.name} do not contain the same documents in the same order"

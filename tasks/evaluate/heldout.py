@@ -32,7 +32,7 @@ def heldout_documents(
     drawn: dict[str, list[tuple[float, HeldoutDocument]]] = {}
     draw = seed64(seed, "evaluate", "heldout")
     for path in (path for artifact in decontaminated for path in artifact.files("heldout")):
-        for row in read_table(path).select(["doc_id", "piece", "source", "text", "lang"]).to_pylist():
+        for row in read_table(path, ["doc_id", "piece", "source", "text", "lang"]).to_pylist():
             found = HeldoutDocument(row["doc_id"], row["piece"], row["text"], row["lang"])
             drawn.setdefault(row["source"], []).append((unit_interval(row["doc_id"], draw), found))
     return {

@@ -21,7 +21,7 @@ def count_documents(documents: Artifact) -> StageReport:
     """Return what was read of each source, in sorted order of names. All documents that come in go out."""
     report = StageReport()
     for path in documents.files("documents"):
-        table = read_table(path).select(["source", "doc_id", "text"])
+        table = read_table(path, ["source", "doc_id", "text"])
         # The segments of a document are consecutive rows of one part.
         columns = {
             "source": table.column("source").cast(pa.string()),
@@ -79,7 +79,7 @@ def sample_texts(
     left = dict(plan)
     draw = seed64(seed, "vocab", "sample")
     for path in documents.files("documents"):
-        for batch in read_table(path).select(["doc_id", "source", "text"]).to_batches():
+        for batch in read_table(path, ["doc_id", "source", "text"]).to_batches():
             for doc_id, source, text in zip(
                 batch.column("doc_id").to_pylist(),
                 batch.column("source").to_pylist(),
