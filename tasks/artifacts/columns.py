@@ -29,6 +29,14 @@ def binary_rows(column: pa.ChunkedArray) -> npt.NDArray[np.uint8]:
     return values[whole.offset : whole.offset + len(whole)]
 
 
+def numbered_values(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Return a dictionary-encoded column as numbers i64[rows], and the value of each number; only of those that
+    occur, while a dictionary keeps the values of rows that were taken out."""
+    whole = column.combine_chunks()
+    used, numbers = np.unique(whole.indices.to_numpy(), return_inverse=True)
+    return numbers.astype(np.int64), whole.dictionary.take(pa.array(used)).to_pylist()
+
+
 def token_rows(batch: pa.RecordBatch) -> npt.NDArray[np.unsignedinteger]:
     """Return the tokens of rows of SEQUENCES, [rows, row_length], as a view of the batch."""
     tokens = batch.column("tokens")

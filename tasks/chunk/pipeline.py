@@ -16,7 +16,7 @@ from tasks.artifacts.columns import token_rows
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import ChunkResult, MixedSource, OrderSize, RowFacts
 from tasks.artifacts.schema import SPANS
-from tasks.artifacts.tables import read_table, table_file_name, write_table
+from tasks.artifacts.tables import read_table, table_file_name, write_run_table, write_table
 from tasks.artifacts.workspace import Unit, Workspace
 from tasks.chunk.config import SEATS, ChunkConfig
 from tasks.chunk.heldout import write_heldout
@@ -109,7 +109,7 @@ def chunk_documents(
     seated = {source: packed.seated for source, packed in packed_sources.items() if packed.seated is not None}
     if seated:
         in_seats = plan_seats(mixtures, seated, counted, config.seed, kept)
-        _write_seats(workspace, in_seats[-1])
+        write_run_table(workspace, SEATS, seats_table(in_seats[-1]))
         parts: Sequence[Sequence[Reads]] = in_seats
     else:
         rows = {source: packed.rows for source, packed in packed_sources.items()}
@@ -181,12 +181,6 @@ def _check_sources(
                 f" predict: their texts are empty. Give it the weight 0, or check what the earlier stages left of it"
                 f" (`bessemer data peek`)."
             )
-
-
-def _write_seats(workspace: Workspace, planned: Sequence[SeatedReads]) -> None:
-    if workspace.finished(SEATS) is None:
-        with workspace.unit(SEATS) as unit:
-            write_table(unit, SEATS, seats_table(planned))
 
 
 def _write_order(unit: Unit, parts: Sequence[Sequence[Reads]]) -> None:

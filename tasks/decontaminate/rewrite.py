@@ -90,8 +90,9 @@ class CutText:
     drop_rule: str | None
 
 
-def rewrite_part(table: pa.Table, decisions: Decisions, config: DecontaminateConfig) -> PartResult:
+def rewrite_part(config: DecontaminateConfig, table: pa.Table, index: int, decisions: Decisions) -> PartResult:
     """Return tables documents, heldout and ledger of one part, by its `decisions`."""
+    del index
     ledger, report, kept = LedgerRows(STAGE), StageReport(), _Output()
     doc_ids, sources = table.column("doc_id").to_pylist(), table.column("source").to_pylist()
     sizes = pc.binary_length(table.column("text")).to_pylist()

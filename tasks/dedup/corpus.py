@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from model.errors import Bug
 from tasks.artifacts.artifact import Artifact, artifact_at
-from tasks.artifacts.columns import binary_rows, text_buffers
-from tasks.artifacts.map_parts import unit_name
+from tasks.artifacts.columns import binary_rows, numbered_values, text_buffers
+from tasks.artifacts.map_parts import unit_name, work_on_missing
 from tasks.artifacts.tables import read_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.numeric import seed64
@@ -166,15 +166,13 @@ def _sign_parts(
     workspace: Workspace,
     executor: Executor,
 ) -> None:
-    missing = [index for index in range(len(parts)) if scratch.finished(unit_name(index)) is None]
     work = Work(
         functools.partial(_sign_part, config, scratch.for_worker()),
         name=lambda index: _part_name(parts[index]),
         arguments=lambda index: (parts[index],),
     )
-    for done, _ in enumerate(executor.map(work, missing), start=len(parts) - len(missing) + 1):
-        workspace.advance(done, len(parts), "parts signed")
-    scratch.await_units([unit_name(index) for index in missing], executor)
+    count = len(parts)
+    work_on_missing(work, count, scratch, executor, lambda done: workspace.advance(done, count, "parts signed"))
 
 
 def _sign_part(config: DedupConfig, scratch: Workspace, index: int, source_part: EarlierPart | CurrentPart) -> None:
@@ -209,14 +207,14 @@ def _sign_current_part(source_part: CurrentPart, config: DedupConfig) -> tuple[U
     signatures = signatures_of(data, offsets, width, config.signature_length, seed)
     checked = np.array(source_part.checked_rows, np.int64)
     check_with_datasketch(data, offsets, checked, width, seed, signatures, str(source_part.artifact / source_part.name))
-    source = table.column("source").combine_chunks()
+    sources, names = numbered_values(table.column("source"))
     facts = {
         "rows": np.int64(table.num_rows),
         "doc_ids": binary_rows(table.column("doc_id")),
         "digests": binary_rows(table.column("text_digest")),
         "sizes": np.diff(offsets),
-        "sources": source.indices.to_numpy().astype(np.int64),
-        "source_names": np.array(source.dictionary.to_pylist(), dtype=np.str_),
+        "sources": sources,
+        "source_names": np.array(names, dtype=np.str_),
     }
     return signatures, facts
 
