@@ -1,6 +1,5 @@
 """One interface to the four kinds of vocabulary that can be extended."""
 
-import itertools
 import json
 from collections.abc import Callable, Iterable
 
@@ -22,9 +21,8 @@ from tasks.vocab.bpe import (
     unreachable_byte_level,
     unreachable_tokens,
 )
-from tasks.vocab.candidates import LINES_AT_ONCE, CandidateVocabulary, ScriptText, count_emitted_ids
+from tasks.vocab.candidates import CandidateVocabulary, ScriptText, count_emitted_ids, count_ids
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.corpus import training_lines
 from tasks.vocab.scripts import Script
 from tasks.vocab.unigram import extend_unigram
 from tasks.vocab.wordpiece import extend_wordpiece, load_normaliser, truncate_wordpiece, unreachable_wordpieces
@@ -146,9 +144,4 @@ def count_emitted(model: bytes, runs: Iterable[str]) -> np.ndarray:
     if not is_json(model):
         return count_emitted_ids(model, runs)
     tokenizer = tokenizer_of(model)
-    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-    lines = training_lines(runs)
-    while some := list(itertools.islice(lines, LINES_AT_ONCE)):
-        for ids in tokenizer.encode_batch(some):
-            counts += np.bincount(ids, minlength=len(counts))
-    return counts
+    return count_ids(tokenizer.encode_batch, tokenizer.vocab_size, runs)
