@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.artifacts.report import StageReport
 from tasks.artifacts.schema import DOCUMENTS
 
 
@@ -41,6 +42,20 @@ def token_rows(batch: pa.RecordBatch) -> npt.NDArray[np.unsignedinteger]:
     """Return the tokens of rows of SEQUENCES, [rows, row_length], as a view of the batch."""
     tokens = batch.column("tokens")
     return tokens.flatten().to_numpy().reshape(-1, tokens.type.list_size)
+
+
+def count_documents(sources: pa.ChunkedArray, doc_ids: pa.ChunkedArray, sizes: pa.ChunkedArray) -> StageReport:
+    """Return the counts by source of a part's rows, all of which go out: documents (segments of one have its id),
+    segments, and bytes of text (`sizes`)."""
+    rows = pa.table({"source": sources.cast(pa.string()), "id": doc_ids, "bytes": sizes})
+    grouped = rows.group_by("source", use_threads=False)
+    report = StageReport()
+    for row in grouped.aggregate([("id", "count_distinct"), ("id", "count"), ("bytes", "sum")]).to_pylist():
+        counts = report.source(row["source"])
+        counts.documents_in = counts.documents_out = row["id_count_distinct"]
+        counts.pieces_out = row["id_count"]
+        counts.bytes_in = counts.bytes_out = row["bytes_sum"]
+    return report
 
 
 def with_texts(documents: pa.Table, rows: Sequence[int], texts: Sequence[bytes]) -> pa.Table:

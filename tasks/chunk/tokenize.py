@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from model.errors import Bug
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.columns import count_documents
 from tasks.artifacts.map_parts import PartResult, map_parts
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables import read_table
@@ -55,8 +56,8 @@ def tokenize_part(documents: pa.Table, index: int, tokenizer: Tokenizer) -> Part
         "text_bytes": pc.binary_length(texts).cast(pa.int64()),
         **(_token_columns(texts, tokenizer) if tokenizer.exact else _token_columns_with_bytes(texts, tokenizer)),
     }
-    table = pa.table(columns)
-    return PartResult({TABLE: table}, _count(table))
+    counts = count_documents(columns["source"], columns["doc_id"], columns["text_bytes"])
+    return PartResult({TABLE: pa.table(columns)}, counts)
 
 
 def _token_columns(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> dict[str, pa.Array]:
@@ -72,26 +73,6 @@ def _token_columns_with_bytes(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> d
         "tokens": pa.LargeListArray.from_arrays(pa.array(ids.offsets), pa.array(ids.ids)),
         "token_bytes": pa.LargeListArray.from_arrays(pa.array(covered.offsets), pa.array(covered.ids)),
     }
-
-
-def _count(table: pa.Table) -> StageReport:
-    report = StageReport()
-    previous = None
-    for source, doc_id, text_bytes in zip(
-        table.column("source").to_pylist(),
-        table.column("doc_id").to_pylist(),
-        table.column("text_bytes").to_pylist(),
-        strict=True,
-    ):
-        counts = report.source(source)
-        if doc_id != previous:
-            counts.documents_in += 1
-            counts.documents_out += 1
-        previous = doc_id
-        counts.pieces_out += 1
-        counts.bytes_in += text_bytes
-        counts.bytes_out += text_bytes
-    return report
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.tokenizer.wordpiece import INSIDE, SPECIAL_TOKENS, word_piece_engine
 from tasks.vocab.candidates import MAX_SIZE_IN_ERROR, characters_to_cover
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.corpus import bytes_by_source, count_documents, plan_bytes, sample_texts, training_lines
+from tasks.vocab.corpus import bytes_by_source, count_sources, plan_bytes, sample_texts, training_lines
 from tasks.vocab.output import UNIT, write_tokenizer
 from tasks.vocab.special_tokens import add_controls, add_special_tokens, break_special_names, check_special
 
@@ -62,7 +62,7 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
     finished = workspace.finished(UNIT)
     if finished is not None:
         return finished
-    counted = count_documents(documents)
+    counted = count_sources(documents)
     sizes = bytes_by_source(counted)
     plan = plan_bytes(sizes, config.weights, config.max_bytes)
     sampled: Counter[str] = Counter()
