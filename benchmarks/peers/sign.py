@@ -25,7 +25,8 @@ def shingles(text: str) -> list[str]:
 def bessemer(texts: list[str]) -> Callable[[], object]:
     import pyarrow as pa
 
-    from tasks.dedup.minhash import signatures_of, text_buffers
+    from tasks.artifacts.columns import text_buffers
+    from tasks.dedup.minhash import signatures_of
 
     data, offsets = text_buffers(pa.array(texts, pa.large_string()))
     signatures_of(data, offsets[:3], WIDTH, LENGTH, 1)

@@ -93,7 +93,7 @@ def measure_components(
     from model.inference.scoring import text_nats
     from model.nn.pruning import ablated, parts_of, removed_parameters
     from tasks.artifacts.references import resolve_artifacts
-    from tasks.evaluate.perplexity import heldout_documents
+    from tasks.evaluate.heldout import heldout_documents
 
     record = open_run(root, run, needs="train")
     artifacts = run_artifacts(record)

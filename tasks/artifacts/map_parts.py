@@ -71,6 +71,17 @@ def map_parts(
     return merged.report
 
 
+def work_on_missing(
+    work: Work[Any], parts: int, scratch: Workspace, executor: Executor, advance: Callable[[int], None]
+) -> None:
+    """Do the work of each part whose unit an earlier, killed build has not left in `scratch`; `advance` is called with
+    the number of parts done."""
+    missing = [index for index in range(parts) if scratch.finished(unit_name(index)) is None]
+    for done, _ in enumerate(executor.map(work, missing), start=parts - len(missing) + 1):
+        advance(done)
+    scratch.await_units([unit_name(index) for index in missing], executor)
+
+
 class OrderedMerge:
     """Merges reports in the order of their parts, whatever the order of arrival, and checks the limits after each, so
     that a build ends at the same part for any number of workers. `on_merge` gets each part before the limits do."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.artifacts.workspace import Unit
+from tasks.artifacts.workspace import Unit, Workspace
 
 PREFIX = {"documents": "part", "sequences": "part"}
 
@@ -32,6 +32,13 @@ def write_table(unit: Unit, table: str, rows: pa.Table, name: str | None = None)
     ):
         writer.write_table(unified, max_chunksize=ROWS_PER_BATCH)
     unit.add_file(name, table=table, rows=rows.num_rows)
+
+
+def write_run_table(workspace: Workspace, name: str, rows: pa.Table) -> None:
+    """Write a table of the whole run as a unit of its own, unless an earlier, killed build has written it."""
+    if workspace.finished(name) is None:
+        with workspace.unit(name) as unit:
+            write_table(unit, name, rows)
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:

@@ -54,9 +54,7 @@ def refill_bins(
 
 
 @kernel
-def _fill_capacities(
-    lengths: np.ndarray, capacities: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _fill_capacities(lengths, capacities):
     """Return (item, offset, length, bin) of parts that fill the free capacities one after the other."""
     most = len(lengths) + len(capacities)
     item = np.empty(most, dtype=np.int64)

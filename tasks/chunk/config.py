@@ -7,12 +7,9 @@ from pydantic import Field, model_validator
 from model.config import EXPERT, RUNTIME, Reach
 from model.data.row_format import Objective
 from model.data.span_lengths import Denoising, corrupted_lengths, raw_length
-from tasks.common.config import StrictConfig
+from tasks.common.config import StrictConfig, check_epochs
 from tasks.execution.machines import Machines
 
-MOST_EPOCHS = 16.0
-"""Beyond this, one more epoch adds exp(-15 / 15.39) of what new text would (Muennighoff et al. 2023, arXiv
-2305.16264)."""
 SEATS = "seats"
 """The table with the numbers of a stable order, which `keep` names."""
 SHORTEST_PAIR_ROW = 8
@@ -195,10 +192,5 @@ class ChunkConfig(StrictConfig):
 
     @model_validator(mode="after")
     def _many_epochs_are_meant(self) -> "ChunkConfig":
-        if self.max_epochs > MOST_EPOCHS and not self.allow_many_epochs:
-            raise ValueError(
-                f"max_epochs = {self.max_epochs:g} reads the same text more than {MOST_EPOCHS:g} times, where one more"
-                f" epoch adds less than two fifths of what new text would; if that is meant, set"
-                f" allow_many_epochs = true"
-            )
+        check_epochs(self.max_epochs, allow_many=self.allow_many_epochs)
         return self

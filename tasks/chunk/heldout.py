@@ -5,6 +5,8 @@ They are written to tables of their own, which no training step learns from. Hel
 held in memory.
 """
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -17,7 +19,7 @@ from tasks.artifacts.tables import read_table, table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.packing import PackedRows, concat_rows
-from tasks.chunk.sentence_pairs import SHORT_ROW_SHARE, PairFormat, PairPacker
+from tasks.chunk.sentence_pairs import PairFormat, PairPacker
 from tasks.chunk.sequences import sequences_table
 from tasks.chunk.tokenize import (
     TABLE,
@@ -38,53 +40,51 @@ MAX_ROWS = 256
 TEXT_BYTES = "text_bytes"
 
 
-def write_heldout_pairs(
+def write_heldout(
     documents: Artifact, tokenizer: Tokenizer, layout: RowFormat, config: ChunkConfig, workspace: Workspace
 ) -> None:
-    """Write `heldout_rows` (SEQUENCES) and `heldout_spans` (SPANS) of the held-out documents, where there are any."""
+    """Write `heldout_rows` (SEQUENCES) of the held-out documents, where there are any: pairs for `masked_lm`, with
+    `heldout_spans` (SPANS); else plain rows with `text_bytes`, the UTF-8 bytes of all tokens of a row but the first."""
     if not documents.files("heldout") or workspace.finished(UNIT) is not None:
         return
     files = tokenize_heldout(documents, tokenizer, workspace)
-    pairs = PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad, SHORT_ROW_SHARE)
+    in_pairs = config.objective == "masked_lm"
     packed: list[tuple[str, PackedRows]] = []
     rows = 0
     for source in sorted({source for file in files for source in file.sources}):
-        key = seed64(config.seed, "chunk", "held-out pairs", source)
-        packer = PairPacker(pairs, TokenBytes.of(tokenizer), rows, key)
-        for part in packer.rows(group_into_windows(read_blocks(files, source, with_texts=True))):
+        for part in (_pairs if in_pairs else _plain_rows)(files, source, tokenizer, config, rows):
             packed.append((source, part))
             rows += len(part.rows)
-    schema = sequences_schema(config.row_length, tokenizer.vocab_size, layout)
-    with workspace.unit(UNIT) as unit:
-        write_table(unit, HELDOUT_ROWS, sequences_table(schema, packed, 0))
-        write_table(unit, HELDOUT_SPANS, pa.concat_tables([SPANS.empty_table(), *(part.spans for _, part in packed)]))
-
-
-def write_heldout_rows(
-    documents: Artifact, tokenizer: Tokenizer, layout: RowFormat | None, config: ChunkConfig, workspace: Workspace
-) -> None:
-    """Write `heldout_rows` (SEQUENCES, and `text_bytes`: UTF-8 bytes of all tokens of a row but the first) of the
-    held-out documents, where there are any."""
-    if not documents.files("heldout") or workspace.finished(UNIT) is not None:
-        return
-    files = tokenize_heldout(documents, tokenizer, workspace)
-    packed: list[tuple[str, PackedRows]] = []
-    rows = 0
-    for source in sorted({source for file in files for source in file.sources}):
-        remaining = MAX_ROWS
-        blocks = read_blocks(files, source)
-        for part in concat_rows(blocks, config.row_length, TokenBytes.of(tokenizer), tokenizer.pad, rows):
-            chosen = part.slice(0, remaining)
-            packed.append((source, chosen))
-            rows += len(chosen.rows)
-            remaining -= len(chosen.rows)
-            if not remaining:
-                break
     table = sequences_table(sequences_schema(config.row_length, tokenizer.vocab_size, layout), packed, 0)
-    sizes = [_text_bytes(part.rows, tokenizer) for _, part in packed]
-    column = pa.array(np.concatenate([np.zeros(0, dtype=np.int64), *sizes]))
+    if not in_pairs:
+        sizes = [_text_bytes(part.rows, tokenizer) for _, part in packed]
+        column = pa.array(np.concatenate([np.zeros(0, dtype=np.int64), *sizes]))
+        table = table.append_column(pa.field(TEXT_BYTES, pa.int64(), nullable=False), column)
     with workspace.unit(UNIT) as unit:
-        write_table(unit, HELDOUT_ROWS, table.append_column(pa.field(TEXT_BYTES, pa.int64(), nullable=False), column))
+        write_table(unit, HELDOUT_ROWS, table)
+        if in_pairs:
+            spans = pa.concat_tables([SPANS.empty_table(), *(part.spans for _, part in packed)])
+            write_table(unit, HELDOUT_SPANS, spans)
+
+
+def _pairs(
+    files: Sequence[TokenFile], source: str, tokenizer: Tokenizer, config: ChunkConfig, first_row: int
+) -> Iterator[PackedRows]:
+    key = seed64(config.seed, "chunk", "held-out pairs", source)
+    packer = PairPacker(PairFormat.of(tokenizer, config), TokenBytes.of(tokenizer), first_row, key)
+    return packer.rows(group_into_windows(read_blocks(files, source, with_texts=True)))
+
+
+def _plain_rows(
+    files: Sequence[TokenFile], source: str, tokenizer: Tokenizer, config: ChunkConfig, first_row: int
+) -> Iterator[PackedRows]:
+    left = MAX_ROWS
+    blocks = read_blocks(files, source)
+    for part in concat_rows(blocks, config.row_length, TokenBytes.of(tokenizer), tokenizer.pad, first_row):
+        yield part.slice(0, left)
+        left -= len(part.rows)
+        if left <= 0:
+            return
 
 
 def tokenize_heldout(documents: Artifact, tokenizer: Tokenizer, workspace: Workspace) -> list[TokenFile]:

@@ -12,7 +12,7 @@ halves differ by at most a bit; the round function is the finaliser of SplitMix6
 only: the same on every machine.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,17 +55,12 @@ class SourceReads:
 
     def positions(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (row, epoch) of reads [begin, end) of this source, i64 both."""
-        row = np.empty(end - begin, dtype=np.int64)
-        epoch = np.empty(end - begin, dtype=np.int64)
-        at = begin
-        while at < end:
-            nth, position = divmod(at, self.rows)
-            stop = min(end, (nth + 1) * self.rows)
-            mine = slice(at - begin, stop - begin)
-            row[mine] = self.first_row + permutation(position, position + stop - at, self.rows, self._seed(nth))
-            epoch[mine] = nth
-            at = stop
-        return row, epoch
+        return pass_by_pass(
+            begin,
+            end,
+            self.rows,
+            lambda nth, first, stop: self.first_row + permutation(first, stop, self.rows, self._seed(nth)),
+        )
 
     def times_read(self, begin: int, end: int) -> np.ndarray:
         """Return how often rows [begin, end) of this source, counted from its first, are read, i64."""
@@ -101,7 +96,7 @@ def plan_reads(
 
     `counted` are the tokens that each row takes (of all sources, in the order of their names), which may be a memory
     map. What a source leaves of its share, less than a row, goes to the next one that may still repeat. Raises
-    InputError where no row is read.
+    InputError where no row with a token of the budget is read.
     """
     sources = sorted(rows)
     first_rows = dict(zip(sources, np.cumsum([0, *(rows[source] for source in sources)]).tolist(), strict=False))
@@ -132,7 +127,7 @@ def plan_reads(
             until_now = planned[source].tokens
             planned[source] = reads(source, min(until_now + carried, read[source] + mixture.limits[source]))
             carried -= planned[source].tokens - until_now
-    if sum(source.reads for source in planned.values()) == sum(source.reads for source in before):
+    if sum(source.tokens for source in planned.values()) == sum(source.tokens for source in before):
         raise InputError(
             f"chunk: {mixture.budget:,} tokens do not allow one whole row under the cap on repetition; raise"
             f" chunk.budget_tokens or chunk.max_epochs"
@@ -154,6 +149,24 @@ def _rows_within(counted: np.ndarray, tokens: int, seed: int) -> tuple[int, int]
         if fitting < len(order):
             break
     return read, taken
+
+
+def pass_by_pass(
+    begin: int, end: int, size: int, rows_of: Callable[[int, int, int], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (row, pass) of reads [begin, end) of a source that is read in passes of `size` reads, i64 both.
+
+    `rows_of(nth, first, stop)` returns the rows of reads [first, stop) of the `nth` pass.
+    """
+    row, epoch = np.empty(end - begin, np.int64), np.empty(end - begin, np.int64)
+    at = begin
+    while at < end:
+        nth, first = divmod(at, size)
+        stop = min(end, (nth + 1) * size)
+        row[at - begin : stop - begin] = rows_of(nth, first, first + stop - at)
+        epoch[at - begin : stop - begin] = nth
+        at = stop
+    return row, epoch
 
 
 def pass_seed(run_seed: int, source: str, nth: int) -> int:

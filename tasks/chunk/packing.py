@@ -26,6 +26,7 @@ from model.kernels import kernel
 from tasks.artifacts.schema import SPANS
 from tasks.chunk.bin_packing import pack_into_bins, refill_bins
 from tasks.chunk.tokenize import Block, TokenBytes
+from tasks.common.groups import begins_of, places_within
 
 BATCH_ROWS = 4096
 """Rows that are filled at once."""
@@ -164,8 +165,7 @@ class RowPacker:
         last = (starts + np.maximum(block.lengths, 1) - 1) // self._length
         segments = np.where(block.lengths > 0, last - first + 1, 0)
         document = np.repeat(np.arange(len(starts)), segments)
-        nth = np.arange(len(document)) - np.repeat(np.cumsum(segments) - segments, segments)
-        row = first[document] + nth
+        row = first[document] + places_within(segments)
         begin = np.maximum(starts[document], row * self._length)
         end = np.minimum(starts[document] + block.lengths[document], (row + 1) * self._length)
         return Segments(
@@ -178,10 +178,10 @@ class RowPacker:
 
 
 def best_fit_rows(
-    group_into_windows: Iterable[Block], row_length: int, token_bytes: TokenBytes, pad: int, first_row: int
+    windows: Iterable[Block], row_length: int, token_bytes: TokenBytes, pad: int, first_row: int
 ) -> Iterator[PackedRows]:
     """Yield all rows of one source in order, `BATCH_ROWS` at a time."""
-    for window in group_into_windows:
+    for window in windows:
         layout = best_fit_layout(window.lengths + 1, row_length)
         yield from filled_rows(window, token_bytes.borders(window), layout, row_length, pad, first_row)
         first_row += layout.rows
@@ -229,10 +229,10 @@ def best_fit_layout(lengths: np.ndarray, row_length: int, most_padding: float = 
     np.minimum.at(first, bins[closing], document[closing])
     begun = full.copy()
     begun[first] += 1
-    begins = np.cumsum(begun) - begun
+    begins = begins_of(begun)
     row_of_bin = begins[first] + full[first]
     whole = np.repeat(np.arange(len(lengths)), full)
-    nth = np.arange(len(whole)) - np.repeat(np.cumsum(full) - full, full)
+    nth = places_within(full)
     row = np.concatenate([begins[whole] + nth, row_of_bin[bins]])
     continues = np.concatenate([np.zeros(len(whole), dtype=bool), ~closing])
     document = np.concatenate([whole, document])
@@ -243,15 +243,7 @@ def best_fit_layout(lengths: np.ndarray, row_length: int, most_padding: float = 
 
 
 @kernel
-def _copy_segments(
-    tokens: np.ndarray,
-    begin: np.ndarray,
-    length: np.ndarray,
-    row: np.ndarray,
-    rows: np.ndarray,
-    tok_start: np.ndarray,
-    real: np.ndarray,
-) -> None:
+def _copy_segments(tokens, begin, length, row, rows, tok_start, real):
     """Copy segments one after the other into their rows; write where each begins, and how much each row holds."""
     for segment in range(len(begin)):
         target, start = row[segment], real[row[segment]]

@@ -12,19 +12,20 @@ import pyarrow as pa
 from model.data.schema import ORDER
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.columns import token_rows
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import ChunkResult, MixedSource, OrderSize, RowFacts
 from tasks.artifacts.schema import SPANS
-from tasks.artifacts.tables import read_table, table_file_name, write_table
+from tasks.artifacts.tables import read_table, table_file_name, write_run_table, write_table
 from tasks.artifacts.workspace import Unit, Workspace
 from tasks.chunk.config import SEATS, ChunkConfig
-from tasks.chunk.heldout import write_heldout_pairs, write_heldout_rows
+from tasks.chunk.heldout import write_heldout
 from tasks.chunk.mixture import Mixture, plan_mixtures, whole_mixture
 from tasks.chunk.order import SourceReads, order_batches, plan_parts
 from tasks.chunk.packing import PackedRows, best_fit_rows, concat_rows
 from tasks.chunk.row_formats import row_format
 from tasks.chunk.seats import SeatedReads, SeatedSource, SeatPlan, plan_seats, seats_table
-from tasks.chunk.sentence_pairs import SHORT_ROW_SHARE, PairFormat, PairPacker
+from tasks.chunk.sentence_pairs import PairFormat, PairPacker
 from tasks.chunk.sequences import SequenceWriter
 from tasks.chunk.stable_rows import StableSource
 from tasks.chunk.tokenize import (
@@ -108,7 +109,7 @@ def chunk_documents(
     seated = {source: packed.seated for source, packed in packed_sources.items() if packed.seated is not None}
     if seated:
         in_seats = plan_seats(mixtures, seated, counted, config.seed, kept)
-        _write_seats(workspace, in_seats[-1])
+        write_run_table(workspace, SEATS, seats_table(in_seats[-1]))
         parts: Sequence[Sequence[Reads]] = in_seats
     else:
         rows = {source: packed.rows for source, packed in packed_sources.items()}
@@ -117,10 +118,7 @@ def chunk_documents(
         _write_order(unit, parts)
         written = [workspace.file(name) for name in writer.names]
         write_table(unit, "unigram", count_tokens(written, parts[-1], tokenizer.vocab_size, tokenizer.pad))
-    if config.objective == "masked_lm":
-        write_heldout_pairs(documents, tokenizer, layout, config, workspace)
-    else:
-        write_heldout_rows(documents, tokenizer, layout, config, workspace)
+    write_heldout(documents, tokenizer, layout, config, workspace)
     report.facts = _result(config, mixtures, parts, packed_sources, report, writer.spans).facts()
     return report
 
@@ -136,8 +134,8 @@ def pack_source(
     """Yield all rows of one source in order, packed as configured; `labels` counts the kinds of pairs."""
     token_bytes = TokenBytes.of(tokenizer)
     if config.objective == "masked_lm":
-        layout = PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad, SHORT_ROW_SHARE)
-        packer = PairPacker(layout, token_bytes, first_row, seed64(config.seed, "chunk", "pairs", source))
+        key = seed64(config.seed, "chunk", "pairs", source)
+        packer = PairPacker(PairFormat.of(tokenizer, config), token_bytes, first_row, key)
         yield from packer.rows(group_into_windows(read_blocks(files, source, with_texts=True)))
         labels.update(packer.labels)
     elif config.packing == "best_fit":
@@ -185,12 +183,6 @@ def _check_sources(
             )
 
 
-def _write_seats(workspace: Workspace, planned: Sequence[SeatedReads]) -> None:
-    if workspace.finished(SEATS) is None:
-        with workspace.unit(SEATS) as unit:
-            write_table(unit, SEATS, seats_table(planned))
-
-
 def _write_order(unit: Unit, parts: Sequence[Sequence[Reads]]) -> None:
     name = table_file_name("order")
     rows = 0
@@ -222,8 +214,7 @@ def _read_rows(parts: Sequence[Path]) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (id of the first row, tokens [R, L]) of every record batch."""
     for path in parts:
         for batch in read_table(path).to_batches():
-            tokens = batch.column("tokens")
-            yield batch.column("row")[0].as_py(), tokens.flatten().to_numpy().reshape(len(tokens), -1)
+            yield batch.column("row")[0].as_py(), token_rows(batch)
 
 
 def _result(

@@ -30,7 +30,7 @@ import pyarrow as pa
 from model.errors import InputError, RecipeError
 from model.kernels import inlined_kernel, kernel
 from tasks.chunk.mixture import Mixture
-from tasks.chunk.order import GOLDEN_GAMMA, pass_seed, permutation, splitmix64
+from tasks.chunk.order import GOLDEN_GAMMA, pass_by_pass, pass_seed, permutation, splitmix64
 from tasks.chunk.stable_rows import RowKeys
 
 TRIES = 128
@@ -154,15 +154,8 @@ class SeatedReads:
 
     def positions(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (row, pass) of reads [begin, end) of this source, i64 both."""
-        row, epoch = np.empty(end - begin, np.int64), np.empty(end - begin, np.int64)
-        at = begin
-        while at < end:
-            nth, seat = divmod(at, self.plan.seats)
-            stop = min(end, (nth + 1) * self.plan.seats)
-            row[at - begin : stop - begin] = self.first_row + self._place(nth)[seat : seat + stop - at]
-            epoch[at - begin : stop - begin] = nth
-            at = stop
-        return row, epoch
+        seats = self.plan.seats
+        return pass_by_pass(begin, end, seats, lambda nth, first, stop: self.first_row + self._place(nth)[first:stop])
 
     def times_read(self, begin: int, end: int) -> np.ndarray:
         """Return how often rows [begin, end) of this source, counted from its first, are read, i64."""

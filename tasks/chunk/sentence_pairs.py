@@ -21,10 +21,13 @@ import numpy as np
 import pyarrow as pa
 
 from model.kernels import kernel
+from tasks.artifacts.columns import text_buffers
+from tasks.chunk.config import ChunkConfig
 from tasks.chunk.order import GOLDEN_GAMMA, splitmix64
 from tasks.chunk.packing import BATCH_ROWS, PackedRows, Segments
 from tasks.chunk.sentences import sentence_borders
 from tasks.chunk.tokenize import Block, TokenBytes
+from tasks.tokenizer.base import Tokenizer
 
 SPECIAL_TOKENS = 3
 """[CLS] and two [SEP]."""
@@ -45,7 +48,12 @@ class PairFormat:
     cls: int
     sep: int
     pad: int
-    short_row_share: float
+    short_row_share: float = SHORT_ROW_SHARE
+
+    @staticmethod
+    def of(tokenizer: Tokenizer, config: ChunkConfig) -> "PairFormat":
+        """Return the format of the rows of a vocabulary."""
+        return PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad)
 
     @property
     def capacity(self) -> int:
@@ -95,9 +103,9 @@ class PairPacker:
         self.labels: Counter[str] = Counter()
         """Rows whose second segment is `next`, `not_next` or missing (`single`)."""
 
-    def rows(self, group_into_windows: Iterable[Block]) -> Iterator[PackedRows]:
+    def rows(self, windows: Iterable[Block]) -> Iterator[PackedRows]:
         """Yield all rows in order, `BATCH_ROWS` at a time."""
-        for window in group_into_windows:
+        for window in windows:
             borders = self._token_bytes.borders(window)
             pairs = self._pairs(window, borders)
             single = pairs.b_length == 0
@@ -147,11 +155,7 @@ class PairPacker:
 
 def _find_sentences(window: Block, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     assert window.texts is not None, "sentences are found in the texts"
-    offsets, data = window.texts.buffers()[1:]
-    first = window.texts.offset
-    offsets = np.frombuffer(offsets, dtype=np.int64)[first : first + len(window) + 1]
-    text = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
-    return sentence_borders(text, offsets, window.begins, window.lengths, borders)
+    return sentence_borders(*text_buffers(window.texts), window.begins, window.lengths, borders)
 
 
 def _number_documents(doc_ids: pa.Array) -> np.ndarray:
@@ -181,15 +185,7 @@ def make_pairs(
 
 
 @kernel
-def _make_pairs(
-    begins: np.ndarray,
-    ends: np.ndarray,
-    document: np.ndarray,
-    capacity: int,
-    short_row_share: float,
-    key: np.uint64,
-    drawn: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _make_pairs(begins, ends, document, capacity, short_row_share, key, drawn):
     """Return (begin, end of the first segment, end of the second, document) of each pair, from the ends of
     sentences."""
     tokens = ends[-1] - begins[document[0]] if len(ends) else 0
@@ -313,9 +309,7 @@ def swap_second_segments(pairs: Pairs, documents: np.ndarray, capacity: int, key
 
 
 @kernel
-def _find_swaps(
-    a: np.ndarray, b: np.ndarray, document: np.ndarray, capacity: int, nearest: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _find_swaps(a, b, document, capacity, nearest):
     """Return disjoint couples of pairs that may swap their second segments; the pairs are sorted by the length of
     these."""
     taken = np.zeros(len(a), dtype=np.bool_)
@@ -336,16 +330,7 @@ def _find_swaps(
 
 
 @kernel
-def _write_rows(
-    tokens: np.ndarray,
-    a_begin: np.ndarray,
-    a_end: np.ndarray,
-    b_begin: np.ndarray,
-    b_end: np.ndarray,
-    rows: np.ndarray,
-    cls: int,
-    sep: int,
-) -> None:
+def _write_rows(tokens, a_begin, a_end, b_begin, b_end, rows, cls, sep):
     for row in range(len(rows)):
         rows[row, 0] = cls
         position = 1

@@ -54,17 +54,7 @@ def sentence_borders(
 
 
 @kernel
-def _find_ends(
-    text: np.ndarray,
-    offsets: np.ndarray,
-    begins: np.ndarray,
-    lengths: np.ndarray,
-    borders: np.ndarray,
-    abbreviations: np.ndarray,
-    ends: np.ndarray,
-    counts: np.ndarray,
-    may_end: np.ndarray,
-) -> int:
+def _find_ends(text, offsets, begins, lengths, borders, abbreviations, ends, counts, may_end):
     found = 0
     for document in range(len(lengths)):
         if not lengths[document]:

@@ -25,6 +25,7 @@ from tasks.chunk.config import Tombstone
 from tasks.chunk.order import GOLDEN_GAMMA, splitmix64
 from tasks.chunk.packing import PackedRows, RowLayout, filled_rows
 from tasks.chunk.tokenize import WINDOW_TOKENS, Block, TokenBytes, TokenFile, group_into_windows, read_blocks
+from tasks.common.groups import begins_of, places_within
 
 BUCKET_ROWS = 5
 """Rows of rests in a bucket, in the mean. Of documents of 11 rows each (257 tokens a row) a removal then changes at
@@ -152,10 +153,10 @@ def stable_layout(
     bins, begins_bin, bins_of_bucket = _pack_buckets(rest, bucket, buckets, row_length)
     # A bucket's rows: the full ones of its documents in their order, then its shared ones.
     full_of_bucket = np.bincount(bucket, weights=full, minlength=buckets).astype(np.int64)
-    before = np.cumsum(full_of_bucket + bins_of_bucket) - full_of_bucket - bins_of_bucket
-    full_before = np.cumsum(full) - full - (np.cumsum(full_of_bucket) - full_of_bucket)[bucket]
+    before = begins_of(full_of_bucket + bins_of_bucket)
+    full_before = begins_of(full) - begins_of(full_of_bucket)[bucket]
     whole = np.repeat(np.arange(len(order)), full)
-    nth = np.arange(len(whole)) - np.repeat(np.cumsum(full) - full, full)
+    nth = places_within(full)
     shared = np.flatnonzero(rest)
     item = np.concatenate([whole, shared])
     row = np.concatenate(
@@ -192,12 +193,7 @@ def _write_keys(row: np.ndarray, keys: np.ndarray, nth: np.ndarray, row_keys: np
 
 
 @kernel
-def _pack_buckets(
-    rest: np.ndarray,
-    bucket: np.ndarray,
-    buckets: int,
-    row_length: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pack_buckets(rest, bucket, buckets, row_length):
     """Return (bin in its bucket of each rest, whether it is the bin's longest, bins of each bucket): best fit, the
     longest first, of one length in their order; rests of a bucket are consecutive, and those of no token get no bin."""
     bins = np.full(len(rest), -1, np.int64)

@@ -17,10 +17,12 @@ import pyarrow.compute as pc
 
 from model.errors import Bug
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.columns import count_documents
 from tasks.artifacts.map_parts import PartResult, map_parts
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables import read_table
 from tasks.artifacts.workspace import Workspace
+from tasks.common.groups import begins_of, places_within
 from tasks.common.work import Executor
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.encoded import gather, text_by_text, token_dtype
@@ -54,8 +56,8 @@ def tokenize_part(documents: pa.Table, index: int, tokenizer: Tokenizer) -> Part
         "text_bytes": pc.binary_length(texts).cast(pa.int64()),
         **(_token_columns(texts, tokenizer) if tokenizer.exact else _token_columns_with_bytes(texts, tokenizer)),
     }
-    table = pa.table(columns)
-    return PartResult({TABLE: table}, _count(table))
+    counts = count_documents(columns["source"], columns["doc_id"], columns["text_bytes"])
+    return PartResult({TABLE: pa.table(columns)}, counts)
 
 
 def _token_columns(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> dict[str, pa.Array]:
@@ -71,26 +73,6 @@ def _token_columns_with_bytes(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> d
         "tokens": pa.LargeListArray.from_arrays(pa.array(ids.offsets), pa.array(ids.ids)),
         "token_bytes": pa.LargeListArray.from_arrays(pa.array(covered.offsets), pa.array(covered.ids)),
     }
-
-
-def _count(table: pa.Table) -> StageReport:
-    report = StageReport()
-    previous = None
-    for source, doc_id, text_bytes in zip(
-        table.column("source").to_pylist(),
-        table.column("doc_id").to_pylist(),
-        table.column("text_bytes").to_pylist(),
-        strict=True,
-    ):
-        counts = report.source(source)
-        if doc_id != previous:
-            counts.documents_in += 1
-            counts.documents_out += 1
-        previous = doc_id
-        counts.pieces_out += 1
-        counts.bytes_in += text_bytes
-        counts.bytes_out += text_bytes
-    return report
 
 
 @dataclass(frozen=True)
@@ -116,8 +98,7 @@ class Block:
     @property
     def begins(self) -> np.ndarray:
         """[D] position of each document's first token in the block."""
-        closed = self.lengths + 1
-        return np.cumsum(closed) - closed
+        return begins_of(self.lengths + 1)
 
     def slice(self, begin: int, end: int) -> "Block":
         """Return documents [begin, end)."""
@@ -138,7 +119,7 @@ class Block:
         if len(documents) == len(self):
             return self
         closed = self.lengths[documents] + 1
-        tokens = np.repeat(self.begins[documents] - np.cumsum(closed) + closed, closed) + np.arange(closed.sum())
+        tokens = np.repeat(self.begins[documents], closed) + places_within(closed)
         return Block(
             tokens=self.tokens[tokens],
             lengths=self.lengths[documents],
@@ -203,10 +184,7 @@ def token_files(tokens: Sequence[Path], documents: Sequence[Path]) -> list[Token
 
 
 def _sources(path: Path) -> frozenset[str]:
-    with pa.memory_map(str(path)) as file:
-        field = pa.ipc.open_file(file).schema.get_field_index("source")
-        reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=[field]))
-        return frozenset(pc.unique(reader.read_all().column("source")).to_pylist())
+    return frozenset(pc.unique(read_table(path, ["source"]).column("source")).to_pylist())
 
 
 def read_blocks(files: Iterable[TokenFile], source: str, *, with_texts: bool = False) -> Iterator[Block]:
@@ -216,7 +194,7 @@ def read_blocks(files: Iterable[TokenFile], source: str, *, with_texts: bool = F
             continue
         table = read_table(file.tokens)
         mine = pc.equal(table.column("source"), source)
-        texts = read_table(file.documents).column("text").filter(mine) if with_texts else None
+        texts = read_table(file.documents, ["text"]).column("text").filter(mine) if with_texts else None
         first = 0
         for batch in table.drop_columns("source").filter(mine).to_batches():
             if batch.num_rows:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 
+from tasks.artifacts.columns import text_buffers
 from tasks.clean.document import CODE, KINDS, DocumentContext
 from tasks.clean.edits.emoji import ANYWHERE, ISOLATED_EMOTICONS, STICKERS
 from tasks.clean.filters.language import identify_languages, language_model
@@ -262,7 +263,7 @@ def iter_batches(documents: pa.Table, emoji: str) -> Iterator[DocumentBatch]:
     """Yield the documents of a table (DOCUMENTS schema) in order, in batches; `emoji` is `name` or `drop`."""
     first = 0
     for record_batch in documents.to_batches():
-        data, bounds = text_buffer(record_batch.column("text"))
+        data, bounds = text_buffers(record_batch.column("text"))
         metas = record_batch.column("meta")
         known = (
             [_format_and_domain(meta) for meta in metas.to_pylist()]
@@ -291,13 +292,6 @@ def _values(column: pa.DictionaryArray) -> list:
     """Return the values of a dictionary-encoded column, decoding each distinct value once."""
     names = [*column.dictionary.to_pylist(), None]
     return [names[code] for code in column.indices.fill_null(-1).to_pylist()]
-
-
-def text_buffer(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return (bytes, offsets of the documents in them) of an Arrow column of large strings, without a copy."""
-    _, offsets, data = texts.buffers()
-    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return (np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)), bounds
 
 
 @functools.lru_cache(maxsize=1024)

@@ -24,7 +24,7 @@ from tasks.common.definition_text import PACKAGES
 FOLDER = "code"
 
 MAX_STATES = 12
-"""States of the code whose fingerprints are kept; those used longest ago are removed."""
+"""States of the code whose fingerprints are kept: those for which one was computed last."""
 
 Mark = tuple[str, int, int]
 

@@ -1,10 +1,32 @@
-"""Base of every stage's configuration: frozen, strict, and split into identity and runtime fields."""
+"""Base of every stage's configuration: frozen, strict, and split into identity and runtime fields; and what several
+have in common."""
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from model.config import Runtime
+
+MOST_EPOCHS = 16.0
+"""Here one more epoch adds less than two fifths of what new text would: exp(-15 / 15.39) (Muennighoff et al. 2023,
+arXiv 2305.16264)."""
+
+
+def _as_list(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+ONE_OR_MORE = BeforeValidator(_as_list)
+"""Marks a list of texts of which a single one may be given by itself."""
+
+
+def check_epochs(max_epochs: float, *, allow_many: bool) -> None:
+    """Raise ValueError for more epochs than are worth their time, unless they are meant."""
+    if max_epochs > MOST_EPOCHS and not allow_many:
+        raise ValueError(
+            f"max_epochs = {max_epochs:g} reads the same text more than {MOST_EPOCHS:g} times, where one more epoch"
+            f" adds less than two fifths of what new text would; if that is meant, set allow_many_epochs = true"
+        )
 
 
 class StrictConfig(BaseModel):

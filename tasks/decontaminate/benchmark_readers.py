@@ -52,7 +52,7 @@ def read_records(
             item_number = entries if names else number
             if fields.layout == "record":
                 record = _fill_in_entities(benchmark, item_number, record)
-            if all(_as_text(value_of(record, key)) == wanted for key, wanted in fields.only.items()):
+            if all(as_text(value_of(record, key)) == wanted for key, wanted in fields.only.items()):
                 yield item_number, record
 
 
@@ -129,7 +129,7 @@ def _read_parallel_lines(benchmark: Benchmark, answers: Path, lines: "_LineReade
             f" {len(answer_lines)}. Each line of the one belongs to the same line of the other; use files of one set."
         )
     for number, (line, answer) in enumerate(zip(questions, answer_lines, strict=False), start=1):
-        yield number, {"line": line.rstrip("\n"), "answer": answer.rstrip("\n")}
+        yield number, {"line": line.rstrip("\r\n"), "answer": answer.rstrip("\r\n")}
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,11 @@ def _fill_in_entities(benchmark: Benchmark, number: int, record: Record) -> Reco
             f"benchmark `{benchmark.name}`: record {number} of {benchmark.path} has no `passage` and `qas`, as those of"
             f" ReCoRD have (its keys: {', '.join(sorted(record))})."
         )
+    if not query.get("answers"):
+        raise InputError(
+            f"benchmark `{benchmark.name}`: record {number} of {benchmark.path} has no answer; files of tests without"
+            f" answers cannot be scored. Name the file of the validation set."
+        )
     text = passage["text"]
     named = dict.fromkeys(text[span["start"] : span["end"] + 1] for span in passage["entities"])
     right = dict.fromkeys(answer["text"] for answer in query["answers"])
@@ -223,5 +228,7 @@ def _fill_in_entities(benchmark: Benchmark, number: int, record: Record) -> Reco
     }
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def as_text(value: Any) -> str:
+    """Return a text as it is, another value as JSON; halves of surrogate pairs, which are no characters, as `?`."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return text.encode("utf-8", errors="replace").decode("utf-8")

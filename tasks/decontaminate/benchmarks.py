@@ -6,11 +6,11 @@ of its `adapter`, that of its name, or GENERIC. The maps are for files with one 
 """
 
 import itertools
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_uppercase
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 from model.errors import InputError, RecipeError
 from model.file_content import Content
 from tasks.artifacts.schema import ITEMS
-from tasks.decontaminate.benchmark_readers import NeedsWholeFile, Record, read_records, value_of
+from tasks.decontaminate.benchmark_readers import NeedsWholeFile, Record, as_text, read_records, value_of
 from tasks.decontaminate.config import Benchmark, BenchmarkFields
 
 CHECKED_RECORDS = 64
@@ -207,7 +207,7 @@ def _read_benchmark(benchmark: Benchmark, contents: Mapping[Path, Content]) -> l
 
 def _to_item(benchmark: Benchmark, fields: BenchmarkFields, number: int, record: Record) -> Item:
     choices = tuple(dict.fromkeys(fields.labels.values())) or _choices(fields, record)
-    parts = tuple(_text(value_of(record, key)) for key in fields.context if value_of(record, key) is not None)
+    parts = tuple(as_text(value_of(record, key)) for key in fields.context if value_of(record, key) is not None)
     matched = "\n".join(parts)
     context = _filled(benchmark, number, record, fields) if fields.template else matched
     value = _needed(benchmark, number, record, fields.answer, "answer")
@@ -217,7 +217,7 @@ def _to_item(benchmark: Benchmark, fields: BenchmarkFields, number: int, record:
         value = [fields.no_answer]
     answer = _answer(benchmark, number, value, choices)
     right = choices[int(answer)] if choices and not fields.labels else ""
-    match_text = _text(value_of(record, fields.match_text) or matched or right)
+    match_text = as_text(value_of(record, fields.match_text) or matched or right)
     if not context and not choices:
         raise InputError(
             f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has none of the context fields"
@@ -227,7 +227,7 @@ def _to_item(benchmark: Benchmark, fields: BenchmarkFields, number: int, record:
     return Item(
         benchmark.name,
         _item_id(benchmark, number, record, fields),
-        None if lang is None else _text(lang),
+        None if lang is None else as_text(lang),
         context,
         choices,
         answer,
@@ -242,7 +242,7 @@ def _item_id(benchmark: Benchmark, number: int, record: Record, fields: Benchmar
     keys = (fields.id,) if isinstance(fields.id, str) else fields.id
     if keys == ("",):
         return f"{benchmark.name}/{number}"
-    return "/".join(_text(_needed(benchmark, number, record, key, "id")) for key in keys)
+    return "/".join(as_text(_needed(benchmark, number, record, key, "id")) for key in keys)
 
 
 def _filled(benchmark: Benchmark, number: int, record: Record, fields: BenchmarkFields) -> str:
@@ -250,7 +250,7 @@ def _filled(benchmark: Benchmark, number: int, record: Record, fields: Benchmark
 
     def text(match: re.Match[str]) -> str:
         key = match[1]
-        value = _text(_needed(benchmark, number, record, key, "template"))
+        value = as_text(_needed(benchmark, number, record, key, "template"))
         if key not in fields.words:
             return value
         if value not in fields.words[key]:
@@ -265,7 +265,7 @@ def _filled(benchmark: Benchmark, number: int, record: Record, fields: Benchmark
 
 def _labelled(benchmark: Benchmark, number: int, fields: BenchmarkFields, value: Any) -> str:
     """Return the words for an answer."""
-    answer = _text(value)
+    answer = as_text(value)
     if answer not in fields.labels:
         raise InputError(
             f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} answers {answer!r}, which is none of"
@@ -276,7 +276,7 @@ def _labelled(benchmark: Benchmark, number: int, fields: BenchmarkFields, value:
 
 def _answers(benchmark: Benchmark, number: int, value: Any) -> tuple[str, ...]:
     """Return every free text that is right, each once."""
-    found = tuple(dict.fromkeys(_text(one) for one in value)) if isinstance(value, list) else (_text(value),)
+    found = tuple(dict.fromkeys(as_text(one) for one in value)) if isinstance(value, list) else (as_text(value),)
     if not found:
         raise InputError(
             f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has an empty list of answers. Set"
@@ -287,7 +287,7 @@ def _answers(benchmark: Benchmark, number: int, value: Any) -> tuple[str, ...]:
 
 def _answer(benchmark: Benchmark, number: int, answer: Any, choices: tuple[str, ...]) -> str:
     if not choices:
-        return _text(answer)
+        return as_text(answer)
     if isinstance(answer, bool) or not isinstance(answer, int | str):
         index = -1
     elif isinstance(answer, int):
@@ -297,7 +297,7 @@ def _answer(benchmark: Benchmark, number: int, answer: Any, choices: tuple[str, 
     elif answer.isascii() and answer.isdigit():
         index = int(answer)
     else:
-        index = ord(answer.upper()) - ord("A") if len(answer) == 1 else -1
+        index = ascii_uppercase.find(answer.upper()) if len(answer) == 1 else -1
     if not 0 <= index < len(choices):
         raise InputError(
             f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} answers {answer!r}, which is none of its"
@@ -322,14 +322,9 @@ def _choices(fields: BenchmarkFields, record: Record) -> tuple[str, ...]:
     else:
         choices = [value for key in fields.choices if (value := value_of(record, key)) is not None]
     end = _ending(fields, record)
-    return tuple(_text(choice) if end is None else f"{_text(choice)} {end}" for choice in choices)
+    return tuple(as_text(choice) if end is None else f"{as_text(choice)} {end}" for choice in choices)
 
 
 def _ending(fields: BenchmarkFields, record: Record) -> str | None:
     end = value_of(record, fields.continuation) if fields.continuation else None
-    return None if end is None else _text(end)
-
-
-def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
-    return text.encode("utf-8", errors="replace").decode("utf-8")
+    return None if end is None else as_text(end)

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from model.config import EXPERT, RUNTIME, Reach
-from tasks.common.config import StrictConfig
+from tasks.common.config import ONE_OR_MORE, StrictConfig
 from tasks.execution.machines import Machines
 
 RARITY = "rarity"
@@ -20,7 +20,7 @@ class BenchmarkFields(StrictConfig):
     id: Annotated[str | tuple[str, ...], EXPERT] = "id"
     """Key of the item's name, unique within the benchmark, or several keys that name it together; empty where records
     are named by their number."""
-    context: tuple[str, ...] = ("context", "passage", "question", "prompt")
+    context: Annotated[tuple[str, ...], ONE_OR_MORE] = ("context", "passage", "question", "prompt")
     """Keys whose texts, where present, make up the context, joined by line breaks in this order."""
     choices: str | tuple[str, ...] = "choices"
     """Key of the list of choices, or the keys of one choice each; absent or null where the answer is free text."""
@@ -51,11 +51,6 @@ class BenchmarkFields(StrictConfig):
     """Names of the columns of a table (.tsv, .csv) without a first line of names."""
     layout: Annotated[Literal["", "record"], EXPERT] = ""
     """`record`: as in ReCoRD, whose choices are entities of the passage in place of `@placeholder`."""
-
-    @field_validator("context", mode="before")
-    @classmethod
-    def _one_key_is_a_list_of_one(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
 
 
 class Benchmark(StrictConfig):

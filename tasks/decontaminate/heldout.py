@@ -90,11 +90,7 @@ def choose_heldout(
     for place in np.lexsort((halves[:, 1], halves[:, 0], numbers)).tolist():
         index, number = int(candidates[place]), float(numbers[place])
         enough = len(chosen) >= config.heldout_min_documents
-        if (
-            len(chosen) >= allowed_documents
-            or config.heldout_share == 0.0
-            or (enough and number >= config.heldout_share)
-        ):
+        if len(chosen) >= allowed_documents or (enough and number >= config.heldout_share):
             break
         if taken + int(sizes[index]) <= allowed_bytes:
             chosen.append(index)

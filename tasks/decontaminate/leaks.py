@@ -6,6 +6,7 @@ items that have them: a part of an item that is made of usual words is none. A t
 is a leak even so: an item does not become clean by being copied often.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ import pyarrow as pa
 from model.kernels import kernel
 from tasks.artifacts.results import BenchmarkCounts
 from tasks.artifacts.schema import LEAKS
+from tasks.common.groups import begins_group
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.ngrams import I64, WORD_UNITS, ItemIndex, units_of
@@ -116,8 +118,8 @@ def find_leaks(index: ItemIndex, stretches: Stretches, rarity: Rarity) -> dict[i
     Clean documents are absent.
     """
     leaks: dict[int, list[Region]] = {}
-    bounds = np.flatnonzero(np.append(True, np.diff(stretches.match) != 0)) if len(stretches) else np.empty(0, int)
-    for begin, end in zip(bounds.tolist(), [*bounds[1:].tolist(), len(stretches)], strict=False):
+    bounds = [*np.flatnonzero(begins_group(stretches.match)).tolist(), len(stretches)]
+    for begin, end in itertools.pairwise(bounds):
         form, item = int(stretches.form[begin]), int(stretches.item[begin])
         spans = list(zip(stretches.first[begin:end].tolist(), stretches.last[begin:end].tolist(), strict=True))
         seeds = np.unique(np.concatenate([index.seed_places(first, last) for first, last in spans]))

@@ -19,6 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from model.kernels import kernel
+from tasks.artifacts.columns import text_buffers
+from tasks.common.groups import begins_group
 from tasks.decontaminate.benchmarks import CHOICE, Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.normalize import CHARACTER, GOLDEN, NUMBER, fold_table, hash_words, max_words
@@ -160,9 +162,7 @@ def build_index(items: Iterable[Item], config: DecontaminateConfig) -> ItemIndex
 
 def hash_texts(texts: Sequence[str]) -> tuple[U32, npt.NDArray[np.uint16], I64]:
     """Return words and letters of all texts, as in `ItemIndex`, and how many words each text has."""
-    column = pa.array([*texts, ""], pa.large_string())
-    data = np.frombuffer(column.buffers()[2] or b" ", np.uint8)
-    offsets = np.frombuffer(column.buffers()[1], np.int64)[: len(texts) + 1]
+    data, offsets = text_buffers(pa.array(texts, pa.large_string()))
     capacity = max_words(int(np.diff(offsets).max(initial=0)))
     buffers = (np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64))
     counts = np.zeros(len(texts), np.int64)
@@ -364,7 +364,7 @@ def _without_templates(
 
     A passage of many questions is one text of more than `_LONG_WORDS` words, and counts once.
     """
-    begins = np.flatnonzero(np.append(True, seeds[1:] != seeds[:-1])) if seeds.size else np.empty(0, np.int64)
+    begins = np.flatnonzero(begins_group(seeds))
     sizes = np.diff(np.append(begins, seeds.size))
     many = sizes > limit
     if not many.any():
@@ -387,8 +387,7 @@ def _distinct(group: I64, values: I64 | U64, groups: int) -> I64:
     """Return how many different values each group has."""
     order = np.lexsort((values, group))
     group, values = group[order], values[order]
-    new = np.append(True, (group[1:] != group[:-1]) | (values[1:] != values[:-1]))
-    return np.bincount(group[new], minlength=groups).astype(np.int64)
+    return np.bincount(group[begins_group(group, values)], minlength=groups).astype(np.int64)
 
 
 @kernel

@@ -2,8 +2,7 @@
 
 Each code point folds by itself, whatever its neighbours: NFKD, case folding, combining marks removed, look-alike
 letters of other scripts to one letter. So two texts that are equal under NFKC are equal here, a word keeps its place in
-the original UTF-8 bytes, and the kernel and the plain Python version share one table. The text that training reads is
-not changed.
+the original UTF-8 bytes. The text that training reads is not changed.
 
 A word is a run of letters, digits and marks; in scripts without spaces each character is a word. Zero-width and other
 format characters neither end a word nor count. Escapes count as the characters that they mean, at their own bytes: HTML
@@ -16,10 +15,7 @@ distinct. The table is our own, in the spirit of Unicode UTS #39; its keys are c
 """
 
 import functools
-import re
-import sys
 import unicodedata
-from dataclasses import dataclass
 from html.entities import html5
 from typing import NamedTuple
 
@@ -38,12 +34,6 @@ _LAST_IDEOGRAPH = 0x3FFFD
 _SPACE = 0x20
 _AMPERSAND, _SEMICOLON, _HASH, _BACKSLASH, _BRACE = 0x26, 0x3B, 0x23, 0x5C, 0x7B
 _MAX_ENTITY_BYTES = 10
-_ENTITY = re.compile(r"&(?:amp;)*(?:#([0-9]{1,7})|#[xX]([0-9a-fA-F]{1,6})|([a-zA-Z][a-zA-Z0-9]{1,7}));")
-_ESCAPE = re.compile(
-    r"\\+(?:u([dD][89abAB][0-9a-fA-F]{2})\\+u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|[a-zA-Z]{2,}(?=\{)|[ntr])"
-    r"(?![\u0300-\u036f])"  # a letter with a mark is no escape, decomposed or not
-)
-
 ENTITIES = {
     name.removesuffix(";"): ord(character)
     for name, character in html5.items()
@@ -77,86 +67,6 @@ class FoldTable(NamedTuple):
     entity_names: npt.NDArray[np.uint64]
     """The named HTML entities as bytes of a number, the last letter lowest; ascending."""
     entity_codepoints: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Word:
-    """A folded word and its half-open range in the UTF-8 bytes of the text."""
-
-    text: str
-    start: int
-    end: int
-    unsegmented: bool
-    """Whether it is a single character of a script without spaces."""
-
-
-def fold_words(text: str) -> list[Word]:
-    """Return the words of `text`, in plain Python: items consist of them, and they verify the kernel's matches."""
-    table = fold_table()
-    words: list[Word] = []
-    run: list[str] = []
-    begin = end = offset = 0
-
-    def close() -> None:
-        if run:
-            words.append(Word("".join(run), begin, end, unsegmented=False))
-            run.clear()
-
-    position = 0
-    while position < len(text):
-        character = text[position]
-        start = offset
-        if found := _escape_at(text, position):
-            codepoint, length = found
-            position, offset = position + length, offset + length
-        else:
-            codepoint = ord(character)
-            position, offset = position + 1, offset + len(character.encode())
-        for entry in _entries(codepoint, table):
-            kind, value = entry >> _KIND_SHIFT, entry & _VALUE_MASK
-            if kind == LETTER:
-                begin = begin if run else start
-                end = offset
-                run.append(chr(value))
-            elif kind != HIDDEN:
-                close()
-                if kind == CHARACTER_WORD:
-                    words.append(Word(chr(value), start, offset, unsegmented=True))
-    close()
-    return words
-
-
-def _escape_at(text: str, position: int) -> tuple[int, int] | None:
-    """Return the character that an escape at `position` means, and the escape's length; None without one."""
-    if text[position] == "&" and (entity := _ENTITY.match(text, position)):
-        decimal, hexadecimal, name = entity.groups()
-        codepoint = int(decimal) if decimal else int(hexadecimal, 16) if hexadecimal else ENTITIES.get(name, _SPACE)
-        return codepoint if codepoint <= sys.maxunicode else _SPACE, entity.end() - position
-    if text[position] == "\\" and (escape := _ESCAPE.match(text, position)):
-        high, low, single = escape.groups()
-        codepoint = int(single, 16) if single else _SPACE
-        if high:
-            codepoint = 0x10000 + ((int(high, 16) & 0x3FF) << 10) + (int(low, 16) & 0x3FF)
-        return codepoint, escape.end() - position
-    return None
-
-
-def _entries(codepoint: int, table: FoldTable) -> list[int]:
-    if codepoint >= _TABLE_SIZE:
-        return [
-            codepoint | (CHARACTER_WORD << _KIND_SHIFT)
-            if codepoint <= _LAST_IDEOGRAPH
-            else _kind_outside_table(codepoint) << _KIND_SHIFT
-        ]
-    entry = int(table.entries[codepoint])
-    if entry >> _KIND_SHIFT != SEQUENCE:
-        return [entry]
-    at = entry & _VALUE_MASK
-    return table.pool[at + 1 : at + 1 + int(table.pool[at])].tolist()
-
-
-def _kind_outside_table(codepoint: int) -> int:
-    return HIDDEN if 0xE0000 <= codepoint <= 0xE0FFF else SEPARATOR
 
 
 @kernel
@@ -352,6 +262,18 @@ def _entity_length(data, position, end):
 def max_words(size: int) -> int:
     """Return the most words in `size` UTF-8 bytes: the densest character (U+3316) folds to 6 words from 3 bytes."""
     return 2 * size + 2
+
+
+def words_as_written(text: str) -> list[str]:
+    """Return the words of a text as they are in it, in lower case."""
+    raw = text.encode()
+    hashes = np.empty(max_words(len(raw)), np.uint64)
+    starts, ends = (np.empty(hashes.size, np.int64) for _ in range(2))
+    count = hash_words(np.frombuffer(raw, np.uint8), 0, len(raw), fold_table(), hashes, starts, ends)
+    return [
+        raw[start:end].decode().lower()
+        for start, end in zip(starts[:count].tolist(), ends[:count].tolist(), strict=True)
+    ]
 
 
 @functools.cache

@@ -19,10 +19,11 @@ import pyarrow as pa
 from model.errors import Bug
 from model.file_content import Content
 from tasks.artifacts.artifact import Artifact, artifact_at
-from tasks.artifacts.map_parts import PartResult, map_parts, unit_name
+from tasks.artifacts.columns import binary_rows, numbered_values, text_buffers
+from tasks.artifacts.map_parts import map_parts, unit_name, work_on_missing
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import DecontaminateResult
-from tasks.artifacts.tables import read_table, write_table
+from tasks.artifacts.tables import read_table, write_run_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor, Work
 from tasks.decontaminate.benchmarks import Item, items_table, read_items
@@ -42,10 +43,10 @@ from tasks.decontaminate.leaks import (
     rarity_table,
 )
 from tasks.decontaminate.ngrams import I64, LONG_SPAN, ItemIndex, build_index
-from tasks.decontaminate.normalize import fold_words
+from tasks.decontaminate.normalize import words_as_written
 from tasks.decontaminate.recall import choose_hosts, make_controls, measure_search
 from tasks.decontaminate.rewrite import Decisions, remaining_ngrams, rewrite_part
-from tasks.decontaminate.scan import Stretches, scan_texts, text_buffers
+from tasks.decontaminate.scan import Stretches, scan_texts
 
 LISTED_NGRAMS = 50
 
@@ -95,16 +96,16 @@ def decontaminate(
     report = map_parts(
         workspace,
         documents,
-        functools.partial(_rewrite_part, config),
+        functools.partial(rewrite_part, config),
         executor,
         about=lambda part: (decisions.between(*corpus.rows_of_part(part)),),
     )
     remains = remaining_ngrams(report)
     matchable = matchable_items(index, config)
-    _write_run_table(workspace, "items", items_table(items))
-    _write_run_table(workspace, RARITY, rarity_table(corpus.rarity, index))
-    _write_run_table(workspace, HELDOUT_DRAW, draws_table(drawn))
-    _write_run_table(workspace, "leaks", leaks_table(items, matchable, leaks, corpus.doc_ids, remains))
+    write_run_table(workspace, "items", items_table(items))
+    write_run_table(workspace, RARITY, rarity_table(corpus.rarity, index))
+    write_run_table(workspace, HELDOUT_DRAW, draws_table(drawn))
+    write_run_table(workspace, "leaks", leaks_table(items, matchable, leaks, corpus.doc_ids, remains))
     hosts = _host_texts(documents, corpus, _leak_free(corpus, leaks), config)
     controls = make_controls(items, index, matchable, hosts, config)
     report.facts = DecontaminateResult(
@@ -122,16 +123,14 @@ def _scan_corpus(
 ) -> _Corpus:
     names = documents.names("documents")
     scanning = workspace.within("hits")
-    missing = [part for part in range(len(names)) if scanning.finished(unit_name(part)) is None]
+    parts = len(names)
     work = Work(
         functools.partial(_scan_part, documents.path, index, config, scanning.for_worker()),
         name=names.__getitem__,
         arguments=lambda part: (names[part],),
     )
-    for done, _ in enumerate(executor.map(work, missing), start=len(names) - len(missing) + 1):
-        workspace.advance(done, len(names), "parts scanned")
-    files = [scanning.file(_matches_name(part)) for part in range(len(names))]
-    scanning.await_units([unit_name(part) for part in missing], executor)
+    work_on_missing(work, parts, scanning, executor, lambda done: workspace.advance(done, parts, "parts scanned"))
+    files = [scanning.file(_matches_name(part)) for part in range(parts)]
     doc_ids, sizes, sources = [np.empty((0, 16), np.uint8)], [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     numbers: dict[str, int] = {}
     seen: list[tuple[I64, I64]] = []
@@ -160,20 +159,18 @@ def _scan_part(
     table = read_table(artifact_at(documents).file(name))
     if any(table.column("piece").to_pylist()):
         raise Bug(f"decontaminate: {documents / name} holds pieces; documents can be cut into pieces only once")
-    texts = pa.concat_arrays(table.column("text").chunks) if table.num_rows else pa.array([], pa.large_string())
-    data, offsets = text_buffers(texts)
+    data, offsets = text_buffers(table.column("text"))
     found = scan_texts(data, offsets, index, config)
-    sources = table.column("source").to_pylist()
-    names = sorted(set(sources))
+    sources, names = numbered_values(table.column("source"))
     with scanning.unit(unit_name(part)) as unit:
         np.savez(
             unit.path(_matches_name(part)),
             stretches=found.stretches.stacked(),
             seeds=found.seeds,
             documents=found.documents,
-            doc_ids=np.frombuffer(b"".join(table.column("doc_id").to_pylist()), np.uint8).reshape(-1, 16),
+            doc_ids=binary_rows(table.column("doc_id")),
             sizes=np.diff(offsets),
-            sources=np.array([names.index(source) for source in sources], np.int64),
+            sources=sources,
             source_names=np.array(names, dtype=np.str_),
         )
         unit.add_file(_matches_name(part))
@@ -209,17 +206,6 @@ def _heldout_rows(
     return frozenset(chosen), [draws[source] for source in sorted(draws)]
 
 
-def _rewrite_part(config: DecontaminateConfig, table: pa.Table, index: int, decisions: Decisions) -> PartResult:
-    del index
-    return rewrite_part(table, decisions, config)
-
-
-def _write_run_table(workspace: Workspace, name: str, table: pa.Table) -> None:
-    if workspace.finished(name) is None:
-        with workspace.unit(name) as unit:
-            write_table(unit, name, table)
-
-
 def _host_texts(
     documents: Artifact, corpus: _Corpus, leak_free: npt.NDArray[np.bool_], config: DecontaminateConfig
 ) -> list[str]:
@@ -229,7 +215,8 @@ def _host_texts(
     texts: list[str] = []
     for part in np.unique(parts).tolist():
         rows = hosts[parts == part] - corpus.first_row[part]
-        texts += read_table(documents.file(names[part])).column("text").take(pa.array(rows)).to_pylist()
+        table = read_table(documents.file(names[part]), ["text"])
+        texts += table.column("text").take(pa.array(rows)).to_pylist()
     return texts
 
 
@@ -255,11 +242,11 @@ def _frequent_weak_seeds(items: Sequence[Item], index: ItemIndex, rarity: Rarity
 
 
 def _seed_text(items: Sequence[Item], index: ItemIndex, seed: int) -> str:
-    """Return the words of a seed, as they are in the first text that has it."""
+    """Return the words of a seed, as they are in the first text that has it, in lower case."""
     place = int(index.places[seed])
     place = (~place if place < 0 else place) >> 1
     part = int(np.searchsorted(index.part_first, place, side="right")) - 1
     item = int(np.searchsorted(index.item_first, part, side="right")) - 1
-    words = fold_words(items[item].searched[part - int(index.item_first[item])].text)
+    words = words_as_written(items[item].searched[part - int(index.item_first[item])].text)
     first = place - int(index.part_first[part])
-    return " ".join(word.text for word in words[first : first + LONG_SPAN])
+    return " ".join(words[first : first + LONG_SPAN])

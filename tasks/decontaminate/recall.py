@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.artifacts.columns import text_buffers
 from tasks.artifacts.results import InjectedLeaks
 from tasks.common.numeric import seed64, wilson_interval
 from tasks.common.text import is_unspaced
@@ -30,7 +31,7 @@ from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.leaks import Rarity, find_leaks, is_stem
 from tasks.decontaminate.ngrams import CHARACTER_UNITS, I64, WORD_UNITS, ItemIndex
 from tasks.decontaminate.normalize import GOLDEN
-from tasks.decontaminate.scan import HALF_WORDS, UNSPACED_HALF_CHARS, scan_texts, text_buffers
+from tasks.decontaminate.scan import HALF_WORDS, UNSPACED_HALF_CHARS, scan_texts
 
 MIN_BYTES, MAX_BYTES = 400, 12_000
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import blake3
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.artifacts.columns import with_texts
 from tasks.artifacts.ledger import CUT, DROP, HOLD_OUT, LedgerRows, clip_bytes
 from tasks.artifacts.map_parts import PartResult
 from tasks.artifacts.report import SourceCounts, StageReport
@@ -90,8 +90,9 @@ class CutText:
     drop_rule: str | None
 
 
-def rewrite_part(table: pa.Table, decisions: Decisions, config: DecontaminateConfig) -> PartResult:
+def rewrite_part(config: DecontaminateConfig, table: pa.Table, index: int, decisions: Decisions) -> PartResult:
     """Return tables documents, heldout and ledger of one part, by its `decisions`."""
+    del index
     ledger, report, kept = LedgerRows(STAGE), StageReport(), _Output()
     doc_ids, sources = table.column("doc_id").to_pylist(), table.column("source").to_pylist()
     sizes = pc.binary_length(table.column("text")).to_pylist()
@@ -267,19 +268,9 @@ def _pieces_table(table: pa.Table, kept: _Output) -> pa.Table:
     taken = table.take(pa.array(kept.rows, pa.int64()))
     if not kept.texts:
         return taken
-    texts = taken.column("text").to_pylist()
-    digests = taken.column("text_digest").to_pylist()
-    for position, text in kept.texts.items():
-        texts[position] = text.decode()
-        digests[position] = blake3.blake3(text).digest(length=16)
-    columns = {
-        "piece": pa.array(kept.pieces, pa.int16()),
-        "text": pa.array(texts, pa.large_string()),
-        "text_digest": pa.array(digests, pa.binary(16)),
-    }
-    for name, column in columns.items():
-        taken = taken.set_column(taken.schema.get_field_index(name), DOCUMENTS.field(name), column)
-    return taken
+    taken = with_texts(taken, list(kept.texts), list(kept.texts.values()))
+    field = DOCUMENTS.field("piece")
+    return taken.set_column(taken.schema.get_field_index("piece"), field, pa.array(kept.pieces, field.type))
 
 
 def cut_text(text: bytes, regions: Sequence[Region], config: DecontaminateConfig) -> CutText:

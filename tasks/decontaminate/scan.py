@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from model.kernels import kernel
 from tasks.decontaminate.config import DecontaminateConfig
@@ -581,11 +580,3 @@ def _find_near(words, count, item_words, first, last, low_word, high_word):
         if place == size:
             return at
     return -1
-
-
-def text_buffers(texts: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], I64]:
-    """Return the UTF-8 bytes of an Arrow column of texts and the rows + 1 offsets into them, without a copy."""
-    _, offset_buffer, data_buffer = texts.buffers()
-    offsets = np.frombuffer(offset_buffer or b"\0" * 8, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    data = np.frombuffer(data_buffer if data_buffer is not None and data_buffer.size else b" ", np.uint8)
-    return data, offsets

@@ -62,20 +62,14 @@ def benchmark_contents(root: Path, config: DecontaminateConfig) -> list[Benchmar
     digests = InputDigests(root / INPUTS)
     found: list[BenchmarkFile] = []
     for benchmark in config.benchmarks:
-        path = Path(benchmark.path)
-        if problem := unreadable_reason(path):
-            raise InputError(
-                f"benchmark `{benchmark.name}`: {path} {problem}. Set its `path` in the recipe to a .jsonl or .jsonl.gz"
-                f" file."
-            )
-        found.append(BenchmarkFile(f"benchmark/{benchmark.name}", path, digests.content(path)))
-        if benchmark.answers_path is not None:
-            answers = Path(benchmark.answers_path)
-            if problem := unreadable_reason(answers):
+        places = {"path": benchmark.path, "answers_path": benchmark.answers_path}
+        for key, path in ((key, path) for key, path in places.items() if path is not None):
+            if problem := unreadable_reason(path):
                 raise InputError(
-                    f"benchmark `{benchmark.name}`: {answers} {problem}. Set its `answers_path` to the file that holds"
-                    f" the right answers, or remove the key."
+                    f"benchmark `{benchmark.name}`: {path} {problem}. Set its `{key}` in the recipe to a file of items"
+                    f" (.jsonl, .json, .tsv, .csv, each also .gz), or of right answers."
                 )
-            found.append(BenchmarkFile(f"benchmark/{benchmark.name}/answers", answers, digests.content(answers)))
+            name = f"benchmark/{benchmark.name}{'/answers' if key == 'answers_path' else ''}"
+            found.append(BenchmarkFile(name, path, digests.content(path)))
     digests.save()
     return found

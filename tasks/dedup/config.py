@@ -1,11 +1,11 @@
 """Settings of the dedup stage."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from model.config import EXPERT, RUNTIME, Reach
-from tasks.common.config import StrictConfig
+from tasks.common.config import ONE_OR_MORE, StrictConfig
 from tasks.execution.machines import Machines
 
 
@@ -28,7 +28,7 @@ class DedupConfig(StrictConfig):
     priorities: dict[str, int] = Field(default_factory=dict)
     """Rank of each source: of two copies the one from the source with the smaller rank is kept. Sources without a rank
     come last. Within a rank the longer text is kept, then the smaller doc_id."""
-    against: Annotated[tuple[str, ...], RUNTIME, Reach.EARLIER] = ()
+    against: Annotated[tuple[str, ...], ONE_OR_MORE, RUNTIME, Reach.EARLIER] = ()
     """Earlier runs whose kept documents count as kept: new copies of them are removed, and the ledger names the old
     document. A run id, the folder of a dedup artifact, or its identity; their contents decide the result."""
     repeated_lines: Literal["keep", "line", "paragraph"] = "keep"
@@ -54,11 +54,6 @@ class DedupConfig(StrictConfig):
     """Threads (or processes) that work on parts at the same time."""
     machines: Annotated[Machines, RUNTIME, EXPERT] = Machines()
     """Where parts are processed: this machine, or a cluster."""
-
-    @field_validator("against", mode="before")
-    @classmethod
-    def _one_run_is_a_list_of_one(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
 
     @property
     def signature_length(self) -> int:

@@ -17,14 +17,15 @@ import pyarrow as pa
 
 from model.errors import Bug
 from tasks.artifacts.artifact import Artifact, artifact_at
-from tasks.artifacts.map_parts import unit_name
+from tasks.artifacts.columns import binary_rows, numbered_values, text_buffers
+from tasks.artifacts.map_parts import unit_name, work_on_missing
 from tasks.artifacts.tables import read_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.numeric import seed64
 from tasks.common.work import Executor, Work
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.index import EarlierPart, earlier_parts
-from tasks.dedup.minhash import I32, I64, U8, U32, U64, check_with_datasketch, shingle_sets, signatures_of, text_buffers
+from tasks.dedup.minhash import I32, I64, U8, U32, U64, check_with_datasketch, shingle_sets, signatures_of
 
 CHECKED_DOCUMENTS = 1000
 """Documents of each build that datasketch signs, too; all where there are fewer."""
@@ -42,13 +43,13 @@ class CurrentPart:
     checked_rows: tuple[int, ...]
     """Rows whose signatures are compared with datasketch's."""
 
-    def table(self) -> pa.Table:
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return DOCUMENTS rows."""
-        return read_table(artifact_at(self.artifact).file(self.name))
+        return read_table(artifact_at(self.artifact).file(self.name), columns)
 
     def texts(self) -> pa.LargeStringArray:
         """Return the texts, row by row."""
-        return text_column(self.table())
+        return self.table(["text"]).column("text").combine_chunks()
 
 
 @dataclass(frozen=True)
@@ -165,15 +166,13 @@ def _sign_parts(
     workspace: Workspace,
     executor: Executor,
 ) -> None:
-    missing = [index for index in range(len(parts)) if scratch.finished(unit_name(index)) is None]
     work = Work(
         functools.partial(_sign_part, config, scratch.for_worker()),
         name=lambda index: _part_name(parts[index]),
         arguments=lambda index: (parts[index],),
     )
-    for done, _ in enumerate(executor.map(work, missing), start=len(parts) - len(missing) + 1):
-        workspace.advance(done, len(parts), "parts signed")
-    scratch.await_units([unit_name(index) for index in missing], executor)
+    count = len(parts)
+    work_on_missing(work, count, scratch, executor, lambda done: workspace.advance(done, count, "parts signed"))
 
 
 def _sign_part(config: DedupConfig, scratch: Workspace, index: int, source_part: EarlierPart | CurrentPart) -> None:
@@ -203,20 +202,19 @@ def _sign_current_part(source_part: CurrentPart, config: DedupConfig) -> tuple[U
         raise Bug(
             f"dedup: {source_part.artifact / source_part.name} has cut pieces; only whole documents can be compared"
         )
-    data, offsets = text_buffers(text_column(table))
+    data, offsets = text_buffers(table.column("text"))
     width, seed = config.shingle_words, config.permutation_seed
     signatures = signatures_of(data, offsets, width, config.signature_length, seed)
     checked = np.array(source_part.checked_rows, np.int64)
     check_with_datasketch(data, offsets, checked, width, seed, signatures, str(source_part.artifact / source_part.name))
-    source = table.column("source").combine_chunks()
-    source = source.chunk(0) if isinstance(source, pa.ChunkedArray) else source
+    sources, names = numbered_values(table.column("source"))
     facts = {
         "rows": np.int64(table.num_rows),
         "doc_ids": binary_rows(table.column("doc_id")),
         "digests": binary_rows(table.column("text_digest")),
         "sizes": np.diff(offsets),
-        "sources": source.indices.to_numpy().astype(np.int64),
-        "source_names": np.array(source.dictionary.to_pylist(), dtype=np.str_),
+        "sources": sources,
+        "source_names": np.array(names, dtype=np.str_),
     }
     return signatures, facts
 
@@ -279,16 +277,3 @@ def write_signatures(corpus: Corpus, rows: I64, target: Path) -> U32:
                 stream.write(np.ascontiguousarray(part[wanted[begin : begin + ROWS_COPIED]]).data)
     length = corpus.signatures[0].shape[1]
     return np.asarray(np.memmap(target, np.uint32, mode="r", shape=(rows.size, length)))
-
-
-def text_column(table: pa.Table) -> pa.LargeStringArray:
-    """Return the texts of a DOCUMENTS part as one Arrow array."""
-    column = table.column("text").combine_chunks()
-    return column if isinstance(column, pa.Array) else column.chunk(0)
-
-
-def binary_rows(column: pa.ChunkedArray) -> U8:
-    """Return a column of fixed-size binary values as a (rows, size) byte matrix."""
-    values = column.combine_chunks()
-    size = values.type.byte_width
-    return np.frombuffer(b"".join(values.to_pylist()), np.uint8).reshape(-1, size)

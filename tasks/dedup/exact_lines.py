@@ -19,11 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from model.kernels import kernel
+from tasks.artifacts.columns import text_buffers
+from tasks.common.groups import begins_group, first_of_group
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.exact_substrings import MIX, repeated_substrings
 from tasks.dedup.lsh import passes_within
-from tasks.dedup.minhash import I64, ROLLING_BASE, U8, U64, fold_table, hash_words, text_buffers
+from tasks.dedup.minhash import I64, ROLLING_BASE, U8, U64, fold_table, hash_words
 from tasks.dedup.near_duplicates import DuplicateDecisions
 
 BYTES_PER_LINE = 64
@@ -51,11 +53,6 @@ class Cuts:
     ends: I64
     firsts: I64
     """Global row of the document in which the passage is kept."""
-
-    @staticmethod
-    def none() -> "Cuts":
-        """Return no cuts."""
-        return Cuts(*(np.empty(0, np.int64) for _ in range(4)))
 
     def of(self, row: int) -> list[tuple[int, int, int]]:
         """Return (start, end, row of the document that keeps the passage) of each cut of a document."""
@@ -153,15 +150,13 @@ def repeated_lines(corpus: Corpus, decisions: DuplicateDecisions, config: DedupC
     for number in range(passes):
         of_range = functools.partial(of_part, functools.partial(_in_range, shift, np.uint64(number)))
         with ThreadPoolExecutor(config.threads) as pool:
-            columns = list(zip(*pool.map(of_range, parts), strict=True))
-        hashes, rows, starts, ends = (np.concatenate(column) for column in columns)
+            of_parts = list(zip(*pool.map(of_range, parts), strict=True))
+        hashes, rows, starts, ends = (np.concatenate(column) for column in of_parts)
         order = np.lexsort((starts, decisions.rank[rows], hashes))
         hashes, rows, starts, ends = hashes[order], rows[order], starts[order], ends[order]
-        is_first = np.ones(hashes.size, np.bool_)
-        is_first[1:] = hashes[1:] != hashes[:-1]
-        firsts = rows[np.flatnonzero(is_first)[np.cumsum(is_first) - 1]] if hashes.size else rows
-        is_repeat = ~is_first
-        found.append(np.stack([rows[is_repeat], starts[is_repeat], ends[is_repeat], firsts[is_repeat]]))
+        is_first = begins_group(hashes)
+        columns = (rows, starts, ends, rows[first_of_group(is_first)])
+        found.append(np.stack([column[~is_first] for column in columns]))
     rows, starts, ends, firsts = np.concatenate(found, axis=1)
     order = np.lexsort((starts, rows))
     return rows[order], starts[order], ends[order], firsts[order]

@@ -15,10 +15,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from model.kernels import kernel
+from tasks.artifacts.columns import text_buffers
+from tasks.common.groups import begins_group, first_of_group
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.lsh import passes_within
-from tasks.dedup.minhash import I64, ROLLING_BASE, U8, U64, text_buffers
+from tasks.dedup.minhash import I64, ROLLING_BASE, U8, U64
 from tasks.dedup.near_duplicates import DuplicateDecisions
 
 BYTES_PER_WINDOW = 48
@@ -73,19 +75,8 @@ def _copies_in_range(
     second_buffer = np.empty(buffer.size, np.uint64)
     columns: list[np.ndarray] = []
     for part, data, offsets, rows in _kept_texts(corpus, decisions, parts):
-        arguments = (
-            data,
-            offsets,
-            rows,
-            length,
-            _FIRST_VALUES,
-            _SECOND_VALUES,
-            bases,
-            repeated,
-            seen,
-            buffer,
-            second_buffer,
-        )
+        values = (_FIRST_VALUES, _SECOND_VALUES, bases)
+        arguments = (data, offsets, rows, length, *values, repeated, seen, buffer, second_buffer)
         out = np.empty((4, _find_windows(*arguments, np.empty((4, 0), np.uint64))), np.uint64)
         if out.shape[1]:
             _find_windows(*arguments, out)
@@ -95,9 +86,8 @@ def _copies_in_range(
     rows, places = rows.astype(np.int64), places.astype(np.int64)
     order = np.lexsort((places, decisions.rank[rows], second, first))
     first, second, rows, places = first[order], second[order], rows[order], places[order]
-    is_first = np.ones(first.size, np.bool_)
-    is_first[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
-    origin = np.flatnonzero(is_first)[np.cumsum(is_first) - 1]
+    is_first = begins_group(first, second)
+    origin = first_of_group(is_first)
     overlapping = (rows == rows[origin]) & (places < places[origin] + length)
     copy = ~is_first & ~overlapping
     return np.stack([rows[copy], places[copy], rows[origin][copy]])

@@ -22,9 +22,11 @@ import pyarrow.compute as pc
 
 from model.errors import InputError, IntegrityError, RecipeError
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.columns import text_buffers
 from tasks.artifacts.tables import read_table
+from tasks.common.groups import places_within
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.minhash import I64, U32, band_keys, empty_minhash, sign_with_datasketch, signatures_of, text_buffers
+from tasks.dedup.minhash import I64, U32, band_keys, empty_minhash, sign_with_datasketch, signatures_of
 
 if TYPE_CHECKING:
     from datasketch import MinHash, MinHashLSH
@@ -60,7 +62,7 @@ class EarlierPart:
 
     def texts(self) -> pa.LargeStringArray:
         """Return the texts that the signatures of `index` belong to."""
-        table = read_table(self.documents).select(["doc_id", "text"])
+        table = read_table(self.documents, ["doc_id", "text"])
         if not table.column("doc_id").equals(self.index().column("doc_id")):
             raise IntegrityError(
                 f"{self.documents} and {self.index_file.name} do not contain the same documents in the same order"
@@ -70,8 +72,7 @@ class EarlierPart:
             whole = read_table(self.uncut)
             found = pc.index_in(table.column("doc_id"), value_set=whole.column("doc_id").combine_chunks())
             texts = pc.coalesce(pc.take(whole.column("text"), found), texts)
-        texts = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
-        return texts if isinstance(texts, pa.Array) else texts.chunk(0)
+        return texts.combine_chunks()
 
 
 def earlier_parts(artifacts: Sequence[Artifact], config: DedupConfig) -> list[EarlierPart]:
@@ -178,8 +179,7 @@ def find_in_index(parts: Iterable[U32], queries: U32, bands: int, rows: int) -> 
             begin, end = np.searchsorted(keys, found, "left"), np.searchsorted(keys, found, "right")
             counts = end - begin
             documents = np.repeat(np.arange(found.size), counts)
-            within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            yield part, band, documents, order[np.repeat(begin, counts) + within]
+            yield part, band, documents, order[np.repeat(begin, counts) + places_within(counts)]
 
 
 def datasketch_index(dedup: Artifact) -> "MinHashLSH":

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from model.errors import Bug
 from model.kernels import kernel
@@ -250,13 +249,6 @@ def true_jaccard(first: U64, second: U64) -> float:
     """Return |A and B| / |A or B| of two sorted shingle sets."""
     common = int(np.intersect1d(first, second, assume_unique=True).size)
     return common / (first.size + second.size - common)
-
-
-def text_buffers(texts: pa.Array) -> tuple[U8, I64]:
-    """Return the (bytes, offsets) of an Arrow large_string array without copying; a slice keeps its parent's bytes."""
-    _, offsets, data = texts.buffers()
-    starts = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8), starts
 
 
 @functools.cache

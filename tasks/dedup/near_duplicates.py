@@ -105,6 +105,7 @@ def _near_duplicates(
     member, following = np.empty(buckets.memberships, np.uint32), np.empty(buckets.memberships, np.uint32)
     compared_with = np.full(count, NO_REPRESENTATIVE)
     earlier_candidates = int(np.searchsorted(buckets.candidates, earlier))
+    agreement = min_agreement(config.threshold, config.signature_length)
     used = 0
     for begin in range(0, count, CANDIDATES_PER_BLOCK):
         ranks = buckets.candidates[begin : begin + CANDIDATES_PER_BLOCK]
@@ -112,50 +113,20 @@ def _near_duplicates(
         for band, of_rank in enumerate(buckets.of_band):
             table[:, band] = of_rank[ranks]
         used = _resolve_block(
-            begin,
-            table,
-            slot,
-            earlier_candidates,
-            signatures,
-            sets,
-            starts,
-            config.threshold,
-            min_agreement(config.threshold, config.signature_length),
-            config.survivors_per_bucket,
-            last_node,
-            fill,
-            member,
-            following,
-            used,
-            compared_with,
-            representative,
+            begin, table, slot, earlier_candidates, signatures, sets, starts, config.threshold, agreement,
+            config.survivors_per_bucket, last_node, fill, member, following, used, compared_with, representative,
             similarity,
-        )
+        )  # fmt: skip
     assert used <= buckets.memberships
     return representative, similarity
 
 
 @kernel
 def _resolve_block(
-    block_begin,
-    buckets,
-    slot,
-    earlier,
-    signatures,
-    sets,
-    starts,
-    threshold,
-    min_agreement,
-    max_members,
-    last_node,
-    fill,
-    member,
-    following,
-    used,
-    compared_with,
-    representative,
+    block_begin, buckets, slot, earlier, signatures, sets, starts, threshold, min_agreement,
+    max_members, last_node, fill, member, following, used, compared_with, representative,
     jaccard,
-):
+):  # fmt: skip
     """Decide greedily about a block of candidates in order of rank; see the module's docstring.
 
     A bucket's kept members are a ring of nodes, of which `last_node` is the youngest. Returns the nodes used.

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import blake3
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.columns import with_texts
 from tasks.artifacts.ledger import CUT, DROP, LedgerRows
 from tasks.artifacts.map_parts import PartResult, map_parts
 from tasks.artifacts.report import StageReport
@@ -25,7 +25,7 @@ from tasks.artifacts.results import Clusters, DedupResult
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, CurrentPart, read_corpus, text_column
+from tasks.dedup.corpus import Corpus, CurrentPart, read_corpus
 from tasks.dedup.exact_lines import (
     NOTHING_OF_ITS_OWN,
     REPEATED_LINE,
@@ -164,7 +164,7 @@ def filter_part(config: DedupConfig, table: pa.Table, index: int, decisions: Par
     """Return tables documents, ledger and index of one part, and the whole texts of documents that were cut."""
     del index
     ledger, report = LedgerRows(STAGE), StageReport()
-    texts = text_column(table)
+    texts = table.column("text")
     doc_ids, sources = table.column("doc_id").to_pylist(), table.column("source").to_pylist()
     sizes = pc.binary_length(texts).to_pylist()
     is_kept = np.ones(table.num_rows, np.bool_)
@@ -212,7 +212,7 @@ def filter_part(config: DedupConfig, table: pa.Table, index: int, decisions: Par
         counts.bytes_out += size
     mask = pa.array(is_kept)
     tables = {
-        "documents": _with_texts(table, cut_rows, remains).filter(mask),
+        "documents": with_texts(table, cut_rows, remains).filter(mask),
         "ledger": ledger.table(),
         "index": index_table(
             table.column("doc_id").filter(mask),
@@ -248,19 +248,3 @@ def _record_cuts(ledger: LedgerRows, doc_id: bytes, size: int, cuts: Sequence[Cu
         )
         left = after
     return left
-
-
-def _with_texts(table: pa.Table, rows: list[int], texts: list[bytes]) -> pa.Table:
-    """Return the table with other texts (and their digests) in the given rows."""
-    if not rows:
-        return table
-    mask = np.zeros(table.num_rows, np.bool_)
-    mask[rows] = True
-    columns = {
-        "text": pa.array([text.decode() for text in texts], pa.large_string()),
-        "text_digest": pa.array([blake3.blake3(text).digest(length=16) for text in texts], pa.binary(16)),
-    }
-    for name, values in columns.items():
-        replaced = pc.replace_with_mask(table.column(name).combine_chunks(), pa.array(mask), values)
-        table = table.set_column(table.column_names.index(name), table.schema.field(name), replaced)
-    return table

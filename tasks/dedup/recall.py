@@ -14,10 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tasks.artifacts.columns import text_buffers
 from tasks.artifacts.map_parts import unit_name
 from tasks.artifacts.results import InjectedCopies
 from tasks.artifacts.tables import read_table, table_file_name
 from tasks.artifacts.workspace import Workspace
+from tasks.common.groups import begins_group, first_of_group
 from tasks.common.numeric import seed64, wilson_interval
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
@@ -31,7 +33,6 @@ from tasks.dedup.minhash import (
     fold_table,
     shingle_sets,
     signatures_of,
-    text_buffers,
     true_jaccard,
 )
 from tasks.dedup.near_duplicates import DuplicateDecisions, min_agreement
@@ -197,9 +198,7 @@ def _found(
     queried, bands, ranks, places = np.concatenate(pairs, axis=1)
     order = np.lexsort((ranks, bands, queried))
     queried, bands, places = queried[order], bands[order], places[order]
-    is_first = np.ones(queried.size, np.bool_)
-    is_first[1:] = (queried[1:] != queried[:-1]) | (bands[1:] != bands[:-1])
-    within = np.arange(queried.size) - np.flatnonzero(is_first)[np.cumsum(is_first) - 1]
+    within = np.arange(queried.size) - first_of_group(begins_group(queried, bands))
     originals = np.array([injected.row for injected in copies], np.int64)
     compared = queried[(within < config.survivors_per_bucket) & (places == originals[queried])]
     agreement = (corpus.signature_rows(originals) == queries).sum(axis=1)

@@ -19,6 +19,7 @@ from model.inference.scoring import text_nats
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import GateRises, TrainResult
+from tasks.artifacts.rows import ScoreRow
 from tasks.common.numeric import seed64
 from tasks.evaluate.config import EvaluateConfig, GateConfig
 from tasks.evaluate.scores import ratio, score_row
@@ -59,7 +60,7 @@ def gated_model(model: Artifact, vocab: Artifact, network: Any, tokenizer: Token
 
 def gate_scores(
     gated: GatedModel, texts: Mapping[str, list[str]], config: EvaluateConfig, batch_tokens: int
-) -> list[dict[str, Any]]:
+) -> list[ScoreRow]:
     """Return rows of SCORES for each source of the gate: the base's bits per byte, and the share by which they rose.
 
     Raises InputError where the folder holds another model than the one that training began with, or a source has no
@@ -72,10 +73,11 @@ def gate_scores(
     if missing is not None:
         raise InputError(
             f"evaluate.gate names the source `{missing}`, which has no held-out text (sources that have some:"
-            f" {', '.join(texts) or 'none'}). Raise sample.heldout_share, or sample.heldout_shares for this source."
+            f" {', '.join(texts) or 'none'}). Raise decontaminate.heldout_share, or"
+            f" decontaminate.heldout_min_documents for a small source."
         )
     base = _load_base(gate.base_model, gated)
-    rows: list[dict[str, Any]] = []
+    rows: list[ScoreRow] = []
     for source in gate.sources:
         ids = [row.tolist() for row in gated.tokenizer.encode_batch(texts[source])]
         sizes = np.array([len(text.encode()) for text in texts[source]], dtype=np.int64)

@@ -13,7 +13,6 @@ bits of these tokens over their bytes.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +24,10 @@ from model.data.masking import Masking
 from model.data.row_format import NO_LOSS, RowFormat
 from model.inference.scoring import FRAME_TOKENS, Frame, hidden_nats, masked_row_sums
 from model.nn.bert import BERT
+from tasks.artifacts.rows import ScoreRow
 from tasks.common.numeric import seed64, unit_interval
-from tasks.evaluate.perplexity import DocumentScores
-from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, ratio, split_evenly
+from tasks.evaluate.heldout import Documents
+from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, Scores, ratio, split_evenly
 from tasks.tokenizer.base import Tokenizer
 
 PSEUDO_BITS = "pseudo_bits_per_byte"
@@ -45,7 +45,7 @@ def pair_scores(
     batch_tokens: int,
     rounds: int,
     seed: int,
-) -> list[dict[str, Any]]:
+) -> list[ScoreRow]:
     """Return rows of SCORES by source and as their plain mean, on pairs of at most `most_bytes` of each source (one at
     least).
 
@@ -144,21 +144,19 @@ def _read(table: pa.Table) -> Rows:
 def pseudo_scores(
     network: BERT,
     tokenizer: Tokenizer,
-    texts: dict[str, list[str]],
-    languages: dict[str, list[str | None]],
+    heldout: Documents,
     *,
     most_tokens: int,
     batch_tokens: int,
     rounds: int,
     seed: int,
-    keep: DocumentScores | None = None,
-) -> list[dict[str, Any]]:
-    """Return rows of SCORES by source and as their plain mean; at most `most_tokens` tokens of each source are
-    masked. `keep` collects the bits of each document."""
+) -> Scores:
+    """Return scores by source and as their plain mean, and the bits of each document; at most `most_tokens` tokens of
+    each source are masked."""
     frame = Frame(tokenizer.cls, tokenizer.sep, tokenizer.mask)
     found = HeldoutRows()
-    for source, documents in texts.items():
-        encoded = list(tokenizer.encode_batch_with_borders(documents))
+    for source, documents in heldout.items():
+        encoded = list(tokenizer.encode_batch_with_borders(one.text for one in documents))
         tokens = sum(len(ids) for ids, _ in encoded)
         chosen = choose_positions(tokens, most_tokens, seed64(seed, "evaluate", "hidden tokens", source))
         nats, sizes = np.zeros(len(documents)), np.zeros(len(documents), dtype=np.int64)
@@ -175,14 +173,12 @@ def pseudo_scores(
         measured = ratio(nats / math.log(2), sizes, rounds, seed64(seed, "evaluate", "bootstrap", source))
         note = f"each of {len(chosen)} tokens hidden in turn, of {tokens}; of {int(sizes.sum())} bytes"
         if not unknown:
-            found.add_languages(PSEUDO_BITS, languages[source], nats / math.log(2), sizes)
-            if keep is not None:
-                keep.add(source, PSEUDO_BITS, nats / math.log(2), sizes)
+            found.add_documents(source, PSEUDO_BITS, documents, nats / math.log(2), sizes)
         else:
             measured = NO_MEASUREMENT
             note += f"; {unknown} tokens unknown: no value, since their text is lost"
         found.add(source, PSEUDO_BITS, measured, len(documents), note)
-    return found.rows(rounds, seed)
+    return found.scores(rounds, seed)
 
 
 def choose_positions(tokens: int, most: int, seed: int) -> np.ndarray:

@@ -21,16 +21,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from model.inference.generate import Prompt, Sampling, generate_batch
+from model.inference.generate import Sampling
 from model.kernels import kernel
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.columns import token_rows
+from tasks.artifacts.rows import ScoreRow
 from tasks.artifacts.schema import DOC_ID_BYTES
 from tasks.artifacts.tables import read_table
 from tasks.common.numeric import seed64
 from tasks.evaluate.benchmarks.multiple_choice import mean_with_error
 from tasks.evaluate.config import EvaluateConfig
-from tasks.evaluate.samples import heldout_prompt
+from tasks.evaluate.samples import continue_texts, heldout_prompt
 from tasks.evaluate.scores import score_row
 from tasks.tokenizer.base import Tokenizer
 
@@ -70,7 +72,7 @@ class Overlap:
 
 def check_generated_text(
     network: GPT, tokenizer: Tokenizer, sequences: Artifact, texts: dict[str, list[str]], config: EvaluateConfig
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[ScoreRow], list[dict[str, Any]]]:
     """Generate continuations of held-out text and return rows of SCORES and of OVERLAPS."""
     prompts = _prompts(texts, config.checked_texts)
     written = _generate(network, tokenizer, prompts, config)
@@ -92,23 +94,15 @@ def _prompts(texts: dict[str, list[str]], most: int) -> list[str]:
 
 def _generate(network: GPT, tokenizer: Tokenizer, prompts: list[str], config: EvaluateConfig) -> list[list[int]]:
     temperature = max(config.temperatures, default=0.0)
-    asked = [
-        Prompt(
-            [tokenizer.eos, *tokenizer.encode(prompt)],
-            Sampling(temperature, config.top_p, seed=seed64(config.seed, "evaluate", "checked text", prompt) % 2**63),
-        )
-        for prompt in prompts
-    ]
-    return generate_batch(network, asked, max_new_tokens=config.sample_tokens, stop=tokenizer.eos)
+    seeds = [seed64(config.seed, "evaluate", "checked text", prompt) % 2**63 for prompt in prompts]
+    samplings = [Sampling(temperature, config.top_p, seed=seed) for seed in seeds]
+    return continue_texts(network, tokenizer, prompts, samplings, config.sample_tokens)
 
 
 def _read_rows(sequences: Artifact) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for path in sequences.files("sequences"):
-        table = read_table(path)
-        length = table.schema.field("tokens").type.list_size
-        for batch in table.to_batches():
-            tokens = batch.column("tokens").flatten().to_numpy().reshape(-1, length)
-            yield batch.column("row").to_numpy(), tokens
+        for batch in read_table(path).to_batches():
+            yield batch.column("row").to_numpy(), token_rows(batch)
 
 
 def _overlap_row(
@@ -153,7 +147,7 @@ def _row_tokens(sequences: Artifact, row: int) -> np.ndarray:
 
 def _score_rows(
     tokenizer: Tokenizer, written: Sequence[Sequence[int]], shared: Sequence[int], config: EvaluateConfig
-) -> list[dict[str, Any]]:
+) -> list[ScoreRow]:
     note = f"{len(written)} texts of at most {config.sample_tokens} tokens, after beginnings of held-out documents"
     data = [tokenizer.decode_bytes(ids) for ids in written]
     size = sum(map(len, data))
@@ -293,15 +287,7 @@ class SuffixAutomaton:
 
 
 @kernel
-def match_rows(
-    tokens: np.ndarray,
-    numbers: np.ndarray,
-    keys: np.ndarray,
-    targets: np.ndarray,
-    lengths: np.ndarray,
-    links: np.ndarray,
-    best: np.ndarray,
-) -> None:
+def match_rows(tokens, numbers, keys, targets, lengths, links, best):
     """Read rows i64[R, L], numbered i64[R], with the automaton; `best` keeps the longest run that reached each
     state."""
     size = len(targets)

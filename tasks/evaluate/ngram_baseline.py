@@ -23,7 +23,6 @@ Shapes: N tokens of the stream, T of them read (they come first), H = N - T toke
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +30,10 @@ import pyarrow as pa
 from model.data.row_format import RowFormat
 from model.kernels import kernel
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.columns import token_rows
+from tasks.artifacts.rows import ScoreRow
 from tasks.artifacts.tables import read_table
+from tasks.common.groups import begins_of
 from tasks.common.numeric import seed64
 from tasks.evaluate.repeated_passages import add_parts, repeated_tokens
 from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, ratio
@@ -80,7 +82,7 @@ def ngram_scores(
     rounds: int,
     seed: int,
     repeated: Mapping[str, Sequence[np.ndarray]] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[ScoreRow]:
     """Return rows of SCORES: bits per byte of held-out texts by source and as their plain mean, counted on `sequences`.
 
     Of more than `most_tokens` tokens those that ORDER reads first are counted; every part of ORDER has the same
@@ -150,7 +152,7 @@ def read_rows(
         for batch in table.to_batches():
             rows = batch.column("row").to_numpy()
             mine = wanted[np.searchsorted(wanted, rows[0]) : np.searchsorted(wanted, rows[-1], side="right")] - rows[0]
-            parts.append(batch.column("tokens").flatten().to_numpy().reshape(-1, length)[mine].astype(np.uint32))
+            parts.append(token_rows(batch)[mine].astype(np.uint32))
     tokens = np.concatenate(parts)
     begins = np.zeros(tokens.shape, dtype=np.bool_)
     begins[:, 0] = True
@@ -171,7 +173,7 @@ def document_stream(documents: Sequence[np.ndarray], eos: int) -> TokenStream:
     """Return each document after the end-of-text token, which is read and not scored."""
     lengths = np.array([len(document) + 1 for document in documents], dtype=np.int64)
     begins = np.zeros(int(lengths.sum()), dtype=np.bool_)
-    begins[np.cumsum(lengths) - lengths] = True
+    begins[begins_of(lengths)] = True
     tokens = np.full(len(begins), eos, dtype=np.uint32)
     tokens[~begins] = np.concatenate([np.zeros(0, dtype=np.uint32), *documents])
     return TokenStream(tokens, begins, ~begins)
@@ -287,16 +289,7 @@ def shared_with_previous(tokens: np.ndarray, reach: np.ndarray, ordered: np.ndar
 
 
 @kernel
-def _adjusted_counts(
-    tokens: np.ndarray,
-    reach: np.ndarray,
-    by_ngram: np.ndarray,
-    shared: np.ndarray,
-    order: int,
-    trained: int,
-    eos: int,
-    counts: np.ndarray,
-) -> None:
+def _adjusted_counts(tokens, reach, by_ngram, shared, order, trained, eos, counts):
     """Write the adjusted count of the n-gram that ends at each position to `counts` i32[N].
 
     Every position to be scored has the count of its n-gram; of the positions read only one has, so that each n-gram
@@ -356,16 +349,7 @@ def estimate_discounts(counts_of_counts: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 @kernel
-def _interpolate(
-    reach: np.ndarray,
-    by_context: np.ndarray,
-    shared: np.ndarray,
-    order: int,
-    trained: int,
-    counts: np.ndarray,
-    discounts: np.ndarray,
-    probabilities: np.ndarray,
-) -> None:
+def _interpolate(reach, by_context, shared, order, trained, counts, discounts, probabilities):
     """Carry `probabilities` f64[H] from the order below to this one, where the context was read."""
     begin = 0
     while begin < len(by_context):

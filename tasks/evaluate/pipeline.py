@@ -30,23 +30,17 @@ from tasks.artifacts.tables import read_table, table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.evaluate.benchmarks.items import items_of, leak_states
 from tasks.evaluate.benchmarks.likelihood import make_scorer
-from tasks.evaluate.benchmarks.run import BenchmarkScores, benchmark_scores, declined_scores
+from tasks.evaluate.benchmarks.run import benchmark_scores, declined_scores
 from tasks.evaluate.comparison import GAPS, ITEM_SCORES
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.forgetting import gate_rises, gate_scores, gated_model
+from tasks.evaluate.heldout import Documents, heldout_documents
 from tasks.evaluate.masked_lm import pair_scores, pseudo_scores
 from tasks.evaluate.memorization import OVERLAPS, check_generated_text
 from tasks.evaluate.ngram_baseline import ngram_scores, repeated_in_training
-from tasks.evaluate.perplexity import (
-    DOCUMENT_SCORES,
-    DocumentScores,
-    HeldoutDocument,
-    heldout_documents,
-    heldout_scores,
-    texts_and_languages,
-    unigram_code_lengths,
-)
+from tasks.evaluate.perplexity import heldout_scores, unigram_code_lengths
 from tasks.evaluate.samples import write_samples
+from tasks.evaluate.scores import DOCUMENT_SCORES, Scores
 from tasks.evaluate.span_corruption import span_scores
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.open import open_tokenizer
@@ -108,7 +102,7 @@ def evaluate_model(
     network = load_model(folder, tokenizer.digest)
     trained = TrainedModel(network, tokenizer, sequences, json.loads((folder / DESCRIPTION).read_text()))
     documents = heldout_documents(decontaminated, config.heldout_max_bytes, config.seed)
-    texts, _ = texts_and_languages(documents)
+    texts = {source: [one.text for one in mine] for source, mine in documents.items()}
     gated = None if config.gate is None else gated_model(model, vocab, network, tokenizer)
     repeated = functools.cache(lambda: _repeated(trained, texts, config))
     batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
@@ -119,7 +113,7 @@ def evaluate_model(
             lambda: _score_heldout(trained, documents, config, batch_tokens, workspace, repeated()),
         )
         if gated is not None:
-            _write_scores(GATE_UNIT, workspace, lambda: gate_scores(gated, texts, config, batch_tokens))
+            _write_scores(GATE_UNIT, workspace, lambda: Scores(gate_scores(gated, texts, config, batch_tokens)))
         if not isinstance(network, GPT):
             _write_scores(OBJECTIVE_UNIT, workspace, lambda: _score_objective(trained, documents, config, batch_tokens))
         _write_scores(NGRAM_UNIT, workspace, lambda: _score_ngrams(trained, texts, config, repeated()))
@@ -152,28 +146,23 @@ def _verified_folder(model: Artifact) -> Path:
 
 def _score_heldout(
     trained: TrainedModel,
-    documents: dict[str, list[HeldoutDocument]],
+    documents: Documents,
     config: EvaluateConfig,
     batch_tokens: int,
     workspace: Workspace,
     repeated: Repeated | None,
-) -> BenchmarkScores:
-    texts, languages = texts_and_languages(documents)
-    keep = DocumentScores(documents)
-    rows = heldout_scores(
+) -> Scores:
+    return heldout_scores(
         trained.network if isinstance(trained.network, GPT) else None,
         trained.tokenizer,
-        texts,
-        languages,
+        documents,
         trained.code_lengths,
         batch_tokens=batch_tokens,
         rounds=config.bootstrap_rounds,
         seed=config.seed,
-        advance=lambda done: workspace.advance(done, len(texts), "sources"),
-        keep=keep,
+        advance=lambda done: workspace.advance(done, len(documents), "sources"),
         repeated=repeated,
     )
-    return BenchmarkScores(rows, documents=keep.rows)
 
 
 def _repeated(trained: TrainedModel, texts: dict[str, list[str]], config: EvaluateConfig) -> Repeated | None:
@@ -183,52 +172,41 @@ def _repeated(trained: TrainedModel, texts: dict[str, list[str]], config: Evalua
     return repeated_in_training(trained.tokenizer, texts, trained.sequences, config.ngram_tokens)
 
 
-def _score_objective(
-    trained: TrainedModel, documents: dict[str, list[HeldoutDocument]], config: EvaluateConfig, batch_tokens: int
-) -> BenchmarkScores:
+def _score_objective(trained: TrainedModel, documents: Documents, config: EvaluateConfig, batch_tokens: int) -> Scores:
     """Score a BERT or a T5 by its training objective on held-out text."""
-    texts, languages = texts_and_languages(documents)
-    keep = DocumentScores(documents)
     row_format = trained.row_format
     assert row_format is not None, "sequences of BERT and T5 declare their format"
     shared: dict[str, Any] = {"batch_tokens": batch_tokens, "rounds": config.bootstrap_rounds, "seed": config.seed}
     if not isinstance(trained.network, BERT):
         assert not isinstance(trained.network, GPT), "held-out bits per byte are a GPT's objective"
-        length = trained.rows.field("tokens").type.list_size
-        rows = span_scores(
+        return span_scores(
             trained.network,
             trained.tokenizer,
-            texts,
-            languages,
+            documents,
             trained.code_lengths,
             row_format,
-            row_length=length,
-            keep=keep,
+            row_length=trained.rows.field("tokens").type.list_size,
             **shared,
         )
-        return BenchmarkScores(rows, documents=keep.rows)
-    rows = pseudo_scores(
-        trained.network, trained.tokenizer, texts, languages, most_tokens=config.hidden_tokens, keep=keep, **shared
-    )
-    if not trained.sequences.rows("heldout_rows"):
-        return BenchmarkScores(rows, documents=keep.rows)
-    rows += pair_scores(
-        trained.network,
-        trained.sequences.table("heldout_rows"),
-        trained.sequences.table("heldout_spans"),
-        trained.code_lengths,
-        row_format,
-        masked_share=trained.description["train"]["masked_share"],
-        most_bytes=config.heldout_max_bytes,
-        **shared,
-    )
-    return BenchmarkScores(rows, documents=keep.rows)
+    scores = pseudo_scores(trained.network, trained.tokenizer, documents, most_tokens=config.hidden_tokens, **shared)
+    if trained.sequences.rows("heldout_rows"):
+        scores.rows += pair_scores(
+            trained.network,
+            trained.sequences.table("heldout_rows"),
+            trained.sequences.table("heldout_spans"),
+            trained.code_lengths,
+            row_format,
+            masked_share=trained.description["train"]["masked_share"],
+            most_bytes=config.heldout_max_bytes,
+            **shared,
+        )
+    return scores
 
 
 def _score_ngrams(
     trained: TrainedModel, texts: dict[str, list[str]], config: EvaluateConfig, repeated: Repeated | None
-) -> list[dict[str, Any]]:
-    return ngram_scores(
+) -> Scores:
+    rows = ngram_scores(
         trained.tokenizer,
         texts,
         trained.sequences,
@@ -237,6 +215,7 @@ def _score_ngrams(
         seed=config.seed,
         repeated=repeated,
     )
+    return Scores(rows)
 
 
 def _score_benchmarks(
@@ -257,28 +236,25 @@ def _score_benchmarks(
         def advance(done: int, total: int = total) -> None:
             workspace.advance(done, total, "items")
 
-        def scores(benchmark: str = benchmark, mine: list[Any] = mine, advance: Any = advance) -> BenchmarkScores:
+        def scores(benchmark: str = benchmark, mine: list[Any] = mine, advance: Any = advance) -> Scores:
             if isinstance(choices, str):
-                return BenchmarkScores(declined_scores(benchmark, mine, config, why=choices))
+                return Scores(declined_scores(benchmark, mine, config, why=choices))
             states = leak_states(leaks, benchmark)
             return benchmark_scores(choices, trained.tokenizer, benchmark, mine, states, config, advance=advance)
 
         _write_scores(unit_name(number), workspace, scores)
 
 
-def _write_scores(
-    unit: str, workspace: Workspace, scores: Callable[[], list[dict[str, Any]] | BenchmarkScores]
-) -> None:
+def _write_scores(unit: str, workspace: Workspace, scores: Callable[[], Scores]) -> None:
     """Write the result of `scores` as one unit, unless an earlier build has written it."""
     if workspace.finished(unit) is not None:
         return
     found = scores()
-    whole = found if isinstance(found, BenchmarkScores) else BenchmarkScores(found)
     tables = {
-        "scores": (whole.rows, SCORES),
-        "item_scores": (whole.items, ITEM_SCORES),
-        "gaps": (whole.gaps, GAPS),
-        "document_scores": (whole.documents, DOCUMENT_SCORES),
+        "scores": (found.rows, SCORES),
+        "item_scores": (found.items, ITEM_SCORES),
+        "gaps": (found.gaps, GAPS),
+        "document_scores": (found.documents, DOCUMENT_SCORES),
     }
     with workspace.unit(unit) as writing:
         for name, (rows, schema) in tables.items():

@@ -83,19 +83,20 @@ def _continue_prompts(
     samplings = [
         Sampling(temperature, config.top_p, seed=_seed(config, temperature, prompt)) for prompt, temperature in asked
     ]
-    written = generate_batch(
-        network,
-        [
-            Prompt([tokenizer.eos, *tokenizer.encode(prompt)], sampling)
-            for (prompt, _), sampling in zip(asked, samplings, strict=True)
-        ],
-        max_new_tokens=config.sample_tokens,
-        stop=tokenizer.eos,
-    )
+    written = continue_texts(network, tokenizer, [prompt for prompt, _ in asked], samplings, config.sample_tokens)
     return [
         {"prompt": prompt, "text": tokenizer.decode_following(ids), "temperature": temperature, "seed": sampling.seed}
         for (prompt, temperature), sampling, ids in zip(asked, samplings, written, strict=True)
     ]
+
+
+def continue_texts(
+    network: GPT, tokenizer: Tokenizer, texts: Sequence[str], samplings: Sequence[Sampling], most_tokens: int
+) -> list[list[int]]:
+    """Return the ids with which the network continues each text, at most `most_tokens`."""
+    asked = zip(texts, samplings, strict=True)
+    prompts = [Prompt([tokenizer.eos, *tokenizer.encode(text)], sampling) for text, sampling in asked]
+    return generate_batch(network, prompts, max_new_tokens=most_tokens, stop=tokenizer.eos)
 
 
 def _fill_masks(

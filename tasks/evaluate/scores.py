@@ -3,15 +3,42 @@ the sources' plain mean."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from tasks.artifacts.rows import GapRow, ItemScoreRow, ScoreRow
+from tasks.artifacts.schema import DOC_ID_BYTES
 from tasks.common.numeric import seed64
+from tasks.evaluate.heldout import HeldoutDocument
 
 LANGUAGE = "language/"
 """Prefix of the names of tasks that are held-out text by language; those by source begin with `heldout/`."""
+
+DOCUMENT_SCORES = pa.schema(
+    [
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("doc_id", pa.binary(DOC_ID_BYTES), nullable=False),
+        pa.field("piece", pa.int16(), nullable=False),
+        pa.field("metric", pa.string(), nullable=False),
+        pa.field("bits", pa.float64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+    ]
+)
+"""`metric` is that of SCORES whose value is the sum of `bits` over the sum of `bytes`. Sources that the vocabulary
+cannot represent without loss have no rows."""
+
+
+@dataclass
+class Scores:
+    """Rows of SCORES; of benchmarks rows of ITEM_SCORES and GAPS; of held-out text rows of DOCUMENT_SCORES."""
+
+    rows: list[ScoreRow] = field(default_factory=list)
+    items: list[ItemScoreRow] = field(default_factory=list)
+    gaps: list[GapRow] = field(default_factory=list)
+    documents: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -35,7 +62,7 @@ def score_row(
     shots: int = 0,
     subset: str = "all",
     note: str = "",
-) -> dict[str, Any]:
+) -> ScoreRow:
     """Return a row of SCORES; a value that is not finite becomes null."""
     return {
         "task": task,
@@ -56,7 +83,8 @@ class HeldoutRows:
     """
 
     def __init__(self) -> None:
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[ScoreRow] = []
+        self._documents: list[dict[str, Any]] = []
         self._by_metric: dict[str, list[tuple[Measurement, int]]] = {}
         self._by_language: dict[tuple[str, str], list[tuple[float, float]]] = {}
 
@@ -71,7 +99,20 @@ class HeldoutRows:
             if language is not None:
                 self._by_language.setdefault((language, metric), []).append((pair[0], pair[1]))
 
-    def rows(self, rounds: int = 0, seed: int = 0) -> list[dict[str, Any]]:
+    def add_documents(
+        self, source: str, metric: str, documents: Sequence[HeldoutDocument], bits: np.ndarray, sizes: np.ndarray
+    ) -> None:
+        """Add the bits of each document of a source, and the bytes that they encode: by language and one by one."""
+        self.add_languages(metric, [one.language for one in documents], bits, sizes)
+        for one, more, size in zip(documents, bits.tolist(), sizes.tolist(), strict=True):
+            key = {"source": source, "doc_id": one.doc_id, "piece": one.piece}
+            self._documents.append({**key, "metric": metric, "bits": more, "bytes": int(size)})
+
+    def scores(self, rounds: int, seed: int) -> Scores:
+        """Return all rows of SCORES and of DOCUMENT_SCORES, as `rows`."""
+        return Scores(self.rows(rounds, seed), documents=self._documents)
+
+    def rows(self, rounds: int = 0, seed: int = 0) -> list[ScoreRow]:
         """Return all rows; the mean of a metric that a source lacks is null. Languages are bootstrapped by `rounds`."""
         means = [
             _row(
@@ -83,7 +124,7 @@ class HeldoutRows:
             )
             for metric, found in self._by_metric.items()
         ]
-        languages: list[dict[str, Any]] = []
+        languages: list[ScoreRow] = []
         for (language, metric), pairs in sorted(self._by_language.items()):
             above, below = np.array(pairs).T
             draw = seed64(seed, "evaluate", "bootstrap", f"language/{language}")
@@ -93,7 +134,7 @@ class HeldoutRows:
         return [*self._rows, *means, *languages]
 
 
-def _row(task: str, metric: str, measured: Measurement, documents: int, note: str) -> dict[str, Any]:
+def _row(task: str, metric: str, measured: Measurement, documents: int, note: str) -> ScoreRow:
     return score_row(task, metric, n=documents, value=measured.value, stderr=measured.stderr, note=note)
 
 

@@ -8,7 +8,6 @@ as a whole, since the encoder has read what surrounds the targets.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,8 @@ from model.data.span_corruption import Denoiser
 from model.inference.scoring import target_nats
 from model.nn.t5 import T5
 from tasks.common.numeric import seed64
-from tasks.evaluate.perplexity import DocumentScores
-from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, ratio, split_evenly
+from tasks.evaluate.heldout import Documents
+from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Scores, ratio, split_evenly
 from tasks.tokenizer.base import Tokenizer
 
 LOSS, BITS, UNIGRAM_BITS = "target_nats_per_token", "target_bits_per_byte", "unigram_target_bits_per_byte"
@@ -31,8 +30,7 @@ TEXT_LOSS, UNIGRAM_TEXT_LOSS = "text_target_nats_per_token", "unigram_text_targe
 def span_scores(
     network: T5,
     tokenizer: Tokenizer,
-    texts: dict[str, list[str]],
-    languages: dict[str, list[str | None]],
+    heldout: Documents,
     code_lengths: np.ndarray,
     row_format: RowFormat,
     *,
@@ -40,19 +38,17 @@ def span_scores(
     batch_tokens: int,
     rounds: int,
     seed: int,
-    keep: DocumentScores | None = None,
-) -> list[dict[str, Any]]:
-    """Return rows of SCORES by source and as their plain mean.
+) -> Scores:
+    """Return scores by source and as their plain mean, and the bits of each document's targets.
 
-    `code_lengths` [vocabulary] are bits of each token by its frequency, `row_length` the tokens of a training sequence;
-    `keep` collects the bits of each document's targets.
+    `code_lengths` [vocabulary] are bits of each token by its frequency, `row_length` the tokens of a training sequence.
     """
     corrupt = Denoiser(row_format, seed, row_length)
     batch_rows = max(1, batch_tokens // row_length)
     found = HeldoutRows()
     first_row = 0
-    for source, documents in texts.items():
-        ids = list(tokenizer.encode_batch(documents))
+    for source, documents in heldout.items():
+        ids = list(tokenizer.encode_batch(one.text for one in documents))
         document_of, rows = document_rows(ids, row_length, row_format.pad)
         sums = np.zeros((6, len(documents)))
         for begin in range(0, len(rows), batch_rows):
@@ -77,11 +73,10 @@ def span_scores(
         for metric, above in ((BITS, bits), (UNIGRAM_BITS, code)):
             measured = NO_MEASUREMENT if lost else ratio(above, size, rounds, draw)
             found.add(source, metric, measured, len(documents), f"{note}{lost}")
-            if not lost:
-                found.add_languages(metric, languages[source], above, size)
-        if keep is not None and not lost:
-            keep.add(source, BITS, bits, size)
-    return found.rows(rounds, seed)
+        if not lost:
+            found.add_documents(source, BITS, documents, bits, size)
+            found.add_languages(UNIGRAM_BITS, [one.language for one in documents], code, size)
+    return found.scores(rounds, seed)
 
 
 def document_rows(ids: Sequence[np.ndarray], row_length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:

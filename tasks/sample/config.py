@@ -1,18 +1,16 @@
 """Configuration of the sample stage: where the sources are, what they contain, and how much training reads of each."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from model.config import EXPERT, RUNTIME, Reach
-from tasks.common.config import StrictConfig
+from tasks.common.config import ONE_OR_MORE, StrictConfig, check_epochs
 
 WEIGHT_TOLERANCE = 1e-6
 
 GOOD_EPOCHS = 4.0
 """Repetition up to here is almost as good as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
-MOST_EPOCHS = 16.0
-"""Here one more epoch adds less than two fifths of what new text would: exp(-15 / 15.39), same source."""
 
 Format = Literal[
     "auto", "jsonl", "csv", "parquet", "arrow", "warc", "mediawiki", "text", "markdown", "wikitext", "html", "code"
@@ -48,7 +46,7 @@ class Source(StrictConfig):
     name: str = Field(min_length=1, max_length=64, pattern=SOURCE_NAME)
     """The source's name in every table and report; part of every doc_id."""
 
-    paths: Annotated[tuple[str, ...], RUNTIME, Reach.SOURCE] = Field(min_length=1)
+    paths: Annotated[tuple[str, ...], ONE_OR_MORE, RUNTIME, Reach.SOURCE] = Field(min_length=1)
     """Files, folders, or patterns with `*`, `?`, `[...]` and `**`, on this machine or by URI (`s3://`, `gs://`,
     `http://`, `https://`, `hf://`, `file://`); folders are read recursively, without hidden files. The contents of
     files decide the result, not their location. A file is read up to the length that it has when a run lists it; a last
@@ -93,7 +91,7 @@ class Source(StrictConfig):
     thread: Annotated[Thread | None, EXPERT] = None
     """For jsonl: read the records as messages of threads, one document a thread."""
 
-    exclude: Annotated[tuple[str, ...], RUNTIME] = ()
+    exclude: Annotated[tuple[str, ...], ONE_OR_MORE, RUNTIME] = ()
     """Patterns of root-relative paths that are left out; `*` also crosses folders, `**/tests/**` works."""
 
     only: Annotated[tuple[str, ...], RUNTIME, EXPERT] = ()
@@ -122,11 +120,6 @@ class Source(StrictConfig):
         if not is_text:
             raise ValueError(f"`{value}` is no encoding of text that Python knows; use auto, utf-8, cp1251, gbk, ...")
         return value
-
-    @field_validator("paths", "exclude", mode="before")
-    @classmethod
-    def _one_path_is_a_list_of_one(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
 
 
 DocumentId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
@@ -223,12 +216,7 @@ class SampleConfig(StrictConfig):
 
     @model_validator(mode="after")
     def _many_epochs_are_meant(self) -> "SampleConfig":
-        if self.max_epochs > MOST_EPOCHS and not self.allow_many_epochs:
-            raise ValueError(
-                f"max_epochs = {self.max_epochs:g} reads the same text more than {MOST_EPOCHS:g} times, where one more"
-                f" epoch adds less than two fifths of what new text would; if that is intended, set"
-                f" allow_many_epochs = true"
-            )
+        check_epochs(self.max_epochs, allow_many=self.allow_many_epochs)
         return self
 
     @model_validator(mode="after")

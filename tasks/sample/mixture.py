@@ -10,10 +10,10 @@ for each stored byte, which depend on compression and on other fields, at the be
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from tasks.artifacts.results import PlannedSource
 from tasks.common.numeric import apportion
+from tasks.sample.bounded_reader import spread
 from tasks.sample.config import GOOD_EPOCHS, SampleConfig, Source
 from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.readers.files import read_records
@@ -78,7 +78,7 @@ def plan_from_sizes(
     return plans
 
 
-def _tokens_per_byte(config: SampleConfig, source: Any) -> float:
+def _tokens_per_byte(config: SampleConfig, source: Source) -> float:
     return config.tokens_per_byte.get(source.name, 1 / config.bytes_per_token)
 
 
@@ -145,8 +145,7 @@ def text_bytes(listing: SourceFiles) -> int:
 def _text_of(files: list[InputFile], listing: SourceFiles) -> int:
     """Return the estimated bytes of text in `files`, from the beginning of some."""
     text = stored = 0
-    count = min(MOST_FILES, len(files))
-    for file in (files[number * len(files) // count] for number in range(count)):
+    for file in spread(files, MOST_FILES):
         sample_text, sample_stored = _sample_beginning(file, listing.source)
         text += sample_text
         stored += sample_stored

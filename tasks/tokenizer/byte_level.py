@@ -7,16 +7,11 @@ Qwen's and GPT-NeoX's files bring text into NFC first. Here it is read as it is:
 ids are those of the file for all text that went through it, and for other text that is in NFC.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import tokenizers
-
 from model.errors import InputError
-from tasks.tokenizer.base import Tokenizer
-from tasks.tokenizer.json_format import read_tokenizer_json
+from tasks.tokenizer.json_format import LibraryTokenizer, open_engine, read_tokenizer_json, to_json_bytes
 
 PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 
@@ -49,7 +44,7 @@ def piece_raw(piece: str) -> bytes:
     return bytes(BYTE_OF_CHARACTER[character] for character in piece)
 
 
-class ByteLevelTokenizer(Tokenizer):
+class ByteLevelTokenizer(LibraryTokenizer):
     """Encodes and decodes with one byte-level vocabulary."""
 
     kind = "byte-level"
@@ -58,13 +53,8 @@ class ByteLevelTokenizer(Tokenizer):
         parsed = read_tokenizer_json(model)
         check_exact(parsed)
         # Tokens must cover every byte of a text, so NFC is left to the clean stage; the file keeps it for others.
-        self._engine = tokenizers.Tokenizer.from_str(json.dumps({**parsed, "normalizer": None}))
-        # A page that contains `<|endoftext|>` is text; only the chunk stage inserts the token itself.
-        self._engine.encode_special_tokens = True
-        self._engine.no_padding()
-        self._engine.no_truncation()
+        self._engine = open_engine(to_json_bytes({**parsed, "normalizer": None}))
         pieces = {**parsed["model"]["vocab"], **{token["content"]: token["id"] for token in parsed["added_tokens"]}}
-        self.leading_space = False
         self.vocab_size = max(pieces.values()) + 1
         self.unk, self.bos, self.eos, self.pad = (
             next((pieces[name] for name in names if name in pieces), -1)
@@ -72,16 +62,6 @@ class ByteLevelTokenizer(Tokenizer):
         )
         self.piece_bytes = _bytes_of_pieces(parsed, self.vocab_size)
         self._name_special({token["content"]: token["id"] for token in parsed["added_tokens"] if token["special"]})
-
-    def encode(self, text: str) -> list[int]:
-        return self._engine.encode(text, add_special_tokens=False).ids
-
-    def encode_following(self, text: str) -> list[int]:
-        return self.encode(text)
-
-    def _encode_slice(self, texts: list[str]) -> Iterator[np.ndarray]:
-        for encoded in self._engine.encode_batch_fast(texts, add_special_tokens=False):
-            yield np.array(encoded.ids, dtype=np.int32)
 
 
 def check_exact(parsed: dict[str, Any], place: str = "tokenizer") -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from model.kernels import kernel
+from tasks.artifacts.columns import text_buffers
 from tasks.common.utf8 import decode
 from tasks.tokenizer.bpe_kernel import SHORT, build_merges, merge_long, merge_short
 from tasks.tokenizer.cache import (
@@ -119,12 +120,15 @@ class Encoder:
     def encode(self, texts: pa.Array | pa.ChunkedArray, closing: int | None = None) -> Encoded:
         """Return the ids of each text of a column of strings, each followed by `closing` if given."""
         chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
-        cache = self._idle.pop() if self._idle else empty_cache(CACHE_LINES)
+        try:
+            cache = self._idle.pop()
+        except IndexError:
+            cache = empty_cache(CACHE_LINES)
         found: list[np.ndarray] = [np.zeros(0, self._dtype)]
         offsets = np.zeros(len(texts) + 1, np.int64)
         row = 0
         for chunk in chunks:
-            data, borders = _text_buffers(chunk)
+            data, borders = _valid_texts(chunk)
             words = words_at_bytes(data)
             for first, last in _slices(borders):
                 capacity = (
@@ -132,17 +136,10 @@ class Encoder:
                 )
                 target = np.empty(capacity, self._dtype)
                 ends = offsets[row + 1 : row + 1 + last - first]
+                texts_of_slice = (data, words, borders[first : last + 1])
+                after = -1 if closing is None else closing
                 size = self._rows(
-                    self._tables,
-                    self._bits,
-                    cache,
-                    data,
-                    words,
-                    borders[first : last + 1],
-                    self._leading_blank,
-                    -1 if closing is None else closing,
-                    target,
-                    ends,
+                    self._tables, self._bits, cache, *texts_of_slice, self._leading_blank, after, target, ends
                 )
                 ends += offsets[row]
                 found.append(target[:size].copy())
@@ -151,15 +148,12 @@ class Encoder:
         return Encoded(np.concatenate(found), offsets)
 
 
-def _text_buffers(texts: pa.Array) -> tuple[npt.NDArray[np.uint8], I64]:
-    """Return (bytes, offsets [texts + 1]) of an array of text; checks its UTF-8, on which the kernels rely."""
+def _valid_texts(texts: pa.Array) -> tuple[npt.NDArray[np.uint8], I64]:
+    """Return `text_buffers` of an array of text; checks its UTF-8, on which the kernels rely."""
     assert texts.null_count == 0, "a text is missing"
     texts = texts.cast(pa.large_string())
     texts.validate(full=True)
-    _, offsets, data = texts.buffers()
-    if not len(texts) or data is None or not data.size:
-        return np.zeros(8, np.uint8), np.zeros(len(texts) + 1, np.int64)
-    return np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return text_buffers(texts)
 
 
 def _slices(offsets: I64) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from typing import Any
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
-from tasks.tokenizer.json_format import read_tokenizer_json
+from tasks.tokenizer.json_format import parse_merges, read_tokenizer_json
 from tasks.tokenizer.model_file import BLANK, BPE, BYTE, CONTROL, NORMAL, UNKNOWN_TYPE, USER_DEFINED, write_model
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
@@ -64,8 +64,7 @@ def _ranks(merges: list[Any], ordinary: set[str], place: str) -> dict[str, int]:
     ranks: dict[str, int] = {}
     made: dict[str, int] = {}
     last = ""
-    for merge in merges:
-        first, second = merge.split(" ") if isinstance(merge, str) else merge
+    for first, second in parse_merges(merges):
         token = first + second
         if token in ranks and token != last:
             raise InputError(

@@ -1,11 +1,54 @@
-"""Read and check the file `tokenizer.json` of the library `tokenizers`."""
+"""The file `tokenizer.json` of the library `tokenizers`: reading, checking, writing, and encoding with the library."""
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tokenizers
 
 from model.errors import InputError
+from tasks.tokenizer.base import Tokenizer
+
+
+class LibraryTokenizer(Tokenizer):
+    """A vocabulary in this format, with which the library encodes."""
+
+    leading_space = False
+    _engine: tokenizers.Tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        return self._engine.encode(text, add_special_tokens=False).ids
+
+    def encode_following(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def _encode_slice(self, texts: list[str]) -> Iterator[np.ndarray]:
+        for encoded in self._engine.encode_batch_fast(texts, add_special_tokens=False):
+            yield np.array(encoded.ids, dtype=np.int32)
+
+
+def open_engine(text: bytes) -> tokenizers.Tokenizer:
+    """Return the library's tokenizer of a file, which encodes any text as text, whole.
+
+    A page that holds `<|endoftext|>` or `[MASK]` is text; only chunking and training insert the tokens themselves.
+    """
+    engine = tokenizers.Tokenizer.from_buffer(text)
+    engine.encode_special_tokens = True
+    engine.no_padding()
+    engine.no_truncation()
+    return engine
+
+
+def parse_merges(merges: Iterable[str | Sequence[str]]) -> list[tuple[str, str]]:
+    """Return merges as pairs; older files have each as one string with a space between its tokens."""
+    split = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)
+    return [(left, right) for left, right in split]
+
+
+def to_json_bytes(parsed: dict[str, Any]) -> bytes:
+    """Return the bytes of a `tokenizer.json`; the same content gives the same bytes."""
+    return (json.dumps(parsed, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
 
 
 def read_tokenizer_json(text: bytes, place: str = "tokenizer") -> dict[str, Any]:

@@ -13,6 +13,12 @@ BLANK = "\u2581"
 UNIGRAM, BPE = 1, 2
 """SentencePiece's numbers of model types."""
 
+MODEL_TYPES = {UNIGRAM: "unigram", BPE: "bpe"}
+"""Those that can be extended, and for which there are kernels."""
+
+UNKNOWN_PENALTY = 10.0
+"""SentencePiece's own constant (`kUnkPenalty`): a character without a token costs so much more than the worst token."""
+
 NORMAL, UNKNOWN_TYPE, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """SentencePiece's numbers of piece types: user-defined tokens are recognised in any text, control tokens never."""
 

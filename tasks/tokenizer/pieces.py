@@ -12,11 +12,19 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.kernels import kernel
 from tasks.common.utf8 import decode
-from tasks.tokenizer.model_file import BLANK, BPE, BYTE, NORMAL, UNIGRAM, UNUSED, USER_DEFINED
+from tasks.tokenizer.model_file import (
+    BLANK,
+    BYTE,
+    MODEL_TYPES,
+    NORMAL,
+    UNKNOWN_PENALTY,
+    UNUSED,
+    USER_DEFINED,
+    read_model,
+)
 
 F32 = npt.NDArray[np.float32]
 
@@ -28,10 +36,6 @@ CODE_POINTS = 0x110000
 
 MOST_PIECES = (1 << 20) + (1 << 16)
 """Limit of the vocabulary size: ids and characters without a piece fit into 21 bits together."""
-
-_ALGORITHMS = {UNIGRAM: "unigram", BPE: "bpe"}
-
-_UNKNOWN_PENALTY = np.float32(10.0)
 
 _SPACE = 0x20
 
@@ -81,9 +85,8 @@ class Pieces:
 
     @property
     def unknown_score(self) -> np.float32:
-        """Unigram's score of a character without a piece (`unigram_model.cc`, `kUnkPenalty`)."""
-        normal = self.scores[list(self.ids.values())]
-        return np.float32(normal.min() - _UNKNOWN_PENALTY)
+        """Unigram's score of a character without a piece (`unigram_model.cc`)."""
+        return np.float32(self.scores[list(self.ids.values())].min() - np.float32(UNKNOWN_PENALTY))
 
     def neighbours(self) -> set[tuple[str, str]]:
         """Return all pairs of characters that are adjacent in a piece."""
@@ -96,10 +99,9 @@ class Pieces:
 
 def read_pieces(model: bytes) -> Pieces:
     """Return the pieces of a model's file. Raises UnsupportedModelError if the kernels do not support the model."""
-    parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time by protobuf
-    parsed.ParseFromString(model)
+    parsed = read_model(model, "tokenizer")
     types = [piece.type for piece in parsed.pieces]
-    algorithm = _ALGORITHMS.get(parsed.trainer_spec.model_type, "")
+    algorithm = MODEL_TYPES.get(parsed.trainer_spec.model_type, "")
     _check(parsed, types, algorithm)
     scores = np.array([piece.score for piece in parsed.pieces], np.float32)
     if np.isnan(scores).any():

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.encoded import Encoded
-from tasks.tokenizer.model_file import BLANK
+from tasks.tokenizer.model_file import BLANK, read_model
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -96,8 +95,7 @@ def _following(
     model: bytes, processor: sentencepiece.SentencePieceProcessor
 ) -> tuple[bool, sentencepiece.SentencePieceProcessor]:
     """Return whether the model puts a space before a text, and the processor for text that follows other text."""
-    parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time by protobuf
-    parsed.ParseFromString(model)
+    parsed = read_model(model, "tokenizer")
     if not parsed.normalizer_spec.add_dummy_prefix:
         return False, processor
     parsed.normalizer_spec.add_dummy_prefix = False

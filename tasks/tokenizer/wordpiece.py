@@ -15,8 +15,8 @@ import numpy as np
 import tokenizers
 
 from model.errors import Bug, InputError
-from tasks.tokenizer.base import CLS, MASK, SEP, Tokenizer, slices
-from tasks.tokenizer.json_format import read_tokenizer_json
+from tasks.tokenizer.base import CLS, MASK, SEP, slices
+from tasks.tokenizer.json_format import LibraryTokenizer, open_engine, read_tokenizer_json
 
 INSIDE = "##"
 """Prefix of pieces inside of a word."""
@@ -27,7 +27,7 @@ SPECIAL_TOKENS = (PADDING, UNKNOWN, CLS[0], SEP[0], MASK[0])
 """Special tokens in the order of the ids of a vocabulary trained here."""
 
 
-class WordPieceTokenizer(Tokenizer):
+class WordPieceTokenizer(LibraryTokenizer):
     """Encodes with one WordPiece vocabulary; decoding separates words by single spaces, as the library does.
 
     `[SEP]` ends documents. A text of whitespace alone has no tokens.
@@ -39,12 +39,7 @@ class WordPieceTokenizer(Tokenizer):
     def _open(self, model: bytes) -> None:
         parsed = read_tokenizer_json(model)
         check_word_pieces(parsed)
-        self._engine = tokenizers.Tokenizer.from_buffer(model)
-        # A page that contains `[MASK]` is text; only training inserts the token itself.
-        self._engine.encode_special_tokens = True
-        self._engine.no_padding()
-        self._engine.no_truncation()
-        self.leading_space = False
+        self._engine = open_engine(model)
         vocabulary = parsed["model"]["vocab"]
         added = {token["content"]: token["id"] for token in parsed["added_tokens"] if token["special"]}
         self.vocab_size = max([*vocabulary.values(), *added.values()]) + 1
@@ -55,12 +50,6 @@ class WordPieceTokenizer(Tokenizer):
         self._name_special({name: vocabulary[name] for name in SPECIAL_TOKENS if name in vocabulary} | added)
         self.unk, self.pad = self.special_names[UNKNOWN], self.special_names.get(PADDING, -1)
         self.bos, self.eos = self.cls, self.sep
-
-    def encode(self, text: str) -> list[int]:
-        return self._engine.encode(text, add_special_tokens=False).ids
-
-    def encode_following(self, text: str) -> list[int]:
-        return self.encode(text)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         return next(self.encode_batch_with_borders([text]))
@@ -79,10 +68,6 @@ class WordPieceTokenizer(Tokenizer):
         hidden = {*self.special} - {self.unk}
         visible = [int(token) for token in ids if int(token) not in hidden]
         return self._engine.decode(visible, skip_special_tokens=False).encode()
-
-    def _encode_slice(self, texts: list[str]) -> Iterator[np.ndarray]:
-        for encoded in self._engine.encode_batch_fast(texts, add_special_tokens=False):
-            yield np.array(encoded.ids, dtype=np.int32)
 
 
 def check_word_pieces(parsed: dict[str, Any], place: str = "tokenizer") -> None:

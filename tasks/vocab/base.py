@@ -15,13 +15,10 @@ from typing import Any
 
 from model.errors import InputError
 from tasks.tokenizer.base import is_json, json_model, json_model_type
-from tasks.tokenizer.model_file import BPE, BYTE, UNIGRAM, read_model, write_model
+from tasks.tokenizer.model_file import BYTE, MODEL_TYPES, read_model, write_model
 from tasks.tokenizer.released import read_base
 from tasks.vocab.config import VocabConfig, sentinel_names
 from tasks.vocab.special_tokens import add_controls
-
-MODEL_TYPES = {UNIGRAM: "unigram", BPE: "bpe"}
-"""SentencePiece's model types that can be extended."""
 
 SENTENCEPIECE_FILES = ("tokenizer.model", "spiece.model")
 """Names of SentencePiece's file in the folder of a released model."""

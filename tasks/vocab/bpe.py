@@ -21,7 +21,6 @@ import math
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -29,12 +28,12 @@ import tokenizers
 
 from model.errors import InputError
 from tasks.tokenizer.byte_level import BYTE_OF_CHARACTER, PADDING, check_exact, piece_raw, piece_text
-from tasks.tokenizer.json_format import read_tokenizer_json
+from tasks.tokenizer.json_format import parse_merges, read_tokenizer_json, to_json_bytes
 from tasks.tokenizer.model_file import BPE, NORMAL, read_model, write_model
 from tasks.tokenizer.sentencepiece import BLANK
-from tasks.vocab.config import VocabConfig, sentinel_names
+from tasks.vocab.config import VocabConfig
 from tasks.vocab.scripts import Script
-from tasks.vocab.special_tokens import add_special_tokens
+from tasks.vocab.special_tokens import add_requested_tokens
 
 Pair = tuple[str, str]
 MIN_REAL_SCORE = -1e6
@@ -146,12 +145,7 @@ def prepare_byte_level(given: bytes, config: VocabConfig, *, pads: bool = True) 
     vocabulary = parsed["model"]["vocab"]
     # Programs number added tokens from the end of the vocabulary unless it contains them.
     vocabulary.update({token["content"]: token["id"] for token in parsed["added_tokens"]})
-    add_special_tokens(parsed, sentinel_names(config.sentinels))
-    spare = range(max(vocabulary.values()) + 1, config.embedding_rows)
-    add_special_tokens(parsed, [f"<|reserved_{number}|>" for number in spare])
-    if pads and not any(name in vocabulary for name in PADDING):
-        add_special_tokens(parsed, PADDING[:1])
-    add_special_tokens(parsed, config.special_tokens)
+    add_requested_tokens(parsed, config, "<|reserved_{}|>", PADDING if pads else ())
     return to_json_bytes(parsed)
 
 
@@ -295,12 +289,6 @@ def readable_token(piece: str) -> str:
     return piece_raw(piece).decode(errors="backslashreplace").replace(" ", BLANK)
 
 
-def parse_merges(merges: Iterable[str | Sequence[str]]) -> list[Pair]:
-    """Return merges as pairs; older files have each as one string with a space between its tokens."""
-    split = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)
-    return [(left, right) for left, right in split]
-
-
 def truncate_byte_level(model: bytes, count: int) -> bytes:
     """Return the vocabulary without the tokens from id `count` on, and without the merges that lead to them."""
     parsed = json.loads(model)
@@ -310,8 +298,3 @@ def truncate_byte_level(model: bytes, count: int) -> bytes:
         [left, right] for left, right in parse_merges(parsed["model"]["merges"]) if left + right in vocabulary
     ]
     return to_json_bytes(parsed)
-
-
-def to_json_bytes(parsed: dict[str, Any]) -> bytes:
-    """Return the bytes of a `tokenizer.json`; the same content gives the same bytes."""
-    return (json.dumps(parsed, ensure_ascii=False, separators=(",", ":")) + "\n").encode()

@@ -106,12 +106,17 @@ def count_merges(model: bytes, runs: Iterable[str]) -> Counter[str]:
 def count_emitted_ids(model: bytes, runs: Iterable[str]) -> np.ndarray:
     """Return how often each id of a SentencePiece model is emitted on runs of a script, int64 [tokens]."""
     processor = bare_processor(model)
-    emitted = np.zeros(processor.get_piece_size(), dtype=np.int64)
+    return count_ids(processor.encode, processor.get_piece_size(), runs)
+
+
+def count_ids(encode: Callable[[list[str]], Iterable[Iterable[int]]], size: int, runs: Iterable[str]) -> np.ndarray:
+    """Return how often each of `size` ids occurs where `encode` encodes the lines of the runs, int64 [size]."""
+    counts = np.zeros(size, dtype=np.int64)
     lines = training_lines(runs)
     while some := list(itertools.islice(lines, LINES_AT_ONCE)):
-        ids = np.fromiter(itertools.chain.from_iterable(processor.encode(some)), dtype=np.int64)
-        emitted += np.bincount(ids, minlength=len(emitted))
-    return emitted
+        ids = np.fromiter(itertools.chain.from_iterable(encode(some)), dtype=np.int64)
+        counts += np.bincount(ids, minlength=size)
+    return counts
 
 
 def characters_to_cover(counts: Counter[str], coverage: float) -> int:

@@ -125,7 +125,7 @@ def sample_texts_by(column: str, documents: Artifact, seed: int, most: int = MEA
 
 def _rows(column: str, documents: Artifact) -> Iterator[tuple[str, int, bytes, str]]:
     for path in documents.files("documents"):
-        for batch in read_table(path).select([column, "doc_id", "text"]).to_batches():
+        for batch in read_table(path, [column, "doc_id", "text"]).to_batches():
             names = pc.fill_null(batch.column(column).cast(pa.string()), UNKNOWN_LANGUAGE)
             columns = (names, pc.binary_length(batch.column("text")), batch.column("doc_id"), batch.column("text"))
             yield from zip(*(values.to_pylist() for values in columns), strict=True)

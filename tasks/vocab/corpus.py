@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.columns import count_documents
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables import read_table
 from tasks.common.numeric import apportion, seed64, unit_interval
@@ -17,26 +18,13 @@ LONGEST_LINE = 2000
 """Characters. SentencePiece's BPE trainer numbers positions in a word with 16 bits, and a line may be one word."""
 
 
-def count_documents(documents: Artifact) -> StageReport:
+def count_sources(documents: Artifact) -> StageReport:
     """Return what was read of each source, in sorted order of names. All documents that come in go out."""
     report = StageReport()
     for path in documents.files("documents"):
-        table = read_table(path).select(["source", "doc_id", "text"])
-        # The segments of a document are consecutive rows of one part.
-        columns = {
-            "source": table.column("source").cast(pa.string()),
-            "documents": table.column("doc_id"),
-            "bytes": pc.binary_length(table.column("text")),
-        }
-        counted = pa.table(columns).group_by("source")
-        counts = counted.aggregate([("documents", "count_distinct"), ("documents", "count"), ("bytes", "sum")])
-        for row in counts.to_pylist():
-            mine = report.source(row["source"])
-            mine.documents_in += row["documents_count_distinct"]
-            mine.pieces_out += row["documents_count"]
-            mine.bytes_in += row["bytes_sum"]
-    for mine in report.sources.values():
-        mine.documents_out, mine.bytes_out = mine.documents_in, mine.bytes_in
+        table = read_table(path, ["source", "doc_id", "text"])
+        sizes = pc.binary_length(table.column("text")).cast(pa.int64())
+        report.merge(count_documents(table.column("source"), table.column("doc_id"), sizes))
     report.sources = dict(sorted(report.sources.items()))
     return report
 
@@ -79,7 +67,7 @@ def sample_texts(
     left = dict(plan)
     draw = seed64(seed, "vocab", "sample")
     for path in documents.files("documents"):
-        for batch in read_table(path).select(["doc_id", "source", "text"]).to_batches():
+        for batch in read_table(path, ["doc_id", "source", "text"]).to_batches():
             for doc_id, source, text in zip(
                 batch.column("doc_id").to_pylist(),
                 batch.column("source").to_pylist(),

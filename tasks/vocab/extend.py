@@ -22,7 +22,7 @@ from tasks.vocab.bpe import Extension
 from tasks.vocab.candidates import CandidateVocabulary, train_candidates
 from tasks.vocab.comparison import compare_vocabularies, sample_texts_by
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.corpus import bytes_by_source, count_documents, plan_bytes, sample_texts
+from tasks.vocab.corpus import bytes_by_source, count_sources, plan_bytes, sample_texts
 from tasks.vocab.extenders import (
     count_emitted,
     extend_to,
@@ -52,7 +52,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, released: bytes,
     if finished is not None:
         return finished
     before = prepare_base(config, released)
-    counted = count_documents(documents)
+    counted = count_sources(documents)
     sizes = bytes_by_source(counted)
     plan = plan_bytes(sizes, config.weights, config.max_bytes) if config.extend else {}
     model, added, first = before, dict[str, Extension](), dict[str, int]()

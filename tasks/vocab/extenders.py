@@ -1,6 +1,5 @@
 """One interface to the four kinds of vocabulary that can be extended."""
 
-import itertools
 import json
 from collections.abc import Callable, Iterable
 
@@ -8,23 +7,22 @@ import numpy as np
 
 from model.errors import InputError
 from tasks.tokenizer.base import is_json, json_model_type
-from tasks.tokenizer.model_file import BPE, NORMAL, read_model, write_model
+from tasks.tokenizer.json_format import parse_merges
+from tasks.tokenizer.model_file import BPE, MODEL_TYPES, NORMAL, read_model, write_model
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.wordpiece import INSIDE, readable_word_pieces
-from tasks.vocab.base import MODEL_TYPES, prepare_base
+from tasks.vocab.base import prepare_base
 from tasks.vocab.bpe import (
     Extension,
     extend_bpe,
     extend_byte_level,
-    parse_merges,
     readable_tokens,
     truncate_byte_level,
     unreachable_byte_level,
     unreachable_tokens,
 )
-from tasks.vocab.candidates import LINES_AT_ONCE, CandidateVocabulary, ScriptText, count_emitted_ids
+from tasks.vocab.candidates import CandidateVocabulary, ScriptText, count_emitted_ids, count_ids
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.corpus import training_lines
 from tasks.vocab.scripts import Script
 from tasks.vocab.unigram import extend_unigram
 from tasks.vocab.wordpiece import extend_wordpiece, load_normaliser, truncate_wordpiece, unreachable_wordpieces
@@ -146,9 +144,4 @@ def count_emitted(model: bytes, runs: Iterable[str]) -> np.ndarray:
     if not is_json(model):
         return count_emitted_ids(model, runs)
     tokenizer = tokenizer_of(model)
-    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-    lines = training_lines(runs)
-    while some := list(itertools.islice(lines, LINES_AT_ONCE)):
-        for ids in tokenizer.encode_batch(some):
-            counts += np.bincount(ids, minlength=len(counts))
-    return counts
+    return count_ids(tokenizer.encode_batch, tokenizer.vocab_size, runs)

@@ -31,13 +31,22 @@ from tasks.artifacts.schema import VOCABULARY
 from tasks.artifacts.tables import write_table
 from tasks.artifacts.workspace import Unit
 from tasks.tokenizer.base import ADDED_PIECES, BASE, DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json, json_model_type
-from tasks.tokenizer.json_format import read_tokenizer_json
-from tasks.tokenizer.model_file import BPE, BYTE, CONTROL, NORMAL, UNKNOWN_TYPE, USER_DEFINED, read_model
+from tasks.tokenizer.json_format import parse_merges, read_tokenizer_json, to_json_bytes
+from tasks.tokenizer.model_file import (
+    BPE,
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN_PENALTY,
+    UNKNOWN_TYPE,
+    USER_DEFINED,
+    read_model,
+)
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import BLANK, SentencePieceTokenizer
-from tasks.vocab.bpe import bare_processor, merge_pairs, parse_merges
+from tasks.vocab.bpe import bare_processor, merge_pairs
 from tasks.vocab.special_tokens import SPECIAL_TOKEN_FLAGS
-from tasks.vocab.unigram import MARGIN, UNKNOWN_PENALTY, best_alternative
+from tasks.vocab.unigram import MARGIN, best_alternative
 from tasks.vocab.wordpiece import wordpiece_base_ids
 
 UNIT = "tokenizer"
@@ -164,7 +173,7 @@ def fast_tokenizer(model: bytes) -> bytes:
         "decoder": {"type": "Sequence", "decoders": decoders + strip},
         "model": _bpe_model(parsed) if parsed.trainer_spec.model_type == BPE else _unigram_model(parsed),
     }
-    return (json.dumps(written, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+    return to_json_bytes(written)
 
 
 def _added_tokens(parsed: Any) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 from model.errors import InputError
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.model_file import CONTROL, USER_DEFINED
+from tasks.vocab.config import VocabConfig, sentinel_names
 
 SPECIAL_TOKEN_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 """Flags of a special token in a `tokenizer.json`."""
@@ -50,6 +51,19 @@ def add_special_tokens(parsed: dict[str, Any], names: Iterable[str]) -> None:
             number = max(vocabulary.values(), default=-1) + 1
             vocabulary[name] = number
             parsed["added_tokens"].append({"id": number, "content": name, **SPECIAL_TOKEN_FLAGS})
+
+
+def add_requested_tokens(parsed: dict[str, Any], config: VocabConfig, placeholder: str, padding: Sequence[str]) -> None:
+    """Add to a base's parsed `tokenizer.json` what the settings request: sentinels, placeholders (named by their ids)
+    for further rows of the embedding, the first of the names `padding` where it has none of them, and special
+    tokens."""
+    vocabulary = parsed["model"]["vocab"]
+    add_special_tokens(parsed, sentinel_names(config.sentinels))
+    spare = range(max(vocabulary.values()) + 1, config.embedding_rows)
+    add_special_tokens(parsed, map(placeholder.format, spare))
+    if vocabulary.keys().isdisjoint(padding):
+        add_special_tokens(parsed, padding[:1])
+    add_special_tokens(parsed, config.special_tokens)
 
 
 def break_special_names(texts: Iterable[str], names: Sequence[str]) -> Iterator[str]:

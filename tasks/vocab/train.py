@@ -29,13 +29,14 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import UnknownShares, VocabResult, Vocabulary
 from tasks.artifacts.workspace import Workspace
 from tasks.tokenizer.base import BOS, EOS, PAD, UNK, Tokenizer
+from tasks.tokenizer.json_format import to_json_bytes
 from tasks.tokenizer.model_file import read_model, write_model
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.tokenizer.wordpiece import INSIDE, SPECIAL_TOKENS, word_piece_engine
 from tasks.vocab.candidates import MAX_SIZE_IN_ERROR, characters_to_cover
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.corpus import bytes_by_source, count_documents, plan_bytes, sample_texts, training_lines
+from tasks.vocab.corpus import bytes_by_source, count_sources, plan_bytes, sample_texts, training_lines
 from tasks.vocab.output import UNIT, write_tokenizer
 from tasks.vocab.special_tokens import add_controls, add_special_tokens, break_special_names, check_special
 
@@ -61,7 +62,7 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
     finished = workspace.finished(UNIT)
     if finished is not None:
         return finished
-    counted = count_documents(documents)
+    counted = count_sources(documents)
     sizes = bytes_by_source(counted)
     plan = plan_bytes(sizes, config.weights, config.max_bytes)
     sampled: Counter[str] = Counter()
@@ -222,7 +223,7 @@ def train_wordpiece(texts: Iterable[str], config: VocabConfig) -> bytes:
     trained = word_piece_engine(vocabulary, lowercase=config.lowercase, split_digits=config.split_digits)
     parsed = json.loads(trained.to_str())
     add_special_tokens(parsed, names)
-    return (json.dumps(parsed, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+    return to_json_bytes(parsed)
 
 
 def _alphabet(texts: Iterable[str], splitter: tokenizers.pre_tokenizers.PreTokenizer) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from tasks.tokenizer.model_file import NORMAL, read_model, write_model
+from tasks.tokenizer.model_file import NORMAL, UNKNOWN_PENALTY, read_model, write_model
 from tasks.vocab.bpe import Extension
 from tasks.vocab.candidates import CandidateVocabulary
 from tasks.vocab.scripts import Script
@@ -28,9 +28,6 @@ SentencePiece."""
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 """Its multiples modulo 1 are evenly spread (Weyl 1916)."""
-
-UNKNOWN_PENALTY = 10.0
-"""SentencePiece's own constant: a character without a token costs so much more than the worst token."""
 
 PSEUDO_COUNT = 0.5
 """Added to the occurrences of each token in the text, so that one without occurrences has a score."""

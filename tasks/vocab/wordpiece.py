@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import tokenizers
 
 from model.errors import InputError
-from tasks.tokenizer.json_format import read_tokenizer_json
+from tasks.tokenizer.json_format import read_tokenizer_json, to_json_bytes
 from tasks.tokenizer.sentencepiece import BLANK
 from tasks.tokenizer.wordpiece import INSIDE, PADDING, SPECIAL_TOKENS, check_word_pieces
-from tasks.vocab.bpe import Extension, to_json_bytes
-from tasks.vocab.config import VocabConfig, sentinel_names
+from tasks.vocab.bpe import Extension
+from tasks.vocab.config import VocabConfig
 from tasks.vocab.scripts import Script
-from tasks.vocab.special_tokens import SPECIAL_TOKEN_FLAGS, add_special_tokens
+from tasks.vocab.special_tokens import SPECIAL_TOKEN_FLAGS, add_requested_tokens
 
 LEADERS = 50
 """Number of tokens tried before an inside token, until it is emitted after one of them."""
@@ -44,12 +44,7 @@ def prepare_wordpiece(given: bytes, config: VocabConfig) -> bytes:
     # Some files name BERT's special tokens in the vocabulary alone.
     own = [name for name in SPECIAL_TOKENS if name in vocabulary and name not in added]
     parsed["added_tokens"] += [{"id": vocabulary[name], "content": name, **SPECIAL_TOKEN_FLAGS} for name in own]
-    add_special_tokens(parsed, sentinel_names(config.sentinels))
-    spare = range(max(vocabulary.values()) + 1, config.embedding_rows)
-    add_special_tokens(parsed, [f"[reserved_{number}]" for number in spare])
-    if PADDING not in vocabulary:
-        add_special_tokens(parsed, [PADDING])
-    add_special_tokens(parsed, config.special_tokens)
+    add_requested_tokens(parsed, config, "[reserved_{}]", (PADDING,))
     return to_json_bytes(parsed)
 
 

@@ -15,7 +15,7 @@ from model.digests import digest_bytes, read_bytes
 from model.errors import InputError, RecipeError
 from tasks.clean.config import DenyConfig
 
-MODEL_TYPES = ("domain", "id", "hash")
+KINDS = ("domain", "id", "hash")
 _HEX = re.compile(r"[0-9a-fA-F]{32}")
 _DOMAIN = re.compile(r"[^\s/:@]+\.[^\s/:@.]+")
 
@@ -56,7 +56,7 @@ class DenyList:
 
 def read_deny_list(config: DenyConfig) -> DenyList:
     """Return the entries of the recipe and of its file; raises InputError or RecipeError for one that is malformed."""
-    entries: dict[str, set[str]] = {kind: set() for kind in MODEL_TYPES}
+    entries: dict[str, set[str]] = {kind: set() for kind in KINDS}
     given = (("domain", config.domains), ("id", config.ids), ("hash", config.hashes))
     for kind, values in given:
         for value in values:
@@ -84,7 +84,7 @@ def _read_entries(path: Path) -> Iterable[tuple[str, str]]:
         words = line.partition("#")[0].split()
         if not words:
             continue
-        if len(words) != 2 or words[0] not in MODEL_TYPES or not _is_entry(words[0], words[1]):
+        if len(words) != 2 or words[0] not in KINDS or not _is_entry(words[0], words[1]):
             raise InputError(
                 f"{path}, line {number}: `{line.strip()}` is not a deny-list entry; write `domain example.org`,"
                 f" `id HEX` or `hash HEX` (32 hexadecimal digits)"

@@ -200,7 +200,7 @@ def _draw_limits(
         for source in sources_in
     }
     for path in documents.files("documents"):
-        table = read_table(path).select(["doc_id", "source"])
+        table = read_table(path, ["doc_id", "source"])
         for doc_id, source in zip(table.column("doc_id").to_pylist(), table.column("source").to_pylist(), strict=True):
             if only is not None and source not in only:
                 continue

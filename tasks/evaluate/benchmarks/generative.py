@@ -41,7 +41,6 @@ class _GenerativeTask:
     """Request an answer: the same for all tasks of this file."""
 
     def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
-        """Generate the answer greedily after the prompt."""
         return requester.generate_all([(item, examples)])[0]
 
 
@@ -54,7 +53,6 @@ class GenerationTask(_GenerativeTask):
         self._number = scoring.extract == "last_number"
 
     def value(self, response: Response) -> float | None:
-        """Return 1 where the text equals one of the right answers, else 0."""
         text = response.text.strip()
         if self._number:
             number = last_number(text)
@@ -62,7 +60,6 @@ class GenerationTask(_GenerativeTask):
         return float(any(is_exact_match(text, one, chinese=is_chinese(one)) for one in response.item.answers))
 
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
-        """Return the share of exact matches."""
         values = [value for one in part if (value := self.value(one)) is not None]
         compared = "the last number of the written text" if self._number else "the written text, as SQuAD compares"
         return [MetricValue("exact", *mean_with_error(values), compared)]
@@ -80,7 +77,6 @@ class ExtractionTask(_GenerativeTask):
         return f1 if self.metric == "f1" else exact
 
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
-        """Return F1 and exact match, as means over the questions."""
         found = [self._found(one) for one in part]
         named = {
             "f1": MetricValue("f1", *mean_with_error([f1 for _, f1 in found]), "of words, in Chinese of characters"),
@@ -146,7 +142,6 @@ class SummaryTask(_GenerativeTask):
         return self._best(response, self.metric)
 
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
-        """Return all three ROUGE scores, as means over the texts."""
         order = [self.metric, *(name for name in ("rouge_1", "rouge_2", "rouge_l") if name != self.metric)]
         note = "F1 of words without stemming, of characters in scripts without blanks"
         return [MetricValue(name, *mean_with_error([self._best(one, name) for one in part]), note) for name in order]

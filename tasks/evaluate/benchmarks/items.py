@@ -16,6 +16,7 @@ from typing import Any
 
 import blake3
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.common.numeric import seed64, unit_interval
 
@@ -67,7 +68,7 @@ def delimiter(context: str, choice: str, lang: str | None) -> str:
 
 def items_of(table: pa.Table, benchmark: str) -> list[Item]:
     """Return the items of one benchmark from ITEMS."""
-    return [_item(row) for row in table.to_pylist() if row["benchmark"] == benchmark]
+    return [_item(row) for row in table.filter(pc.equal(table.column("benchmark"), benchmark)).to_pylist()]
 
 
 def _item(row: dict[str, Any]) -> Item:
@@ -102,8 +103,9 @@ def choice_order(item_id: str, choices: int) -> tuple[int, ...]:
 def leak_states(leaks: pa.Table, benchmark: str) -> dict[str, str]:
     """Return item id -> leaked, clean or unmatchable; one leak makes an item leaked."""
     states: dict[str, str] = {}
-    for row in leaks.select(["benchmark", "item_id", "state"]).to_pylist():
-        if row["benchmark"] == benchmark and states.get(row["item_id"]) != "leaked":
+    mine = leaks.filter(pc.equal(leaks.column("benchmark"), benchmark))
+    for row in mine.select(["item_id", "state"]).to_pylist():
+        if states.get(row["item_id"]) != "leaked":
             states[row["item_id"]] = row["state"]
     return states
 

@@ -8,7 +8,6 @@ a number is.
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Protocol
 
 from model.data.row_format import RowFormat
 from model.data.span_lengths import Denoising
@@ -36,37 +35,37 @@ PREFIX_OBJECTIVES: tuple[Denoising, ...] = ("prefix_lm",)
 """T5 objectives in which the generated text follows the input."""
 
 
-class LikelihoodScorer(Protocol):
-    """A network that computes log probabilities of choices and generates text."""
+class LikelihoodScorer:
+    """A network that computes log probabilities of choices and, where `can_generate`, generates text."""
 
     max_choice_tokens: int
     """Tokens of the longest choice that the network can score."""
-    note: str
-    """What the log probabilities are, where they are not those of text after the prompt; empty otherwise."""
-    bits_metric: str
+    note = ""
+    """What the log probabilities are, where they are not those of text after the prompt."""
+    bits_metric = "answer_bits_per_byte"
     """Name of the metric of an answer's bits per byte."""
-    prepends_eos: bool
+    prepends_eos = False
     """Whether the network reads the end-of-text token before a prompt."""
-    can_generate: bool
+    can_generate = True
     """Whether the network can generate text token by token."""
 
     def max_prompt_tokens(self, choice: int) -> int:
         """Return how many tokens of a prompt fit with a choice of `choice` tokens."""
-        ...
+        raise NotImplementedError
 
     def score(self, prompt: Sequence[int], choices: Sequence[Sequence[int]]) -> list[float]:
         """Return the sum of ln p of the tokens of each choice; no choice may be empty."""
-        ...
+        raise NotImplementedError
 
     def is_greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
         """Return whether the likeliest token at every position of the answer is the answer's token."""
-        ...
+        raise NotImplementedError
 
     def generate_texts(
         self, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]
     ) -> list[str]:
         """Return the greedily generated text after each prompt, up to the first of `stops`."""
-        ...
+        raise NotImplementedError
 
 
 def make_scorer(network: Network, row_format: RowFormat | None) -> LikelihoodScorer | str:
@@ -86,28 +85,24 @@ def make_scorer(network: Network, row_format: RowFormat | None) -> LikelihoodSco
     )
 
 
-class CausalScorer:
+class CausalScorer(LikelihoodScorer):
     """GPT: the likelihood of a choice after the prompt."""
 
-    note = ""
-    bits_metric = "answer_bits_per_byte"
     prepends_eos = True
-    can_generate = True
 
     def __init__(self, network: GPT) -> None:
         self._network = network
         self.max_choice_tokens = network.config.context
 
     def max_prompt_tokens(self, choice: int) -> int:
-        """Return the context less the choice; the last token of a choice is predicted, never read."""
+        # The last token of a choice is predicted, never read.
         return self._network.config.context + 1 - choice
 
     def score(self, prompt: Sequence[int], choices: Sequence[Sequence[int]]) -> list[float]:
-        """Return log likelihoods."""
         return choice_log_probabilities(self._network, prompt, choices)
 
     def is_greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
-        """Generate greedily and compare; most answers differ in the first token, which is tried first."""
+        # Most answers differ in the first token, which is tried first.
         return all(
             generate_tokens(self._network, prompt, max_new_tokens=length, temperature=0.0) == list(answer[:length])
             for length in sorted({1, len(answer)})
@@ -127,12 +122,12 @@ class CausalScorer:
         return [read_until_stop(ids, tokenizer, stops) for ids in written]
 
 
-class MaskedScorer:
-    """BERT: a choice between prompt and [SEP], each of its tokens masked in turn."""
+class MaskedScorer(LikelihoodScorer):
+    """BERT: a choice between prompt and [SEP], each of its tokens masked in turn; where every token sees all others,
+    text has no greedy order."""
 
     note = "pseudo-likelihood: each token of a choice hidden in turn"
     bits_metric = "answer_pseudo_bits_per_byte"
-    prepends_eos = False
     can_generate = False
 
     def __init__(self, network: BERT, frame: Frame) -> None:
@@ -140,30 +135,14 @@ class MaskedScorer:
         self.max_choice_tokens = network.config.context - FRAME_TOKENS
 
     def max_prompt_tokens(self, choice: int) -> int:
-        """Return what the choice leaves of the context, which prompt and choice share."""
         return self.max_choice_tokens - choice
 
     def score(self, prompt: Sequence[int], choices: Sequence[Sequence[int]]) -> list[float]:
-        """Return pseudo-log-likelihoods."""
         return pseudo_log_probabilities(self._network, self._frame, prompt, choices)
 
-    def is_greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
-        """Raise NotImplementedError: where every token sees all others, text has no greedy order."""
-        raise NotImplementedError
 
-    def generate_texts(
-        self, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]
-    ) -> list[str]:
-        """Raise NotImplementedError, for the same reason."""
-        raise NotImplementedError
-
-
-class SpanScorer:
+class SpanScorer(LikelihoodScorer):
     """T5: a choice generated by the decoder, in place of a sentinel or after the prompt."""
-
-    bits_metric = "answer_bits_per_byte"
-    prepends_eos = False
-    can_generate = True
 
     def __init__(self, network: T5, start: int, stop: int, prefix: Sequence[int]) -> None:
         self._network, self._start, self._stop, self._prefix = network, start, stop, tuple(prefix)
@@ -172,15 +151,13 @@ class SpanScorer:
         self.note = f"the decoder's likelihood of the choice {place}"
 
     def max_prompt_tokens(self, choice: int) -> int:
-        """Return the encoder's context less sentinel and end of text; the choice is in the decoder."""
+        # The encoder reads a sentinel and the end of text too; the choice is in the decoder.
         return self.max_choice_tokens - len(self._prefix) - 1
 
     def score(self, prompt: Sequence[int], choices: Sequence[Sequence[int]]) -> list[float]:
-        """Return log likelihoods of the decoder's tokens after the sentinel."""
         return [value for value, _ in self._answers(prompt, choices)]
 
     def is_greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
-        """Compare with the decoder's likeliest tokens after the sentinel."""
         return self._answers(prompt, [answer])[0][1]
 
     def generate_texts(

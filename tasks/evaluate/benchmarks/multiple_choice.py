@@ -87,15 +87,12 @@ class MultipleChoiceTask:
         self._unconditional = UNCONDITIONAL in normalisers
 
     def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
-        """Request log p of each choice after the same prompt."""
         return requester.likelihoods(item, examples, unconditional=self._unconditional)
 
     def value(self, response: Response) -> float | None:
-        """Return 1 for a right answer, else 0."""
         return float(self._right(response, self._primary))
 
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
-        """Return accuracy for each way of comparing choices."""
         named = {"acc": self._primary, **{f"acc_{name}": name for name in self._others}}
         return [
             MetricValue(
@@ -120,7 +117,6 @@ class PartialScoringTask:
         return requester.partial(item, examples) if item.ending else None
 
     def value(self, response: Response) -> float | None:
-        """Return 1 for a right answer, else 0."""
         return float(is_right(response, "sum", response.item.choices))
 
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
@@ -139,7 +135,6 @@ class ClozeTask:
         self._can_generate, self._bits_metric = can_generate, bits_metric
 
     def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
-        """Request log p of the answer after the prompt, and whether it is the greedy one."""
         return requester.likelihoods(item, examples, greedy=True)
 
     def value(self, response: Response) -> float | None:
@@ -147,7 +142,6 @@ class ClozeTask:
         return None if response.is_greedy is None else float(response.is_greedy)
 
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
-        """Return the share of spelled answers, and the bits per byte of all."""
         size = sum(len(one.item.continuations[one.item.answer].encode()) for one in part)
         bits = -math.fsum(one.log_probabilities[one.item.answer] for one in part) / math.log(2)
         share = mean_with_error([float(one.is_greedy) for one in part if one.is_greedy is not None])

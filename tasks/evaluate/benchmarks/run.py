@@ -6,10 +6,10 @@ compared on the same items, and leaked items are compared with clean ones by it 
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from model.errors import InputError
+from tasks.artifacts.rows import ScoreRow
 from tasks.common.numeric import seed64
 from tasks.evaluate.benchmarks.generative import ExtractionTask, GenerationTask, SummaryTask, TranslationTask
 from tasks.evaluate.benchmarks.items import ExamplePool, Item, shuffle_items
@@ -18,7 +18,7 @@ from tasks.evaluate.benchmarks.multiple_choice import ClozeTask, MultipleChoiceT
 from tasks.evaluate.benchmarks.prompts import Requester, Response
 from tasks.evaluate.comparison import ContaminationGap, measure_gap
 from tasks.evaluate.config import PRIMARY_METRICS, EvaluateConfig, Scoring
-from tasks.evaluate.scores import score_row
+from tasks.evaluate.scores import Scores, score_row
 from tasks.tokenizer.base import Tokenizer
 
 SUBSETS = ("all", "clean", "leaked")
@@ -35,16 +35,6 @@ MULTIPLE_CHOICE = ("choice", "pairs", "partial")
 """Forms in which the likeliest of several texts is the answer."""
 
 
-@dataclass
-class BenchmarkScores:
-    """Rows of SCORES, ITEM_SCORES and GAPS; of held-out text, rows of DOCUMENT_SCORES."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    items: list[dict[str, Any]] = field(default_factory=list)
-    gaps: list[dict[str, Any]] = field(default_factory=list)
-    documents: list[dict[str, Any]] = field(default_factory=list)
-
-
 def benchmark_scores(
     scorer: LikelihoodScorer,
     tokenizer: Tokenizer,
@@ -54,7 +44,7 @@ def benchmark_scores(
     config: EvaluateConfig,
     *,
     advance: Callable[[int], None],
-) -> BenchmarkScores:
+) -> Scores:
     """Return the scores of every number of shots, subset and metric. `advance` is called with the items done, over
     all shots."""
     scoring = config.benchmarks.get(benchmark, Scoring())
@@ -63,7 +53,7 @@ def benchmark_scores(
     requester = Requester(scorer, tokenizer, scoring, config.instruction)
     shot_counts = scoring.shots or config.shots
     pool = ExamplePool(order) if max(shot_counts) else None
-    scores = BenchmarkScores()
+    scores = Scores()
     _check_form(benchmark, items, scoring)
     done = 0
     for shots in shot_counts:
@@ -88,7 +78,7 @@ def benchmark_scores(
     return scores
 
 
-def declined_scores(benchmark: str, items: Sequence[Item], config: EvaluateConfig, why: str) -> list[dict[str, Any]]:
+def declined_scores(benchmark: str, items: Sequence[Item], config: EvaluateConfig, why: str) -> list[ScoreRow]:
     """Return a row without a value for every number of shots, where the network cannot be scored."""
     scoring = config.benchmarks.get(benchmark, Scoring())
     evaluated = min(len(items), config.max_items)
@@ -191,20 +181,38 @@ class TaskResponses:
         return notes
 
 
-def _add(scores: BenchmarkScores, responses: TaskResponses, task: Task, scorer_note: str, seed: int) -> None:
+def _add(scores: Scores, responses: TaskResponses, task: Task, scorer_note: str, seed: int) -> None:
     """Add the rows of one form with one number of shots to `scores`."""
-    key = {"task": responses.benchmark, "shots": responses.shots, "metric": task.metric}
     values: dict[str, list[float]] = {}
     for response in responses.answered:
         value, state = task.value(response), responses.state(response)
         if value is not None:
             values.setdefault(state, []).append(value)
-            scores.items.append({**key, "item_id": response.item.item_id, "state": state, "value": value})
+            scores.items.append(
+                {
+                    "task": responses.benchmark,
+                    "item_id": response.item.item_id,
+                    "shots": responses.shots,
+                    "state": state,
+                    "metric": task.metric,
+                    "value": value,
+                }
+            )
     gap = measure_gap(values.get("leaked", []), values.get("clean", []), seed)
     if gap is not None:
-        sizes = {"leaked_n": len(values["leaked"]), "clean_n": len(values["clean"])}
-        numbers = {"difference": gap.difference, "stderr": gap.stderr, "p": gap.p}
-        scores.gaps.append({**key, **sizes, **numbers, "beyond_chance": gap.is_significant})
+        scores.gaps.append(
+            {
+                "task": responses.benchmark,
+                "metric": task.metric,
+                "shots": responses.shots,
+                "leaked_n": len(values["leaked"]),
+                "clean_n": len(values["clean"]),
+                "difference": gap.difference,
+                "stderr": gap.stderr,
+                "p": gap.p,
+                "beyond_chance": gap.is_significant,
+            }
+        )
     shared = [scorer_note, *responses.notes] if scorer_note else responses.notes
     for subset in SUBSETS:
         part = responses.part(subset)

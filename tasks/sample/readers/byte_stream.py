@@ -18,7 +18,7 @@ from typing import BinaryIO
 import zstandard
 
 from tasks.sample.config import Source
-from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of
+from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of, record_of_text
 
 BLOCK_BYTES = 1 << 20
 
@@ -367,7 +367,9 @@ def decode_page(number: int, begin: int, raw: bytes, declared: str | None = None
     """Return a page as a record: decoded as UTF-8 if it is valid, else by its byte order mark, the character set
     `declared` by the server, or its own declaration; a BadRecord if none of them fits."""
     found = decode_text(number, begin, raw)
-    if isinstance(found, Record) or not found.reason.startswith("invalid UTF-8"):
+    if isinstance(found, Record):
+        return record_of_text(number, begin, found.text.removeprefix("\ufeff"), found.byte)
+    if not found.reason.startswith("invalid UTF-8"):
         return found
     charset = _charset(raw, declared)
     if charset is None:
@@ -378,7 +380,7 @@ def decode_page(number: int, begin: int, raw: bytes, declared: str | None = None
         bad = begin + error.start
         excerpt = excerpt_of(raw[max(0, error.start - 60) :])
         return BadRecord(number, bad, f"neither UTF-8 nor the declared {charset} at byte {bad}", excerpt)
-    return Record(number, begin, text.removeprefix("\ufeff"))
+    return record_of_text(number, begin, text.removeprefix("\ufeff"))
 
 
 def _charset(raw: bytes, declared: str | None) -> str | None:

@@ -16,7 +16,7 @@ import orjson
 
 from tasks.sample.config import Source, Thread
 from tasks.sample.readers.byte_stream import Line, LostLine
-from tasks.sample.readers.jsonl_reader import json_object, record_of_fields
+from tasks.sample.readers.jsonl_reader import is_encodable, json_object, record_of_fields
 from tasks.sample.readers.records import BadRecord, Record, Skipped, excerpt_of
 
 BUCKET_BYTES = 32 * 1024**2
@@ -94,7 +94,9 @@ def _into_bucket(
 
 
 def _identifier(value: object) -> str:
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    """Return an id or a name as text; empty where there is none that can be written."""
+    is_one = isinstance(value, str | int) and not isinstance(value, bool)
+    return str(value) if is_one and is_encodable(str(value)) else ""
 
 
 def _threads(bucket: IO[bytes]) -> Iterator[tuple[str, list[Message]]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import Line, LostLine
 from tasks.sample.readers.jsonl_reader import url_of
-from tasks.sample.readers.records import BadRecord, Record, excerpt_of
+from tasks.sample.readers.records import BadRecord, Record, excerpt_of, missing_column
 
 _LARGEST_FIELD = 2**31 - 1
 
@@ -36,14 +36,10 @@ def csv_records(
         return
     names = header.cells
     names[0] = names[0].removeprefix("\ufeff")
-    wanted = [name for name in (source.text_field, source.id_field) if name is not None]
-    missing = [name for name in wanted if name not in names]
-    if missing:
-        setting = "text_field" if missing[0] == source.text_field else "id_field"
-        excerpt = excerpt_of(f"columns: {', '.join(names[:20])}")
-        yield BadRecord(0, 0, f"no column `{missing[0]}`", excerpt, setting=setting)
+    if missing := missing_column(names, source):
+        yield missing
         return
-    twice = [name for name in (*wanted, *filter(None, [source.url_field])) if names.count(name) > 1]
+    twice = [name for name in (source.text_field, source.id_field, source.url_field) if name and names.count(name) > 1]
     if twice:
         yield BadRecord(0, 0, f"{names.count(twice[0])} columns are named `{twice[0]}`", excerpt_of(header.raw))
         return

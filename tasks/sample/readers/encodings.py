@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.sample.readers.byte_stream import Gap, Line, LostLine
-from tasks.sample.readers.records import BadRecord, Record, excerpt_of
+from tasks.sample.readers.records import BadRecord, Record, excerpt_of, record_of_text
 
 AUTO = "auto"
 SAMPLE_BYTES = 1 << 16
@@ -173,6 +173,4 @@ def decode_file(raw: bytes, encoding: str) -> Record | BadRecord:
         line = raw.count(b"\n", 0, error.start) + 1
         excerpt = excerpt_of(raw[max(0, error.start - 60) :])
         return BadRecord(0, error.start, f"not {encoding} at byte {error.start}, line {line}", excerpt)
-    if not text or text.isspace():
-        return BadRecord(0, 0, "empty text")
-    return Record(0, 0, text)
+    return record_of_text(0, 0, text)

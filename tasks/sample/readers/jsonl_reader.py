@@ -80,7 +80,7 @@ def record_of_fields(number: int, byte: int, fields: dict[str, Any], source: Sou
         return BadRecord(number, byte, reason, excerpt_of(raw), setting="text_field")
     if not text or text.isspace():
         return BadRecord(number, byte, "empty text", excerpt_of(raw))
-    if not _is_encodable(text):
+    if not is_encodable(text):
         return BadRecord(number, byte, "text holds half of a surrogate pair, which is no character", excerpt_of(raw))
     url = None if source.url_field is None else url_of(fields.get(source.url_field))
     if source.id_field is None:
@@ -93,10 +93,11 @@ def record_of_fields(number: int, byte: int, fields: dict[str, Any], source: Sou
 
 def url_of(value: object) -> str | None:
     """Return an address as text; None if there is none."""
-    return value if isinstance(value, str) and value and _is_encodable(value) else None
+    return value if isinstance(value, str) and value and is_encodable(value) else None
 
 
-def _is_encodable(text: str) -> bool:
+def is_encodable(text: str) -> bool:
+    """Return whether a text holds whole characters alone; JSON may hold halves of a surrogate pair."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import UNPACKS_TOO_MUCH, ReadingLimit, most_unpacked
 from tasks.sample.readers.jsonl_reader import url_of
-from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of
+from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of, missing_column
 
 _ROWS_PER_BATCH = 512
 
@@ -168,14 +168,14 @@ def _arrow_file(
     row = 0
     for number in range(reader.num_record_batches):
         progress.reach(number + 1)
-        rows = 1  # a damaged batch does not show its number of rows
         try:
             batch = reader.get_batch(number)
-            rows = batch.num_rows
-            yield from _rows_of_batch(batch, row, source, begin, limit)
         except (pa.ArrowException, OSError) as error:
             yield BadRecord(row, 0, f"damaged record batch {number}: {_first_line(error)}")
-        row += rows
+            row += 1  # it does not show its number of rows
+            continue
+        yield from _rows_of_batch(batch, row, source, begin, limit)
+        row += batch.num_rows
 
 
 def _arrow_stream(
@@ -222,12 +222,8 @@ def _columns(schema: pa.Schema, source: Source) -> list[str]:
 
 
 def _wrong_columns(schema: pa.Schema, source: Source) -> BadRecord | None:
-    needed = [name for name in (source.text_field, source.id_field) if name is not None]
-    missing = [name for name in needed if name not in schema.names]
-    if missing:
-        setting = "text_field" if missing[0] == source.text_field else "id_field"
-        excerpt = excerpt_of(f"columns: {', '.join(schema.names[:20])}")
-        return BadRecord(0, 0, f"no column `{missing[0]}`", excerpt, setting=setting)
+    if missing := missing_column(schema.names, source):
+        return missing
     for name in _columns(schema, source):
         if schema.names.count(name) > 1:
             return BadRecord(0, 0, f"{schema.names.count(name)} columns are named `{name}`")
@@ -254,13 +250,25 @@ def _holds_text(kind: pa.DataType) -> bool:
 
 
 def _rows_of_batch(batch: pa.RecordBatch, first: int, source: Source, begin: int, limit: ReadingLimit) -> Found:
-    # As bytes: neither format checks that its strings are UTF-8.
-    texts = _Values(batch.column(source.text_field), pa.large_binary())
-    keys = None if source.id_field is None else _Values(batch.column(source.id_field))
-    urls = None if source.url_field not in batch.schema.names else _Values(batch.column(source.url_field))
+    try:
+        texts = _Values(batch.column(source.text_field), decoded=False)
+        keys, urls = (
+            _Values(batch.column(name), decoded=True) if name in batch.schema.names else None
+            for name in (source.id_field, source.url_field)
+        )
+    except pa.ArrowException as error:
+        for number in range(max(first, begin), first + batch.num_rows):
+            yield BadRecord(number, 0, f"damaged record batch: {_first_line(error)}")
+        return
     for offset in range(max(0, begin - first), batch.num_rows):
         number = first + offset
-        raw = texts.at(offset)
+        try:
+            raw = texts.at(offset)
+            key = None if keys is None else _key(keys.at(offset))
+            url = None if urls is None else url_of(urls.at(offset))
+        except _OutsideDictionary as error:
+            yield BadRecord(number, 0, str(error))
+            continue
         if raw is None:
             yield BadRecord(number, 0, f"column `{source.text_field}` is null")
             continue
@@ -272,14 +280,11 @@ def _rows_of_batch(batch: pa.RecordBatch, first: int, source: Source, begin: int
         if isinstance(found, BadRecord):
             yield found
             continue
-        key = None
-        if keys is not None:
-            key = _key(keys.at(offset))
-            if key is None:
-                reason = f"no id in column `{source.id_field}`"
-                yield BadRecord(number, 0, reason, excerpt_of(raw), setting="id_field")
-                continue
-        yield Record(number, 0, found.text, key, url=None if urls is None else url_of(urls.at(offset)))
+        if keys is not None and key is None:
+            reason = f"no id in column `{source.id_field}`"
+            yield BadRecord(number, 0, reason, excerpt_of(raw), setting="id_field")
+            continue
+        yield Record(number, 0, found.text, key, url=url)
 
 
 def _key(key: object) -> str | None:
@@ -288,24 +293,44 @@ def _key(key: object) -> str | None:
     return None if key is None or key == "" else str(key)
 
 
-class _Values:
-    """A column's values one by one, without expanding dictionaries; offsets are validated."""
+class _OutsideDictionary(ValueError):
+    """Raised for a row that refers to a value which its dictionary does not have."""
 
-    def __init__(self, column: pa.Array, kind: pa.DataType | None = None) -> None:
+
+_BYTES_OF_TEXT = {
+    pa.string(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.string_view(): pa.binary_view(),
+}
+
+
+class _Values:
+    """A column's values one by one, without expanding dictionaries. Raises ArrowInvalid for offsets that lead outside.
+
+    Texts are bytes, since neither format checks that they are UTF-8; with `decoded` one that is not is None.
+    """
+
+    def __init__(self, column: pa.Array, *, decoded: bool) -> None:
         self._places = column.indices if isinstance(column, pa.DictionaryArray) else None
         values = column if self._places is None else column.dictionary
-        self._values = values if kind is None else values.cast(kind)
-        self._values.validate(full=kind is not None)
+        as_bytes = _BYTES_OF_TEXT.get(values.type)
+        self._decodes = decoded and as_bytes is not None
+        self._values = values if as_bytes is None else values.view(as_bytes)
+        # The library reads wherever an offset leads, which ends the process.
+        self._values.validate(full=True)
 
     def at(self, row: int) -> Any:
-        """Return the value of a row; None for null, and for a string that is not UTF-8."""
+        """Return the value of a row; None for null."""
         place = row if self._places is None else self._places[row].as_py()
         if place is None:
             return None
         if not 0 <= place < len(self._values):
-            raise pa.ArrowInvalid(f"place {place} of a dictionary of {len(self._values)}")
+            raise _OutsideDictionary(f"place {place} of a dictionary of {len(self._values)} values")
+        value = self._values[place].as_py()
+        if not self._decodes or value is None:
+            return value
         try:
-            return self._values[place].as_py()
+            return value.decode()
         except UnicodeDecodeError:
             return None
 

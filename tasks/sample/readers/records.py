@@ -1,13 +1,29 @@
 """What a reader yields: a record with its text, an unreadable record with the reason, or skipped records."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from tasks.sample.config import Source
 
 EXCERPT_BYTES = 200
 _EXCERPT_INPUT = 400
 
 
+class _Found:
+    """What a reader yields."""
+
+    __slots__ = ()
+    number: int
+    step: int | None
+
+    @property
+    def place(self) -> int:
+        """The position from which an interrupted reader resumes."""
+        return self.number if self.step is None else self.step
+
+
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(_Found):
     """A readable record: its number in the file (lines, rows and WARC records count from 0), the byte where it begins
     (after decompression; 0 in parquet and arrow), its text, and the value of the id field if the source has one."""
 
@@ -23,14 +39,9 @@ class Record:
     encoding: str | None = None
     """The encoding that the file was decoded from; None for UTF-8."""
 
-    @property
-    def place(self) -> int:
-        """The position from which an interrupted reader resumes."""
-        return self.number if self.step is None else self.step
-
 
 @dataclass(frozen=True, slots=True)
-class BadRecord:
+class BadRecord(_Found):
     """An unreadable record: `byte` is the offending byte if it is known, else where the record begins."""
 
     number: int
@@ -41,14 +52,9 @@ class BadRecord:
     setting: str | None = field(default=None, compare=False)
     """The key of the source that names a missing field: `text_field` or `id_field`."""
 
-    @property
-    def place(self) -> int:
-        """The position from which an interrupted reader resumes."""
-        return self.number if self.step is None else self.step
-
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(_Found):
     """Valid records that are not documents: what they are, and how many."""
 
     number: int
@@ -56,10 +62,14 @@ class Skipped:
     count: int = 1
     step: int | None = None
 
-    @property
-    def place(self) -> int:
-        """The position from which an interrupted reader resumes."""
-        return self.number if self.step is None else self.step
+
+def missing_column(names: Sequence[str], source: Source) -> BadRecord | None:
+    """Return what is wrong where a table's columns, of these names, lack the text or the id of the source."""
+    for setting, wanted in (("text_field", source.text_field), ("id_field", source.id_field)):
+        if wanted is not None and wanted not in names:
+            excerpt = excerpt_of(f"columns: {', '.join(names[:20])}")
+            return BadRecord(0, 0, f"no column `{wanted}`", excerpt, setting=setting)
+    return None
 
 
 def decode_text(number: int, begin: int, raw: bytes) -> Record | BadRecord:
@@ -72,9 +82,14 @@ def decode_text(number: int, begin: int, raw: bytes) -> Record | BadRecord:
         return BadRecord(
             number, begin + bad, f"invalid UTF-8 at byte {begin + bad}", excerpt_of(raw[max(0, bad - 60) :])
         )
+    return record_of_text(number, begin, text, begin + bom)
+
+
+def record_of_text(number: int, begin: int, text: str, text_begin: int | None = None) -> Record | BadRecord:
+    """Return a decoded text as a record, which begins at byte `text_begin`, or at `begin` as what holds it does."""
     if not text or text.isspace():
         return BadRecord(number, begin, "empty text")
-    return Record(number, begin + bom, text)
+    return Record(number, begin if text_begin is None else text_begin, text)
 
 
 def excerpt_of(raw: bytes | str) -> str:

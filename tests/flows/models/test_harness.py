@@ -17,6 +17,7 @@ from tasks.evaluate.benchmarks.multiple_choice import MultipleChoiceTask
 from tasks.evaluate.benchmarks.prompts import Requester
 from tasks.evaluate.benchmarks.run import benchmark_scores
 from tasks.evaluate.config import PRIMARY_METRICS, EvaluateConfig, Scoring
+from tasks.evaluate.heldout import HeldoutDocument
 from tasks.evaluate.perplexity import heldout_scores, unigram_code_lengths
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
@@ -155,14 +156,13 @@ def test_bits_per_byte_are_the_same(tmp_path: Path, tokenizer: Tokenizer, networ
     rows = heldout_scores(
         network,
         tokenizer,
-        {"all of it": texts},
-        {"all of it": [None, None]},
+        {"all of it": [HeldoutDocument(b"", 0, text, None) for text in texts]},
         unigram_code_lengths(pa.table({"token": [0], "count": [0]}), tokenizer.vocab_size),
         batch_tokens=256,
         rounds=10,
         seed=1,
         advance=lambda done: None,
-    )
+    ).rows
     ours = next(row["value"] for row in rows if row["metric"] == "bits_per_byte")
     assert found["results"]["text"]["bits_per_byte,none"] == pytest.approx(ours, rel=1e-6)
     assert math.log2(tokenizer.vocab_size) > ours

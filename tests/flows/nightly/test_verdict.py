@@ -15,7 +15,7 @@ from tasks.artifacts.tables import write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 from tasks.evaluate.comparison import ITEM_SCORES
-from tasks.evaluate.perplexity import DOCUMENT_SCORES
+from tasks.evaluate.scores import DOCUMENT_SCORES
 
 Evaluated = Callable[..., Artifact]
 

@@ -72,6 +72,13 @@ def test_nothing_to_read_is_an_error():
         reads_of({"a": 5}, {}, budget=9, max_epochs=4)
 
 
+def test_rows_without_a_token_of_the_budget_are_no_order() -> None:
+    counted = np.zeros(40, dtype=np.uint32)
+    counted[0] = 16
+    with pytest.raises(InputError, match="4 tokens do not allow one whole row"):
+        plan_reads(plan_mixture({"a": 16}, {}, 4, 4.0), {"a": 40}, counted, run_seed=1)
+
+
 def test_rows_of_all_lengths_keep_to_the_tokens_of_the_budget():
     counted = np.array([3, 5, 4, 10, 10], dtype=np.uint32)  # a: 12 tokens in three rows, b: 20 in two
     mixture = plan_mixture({"a": 12, "b": 20}, {"a": 1, "b": 1}, budget=60, max_epochs=4)

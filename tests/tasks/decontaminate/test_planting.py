@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.decontaminate.normalize import fold_words
 from tasks.decontaminate.recall import (
     CHOICES,
     ESCAPED,
@@ -29,6 +28,7 @@ from tasks.decontaminate.recall import (
     rewrapped,
     varied,
 )
+from tests.tasks.decontaminate.plain_words import fold_words
 
 HOST = "The furnace was lit at dawn. Nobody slept.\nCoke and ore went in by turns.\n\nAt noon the iron ran."
 ITEM = "Which metal, if any, did the workers of Schönhütte pour into the 12 moulds before the evening bell rang?"

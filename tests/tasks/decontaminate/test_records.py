@@ -8,7 +8,7 @@ import pytest
 from model.errors import InputError
 from tasks.decontaminate.benchmark_readers import value_of
 from tasks.decontaminate.benchmarks import read_items
-from tasks.decontaminate.config import Benchmark
+from tasks.decontaminate.config import Benchmark, BenchmarkFields
 
 
 def read(path: Path, text: str, **fields: Any) -> list[Any]:
@@ -41,6 +41,18 @@ def test_values_in_lists_of_objects_are_lists() -> None:
             "has no words",
         ),
         ("a.jsonl", '{"id": "1", "question": "?", "answer": "2"}', {"layout": "record"}, "no `passage` and `qas`"),
+        (
+            "a.jsonl",
+            '{"passage": {"text": "A", "entities": []}, "qas": [{"id": 1, "query": "@placeholder"}]}',
+            {"layout": "record", "each": "qas"},
+            "no answer; files of tests",
+        ),
+        (
+            "a.jsonl",
+            '{"id": "1", "question": "?", "choices": ["a", "b"], "answer": "\u00df"}',
+            {},
+            "none of its 2 choices",
+        ),
     ],
 )
 def test_a_file_that_does_not_fit_says_why(
@@ -62,6 +74,14 @@ def test_parallel_files_of_different_lengths_are_refused(tmp_path: Path) -> None
     benchmark = Benchmark(name="quiz", path=tmp_path / "a.en", answers_path=tmp_path / "a.de")
     with pytest.raises(InputError, match=r"has 2 lines and .* 1"):
         read_items((benchmark,))
+
+
+def test_line_ends_of_windows_are_no_part_of_parallel_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_bytes(b"one\r\ntwo\r\n")
+    (tmp_path / "a.de").write_bytes(b"eins\r\nzwei\r\n")
+    fields = BenchmarkFields(context=("line",), id="")
+    benchmark = Benchmark(name="quiz", path=tmp_path / "a.en", answers_path=tmp_path / "a.de", fields=fields)
+    assert [(item.context, item.answer) for item in read_items((benchmark,))] == [("one", "eins"), ("two", "zwei")]
 
 
 def test_items_without_a_name_are_numbered(tmp_path: Path) -> None:

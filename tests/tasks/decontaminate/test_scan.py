@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.artifacts.columns import text_buffers
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.leaks import Region, find_leaks, matchable_items, measure_rarity
 from tasks.decontaminate.ngrams import build_index
-from tasks.decontaminate.normalize import fold_words
-from tasks.decontaminate.scan import scan_texts, text_buffers
+from tasks.decontaminate.scan import scan_texts
+from tests.tasks.decontaminate.plain_words import fold_words
 
 CONFIG = DecontaminateConfig()
 QUESTION = "Which metal did the workers of Utrecht pour into twelve moulds before the evening bell rang?"

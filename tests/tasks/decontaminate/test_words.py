@@ -13,10 +13,11 @@ from tasks.decontaminate.normalize import (
     NUMBER,
     WORD,
     fold_table,
-    fold_words,
     hash_words,
     max_words,
+    words_as_written,
 )
+from tests.tasks.decontaminate.plain_words import fold_words
 
 ALPHABET = "ab Zé дЖ中文がの㎏ﬁ½，.\n&amp;#39;\\\\\\un00{e9 '-_\u200b\u00ad\ufe0f\u0301😀𠀀🄰١ก็한ㆍﷺ\U000e0041"
 
@@ -103,3 +104,10 @@ def test_capacity_is_enough_for_the_densest_character() -> None:
     assert densest == 2.0
     text = "\u3316" * 500
     assert len(fold_words(text)) <= max_words(len(text.encode()))
+
+
+def test_words_are_shown_as_they_are_in_the_text() -> None:
+    assert words_as_written("Die Straße -- caf&eacute;, 2 Кошки 中国") == [
+        "die", "straße", "caf&eacute;", "2", "кошки", "中", "国",
+    ]  # fmt: skip
+    assert words_as_written("") == []

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
+from tasks.artifacts.columns import text_buffers
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.exact_lines import lines_of
 from tasks.dedup.exact_substrings import BYTES_PER_WINDOW, repeated_substrings
 from tasks.dedup.lsh import passes_within
-from tasks.dedup.minhash import text_buffers
 from tasks.dedup.near_duplicates import DuplicateDecisions
 from tasks.dedup.stage import build_dedup
 

@@ -13,10 +13,11 @@ from flows.reference import reference
 from model.errors import Bug, GuardError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
+from tasks.artifacts.columns import text_buffers
 from tasks.artifacts.workspace import Workspace
 from tasks.dedup import corpus
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.minhash import signatures_of, text_buffers
+from tasks.dedup.minhash import signatures_of
 from tasks.dedup.near_duplicates import set_similarity
 from tasks.dedup.pipeline import deduplicate
 from tasks.dedup.recall import near_copy, word_spans

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.artifacts.build import RunContext
+from tasks.artifacts.columns import text_buffers
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.licence_headers import body_start
-from tasks.dedup.minhash import sign_with_datasketch, signatures_of, text_buffers
+from tasks.dedup.minhash import sign_with_datasketch, signatures_of
 from tasks.dedup.stage import build_dedup
 
 HEADER = """Copyright 2019 The Example Authors

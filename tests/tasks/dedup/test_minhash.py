@@ -9,6 +9,7 @@ from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.artifacts.columns import text_buffers
 from tasks.dedup.minhash import (
     band_keys,
     fold_table,
@@ -16,7 +17,6 @@ from tasks.dedup.minhash import (
     s_curve,
     shingle_sets,
     signatures_of,
-    text_buffers,
     true_jaccard,
 )
 

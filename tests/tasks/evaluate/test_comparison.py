@@ -17,7 +17,7 @@ from tasks.evaluate.comparison import (
     score_regressions,
     sign_flip_p_value,
 )
-from tasks.evaluate.perplexity import DOCUMENT_SCORES
+from tasks.evaluate.scores import DOCUMENT_SCORES
 
 
 def test_differences_are_taken_item_by_item() -> None:

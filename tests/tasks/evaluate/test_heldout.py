@@ -10,15 +10,8 @@ import torch
 
 from model.config.network import GPTConfig
 from model.nn.gpt import GPT
-from tasks.evaluate.perplexity import (
-    DocumentScores,
-    heldout_documents,
-    heldout_scores,
-    perplexity,
-    texts_and_languages,
-    unigram_code_lengths,
-    xz_bits_per_byte,
-)
+from tasks.evaluate.heldout import HeldoutDocument, heldout_documents
+from tasks.evaluate.perplexity import heldout_scores, perplexity, unigram_code_lengths, xz_bits_per_byte
 from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, plain_mean, ratio
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.open import tokenizer_of
@@ -52,17 +45,20 @@ def unigram(counts: dict[int, int]) -> pa.Table:
 
 def test_a_model_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(tokenizer):
     texts = {"en": ["the cat sat on the mat.", "a log"], "ja": ["日本語😀"]}
+    languages = {"en": "en", "ja": None}
     rows = heldout_scores(
         indifferent_network(300),
         tokenizer,
-        texts,
-        {"en": ["en", "en"], "ja": [None], "known": ["en", "en"], "lost": ["en", "en"]},
+        {
+            source: [HeldoutDocument(b"", 0, text, languages[source]) for text in documents]
+            for source, documents in texts.items()
+        },
         unigram_code_lengths(unigram({}), 300),
         batch_tokens=64,
         rounds=50,
         seed=1,
         advance=lambda done: None,
-    )
+    ).rows
     values = {(row["task"], row["metric"]): row for row in rows}
     for source, documents in texts.items():
         tokens = sum(len(tokenizer.encode(text)) for text in documents)
@@ -91,15 +87,15 @@ def test_text_with_unknown_words_has_no_figure():
     scores = heldout_scores(
         indifferent_network(7),
         tokenizer,
-        texts,
-        {"en": ["en", "en"], "ja": [None], "known": ["en", "en"], "lost": ["en", "en"]},
+        {source: [HeldoutDocument(b"", 0, text, "en") for text in documents] for source, documents in texts.items()},
         unigram_code_lengths(unigram({}), 7),
         batch_tokens=64,
         rounds=50,
         seed=1,
         advance=lambda done: None,
     )
-    found = {(row["task"].removeprefix("heldout/"), row["metric"]): row for row in scores}
+    assert not [row for row in scores.documents if row["source"] == "lost"]
+    found = {(row["task"].removeprefix("heldout/"), row["metric"]): row for row in scores.rows}
     assert found["known", "bits_per_byte"]["value"] == pytest.approx(3 * math.log2(7) / 10)
     for source in ("lost", "all"):
         for metric in ("bits_per_byte", "unigram_bits_per_byte"):
@@ -139,24 +135,21 @@ def test_the_bits_of_each_document_add_up_to_the_figure_of_its_source(tokenizer,
     later = heldout_artifact([("en", "the dog sat.")], items=[{"benchmark": "b"} | ITEM])
     documents = heldout_documents([first, later], max_bytes=1000, seed=1)
     assert sorted(one.text for one in documents["en"]) == ["a log", "the cat sat on the mat.", "the dog sat."]
-    keep = DocumentScores(documents)
-    rows = heldout_scores(
+    scores = heldout_scores(
         indifferent_network(300),
         tokenizer,
-        {"en": [one.text for one in documents["en"]]},
-        {"en": [None, None, None]},
+        documents,
         unigram_code_lengths(unigram({}), 300),
         batch_tokens=64,
         rounds=50,
         seed=1,
         advance=lambda done: None,
-        keep=keep,
     )
-    whole = next(row["value"] for row in rows if row["metric"] == "bits_per_byte")
-    assert [(row["doc_id"], row["bytes"]) for row in keep.rows] == [
+    whole = next(row["value"] for row in scores.rows if row["metric"] == "bits_per_byte")
+    assert [(row["doc_id"], row["bytes"]) for row in scores.documents] == [
         (one.doc_id, len(one.text)) for one in documents["en"]
     ]
-    assert sum(row["bits"] for row in keep.rows) / (23 + 5 + 12) == pytest.approx(whole)
+    assert sum(row["bits"] for row in scores.documents) / (23 + 5 + 12) == pytest.approx(whole)
 
 
 def test_a_language_holds_documents_of_all_sources():
@@ -187,8 +180,9 @@ def test_mean_over_sources_counts_each_source_once():
 
 def test_heldout_text_is_bounded_by_bytes_and_cut_at_a_character(heldout_artifact):
     artifact = heldout_artifact([("en", "a" * 10), ("en", "b" * 10), ("ja", "日本" * 10)])
-    texts, languages = texts_and_languages(heldout_documents([artifact], max_bytes=16, seed=1))
-    assert languages == {"en": [None, None], "ja": [None]}
+    found = heldout_documents([artifact], max_bytes=16, seed=1)
+    texts = {source: [one.text for one in documents] for source, documents in found.items()}
+    assert {one.language for documents in found.values() for one in documents} == {None}
     assert sorted(map(len, texts["en"])) == [6, 10]
     assert texts["ja"] == ["日本日本日"]
     assert {text[0] for text in texts["en"]} == {"a", "b"}

@@ -17,6 +17,7 @@ from model.nn.t5 import T5
 from tasks.artifacts.schema import SPANS
 from tasks.common.numeric import unit_interval
 from tasks.evaluate.benchmarks.likelihood import MaskedScorer, SpanScorer, make_scorer
+from tasks.evaluate.heldout import HeldoutDocument
 from tasks.evaluate.masked_lm import choose_pairs, choose_positions, most_frequent_token, pair_scores, pseudo_scores
 from tasks.evaluate.perplexity import unigram_code_lengths
 from tasks.evaluate.samples import fillings, join_fillings, with_blanks
@@ -64,8 +65,8 @@ def t5() -> T5:
     return network
 
 
-def no_languages(texts: dict[str, list[str]]) -> dict[str, list[str | None]]:
-    return {source: [None] * len(documents) for source, documents in texts.items()}
+def documents_of(texts: dict[str, list[str]]) -> dict[str, list[HeldoutDocument]]:
+    return {source: [HeldoutDocument(b"", 0, text, None) for text in mine] for source, mine in texts.items()}
 
 
 def values(rows: list[dict[str, object]], source: str = "en") -> dict[str, dict[str, object]]:
@@ -80,8 +81,8 @@ def test_a_bert_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(
     texts = {"en": ["the cat sat on the mat. the dog sat on the mat.", two_contexts], "ja": ["日本語の文章"]}
     tokenizer.cls, tokenizer.sep, tokenizer.mask = 4, 5, 6
     rows = pseudo_scores(
-        bert, tokenizer, texts, no_languages(texts), most_tokens=hidden, batch_tokens=64, rounds=50, seed=1
-    )
+        bert, tokenizer, documents_of(texts), most_tokens=hidden, batch_tokens=64, rounds=50, seed=1
+    ).rows
     tokens = sum(len(tokenizer.encode(text)) for text in texts["en"])
     found = values(rows)["pseudo_bits_per_byte"]
     if hidden > tokens:
@@ -124,8 +125,8 @@ def test_a_t5_that_knows_nothing_pays_ln_v_for_each_target(tokenizer: Tokenizer,
     tokenizer.piece_lengths[0] = 5
     flat = np.full(VOCAB, 8.0)
     rows = span_scores(
-        t5, tokenizer, texts, no_languages(texts), flat, layout, row_length=16, batch_tokens=32, rounds=50, seed=1
-    )
+        t5, tokenizer, documents_of(texts), flat, layout, row_length=16, batch_tokens=32, rounds=50, seed=1
+    ).rows
     found = values(rows)
     assert found["target_nats_per_token"]["value"] == pytest.approx(math.log(VOCAB), rel=1e-5)
     bits, unigram = (

@@ -96,6 +96,21 @@ def test_any_number_of_threads_gives_the_same(model: bytes, text: str, workers: 
     assert 1 <= len(encoder._idle) <= workers
 
 
+class TakenMeanwhile(list[np.ndarray]):
+    """Caches of which another thread takes the last one as soon as somebody asks whether there are any."""
+
+    def __bool__(self) -> bool:
+        self.clear()
+        return True
+
+
+def test_a_cache_that_another_thread_took_is_not_missed(model: bytes) -> None:
+    encoder = Encoder(model)
+    encoder.encode(pa.array(["a text"], pa.large_string()))
+    encoder._idle = TakenMeanwhile(encoder._idle)
+    assert ids_of(encoder.encode(pa.array(["another"], pa.large_string())))
+
+
 def test_a_column_may_be_sliced_chunked_short_or_empty(model: bytes) -> None:
     tokenizer, encoder = SentencePieceTokenizer(model), Encoder(model)
     texts = ["", "one two", "", "три", "日本", ""]

@@ -11,8 +11,9 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from model.errors import InputError
 from tasks.tokenizer.byte_level import piece_text
+from tasks.tokenizer.json_format import parse_merges
 from tasks.tokenizer.open import open_tokenizer, tokenizer_of
-from tasks.vocab.bpe import extend_byte_level, merge_pairs, parse_merges, prepare_byte_level, unreachable_byte_level
+from tasks.vocab.bpe import extend_byte_level, merge_pairs, prepare_byte_level, unreachable_byte_level
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.extenders import keeps_base, kind_of, truncate_vocabulary, vocabulary_size
 from tasks.vocab.scripts import CHINESE, RUSSIAN

@@ -15,7 +15,7 @@ from tasks.vocab.config import VocabConfig
 from tasks.vocab.corpus import (
     LONGEST_LINE,
     bytes_by_source,
-    count_documents,
+    count_sources,
     plan_bytes,
     sample_texts,
     training_lines,
@@ -95,7 +95,7 @@ def test_no_text_at_all_is_an_input_error(context, make_documents):
 
 
 def test_sample_follows_weights_and_never_passes_its_plan(documents):
-    sizes = bytes_by_source(count_documents(documents))
+    sizes = bytes_by_source(count_sources(documents))
     assert sizes["prose"] == sum(len(text) for source, text in PARTS[0] if source == "prose")
     plan = plan_bytes(sizes, {"prose": 3.0, "code": 1.0}, 4000)
     assert plan == {"code": 1000, "prose": 3000}
@@ -108,7 +108,7 @@ def test_sample_follows_weights_and_never_passes_its_plan(documents):
 
 
 def test_a_larger_plan_only_adds_documents(documents):
-    sizes = bytes_by_source(count_documents(documents))
+    sizes = bytes_by_source(count_sources(documents))
     small, large = (
         {text for _, text in sample_texts(documents, sizes, {"prose": share}, seed=3)} for share in (3000, 6000)
     )

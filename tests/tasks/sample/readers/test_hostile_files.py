@@ -376,12 +376,35 @@ def test_offsets_and_places_that_lead_outside_are_damage(tmp_path: Path) -> None
     wrong = (0).to_bytes(4, "little") + (2**30).to_bytes(4, "little") + (21).to_bytes(4, "little")
     assert raw.count(offsets) == 1
     path.write_bytes(raw.replace(offsets, wrong))
-    (bad,) = read(path)
-    assert bad.reason.startswith("damaged record batch 0")
-    places = pa.DictionaryArray.from_arrays(pa.array([7], pa.int8()), pa.array(["one"]), safe=False)
+    found = read(path)
+    assert [f"{bad.number} {bad.reason[:20]}" for bad in found] == ["0 damaged record batch", "1 damaged record batch"]
+    places = pa.DictionaryArray.from_arrays(pa.array([0, 7, 0], pa.int8()), pa.array(["one"]), safe=False)
     arrow_file(pa.table({"text": places}), path)
-    (bad,) = read(path)
-    assert bad.reason.startswith("damaged record batch 0")
+    first, bad, last = read(path)
+    assert [(one.number, one.text) for one in (first, last)] == [(0, "one"), (2, "one")]
+    assert (bad.number, bad.reason) == (1, "place 7 of a dictionary of 1 values")
+
+
+READ_IDS = """
+import sys
+from pathlib import Path
+from tasks.sample.config import Source
+from tasks.sample.discovery import InputFile
+from tasks.sample.readers.files import read_records
+source = Source(name="s", paths=("a",), weight=1, id_field="id")
+file = InputFile("s", Path(sys.argv[1]), "a.arrow", "arrow", None, 1)
+for found in read_records(file, source, 0, lambda count: None):
+    print(found.number, found.reason[:20])
+"""
+
+
+def test_offsets_of_ids_that_lead_outside_end_no_process(tmp_path: Path) -> None:
+    offsets = pa.array([0, 1, 2_000_000_000, 3], pa.int32()).buffers()[1]
+    ids = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"abc")])
+    arrow_file(pa.table({"text": ["x", "y", "z"], "id": ids}), tmp_path / "a.arrow")
+    words = [sys.executable, "-c", READ_IDS, tmp_path / "a.arrow"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [f"{number} damaged record batch" for number in range(3)]
 
 
 @pytest.mark.parametrize(

@@ -467,6 +467,21 @@ def test_a_page_is_read_by_the_character_set_that_it_declares(tmp_path, raw, tex
     assert found.text.endswith(text)
 
 
+@pytest.mark.parametrize("raw", ["".encode("utf-16"), " \n".encode("utf-16"), b"\xef\xbb\xbf"])
+def test_a_page_without_text_is_rejected_in_every_character_set(tmp_path, raw):
+    (tmp_path / "a.html").write_bytes(raw)
+    (tmp_path / "a.warc").write_bytes(warc("resource", raw, media="text/html"))
+    for name in ("a.html", "a.warc"):
+        (bad,) = read(tmp_path / name)
+        assert bad.reason == "empty text"
+
+
+def test_a_byte_order_mark_is_no_text_of_any_page_of_an_archive(tmp_path):
+    path = tmp_path / "a.warc"
+    path.write_bytes(b"".join(warc("resource", "\ufeff<p>a".encode(), number, "text/html") for number in range(2)))
+    assert [found.text for found in read(path)] == ["<p>a", "<p>a"]
+
+
 def test_a_page_that_fits_no_character_set_is_rejected(tmp_path):
     path = tmp_path / "a.html"
     path.write_bytes(b"<p>caf\xe9")

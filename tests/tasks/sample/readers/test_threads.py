@@ -64,6 +64,19 @@ def test_messages_that_cannot_be_read_are_rejected_with_their_lines(tmp_path, ta
     assert [record.key for record in found if isinstance(record, Record)] == ["t1", "t2"]
 
 
+def test_half_of_a_surrogate_pair_is_no_id_and_no_name(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        """{"thread_id": "t", "id": "\\ud800", "text": "one"}
+        {"thread_id": "\\ud800", "id": "b", "text": "two"}
+        {"thread_id": "t", "id": "c", "author": "\\ud800", "parent_id": "\\ud800", "text": "three"}"""
+    )
+    source = Source(name="s", paths=str(path), weight=1, thread=Thread(author_field="author"))
+    found = list(read_records(InputFile("s", path, path.name, "jsonl", None, 1), source, 0, lambda count: None))
+    assert [one.reason for one in found[:2]] == ["no id in field `id`", "no id in field `thread_id`"]
+    assert [one.text for one in found[2:]] == ["three"]
+
+
 @pytest.mark.parametrize("buckets", [1, 4])
 def test_reading_can_begin_at_any_place(tmp_path, monkeypatch, buckets):
     messages = [message(f"t{number % 40}", f"m{number}", None, f"text {number}") for number in range(200)]
