@@ -147,7 +147,7 @@ class Found:
         parts = [self.losses, self.accuracies, grad_norm.reshape(1), applied.reshape(1), self.ranges.flatten()]
         ends = [*accumulate(part.numel() for part in parts[:-1])]
         # Into pinned memory, while the device goes on.
-        copied = torch.cat([part.double() for part in parts]).to("cpu", non_blocking=True)
+        copied = torch.cat(parts).to("cpu", non_blocking=True)
         arrived = None
         if self.losses.is_cuda:
             arrived = torch.cuda.Event(blocking=True)
