@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
@@ -144,8 +145,9 @@ class Found:
     def read_later(self, grad_norm: Tensor, applied: Tensor, ranks: Ranks) -> Reading:
         """Return what waits for these numbers and those of the update, f[] and bool[], on their way to the host."""
         parts = [self.losses, self.accuracies, grad_norm.reshape(1), applied.reshape(1), self.ranges.flatten()]
+        ends = [*accumulate(part.numel() for part in parts[:-1])]
         # Into pinned memory, while the device goes on.
-        copied = torch.cat([part.double() for part in parts]).to("cpu", non_blocking=True)
+        copied = torch.cat(parts).to("cpu", non_blocking=True)
         arrived = None
         if self.losses.is_cuda:
             arrived = torch.cuda.Event(blocking=True)
@@ -154,7 +156,7 @@ class Found:
         def read() -> StepResult:
             if arrived is not None:
                 ranks.wait_for(arrived)
-            losses, accuracies, norm, is_applied, ranges = copied.split([part.numel() for part in parts])
+            losses, accuracies, norm, is_applied, ranges = copied.tensor_split(ends)
             return StepResult(
                 sum(losses.tolist()),
                 losses.tolist(),

@@ -21,8 +21,8 @@ from model.train.trainer import train
 def main(file: str, rank: int, rendezvous: str, first: int, last: int) -> None:
     run = read_run(Path(file))
 
-    def make(run: Any, network: Any, ranks: Any) -> Any:
-        engine: Any = make_engine(run, network, ranks)
+    def make(run: Any, network: Any, ranks: Any, *parts: Any) -> Any:
+        engine: Any = make_engine(run, network, ranks, *parts)
         if read_decisions(run.out) or rank != ranks.size - 1:
             return engine
         real, made = engine.begin, iter(range(last + 1))
