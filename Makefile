@@ -37,7 +37,7 @@ demo: $(READY) ## train a small model on the text that comes with Python, and wr
 	$(BIN)/bessemer demo --root $(ROOT)
 
 test: $(READY) ## run the tests
-	$(BIN)/python -m pytest -n 2 $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_FLAGS)
 
 lint: $(READY) ## ruff and pyright
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -107,6 +108,28 @@ def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStor
         yield LocalStore(folder, endpoint)
     finally:
         _object_store_script("stop", folder)
+
+
+@pytest.fixture(scope="session")
+def server_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of one Prefect server for commands of many tests: of its own, each takes seconds to start."""
+    # Imports Prefect, which most folders of tests do without.
+    from flows.service.local_server import prefect_server
+
+    before = dict(os.environ)
+    with prefect_server(tmp_path_factory.mktemp("server")):
+        settings = {key: value for key, value in os.environ.items() if before.get(key) != value}
+        for key in settings:
+            del os.environ[key]
+        os.environ.update({key: before[key] for key in settings if key in before})
+        yield settings
+
+
+@pytest.fixture(scope="module")
+def shared_server(server_settings: dict[str, str]) -> Iterator[None]:
+    """Have the commands of a module's tests use the shared server."""
+    with mock.patch.dict(os.environ, server_settings):
+        yield
 
 
 @pytest.fixture(scope="session")

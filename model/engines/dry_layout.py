@@ -159,9 +159,6 @@ def _of_all_blocks(model: NetworkConfig, train: TrainConfig, stage: int, micro_b
 def _traced(model: NetworkConfig, train: TrainConfig, stage: int, micro_batches: int) -> np.ndarray:
     """Return what a micro-batch keeps, peaks beyond weights and moments of passes and of the update, and bytes of
     messages."""
-    if model.architecture != "bert" and model.z_loss:
-        # It selects predictions by their targets, whose number is unknown here; it adds less than a chunk of logits.
-        model = model.model_copy(update={"z_loss": 0.0})
     traced = min(micro_batches, max(train.pipeline_parallel, train.pipeline_parallel - stage + FILLING))
     rows = traced * train.data_parallel * train.rows_at_once
     with _started(model, train, stage) as engine:

@@ -15,14 +15,13 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.recipe.stages import STAGES
-from flows.service.local_server import prefect_server
 
 SECONDS = 300.0
 ENDING_SECONDS = 20.0
@@ -98,29 +97,27 @@ def counting(root: Path, log: Path, kill_at: str = "") -> dict[str, str]:
 
 
 def test_killed_in_the_middle_of_every_stage_ends_with_the_digests_of_an_undisturbed_run(
-    foundry: Path, tmp_path: Path, mark: str
+    foundry: Path, tmp_path: Path, mark: str, server_settings: dict[str, str]
 ) -> None:
     """Each run goes on from the one before, which was killed in the stage before.
 
     The first kill is of a run with a Prefect server of its own; the others share one, which takes half the time.
     """
     recipe, root, quiet = foundry / "foundry.toml", tmp_path / "disturbed", tmp_path / "quiet"
-    undisturbed = finished_run(recipe, quiet, counting(quiet, tmp_path / "quiet.log"))
+    undisturbed = finished_run(recipe, quiet, {**counting(quiet, tmp_path / "quiet.log"), **server_settings})
     assert outcomes(undisturbed) == ["built"] * len(STAGES)
     renames = Counter((tmp_path / "quiet.log").read_text().split())
     builds = {entry["stage"]: entry["identity"] for entry in undisturbed["stages"]}
-    with ExitStack() as shared:
-        for stage, build in builds.items():
-            middle = renames[build] // 2 + 1
-            log = tmp_path / f"{stage}.log"
-            process = start(recipe, root, {**counting(root, log, f"{build}:{middle}"), MARK: mark})
-            assert process.wait(SECONDS) == -signal.SIGKILL, f"{stage}: {root.with_suffix('.err').read_text()}"
-            assert list(root.glob(f"work/{build}.*")), f"{stage} left no work to go on from"
-            assert not (root / "artifacts" / stage).exists(), f"{stage} was published before its middle"
-            assert left_over(mark) == [], f"processes outlived the run that was killed in {stage}"
-            if stage == STAGES[0]:
-                shared.enter_context(prefect_server(tmp_path / "server"))
-        again = finished_run(recipe, root)
+    for stage, build in builds.items():
+        middle = renames[build] // 2 + 1
+        server = {} if stage == STAGES[0] else server_settings
+        environment = {**counting(root, tmp_path / f"{stage}.log", f"{build}:{middle}"), **server, MARK: mark}
+        process = start(recipe, root, environment)
+        assert process.wait(SECONDS) == -signal.SIGKILL, f"{stage}: {root.with_suffix('.err').read_text()}"
+        assert list(root.glob(f"work/{build}.*")), f"{stage} left no work to go on from"
+        assert not (root / "artifacts" / stage).exists(), f"{stage} was published before its middle"
+        assert left_over(mark) == [], f"processes outlived the run that was killed in {stage}"
+    again = finished_run(recipe, root, server_settings)
     assert contents(again) == contents(undisturbed)
     assert outcomes(again) == ["reused"] * (len(STAGES) - 1) + ["built"]
     for stage, build in builds.items():

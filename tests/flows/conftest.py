@@ -1,19 +1,16 @@
 """A root in which the first three stages of the small recipe exist, and what Prefect's forms submit."""
 
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.runs.pipeline import BUILDERS, run_stages
-from flows.service.local_server import prefect_server
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 
@@ -76,22 +73,3 @@ def submitted_untouched(schema: dict[str, Any], given: dict[str, Any], ui: str) 
 @pytest.fixture(scope="session")
 def untouched_form() -> Callable[[dict[str, Any], dict[str, Any], str], dict[str, Any]]:
     return submitted_untouched
-
-
-@pytest.fixture(scope="session")
-def server_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of one Prefect server for commands of many tests: of its own, each takes seconds to start."""
-    before = dict(os.environ)
-    with prefect_server(tmp_path_factory.mktemp("server")):
-        settings = {key: value for key, value in os.environ.items() if before.get(key) != value}
-        for key in settings:
-            del os.environ[key]
-        os.environ.update({key: before[key] for key in settings if key in before})
-        yield settings
-
-
-@pytest.fixture(scope="module")
-def shared_server(server_settings: dict[str, str]) -> Iterator[None]:
-    """Have the commands of a module's tests use the shared server."""
-    with mock.patch.dict(os.environ, server_settings):
-        yield

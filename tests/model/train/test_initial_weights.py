@@ -104,8 +104,8 @@ def test_at_the_start_old_pieces_have_their_logits_and_new_rows_are_means(extend
     torch.testing.assert_close(start.network(tokens)[..., :OLD], trained(tokens), rtol=0, atol=1e-6)
     table = start.network.embedding.weight.detach()
     torch.testing.assert_close(table[41], (table[11] + table[21]) / 2)
-    assert start.facts["new_rows"] == NEW
-    assert start.facts["without_meaning"] == 1
+    assert start.base is not None
+    assert (start.base.get("new_rows"), start.base.get("without_meaning")) == (NEW, 1)
 
 
 def test_rows_of_their_own_give_the_logits_of_one_table(extend) -> None:
