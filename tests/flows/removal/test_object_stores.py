@@ -293,6 +293,7 @@ from flows.runs import shredding
 from flows.runs.lineage import open_run
 from flows.runs.roots import open_root
 from tasks.artifacts.remote.object_store import ObjectStore
+from tests.in_a_child import in_a_child
 
 address, after, step = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
@@ -320,17 +321,6 @@ def check():
         manifest = store.read(key)
         parts = store.list_objects(f"parts/{manifest['stage']}/{manifest['identity']}")
         assert {file["digest"] for file in manifest["files"]} <= {part.rpartition("/")[2] for part in parts}, key
-
-def in_a_child(function, *words):
-    # fsspec's thread does not survive a fork: this process never asks a store itself.
-    child = os.fork()
-    if child == 0:
-        try:
-            function(*words)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitpid(child, 0)[1]
 
 point, ended, kills = step, signal.SIGKILL, 0
 while ended == signal.SIGKILL:

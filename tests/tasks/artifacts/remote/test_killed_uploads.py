@@ -18,6 +18,7 @@ from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.object_store import ObjectStore
 from tasks.artifacts.remote.artifacts import part_key
 from tasks.artifacts.tables import write_table, table_file_name
+from tests.in_a_child import in_a_child
 
 class Config(StrictConfig):
     number: int
@@ -69,17 +70,6 @@ def check_and_go_on(root, number):
     check(root, number)
     build(root, number)
     check(root, number + 1)
-
-def in_a_child(function, *words):
-    # fsspec's thread does not survive a fork: this process never asks a store itself.
-    child = os.fork()
-    if child == 0:
-        try:
-            function(*words)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitpid(child, 0)[1]
 
 first, second = map(Path, sys.argv[1:])
 number = 0
