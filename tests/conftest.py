@@ -24,8 +24,13 @@ settings.register_profile("bessemer", deadline=None, suppress_health_check=[Heal
 settings.load_profile("bessemer")
 
 
-def pytest_configure() -> None:
-    """A shell without job control starts `make test &` with SIGINT ignored; runs that tests interrupt inherit that."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide devices from tests of processors: once PyTorch has computed on one, forked ranks cannot compute.
+
+    A shell without job control starts `make test &` with SIGINT ignored; runs that tests interrupt inherit that.
+    """
+    if config.option.markexpr != "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -25,17 +25,18 @@ BATCHES = {"gpt": CausalBatch, "bert": MaskedBatch, "t5": SpanBatch}
 
 
 def train_config(name: str, setting: Setting) -> TrainConfig:
-    """What all contenders have in common, in our words; `name` is eager or compiled."""
+    """What all contenders have in common, in our words; `name` is eager or compiled, or without
+    determinism compiled_fast."""
     return TrainConfig(
         batch_rows=setting.batch_rows,
         micro_batch_rows=setting.batch_rows,
         dtype=setting.dtype,
         threads=setting.threads,
-        compile=name == "compiled",
+        compile=name.startswith("compiled"),
         optimizer=OptimizerConfig(beta1=BETAS[0], beta2=BETAS[1], eps=EPS, weight_decay=0.0),
         clip=ClipConfig(max_norm=CLIP),
         schedule=ScheduleConfig(kind="constant", peak_lr=LEARNING_RATE, warmup_share=0.0),
-        **({"device": "cuda"} if setting.device == "cuda" else {}),
+        **({"device": "cuda", "deterministic": name != "compiled_fast"} if setting.device == "cuda" else {}),
     )
 
 

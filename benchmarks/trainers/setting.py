@@ -90,7 +90,7 @@ def run_trainer(
         check=False,
         env={
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, [folder, *paths])),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), *map(str, paths), os.environ.get("PYTHONPATH")])),
             "OMP_WAIT_POLICY": "passive",
         },
     )

@@ -1,7 +1,8 @@
-"""Bessemer's trainer as a run starts it, over the same rows: python whole.py (eager | compiled) SETTING [OUT [SHARE]]
+"""Bessemer's trainer as a run starts it, over the same rows: python whole.py NAME SETTING [OUT [SHARE]]
 
-With the loader, the journal, the guard, the link to its launcher and checkpoints; of a GPT. With OUT it is not timed:
-it trains into that folder, from its newest checkpoint, and up to SHARE of the steps where one is given.
+NAME is eager, compiled, or compiled_fast: without determinism. With the loader, the journal, the guard, the link to its
+launcher and checkpoints; of a GPT. With OUT it is not timed: it trains into that folder, from its newest checkpoint,
+and up to SHARE of the steps where one is given.
 """
 
 import os

@@ -27,6 +27,11 @@ def check_unused_settings(train: TrainFields) -> None:
             f"zero_stage is {train.zero_stage}, and engine is {train.engine}, which partitions nothing over ranks."
             f" Leave zero_stage out, or set engine = deepspeed"
         )
+    if train.device == "cpu" and not train.deterministic:
+        raise ValueError(
+            "deterministic is false, and device is cpu, whose kernels all repeat their sums. Leave deterministic out,"
+            " or set device = cuda"
+        )
     if train.trainable == "new_rows" and train.engine == "fsdp":
         raise ValueError(
             "trainable = new_rows trains one small table, whose moments every rank can hold, and engine is fsdp. Set"

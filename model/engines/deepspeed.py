@@ -73,7 +73,7 @@ class DeepSpeedEngine(Engine):
         deepspeed.init_distributed(
             "gloo" if self._device.type == "cpu" else "nccl", auto_mpi_discovery=False, verbose=False
         )
-        network.vocabulary = WholeVocabulary(gradient_at_once=not self._partitioned)
+        network.vocabulary = WholeVocabulary(gradient_at_once=not self._partitioned, fused=run.train.compile)
         module = NetworkWithLoss(network, self._objective, run.train.dtype)
         optimizer = make_optimizer(network, run.train.optimizer, width_multiplier(run.model))
         self._matrices = group_parameters(network).matrices

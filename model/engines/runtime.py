@@ -20,9 +20,14 @@ from torch.utils.checkpoint import checkpoint
 from model.config.fields import Dtype
 from model.config.options import LossScaleConfig
 from model.config.train import TrainConfig
+from model.data.loader import MaskedBatch, SpanBatch
 from model.engines.base import StepResult
 from model.errors import Infra, RecipeError
+from model.nn.bert import BERT
 from model.nn.block import Block
+from model.nn.gpt import GPT
+from model.nn.t5 import T5
+from model.nn.vocab_layers import WholeVocabulary
 from model.objectives.base import Objective, Sums
 
 Forward = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
@@ -68,6 +73,8 @@ def wrap_blocks(
         # Compile workers would outlive a trainer that is killed.
         torch._inductor.config.compile_threads = 1
         torch._inductor.config.deterministic = torch.are_deterministic_algorithms_enabled()
+        if isinstance(network, GPT | BERT | T5):
+            network.vocabulary = WholeVocabulary(gradient_at_once=network.vocabulary.gradient_at_once, fused=True)
     for block in network.modules():
         if isinstance(block, Block):
             forward = block.forward
@@ -191,8 +198,12 @@ def move_batch(batch: Any, device: torch.device) -> Any:
     """Return a batch on the device; the batch itself for the CPU."""
     if device.type == "cpu":
         return batch
+    if isinstance(batch, MaskedBatch | SpanBatch):
+        # Attention without a mask has faster kernels, and only here a look at it does not wait.
+        batch = batch.without_full_mask()
     tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return replace(batch, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
+    there = {name: None if x is None else x.to(device, non_blocking=True) for name, x in tensors.items()}
+    return replace(batch, **there)
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:

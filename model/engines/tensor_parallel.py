@@ -83,7 +83,7 @@ class ShardedVocabulary:
     `loss_parallel`, forward and backward.
     """
 
-    gradient_at_once = False
+    gradient_at_once = fused = False
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._mesh = mesh

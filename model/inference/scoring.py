@@ -76,7 +76,7 @@ def text_nats(
 def token_nats(
     network: GPT, texts: Sequence[Sequence[int]], begin: int, stride: int | None = None, batch_tokens: int = 8192
 ) -> list[Tensor]:
-    """Return the nats (-ln p) of each token of each text, f64[tokens], each predicted exactly once.
+    """Return the nats (-ln p) of each token of each text, f64[tokens] on the CPU, each predicted exactly once.
 
     Each text is scored alone, after the token `begin`. Long texts are scored in windows of the model's context that
     advance by `stride` tokens (half the context by default), so that every token but the first ones is predicted from
@@ -138,7 +138,7 @@ def _window_nats(network: GPT, windows: list[_Window], batch_tokens: int) -> lis
         batch, counted = batch.to(device), counted.to(device)
         # Most of a benchmark's tokens are context: the head runs only where a token counts.
         logits = network.logits(network.hidden(batch[:, :-1], visible_B1TT=_visible(network, chosen, longest))[counted])
-        nats = F.cross_entropy(logits, batch[:, 1:][counted], reduction="none").double()
+        nats = F.cross_entropy(logits, batch[:, 1:][counted], reduction="none").double().cpu()
         sizes = [len(window.tokens) - window.score_from for window in chosen]
         found.update(zip(order[begin:end], nats.split(sizes), strict=True))
         begin = end

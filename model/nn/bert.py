@@ -11,7 +11,15 @@ from torch.nn import functional as F
 
 from model.config.network import BERTConfig
 from model.nn.activation_stats import activation_range
-from model.nn.block import AttentionContext, Block, apply_activation, block_range_names, make_norm, run_blocks
+from model.nn.block import (
+    AttentionContext,
+    Block,
+    apply_activation,
+    block_range_names,
+    key_mask,
+    make_norm,
+    run_blocks,
+)
 from model.nn.dropout import EMBEDDING, dropout
 from model.nn.init import InitialLaw, bert_law, initialise
 from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
@@ -54,9 +62,14 @@ class BERT(nn.Module):
         return bert_law(name, self.config.init_std)
 
     def hidden(
-        self, tokens_BT: Tensor, token_types_BT: Tensor, is_token_BT: Tensor, ranges: list[Tensor] | None = None
+        self,
+        tokens_BT: Tensor,
+        token_types_BT: Tensor,
+        is_token_BT: Tensor | None,
+        ranges: list[Tensor] | None = None,
     ) -> Tensor:
-        """Return the stream f32[B, T, D] after the last block; tokens see only those where `is_token_BT` is True.
+        """Return the stream f32[B, T, D] after the last block; tokens see only those where `is_token_BT` is True, and
+        with None all.
 
         Activation ranges up to the heads (`activation_range_names`), f32[2] each, are appended to `ranges`.
         """
@@ -68,9 +81,9 @@ class BERT(nn.Module):
         context = self.attention_context(is_token_BT)
         return self.final_norm(run_blocks(self.blocks, x_BTD, context, ranges=ranges))
 
-    def attention_context(self, is_token_BT: Tensor) -> AttentionContext:
+    def attention_context(self, is_token_BT: Tensor | None) -> AttentionContext:
         """Return the mask of the tokens."""
-        return AttentionContext(is_token_BT[:, None, None, :], streams_B=self.streams_B)
+        return AttentionContext(key_mask(is_token_BT), streams_B=self.streams_B)
 
     def enter(self, tokens_BT: Tensor, token_types_BT: Tensor) -> Tensor:
         """Return the residual stream f32[B, T, D] before the first block."""

@@ -105,6 +105,9 @@ class AttentionContext:
     """bool, True where a query sees a key, or f32 that is added to the scores; broadcastable to [B, H, T, K]."""
     causal: bool = False
     """Without a mask: whether a token sees only itself and earlier tokens."""
+    spread: Tensor | None = None
+    """`mask`, f[1, H, T, T], for all rows, f[B, H, T, T], perhaps with padding hidden; for fused kernels
+    (`SpreadMask`)."""
     window_mask: Tensor | None = None
     """The mask, as `mask`, of blocks with a window."""
     rotary: tuple[Tensor, Tensor] | None = None
@@ -234,6 +237,8 @@ class Block(nn.Module):
         if cache is not None:
             key, value = cache.extend(self.layer, key, value)
         mask = context.mask if self.config.window is None else context.window_mask
+        if context.spread is not None:
+            mask = SpreadMask.apply(mask, context.spread)
         causal = context.causal and mask is None
         streams = None if streams is None else inner_streams(streams, ATTENTION)
         return self.attention_out(self._attend(query, key, value, mask, scores, streams, causal=causal))
@@ -314,6 +319,45 @@ def make_norm(config: BlockConfig) -> nn.Module:
     if config.norm == "rmsnorm":
         return nn.RMSNorm(config.width, config.norm_eps)
     return nn.LayerNorm(config.width, config.norm_eps, bias=config.biases)
+
+
+class SpreadMask(torch.autograd.Function):
+    """A trained bias of attention scores, f32[1, H, T, T], as fused kernels for CUDA devices take it: for each row.
+
+    They refuse one bias for all rows if it is trained, and PyTorch then computes attention in float32, matrix by
+    matrix. The gradients of all rows are added up in each block: together they are B times as large as the bias.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, bias_1HTT: Tensor, spread_BHTT: Tensor) -> Tensor:
+        del ctx, bias_1HTT
+        return spread_BHTT.view_as(spread_BHTT)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        del ctx
+        return gradients[0].sum(0, keepdim=True, dtype=torch.float32), None
+
+
+def bias_context(bias_1HTT: Tensor, hidden: Tensor | None, rows: int, streams_B: Tensor | None) -> AttentionContext:
+    """Return the context of blocks whose scores have this bias, with -inf where `hidden`, bool broadcastable to
+    [B, H, T, T], is True."""
+    if not (bias_1HTT.is_cuda and bias_1HTT.requires_grad):
+        mask = bias_1HTT if hidden is None else bias_1HTT.masked_fill(hidden, -torch.inf)
+        return AttentionContext(mask, streams_B=streams_B)
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else bias_1HTT.dtype
+    return AttentionContext(bias_1HTT, spread=spread_bias(bias_1HTT, hidden, rows, dtype), streams_B=streams_B)
+
+
+def spread_bias(bias_1HTT: Tensor, hidden: Tensor | None, rows: int, dtype: torch.dtype) -> Tensor:
+    """Return the bias of each row, [B, H, T, T] in memory, without a gradient; -inf where `hidden`."""
+    spread_BHTT = bias_1HTT.detach().to(dtype).expand(rows, -1, -1, -1)
+    return spread_BHTT.contiguous() if hidden is None else spread_BHTT.masked_fill(hidden, -torch.inf)
+
+
+def key_mask(is_token_BK: Tensor | None) -> Tensor | None:
+    """Return the mask bool[B, 1, 1, K] with which queries see tokens alone; None where all are tokens."""
+    return None if is_token_BK is None else is_token_BK[:, None, None, :]
 
 
 def run_blocks(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from model.config.network import NetworkConfig
 from model.nn.activation_stats import activation_range
-from model.nn.block import run_blocks
+from model.nn.block import key_mask, run_blocks
 from model.nn.dropout import DECODER_EMBEDDING
 from model.nn.factory import Network
 from model.nn.gpt import GPT
@@ -98,13 +98,14 @@ def _run_t5(
     encoded_BTD = received[-1] if received else _entered(network.enter(inputs["inputs_BT"]), ranges)
     if blocks.start < layers:
         own = network.encoder_blocks[blocks.start : min(blocks.stop, layers)]
-        encoded_BTD = run_blocks(own, encoded_BTD, network.encoder_context(is_token_BT), ranges=ranges)
+        context = network.encoder_context(len(encoded_BTD), encoded_BTD.shape[1], is_token_BT)
+        encoded_BTD = run_blocks(own, encoded_BTD, context, ranges=ranges)
         encoded_BTD = network.leave_encoder(encoded_BTD) if blocks.stop >= layers else encoded_BTD
     if not end:
         return [encoded_BTD]
     x_BUD = received[0] if begin else _entered(network.enter(tokens_BU, DECODER_EMBEDDING), ranges)
-    context = network.decoder_context(0, tokens_BU.shape[1], tokens_BU.device)
-    block_inputs = (context, None, encoded_BTD, is_token_BT[:, None, None, :])
+    context = network.decoder_context(len(tokens_BU), 0, tokens_BU.shape[1])
+    block_inputs = (context, None, encoded_BTD, key_mask(is_token_BT))
     x_BUD = run_blocks(network.decoder_blocks[begin:end], x_BUD, *block_inputs, ranges=ranges)
     return [network.leave_decoder(x_BUD)] if end == layers else [x_BUD, encoded_BTD]
 

@@ -16,8 +16,10 @@ from model.nn.block import (
     AttentionContext,
     Block,
     KeyValueCache,
+    bias_context,
     block_range_names,
     distance_bias,
+    key_mask,
     make_norm,
     run_blocks,
 )
@@ -59,12 +61,13 @@ class T5(nn.Module):
         """Return the distribution of a weight's first values."""
         return t5_law(name, shape, self.config.block(decoder=True))
 
-    def encode(self, inputs_BT: Tensor, is_token_BT: Tensor, ranges: list[Tensor] | None = None) -> Tensor:
-        """Return the encoder's output f32[B, T, D]; tokens see only those where `is_token_BT` is True.
+    def encode(self, inputs_BT: Tensor, is_token_BT: Tensor | None, ranges: list[Tensor] | None = None) -> Tensor:
+        """Return the encoder's output f32[B, T, D]; tokens see only those where `is_token_BT` is True, and with None
+        all.
 
         Activation ranges of the encoder (`activation_range_names`), f32[2] each, are appended to `ranges`.
         """
-        context = self.encoder_context(is_token_BT)
+        context = self.encoder_context(len(inputs_BT), inputs_BT.shape[1], is_token_BT)
         x_BTD = self.enter(inputs_BT)
         if ranges is not None:
             ranges.append(activation_range(x_BTD))
@@ -74,7 +77,7 @@ class T5(nn.Module):
         self,
         inputs_BU: Tensor,
         encoded_BTD: Tensor,
-        is_token_BT: Tensor,
+        is_token_BT: Tensor | None,
         ranges: list[Tensor] | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
@@ -85,25 +88,24 @@ class T5(nn.Module):
         """
         begin = cache.length if cache is not None else 0
         end = begin + inputs_BU.shape[1]
-        context = self.decoder_context(begin, end, inputs_BU.device)
+        context = self.decoder_context(len(inputs_BU), begin, end)
         x_BUD = self.enter(inputs_BU, DECODER_EMBEDDING)
         if ranges is not None:
             ranges.append(activation_range(x_BUD))
-        inputs = (context, cache, encoded_BTD, is_token_BT[:, None, None, :])
+        inputs = (context, cache, encoded_BTD, key_mask(is_token_BT))
         return self.leave_decoder(run_blocks(self.decoder_blocks, x_BUD, *inputs, ranges=ranges))
 
-    def encoder_context(self, is_token_BT: Tensor) -> AttentionContext:
+    def encoder_context(self, rows: int, length: int, is_token_BT: Tensor | None) -> AttentionContext:
         """Return mask and positions of the encoder's tokens."""
-        length = is_token_BT.shape[1]
         bias = distance_bias(self.embedding_encoder_distances, range(length), length, bidirectional=True)
-        mask = bias.masked_fill(~is_token_BT[:, None, None, :], -torch.inf)
-        return AttentionContext(mask, streams_B=self.streams_B)
+        seen = key_mask(is_token_BT)
+        return bias_context(bias, None if seen is None else ~seen, rows, self.streams_B)
 
-    def decoder_context(self, begin: int, end: int, device: torch.device) -> AttentionContext:
+    def decoder_context(self, rows: int, begin: int, end: int) -> AttentionContext:
         """Return mask and positions of the decoder's tokens `begin` to `end`."""
         bias = distance_bias(self.embedding_decoder_distances, range(begin, end), end, bidirectional=False)
-        before = torch.ones(end - begin, end, dtype=torch.bool, device=device).tril(begin)
-        return AttentionContext(bias.masked_fill(~before, -torch.inf), streams_B=self.streams_B)
+        before = torch.ones(end - begin, end, dtype=torch.bool, device=bias.device).tril(begin)
+        return bias_context(bias, ~before, rows, self.streams_B)
 
     def enter(self, tokens: Tensor, place: int = EMBEDDING) -> Tensor:
         """Return the residual stream of either stack before its first block; `place` is that of its dropout."""

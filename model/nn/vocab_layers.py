@@ -26,6 +26,8 @@ class Vocabulary(Protocol):
     gradient_at_once: bool
     """Whether the head's gradient may be computed with its loss: not where the backward pass needs collectives (tensor
     parallelism) or weights are only gathered for a while (ZeRO-3)."""
+    fused: bool
+    """Whether kernels for the loss are compiled on CUDA devices (`model/nn/logit_sums.py`)."""
 
     def read(self, hidden: Tensor) -> Tensor:
         """Return the stream as the head reads it."""
@@ -51,8 +53,8 @@ class Vocabulary(Protocol):
 class WholeVocabulary:
     """The vocabulary where one rank has all logits."""
 
-    def __init__(self, *, gradient_at_once: bool = True) -> None:
-        self.gradient_at_once = gradient_at_once
+    def __init__(self, *, gradient_at_once: bool = True, fused: bool = False) -> None:
+        self.gradient_at_once, self.fused = gradient_at_once, fused
 
     def read(self, hidden: Tensor) -> Tensor:
         """Return the stream unchanged."""

@@ -14,21 +14,33 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from model.data.row_format import NO_LOSS
-from model.nn.activation_stats import activation_range, empty_range
+from model.nn.activation_stats import empty_range
 from model.nn.gpt import GPT
+from model.nn.logit_sums import logit_sums
 from model.nn.t5 import T5
 
 LOGIT_ROWS = 512
 """Predictions in a chunk on a processor. With a vocabulary of 4096 its logits take 8 MiB, which fits the cache of a
 core; a step is 10% faster than with all logits at once."""
-LOGIT_BYTES = 2**30
-"""Of float32 logits of a chunk on other devices, where each chunk adds a gradient of the size of the head."""
+SHARE_OF_DEVICE = 16
+"""Float32 logits of a chunk take one in so many bytes of a CUDA device: each chunk adds a gradient of the size of the
+head."""
 
 
-def logit_rows(device: torch.device, vocab_size: int) -> int:
-    """Return the predictions in a chunk."""
-    return LOGIT_ROWS if device.type == "cpu" else max(LOGIT_ROWS, LOGIT_BYTES // (4 * vocab_size))
+def logit_rows(device: torch.device, vocab_size: int, rows: int) -> int:
+    """Return the predictions in a chunk, where there are so many rows."""
+    if device.type != "cuda":
+        return LOGIT_ROWS
+    return equal_chunks(torch.cuda.get_device_properties(device).total_memory, vocab_size, rows)
+
+
+def equal_chunks(memory: int, vocab_size: int, rows: int) -> int:
+    """Return the rows in each of the fewest equal chunks whose logits take their share of so many bytes, since each
+    size is compiled."""
+    # A power of two, so that devices whose memory differs by a little compute the same sums.
+    most = max(LOGIT_ROWS, (1 << (memory // SHARE_OF_DEVICE).bit_length() - 1) // (4 * vocab_size))
+    chunks = max(1, -(-rows // most))
+    return max(1, -(-rows // chunks))
 
 
 def chunked_nats(network: GPT | T5, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,7 +49,7 @@ def chunked_nats(network: GPT | T5, hidden_ND: Tensor, targets_N: Tensor) -> tup
     A z-loss is in the gradient alone.
     """
     weights = network.head_weights()
-    rows = logit_rows(hidden_ND.device, network.config.vocab_size)
+    rows = logit_rows(hidden_ND.device, network.config.vocab_size, len(targets_N))
     trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden_ND, *weights))
     if trains and network.vocabulary.gradient_at_once and len(targets_N) > rows:
         return _ChunkedNats.apply(network, targets_N, hidden_ND, *weights)
@@ -54,14 +66,8 @@ def chunked_nats(network: GPT | T5, hidden_ND: Tensor, targets_N: Tensor) -> tup
 
 def _chunk_sums(network: GPT | T5, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return nats and squared logarithms of the softmax's denominators of the targets, each f32[], and the range."""
-    logits = network.logits(hidden)
-    ranges = activation_range(network.vocabulary.own(logits))
-    nats = network.vocabulary.nats(logits, targets)
-    if not network.config.z_loss:
-        return nats, nats.new_zeros(()), ranges
-    # Selecting them would have the host wait for their number.
-    normalisers = network.vocabulary.log_normaliser(logits).masked_fill(targets == NO_LOSS, 0.0)
-    return nats, normalisers.square().sum(), ranges
+    found = logit_sums(network.vocabulary, network.logits(hidden), targets, squares=bool(network.config.z_loss))
+    return found.nats, found.squared_normalisers, found.range
 
 
 class _ChunkedNats(torch.autograd.Function):
@@ -74,7 +80,7 @@ class _ChunkedNats(torch.autograd.Function):
         hidden_gradient = torch.empty_like(hidden_ND)
         trained = [weight for weight in weights if weight.requires_grad]
         weight_gradients: Sequence[Tensor] = []
-        rows = logit_rows(hidden_ND.device, network.config.vocab_size)
+        rows = logit_rows(hidden_ND.device, network.config.vocab_size, len(targets_N))
         chunks = (tensor.split(rows) for tensor in (hidden_ND, hidden_gradient, targets_N))
         for hidden, chunk_gradient, targets in zip(*chunks, strict=True):
             with torch.enable_grad():

@@ -16,6 +16,7 @@ from model.data.loader import MaskedBatch, MaskedLoader
 from model.data.row_format import NO_LOSS
 from model.nn.activation_stats import activation_range, empty_range
 from model.nn.bert import BERT
+from model.nn.logit_sums import logit_sums
 from model.objectives.base import Sums
 from model.objectives.cross_entropy import logit_rows
 
@@ -88,13 +89,14 @@ def _inputs(batch: MaskedBatch) -> dict[str, Any]:
 def _sums_from_hidden(network: BERT, hidden_BTD: Tensor, ranges: list[Tensor], batch: MaskedBatch) -> Sums:
     nats, correct = (hidden_BTD.new_zeros(()) for _ in range(2))
     masked_range = empty_range(hidden_BTD)
-    rows = max(1, logit_rows(hidden_BTD.device, network.config.vocab_size) // batch.positions_BM.shape[1])
+    masked = batch.positions_BM.shape[1]
+    rows = max(1, logit_rows(hidden_BTD.device, network.config.vocab_size, batch.positions_BM.numel()) // masked)
     pieces = (part.split(rows) for part in (hidden_BTD, batch.positions_BM, batch.targets_BM))
     for hidden, positions, targets in zip(*pieces, strict=True):
         logits = network.masked_logits(hidden, positions).flatten(0, 1)
-        masked_range = torch.maximum(masked_range, activation_range(network.vocabulary.own(logits)))
-        nats = nats + network.vocabulary.nats(logits, targets.flatten())
-        correct = correct + (network.vocabulary.argmax(logits) == targets.flatten()).sum()
+        found = logit_sums(network.vocabulary, logits, targets.flatten(), correct=True)
+        masked_range = torch.maximum(masked_range, found.range)
+        nats, correct = nats + found.nats, correct + found.correct
     answers = network.next_logits(hidden_BTD)
     next_nats = F.cross_entropy(answers, batch.is_next_B, ignore_index=NO_LOSS, reduction="sum")
     next_correct = (answers.argmax(-1) == batch.is_next_B).sum()

@@ -47,7 +47,7 @@ def random_batch(config: NetworkConfig, rows: int, seed: int = 0) -> RandomBatch
         hidden = max(1, round(MASKED_SHARE * context))
         pairs = MaskedBatch(
             inputs_BT=random_ids(vocab, rows, context),
-            token_types_BT=(torch.arange(context) >= context // 2).long().expand(rows, -1),
+            token_types_BT=(torch.arange(context) >= context // 2).long().repeat(rows, 1),
             is_token_BT=torch.ones(rows, context, dtype=torch.bool),
             positions_BM=torch.rand(rows, context, generator=generator).argsort()[:, :hidden].sort().values,
             targets_BM=random_ids(vocab, rows, hidden),

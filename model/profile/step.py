@@ -199,6 +199,6 @@ def _as_in_training(threads: int) -> Iterator[None]:
 def _padding_share(batch: CausalBatch | MaskedBatch | SpanBatch, pad: int) -> float:
     """Return the share of padding at the ends of rows; padding ids elsewhere are ordinary tokens."""
     if not isinstance(batch, CausalBatch):
-        return float((~batch.is_token_BT).double().mean())
+        return 0.0 if batch.is_token_BT is None else float((~batch.is_token_BT).double().mean())
     at_end = (batch.tokens_BL == pad).flip(1).cumprod(1)
     return float(at_end.double().mean())

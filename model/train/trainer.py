@@ -88,7 +88,8 @@ def train(
 def prepare_process(run: TrainerRun) -> None:
     """Set the options of this process that decide bits of the result."""
     torch.set_num_threads(1 if run.train.numerics == "portable" else run.train.threads)
-    require_deterministic_kernels()
+    if run.train.deterministic:
+        require_deterministic_kernels()
     # Filling fresh memory costs 6% and hides nothing here: no kernel of ours reads before it writes.
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
 

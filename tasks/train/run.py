@@ -240,6 +240,7 @@ def _result(tables: dict[str, pa.Table], decisions: list[Rollback], config: Trai
         decisions=decisions or None,
         exact=applied == steps.num_rows
         and not decisions
+        and config.deterministic
         and (config.numerics == "portable" or FEWER_RANKS not in tables["events"].column("kind").to_pylist()),
     )
 

@@ -112,8 +112,8 @@ def test_each_choice_of_a_boolean_arrives(choice: str, arrives: str) -> None:
     assert sorted(as_settings(changes)) == [f"{path}{arrives}" for path in BOOLEANS if arrives]
 
 
-def test_there_are_nineteen_booleans() -> None:
-    assert len(BOOLEANS) == 19
+def test_there_are_twenty_booleans() -> None:
+    assert len(BOOLEANS) == 20
     assert "train.guard.enabled" in BOOLEANS
 
 

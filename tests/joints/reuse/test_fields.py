@@ -51,6 +51,7 @@ OTHERS: dict[str, list[Any]] = {
 """Values that must name something that exists, which no type can give."""
 ONE_VALUE = {
     "chunk.input_length": "it belongs to span_corruption, where row_length, which counts, follows from it",
+    "train.deterministic": "false goes with CUDA devices, where it counts (tests/model/config/test_portable.py)",
     "train.model.architecture": "another one is another table of settings, each of which counts",
     "train.model.init": "`t_fixup` goes with `norm = none` and without warm-up, which count",
 }

@@ -58,7 +58,8 @@ def test_copies_keep_what_was_and_their_memory() -> None:
     assert {name: copy.tolist() for name, copy in larger.items()} == {"weight": [0.0] * 5}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and `-m cuda`")
 def test_copies_of_a_device_are_pinned_and_there_when_it_goes_on() -> None:
     weight = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
     taken = TensorCopies().copy({"weight": weight})["weight"]

@@ -46,5 +46,6 @@ def test_the_trainers_environment_fixes_pytorchs_kernels() -> None:
 
 
 def test_the_layout_has_an_effect_on_native_numerics_alone() -> None:
-    assert TrainConfig().without_effect == frozenset()
-    assert TrainConfig(numerics="portable").without_effect == {*LAYOUT}
+    assert TrainConfig().without_effect == {"deterministic"}
+    assert TrainConfig(device="cuda").without_effect == frozenset()
+    assert TrainConfig(numerics="portable").without_effect == {"deterministic", *LAYOUT}

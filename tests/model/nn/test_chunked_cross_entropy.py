@@ -17,7 +17,7 @@ from model.nn.factory import make_network
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
 from model.nn.vocab_layers import WholeVocabulary, freeze_all_but_new_rows
-from model.objectives.cross_entropy import LOGIT_ROWS, chunked_nats, logit_rows
+from model.objectives.cross_entropy import LOGIT_ROWS, chunked_nats, equal_chunks, logit_rows
 
 SIZES: dict[str, Any] = {"vocab_size": 96, "context": 16, "layers": 1, "heads": 2, "width": 16}
 NETWORKS = {
@@ -125,7 +125,10 @@ def test_every_layout_computes_several_chunks(
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_chunks_on_a_device_have_a_gibibyte_of_logits_and_on_a_processor_512_rows() -> None:
-    assert logit_rows(torch.device("cpu"), 50_304) == 512
-    assert logit_rows(torch.device("cuda"), 2**18) == 1024
-    assert logit_rows(torch.device("cuda"), 2**20) == 512
+def test_chunks_on_a_processor_have_512_rows_and_on_a_device_are_equal_and_sized_by_its_memory() -> None:
+    assert logit_rows(torch.device("cpu"), 50_304, 65_536) == 512
+    # A sixteenth of 80 GB, rounded down to a power of two, is 4 GiB: 21,345 rows of 50,304 logits.
+    assert equal_chunks(80 * 10**9, 50_304, 65_536) == 16_384
+    assert equal_chunks(80 * 10**9, 50_304, 20_000) == 20_000
+    assert equal_chunks(16 * 2**30, 2**18, 4096) == 1024
+    assert equal_chunks(16 * 2**30, 2**20, 4096) == 512

@@ -318,7 +318,8 @@ def test_what_would_wait_for_a_device_is_refused(read: Callable[[Tensor], object
         read(torch.ones(3))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and `-m cuda`")
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=str)
 def test_a_step_on_a_device_waits_for_nothing(make_run, network: Any) -> None:
     train_config = {"batch_rows": 4, "device": "cuda", "compile": False}
