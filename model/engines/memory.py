@@ -188,9 +188,6 @@ def activation_bytes(model: NetworkConfig, train: TrainConfig) -> int:
 def _traced(model: NetworkConfig, train: TrainConfig) -> int:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    if model.architecture != "bert" and model.z_loss:
-        # It selects predictions by their targets, whose number is unknown here; it adds less than a chunk of logits.
-        model = model.model_copy(update={"z_loss": 0.0})
     batch = random_batch(model, train.rows_at_once)
     counted = batch.objective.counts(batch.rows)
     with FakeTensorMode(allow_non_fake_inputs=True), Allocations() as allocations:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from model.nn.activation_stats import empty_range
+from model.nn.factory import Network
 from model.nn.gpt import GPT
 from model.nn.logit_sums import logit_sums
 from model.nn.t5 import T5
@@ -22,23 +23,27 @@ from model.nn.t5 import T5
 LOGIT_ROWS = 512
 """Predictions in a chunk on a processor. With a vocabulary of 4096 its logits take 8 MiB, which fits the cache of a
 core; a step is 10% faster than with all logits at once."""
+LOGIT_BYTES = 2**30
+"""Of float32 logits of a chunk on other devices, where each chunk adds a gradient of the size of the head."""
 SHARE_OF_DEVICE = 16
-"""Float32 logits of a chunk take one in so many bytes of a CUDA device: each chunk adds a gradient of the size of the
-head."""
+"""With compiled kernels, which keep logits in their own type and no copy of them, logits that would take one in so many
+bytes of the device in float32."""
 
 
-def logit_rows(device: torch.device, vocab_size: int, rows: int) -> int:
+def logit_rows(network: Network, device: torch.device, rows: int) -> int:
     """Return the predictions in a chunk, where there are so many rows."""
-    if device.type != "cuda":
+    if device.type == "cpu":
         return LOGIT_ROWS
-    return equal_chunks(torch.cuda.get_device_properties(device).total_memory, vocab_size, rows)
+    limit = LOGIT_BYTES
+    if network.vocabulary.fused and device.type == "cuda":
+        limit = torch.cuda.get_device_properties(device).total_memory // SHARE_OF_DEVICE
+    return equal_chunks(limit, network.config.vocab_size, rows)
 
 
-def equal_chunks(memory: int, vocab_size: int, rows: int) -> int:
-    """Return the rows in each of the fewest equal chunks whose logits take their share of so many bytes, since each
-    size is compiled."""
+def equal_chunks(limit: int, vocab_size: int, rows: int) -> int:
+    """Return the rows in each of the fewest equal chunks of so many bytes of float32 logits; each size is compiled."""
     # A power of two, so that devices whose memory differs by a little compute the same sums.
-    most = max(LOGIT_ROWS, (1 << (memory // SHARE_OF_DEVICE).bit_length() - 1) // (4 * vocab_size))
+    most = max(LOGIT_ROWS, (1 << limit.bit_length() - 1) // (4 * vocab_size))
     chunks = max(1, -(-rows // most))
     return max(1, -(-rows // chunks))
 
@@ -49,7 +54,7 @@ def chunked_nats(network: GPT | T5, hidden_ND: Tensor, targets_N: Tensor) -> tup
     A z-loss is in the gradient alone.
     """
     weights = network.head_weights()
-    rows = logit_rows(hidden_ND.device, network.config.vocab_size, len(targets_N))
+    rows = logit_rows(network, hidden_ND.device, len(targets_N))
     trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden_ND, *weights))
     if trains and network.vocabulary.gradient_at_once and len(targets_N) > rows:
         return _ChunkedNats.apply(network, targets_N, hidden_ND, *weights)
@@ -80,7 +85,7 @@ class _ChunkedNats(torch.autograd.Function):
         hidden_gradient = torch.empty_like(hidden_ND)
         trained = [weight for weight in weights if weight.requires_grad]
         weight_gradients: Sequence[Tensor] = []
-        rows = logit_rows(hidden_ND.device, network.config.vocab_size, len(targets_N))
+        rows = logit_rows(network, hidden_ND.device, len(targets_N))
         chunks = (tensor.split(rows) for tensor in (hidden_ND, hidden_gradient, targets_N))
         for hidden, chunk_gradient, targets in zip(*chunks, strict=True):
             with torch.enable_grad():

@@ -90,7 +90,7 @@ def _sums_from_hidden(network: BERT, hidden_BTD: Tensor, ranges: list[Tensor], b
     nats, correct = (hidden_BTD.new_zeros(()) for _ in range(2))
     masked_range = empty_range(hidden_BTD)
     masked = batch.positions_BM.shape[1]
-    rows = max(1, logit_rows(hidden_BTD.device, network.config.vocab_size, batch.positions_BM.numel()) // masked)
+    rows = max(1, logit_rows(network, hidden_BTD.device, batch.positions_BM.numel()) // masked)
     pieces = (part.split(rows) for part in (hidden_BTD, batch.positions_BM, batch.targets_BM))
     for hidden, positions, targets in zip(*pieces, strict=True):
         logits = network.masked_logits(hidden, positions).flatten(0, 1)

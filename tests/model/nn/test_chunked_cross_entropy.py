@@ -125,10 +125,13 @@ def test_every_layout_computes_several_chunks(
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_chunks_on_a_processor_have_512_rows_and_on_a_device_are_equal_and_sized_by_its_memory() -> None:
-    assert logit_rows(torch.device("cpu"), 50_304, 65_536) == 512
+def test_chunks_on_a_processor_have_512_rows_and_on_a_device_are_equal_and_of_a_gibibyte_or_more() -> None:
+    network = GPT(GPTConfig(vocab_size=50_304, context=16, layers=1, heads=1, width=8))
+    assert logit_rows(network, torch.device("cpu"), 65_536) == 512
+    # 2^30 / (4 x 50,304) is 5,336 rows, of which 65,536 are 12.3 chunks.
+    assert logit_rows(network, torch.device("cuda"), 65_536) == 5042
     # A sixteenth of 80 GB, rounded down to a power of two, is 4 GiB: 21,345 rows of 50,304 logits.
-    assert equal_chunks(80 * 10**9, 50_304, 65_536) == 16_384
-    assert equal_chunks(80 * 10**9, 50_304, 20_000) == 20_000
-    assert equal_chunks(16 * 2**30, 2**18, 4096) == 1024
-    assert equal_chunks(16 * 2**30, 2**20, 4096) == 512
+    assert equal_chunks(5 * 10**9, 50_304, 65_536) == 16_384
+    assert equal_chunks(5 * 10**9, 50_304, 20_000) == 20_000
+    assert equal_chunks(2**30, 2**18, 4096) == 1024
+    assert equal_chunks(2**30, 2**20, 4096) == 512
