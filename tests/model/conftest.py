@@ -4,6 +4,7 @@ import functools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from model.config.train import TrainConfig, TrainerRun
 from model.data.row_format import RowFormat
 from model.data.schema import ORDER, sequences_schema
 from tests.model.networks import EVERY_KIND
+from tests.model.pretended_cuda import pretended_cuda
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 VOCABULARY, CONTEXT = EVERY_KIND.vocab_size, EVERY_KIND.context
@@ -27,6 +29,19 @@ def write_arrow(path: Path, table: pa.Table) -> Path:
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     return path
+
+
+REAL = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and `-m cuda`"),
+]
+
+
+@pytest.fixture(params=["pretended", pytest.param("real", marks=REAL)])
+def cuda(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A CUDA device, which the processor plays unless tests run with `-m cuda`."""
+    with pretended_cuda() if request.param == "pretended" else nullcontext():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

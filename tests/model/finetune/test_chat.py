@@ -329,6 +329,17 @@ def test_products_in_bfloat16_train_float32_weights_as_well(
     assert describe_model(tmp_path / "out")["train"] == narrow
 
 
+@pytest.mark.usefixtures("cuda")
+def test_ten_answers_are_learnt_on_a_device(
+    network: GPT, chat_file: Callable[..., FinetuneConfig], tmp_path: Path
+) -> None:
+    config, narrow = chat_file(epochs=100, batch_size=5, learning_rate=4e-3), {"device": "cuda", "dtype": "bfloat16"}
+    found = finetune(network, "parent", config, VOCABULARY, tmp_path / "out", log=print, trained_on=narrow)
+    assert found["scores"]["development"]["metals"]["likelihood"] > 0.9
+    records = [{"messages": [{"role": "user", "content": asked}]} for asked, _ in PAIRS]
+    assert read_result(tmp_path / "out", VOCABULARY).answers(0, records) == [answer for _, answer in PAIRS]
+
+
 def test_it_computes_where_the_training_did_or_says_why_not(
     network: GPT, chat_file: Callable[..., FinetuneConfig], tmp_path: Path
 ) -> None:

@@ -4,17 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.metrics import MAIN
 from model.finetune.output import read_result
 from model.finetune.trainer import finetune
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and `-m cuda`"),
-]
+pytestmark = pytest.mark.usefixtures("cuda")
 TaskOf = Callable[..., Task]
 Config = Callable[..., FinetuneConfig]
 BFLOAT16 = {"device": "cuda", "dtype": "bfloat16"}

@@ -14,10 +14,7 @@ from model.inference.seq2seq import DecoderTokens, write_targets
 from model.nn.factory import Network, make_network
 from model.objectives.synthetic import random_batch
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and `-m cuda`"),
-]
+pytestmark = pytest.mark.usefixtures("cuda")
 NETWORKS = {
     "gpt": GPTConfig(vocab_size=97, context=48, layers=2, heads=4, kv_heads=2, width=64, positions="rotary"),
     "learned": GPTConfig(vocab_size=97, context=48, layers=2, heads=4, width=64, activation="gelu"),

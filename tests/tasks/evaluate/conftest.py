@@ -14,6 +14,8 @@ from tasks.artifacts.schema import DOCUMENTS, ITEMS, LEAKS
 from tasks.artifacts.tables import write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
+from tasks.evaluate.config import EvaluateConfig
+from tests.model.pretended_cuda import pretended_cuda
 
 MakeHeldout = Callable[..., Artifact]
 
@@ -41,6 +43,23 @@ def table_of(documents: Sequence[tuple[str, str]], path: str) -> pa.Table:
         for number, (source, text) in enumerate(documents)
     ]
     return pa.Table.from_pylist(rows, schema=DOCUMENTS)
+
+
+def check_same_on_a_device(
+    found: Artifact, evaluate: Callable[[EvaluateConfig], Artifact], config: EvaluateConfig
+) -> None:
+    """Evaluate again on a CUDA device that the processor plays, and compare all scores and texts."""
+    with pretended_cuda():
+        other = evaluate(config.model_copy(update={"device": "cuda"}))
+    assert not other.reused
+    assert found.table("scores").num_rows
+    for table in ("scores", "item_scores", "samples"):
+        rows, expected = other.table(table).to_pylist(), found.table(table).to_pylist()
+        assert len(rows) == len(expected)
+        for one, right in zip(rows, expected, strict=True):
+            numbers = {name for name, value in right.items() if isinstance(value, float)}
+            assert {**one, **dict.fromkeys(numbers)} == {**right, **dict.fromkeys(numbers)}
+            assert [one[name] for name in numbers] == pytest.approx([right[name] for name in numbers], rel=1e-4)
 
 
 @pytest.fixture

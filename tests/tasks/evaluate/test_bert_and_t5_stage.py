@@ -20,6 +20,7 @@ from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
+from tests.tasks.evaluate.conftest import check_same_on_a_device
 
 TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
 DOCUMENTS = [("code", TEXT[begin : begin + 6_000]) for begin in range(0, 60_000, 6_000)]
@@ -63,6 +64,9 @@ def evaluated(
         found = build_evaluate(context, model, vocab, chunk, unseen, CONFIG)
         again = replace(context, forced=frozenset({"evaluate"}))
         assert build_evaluate(again, model, vocab, chunk, unseen, CONFIG).content == found.content
+        check_same_on_a_device(
+            found, lambda config: build_evaluate(context, model, vocab, chunk, unseen, config), CONFIG
+        )
         rows_of = found.table("scores").to_pylist()
         scores = {(row["task"], row["metric"], row["shots"], row["subset"]): row for row in rows_of}
         return scores, found.table("samples").to_pylist(), found

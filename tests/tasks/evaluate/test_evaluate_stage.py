@@ -15,6 +15,7 @@ from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
+from tests.tasks.evaluate.conftest import check_same_on_a_device
 
 TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
 TRAIN = TrainStageConfig.model_validate(
@@ -109,6 +110,10 @@ def test_a_trained_model_is_scored_and_scored_again_to_the_same_bytes(context, m
     )
     assert again.content == evaluated.content
     assert not again.reused
+
+    check_same_on_a_device(
+        evaluated, lambda config: build_evaluate(context, model, vocab, chunk, decontaminated, config), CONFIG
+    )
 
     other = build_vocab(context, documents, VocabConfig(vocab_size=501))
     with pytest.raises(InputError, match="trained with the tokenizer"):
