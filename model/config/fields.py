@@ -70,7 +70,7 @@ class TrainFields(BaseConfig):
     another order, so the last bits of an `auto` run depend on the machine; model.json records the size."""
     memory_limit: Annotated[int | None, EXPERT] = Field(default=None, ge=1)
     """`micro_batch_rows = "auto"`: bytes that all ranks together may use; four fifths of the machine's memory by
-    default."""
+    default, on CUDA of each device's."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer settings."""
     clip: Annotated[ClipConfig, EXPERT] = ClipConfig()

@@ -116,12 +116,6 @@ class TrainConfig(TrainFields):
         return self
 
     @model_validator(mode="after")
-    def _device_supports_parallelism(self) -> "TrainConfig":
-        if self.device == "cuda" and self.micro_batch_rows == "auto":
-            raise ValueError("micro_batch_rows = auto measures the memory of processes, not of devices. Set a number")
-        return self
-
-    @model_validator(mode="after")
     def _device_supports_dtype(self) -> "TrainConfig":
         if self.dtype == "tf32" and self.device != "cuda":
             raise ValueError(

@@ -24,7 +24,7 @@ from model.digests import digest_bytes
 from model.distributed.process_group import Ranks
 from model.distributed.protocol import LauncherChannel
 from model.engines.base import batch_loss
-from model.engines.runtime import autocast, wrap_blocks
+from model.engines.runtime import autocast, move_batch, training_device, wrap_blocks
 from model.engines.sizes import rank_sizes
 from model.errors import RecipeError
 from model.nn.factory import Network, make_network
@@ -40,7 +40,7 @@ DECIDED_FOR = "decided_for"
 """Entry with the digest of all settings: another network, type or optimizer needs other memory."""
 
 SHARE_OF_MACHINE = 0.8
-"""Share of the machine's memory that a training may use where `train.memory_limit` is not set."""
+"""Share of the memory of machine or device that a training may use where `train.memory_limit` is not set."""
 
 DATA_SHEETS = {
     "H200": {"bfloat16": 989e12, "float16": 989e12, "tf32": 495e12, "float32": 67e12},
@@ -65,7 +65,7 @@ def resolve_micro_batch_rows(
     decided_for = digest_bytes(deciding_settings(run).encode())
     if ranks.is_first and not _is_decided(file, decided_for, channel):
         share = run.train.batch_rows // run.train.data_parallel
-        limit = (run.train.memory_limit or int(SHARE_OF_MACHINE * machine_memory())) // ranks.size
+        limit = _limit(run.train, ranks.size)
         trials = largest_that_fits(divisors(share), limit, _make_trial(run, data))
         tried = "; ".join(f"{t.rows}: {t.tokens_s:,} tokens/s, {t.bytes / 2**20:,.0f} MiB" for t in trials)
         channel.send_event("micro_batch_rows", rows=trials[-1].rows, limit_mib=limit >> 20, tried=tried)
@@ -87,6 +87,15 @@ def _is_decided(file: Path, decided_for: str, channel: LauncherChannel) -> bool:
     return False
 
 
+def _limit(train: TrainConfig, ranks: int) -> int:
+    """Return the bytes that each rank may use, on a CUDA device of its own."""
+    if train.memory_limit is not None:
+        return train.memory_limit // ranks
+    if train.device == "cuda":
+        return int(SHARE_OF_MACHINE * torch.cuda.get_device_properties(training_device(train)).total_memory)
+    return int(SHARE_OF_MACHINE * machine_memory()) // ranks
+
+
 def divisors(share: int) -> list[int]:
     """Return the sizes that divide a rank's share of a batch into equal parts, smallest first."""
     return [rows for rows in range(1, share + 1) if share % rows == 0]
@@ -99,7 +108,7 @@ class Trial:
     rows: int
     tokens_s: int
     bytes: int
-    """Peak resident memory of the process, and what a step will add."""
+    """Peak resident memory of the process, or memory allocated on its device, and what a step will add."""
     idle_bytes: int
     """The part of it that does not depend on the rows."""
 
@@ -118,7 +127,7 @@ def largest_that_fits(sizes: Sequence[int], limit: int, trial: Callable[[int], T
     if trials[0].bytes > limit:
         raise RecipeError(
             f"one row needs {trials[0].bytes / 2**20:,.0f} MiB, and each rank may use {limit / 2**20:,.0f} MiB"
-            f" (train.memory_limit, or {SHARE_OF_MACHINE:.0%} of the machine's memory, divided by the ranks). Set"
+            f" (train.memory_limit divided by the ranks, or {SHARE_OF_MACHINE:.0%} of the machine or device). Set"
             f" train.recompute = true, a smaller train.model or train.model.context, or a larger train.memory_limit."
         )
     for rows in sizes[1:]:
@@ -132,16 +141,20 @@ def largest_that_fits(sizes: Sequence[int], limit: int, trial: Callable[[int], T
 
 
 def _make_trial(run: TrainerRun, data: SequenceReader) -> Callable[[int], Trial]:
-    network = make_network(run.model).initialise(run.train.seed).train()
+    device = training_device(run.train)
+    network = make_network(run.model).initialise(run.train.seed).train().to(device)
     wrap_blocks(network, compiled=run.train.compile, recomputed=run.train.recompute)
     elements = sum(parameter.numel() for parameter in network.parameters())
     more = bytes_of_step(run, elements)
     # Gradients exist after the first pass, whatever its size.
-    idle = resident_bytes() + 4 * elements + more
+    idle = _resident(device) + 4 * elements + more
 
     def trial(rows: int) -> Trial:
-        tokens_s = _tokens_per_second(run, data, network, rows)
-        return Trial(rows, round(tokens_s), peak_bytes() + more, idle)
+        try:
+            tokens_s = _tokens_per_second(run, data, network, rows)
+        except torch.OutOfMemoryError:
+            return Trial(rows, 0, torch.cuda.get_device_properties(device).total_memory + more, idle)
+        return Trial(rows, round(tokens_s), _peak(device) + more, idle)
 
     return trial
 
@@ -149,33 +162,53 @@ def _make_trial(run: TrainerRun, data: SequenceReader) -> Callable[[int], Trial]
 def bytes_of_step(run: TrainerRun, elements: int) -> int:
     """Return the bytes that a step needs on each rank in addition to weights, gradients and activations.
 
-    These are the optimizer's moments, with data parallelism the vector in which gradients are exchanged, and a rank's
-    share of the copies of weights and moments from which checkpoints are written. Activations are freed by then, but
-    not all of their memory is returned to the system.
+    These are the optimizer's moments, with data parallelism the vector in which gradients are exchanged, and on a
+    processor a rank's share of the copies of weights and moments from which checkpoints are written. Activations are
+    freed by then, but not all of their memory is returned to the system.
     """
     sizes = rank_sizes(run.model, run.train).of(elements)
     exchanged = sizes.weights if run.train.data_parallel > 1 else 0
-    return round(sizes.moments + exchanged + (sizes.weights + sizes.moments) / run.train.ranks)
+    copies = (sizes.weights + sizes.moments) / run.train.ranks if run.train.device == "cpu" else 0
+    return round(sizes.moments + exchanged + copies)
 
 
 def _tokens_per_second(run: TrainerRun, data: SequenceReader, network: Network, rows: int) -> float:
-    objective = make_objective(run)
+    objective, device = make_objective(run), network.embedding.weight.device
     batch = objective.loader(data).batch(0, min(rows, data.positions))
     # Where ORDER has fewer rows than that, its last one is repeated: all are equally long.
     batch = concatenate_batches(
         batch, *[slice_batch(batch, data.positions - 1, data.positions)] * (rows - data.positions)
     )
     counted = tuple(max(count, 1) for count in objective.counts(batch))
-    reset_peak()
+    _reset(device)
     seconds = 0.0
     # The first pass compiles, where the run is compiled, and fills caches; the second is timed.
     for _ in range(2):
         began = time.perf_counter()
-        with autocast(run.train.dtype, network.embedding.weight.device):
-            sums = objective.sums(network, batch)
+        with autocast(run.train.dtype, device):
+            sums = objective.sums(network, move_batch(batch, device))
         batch_loss(sums, counted).backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         seconds = time.perf_counter() - began
     return rows * objective.tokens_per_row(data.row_length) / seconds
+
+
+def _resident(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else resident_bytes()
+
+
+def _reset(device: torch.device) -> None:
+    if device.type == "cuda":
+        # Blocks that the allocator keeps for other sizes count neither here nor in the peak.
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        reset_peak()
+
+
+def _peak(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_bytes()
 
 
 def resident_bytes() -> int:

@@ -1,11 +1,9 @@
 """Devices: what a machine lacks is reported before the first step."""
 
 import subprocess
-from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from model.config.train import TrainConfig
 from model.data.loader import CausalBatch
@@ -64,17 +62,6 @@ def test_more_ranks_than_devices_are_refused_and_where_some_may_be_missing_only_
     with pytest.raises(Infra, match="CUDA device 4 is lost: PyTorch finds 4"):
         training_device(fewer)
     assert four_devices == [3]
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"micro_batch_rows": "auto"}, "memory of processes, not of devices"),
-    ],
-)
-def test_what_cuda_cannot_do_is_refused_in_the_recipe(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
-        TrainConfig(device="cuda", **settings)
 
 
 def test_all_tensors_of_a_batch_move_and_on_a_processor_none_is_touched() -> None:

@@ -3,8 +3,10 @@
 import io
 import json
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -26,6 +28,7 @@ from model.train.micro_batch import (
 )
 from model.train.resume import deciding_settings
 from model.train.trainer import train
+from tests.model.pretended_cuda import pretended_cuda
 
 
 def linear(idle: int, row: int, tried: list[int]) -> Callable[[int], Trial]:
@@ -137,10 +140,42 @@ def test_each_setting_that_takes_other_memory_asks_for_another_decision(make_run
         # And the vector in which gradients travel; one rank of two has the copies, so half of them counts for each.
         ({"ranks": 2}, 2 + 1 + 1.5),
         ({"ranks": 2, "optimizer": {"kind": "sgd"}}, 1 + 1 + 1),
+        # Copies of a device's tensors are in the machine's memory.
+        ({"device": "cuda"}, 2),
     ],
 )
 def test_moments_copies_and_the_vector_that_ranks_exchange_count(make_run, settings: dict, vectors: float) -> None:
     assert bytes_of_step(make_run(micro_batch_rows="auto", **settings), 1000) == 4000 * vectors
+
+
+def test_a_size_is_found_by_the_memory_of_a_device(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10 MiB it may use 8. Six rows should need 7 after three need 4, and need 9."""
+    run: TrainerRun = make_run(batch_rows=6, positions=24, micro_batch_rows="auto", device="cuda", compile=False)
+    peaks = [mib << 20 for mib in (2, 3, 4, 9)]
+    messages = io.StringIO()
+    with pretended_cuda():
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: mock.Mock(total_memory=10 << 20))
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 1 << 20)
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: peaks.pop(0))
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: None)
+        train(run, messages=messages)
+    assert not peaks
+    assert json.loads((run.out / "result" / "model.json").read_text())["train"]["micro_batch_rows"] == 3
+    assert '"limit_mib": 8' in messages.getvalue()
+
+
+def test_a_device_that_runs_out_of_memory_had_too_many_rows(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run: TrainerRun = make_run(batch_rows=6, positions=24, micro_batch_rows="auto", device="cuda", compile=False)
+
+    def full(*_: object) -> float:
+        raise torch.OutOfMemoryError
+
+    with pretended_cuda():
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: mock.Mock(total_memory=10 << 20))
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 1 << 20)
+        monkeypatch.setattr("model.train.micro_batch._tokens_per_second", full)
+        with pytest.raises(RecipeError, match="each rank may use 8 MiB"):
+            train(run)
 
 
 def test_a_limit_below_one_row_ends_the_run_before_its_first_step(make_run) -> None:
