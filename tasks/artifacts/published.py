@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,7 +41,7 @@ def fetch(artifact: Path, records: Sequence[FileRecord]) -> None:
     missing = [record for record in records if not (artifact / record.name).exists()]
     store = store_of(root_of(artifact)) if missing else None
     if store is not None:
-        fetch_files(root_of(artifact), store, artifact, [asdict(record) for record in missing])
+        fetch_files(root_of(artifact), store, artifact, missing)
 
 
 def checked(artifact: Path, record: FileRecord) -> Path:

@@ -33,7 +33,7 @@ def _folder(reference: str, root: Path, stage: str, setting: str) -> Path:
         stages = {entry["stage"]: entry for entry in read_record(record)["stages"]}
         if "path" not in stages.get(stage, {}):
             raise RecipeError(f"{setting} names the run {reference}, which ended before `{stage}`; name another.")
-        return Path(stages[stage]["path"])
+        return Path(stages[stage]["path"])  # pyright: ignore[reportTypedDictNotRequiredAccess]  # it was checked above
     if "/" in reference or Path(reference).exists():
         return Path(reference)
     identities = sorted(path.name for path in (root / "artifacts" / stage).glob("*") if "." not in path.name)
