@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict
 from flows.runs.guards import Gate
 from flows.runs.lineage import NetworkLine
 from tasks.artifacts import results
-from tasks.artifacts.rows import GapRow, ScoreRow
+from tasks.artifacts.tables.rows import GapRow, ScoreRow
 
 
 class StageAmount(TypedDict):

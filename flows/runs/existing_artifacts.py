@@ -10,10 +10,10 @@ from flows.recipe.stages import STAGES, select_stages
 from flows.runs.guards import check_gate
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.record import Asked, RunData, StageEntry, new_run_id, record_head, same_artifacts, stage_entry
-from flows.runs.verify import artifacts_under
 from model.errors import BessemerError, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
+from tasks.artifacts.published import artifacts_under
 from tasks.artifacts.remote.mirror import RemoteMirror
 
 log = logging.getLogger(__name__)

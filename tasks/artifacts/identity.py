@@ -25,7 +25,7 @@ from model.errors import Bug
 from tasks.common.code_fingerprint import Code, CodeEntry
 
 FORMAT = 3
-"""Format of artifacts, whose tables are in `tasks.artifacts.schema`; part of every identity and manifest."""
+"""Format of artifacts, whose tables are in `tasks.artifacts.tables.schema`; part of every identity and manifest."""
 
 PYTHON = "python"
 

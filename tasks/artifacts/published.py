@@ -66,6 +66,12 @@ def is_set_aside(path: Path) -> bool:
     return ".conflict-" in path.name or ".damaged-" in path.name
 
 
+def artifacts_under(root: Path, stage: str | None = None) -> list[Path]:
+    """Return the folders of all artifacts that a run could use, or of one stage's, sorted."""
+    folders = sorted(root.glob(f"artifacts/{stage or '*'}/*"))
+    return [folder for folder in folders if folder.is_dir() and not is_set_aside(folder)]
+
+
 def of_another_format(path: Path, manifest: manifests.Manifest) -> InputError:
     """Return the error for an artifact of another format: which version made it, and what to do."""
     found, commit = manifest["format"], (manifest.get("git") or {}).get("commit")

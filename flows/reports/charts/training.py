@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from flows.metrics.formatting import shorten
 from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, figure, plain, points, thin, tokens_axis
 from model.checkpoint.metrics import final_rows
-from tasks.artifacts.rows import EventRow, rows_of
+from tasks.artifacts.tables.rows import EventRow, rows_of
 
 PANELS = (("loss", "y", "loss"), ("grad_norm", "y2", "gradient norm"), ("lr", "y3", "learning rate"))
 """Column of METRICS, axis, title; the n-th panel has the n-th colour."""
