@@ -26,7 +26,7 @@ FLOORS = {
         ("nightly", "experiments"),
         ("pretrain", "planning", "models"),
         ("inspection", "reports"),
-        ("metrics", "removal"),
+        ("metrics", "removal", "upkeep"),
         ("runs",),
         ("recipe", "service", "shipped"),
     ),

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from tasks.artifacts.map_parts import PartResult
+from tasks.artifacts.tables.map_parts import PartResult
 
 
 def copy_part(table: pa.Table, index: int) -> PartResult:

@@ -20,18 +20,18 @@ from copying import copy_part
 
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
-from tasks.artifacts.map_parts import map_parts, unit_name
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.schema import DOCUMENTS
-from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.tables.files import table_file_name, write_table
+from tasks.artifacts.tables.map_parts import map_parts, unit_name
+from tasks.artifacts.tables.schema import DOCUMENTS
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 from tasks.execution.executor import make_executor
 from tasks.execution.machines import Machines
 
 SCRIPT = Path(__file__).parents[2] / "deployments" / "local" / "dask.sh"
-MADE = Stage("made", roots=("tasks.artifacts.ledger",), libraries=())
-COPIED = Stage("copied", roots=("tasks.artifacts.map_parts",), libraries=("pyarrow",))
+MADE = Stage("made", roots=("tasks.artifacts.tables.ledger",), libraries=())
+COPIED = Stage("copied", roots=("tasks.artifacts.tables.map_parts",), libraries=("pyarrow",))
 
 
 class Named(StrictConfig):

@@ -18,7 +18,7 @@ def bessemer(texts: list[str], kinds: list[str], extractor: str) -> Callable[[],
     import blake3
     import pyarrow as pa
 
-    from tasks.artifacts.schema import DOCUMENTS
+    from tasks.artifacts.tables.schema import DOCUMENTS
     from tasks.clean.config import CleanConfig
     from tasks.clean.pipeline import clean_part
 

@@ -112,7 +112,7 @@ def datatrove(texts: list[str], items: Path) -> Callable[[], object]:
 def buffers_of(texts: list[str]) -> Any:
     import pyarrow as pa
 
-    from tasks.artifacts.columns import text_buffers
+    from tasks.artifacts.tables.columns import text_buffers
 
     return text_buffers(pa.array(texts, pa.large_string()))
 

@@ -25,7 +25,7 @@ def shingles(text: str) -> list[str]:
 def bessemer(texts: list[str]) -> Callable[[], object]:
     import pyarrow as pa
 
-    from tasks.artifacts.columns import text_buffers
+    from tasks.artifacts.tables.columns import text_buffers
     from tasks.dedup.minhash import signatures_of
 
     data, offsets = text_buffers(pa.array(texts, pa.large_string()))

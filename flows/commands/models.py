@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,6 +22,9 @@ from flows.commands.common import (
     print_run_header,
     shown_progress,
 )
+
+if TYPE_CHECKING:
+    from flows.models.generate import FilledHole
 
 model = typer.Typer(
     name="model",
@@ -173,7 +176,7 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _print_blanks(holes: tuple[dict[str, Any], ...]) -> None:
+def _print_blanks(holes: tuple["FilledHole", ...]) -> None:
     """Print on stderr what else a BERT would write into each blank."""
     for number, hole in enumerate(holes, 1):
         if "likeliest" in hole:

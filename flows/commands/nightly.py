@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,9 @@ from flows.commands.common import (
     shown_progress,
 )
 from flows.commands.run import quieten_prefect
+
+if TYPE_CHECKING:
+    from flows.nightly.history import Night
 
 
 def nightly(
@@ -51,10 +54,9 @@ def nightly(
 
         raise RecipeError("nightly: name a recipe, or give --list to see the nightly runs so far")
     night = _run(recipe, root, again or "", settings or [], as_json, verbose)
-    from flows.nightly.history import Night
     from flows.nightly.terminal import describe_nightly_run
 
-    print_found(night, as_json, lambda shown: shown.print(describe_nightly_run(Night(**night)), markup=False))
+    print_found(asdict(night), as_json, lambda shown: shown.print(describe_nightly_run(night), markup=False))
 
 
 def _list(root: Path, as_json: bool) -> None:
@@ -81,7 +83,7 @@ def _list(root: Path, as_json: bool) -> None:
         )
 
 
-def _run(recipe: str, root: str, again: str, settings: list[str], as_json: bool, verbose: bool) -> dict[str, Any]:
+def _run(recipe: str, root: str, again: str, settings: list[str], as_json: bool, verbose: bool) -> "Night":
     from flows.nightly.finish import record_failures
     from flows.nightly.night import skip_nightly
     from flows.nightly.start import start_nightly
@@ -92,7 +94,7 @@ def _run(recipe: str, root: str, again: str, settings: list[str], as_json: bool,
         recipe, root, (again,) if again else (), settings, lambda sentence: err.print(sentence, markup=False)
     ) as tonight:
         if tonight.nothing_new:
-            return asdict(skip_nightly(tonight))
+            return skip_nightly(tonight)
     quieten_prefect(verbose)
     from flows.runs.guards import remember_interrupts
     from flows.service.local_server import prefect_server

@@ -21,7 +21,7 @@ from flows.commands.common import (
 from flows.commands.plan import RecipeName
 
 if TYPE_CHECKING:
-    from flows.runs.verify import Verification
+    from flows.upkeep.verify import Verification
     from tasks.artifacts.reuse import Alias
 
 store = typer.Typer(
@@ -58,11 +58,12 @@ def verify(
     from flows.reports.progress import bytes_bar
     from flows.runs.lineage import open_run
     from flows.runs.record import stage_paths
-    from flows.runs.root_records import records_under
-    from flows.runs.verify import artifacts_under, repair_stored
-    from flows.runs.verify import set_aside as rename
-    from flows.runs.verify import verify as hash_again
+    from flows.upkeep.root_records import records_under
+    from flows.upkeep.verify import repair_stored
+    from flows.upkeep.verify import set_aside as rename
+    from flows.upkeep.verify import verify as hash_again
     from model.errors import InputError, IntegrityError
+    from tasks.artifacts.published import artifacts_under
 
     if run_id:
         folders = [path for name, path in stage_paths(open_run(root, run_id)).items() if stage in (None, name)]
@@ -107,7 +108,7 @@ def accept(
     change; runs show `accepted`. `bessemer run --force --only STAGE` checks whether it was right.
     """
     from flows.recipe.load import open_recipe
-    from flows.runs import accept as accepting
+    from flows.upkeep import accept as accepting
     from model.errors import RecipeError
 
     chosen = open_recipe(recipe, root, settings or (), share(limit))
@@ -156,7 +157,7 @@ def gc(
     trained models (without --models) and everything built within the last hour. Deleted artifacts are built again when
     they are needed.
     """
-    from flows.runs.gc import delete, plan
+    from flows.upkeep.gc import delete, plan
 
     removal = plan(
         root,

@@ -36,7 +36,7 @@ from model.errors import BessemerError, Infra
 from tasks.artifacts.artifact import BUILT, Artifact
 from tasks.artifacts.build import ProgressListener
 from tasks.artifacts.results import TrainResult
-from tasks.artifacts.rows import ItemScoreRow, rows_of
+from tasks.artifacts.tables.rows import ItemScoreRow, rows_of
 from tasks.execution.outcome import one_line
 from tasks.prefect_tasks import TASKS
 

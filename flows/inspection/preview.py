@@ -21,15 +21,14 @@ from flows.inspection.preview_rows import (
 )
 from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, REMOVED, SAME, Segments, inline_difference, shared_passages
 from flows.runs.lineage import need_stage
-from flows.runs.run_documents import rows_at, segments_of
-from flows.runs.text_kinds import text_kinds
+from flows.runs.run_documents import rows_at, segments_of, text_kinds
 from model.data.row_format import RowFormat
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.ledger import CUT, DROP, EDIT
 from tasks.artifacts.results import ChunkResult, RowFacts
-from tasks.artifacts.rows import DocumentRow, ItemRow, LedgerRow, SequenceRow, SpanRow, Survivor, rows_of
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.files import read_table
+from tasks.artifacts.tables.ledger import CUT, DROP, EDIT
+from tasks.artifacts.tables.rows import DocumentRow, ItemRow, LedgerRow, SequenceRow, SpanRow, Survivor, rows_of
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.open import open_tokenizer
 

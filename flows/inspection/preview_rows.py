@@ -15,14 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.metrics.text_diff import ADDED, REMOVED, SAME, SHARED, Segments
-from flows.runs.run_documents import rows_at
-from flows.runs.text_kinds import settings_of
+from flows.runs.run_documents import rows_at, settings_of
 from model.config.train import TrainConfig
 from model.data.row_format import NO_LOSS, RowFormat
 from tasks.artifacts.artifact import Artifact, manifest_of
-from tasks.artifacts.rows import DocumentRow, LedgerRow, SequenceRow, rows_of
-from tasks.artifacts.schema import DOCUMENTS
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.files import read_table
+from tasks.artifacts.tables.rows import DocumentRow, LedgerRow, SequenceRow, rows_of
+from tasks.artifacts.tables.schema import DOCUMENTS
 from tasks.clean.batch import iter_batches
 from tasks.clean.chain import Chain, preset_of, recognise_batch
 from tasks.clean.edits.registry import HTML_TO_TEXT

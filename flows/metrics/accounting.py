@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from flows.metrics.formatting import counted
 from flows.metrics.lines import Conservation, Cost, DocumentCounts, PositionCounts, RowCounts, StageCost
 from flows.recipe.stages import STAGES
-from flows.runs.record import RunData
+from flows.runs.record import Machine, RunData
 from model.checkpoint.metrics import final_steps
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.report import SourceCounts, StageReport
@@ -135,7 +135,7 @@ def cost(record: RunData, artifacts: dict[str, Artifact]) -> Cost | None:
     }
 
 
-def _watts(artifact: Artifact, machine: dict[str, Any]) -> float:
+def _watts(artifact: Artifact, machine: Machine) -> float:
     """Return the power in watts of all cores, all memory, and the GPUs that the stage trained on."""
     watts = machine["cores"] * WATTS_PER_CORE + machine["memory_bytes"] / 1e9 * WATTS_PER_GIGABYTE
     count, name = _gpus(artifact)
@@ -156,7 +156,7 @@ def _gpus(artifact: Artifact) -> tuple[int, str]:
     return int(params.get("ranks", 1)), str(libraries.get("gpu", ""))
 
 
-def _assumption(artifacts: dict[str, Artifact], machine: dict[str, Any]) -> str:
+def _assumption(artifacts: dict[str, Artifact], machine: Machine) -> str:
     text = f"{machine['cores']} cores of {WATTS_PER_CORE:g} W, {machine['memory_bytes'] / 1e9:,.0f} GB of memory"
     text += f" of {WATTS_PER_GIGABYTE:g} W a GB"
     count, name = _gpus(artifacts["train"]) if "train" in artifacts else (0, "")

@@ -25,8 +25,8 @@ from flows.metrics.lines import BitsLine, HeldoutLine
 from flows.runs.document_history import sample_parts
 from flows.runs.run_documents import parts_of
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.rows import ScoreRow, Survivor
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.files import read_table
+from tasks.artifacts.tables.rows import ScoreRow, Survivor
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict
 from flows.runs.guards import Gate
 from flows.runs.lineage import NetworkLine
 from tasks.artifacts import results
-from tasks.artifacts.rows import GapRow, ScoreRow
+from tasks.artifacts.tables.rows import GapRow, ScoreRow
 
 
 class StageAmount(TypedDict):
@@ -171,11 +171,26 @@ class HeldoutLine(TypedDict):
     baseline: float | None
 
 
+class CommonNgram(TypedDict):
+    """A frequent n-gram that is no evidence of a leak by itself, and why."""
+
+    text: str
+    documents: int
+    why: str
+
+
 class LeakSearch(TypedDict):
     """How well leaks are found."""
 
     planted: results.InjectedLeaks
-    common_ngrams: list[dict[str, Any]]
+    common_ngrams: list[CommonNgram]
+
+
+class EarlierIndex(TypedDict):
+    """An earlier artifact whose copies were removed too."""
+
+    identity: str
+    documents: int
 
 
 class Duplicates(TypedDict):
@@ -185,7 +200,7 @@ class Duplicates(TypedDict):
     planted: results.InjectedCopies
     s_curve: list[list[float]]
     similarities: list[list[float]]
-    against: NotRequired[list[dict[str, Any]]]
+    against: NotRequired[list[EarlierIndex]]
 
 
 class DocumentCounts(TypedDict):

@@ -44,7 +44,7 @@ from tasks.artifacts import results
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.report import SourceCounts, StageReport
-from tasks.artifacts.rows import GapRow, SampleRow, ScoreRow, rows_of
+from tasks.artifacts.tables.rows import GapRow, SampleRow, ScoreRow, rows_of
 
 HELDOUT, LANGUAGE = "heldout/", "language/"
 

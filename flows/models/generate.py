@@ -7,7 +7,7 @@ text that the model was trained on.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from model.errors import InputError
 from model.finetune.description import FINETUNED
@@ -30,14 +30,28 @@ BLANK = re.compile(r"_{3,}|\[MASK\]|<mask>|<extra_id_\d+>")
 _INSIDE = "##"
 
 
+class Candidate(TypedDict):
+    """A text that might fill a blank."""
+
+    text: str
+    probability: float
+
+
+class FilledHole(TypedDict):
+    """The text of a blank; from a BERT with its probability, and the likeliest texts."""
+
+    text: str
+    probability: NotRequired[float]
+    likeliest: NotRequired[list[Candidate]]
+
+
 @dataclass(frozen=True)
 class GeneratedText:
     """The text generated for a prompt."""
 
     text: str
     """The text after the prompt or, for a prompt with blanks, the prompt with its blanks filled."""
-    holes: tuple[dict[str, Any], ...] = ()
-    """`text` of each blank and, from a BERT, its `probability` and the `likeliest` texts with theirs."""
+    holes: tuple[FilledHole, ...] = ()
 
 
 def write_text(
@@ -200,14 +214,14 @@ def _masks_filled(trained: Trained, network: "BERT", holes: Blanks, sampling: "S
     found = fill_masks(network, tokens, [place + 1 for place in places], allowed, sampling, sample=sample)
     fillings = [holes.filling(tokenizer, [one.token]) for one in found]
     blanks = tuple(
-        {
-            "text": filling.strip(),
-            "probability": one.probability,
-            "likeliest": [
+        FilledHole(
+            text=filling.strip(),
+            probability=one.probability,
+            likeliest=[
                 {"text": holes.filling(tokenizer, [token]).strip(), "probability": probability}
                 for token, probability in one.likeliest
             ],
-        }
+        )
         for filling, one in zip(fillings, found, strict=True)
     )
     return GeneratedText(holes.filled(tokenizer, fillings), blanks)
@@ -231,7 +245,8 @@ def _spans_filled(
         sample=sample,
     )
     fillings = [holes.filling(tokenizer, span) for span in rule.spans(list(written))]
-    return GeneratedText(holes.filled(tokenizer, fillings), tuple({"text": filling.strip()} for filling in fillings))
+    filled = tuple(FilledHole(text=filling.strip()) for filling in fillings)
+    return GeneratedText(holes.filled(tokenizer, fillings), filled)
 
 
 def _span_rule(tokenizer: "Tokenizer", holes: int, tokens: int) -> Any:

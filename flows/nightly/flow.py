@@ -1,15 +1,14 @@
 """A nightly run as a Prefect flow: the tasks of the pipeline, with checks between them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from prefect import flow
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
+from flows.nightly.history import Night
 from flows.nightly.night import Between, PromotionBlocked, run_nightly, skip_nightly
 from flows.nightly.start import start_nightly
 from flows.planning.preconditions import start_run
@@ -22,9 +21,7 @@ from tasks.prefect_tasks import TASKS
 
 
 @flow(name="nightly", persist_result=False, validate_parameters=True)
-def nightly(
-    recipe: str, root: Path = Path("bessemer-data"), again: str = "", settings: Sequence[str] = ()
-) -> dict[str, Any]:
+def nightly(recipe: str, root: Path = Path("bessemer-data"), again: str = "", settings: Sequence[str] = ()) -> Night:
     """Train the current model further on new data, and promote the result where it is no worse.
 
     Where nothing is new, nothing is done. Returns the record of the nightly run.
@@ -37,7 +34,7 @@ def nightly(
     """
     log = get_run_logger()
 
-    def work() -> FlowEnd[dict[str, Any]]:
+    def work() -> FlowEnd[Night]:
         ids = (again,) if again else ()
         with exit_when_run_ends(), start_nightly(recipe, root, ids, settings, log.info, check_crashes) as tonight:
             for warning in tonight.raw.warnings():
@@ -49,7 +46,7 @@ def nightly(
                 emit_run_event("promotion_blocked", run=error.run_id, current=error.current, worse=list(error.worse))
                 raise
         log.info("nightly run %s: %s, %s", night.run_id, night.state, night.why)
-        return FlowEnd(asdict(night), night.why, night.state.capitalize())
+        return FlowEnd(night, night.why, night.state.capitalize())
 
     return end_of_flow(work)
 

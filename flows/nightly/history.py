@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from flows.runs.roots import put_nightly_record
 from model.checksummed_json import read_sealed, write_sealed
@@ -20,6 +20,18 @@ TAKEN = (PROMOTED, BLOCKED, NOTHING)
 
 Files = dict[str, dict[str, str]]
 """Source -> root-relative path -> digest."""
+
+
+class JudgedFigure(TypedDict):
+    """A `Regression` as JSON, and whether it blocks the promotion."""
+
+    what: str
+    n: int
+    before: float
+    after: float
+    worse_by: float
+    chance: float
+    blocks: bool
 
 
 @dataclass
@@ -53,7 +65,7 @@ class Night:
     bits_before: float | None = None
     bits_after: float | None = None
     """Bits per byte of held-out text, mean of the sources, of the previous model and of the new one."""
-    verdict: list[dict[str, Any]] = field(default_factory=list)
+    verdict: list[JudgedFigure] = field(default_factory=list)
     """Each figure of both models, and the probability that the new one is no worse."""
     notified: list[str] = field(default_factory=list)
     """Outcome of each notification."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from flows.nightly.config import NightlyConfig
 from flows.nightly.finish import end, fail, stop
-from flows.nightly.history import BLOCKED, NOTHING, PROMOTED, TOO_LITTLE, Night, list_nights
+from flows.nightly.history import BLOCKED, NOTHING, PROMOTED, TOO_LITTLE, JudgedFigure, Night, list_nights
 from flows.nightly.notify import describe_blocked, describe_start
 from flows.nightly.preflight import check_night, data_throughput
 from flows.nightly.start import NightlyContext
@@ -167,9 +167,9 @@ class Verdict:
         more = f" and {len(self.worse) - MAX_SHOWN} more" if len(self.worse) > MAX_SHOWN else ""
         return f"significantly worse: {named}{more}"
 
-    def to_json(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[JudgedFigure]:
         """Return each figure as JSON values, with whether it blocks the promotion."""
-        return [{**asdict(one), "blocks": one in self.worse} for one in self.figures]
+        return [JudgedFigure(**asdict(one), blocks=one in self.worse) for one in self.figures]
 
 
 def _blocked(tonight: NightlyContext, why: str, verdict: Verdict) -> PromotionBlocked:

@@ -13,10 +13,10 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from email.message import EmailMessage
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from flows.nightly.config import NotifyConfig, Occasion
 from flows.nightly.history import Night
@@ -33,9 +33,26 @@ SECONDS = 20.0
 TOKEN, USER, PASSWORD = "BESSEMER_WEBHOOK_TOKEN", "BESSEMER_MAIL_USER", "BESSEMER_MAIL_PASSWORD"
 
 
-def notify(
-    config: NotifyConfig, occasion: Occasion, message: Mapping[str, Any], pause: float = PAUSE_SECONDS
-) -> list[str]:
+class Notification(TypedDict):
+    """The JSON object that a webhook receives; a mail has its subject and text."""
+
+    event: str
+    subject: str
+    text: str
+    why: str
+    recipe: str
+    run_id: str
+    host: str
+    root: str
+    documents: int | None
+    tokens: int | None
+    bits_before: float | None
+    bits_after: float | None
+    worse: list[str]
+    """Figures in which the new model is worse."""
+
+
+def notify(config: NotifyConfig, occasion: Occasion, message: Notification, pause: float = PAUSE_SECONDS) -> list[str]:
     """Send a message by webhook and mail as configured, if they ask for this occasion, and return the outcomes.
 
     An outcome is `webhook: sent` or `mail: failed after 3 attempts (ConnectionRefusedError)`. `message` is the JSON
@@ -77,7 +94,7 @@ def _kind(error: Exception) -> str:
     return type(reason).__name__ if isinstance(reason, Exception) else type(error).__name__
 
 
-def _post(config: NotifyConfig, message: Mapping[str, Any]) -> None:
+def _post(config: NotifyConfig, message: Notification) -> None:
     assert config.webhook is not None, "only where there is an address"
     headers = {"Content-Type": "application/json", "User-Agent": "bessemer"}
     if token := os.environ.get(TOKEN):
@@ -97,12 +114,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _opener = urllib.request.build_opener(_NoRedirect)
 
 
-def _mail(config: NotifyConfig, message: Mapping[str, Any]) -> None:
+def _mail(config: NotifyConfig, message: Notification) -> None:
     letter = EmailMessage()
-    letter["Subject"] = " ".join(str(message["subject"]).split())[:200]
+    letter["Subject"] = " ".join(message["subject"].split())[:200]
     letter["From"] = config.mail_from or f"bessemer@{platform.node()}"
     letter["To"] = ", ".join(config.mail_to)
-    letter.set_content(str(message["text"]))
+    letter.set_content(message["text"])
     host, _, port = config.mail_server.rpartition(":")
     user, password = os.environ.get(USER), os.environ.get(PASSWORD)
     if user and not config.mail_starttls:
@@ -133,8 +150,8 @@ def describe_blocked(night: Night, why: str) -> str:
     )
 
 
-def message(night: Night, root: str | Path) -> dict[str, Any]:
-    """Return the notification about a nightly run as JSON values."""
+def message(night: Night, root: str | Path) -> Notification:
+    """Return the notification about a nightly run."""
     page = Path(root) / "runs" / night.run_id / "page.html"
     subject = f"bessemer: nightly run {night.run_id} of {night.recipe} {night.state}"
     text = f"{subject} on {platform.node()}\n\n{night.why}\n\nRoot: {root}\n"

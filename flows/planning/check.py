@@ -19,8 +19,8 @@ from flows.metrics.formatting import counted, format_bytes
 from flows.planning.preconditions import check_benchmarks, export_remark
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError
-from tasks.artifacts.ledger import DROP
 from tasks.artifacts.results import CleanResult
+from tasks.artifacts.tables.ledger import DROP
 from tasks.clean.config import CleanConfig
 from tasks.clean.edits.html import html_to_text
 from tasks.clean.pipeline import clean_part

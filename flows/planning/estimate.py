@@ -26,9 +26,9 @@ import pyarrow.compute as pc
 from flows.metrics.statistics import Z_95, Interval, wilson
 from flows.planning.pilot import Pilot, PilotShare
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.ledger import DROP
-from tasks.artifacts.rows import Survivor
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.files import read_table
+from tasks.artifacts.tables.ledger import DROP
+from tasks.artifacts.tables.rows import Survivor
 from tasks.decontaminate.config import DecontaminateConfig
 
 DOCUMENT_STAGES = ("sample", "clean", "dedup", "decontaminate")

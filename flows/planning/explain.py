@@ -17,11 +17,11 @@ from flows.recipe.stages import STAGES
 from flows.reports.document import Styled, Table
 from flows.reports.progress import OUTCOME_STYLES
 from flows.runs.pipeline import BUILDERS, run_stages
-from flows.runs.verify import artifacts_under
-from tasks.artifacts.aggregates import kept_artifact
 from tasks.artifacts.artifact import REUSED, Artifact, manifest_of
 from tasks.artifacts.build import RunContext, WouldBuild
 from tasks.artifacts.identity import differences
+from tasks.artifacts.published import artifacts_under
+from tasks.artifacts.references import kept_artifact
 from tasks.artifacts.reuse import NONE_OF_THESE_SOURCES
 from tasks.sample.discovery import find_files
 

@@ -14,11 +14,11 @@ from flows.planning.cost_model import format_memory, memory_bound, memory_hint, 
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
 from flows.runs.pipeline import BUILDERS, run_stages
-from flows.runs.verify import artifacts_under
 from model.config import machine
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
+from tasks.artifacts.published import artifacts_under
 from tasks.sample.discovery import SourceFiles, find_files
 from tasks.tokenizer.open import tokenizer_of
 

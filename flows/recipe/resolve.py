@@ -38,7 +38,7 @@ from model.config.network import OBJECTIVE_OF, GPTConfig
 from model.config.options import PhaseConfig
 from model.config.presets import KEY, expand_preset, preset_overrides
 from model.errors import InputError, RecipeError
-from tasks.artifacts.aggregates import LATEST
+from tasks.artifacts.references import LATEST
 from tasks.chunk.config import ChunkConfig
 from tasks.common.config import StrictConfig
 from tasks.common.confinement import check_file

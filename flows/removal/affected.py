@@ -21,7 +21,7 @@ from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import MANIFEST, read_manifest
 from tasks.artifacts.remote.attach import store_of
-from tasks.artifacts.rows import Survivor
+from tasks.artifacts.tables.rows import Survivor
 from tasks.chunk.tombstones import tombstones
 
 KEEPING = ("sample", "clean", "decontaminate", "vocab", "chunk")

@@ -21,8 +21,8 @@ from flows.runs.run_documents import parts_of
 from flows.runs.shredding import shred
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError
-from tasks.artifacts.aggregates import digest_of_table
 from tasks.artifacts.artifact import Artifact, manifest_of
+from tasks.artifacts.references import digest_of_table
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.erasure import describe_retention, erase
 from tasks.artifacts.remote.metadata import PENDING

@@ -18,7 +18,7 @@ from flows.reports.charts.scores import main_rows
 from flows.runs.record import RunData, read_recipe, state_of
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.identity import OF_CODE, differences
-from tasks.artifacts.rows import ScoreRow
+from tasks.artifacts.tables.rows import ScoreRow
 from tasks.evaluate.comparison import Difference, paired_differences
 
 SAME, DIFFERENT, IN_ONE_RUN = "the same bytes", "different bytes", "in one run only"

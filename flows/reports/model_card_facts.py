@@ -20,7 +20,7 @@ from flows.reports.charts.scores import main_rows
 from flows.runs.lineage import model_of
 from flows.runs.record import RunData, list_runs, read_recipe
 from model.errors import RecipeError
-from tasks.artifacts.rows import SampleRow, ScoreRow
+from tasks.artifacts.tables.rows import SampleRow, ScoreRow
 
 MIN_LANGUAGE_SHARE = 0.01
 """Share of the documents from which on a language is listed on the card."""

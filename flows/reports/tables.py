@@ -9,7 +9,7 @@ from flows.metrics.statistics import Z_95
 from flows.reports.charts.data import PASSED
 from flows.reports.charts.scores import MEAN, PREDICTORS, chance_of, score_tables
 from flows.reports.document import Table
-from tasks.artifacts.rows import GapRow, ScoreRow
+from tasks.artifacts.tables.rows import GapRow, ScoreRow
 from tasks.execution.outcome import with_short_digests
 
 MAX_RULES = 12

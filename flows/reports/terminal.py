@@ -18,7 +18,7 @@ from flows.runs.run_documents import StepRead, rows_at
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import DecontaminateResult
-from tasks.artifacts.rows import LeakRow, RejectRow, rows_of
+from tasks.artifacts.tables.rows import LeakRow, RejectRow, rows_of
 
 SHOWN_CHARS = 60
 """Characters of a document's text beside its name."""

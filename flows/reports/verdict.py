@@ -14,7 +14,7 @@ from flows.metrics.run_metrics import asked_stages, missing_artifacts
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.scores import chance_of, main_metric
 from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, RunData, newest_runs, read_recipe, stage_paths, state_of
-from tasks.artifacts.rows import ScoreRow
+from tasks.artifacts.tables.rows import ScoreRow
 
 MAX_TASKS = 3
 

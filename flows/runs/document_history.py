@@ -17,13 +17,12 @@ import pyarrow as pa
 
 from flows.runs.lineage import need_stage
 from flows.runs.record import recipe_of
-from flows.runs.run_documents import EXCERPT_CHARS, rows_at
-from flows.runs.text_kinds import text_kinds
+from flows.runs.run_documents import EXCERPT_CHARS, rows_at, text_kinds
 from model.checkpoint.metrics import final_steps
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import SampleResult
-from tasks.artifacts.rows import DocumentRow, LeakRow, LedgerRow, SpanRow, Survivor
+from tasks.artifacts.tables.rows import DocumentRow, LeakRow, LedgerRow, SpanRow, Survivor
 
 if TYPE_CHECKING:
     from tasks.sample.discovery import InputFile

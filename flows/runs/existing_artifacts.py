@@ -3,17 +3,17 @@
 import logging
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
 from flows.runs.guards import check_gate
 from flows.runs.pipeline import BUILDERS, run_stages
-from flows.runs.record import RunData, StageEntry, new_run_id, record_head, same_artifacts, stage_entry
-from flows.runs.verify import artifacts_under
+from flows.runs.record import Asked, RunData, StageEntry, new_run_id, record_head, same_artifacts, stage_entry
 from model.errors import BessemerError, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
+from tasks.artifacts.published import artifacts_under
 from tasks.artifacts.remote.mirror import RemoteMirror
 
 log = logging.getLogger(__name__)
@@ -54,10 +54,16 @@ def existing_run(
         run_stages(recipe, step, until=last)
     except (WouldBuild, BessemerError):
         return None
-    selection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+    selection: Asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
     head = record_head(recipe.name, root, new_run_id(), selection, recipe)
-    ended = {"started": started, "finished": time.time(), "state": "completed", "stages": entries, "notes": []}
-    record = cast(RunData, {**head, **ended})
+    record: RunData = {
+        **head,
+        "started": started,
+        "finished": time.time(),
+        "state": "completed",
+        "stages": entries,
+        "notes": [],
+    }
     earlier = same_artifacts(root, record)
     record["same_as"] = earlier["run_id"] if earlier else None
     record["page"] = earlier.get("page") if earlier else None

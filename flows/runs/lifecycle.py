@@ -39,7 +39,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed
 
-from flows.runs.record import report_result
+from flows.runs.record import StageEntry, report_result
 from model.errors import BessemerError, GuardError, Infra
 from model.files import DISK_FULL
 from tasks.artifacts.artifact import Artifact
@@ -62,7 +62,7 @@ def emit_run_event(kind: str, /, **facts: Any) -> None:
     emit_event(f"bessemer.{kind}", resource=resource, payload=facts)
 
 
-def emit_guard_event(stages: Sequence[Mapping[str, Any]], error: BessemerError) -> None:
+def emit_guard_event(stages: Sequence[StageEntry], error: BessemerError) -> None:
     """Send an event where a limit that protects the user ended the run; `stages` are those of its record."""
     if isinstance(error, GuardError):
         kind = "source_wiped" if isinstance(error, SourceWiped) else "stopped"
@@ -123,7 +123,7 @@ def as_bessemer_error(error: BessemerError | OSError) -> BessemerError:
     )
 
 
-Result = TypeVar("Result", bound=Mapping[str, object])
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)

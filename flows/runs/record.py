@@ -8,19 +8,20 @@ import platform
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
 from model.checksummed_json import append_sealed_line, read_sealed, read_sealed_lines, read_sealed_text, write_sealed
-from model.errors import BessemerError, Infra, InputError, IntegrityError, Paused
+from model.errors import Infra, InputError, IntegrityError, Paused
 from model.files import DISK_FULL
 from tasks.artifacts.artifact import ACCEPTED, REUSED, Artifact
 from tasks.artifacts.build import ProgressListener
-from tasks.artifacts.lease import is_known_dead, is_of_an_earlier_boot, this_process
-from tasks.artifacts.remote.metadata import RECIPE_LOST, read_record
+from tasks.artifacts.identity import GitState
+from tasks.artifacts.lease import Process, is_known_dead, is_of_an_earlier_boot, this_process
+from tasks.artifacts.remote.metadata import RECIPE_LOST, BuiltRun, StageEntry, read_record
 
 if TYPE_CHECKING:
     from flows.recipe.schema import Recipe
@@ -41,21 +42,35 @@ INTERRUPTED = "interrupted"
 PAUSED = "paused"
 
 
-class StageEntry(TypedDict):
-    """What a record says of a stage; one that failed, was interrupted or paused has no artifact."""
+class Asked(TypedDict, total=False):
+    """The part of the pipeline that a run was asked for."""
 
+    from_stage: str | None
+    until: str | None
+    only: str | None
+    force: bool
+
+
+class Machine(TypedDict):
+    """The machine of a run."""
+
+    cores: int
+    memory_bytes: int
+
+
+class Note(TypedDict):
+    """A sentence of a stage, and the Unix time at which it was noted."""
+
+    time: float
     stage: str
-    outcome: str
-    identity: NotRequired[str]
-    content: NotRequired[str]
-    path: NotRequired[str]
-    cause: NotRequired[str]
-    error: NotRequired[str]
-    seconds: NotRequired[float]
-    started: NotRequired[float]
-    step: NotRequired[int]
-    steps: NotRequired[int]
-    loss: NotRequired[float | None]
+    note: str
+
+
+class Collected(TypedDict):
+    """Stages whose artifacts were removed; when, or for which run that replaced this one."""
+
+    when: str
+    stages: list[str]
 
 
 class RunHead(TypedDict):
@@ -66,27 +81,25 @@ class RunHead(TypedDict):
     root: str
     started: float
     command: NotRequired[str | None]
-    asked: NotRequired[dict[str, Any]]
+    asked: NotRequired[Asked]
     max_rise: NotRequired[float | None]
     hour_price: NotRequired[float | None]
     host: NotRequired[str]
-    machine: NotRequired[dict[str, Any]]
-    versions: NotRequired[dict[str, Any]]
-    git: NotRequired[Any]
+    machine: NotRequired[Machine]
+    versions: NotRequired[dict[str, str]]
+    git: NotRequired[GitState]
 
 
-class RunData(RunHead):
+class RunData(RunHead, BuiltRun):
     """The content of `run.json`."""
 
     state: str
     finished: float | None
-    stages: list[StageEntry]
-    notes: list[dict[str, Any]]
-    process: NotRequired[dict[str, Any]]
-    page: NotRequired[str | None]
+    notes: list[Note]
+    process: NotRequired[Process]
     same_as: NotRequired[str | None]
     """The run whose page this one shares, since it built nothing."""
-    collected: NotRequired[dict[str, Any]]
+    collected: NotRequired[Collected]
     """What `bessemer store gc` removed of the run."""
 
 
@@ -114,12 +127,12 @@ HOUR_PRICE: ContextVar[float | None] = ContextVar("HOUR_PRICE", default=None)
 REPLAY_OF: ContextVar[Path | None] = ContextVar("REPLAY_OF", default=None)
 """The trained model whose checkpoints the run may continue; `bessemer data forget` sets it here."""
 
-REPORTED_RESULTS: ContextVar[list[Mapping[str, object] | BessemerError] | None] = ContextVar("ENDED", default=None)
+REPORTED_RESULTS: ContextVar[list[object] | None] = ContextVar("ENDED", default=None)
 """Where a flow leaves its result, for a command whose server does not hear of the end."""
 
 
-def report_result(end: Mapping[str, object] | BessemerError) -> None:
-    """Append the result of a flow, a record or an error, to `REPORTED_RESULTS` where a command set it."""
+def report_result(end: object) -> None:
+    """Append the result of a flow, its data or its error, to `REPORTED_RESULTS` where a command set it."""
     ends = REPORTED_RESULTS.get()
     if ends is not None:
         ends.append(end)
@@ -152,8 +165,14 @@ class RunRecord(ProgressListener):
     def __init__(self, folder: Path, head: RunHead, listener: ProgressListener) -> None:
         self._path = folder / RECORD
         self._listener = listener
-        begun = {"process": this_process(), "state": RUNNING, "finished": None, "stages": [], "notes": []}
-        self.data = cast(RunData, {**head, **begun})
+        self.data: RunData = {
+            **head,
+            "process": this_process(),
+            "state": RUNNING,
+            "finished": None,
+            "stages": [],
+            "notes": [],
+        }
         self.save()
 
     def save(self) -> None:
@@ -217,9 +236,7 @@ def stage_paths(record: RunData) -> dict[str, Path]:
     return {entry["stage"]: Path(entry["path"]) for entry in record["stages"] if "path" in entry}
 
 
-def record_head(
-    name: str, root: Path, run_id: str, selection: dict[str, Any], recipe: "Recipe | None" = None
-) -> RunHead:
+def record_head(name: str, root: Path, run_id: str, selection: Asked, recipe: "Recipe | None" = None) -> RunHead:
     """Return the head of a run's record; `name` is that of the recipe, or of what a run without one does."""
     import psutil
 
@@ -296,7 +313,7 @@ def check_run_id(run_id: str) -> None:
 
 def state_of(record: RunData) -> str:
     """Return the state of a run; one whose process or machine died is interrupted, which its record does not say."""
-    process = record.get("process", {})
+    process = record.get("process")
     is_dead = is_known_dead(process) or is_of_an_earlier_boot(process)
     return INTERRUPTED if record["state"] == RUNNING and is_dead else record["state"]
 

@@ -18,6 +18,7 @@ from flows.runs.record import (
     INTERRUPTED,
     PAUSED,
     REPLAY_OF,
+    Asked,
     RunHead,
     RunRecord,
     check_run_id,
@@ -130,7 +131,7 @@ class Run(StageRun):
     ) -> None:
         buildable = select_stages(from_stage, until, only)
         run_id = checked_run_id(run_id, root)
-        selection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+        selection: Asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
         head = record_head(recipe.name, root, run_id, selection, recipe)
         super().__init__(root, run_id, buildable, head, recipe=recipe, force=force)
 

@@ -1,20 +1,35 @@
-"""Read the documents of a run from its artifacts: by id, path or file, and those that a training step read.
+"""Read the documents of a run from its artifacts: by id, path or file, those that a training step read, and the kind of
+text of each: as clean recorded it, or for dropped documents as it recognises it again. Nothing else is recomputed.
 
-Nothing is recomputed. `flows.runs.document_history` follows one document through the stages.
+`flows.runs.document_history` follows one document through the stages.
 """
 
-from collections.abc import Collection, Iterator
-from typing import Any, Literal, TypedDict, overload
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.runs.lineage import need_stage
 from model.checkpoint.metrics import final_rows, final_steps
 from model.errors import InputError
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.rows import DocumentRow, LeakRow, LedgerRow, RejectRow, SequenceRow, SpanRow, StepRow, rows_of
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.artifact import Artifact, manifest_of
+from tasks.artifacts.tables.files import read_table
+from tasks.artifacts.tables.rows import (
+    DocumentRow,
+    LeakRow,
+    LedgerRow,
+    RejectRow,
+    SequenceRow,
+    SpanRow,
+    StepRow,
+    rows_of,
+)
+from tasks.artifacts.tables.schema import DOCUMENTS
+
+if TYPE_CHECKING:
+    from tasks.clean.config import CleanConfig
 
 EXCERPT_CHARS = 160
 
@@ -212,3 +227,52 @@ def parts_of(artifact: Artifact, table: str, columns: list[str] | None) -> Itera
     for path in artifact.files(table):
         rows = read_table(path)
         yield rows if columns is None else rows.select(columns)
+
+
+def text_kinds(clean: Artifact, documents: Sequence[DocumentRow]) -> dict[bytes, str | None]:
+    """Return doc_id -> kind of documents, given as rows of DOCUMENTS that clean read.
+
+    None where a kind cannot be recognised from the artifact alone, because the recipe brings lists or functions.
+    """
+    kinds = _recorded(clean, (document["doc_id"] for document in documents))
+    dropped = [document for document in documents if document["doc_id"] not in kinds]
+    config = settings_of(clean) if dropped else None
+    for document in dropped:
+        kinds[document["doc_id"]] = None if config is None else recognised_kind(config, document)
+    return kinds
+
+
+def settings_of(clean: Artifact) -> "CleanConfig | None":
+    """Return the configuration of a clean artifact; None where it had lists or functions of the recipe, whose paths are
+    not part of the identity."""
+    # Takes a tenth of a second, which documents that were kept do not need.
+    from pydantic import ValidationError
+
+    from tasks.clean.config import CleanConfig
+
+    try:
+        return CleanConfig.model_validate(manifest_of(clean)["identity_parts"]["params"])
+    except ValidationError:
+        return None
+
+
+def recognised_kind(config: "CleanConfig", document: DocumentRow) -> str:
+    """Return the kind of one row of DOCUMENTS."""
+    # Loads numba, which documents that were kept do not need.
+    from tasks.clean.batch import iter_batches
+    from tasks.clean.chain import recognise_batch
+    from tasks.clean.document import KINDS
+
+    row = {name: document[name] for name in DOCUMENTS.names}
+    (batch,) = iter_batches(pa.Table.from_pylist([row], schema=DOCUMENTS), config.emoji)
+    recognise_batch(batch, np.zeros(1, np.int64), config)
+    return KINDS[batch.contexts.text_kinds[0]]
+
+
+def _recorded(clean: Artifact, doc_ids: Iterable[bytes]) -> dict[bytes, str | None]:
+    wanted = pa.array(sorted(set(doc_ids)), pa.binary(16))
+    found: dict[bytes, str | None] = {}
+    for table in parts_of(clean, "documents", ["doc_id", "text_kind"]):
+        rows = table.filter(pc.is_in(table.column("doc_id"), value_set=wanted)).to_pylist()
+        found.update((row["doc_id"], row["text_kind"]) for row in rows)
+    return found

@@ -83,7 +83,7 @@ def shred(root: Path, before: RunData, after: RunData) -> Shredded:
         removed += store.list_objects(pages)
         stays += erase(store, [f"{pages}/"])
     removed += _empty_run(root / RUNS / run_id)
-    record = {**before, "notes": [], "collected": {"when": after["run_id"], "stages": sorted(stages)}}
+    record: RunData = {**before, "notes": [], "collected": {"when": after["run_id"], "stages": sorted(stages)}}
     write_sealed(root / RUNS / run_id / RECORD, record)
     if store is not None:
         put_run(root, store, run_id)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from flows.service.database import CONNECTION_URL
 from flows.service.processes import Background
@@ -48,6 +48,18 @@ CLIENT_RETRIES = {
     "PREFECT_CLIENT_MAX_RETRIES": "7",
 }
 """Retries of the worker and of runs when they call a long-running server."""
+
+
+class Known(TypedDict, total=False):
+    """What is recorded of the service: see `remember_address` and `remember_workplace`."""
+
+    host: str
+    port: int
+    database: str | None
+    password_file: str | None
+    tls: list[str] | None
+    addresses: list[str]
+    workplace: str
 
 
 @dataclass(frozen=True)
@@ -92,12 +104,17 @@ class ServiceFiles:
     ) -> None:
         """Record where the server listens, its database (without password), password file, certificate and key, and the
         addresses under which others reach it."""
-        known: dict[str, Any] = {"host": host, "port": port, "database": database}
-        # The root's own file is found by default, also after the root was moved.
-        known["password_file"] = str(password_file) if password_file not in (None, self.own_password) else None
-        known["tls"] = [str(path) for path in tls] if tls is not None else None
-        known["addresses"] = [address.rstrip("/") for address in addresses]
-        self._update(known)
+        self._update(
+            {
+                "host": host,
+                "port": port,
+                "database": database,
+                # The root's own file is found by default, also after the root was moved.
+                "password_file": str(password_file) if password_file not in (None, self.own_password) else None,
+                "tls": [str(path) for path in tls] if tls is not None else None,
+                "addresses": [address.rstrip("/") for address in addresses],
+            }
+        )
 
     def remember_workplace(self, folder: Path) -> None:
         """Record the folder in which the deployments were written, and therefore run."""
@@ -120,7 +137,7 @@ class ServiceFiles:
     def address(self) -> tuple[str, int] | None:
         """Return host and port of the server that was started last."""
         found = self._read()
-        return (found["host"], found["port"]) if found else None
+        return (found["host"], found["port"]) if "host" in found and "port" in found else None
 
     def database(self) -> str | None:
         """Return the database of the server that was started last, without its password."""
@@ -133,12 +150,12 @@ class ServiceFiles:
             return Path(found)
         return self.own_password if self.own_password.exists() else None
 
-    def _update(self, known: dict[str, Any]) -> None:
+    def _update(self, known: Known) -> None:
         write_sealed(self.folder / "address.json", self._read() | known)
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> Known:
         try:
-            return read_sealed(self.folder / "address.json", ADDRESS_LOST)
+            return cast(Known, read_sealed(self.folder / "address.json", ADDRESS_LOST))
         except FileNotFoundError:
             return {}
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import IntegrityError
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     import psutil
 
 log = logging.getLogger(__name__)
+
+
+class StartedProcess(TypedDict):
+    """The pid of a process, and what distinguishes it from others with this pid (`started`)."""
+
+    pid: int
+    started: str | None
 
 
 @dataclass(frozen=True)
@@ -81,9 +88,10 @@ class Background:
         """Return how its log ends, for errors."""
         return end_of(self.log)
 
-    def _read_record(self) -> dict[str, Any] | None:
+    def _read_record(self) -> StartedProcess | None:
+        hint = f"It ends no process: if the {self.name} still runs, end it manually."
         try:
-            return read_sealed(self.record, f"It ends no process: if the {self.name} still runs, end it manually.")
+            return cast(StartedProcess, read_sealed(self.record, hint))
         except FileNotFoundError:
             return None
         except IntegrityError as error:

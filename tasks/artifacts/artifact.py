@@ -98,7 +98,7 @@ class Artifact:
         """Return a whole table, memory-mapped if uncompressed; for tables known to be small."""
         import pyarrow as pa
 
-        from tasks.artifacts.tables import read_table
+        from tasks.artifacts.tables.files import read_table
 
         tables = [read_table(path) for path in self.files(table)]
         if not tables:
@@ -107,7 +107,7 @@ class Artifact:
 
     def batches(self, table: str) -> Iterator[pa.RecordBatch]:
         """Yield the table's record batches, one part in memory at a time."""
-        from tasks.artifacts.tables import read_table
+        from tasks.artifacts.tables.files import read_table
 
         for path in self.files(table):
             yield from read_table(path).to_batches()

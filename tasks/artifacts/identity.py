@@ -22,10 +22,10 @@ from typing import Any, TypedDict
 from model.digests import digest_bytes
 from model.environment import deciding_variables
 from model.errors import Bug
-from tasks.common.code_fingerprint import Code
+from tasks.common.code_fingerprint import Code, CodeEntry
 
 FORMAT = 3
-"""Format of artifacts, whose tables are in `tasks.artifacts.schema`; part of every identity and manifest."""
+"""Format of artifacts, whose tables are in `tasks.artifacts.tables.schema`; part of every identity and manifest."""
 
 PYTHON = "python"
 
@@ -61,6 +61,17 @@ def _refuse_unstable(value: Any, path: str) -> None:
     raise Bug(f"identity: {path} is a {type(value).__name__}; make it text, a number, a list or a mapping")
 
 
+class IdentityParts(TypedDict):
+    """An identity as a manifest stores it; `code` counts by its digest alone."""
+
+    format: int
+    stage: str
+    code: CodeEntry
+    params: dict[str, Any]
+    parents: dict[str, str]
+    libs: dict[str, str]
+
+
 @dataclass(frozen=True)
 class Identity:
     """The parts of an identity; `key` is the 32-digit digest that names the artifact's folder."""
@@ -71,8 +82,8 @@ class Identity:
     parents: Mapping[str, str]
     libs: Mapping[str, str]
 
-    def parts(self) -> dict[str, Any]:
-        """Return the identity as plain JSON values, the form stored in a manifest."""
+    def parts(self) -> IdentityParts:
+        """Return the identity as plain JSON values."""
         return {
             "format": FORMAT,
             "stage": self.stage,

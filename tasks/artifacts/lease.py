@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from model.checksummed_json import BrokenSeal, seal, unseal
 from model.digests import digest_bytes
@@ -36,6 +36,24 @@ POLL_SECONDS = (0.005, 0.2)
 _BEAT_BYTES = 12
 
 _RELEASED = "released"
+
+
+class Process(TypedDict):
+    """What identifies a process, so that others can check whether it is alive."""
+
+    pid: int
+    started: str | None
+    """By the clock of its machine, in ticks since its boot."""
+    host: str
+    boot: str
+    """The boot of the machine and the namespace of the pid; empty where the system has neither."""
+
+
+class Holder(Process):
+    """The holder of a lease, as its file names it."""
+
+    since: str
+    seconds: NotRequired[float]
 
 
 class Lease:
@@ -161,7 +179,7 @@ def _grant(folder: Path, number: int, seconds: float) -> Lease | None:
     The previous grant stays: a listing of the folder while one name is deleted and the next created may show neither.
     """
     token = secrets.token_hex(4)
-    holder = {**this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S"), "seconds": seconds}
+    holder: Holder = {**this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S"), "seconds": seconds}
     record = _state("0") + seal(holder)
     try:
         handle = os.open(folder / f"{number}.lease", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -208,34 +226,36 @@ def _is_free(record: bytes) -> bool:
     return record.startswith(_state(_RELEASED)) or is_known_dead(_holder(record))
 
 
-def is_known_dead(holder: dict[str, Any]) -> bool:
-    """Return whether a holder, as `this_process` describes one, was a process of this machine and is dead."""
-    return _is_of_this_machine(holder) and _started(holder["pid"]) != holder["started"]
+def is_known_dead(holder: Process | None) -> bool:
+    """Return whether a holder was a process of this machine and is dead; of None nothing is known."""
+    return holder is not None and _is_of_this_machine(holder) and _started(holder["pid"]) != holder["started"]
 
 
-def is_known_alive(holder: dict[str, Any]) -> bool:
+def is_known_alive(holder: Process | None) -> bool:
     """Return whether a holder is a live process of this machine."""
-    return _is_of_this_machine(holder) and _started(holder["pid"]) == holder["started"]
+    return holder is not None and _is_of_this_machine(holder) and _started(holder["pid"]) == holder["started"]
 
 
-def is_of_an_earlier_boot(holder: dict[str, Any]) -> bool:
+def is_of_an_earlier_boot(holder: Process | None) -> bool:
     """Return whether a holder ran on a machine of this one's name before its restart.
 
     Two machines may have the same name, so this does not free a lease.
     """
     here = this_process()
-    boots = [one.get("boot", "").partition(" ")[0] for one in (holder, here)]
-    return holder.get("host") == here["host"] and all(boots) and boots[0] != boots[1]
+    if holder is None or holder["host"] != here["host"]:
+        return False
+    before, now = (one["boot"].partition(" ")[0] for one in (holder, here))
+    return "" not in (before, now) and before != now
 
 
-def _is_of_this_machine(holder: dict[str, Any]) -> bool:
+def _is_of_this_machine(holder: Process) -> bool:
     here = this_process()
-    return all(holder.get(key) == here[key] for key in ("host", "boot"))
+    return (holder["host"], holder["boot"]) == (here["host"], here["boot"])
 
 
-def _holder(record: bytes) -> dict[str, Any]:
-    """Return the holder named in a grant's file; empty if the file is damaged or not written yet."""
-    return {} if not record or problem_of(record) else json.loads(unseal(record[_STATE_BYTES:]))
+def _holder(record: bytes) -> Holder | None:
+    """Return the holder named in a grant's file; None if the file is damaged or not written yet."""
+    return None if not record or problem_of(record) else json.loads(unseal(record[_STATE_BYTES:]))
 
 
 def problem_of(record: bytes) -> str | None:
@@ -254,13 +274,13 @@ def problem_of(record: bytes) -> str | None:
 
 def _describe(record: bytes) -> str:
     holder = _holder(record)
-    if not holder:
+    if holder is None:
         return "another process, which has just begun or whose lease is damaged"
     return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
 
 
-def this_process() -> dict[str, Any]:
-    """Return what identifies this process, so that others can check whether it is alive: pid, start, host and boot."""
+def this_process() -> Process:
+    """Return what identifies this process."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return {
         "pid": os.getpid(),

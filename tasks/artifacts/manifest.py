@@ -13,23 +13,12 @@ from typing import Any, TypedDict
 from model.checksummed_json import KEY, BrokenSeal, unseal, write_sealed
 from model.digests import digest_bytes, read_bytes
 from model.errors import IntegrityError
-from tasks.artifacts.identity import FORMAT, GitState, canonical_json, identity_key
-from tasks.artifacts.workspace import FileRecord
+from tasks.artifacts.identity import FORMAT, GitState, IdentityParts, canonical_json, identity_key
+from tasks.artifacts.workspace import FileEntry, FileRecord
 from tasks.common.digests import combined_digest
 
 MANIFEST = "manifest.json"
 HINT = "Set it aside with `bessemer store verify --set-aside`, and run again."
-
-
-class FileEntry(TypedDict):
-    """A file (`workspace.FileRecord`)."""
-
-    name: str
-    table: str
-    rows: int
-    bytes: int
-    digest: str
-    deterministic: bool
 
 
 class ParentEntry(TypedDict):
@@ -55,8 +44,8 @@ class Manifest(TypedDict):
     format: int
     stage: str
     identity: str
-    identity_parts: dict[str, Any]
-    """What the identity is the digest of (`identity.Identity.parts`)."""
+    identity_parts: IdentityParts
+    """What the identity is the digest of."""
     content: str
     files: list[FileEntry]
     rows: dict[str, int]

@@ -5,15 +5,14 @@ import os
 import platform
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from model.errors import IntegrityError
 from model.files import make_folders, sync_directory
 from tasks.artifacts.artifact import REPRODUCED, Artifact, manifest_of
 from tasks.artifacts.identity import FORMAT, Identity, git_state
-from tasks.artifacts.manifest import FileEntry, Manifest, content_digest, parent_entries, rows_by_table, write_manifest
+from tasks.artifacts.manifest import Manifest, content_digest, parent_entries, rows_by_table, write_manifest
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.common.code_fingerprint import PROJECT
@@ -41,7 +40,7 @@ def make_manifest(
         "identity": identity.key,
         "identity_parts": identity.parts(),
         "content": content_digest(records),
-        "files": [cast(FileEntry, asdict(record)) for record in records],
+        "files": [record.to_json() for record in records],
         "rows": rows_by_table(records),
         "bytes": sum(record.bytes for record in records),
         "report": report.to_json(),

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,7 +41,7 @@ def fetch(artifact: Path, records: Sequence[FileRecord]) -> None:
     missing = [record for record in records if not (artifact / record.name).exists()]
     store = store_of(root_of(artifact)) if missing else None
     if store is not None:
-        fetch_files(root_of(artifact), store, artifact, [asdict(record) for record in missing])
+        fetch_files(root_of(artifact), store, artifact, missing)
 
 
 def checked(artifact: Path, record: FileRecord) -> Path:
@@ -65,6 +64,12 @@ def is_whole(artifact: Path, record: FileRecord) -> bool:
 def is_set_aside(path: Path) -> bool:
     """Return whether a folder holds an artifact that no run may use: it conflicts with another, or is damaged."""
     return ".conflict-" in path.name or ".damaged-" in path.name
+
+
+def artifacts_under(root: Path, stage: str | None = None) -> list[Path]:
+    """Return the folders of all artifacts that a run could use, or of one stage's, sorted."""
+    folders = sorted(root.glob(f"artifacts/{stage or '*'}/*"))
+    return [folder for folder in folders if folder.is_dir() and not is_set_aside(folder)]
 
 
 def of_another_format(path: Path, manifest: manifests.Manifest) -> InputError:

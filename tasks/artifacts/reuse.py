@@ -19,7 +19,7 @@ from typing import Any
 from model.checksummed_json import read_sealed, seal, write_sealed
 from model.errors import IntegrityError
 from model.files import replace_durably
-from tasks.artifacts.identity import FORMAT, Identity, differences, first_difference
+from tasks.artifacts.identity import FORMAT, Identity, IdentityParts, differences, first_difference
 from tasks.artifacts.lease import is_alive
 from tasks.artifacts.manifest import MANIFEST, read_manifest
 from tasks.artifacts.published import is_set_aside, of_another_format
@@ -97,7 +97,7 @@ class CacheMiss:
 
     cause: str
     nearest: Path | None = None
-    nearest_parts: dict[str, Any] | None = None
+    nearest_parts: IdentityParts | None = None
 
 
 def explain_miss(root: Path, identity: Identity) -> CacheMiss:
@@ -119,7 +119,7 @@ def explain_miss(root: Path, identity: Identity) -> CacheMiss:
     return CacheMiss(first_difference(parts, identity.parts()) or "its folder was removed", nearest, parts)
 
 
-def _of_other_sources(parts: dict[str, Any], identity: Identity) -> bool:
+def _of_other_sources(parts: IdentityParts, identity: Identity) -> bool:
     """Return whether an artifact was made from sources of another recipe, so that listing the differences is useless.
 
     Sources of equal names belong to the same recipe, however much their files changed.
@@ -130,7 +130,7 @@ def _of_other_sources(parts: dict[str, Any], identity: Identity) -> bool:
     return not {*theirs.values()} & {*mine.values()}
 
 
-def _readable_parts(manifest: Path) -> dict[str, Any] | None:
+def _readable_parts(manifest: Path) -> IdentityParts | None:
     """Return the identity parts in a manifest; None if it is damaged (`store verify` reports it).
 
     Raises InputError if it has another format.

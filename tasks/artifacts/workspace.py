@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from model.checksummed_json import read_sealed, seal
 from model.digests import digest_file
@@ -48,6 +48,28 @@ class FileRecord:
                 f" verify --set-aside`, and run again."
             )
 
+    def to_json(self) -> "FileEntry":
+        """Return the entry of a manifest."""
+        return cast(FileEntry, asdict(self))
+
+
+class FileEntry(TypedDict):
+    """A `FileRecord` as JSON."""
+
+    name: str
+    table: str
+    rows: int
+    bytes: int
+    digest: str
+    deterministic: bool
+
+
+class UnitRecord(TypedDict):
+    """The record of a finished unit: its files, and its share of the report (`StageReport.to_json`)."""
+
+    files: list[FileEntry]
+    report: dict[str, Any]
+
 
 def take_over(work: Path, build: str, token: str) -> tuple[Path, bool]:
     """Return the folder `work/BUILD.TOKEN` with all that earlier holders finished, and whether there was an earlier
@@ -78,14 +100,14 @@ def sweep(work: Path, published: Callable[[str], bool], busy: Callable[[str], bo
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_record(path: Path, record: Mapping[str, Any]) -> None:
+def write_record(path: Path, record: UnitRecord) -> None:
     """Write the record of a unit whose files are in place, durably."""
     replace_durably(path, seal(record, sort_keys=True, indent=None))
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> UnitRecord:
     """Return the record of a unit. Raises IntegrityError if it is damaged."""
-    return read_sealed(path, "Run again: this unit is rebuilt, and the others are kept.")
+    return cast(UnitRecord, read_sealed(path, "Run again: this unit is rebuilt, and the others are kept."))
 
 
 class Unit:
@@ -187,7 +209,7 @@ class Workspace:
             for file in unit.files:
                 os.replace(temporary / file.name, self._files / file.name)
             sync_directory(self._files)
-            record = {"files": [asdict(file) for file in unit.files], "report": unit.report.to_json()}
+            record: UnitRecord = {"files": [file.to_json() for file in unit.files], "report": unit.report.to_json()}
             write_record(self._records / f"{name}.json", record)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -13,9 +13,9 @@ import pyarrow as pa
 from model.data.row_format import RowFormat
 from model.data.schema import sequences_schema
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.map_parts import unit_name
-from tasks.artifacts.schema import SPANS
-from tasks.artifacts.tables import read_table, table_file_name, write_table
+from tasks.artifacts.tables.files import read_table, table_file_name, write_table
+from tasks.artifacts.tables.map_parts import unit_name
+from tasks.artifacts.tables.schema import SPANS
 from tasks.artifacts.workspace import Workspace
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.packing import PackedRows, concat_rows

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from model.kernels import kernel
-from tasks.artifacts.schema import SPANS
+from tasks.artifacts.tables.schema import SPANS
 from tasks.chunk.bin_packing import pack_into_bins, refill_bins
 from tasks.chunk.tokenize import Block, TokenBytes
 from tasks.common.groups import begins_of, places_within

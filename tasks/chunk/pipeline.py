@@ -12,11 +12,11 @@ import pyarrow as pa
 from model.data.schema import ORDER
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.columns import token_rows
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import ChunkResult, MixedSource, OrderSize, RowFacts
-from tasks.artifacts.schema import SPANS
-from tasks.artifacts.tables import read_table, table_file_name, write_run_table, write_table
+from tasks.artifacts.tables.columns import token_rows
+from tasks.artifacts.tables.files import read_table, table_file_name, write_run_table, write_table
+from tasks.artifacts.tables.schema import SPANS
 from tasks.artifacts.workspace import Unit, Workspace
 from tasks.chunk.config import SEATS, ChunkConfig
 from tasks.chunk.heldout import write_heldout

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from model.kernels import kernel
-from tasks.artifacts.columns import text_buffers
+from tasks.artifacts.tables.columns import text_buffers
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.order import GOLDEN_GAMMA, splitmix64
 from tasks.chunk.packing import BATCH_ROWS, PackedRows, Segments

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from model.data.row_format import RowFormat
 from model.data.schema import sequences_schema
-from tasks.artifacts.map_parts import unit_name
-from tasks.artifacts.schema import SPANS
-from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.tables.files import table_file_name, write_table
+from tasks.artifacts.tables.map_parts import unit_name
+from tasks.artifacts.tables.schema import SPANS
 from tasks.artifacts.workspace import Workspace
 from tasks.chunk.packing import PackedRows
 from tasks.tokenizer.encoded import token_dtype

@@ -1,8 +1,8 @@
 """The chunk stage: what decides its identity, and how it is built."""
 
-from tasks.artifacts.aggregates import digest_of_table, kept_artifact
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.references import digest_of_table, kept_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.chunk.config import SEATS, ChunkConfig

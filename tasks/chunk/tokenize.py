@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from model.errors import Bug
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.columns import count_documents
-from tasks.artifacts.map_parts import PartResult, map_parts
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.columns import count_documents
+from tasks.artifacts.tables.files import read_table
+from tasks.artifacts.tables.map_parts import PartResult, map_parts
 from tasks.artifacts.workspace import Workspace
 from tasks.common.groups import begins_of, places_within
 from tasks.common.work import Executor

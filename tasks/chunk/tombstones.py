@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.files import read_table
 from tasks.chunk.config import Tombstone
 from tasks.chunk.stable_rows import document_keys
 from tasks.chunk.tokenize import TABLE, block_of, tokenize_part

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 
-from tasks.artifacts.columns import text_buffers
+from tasks.artifacts.tables.columns import text_buffers
 from tasks.clean.document import CODE, KINDS, DocumentContext
 from tasks.clean.edits.emoji import ANYWHERE, ISOLATED_EMOTICONS, STICKERS
 from tasks.clean.filters.language import identify_languages, language_model

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.map_parts import PartResult, map_parts
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import CleanResult
+from tasks.artifacts.tables.map_parts import PartResult, map_parts
 from tasks.artifacts.workspace import Workspace
 from tasks.clean.batch import DocumentBatch, iter_batches
 from tasks.clean.chain import UserResources, clean_batch, make_chains

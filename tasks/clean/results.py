@@ -6,11 +6,11 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 
-from tasks.artifacts.ledger import DROP, EDIT, clip_bytes
-from tasks.artifacts.map_parts import PartResult
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import CleanResult
-from tasks.artifacts.schema import DOCUMENTS, LEDGER
+from tasks.artifacts.tables.ledger import DROP, EDIT, clip_bytes
+from tasks.artifacts.tables.map_parts import PartResult
+from tasks.artifacts.tables.schema import DOCUMENTS, LEDGER
 from tasks.clean.batch import DocumentBatch, Texts
 from tasks.clean.document import KINDS, Verdicts
 from tasks.clean.rules import RULES

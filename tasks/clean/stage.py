@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.artifacts.aggregates import digest_of_table, kept_artifact
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.identity import PYTHON
 from tasks.artifacts.limits import DropRateLimits
+from tasks.artifacts.references import digest_of_table, kept_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.clean.config import CleanConfig

@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from model.digests import digest_bytes, digest_file
 from model.errors import Bug
@@ -66,6 +66,14 @@ _WHY = {
 }
 
 
+class CodeEntry(TypedDict):
+    """`Code` as a manifest stores it."""
+
+    digest: str
+    roots: list[str]
+    definitions: dict[str, str]
+
+
 @dataclass(frozen=True)
 class Code:
     """What the identity of a stage counts of its code."""
@@ -75,7 +83,7 @@ class Code:
     definitions: Mapping[str, str]
     """Definition, or data file -> its own digest: shows people what was edited, and does not count itself."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> CodeEntry:
         """Return the form stored in a manifest."""
         return {"digest": self.digest, "roots": list(self.roots), "definitions": dict(self.definitions)}
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from model.errors import InputError, RecipeError
 from model.file_content import Content
-from tasks.artifacts.schema import ITEMS
+from tasks.artifacts.tables.schema import ITEMS
 from tasks.decontaminate.benchmark_readers import NeedsWholeFile, Record, as_text, read_records, value_of
 from tasks.decontaminate.config import Benchmark, BenchmarkFields
 

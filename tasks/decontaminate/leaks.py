@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from model.kernels import kernel
 from tasks.artifacts.results import BenchmarkCounts
-from tasks.artifacts.schema import LEAKS
+from tasks.artifacts.tables.schema import LEAKS
 from tasks.common.groups import begins_group
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from model.kernels import kernel
-from tasks.artifacts.columns import text_buffers
+from tasks.artifacts.tables.columns import text_buffers
 from tasks.common.groups import begins_group
 from tasks.decontaminate.benchmarks import CHOICE, Item
 from tasks.decontaminate.config import DecontaminateConfig

@@ -19,11 +19,11 @@ import pyarrow as pa
 from model.errors import Bug
 from model.file_content import Content
 from tasks.artifacts.artifact import Artifact, artifact_at
-from tasks.artifacts.columns import binary_rows, numbered_values, text_buffers
-from tasks.artifacts.map_parts import map_parts, unit_name, work_on_missing
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import DecontaminateResult
-from tasks.artifacts.tables import read_table, write_run_table
+from tasks.artifacts.tables.columns import binary_rows, numbered_values, text_buffers
+from tasks.artifacts.tables.files import read_table, write_run_table
+from tasks.artifacts.tables.map_parts import map_parts, unit_name, work_on_missing
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor, Work
 from tasks.decontaminate.benchmarks import Item, items_table, read_items

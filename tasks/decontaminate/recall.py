@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.artifacts.columns import text_buffers
 from tasks.artifacts.results import InjectedLeaks
+from tasks.artifacts.tables.columns import text_buffers
 from tasks.common.numeric import seed64, wilson_interval
 from tasks.common.text import is_unspaced
 from tasks.decontaminate.benchmarks import CONTEXT, Item

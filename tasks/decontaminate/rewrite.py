@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.artifacts.columns import with_texts
-from tasks.artifacts.ledger import CUT, DROP, HOLD_OUT, LedgerRows, clip_bytes
-from tasks.artifacts.map_parts import PartResult
 from tasks.artifacts.report import SourceCounts, StageReport
-from tasks.artifacts.schema import DOCUMENTS
+from tasks.artifacts.tables.columns import with_texts
+from tasks.artifacts.tables.ledger import CUT, DROP, HOLD_OUT, LedgerRows, clip_bytes
+from tasks.artifacts.tables.map_parts import PartResult
+from tasks.artifacts.tables.schema import DOCUMENTS
 from tasks.common.text import is_unspaced
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from model.errors import Bug
 from tasks.artifacts.artifact import Artifact, artifact_at
-from tasks.artifacts.columns import binary_rows, numbered_values, text_buffers
-from tasks.artifacts.map_parts import unit_name, work_on_missing
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.columns import binary_rows, numbered_values, text_buffers
+from tasks.artifacts.tables.files import read_table
+from tasks.artifacts.tables.map_parts import unit_name, work_on_missing
 from tasks.artifacts.workspace import Workspace
 from tasks.common.numeric import seed64
 from tasks.common.work import Executor, Work

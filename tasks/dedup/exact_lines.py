@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from model.kernels import kernel
-from tasks.artifacts.columns import text_buffers
+from tasks.artifacts.tables.columns import text_buffers
 from tasks.common.groups import begins_group, first_of_group
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus

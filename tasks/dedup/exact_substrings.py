@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from model.kernels import kernel
-from tasks.artifacts.columns import text_buffers
+from tasks.artifacts.tables.columns import text_buffers
 from tasks.common.groups import begins_group, first_of_group
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus

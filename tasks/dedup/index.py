@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 
 from model.errors import InputError, IntegrityError, RecipeError
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.columns import text_buffers
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.columns import text_buffers
+from tasks.artifacts.tables.files import read_table
 from tasks.common.groups import places_within
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.minhash import I64, U32, band_keys, empty_minhash, sign_with_datasketch, signatures_of

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.columns import with_texts
-from tasks.artifacts.ledger import CUT, DROP, LedgerRows
-from tasks.artifacts.map_parts import PartResult, map_parts
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import Clusters, DedupResult
+from tasks.artifacts.tables.columns import with_texts
+from tasks.artifacts.tables.ledger import CUT, DROP, LedgerRows
+from tasks.artifacts.tables.map_parts import PartResult, map_parts
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor
 from tasks.dedup.config import DedupConfig

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tasks.artifacts.columns import text_buffers
-from tasks.artifacts.map_parts import unit_name
 from tasks.artifacts.results import InjectedCopies
-from tasks.artifacts.tables import read_table, table_file_name
+from tasks.artifacts.tables.columns import text_buffers
+from tasks.artifacts.tables.files import read_table, table_file_name
+from tasks.artifacts.tables.map_parts import unit_name
 from tasks.artifacts.workspace import Workspace
 from tasks.common.groups import begins_group, first_of_group
 from tasks.common.numeric import seed64, wilson_interval

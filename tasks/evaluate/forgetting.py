@@ -19,7 +19,7 @@ from model.inference.scoring import text_nats
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import GateRises, TrainResult
-from tasks.artifacts.rows import ScoreRow
+from tasks.artifacts.tables.rows import ScoreRow
 from tasks.common.numeric import seed64
 from tasks.evaluate.config import EvaluateConfig, GateConfig
 from tasks.evaluate.scores import ratio, score_row

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.files import read_table
 from tasks.common.numeric import seed64, unit_interval
 
 

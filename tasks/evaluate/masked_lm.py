@@ -24,7 +24,7 @@ from model.data.masking import Masking
 from model.data.row_format import NO_LOSS, RowFormat
 from model.inference.scoring import FRAME_TOKENS, Frame, hidden_nats, masked_row_sums
 from model.nn.bert import BERT
-from tasks.artifacts.rows import ScoreRow
+from tasks.artifacts.tables.rows import ScoreRow
 from tasks.common.numeric import seed64, unit_interval
 from tasks.evaluate.heldout import Documents
 from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, Scores, ratio, split_evenly

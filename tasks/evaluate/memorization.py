@@ -25,10 +25,10 @@ from model.inference.generate import Sampling
 from model.kernels import kernel
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.columns import token_rows
-from tasks.artifacts.rows import ScoreRow
-from tasks.artifacts.schema import DOC_ID_BYTES
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.columns import token_rows
+from tasks.artifacts.tables.files import read_table
+from tasks.artifacts.tables.rows import ScoreRow
+from tasks.artifacts.tables.schema import DOC_ID_BYTES
 from tasks.common.numeric import seed64
 from tasks.evaluate.benchmarks.multiple_choice import mean_with_error
 from tasks.evaluate.config import EvaluateConfig

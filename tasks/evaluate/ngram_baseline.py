@@ -30,9 +30,9 @@ import pyarrow as pa
 from model.data.row_format import RowFormat
 from model.kernels import kernel
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.columns import token_rows
-from tasks.artifacts.rows import ScoreRow
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.columns import token_rows
+from tasks.artifacts.tables.files import read_table
+from tasks.artifacts.tables.rows import ScoreRow
 from tasks.common.groups import begins_of
 from tasks.common.numeric import seed64
 from tasks.evaluate.repeated_passages import add_parts, repeated_tokens

@@ -22,11 +22,11 @@ from model.nn.bert import BERT
 from model.nn.factory import Network
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.map_parts import unit_name
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import EvaluateResult
-from tasks.artifacts.schema import SCORES
-from tasks.artifacts.tables import read_table, table_file_name, write_table
+from tasks.artifacts.tables.files import read_table, table_file_name, write_table
+from tasks.artifacts.tables.map_parts import unit_name
+from tasks.artifacts.tables.schema import SCORES
 from tasks.artifacts.workspace import Workspace
 from tasks.evaluate.benchmarks.items import items_of, leak_states
 from tasks.evaluate.benchmarks.likelihood import make_scorer

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.artifacts.rows import GapRow, ItemScoreRow, ScoreRow
-from tasks.artifacts.schema import DOC_ID_BYTES
+from tasks.artifacts.tables.rows import GapRow, ItemScoreRow, ScoreRow
+from tasks.artifacts.tables.schema import DOC_ID_BYTES
 from tasks.common.numeric import seed64
 from tasks.evaluate.heldout import HeldoutDocument
 

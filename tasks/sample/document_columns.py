@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import blake3
 import pyarrow as pa
 
-from tasks.artifacts.schema import DOC_ID_BYTES, DOCUMENTS
+from tasks.artifacts.tables.schema import DOC_ID_BYTES, DOCUMENTS
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile
 from tasks.sample.readers.records import Record

@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.artifacts.ledger import LedgerRows, clip_bytes
-from tasks.artifacts.map_parts import unit_name
 from tasks.artifacts.report import SourceCounts, StageReport
-from tasks.artifacts.schema import REJECTS
-from tasks.artifacts.tables import read_table, table_file_name, write_table
+from tasks.artifacts.tables.files import read_table, table_file_name, write_table
+from tasks.artifacts.tables.ledger import LedgerRows, clip_bytes
+from tasks.artifacts.tables.map_parts import unit_name
+from tasks.artifacts.tables.schema import REJECTS
 from tasks.artifacts.workspace import Workspace
 from tasks.common.numeric import seed64, unit_interval
 from tasks.sample.config import SampleConfig, Source

@@ -11,10 +11,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.artifacts.map_parts import OrderedMerge
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import SampleResult
-from tasks.artifacts.schema import DOC_ID_BYTES
+from tasks.artifacts.tables.map_parts import OrderedMerge
+from tasks.artifacts.tables.schema import DOC_ID_BYTES
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor, Work
 from tasks.sample.config import SampleConfig

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from model.digests import digest_bytes
 from model.errors import Infra, InputError
-from tasks.artifacts.aggregates import kept_artifact
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.identity import PYTHON
+from tasks.artifacts.references import kept_artifact
 from tasks.artifacts.remote.retries import report_waits
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import SampleResult

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from model.kernels import kernel
-from tasks.artifacts.columns import text_buffers
+from tasks.artifacts.tables.columns import text_buffers
 from tasks.common.utf8 import decode
 from tasks.tokenizer.bpe_kernel import SHORT, build_merges, merge_long, merge_short
 from tasks.tokenizer.cache import (

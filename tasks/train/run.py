@@ -36,7 +36,7 @@ from model.train.reproduction import LOCK, REPRODUCTION
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import Rollback, TrainResult
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.workspace import Workspace
 from tasks.tokenizer.open import open_tokenizer
 from tasks.train.base_model import make_starting_model

@@ -11,7 +11,7 @@ import tokenizers
 
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import LanguageTokens
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.files import read_table
 from tasks.common.numeric import seed64, unit_interval
 from tasks.common.text import is_unspaced
 from tasks.tokenizer.base import is_json

@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.columns import count_documents
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.columns import count_documents
+from tasks.artifacts.tables.files import read_table
 from tasks.common.numeric import apportion, seed64, unit_interval
 from tasks.tokenizer.sentencepiece import BLANK
 

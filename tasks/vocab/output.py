@@ -27,8 +27,8 @@ from typing import Any
 import pyarrow as pa
 
 from model.digests import digest_bytes
-from tasks.artifacts.schema import VOCABULARY
-from tasks.artifacts.tables import write_table
+from tasks.artifacts.tables.files import write_table
+from tasks.artifacts.tables.schema import VOCABULARY
 from tasks.artifacts.workspace import Unit
 from tasks.tokenizer.base import ADDED_PIECES, BASE, DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json, json_model_type
 from tasks.tokenizer.json_format import parse_merges, read_tokenizer_json, to_json_bytes

@@ -6,9 +6,9 @@ from pathlib import Path
 from model.digests import unreadable_reason
 from model.errors import InputError, RecipeError
 from model.file_content import Content
-from tasks.artifacts.aggregates import kept_artifact
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.references import kept_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.common.digests import INPUTS, InputDigests, forget_changed_inputs

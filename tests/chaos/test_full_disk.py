@@ -15,11 +15,11 @@ import pytest
 from model.errors import Infra
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.tables.files import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 
-NOISE = Stage("noise", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+NOISE = Stage("noise", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 UNITS = 6
 
 

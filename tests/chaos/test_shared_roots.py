@@ -21,11 +21,11 @@ from model.errors import BessemerError, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import write_table
+from tasks.artifacts.tables.files import write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 
-CAST = Stage("cast", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+CAST = Stage("cast", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 ANNA, BORIS, FOUNDERS = 20001, 20002, 20000
 
 

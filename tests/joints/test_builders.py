@@ -27,11 +27,11 @@ import tasks.artifacts.workspace
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.tables.files import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 
-POUR = Stage("pour", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+POUR = Stage("pour", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 TRACED = {
     module.__file__
     for module in (

@@ -30,16 +30,16 @@ from model.errors import IntegrityError
 from model.files import write_atomically
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
-from tasks.artifacts.ledger import CUT, LedgerRows
-from tasks.artifacts.map_parts import PartResult, map_parts
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.tables.files import table_file_name, write_table
+from tasks.artifacts.tables.ledger import CUT, LedgerRows
+from tasks.artifacts.tables.map_parts import PartResult, map_parts
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 from tasks.execution.executor import ThisProcess
 
-POUR = Stage("pour", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
-TRIM = Stage("trim", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+POUR = Stage("pour", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
+TRIM = Stage("trim", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 PARTS = 3
 KILLED = "a kill"
 UNWRITTEN = "a loss of power that kept names"

@@ -29,11 +29,11 @@ from flows.reports.page.page import write_run_page
 from flows.runs.model_registry import Promotion, history
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.record import list_runs, recipe_of, warn_once
-from flows.runs.root_records import records_under
 from flows.runs.run import Run
-from flows.runs.verify import artifacts_under, verify
 from flows.service.files import ServiceFiles
 from flows.service.processes import started
+from flows.upkeep.root_records import records_under
+from flows.upkeep.verify import verify
 from model.checkpoint.checkpoint import STATE, checkpoint_at
 from model.checkpoint.complete_marker import complete, find_damage
 from model.checkpoint.metrics import MetricsLog
@@ -49,6 +49,7 @@ from tasks.artifacts import published
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import Identity
 from tasks.artifacts.lease import build_lease, ignore, is_held
+from tasks.artifacts.published import artifacts_under
 from tasks.artifacts.remote.metadata import read_record
 from tasks.artifacts.reuse import Alias, other_version, read_alias, write_identity
 from tasks.artifacts.reuse import write_alias as write_accepted

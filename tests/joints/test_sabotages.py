@@ -109,7 +109,7 @@ SABOTAGES = [
         "        path.mkdir(exist_ok=True)\n",
         WRITES,
     ),
-    Sabotage("a part's ledger in a unit of its own", "tasks/artifacts/map_parts.py", PART, APART, WRITES),
+    Sabotage("a part's ledger in a unit of its own", "tasks/artifacts/tables/map_parts.py", PART, APART, WRITES),
     Sabotage(
         "files that no record names are published",
         "tasks/artifacts/workspace.py",

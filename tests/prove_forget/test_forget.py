@@ -33,7 +33,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import MANIFEST
 from tasks.artifacts.remote.artifacts import manifest_key
 from tasks.artifacts.remote.object_store import ObjectStore
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.files import read_table
 from tasks.tokenizer.open import open_tokenizer
 
 SETTINGS = ("chunk.packing=stable", "train.lasting_checkpoints=9", "train.validation_steps=0")

@@ -17,7 +17,7 @@ import blake3
 import pyarrow as pa
 import pytest
 
-from tasks.artifacts.schema import DOCUMENTS
+from tasks.artifacts.tables.schema import DOCUMENTS
 from tasks.clean.config import CleanConfig
 from tasks.clean.document import KINDS
 from tasks.clean.pipeline import clean_part

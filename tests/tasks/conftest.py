@@ -10,8 +10,8 @@ import pytest
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.schema import DOCUMENTS
-from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.tables.files import table_file_name, write_table
+from tasks.artifacts.tables.schema import DOCUMENTS
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 
@@ -66,7 +66,7 @@ def make_documents(context: RunContext) -> MakeDocuments:
                     write_table(unit, "documents", table, table_file_name("documents", f"{index:05d}"))
             return report
 
-        stage = Stage("documents", roots=("tasks.artifacts.ledger",), libraries=())
+        stage = Stage("documents", roots=("tasks.artifacts.tables.ledger",), libraries=())
         return build_artifact(context, stage, config, {}, run)
 
     return make

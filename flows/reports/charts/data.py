@@ -1,7 +1,7 @@
 """Plotly figures of the data: document flow, mixture, benchmark leaks, tokens per character, and artifact lineage."""
 
 import math
-from typing import Any
+from collections.abc import Mapping
 
 from flows.metrics.formatting import format_bytes, format_duration, format_language, plot_text
 from flows.metrics.run_metrics import BenchmarkLine, SourceLine
@@ -204,14 +204,14 @@ def leak_figure(lines: list[BenchmarkLine]) -> Figure | None:
     )
 
 
-def token_figure(found: dict[str, Any]) -> Figure | None:
+def token_figure(found: Mapping[str, float | list[float | None]]) -> Figure | None:
     """Return tokens per character by language; None without languages.
 
     `found` maps a language to its tokens per character, or to [base vocabulary, extended vocabulary].
     """
     if not found:
         return None
-    ordered = list(reversed(found.items()))
+    ordered = [*found.items()][::-1]
     pairs = [value if isinstance(value, list) else [None, value] for _, value in ordered]
     names = [plot_text(format_language(language)) for language, _ in ordered]
     data = []

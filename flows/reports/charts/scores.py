@@ -9,7 +9,7 @@ from flows.metrics.heldout import HELDOUT_METRICS, format_heldout_metric
 from flows.metrics.lines import BitsLine, Duplicates, HeldoutLine, RuleLine
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach, upright
-from tasks.artifacts.rows import GapRow, ScoreRow
+from tasks.artifacts.tables.rows import GapRow, ScoreRow
 
 PREDICTORS = (("model", "this model"), ("5gram", "5-gram"), ("unigram", "token unigram"), ("xz", "xz"))
 """Columns of bits per byte and their titles."""

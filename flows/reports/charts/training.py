@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from flows.metrics.formatting import shorten
 from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, figure, plain, points, thin, tokens_axis
 from model.checkpoint.metrics import final_rows
+from tasks.artifacts.tables.rows import EventRow, rows_of
 
 PANELS = (("loss", "y", "loss"), ("grad_norm", "y2", "gradient norm"), ("lr", "y3", "learning rate"))
 """Column of METRICS, axis, title; the n-th panel has the n-th colour."""
@@ -120,12 +121,12 @@ def _rolled_back(metrics: pa.Table, kept: pa.Table) -> list[pa.Table]:
 
 
 def _bits_axis(
-    data: list[dict[str, Any]],
+    data: list[Trace],
     bytes_per_token: float | None,
     held_out: float | None,
     validation: list[tuple[int, float]],
     baselines: Mapping[str, float],
-) -> tuple[list[dict[str, Any]], dict[str, Any], list[float]] | None:
+) -> tuple[list[Trace], dict[str, Any], list[float]] | None:
     """Return traces of held-out text, their axis, and the matching range of the loss axis.
 
     None without held-out text, because Plotly does not draw an axis without traces.
@@ -197,7 +198,7 @@ def event_marks(events: pa.Table, metrics: pa.Table) -> list[Trace]:
     if not np.isfinite(losses).any():
         return []
     steps, attempts, tokens = (metrics.column(name).to_numpy() for name in ("step", "attempt", "tokens"))
-    all_rows = events.to_pylist()
+    all_rows = rows_of(events, EventRow)
     traces = []
     for kind, title, symbol, role in KINDS:
         rows = [row for row in all_rows if row["kind"] == kind]
@@ -218,7 +219,7 @@ def event_marks(events: pa.Table, metrics: pa.Table) -> list[Trace]:
     return traces
 
 
-def _metrics_row(event: dict[str, Any], steps: np.ndarray, attempts: np.ndarray) -> int:
+def _metrics_row(event: EventRow, steps: np.ndarray, attempts: np.ndarray) -> int:
     """Return the index of the event's row of METRICS, or of the last row before it in its or an earlier attempt."""
     before = np.flatnonzero((steps <= event["step"]) & (attempts <= event["attempt"]))
     if not before.size:
@@ -232,7 +233,7 @@ def _last_finite(losses: np.ndarray, index: int) -> float:
     return float(losses[earlier[-1] if earlier.size else finite[0]])
 
 
-def _hover_text(event: dict[str, Any]) -> str:
+def _hover_text(event: EventRow) -> str:
     """Return the lines of the hover text, escaped because Plotly interprets HTML in them."""
     lines = [f"step {event['step']:,}" + (f", attempt {event['attempt']}" if event["attempt"] else "")]
     if event["positions"]:

@@ -20,8 +20,8 @@ from flows.runs.document_history import describe_event, histories_of, sample_par
 from flows.runs.record import RUNNING, RunData, state_of
 from flows.runs.run_documents import rows_at
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.rows import DocumentRow, LeakRow, LedgerRow, RejectRow, rows_of
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.files import read_table
+from tasks.artifacts.tables.rows import DocumentRow, LeakRow, LedgerRow, RejectRow, rows_of
 from tasks.clean.document import DocumentContext
 from tasks.clean.presets import PERSONAL
 

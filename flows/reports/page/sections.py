@@ -22,9 +22,9 @@ from flows.runs.document_history import sample_parts
 from flows.runs.run_documents import rows_at
 from model.checkpoint.metrics import final_rows, final_steps
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.ledger import EDIT
-from tasks.artifacts.rows import DocumentRow, LedgerRow, SpanRow, StepRow, Survivor, rows_of
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.files import read_table
+from tasks.artifacts.tables.ledger import EDIT
+from tasks.artifacts.tables.rows import DocumentRow, LedgerRow, SpanRow, StepRow, Survivor, rows_of
 from tasks.clean.presets import PERSONAL
 
 MAX_CLUSTERS, MAX_PAIRS = 4, 4

@@ -35,7 +35,7 @@ from model.checkpoint.metrics import final_rows
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.manifest import ParentEntry
 from tasks.artifacts.results import ChunkResult, DecontaminateResult, DedupResult, SampleResult, VocabResult
-from tasks.artifacts.rows import GapRow
+from tasks.artifacts.tables.rows import GapRow
 from tasks.execution.outcome import cause_of
 
 PAGES_AT = "BESSEMER_PAGES_AT"

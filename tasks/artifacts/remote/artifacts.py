@@ -6,12 +6,12 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from model.errors import IntegrityError
 from tasks.artifacts.manifest import Manifest, write_manifest
 from tasks.artifacts.remote.attach import temporary_folder
 from tasks.artifacts.remote.object_store import ObjectStore
+from tasks.artifacts.workspace import FileRecord
 
 MANIFESTS, PARTS = "manifests", "parts"
 
@@ -122,23 +122,23 @@ def create_stub(root: Path, manifest: Manifest) -> None:
         shutil.rmtree(staging)
 
 
-def fetch_files(root: Path, store: ObjectStore, artifact: Path, files: Iterable[Mapping[str, Any]]) -> None:
-    """Fetch files of an artifact into its folder under the root, given as its manifest lists them.
+def fetch_files(root: Path, store: ObjectStore, artifact: Path, files: Iterable[FileRecord]) -> None:
+    """Fetch files of an artifact into its folder under the root.
 
     Raises IntegrityError if the store has other bytes, or none.
     """
     stage, identity = artifact.parent.name, artifact.name
     via = temporary_folder(root)
 
-    def request(file: Mapping[str, Any]) -> Callable[[], None]:
+    def request(file: FileRecord) -> Callable[[], None]:
         def fetch() -> None:
-            key = part_key(stage, identity, file["digest"])
+            key = part_key(stage, identity, file.digest)
             try:
-                store.fetch(key, artifact / file["name"], file["bytes"], file["digest"], via)
+                store.fetch(key, artifact / file.name, file.bytes, file.digest, via)
             except FileNotFoundError as error:
                 raise IntegrityError(
                     f"{store.address}/{key} is missing, and the manifest of {stage}/{identity} lists it as"
-                    f" {file['name']}: somebody deleted it. `bessemer store verify --set-aside --root {store.address}`"
+                    f" {file.name}: somebody deleted it. `bessemer store verify --set-aside --root {store.address}`"
                     f" sets the artifact aside, and the next run builds it again."
                 ) from error
 

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypedDict
 
 from model.errors import BessemerError
-from tasks.artifacts.lease import ignore, is_known_alive, is_known_dead, responds, this_process
+from tasks.artifacts.lease import Holder, ignore, is_known_alive, is_known_dead, responds, this_process
 from tasks.artifacts.remote.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -30,11 +30,20 @@ POLL_SECONDS = (0.2, 2.0)
 """Pauses between two polls of another holder's lease: the first, from which they grow by half, and the longest."""
 
 
+class Grant(TypedDict):
+    """A grant of a lease, as its object holds it."""
+
+    holder: Holder
+    token: str
+    beat: int
+    released: bool
+
+
 class StoreLease:
     """A held lease in a store; made by `store_lease`."""
 
-    def __init__(self, store: ObjectStore, identity: str, number: int, record: dict[str, Any], seconds: float) -> None:
-        self._store, self._identity, self._number, self._record = store, identity, number, record
+    def __init__(self, store: ObjectStore, identity: str, number: int, grant: Grant, seconds: float) -> None:
+        self._store, self._identity, self._number, self._grant = store, identity, number, grant
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._renew, args=(seconds / BEATS_PER_LEASE,), daemon=True)
         self._thread.start()
@@ -43,16 +52,16 @@ class StoreLease:
         """Release the lease. If the store fails now, others wait until the lease expires."""
         self._done.set()
         self._thread.join()
-        self._write({**self._record, "released": True})
+        self._write({**self._grant, "released": True})
 
     def _renew(self, pause: float) -> None:
         while not self._done.wait(pause):
-            self._record["beat"] += 1
-            self._write(self._record)
+            self._grant["beat"] += 1
+            self._write(self._grant)
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, grant: Grant) -> None:
         try:
-            self._store.write(_key(self._identity, self._number), record)
+            self._store.write(_key(self._identity, self._number), grant)
         except BessemerError as error:
             log.warning("the lease of %s could not be renewed: %s", self._identity, error)
 
@@ -79,7 +88,8 @@ def held_identities(store: ObjectStore) -> list[str]:
     for key in store.list_objects(LEASES):
         _, identity, name = key.split("/")
         latest[identity] = max(latest.get(identity, 0), int(name.partition(".")[0]))
-    return [identity for identity, number in latest.items() if not _is_free(_read(store, identity, number))]
+    grants = {identity: _read(store, identity, number) for identity, number in latest.items()}
+    return [identity for identity, grant in grants.items() if grant is not None and not _is_free(grant)]
 
 
 def is_alive_in_store(store: ObjectStore, identity: str, seconds: float) -> bool:
@@ -100,8 +110,8 @@ def _acquire(
         if (number, record) != seen:
             renewed = seen is not None
             seen, since = (number, record), time.monotonic()
-        if _is_free(record) or time.monotonic() - since > seconds:
-            grant = {
+        if record is None or _is_free(record) or time.monotonic() - since > seconds:
+            grant: Grant = {
                 "holder": {**this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())},
                 "token": secrets.token_hex(8),
                 "beat": 0,
@@ -111,8 +121,8 @@ def _acquire(
                 store.delete(_key(identity, old) for old in numbers if old < number)
                 return StoreLease(store, identity, number + 1, grant, seconds)
             continue
-        holder = record["holder"] if record else {}
-        description = f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}"
+        holder = record["holder"]
+        description = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
         if not reported:
             on_wait(description)
             reported = True
@@ -127,15 +137,15 @@ def _numbers(store: ObjectStore, identity: str) -> list[int]:
     return [int(key.rpartition("/")[2].partition(".")[0]) for key in store.list_objects(f"{LEASES}/{identity}")]
 
 
-def _read(store: ObjectStore, identity: str, number: int) -> dict[str, Any] | None:
+def _read(store: ObjectStore, identity: str, number: int) -> Grant | None:
     try:
         return store.read(_key(identity, number))
     except FileNotFoundError:
         return None
 
 
-def _is_free(record: dict[str, Any] | None) -> bool:
-    return record is None or record["released"] or is_known_dead(record["holder"])
+def _is_free(grant: Grant) -> bool:
+    return grant["released"] or is_known_dead(grant["holder"])
 
 
 def _key(identity: str, number: int) -> str:

@@ -5,9 +5,9 @@ After `pull_metadata` a command that lists or searches the root sees the manifes
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import IntegrityError
@@ -44,6 +44,53 @@ FROM_STORE = "from-the-store"
 
 SEEN = "seen.json"
 """File with the ETags of the fetched objects, so that only changed objects are read again."""
+
+
+class StageEntry(TypedDict):
+    """What a run's record says of a stage; one that failed, was interrupted or paused has no artifact."""
+
+    stage: str
+    outcome: str
+    identity: NotRequired[str]
+    content: NotRequired[str]
+    path: NotRequired[str]
+    cause: NotRequired[str]
+    error: NotRequired[str]
+    seconds: NotRequired[float]
+    started: NotRequired[float]
+    step: NotRequired[int]
+    steps: NotRequired[int]
+    loss: NotRequired[float | None]
+
+
+class BuiltRun(TypedDict):
+    """What the record of a run says of its artifacts; the flows know the rest."""
+
+    run_id: str
+    recipe_name: str
+    root: str
+    started: float
+    stages: list[StageEntry]
+    page: NotRequired[str | None]
+
+
+class StoredRun(TypedDict):
+    """A run in the store."""
+
+    record: BuiltRun
+    recipe: dict[str, object] | None
+
+
+class StoredNight(TypedDict):
+    """What counts here of the record of a nightly run."""
+
+    run_id: str
+
+
+class StoredPromotion(TypedDict):
+    """What counts here of a promotion."""
+
+    number: int
 
 
 def pull_metadata(root: Path, store: ObjectStore) -> None:
@@ -111,7 +158,7 @@ def _put(upload: Callable[[], None]) -> None:
         log.warning("%s", error)
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> BuiltRun:
     """Return the record of a run; one in `ROOT/runs/RUN_ID/` with its paths under that root, wherever the run was made.
 
     Raises FileNotFoundError if there is none, IntegrityError if it is damaged.
@@ -121,6 +168,7 @@ def read_record(path: Path) -> dict[str, Any]:
     stages = record.get("stages")
     if not isinstance(stages, list) or not all(isinstance(entry, dict) and "stage" in entry for entry in stages):
         raise IntegrityError(f"{path} is damaged (it holds no stages). {hint}")
+    record = cast(BuiltRun, record)
     runs = path.absolute().parent.parent
     # A run's folder may have been copied alone, and a root may be reached by another name.
     if runs.name != RUNS or "root" not in record or Path(record["root"]).resolve() == runs.parent.resolve():
@@ -141,7 +189,7 @@ def put_run(root: Path, store: ObjectStore, run_id: str) -> None:
     """Upload the present record and recipe of a run."""
     folder = root / RUNS / run_id
     recipe = folder / RECIPE
-    run = {
+    run: StoredRun = {
         "record": read_record(folder / RECORD),
         "recipe": read_sealed(recipe, RECIPE_LOST) if recipe.exists() else None,
     }
@@ -153,7 +201,7 @@ def put_night(root: Path, store: ObjectStore, run_id: str) -> None:
     store.write(f"{NIGHTS}/{run_id}.json", read_sealed(root / NIGHTS / f"{run_id}.json", NIGHT_LOST))
 
 
-def create_promotion(store: ObjectStore, number: int, promotion: dict[str, Any]) -> bool:
+def create_promotion(store: ObjectStore, number: int, promotion: Mapping[str, object]) -> bool:
     """Upload a promotion if none has this number; return whether this one has it."""
     return store.create(f"{PROMOTIONS}/{number:06d}.json", promotion)
 
@@ -196,7 +244,7 @@ def _misplaced(store: ObjectStore, key: str, what: str) -> IntegrityError:
     return IntegrityError(f"{store.address}/{key} holds {what}: somebody moved it. Delete it and run again.")
 
 
-def _place_run(root: Path, store: ObjectStore, key: str, run: dict[str, Any]) -> None:
+def _place_run(root: Path, store: ObjectStore, key: str, run: StoredRun) -> None:
     record = _relocated(run["record"], root)
     if key != f"{RUNS}/{record['run_id']}.json":
         raise _misplaced(store, key, f"the record of run {record['run_id']}")
@@ -215,12 +263,12 @@ def replace_run(root: Path, store: ObjectStore, run_id: str) -> None:
     _place_run(root, store, f"{RUNS}/{run_id}.json", store.read(f"{RUNS}/{run_id}.json"))
 
 
-def _place_night(root: Path, key: str, night: dict[str, Any]) -> None:
+def _place_night(root: Path, key: str, night: StoredNight) -> None:
     if not _is_of_this_machine(root / RUNS / night["run_id"]):
         write_sealed(root / key, night)
 
 
-def _place_promotion(root: Path, store: ObjectStore, key: str, promotion: dict[str, Any]) -> None:
+def _place_promotion(root: Path, store: ObjectStore, key: str, promotion: StoredPromotion) -> None:
     if key != f"{PROMOTIONS}/{promotion['number']:06d}.json":
         raise _misplaced(store, key, f"the promotion {promotion['number']}")
     path = root / PROMOTIONS / f"{promotion['number']:06d}" / PROMOTION
@@ -236,7 +284,7 @@ def _is_of_this_machine(run: Path) -> bool:
     return run.exists() and not (run / FROM_STORE).exists()
 
 
-def _relocated(record: dict[str, Any], root: Path) -> dict[str, Any]:
+def _relocated(record: BuiltRun, root: Path) -> BuiltRun:
     """Return a record with the paths that it would have if its run had been made under this root."""
     old_root = Path(record["root"])
 
@@ -244,9 +292,13 @@ def _relocated(record: dict[str, Any], root: Path) -> dict[str, Any]:
         path = Path(text)
         return str(root / path.relative_to(old_root)) if path.is_relative_to(old_root) else text
 
-    stages = [{**entry, "path": moved(entry["path"])} if "path" in entry else entry for entry in record["stages"]]
-    page = {"page": moved(record["page"])} if record.get("page") else {}
-    return {**record, **page, "stages": stages, "root": str(root)}
+    stages = [
+        StageEntry({**entry, "path": moved(entry["path"])}) if "path" in entry else entry for entry in record["stages"]
+    ]
+    relocated: BuiltRun = {**record, "stages": stages, "root": str(root)}
+    if page := record.get("page"):
+        relocated["page"] = moved(page)
+    return relocated
 
 
 def _seen(root: Path) -> dict[str, str | None]:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from model.checksummed_json import read_sealed, write_sealed
 from model.digests import digest_file
@@ -20,7 +20,7 @@ from model.files import link_or_copy
 from tasks.artifacts.remote.artifacts import check_names, part_key, put_parts
 from tasks.artifacts.remote.attach import temporary_folder
 from tasks.artifacts.remote.object_store import ObjectStore
-from tasks.artifacts.workspace import read_record, write_record
+from tasks.artifacts.workspace import FileEntry, UnitRecord, read_record, write_record
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,7 @@ def download_partial_build(root: Path, store: ObjectStore, stage: str, identity:
     If another machine has continued the build, the files here are removed first: two histories of a build are never
     mixed. A file that the store lost is left out with its group or unit, as if it had not been finished.
     """
+    kept: PartialBuild | None
     try:
         kept = store.read(unfinished_key(stage, identity))
     except FileNotFoundError:
@@ -78,12 +79,31 @@ def download_partial_build(root: Path, store: ObjectStore, stage: str, identity:
     return fetched
 
 
+class ListedFile(TypedDict):
+    """A file of an unfinished build that belongs to no unit."""
+
+    digest: str
+    bytes: int
+
+
+ListedGroup = dict[str, ListedFile]
+"""Name in the work folder -> file."""
+
+
+class PartialBuild(TypedDict):
+    """The list of an unfinished build: units by name, groups of other files, and the token of its writer."""
+
+    units: dict[str, UnitRecord]
+    groups: list[ListedGroup]
+    writer: str
+
+
 @dataclass(frozen=True)
 class Finished:
     """What a build had finished at one moment."""
 
-    units: dict[str, Any]
-    """Records of units, by name."""
+    units: dict[str, UnitRecord]
+    """By name."""
     groups: list[tuple[str, ...]]
     """Names in the work folder of the files of each group; STAGING holds links of the same names."""
 
@@ -115,7 +135,7 @@ class PartialBuildUploader:
         self._pause_seconds = pause_seconds
         self._done = threading.Event()
         self._build_ended = False
-        self._listed: dict[str, Any] = {}
+        self._listed: PartialBuild | None = None
         """The list that the store has."""
         self._staged: Finished | None = None
         self._uploaded: set[str] = set()
@@ -158,13 +178,13 @@ class PartialBuildUploader:
         self._upload_groups(groups)
         if self._build_ended:
             return
-        listed = {"units": units, "groups": groups, "writer": self._writer}
+        listed: PartialBuild = {"units": units, "groups": groups, "writer": self._writer}
         if listed != self._listed and (units or groups):
             self._write_list(listed)
         self._unstage()
 
-    def _write_list(self, listed: dict[str, Any]) -> None:
-        listed_units = self._listed.get("units", {})
+    def _write_list(self, listed: PartialBuild) -> None:
+        listed_units = self._listed["units"] if self._listed else {}
         files = {
             file["digest"]: (self._folder / "files" / file["name"], file["bytes"])
             for name, record in listed["units"].items()
@@ -205,7 +225,7 @@ class PartialBuildUploader:
         if (self._folder / STAGING).exists():
             shutil.rmtree(self._folder / STAGING)
 
-    def _digest_of(self, name: str) -> dict[str, Any]:
+    def _digest_of(self, name: str) -> ListedFile:
         staged = self._folder / STAGING / name
         status = staged.stat()
         mark = (name, status.st_size, status.st_mtime_ns)
@@ -213,7 +233,7 @@ class PartialBuildUploader:
             self._digests[mark] = digest_file(staged)
         return {"digest": self._digests[mark], "bytes": status.st_size}
 
-    def _upload_groups(self, groups: list[dict[str, dict[str, Any]]]) -> None:
+    def _upload_groups(self, groups: list[ListedGroup]) -> None:
         prefix = checkpoints_prefix(self._stage, self._identity)
         names = {file["digest"]: name for group in groups for name, file in group.items()}
 
@@ -247,12 +267,12 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def _download(root: Path, store: ObjectStore, stage: str, identity: str, folder: Path, kept: dict[str, Any]) -> int:
+def _download(root: Path, store: ObjectStore, stage: str, identity: str, folder: Path, kept: PartialBuild) -> int:
     via = temporary_folder(root)
     prefix = checkpoints_prefix(stage, identity)
     fetched = 0
 
-    def request(key: str, target: Path, file: dict[str, Any]) -> Callable[[], None]:
+    def request(key: str, target: Path, file: ListedFile | FileEntry) -> Callable[[], None]:
         return lambda: store.fetch(key, target, file["bytes"], file["digest"], via)
 
     where = f"{store.address}/{unfinished_key(stage, identity)}"

@@ -20,7 +20,7 @@ import pyarrow as pa
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import read_table, write_table
+from tasks.artifacts.tables.files import read_table, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.clean.batch import iter_batches
 from tasks.clean.chain import UserResources, clean_batch, make_chains

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from model.errors import InputError
-from tasks.artifacts.rows import ScoreRow
+from tasks.artifacts.tables.rows import ScoreRow
 from tasks.common.numeric import seed64
 from tasks.evaluate.benchmarks.generative import ExtractionTask, GenerationTask, SummaryTask, TranslationTask
 from tasks.evaluate.benchmarks.items import ExamplePool, Item, shuffle_items

@@ -10,8 +10,8 @@ from prefect.client.orchestration import get_client
 from typer.testing import CliRunner, Result
 
 from flows.cli import app
-from flows.runs.gc import plan
-from flows.runs.root_records import rebuild_run_record
+from flows.upkeep.gc import plan
+from flows.upkeep.root_records import rebuild_run_record
 from model.errors import Infra
 from tests.tasks.models.test_finetune_stage import TASK, home
 

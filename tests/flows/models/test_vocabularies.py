@@ -21,8 +21,8 @@ from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.schema import DOCUMENTS
-from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.tables.files import table_file_name, write_table
+from tasks.artifacts.tables.schema import DOCUMENTS
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES
@@ -85,7 +85,7 @@ def documents(context: RunContext) -> Artifact:
         return report
 
     return build_artifact(
-        context, Stage("documents", roots=("tasks.artifacts.ledger",), libraries=()), StrictConfig(), {}, run
+        context, Stage("documents", roots=("tasks.artifacts.tables.ledger",), libraries=()), StrictConfig(), {}, run
     )
 
 

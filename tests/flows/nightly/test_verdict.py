@@ -11,7 +11,7 @@ from flows.nightly.night import judge
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import write_table
+from tasks.artifacts.tables.files import write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 from tasks.evaluate.comparison import ITEM_SCORES
@@ -48,7 +48,7 @@ def evaluated(tmp_path: Path) -> Evaluated:
 
         config = Scores(bits={name: list(values) for name, values in bits.items()}, right=list(right))
         return build_artifact(
-            RunContext(tmp_path, "r"), Stage("evaluate", ("tasks.artifacts.ledger",), ()), config, {}, run
+            RunContext(tmp_path, "r"), Stage("evaluate", ("tasks.artifacts.tables.ledger",), ()), config, {}, run
         )
 
     return make

@@ -60,7 +60,7 @@ def test_damage_in_a_store_is_put_right_from_here_or_taken_out_of_use(folder: Pa
     store = store_behind(root)
     (part,) = store.list_objects("parts")
     assert (manifest_problem(folder), file_problem(folder, RECORD)) == (None, None)
-    fetch_files(root, store, folder, [vars(RECORD)])
+    fetch_files(root, store, folder, [RECORD])
     store.put(part, b"rows and rots")
     assert "its manifest says" in str(file_problem(folder, RECORD))
     assert f"uploaded to {store.address} again from {folder}" in repair_artifact(folder, [RECORD.name])

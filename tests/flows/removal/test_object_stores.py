@@ -20,16 +20,17 @@ from flows.removal.carry_out import decide, finish, read_pending
 from flows.removal.replay import ReplayPlan
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import write_recipe
-from flows.runs.root_records import records_under
 from flows.runs.roots import open_root
 from flows.runs.shredding import shred
-from flows.runs.verify import artifacts_under, repair_stored, verify
+from flows.upkeep.root_records import records_under
+from flows.upkeep.verify import repair_stored, verify
 from model.checksummed_json import read_sealed, write_sealed
 from model.digests import digest_bytes
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import FORMAT, identity_key
 from tasks.artifacts.manifest import content_digest, read_manifest, write_manifest
+from tasks.artifacts.published import artifacts_under
 from tasks.artifacts.remote.artifacts import manifest_key, part_key, parts_prefix, put_artifact
 from tasks.artifacts.remote.erasure import describe_retention
 from tasks.artifacts.remote.metadata import FORGOTTEN, PENDING, put_pages, put_run

@@ -21,12 +21,12 @@ from flows.removal.certificate import (
     write_certificate,
 )
 from flows.removal.replay import ReplayPlan
-from flows.runs.root_records import records_under
 from flows.runs.shredding import shred
-from flows.runs.verify import artifacts_under
+from flows.upkeep.root_records import records_under
 from model.checksummed_json import write_sealed
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.published import artifacts_under
 from tasks.artifacts.remote.metadata import read_record
 
 CERTIFICATE = Certificate(

@@ -17,7 +17,7 @@ from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import write_table
+from tasks.artifacts.tables.files import write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 
@@ -73,7 +73,7 @@ def train(tmp_path: Path) -> Artifact:
             unit.add_file("model.json")
         return StageReport()
 
-    stage = Stage("train", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+    stage = Stage("train", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
     return build_artifact(RunContext(tmp_path / "root", "run"), stage, StrictConfig(), {}, run)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.runs import gc as collecting
 from flows.runs.lineage import model_of, open_run
 from flows.runs.model_registry import link_promotions, promote
 from flows.runs.record import list_runs, read_recipe, warn_once
+from flows.upkeep import gc as collecting
 from model.checksummed_json import seal, write_sealed
 from model.errors import IntegrityError
 from tasks.artifacts.manifest import read_manifest, write_manifest

@@ -11,16 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.runs.gc import delete, plan
 from flows.runs.record import list_runs
-from flows.runs.verify import artifacts_under, verify
+from flows.upkeep.gc import delete, plan
+from flows.upkeep.verify import verify
 from model.checksummed_json import write_sealed
 from model.digests import digest_bytes
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import FORMAT, Identity
 from tasks.artifacts.manifest import MANIFEST, content_digest, parent_entries, rows_by_table, write_manifest
+from tasks.artifacts.published import artifacts_under
 from tasks.artifacts.reuse import explain_miss
-from tasks.artifacts.tables import table_file_name
+from tasks.artifacts.tables.files import table_file_name
 from tasks.artifacts.workspace import FileRecord
 from tasks.common.code_fingerprint import Code
 

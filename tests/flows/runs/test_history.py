@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from flows.runs.gc import plan as plan_collection
 from flows.runs.lineage import open_run
 from flows.runs.record import HISTORY, RECORD, list_history, list_runs, warn_once
-from flows.runs.root_records import record_problem
+from flows.upkeep.gc import plan as plan_collection
+from flows.upkeep.root_records import record_problem
 from model.checksummed_json import append_sealed_line, write_sealed
 from model.errors import IntegrityError
 

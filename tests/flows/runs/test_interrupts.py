@@ -15,9 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.runs.gc import plan
 from flows.runs.guards import raise_if_interrupted, remember_interrupts
 from flows.runs.record import RECORD, new_run_id
+from flows.upkeep.gc import plan
 from model.checksummed_json import read_sealed, write_sealed
 
 RUN_ID = new_run_id()

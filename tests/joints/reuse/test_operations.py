@@ -125,7 +125,7 @@ EDITS = {
         EVERY,
     ),
     "how a table is written": (
-        "tasks/artifacts/tables.py",
+        "tasks/artifacts/tables/files.py",
         "ROWS_PER_BATCH = 4096",
         "ROWS_PER_BATCH = 2048",
         EVERY - {"train"},

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from model.errors import InputError, RecipeError
-from tasks.artifacts.aggregates import kept_artifact
 from tasks.artifacts.build import RunContext
+from tasks.artifacts.references import kept_artifact
 from tasks.clean.config import CleanConfig, QualityConfig
 from tasks.clean.stage import build_clean
 from tasks.decontaminate.config import Benchmark, DecontaminateConfig

@@ -19,12 +19,12 @@ from model.file_content import ChangedInput, read_content
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener, RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.tables.files import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 from tasks.common.digests import InputDigests, forget_changed_inputs
 
-SHOUT = Stage("shout", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+SHOUT = Stage("shout", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 
 
 class ShoutConfig(StrictConfig):

@@ -14,7 +14,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.manifest import MANIFEST, content_digest, file_records, read_manifest, write_manifest
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.tables.files import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 
@@ -44,7 +44,7 @@ def parent_of(root: Path) -> Artifact:
             reports.append(unit.report)
         return StageReport.merged(reports)
 
-    stage = Stage("sample", roots=("tasks.artifacts.ledger",), libraries=())
+    stage = Stage("sample", roots=("tasks.artifacts.tables.ledger",), libraries=())
     return build_artifact(RunContext(root, "run"), stage, WordsConfig(), {}, run)
 
 
@@ -58,7 +58,7 @@ def child_of(root: Path, parent: Artifact, read: Callable[[list[str]], list[str]
             count(unit.report, words, words)
         return unit.report
 
-    stage = Stage("clean", roots=("tasks.artifacts.ledger",), libraries=())
+    stage = Stage("clean", roots=("tasks.artifacts.tables.ledger",), libraries=())
     return build_artifact(RunContext(root, "run"), stage, WordsConfig(), {"documents": parent}, run)
 
 
@@ -167,7 +167,7 @@ def test_a_table_of_other_rows_than_were_counted_is_not_published(tmp_path: Path
             count(unit.report, ["iron", "coke"], ["iron", "coke"])
         return unit.report
 
-    stage = Stage("sample", roots=("tasks.artifacts.ledger",), libraries=())
+    stage = Stage("sample", roots=("tasks.artifacts.tables.ledger",), libraries=())
     with pytest.raises(Bug, match="by its counts 2 rows of documents are passed on, and its table has 1"):
         build_artifact(RunContext(tmp_path, "run"), stage, WordsConfig(), {}, run)
     assert not (tmp_path / "artifacts").exists()

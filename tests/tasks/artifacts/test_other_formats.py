@@ -13,7 +13,7 @@ from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.identity import FORMAT
 from tasks.artifacts.manifest import MANIFEST, write_manifest
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import write_table
+from tasks.artifacts.tables.files import write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 
@@ -26,7 +26,7 @@ def build(root: Path) -> Artifact:
             write_table(unit, "documents", pa.table({"words": ["a", "b"]}))
         return StageReport()
 
-    stage = Stage("sample", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+    stage = Stage("sample", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
     return build_artifact(RunContext(root, "run"), stage, StrictConfig(), {}, run)
 
 

@@ -13,7 +13,7 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace, take_over
 from tasks.common.config import StrictConfig
 
-SLAB = Stage("slab", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+SLAB = Stage("slab", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 
 
 class SlabConfig(StrictConfig):

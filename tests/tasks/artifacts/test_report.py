@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import Bug
-from tasks.artifacts.ledger import DROP, LedgerRows, clip_bytes
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.schema import LEDGER
+from tasks.artifacts.tables.ledger import DROP, LedgerRows, clip_bytes
+from tasks.artifacts.tables.schema import LEDGER
 from tasks.common.numeric import seed64, unit_interval
 
 

@@ -8,7 +8,7 @@ import pytest
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import write_table
+from tasks.artifacts.tables.files import write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
@@ -38,7 +38,7 @@ def unseen(context: RunContext, make_documents: Callable[..., Artifact]) -> Arti
         return read.report
 
     return build_artifact(
-        context, Stage("decontaminate", ("tasks.artifacts.ledger",), ()), StrictConfig(), {"read": read}, run
+        context, Stage("decontaminate", ("tasks.artifacts.tables.ledger",), ()), StrictConfig(), {"read": read}, run
     )
 
 

@@ -7,10 +7,10 @@ from pydantic import ValidationError
 
 from model.errors import GuardError
 from tasks.artifacts.build import RunContext, Stage, build_artifact
-from tasks.artifacts.map_parts import unit_name
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.schema import DOCUMENTS, LEDGER
-from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.tables.files import table_file_name, write_table
+from tasks.artifacts.tables.map_parts import unit_name
+from tasks.artifacts.tables.schema import DOCUMENTS, LEDGER
 from tasks.clean import batch as part_rows
 from tasks.clean.chain import Chain
 from tasks.clean.config import CleanConfig, WordListConfig
@@ -60,7 +60,7 @@ def parent(root, *parts: pa.Table):
         return together
 
     return build_artifact(
-        RunContext(root, "r"), Stage("sample", ("tasks.artifacts.schema",), ()), StrictConfig(), {}, run
+        RunContext(root, "r"), Stage("sample", ("tasks.artifacts.tables.schema",), ()), StrictConfig(), {}, run
     )
 
 

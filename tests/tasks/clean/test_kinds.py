@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.artifacts.schema import DOCUMENTS
+from tasks.artifacts.tables.schema import DOCUMENTS
 from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.config import CleanConfig
 from tasks.clean.document import KINDS, DocumentContext

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.artifacts.build import RunContext
-from tasks.artifacts.tables import read_table
+from tasks.artifacts.tables.files import read_table
 from tasks.clean.config import CleanConfig
 from tasks.clean.pipeline import clean_part
 from tasks.clean.stage import build_clean

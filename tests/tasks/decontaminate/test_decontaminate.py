@@ -14,7 +14,7 @@ import pytest
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
-from tasks.artifacts.schema import DOCUMENTS, ITEMS, LEAKS, LEDGER
+from tasks.artifacts.tables.schema import DOCUMENTS, ITEMS, LEAKS, LEDGER
 from tasks.artifacts.workspace import Workspace
 from tasks.decontaminate import benchmark_readers as records
 from tasks.decontaminate import pipeline as decontaminate_module

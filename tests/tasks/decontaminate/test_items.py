@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from model.errors import InputError, RecipeError
-from tasks.artifacts.schema import ITEMS
+from tasks.artifacts.tables.schema import ITEMS
 from tasks.decontaminate.benchmarks import Item, items_table, read_items
 from tasks.decontaminate.config import Benchmark, BenchmarkFields, DecontaminateConfig
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.artifacts.columns import text_buffers
+from tasks.artifacts.tables.columns import text_buffers
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.leaks import Region, find_leaks, matchable_items, measure_rarity

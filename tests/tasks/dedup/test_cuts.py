@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
-from tasks.artifacts.columns import text_buffers
+from tasks.artifacts.tables.columns import text_buffers
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.exact_lines import lines_of

@@ -13,7 +13,7 @@ from flows.reference import reference
 from model.errors import Bug, GuardError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
-from tasks.artifacts.columns import text_buffers
+from tasks.artifacts.tables.columns import text_buffers
 from tasks.artifacts.workspace import Workspace
 from tasks.dedup import corpus
 from tasks.dedup.config import DedupConfig

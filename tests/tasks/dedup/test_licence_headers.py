@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.artifacts.build import RunContext
-from tasks.artifacts.columns import text_buffers
+from tasks.artifacts.tables.columns import text_buffers
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.licence_headers import body_start
 from tasks.dedup.minhash import sign_with_datasketch, signatures_of

@@ -9,7 +9,7 @@ from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.artifacts.columns import text_buffers
+from tasks.artifacts.tables.columns import text_buffers
 from tasks.dedup.minhash import (
     band_keys,
     fold_table,

@@ -10,8 +10,8 @@ import pytest
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.schema import DOCUMENTS, ITEMS, LEAKS
-from tasks.artifacts.tables import write_table
+from tasks.artifacts.tables.files import write_table
+from tasks.artifacts.tables.schema import DOCUMENTS, ITEMS, LEAKS
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 from tasks.evaluate.config import EvaluateConfig
@@ -93,6 +93,6 @@ def heldout_artifact(context: RunContext) -> MakeHeldout:
                 counts.bytes_out += len(text.encode())
             return report
 
-        return build_artifact(context, Stage("decontaminate", ("tasks.artifacts.ledger",), ()), config, {}, run)
+        return build_artifact(context, Stage("decontaminate", ("tasks.artifacts.tables.ledger",), ()), config, {}, run)
 
     return make

@@ -9,7 +9,7 @@ import torch
 from model.config.network import GPTConfig
 from model.inference.generate import generate_tokens
 from model.nn.gpt import GPT
-from tasks.artifacts.schema import ITEMS, LEAKS
+from tasks.artifacts.tables.schema import ITEMS, LEAKS
 from tasks.evaluate.benchmarks.items import (
     ExamplePool,
     Item,

@@ -14,7 +14,7 @@ from model.data.schema import sequences_schema
 from model.inference.scoring import Frame
 from model.nn.bert import BERT
 from model.nn.t5 import T5
-from tasks.artifacts.schema import SPANS
+from tasks.artifacts.tables.schema import SPANS
 from tasks.common.numeric import unit_interval
 from tasks.evaluate.benchmarks.likelihood import MaskedScorer, SpanScorer, make_scorer
 from tasks.evaluate.heldout import HeldoutDocument

@@ -15,7 +15,7 @@ from tasks.artifacts.identity import canonical_json
 from tasks.common.config import StrictConfig
 from tasks.execution.dask_worker import MOST_LOSSES, Job, PoisonedPart, count_losses, run_part
 
-STAGE = Stage("pour", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+STAGE = Stage("pour", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 
 
 def job_in(folder: Path, function: Any = operator.mul, **changed: dict[str, Any]) -> Job:
@@ -41,7 +41,7 @@ def test_the_same_versions_work(tmp_path: Path) -> None:
     ("changed", "reported"),
     [
         (
-            {"code": {"digest": "0", "definitions": {"tasks.artifacts.ledger:*": "0"}}},
+            {"code": {"digest": "0", "definitions": {"tasks.artifacts.tables.ledger:*": "0"}}},
             r"code: tasks\.artifacts\.ledger\.\* was edited",
         ),
         ({"code": {"digest": "0", "roots": ["tasks.gone:f"]}}, "the root `tasks.gone:f` is no definition"),

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from model.errors import Infra, InputError
-from tasks.artifacts.map_parts import MOST_PARTS, unit_name
+from tasks.artifacts.tables.map_parts import MOST_PARTS, unit_name
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor, Work, run_in_flight
 from tasks.execution.dask import DaskCluster

@@ -10,13 +10,13 @@ import pytest
 from model.errors import IntegrityError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
-from tasks.artifacts.map_parts import PartResult, map_parts
 from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables.map_parts import PartResult, map_parts
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 from tasks.execution.executor import Threads
 
-STAGE = Stage("numbered", roots=("tasks.artifacts.ledger",), libraries=())
+STAGE = Stage("numbered", roots=("tasks.artifacts.tables.ledger",), libraries=())
 PARTS = 6
 
 

@@ -10,7 +10,7 @@ import pytest
 from model.errors import GuardError
 from tasks.artifacts.build import RunContext
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.schema import DOCUMENTS, REJECTS
+from tasks.artifacts.tables.schema import DOCUMENTS, REJECTS
 from tasks.artifacts.workspace import Workspace
 from tasks.execution.executor import ThisProcess
 from tasks.sample import group_reader

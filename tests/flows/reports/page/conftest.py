@@ -20,10 +20,10 @@ from model.checksummed_json import read_sealed, write_sealed
 from model.data.schema import EVENTS, METRICS, ORDER, PERF, STEPS
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
-from tasks.artifacts.ledger import CUT, DROP, HOLD_OUT, LedgerRows
 from tasks.artifacts.report import SourceCounts, StageReport
-from tasks.artifacts.schema import DOCUMENTS, LEAKS, REJECTS, SCORES, SPANS
-from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.tables.files import table_file_name, write_table
+from tasks.artifacts.tables.ledger import CUT, DROP, HOLD_OUT, LedgerRows
+from tasks.artifacts.tables.schema import DOCUMENTS, LEAKS, REJECTS, SCORES, SPANS
 from tasks.artifacts.workspace import Unit, Workspace
 from tasks.common.config import StrictConfig
 from tasks.evaluate.comparison import GAPS, ITEM_SCORES
@@ -329,7 +329,7 @@ def build(root: Path, stage: str, parents: dict[str, Artifact], facts: dict[str,
             unit.report.facts |= facts
         return unit.report
 
-    made = Stage(stage, roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+    made = Stage(stage, roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
     return build_artifact(RunContext(root, "made"), made, StrictConfig(), parents, run)
 
 

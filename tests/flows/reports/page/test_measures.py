@@ -18,8 +18,8 @@ from flows.reports.prefect.artifacts import run_markdown
 from flows.reports.tables import bits_table
 from model.checksummed_json import read_sealed
 from model.data.schema import EVENTS, METRICS, STEPS
-from tasks.artifacts.schema import SCORES
-from tasks.artifacts.tables import write_table
+from tasks.artifacts.tables.files import write_table
+from tasks.artifacts.tables.schema import SCORES
 from tasks.artifacts.workspace import Unit
 
 BERT = {

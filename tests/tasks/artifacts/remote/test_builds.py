@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flows.runs.root_records import record_problem, records_under
+from flows.upkeep.root_records import record_problem, records_under
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import Infra, InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
@@ -30,12 +30,12 @@ from tasks.artifacts.remote.partial_builds import (
     unfinished_key,
 )
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.tables.files import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 
 Machine = Callable[[str], Path]
-POUR = Stage("pour", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+POUR = Stage("pour", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 
 
 class PourConfig(StrictConfig):

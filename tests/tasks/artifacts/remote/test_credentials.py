@@ -15,7 +15,7 @@ from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.object_store import ObjectStore
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.tables.files import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 from tasks.sample.config import SampleConfig, Source
@@ -108,7 +108,7 @@ def test_a_build_whose_credentials_expire_keeps_its_work_and_goes_on_with_new_on
     def build(then: Callable[[], None]) -> str:
         # The lease of a build that ended in this process counts as held: its end could not be written.
         context = RunContext(root, "run", lease_seconds=2)
-        stage = Stage("pour", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+        stage = Stage("pour", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
         return build_artifact(context, stage, StrictConfig(), {}, lambda workspace: cast(workspace, then)).outcome
 
     with pytest.raises(AccessError, match="ExpiredToken"):

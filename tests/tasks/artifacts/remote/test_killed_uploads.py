@@ -17,13 +17,13 @@ from tasks.artifacts.remote import partial_builds as unfinished
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.object_store import ObjectStore
 from tasks.artifacts.remote.artifacts import part_key
-from tasks.artifacts.tables import write_table, table_file_name
+from tasks.artifacts.tables.files import write_table, table_file_name
 from tests.in_a_child import in_a_child
 
 class Config(StrictConfig):
     number: int
 
-STAGE = Stage("pour", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+STAGE = Stage("pour", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 unfinished.PartialBuildUploader.__init__.__kwdefaults__["pause_seconds"] = 0.02
 
 def build(root, number):

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.artifacts.build import RunContext
-from tasks.artifacts.schema import DOCUMENTS
+from tasks.artifacts.tables.schema import DOCUMENTS
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import InputFile, guess_format
 from tasks.sample.readers.files import read_records

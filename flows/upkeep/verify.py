@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.runs.object_store import file_problem, manifest_problem, repair_artifact
-from flows.runs.root_records import record_problem, set_aside_record
 from flows.runs.shredding import certificate_problems, repair_certificate
+from flows.upkeep.root_records import record_problem, set_aside_record
 from model.digests import digest_file
 from model.errors import BessemerError
 from model.files import sync_directory
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.manifest import MANIFEST, parent_problem
-from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.remote.attach import root_of, store_of
 from tasks.artifacts.workspace import FileRecord
 
@@ -45,12 +44,6 @@ class Verification:
     """Files that were not hashed, since they have their published size and were not written to afterwards."""
     records: int
     """Records that hold a digest of themselves: of runs, builds, leases and accepted artifacts, and `inputs.json`."""
-
-
-def artifacts_under(root: Path, stage: str | None = None) -> list[Path]:
-    """Return the folders of all artifacts that a run could use, or of one stage's, sorted."""
-    folders = sorted(root.glob(f"artifacts/{stage or '*'}/*"))
-    return [folder for folder in folders if folder.is_dir() and not is_set_aside(folder)]
 
 
 def verify(

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from model.data.schema import STEPS, sequences_schema
-from tasks.artifacts import rows, schema
-from tasks.artifacts.rows import Survivor
+from tasks.artifacts.tables import rows, schema
+from tasks.artifacts.tables.rows import Survivor
 from tasks.evaluate.comparison import GAPS, ITEM_SCORES
 from tasks.evaluate.samples import SAMPLES
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.runs.gc import delete, plan
+from flows.upkeep.gc import delete, plan
 from model.checksummed_json import write_sealed
 from model.errors import InputError
 from tasks.artifacts.lease import build_lease

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.experiments.mixture import write_mixture
 from flows.runs.record import RunRecord, list_runs, stage_entry, warn_once
-from flows.runs.root_records import record_problem, records_under
 from flows.service.files import ServiceFiles
+from flows.upkeep.root_records import record_problem, records_under
 from model.checkpoint.complete_marker import complete
 from model.checksummed_json import seal, write_sealed
 from tasks.artifacts.artifact import Artifact

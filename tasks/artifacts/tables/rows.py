@@ -56,6 +56,22 @@ class LedgerRow(TypedDict):
     evidence: str | None
 
 
+EventRow = TypedDict(
+    "EventRow",
+    {
+        "seq": int,
+        "time": float,
+        "step": int,
+        "attempt": int,
+        "kind": str,
+        "class": str,
+        "positions": list[int],
+        "detail": str,
+    },
+)
+"""A row of EVENTS of a training; `detail` is JSON."""
+
+
 class RejectRow(TypedDict):
     """A row of REJECTS."""
 

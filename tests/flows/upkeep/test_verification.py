@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.runs.verify import artifacts_under, set_aside, verify
+from flows.upkeep.verify import set_aside, verify
 from tasks.artifacts.manifest import read_manifest, write_manifest
+from tasks.artifacts.published import artifacts_under
 
 
 def flip(path: Path, offset: int, bit: int) -> None:

@@ -6,7 +6,7 @@ bytes of evidence.
 
 import pyarrow as pa
 
-from tasks.artifacts.schema import EVIDENCE_BYTES, LEDGER
+from tasks.artifacts.tables.schema import EVIDENCE_BYTES, LEDGER
 
 DROP = "drop"
 

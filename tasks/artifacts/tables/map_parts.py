@@ -12,7 +12,7 @@ import pyarrow as pa
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact, artifact_at
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.tables import read_table, table_file_name, write_table
+from tasks.artifacts.tables.files import read_table, table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor, Work
 

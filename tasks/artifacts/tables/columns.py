@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.schema import DOCUMENTS
+from tasks.artifacts.tables.schema import DOCUMENTS
 
 
 def text_buffers(texts: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:

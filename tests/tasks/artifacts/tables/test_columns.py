@@ -6,8 +6,8 @@ import blake3
 import pyarrow as pa
 import pytest
 
-from tasks.artifacts.columns import binary_rows, numbered_values, text_buffers, with_texts
-from tasks.artifacts.schema import DOCUMENTS
+from tasks.artifacts.tables.columns import binary_rows, numbered_values, text_buffers, with_texts
+from tasks.artifacts.tables.schema import DOCUMENTS
 
 TEXTS = ["one", "", "дваж", "three", "four"]
 

@@ -10,8 +10,8 @@ import pytest
 from flows.planning.explain import forecast_stages
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
-from flows.runs.accept import accept, propose_aliases, undo_accept
 from flows.runs.pipeline import BUILDERS
+from flows.upkeep.accept import accept, propose_aliases, undo_accept
 from model.errors import GuardError, InputError, IntegrityError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
