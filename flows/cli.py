@@ -1,5 +1,7 @@
 """The command `bessemer`: its help, and its commands in groups."""
 
+import atexit
+import gc
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,7 @@ from flows.commands import data, models, nightly, plan, run, runs, service, stor
 from flows.commands.common import CommandGroup
 from flows.metrics.escaping import escape_output
 from model.environment import filter_environment, reach_this_machine_directly
+from model.processes import collecting_seldom
 
 app = typer.Typer(
     name="bessemer",
@@ -69,7 +72,10 @@ def main() -> None:
     filter_environment()
     escape_output()
     reach_this_machine_directly()
-    app()
+    # Registered first, it comes last: otherwise the end takes a second, to go through all that imports made.
+    atexit.register(gc.freeze)
+    with collecting_seldom():
+        app()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hide devices from tests of processors: once PyTorch has computed on one, forked ranks cannot compute.
 
     A shell without job control starts `make test &` with SIGINT ignored; runs that tests interrupt inherit that.
+    Garbage is looked for as seldom as by commands (`model.processes.collecting_seldom`).
     """
+    gc.set_threshold(10_000, 10, 10)
     if config.option.markexpr != "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

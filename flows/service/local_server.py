@@ -29,7 +29,7 @@ from flows.service.files import (
     use_password,
 )
 from model.errors import Infra
-from model.processes import die_with_parent
+from model.processes import collecting_seldom, die_with_parent
 
 # Prefect's own settings for a server inside a client: no UI, no schedulers that only a long-running server needs.
 EPHEMERAL = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
@@ -237,9 +237,11 @@ def _send_queued() -> None:
 
 def _serve(descriptor: int, parent: int) -> None:
     die_with_parent(signal.SIGKILL, parent)
-    import uvicorn
+    with collecting_seldom():
+        import uvicorn
 
-    config = uvicorn.Config("flows.service.app:create_app", factory=True, log_level="error", lifespan="on")
+        config = uvicorn.Config("flows.service.app:create_app", factory=True, log_level="error", lifespan="on")
+        config.load()
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from model.config.train import TrainerRun, read_run
 from model.errors import BessemerError, Bug, Infra, RecipeError
 from model.guard.decisions import effective_config, read_decisions
-from model.processes import die_with_parent, exit_now, write_log
+from model.processes import collecting_seldom, die_with_parent, exit_now, write_log
 
 
 def main(arguments: list[str]) -> int:
@@ -86,14 +86,16 @@ def _train_rank(run: TrainerRun, rank_dir: Path, rank: int, size: int, left_out:
     heartbeat = Heartbeat(heartbeat_file(rank_dir, rank))
     dump_stacks_on_request(rank_dir, rank)
 
-    from model.data.without_pandas import leave_out_pandas
-    from model.distributed.process_group import Ranks, join_process_group
-    from model.distributed.protocol import claim_stdout
-    from model.engines.products import fastest_products
-    from model.engines.runtime import flush_denormals
-    from model.train.trainer import train
+    # Only here: garbage of a step may hold tensors.
+    with collecting_seldom():
+        from model.data.without_pandas import leave_out_pandas
+        from model.distributed.process_group import Ranks, join_process_group
+        from model.distributed.protocol import claim_stdout
+        from model.engines.products import fastest_products
+        from model.engines.runtime import flush_denormals
+        from model.train.trainer import train
 
-    leave_out_pandas()
+        leave_out_pandas()
     messages = claim_stdout()
     config = effective_config(run, read_decisions(run.out)).train
     # DeepSpeed and FSDP need a process group even for a single rank.

@@ -300,7 +300,7 @@ REMAINING = {
     },
     "model.launch.supervisor": {"DIAGNOSIS_SECONDS", "supervise"},
     "model.launch.watchdog": {"dump_stacks_on_request"},
-    "model.processes": {"die_with_parent", "exit_now", "write_log"},
+    "model.processes": {"collecting_seldom", "die_with_parent", "exit_now", "write_log"},
     "model.train.reproduction": {"LOCK", "REPRODUCTION", "write_reproduction"},
     "tasks.artifacts.build": {"RunContext", "Stage", "build_artifact"},
     "tasks.artifacts.limits": {"DropRateLimits"},
