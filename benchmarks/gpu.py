@@ -6,7 +6,8 @@
 It needs this repository, Python 3.11 or later, torch 2.11 or later, numpy, numba, pyarrow, safetensors, pydantic and
 blake3, and no network. Speeds are medians of ten steps in a process of their own, after ten that are not timed, in wall
 time: all tokens of a step over its seconds. MFU counts the FLOPs of forward and backward products over the data sheet's
-peak (PaLM, appendix B). Ends with 1 where parity or resume fail; speeds are shown only.
+peak (PaLM, appendix B). A step alone is timed without deterministic kernels, as the loop by hand; parity and resume are
+of uncompiled float32. Ends with 1 where a trainer, parity or resume fails; speeds are shown only.
 """
 
 import json
@@ -46,6 +47,8 @@ except ModuleNotFoundError as missing:
 
 OURS, PLAIN, WHOLE = "trainers/ours.py", "trainers/plain.py", "trainers/whole.py"
 EAGER = {"nanogpt_compiled": "nanogpt", "compiled": "eager"}
+FAILED: list[str] = []
+"""Trainers that ended with an error."""
 PATTERNS = 64
 """Different rows; there is something to learn."""
 PARITY_STEPS = 5
@@ -130,9 +133,9 @@ def main() -> int:
         for course in courses:
             print_profile(course, options.device)
     if options.json:
-        found = {"device": device, "torch": torch.__version__, "parity": apart, "resumes": resumes}
+        found = {"device": device, "torch": torch.__version__, "parity": apart, "resumes": resumes, "failed": FAILED}
         options.json.write_text(json.dumps({**found, "speeds": [asdict(one) for one in speeds]}, indent=1))
-    return int(not resumes or any(one > PARITY for one in apart.values()))
+    return int(bool(FAILED) or not resumes or any(one > PARITY for one in apart.values()))
 
 
 def asked(arguments: Sequence[str] | None = None) -> Namespace:
@@ -177,6 +180,7 @@ def race(courses: Sequence[Course], options: Namespace) -> Iterator[Speed]:
                 result = run(program, [name], setting)
             except SystemExit as failed:
                 print(f"{course.name}, {trainer}, {dtype}: FAILED. {failed}\n")
+                FAILED.append(f"{course.name}, {trainer}, {dtype}")
                 continue
             tokens_s = course.row_tokens * course.batch_rows / result["seconds"]
             train = TrainConfig(device=options.device, dtype=dtype)

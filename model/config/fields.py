@@ -69,8 +69,8 @@ class TrainFields(BaseConfig):
     per second of each, and takes the largest that fits into `memory_limit`. Another size sums the same gradients in
     another order, so the last bits of an `auto` run depend on the machine; model.json records the size."""
     memory_limit: Annotated[int | None, EXPERT] = Field(default=None, ge=1)
-    """`micro_batch_rows = "auto"`: bytes that all ranks together may use; four fifths of the machine's memory by
-    default, on CUDA of each device's."""
+    """`micro_batch_rows = "auto"`: bytes that all ranks together may use, by default four fifths of the machine's
+    memory. On CUDA each rank may use four fifths of its device at most."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer settings."""
     clip: Annotated[ClipConfig, EXPERT] = ClipConfig()
@@ -106,7 +106,8 @@ class TrainFields(BaseConfig):
     compile: bool = False
     """Whether blocks are compiled (torch.compile, which needs a C++ compiler): a minute before the first step, and
     faster steps. On CUDA devices true unless set, but not with ZeRO-3. The last bits differ from those without it, and
-    repeat in every run. Partial micro-batches, of the last batch or of one that still grows, are not compiled."""
+    repeat in every run. Blocks are not compiled for partial micro-batches, of the last batch or of one that still
+    grows."""
     deterministic: Annotated[bool, EXPERT] = True
     """On CUDA devices: whether kernels that do not repeat their sums are refused, so that the same run has the same
     bits and resumes to them. A step of GPT-2 small on an H100 is 7% faster without; the model is then not `exact`."""

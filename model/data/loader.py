@@ -6,7 +6,7 @@ progress of a run is one integer. Masks and spans depend on (seed, row, epoch) a
 Shapes: B rows, L tokens a row, T inputs, U decoder targets, M masked tokens a row at most.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,10 +80,6 @@ class MaskedBatch:
     is_next_B: Tensor
     """i64; 1 where B follows A, 0 where it does not, NO_LOSS where there is no B."""
 
-    def without_full_mask(self) -> "MaskedBatch":
-        """Return the same rows, without `is_token_BT` where there is no padding."""
-        return self if _hides(self.is_token_BT) else replace(self, is_token_BT=None)
-
 
 @dataclass(frozen=True)
 class SpanBatch:
@@ -97,14 +93,6 @@ class SpanBatch:
     """i64; the targets shifted right by one, with padding first."""
     targets_BU: Tensor
     """i64; NO_LOSS after the end of a shorter row."""
-
-    def without_full_mask(self) -> "SpanBatch":
-        """Return the same rows, without `is_token_BT` where there is no padding."""
-        return self if _hides(self.is_token_BT) else replace(self, is_token_BT=None)
-
-
-def _hides(is_token_BT: Tensor | None) -> bool:
-    return is_token_BT is not None and not bool(is_token_BT.all())
 
 
 class CausalLoader:

@@ -20,7 +20,6 @@ from torch.utils.checkpoint import checkpoint
 from model.config.fields import Dtype
 from model.config.options import LossScaleConfig
 from model.config.train import TrainConfig
-from model.data.loader import MaskedBatch, SpanBatch
 from model.engines.base import StepResult
 from model.errors import Infra, RecipeError
 from model.nn.bert import BERT
@@ -61,7 +60,8 @@ def wrap_blocks(
     `recomputed`: activation checkpointing; a block keeps only its input (Chen et al. 2016,
     https://arxiv.org/abs/1604.06174), for a third more arithmetic. Dropout draws the same values again. `compiled`:
     torch.compile, one graph for all blocks of a stack and each shape of a batch. Where `compiled_rows` are given,
-    batches with other numbers of rows are not compiled, nor is what runs without gradients, such as validation.
+    batches with other numbers of rows are not compiled, nor is what runs without gradients, such as validation. On CUDA
+    devices the sums over logits are compiled for each number of predictions, in a second or two.
     """
     if compiled:
         # Imported here, since it takes as long as the rest of PyTorch.
@@ -122,7 +122,7 @@ class NetworkWithLoss(nn.Module):
         self._objective = objective
         self._dtype: Dtype = dtype
 
-    def forward(self, kind: type, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+    def forward(self, kind: type, *tensors: Tensor | None) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
         """Return the fields of `Sums` of a batch of this kind, given its fields."""
         with autocast(self._dtype, tensors[0].device):
             sums = self._objective.sums(self.network, kind(*tensors))
@@ -198,11 +198,11 @@ def move_batch(batch: Any, device: torch.device) -> Any:
     """Return a batch on the device; the batch itself for the CPU."""
     if device.type == "cpu":
         return batch
-    if isinstance(batch, MaskedBatch | SpanBatch):
-        # Attention without a mask has faster kernels, and only here a look at it does not wait.
-        batch = batch.without_full_mask()
     tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    there = {name: None if x is None else x.to(device, non_blocking=True) for name, x in tensors.items()}
+    there = {name: x.to(device, non_blocking=True) for name, x in tensors.items()}
+    if "is_token_BT" in tensors and bool(tensors["is_token_BT"].all()):
+        # Attention without a mask has faster kernels, and a look at the processor's tensor does not wait.
+        there["is_token_BT"] = None
     return replace(batch, **there)
 
 

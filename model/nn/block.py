@@ -322,7 +322,7 @@ def make_norm(config: BlockConfig) -> nn.Module:
 
 
 class SpreadMask(torch.autograd.Function):
-    """A trained bias of attention scores, f32[1, H, T, T], as fused kernels for CUDA devices take it: for each row.
+    """T5's trained bias of attention scores, f32[1, H, T, T], as fused kernels for CUDA devices take it: for each row.
 
     They refuse one bias for all rows if it is trained, and PyTorch then computes attention in float32, matrix by
     matrix. The gradients of all rows are added up in each block: together they are B times as large as the bias.
@@ -342,7 +342,7 @@ class SpreadMask(torch.autograd.Function):
 def bias_context(bias_1HTT: Tensor, hidden: Tensor | None, rows: int, streams_B: Tensor | None) -> AttentionContext:
     """Return the context of blocks whose scores have this bias, with -inf where `hidden`, bool broadcastable to
     [B, H, T, T], is True."""
-    if not (bias_1HTT.is_cuda and bias_1HTT.requires_grad):
+    if not (bias_1HTT.is_cuda and bias_1HTT.requires_grad) or streams_B is not None:
         mask = bias_1HTT if hidden is None else bias_1HTT.masked_fill(hidden, -torch.inf)
         return AttentionContext(mask, streams_B=streams_B)
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else bias_1HTT.dtype

@@ -22,7 +22,7 @@ from model.nn.vocab_layers import Vocabulary
 
 @dataclass(frozen=True)
 class LogitSums:
-    """Sums over the predictions that carry loss."""
+    """Sums over the predictions that carry loss, and the range of all logits."""
 
     nats: Tensor
     """f32[], differentiable: -ln p of the targets."""
@@ -40,8 +40,8 @@ def logit_sums(
     """Return the sums of predictions with these targets, i64[N], some of them NO_LOSS."""
     if vocabulary.fused and logits_NV.is_cuda:
         return LogitSums(*_FusedSums.apply(logits_NV, targets_N, squares, correct))
-    nats, none = vocabulary.nats(logits_NV, targets_N), logits_NV.new_zeros((), dtype=torch.float32)
-    squared = none
+    nats = vocabulary.nats(logits_NV, targets_N)
+    squared = none = nats.new_zeros(())
     if squares:
         # Selecting them would have the host wait for their number.
         squared = vocabulary.log_normaliser(logits_NV).masked_fill(targets_N == NO_LOSS, 0.0).square().sum()
@@ -54,7 +54,7 @@ class _FusedSums(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, squares: bool, correct: bool) -> Any:
-        *sums, normaliser_N = _compiled(_read)(logits_NV, targets_N, squares, correct)
+        *sums, normaliser_N = _compiled(_read)(logits_NV.detach(), targets_N, squares, correct)
         ctx.save_for_backward(logits_NV, targets_N, normaliser_N)
         ctx.squares = squares
         ctx.mark_non_differentiable(*sums[2:])

@@ -1,6 +1,7 @@
 """The interface of objectives, and the share of a batch that each rank computes.
 
-A batch is a frozen dataclass of tensors whose first dimension is the row.
+A batch is a frozen dataclass of tensors whose first dimension is the row. On a device a mask that
+hides nothing is None.
 """
 
 from collections.abc import Iterator

@@ -26,8 +26,8 @@ core; a step is 10% faster than with all logits at once."""
 LOGIT_BYTES = 2**30
 """Of float32 logits of a chunk on other devices, where each chunk adds a gradient of the size of the head."""
 SHARE_OF_DEVICE = 16
-"""With compiled kernels, which keep logits in their own type and no copy of them, logits that would take one in so many
-bytes of the device in float32."""
+"""With compiled kernels, which keep no copy of logits, those of a chunk would in float32 take at most one in so many
+bytes of the device, rounded down to a power of two."""
 
 
 def logit_rows(network: Network, device: torch.device, rows: int) -> int:
@@ -41,7 +41,8 @@ def logit_rows(network: Network, device: torch.device, rows: int) -> int:
 
 
 def equal_chunks(limit: int, vocab_size: int, rows: int) -> int:
-    """Return the rows in each of the fewest equal chunks of so many bytes of float32 logits; each size is compiled."""
+    """Return the rows in each of the fewest equal chunks of so many bytes of float32 logits. Equal, since kernels are
+    compiled for each size."""
     # A power of two, so that devices whose memory differs by a little compute the same sums.
     most = max(LOGIT_ROWS, (1 << limit.bit_length() - 1) // (4 * vocab_size))
     chunks = max(1, -(-rows // most))

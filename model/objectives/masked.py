@@ -89,8 +89,10 @@ def _inputs(batch: MaskedBatch) -> dict[str, Any]:
 def _sums_from_hidden(network: BERT, hidden_BTD: Tensor, ranges: list[Tensor], batch: MaskedBatch) -> Sums:
     nats, correct = (hidden_BTD.new_zeros(()) for _ in range(2))
     masked_range = empty_range(hidden_BTD)
+    predictions = logit_rows(network, hidden_BTD.device, batch.positions_BM.numel())
     masked = batch.positions_BM.shape[1]
-    rows = max(1, logit_rows(network, hidden_BTD.device, batch.positions_BM.numel()) // masked)
+    # Equal chunks on a device; on a processor they fit its cache.
+    rows = max(1, predictions // masked if hidden_BTD.device.type == "cpu" else -(-predictions // masked))
     pieces = (part.split(rows) for part in (hidden_BTD, batch.positions_BM, batch.targets_BM))
     for hidden, positions, targets in zip(*pieces, strict=True):
         logits = network.masked_logits(hidden, positions).flatten(0, 1)

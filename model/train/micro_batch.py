@@ -7,6 +7,7 @@ which changes the last bits.
 Peak FLOP/s are the base of MFU (model FLOPs utilization, Chowdhery et al. 2022, PaLM, appendix B).
 """
 
+import gc
 import os
 import resource
 import time
@@ -66,7 +67,15 @@ def resolve_micro_batch_rows(
     if ranks.is_first and not _is_decided(file, decided_for, channel):
         share = run.train.batch_rows // run.train.data_parallel
         limit = _limit(run.train, ranks.size)
-        trials = largest_that_fits(divisors(share), limit, _make_trial(run, data))
+        sizes = divisors(share)
+        if run.train.device == "cuda":
+            # Each size is compiled by default.
+            sizes = [rows for rows in sizes if rows.bit_count() == 1 or rows == share]
+        trials = largest_that_fits(sizes, limit, _make_trial(run, data))
+        # The blocks of the network refer to themselves, and the device's memory is needed.
+        gc.collect()
+        if run.train.device == "cuda":
+            torch.cuda.empty_cache()
         tried = "; ".join(f"{t.rows}: {t.tokens_s:,} tokens/s, {t.bytes / 2**20:,.0f} MiB" for t in trials)
         channel.send_event("micro_batch_rows", rows=trials[-1].rows, limit_mib=limit >> 20, tried=tried)
         found = {"rows": trials[-1].rows, "limit": limit, "tried": [asdict(trial) for trial in trials]}
@@ -89,11 +98,11 @@ def _is_decided(file: Path, decided_for: str, channel: LauncherChannel) -> bool:
 
 def _limit(train: TrainConfig, ranks: int) -> int:
     """Return the bytes that each rank may use, on a CUDA device of its own."""
-    if train.memory_limit is not None:
-        return train.memory_limit // ranks
     if train.device == "cuda":
-        return int(SHARE_OF_MACHINE * torch.cuda.get_device_properties(training_device(train)).total_memory)
-    return int(SHARE_OF_MACHINE * machine_memory()) // ranks
+        # More than the device has would take sizes that it ran out of memory with.
+        own = int(SHARE_OF_MACHINE * torch.cuda.get_device_properties(training_device(train)).total_memory)
+        return own if train.memory_limit is None else min(own, train.memory_limit // ranks)
+    return (train.memory_limit or int(SHARE_OF_MACHINE * machine_memory())) // ranks
 
 
 def divisors(share: int) -> list[int]:
@@ -120,8 +129,8 @@ class Trial:
 def largest_that_fits(sizes: Sequence[int], limit: int, trial: Callable[[int], Trial]) -> list[Trial]:
     """Try the sizes in turn; return the trials, the last of which is the largest size that fits into `limit` bytes.
 
-    A size is tried only where extrapolation from the one before says that it fits, so that no trial exhausts the
-    memory. Raises RecipeError where the smallest does not fit.
+    A size is tried only where extrapolation from the one before says that it fits, so that hardly any trial exhausts
+    the memory. Raises RecipeError where the smallest does not fit.
     """
     trials = [trial(sizes[0])]
     if trials[0].bytes > limit:

@@ -1,6 +1,7 @@
-"""A CUDA device that the processor plays: what mixes its tensors with others fails as it would there.
+"""A CUDA device that the processor plays: most operations that mix its tensors with others fail as they would there.
 
-Which memory is the device's is kept for each storage. The arithmetic is the processor's.
+Numbers of the processor pass everywhere, though `stack` and `cat` would refuse them. Which memory is the device's is
+kept for each storage. The arithmetic is the processor's.
 """
 
 from collections.abc import Callable, Iterator
