@@ -122,10 +122,12 @@ class NetworkWithLoss(nn.Module):
         self._objective = objective
         self._dtype: Dtype = dtype
 
-    def forward(self, kind: type, *tensors: Tensor | None) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+    def forward(
+        self, kind: type, first: Tensor, *others: Tensor | None
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
         """Return the fields of `Sums` of a batch of this kind, given its fields."""
-        with autocast(self._dtype, tensors[0].device):
-            sums = self._objective.sums(self.network, kind(*tensors))
+        with autocast(self._dtype, first.device):
+            sums = self._objective.sums(self.network, kind(first, *others))
         return sums.nats, sums.correct, sums.activation_ranges
 
 
