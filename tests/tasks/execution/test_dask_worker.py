@@ -42,7 +42,7 @@ def test_the_same_versions_work(tmp_path: Path) -> None:
     [
         (
             {"code": {"digest": "0", "definitions": {"tasks.artifacts.tables.ledger:*": "0"}}},
-            r"code: tasks\.artifacts\.ledger\.\* was edited",
+            r"code: tasks\.artifacts\.tables\.ledger\.\* was edited",
         ),
         ({"code": {"digest": "0", "roots": ["tasks.gone:f"]}}, "the root `tasks.gone:f` is no definition"),
         ({"libs": {"pyarrow": "1.0"}}, r'libs\.pyarrow: "1\.0" ->'),
