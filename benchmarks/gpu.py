@@ -47,8 +47,6 @@ except ModuleNotFoundError as missing:
 
 OURS, PLAIN, WHOLE = "trainers/ours.py", "trainers/plain.py", "trainers/whole.py"
 EAGER = {"nanogpt_compiled": "nanogpt", "compiled": "eager"}
-FAILED: list[str] = []
-"""Trainers that ended with an error."""
 PATTERNS = 64
 """Different rows; there is something to learn."""
 PARITY_STEPS = 5
@@ -121,7 +119,8 @@ def main() -> int:
         if options.only:
             sizes = {options.only: sizes[options.only]}
         courses = [prepare(Path(scratch) / name, name, size, rehearses) for name, size in sizes.items()]
-        speeds = list(race(courses, options))
+        failed: list[str] = []
+        speeds = list(race(courses, options, failed))
         for course in courses:
             print_speeds(course, [one for one in speeds if one.network == course.name], sizes[course.name].goal)
         small = [prepare(Path(scratch) / f"{name} small", name, size, True) for name, size in sizes.items()]
@@ -133,9 +132,9 @@ def main() -> int:
         for course in courses:
             print_profile(course, options.device)
     if options.json:
-        found = {"device": device, "torch": torch.__version__, "parity": apart, "resumes": resumes, "failed": FAILED}
+        found = {"device": device, "torch": torch.__version__, "parity": apart, "resumes": resumes, "failed": failed}
         options.json.write_text(json.dumps({**found, "speeds": [asdict(one) for one in speeds]}, indent=1))
-    return int(bool(FAILED) or not resumes or any(one > PARITY for one in apart.values()))
+    return int(bool(failed) or not resumes or any(one > PARITY for one in apart.values()))
 
 
 def asked(arguments: Sequence[str] | None = None) -> Namespace:
@@ -159,8 +158,8 @@ def prepare(folder: Path, name: str, size: Size, small: bool) -> Course:
     return Course(name, folder, config, drawn.tokens // PATTERNS, batch_rows)
 
 
-def race(courses: Sequence[Course], options: Namespace) -> Iterator[Speed]:
-    """Run every trainer over every network, one after the other."""
+def race(courses: Sequence[Course], options: Namespace, failed: list[str]) -> Iterator[Speed]:
+    """Run every trainer over every network, one after the other; append those that end with an error to `failed`."""
     for course in courses:
         is_gpt = course.config.architecture == "gpt"
         programs = [
@@ -178,9 +177,9 @@ def race(courses: Sequence[Course], options: Namespace) -> Iterator[Speed]:
             setting = setting_of(course, options.device, dtype, 6 if options.device == "cpu" else 20)
             try:
                 result = run(program, [name], setting)
-            except SystemExit as failed:
-                print(f"{course.name}, {trainer}, {dtype}: FAILED. {failed}\n")
-                FAILED.append(f"{course.name}, {trainer}, {dtype}")
+            except SystemExit as error:
+                failed.append(f"{course.name}, {trainer}, {dtype}")
+                print(f"{failed[-1]}: FAILED. {error}\n")
                 continue
             tokens_s = course.row_tokens * course.batch_rows / result["seconds"]
             train = TrainConfig(device=options.device, dtype=dtype)

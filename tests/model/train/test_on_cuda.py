@@ -19,6 +19,7 @@ from model.nn.factory import make_network
 from model.objectives.synthetic import random_batch
 from model.optim.schedules import StepSchedule
 from model.train.trainer import train
+from tests.model.train.test_ahead import EXACT_FILES
 from tests.model.train.test_networks_in_training import NETWORKS
 from tests.model.train.test_validation import heldout
 
@@ -32,7 +33,6 @@ MORE = {
     "window": GPTConfig(vocab_size=48, context=16, layers=2, heads=2, width=16, window=5),
     "z-loss": GPTConfig(vocab_size=48, context=16, layers=2, heads=2, width=16, z_loss=1e-3),
 }
-EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
 
 
 @pytest.mark.parametrize(
