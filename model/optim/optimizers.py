@@ -118,19 +118,24 @@ def group_parameters(network: nn.Module) -> ParameterGroups:
     )
 
 
-class AdamW(torch.optim.AdamW):
-    """PyTorch's, with methods as they are written: their wrappers import the compiler, which takes as long as the rest
-    of PyTorch, and matter only where it compiles the step."""
+class Uncompiled(torch.optim.Optimizer):
+    """PyTorch's methods as they are written: their wrappers import the compiler, which takes as long as the rest of
+    PyTorch, and matter only where it compiles the step."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+class AdamW(Uncompiled, torch.optim.AdamW):
+    """PyTorch's, not compiled."""
 
     found_inf: Tensor | None = None
     """f32[] on the device. With 1 the kernel changes nothing; `torch.amp` sets it for infinite gradients."""
 
-    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(Uncompiled):
     """LAMB: Adam's step, scaled for each matrix to the norm of the matrix.
 
     You et al. 2020, https://arxiv.org/abs/1904.00962, algorithm 2, with the identity as the scaling function. Made for
@@ -174,6 +179,12 @@ def _trust_ratio(norm: Tensor, update_norm: Tensor) -> Tensor:
     return torch.where((norm > 0) & (update_norm > 0), ratio, torch.ones_like(ratio))
 
 
+class Muon(Uncompiled, torch.optim.Muon):
+    """PyTorch's, not compiled."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Muon.step))
+
+
 class MuonWithAdamW:
     """Muon for the matrices within blocks, AdamW for all else, with one state and one list of groups.
 
@@ -186,7 +197,7 @@ class MuonWithAdamW:
     def __init__(self, groups: ParameterGroups, config: OptimizerConfig) -> None:
         hidden = {id(parameter) for parameter in groups.hidden}
         decay = config.weight_decay
-        self._muon = torch.optim.Muon(
+        self._muon = Muon(
             groups.hidden,
             lr=0.0,
             weight_decay=decay,
@@ -217,7 +228,7 @@ class MuonWithAdamW:
         self._adamw.zero_grad(set_to_none)
 
 
-class SGDW(torch.optim.SGD):
+class SGDW(Uncompiled, torch.optim.SGD):
     """SGD with momentum (Polyak 1964), optionally Nesterov's, and decoupled weight decay.
 
     Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101, algorithm 1: weights shrink by rate times decay, which
@@ -230,14 +241,14 @@ class SGDW(torch.optim.SGD):
         super().__init__(decoupled, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0, foreach=True)
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Update all parameters once; closures are not supported."""
         assert closure is None, "gradients are computed before the step"
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     parameter.mul_(1.0 - group["lr"] * group["decay"])
-        super().step()
+        inspect.unwrap(torch.optim.SGD.step)(self)
 
 
 def penalty(matrices: Sequence[Tensor], config: OptimizerConfig) -> Tensor:
