@@ -298,8 +298,12 @@ def this_user() -> str:
 
 
 def new_run_id() -> str:
-    """Return a new run id, UTC time and six hexadecimal digits; it sorts by time and is never in an identity."""
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(3)}"
+    """Return a new run id, UTC time to the second and six hexadecimal digits of its fraction, 60 ns each.
+
+    It sorts by time and is never in an identity.
+    """
+    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(seconds))}-{nanoseconds * 2**24 // 10**9:06x}"
 
 
 def check_run_id(run_id: str) -> None:

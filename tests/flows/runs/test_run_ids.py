@@ -33,3 +33,8 @@ def test_a_run_id_that_is_taken_lies_under_the_runs(run_id: str) -> None:
 
 def test_what_is_made_from_the_time_is_taken() -> None:
     check_run_id(new_run_id())
+
+
+def test_ids_of_the_same_second_differ_and_sort_by_time() -> None:
+    made = [new_run_id() for _ in range(100)]
+    assert made == sorted(set(made))
