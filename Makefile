@@ -36,8 +36,9 @@ endif
 demo: $(READY) ## train a small model on the text that comes with Python, and write its page
 	$(BIN)/bessemer demo --root $(ROOT)
 
+# A file's tests run in one process, since some share a service or a trained model.
 test: $(READY) ## run the tests
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 lint: $(READY) ## ruff and pyright
 	$(BIN)/ruff check .
