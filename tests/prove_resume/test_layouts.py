@@ -1,8 +1,8 @@
 """With portable numerics a training ends with one set of bytes under any layout, killed and resumed under another one.
 
-Layouts are instruction sets of oneDNN, what a shell sets for PyTorch's, the dispatch of MKL for either vendor (which a
-preloaded function decides), ranks, micro-batches and threads. Ranks are started as the supervisor does, without it: it
-would not pass these variables on.
+Layouts are instruction sets of products and of oneDNN, what a shell sets for PyTorch's, the dispatch of MKL for either
+vendor (which a preloaded function decides), ranks, micro-batches and threads. Ranks are started as the supervisor does,
+without it: it would not pass these variables on.
 """
 
 import os
@@ -34,6 +34,8 @@ SEGMENT = 4
 WIDTH = 136
 """Products of 544 hidden units are cut into three blocks."""
 ISAS = ("DEFAULT", "SSE41", "AVX2", "AVX512_CORE")
+AVX2 = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"}
+"""What has products compiled for processors without AVX-512."""
 VENDOR = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
 """What MKL asks for the vendor of the processor."""
 
@@ -45,6 +47,7 @@ class Layout:
     onednn: str = "DEFAULT"
     aten: str = "default"
     """What a shell sets, which a trainer does not get."""
+    avx2: bool = False
     intel: bool = False
     ranks: int = 1
     micro_batch_rows: int = 8
@@ -62,6 +65,7 @@ def drawn(draw: random.Random, vendors: list[bool]) -> Layout:
     return Layout(
         draw.choice(ISAS),
         draw.choice(["default", "avx2", "avx512"]),
+        draw.choice([False, True]),
         draw.choice(vendors),
         draw.choice([1, 2, 4]),
         draw.choice([2, 4, 8]),
@@ -92,6 +96,8 @@ def ranks_of(run: TrainerRun, layout: Layout, intel: Path | None) -> Iterator[li
     folder = create_rank_directory(run.out)
     shell = {**os.environ, "ATEN_CPU_CAPABILITY": layout.aten}
     environment = trainer_environment(shell, run.train.given) | {"ONEDNN_MAX_CPU_ISA": layout.onednn}
+    if layout.avx2:
+        environment |= AVX2
     if layout.intel:
         environment["LD_PRELOAD"] = str(intel)
     words = [sys.executable, "-m", "model.train", str(file), str(os.getpid())]
@@ -145,7 +151,7 @@ def test_bytes_are_those_of_another_layout(small_run: Callable, intel: Path | No
     whole = portable_run(small_run, "gpt", "whole", steps=5)
     assert trained_until(whole, Layout(), intel, float("inf"))
     run = portable_run(small_run, "gpt", "killed", steps=5)
-    trained_until(run, Layout("AVX2", "avx512", ranks=2, micro_batch_rows=2), intel, 2)
+    trained_until(run, Layout("AVX2", "avx512", avx2=True, ranks=2, micro_batch_rows=2), intel, 2)
     assert newest(run) >= 2
     assert trained_until(run, Layout(intel=intel is not None, threads=2), intel, float("inf"))
     expected, found = all_bytes(whole), all_bytes(run)

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from model.engines.portable.products import Product, multiply_all
+from model.engines.portable.products import Product, multiply
 from model.engines.runtime import flush_denormals
 from model.nn.init import logarithm
 from model.nn.vocab_layers import WholeVocabulary
@@ -79,25 +79,25 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query_BHTE: Tensor, key_BHKE: Tensor, value_BHKE: Tensor, mask: Tensor | None) -> Tensor:
-        scores_BHTK = multiply_all(query_BHTE, key_BHKE.mT)
+        scores_BHTK = multiply(query_BHTE, key_BHKE.mT)
         if mask is not None:
             # Adding is three times as fast as filling.
             scores_BHTK += mask if mask.dtype != torch.bool else torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
             ctx.mask_shape = mask.shape
         weights_BHTK = scores_BHTK.softmax(-1)
         ctx.save_for_backward(query_BHTE, key_BHKE, value_BHKE, weights_BHTK)
-        return multiply_all(weights_BHTK, value_BHKE)
+        return multiply(weights_BHTK, value_BHKE)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         query_BHTE, key_BHKE, value_BHKE, weights_BHTK = ctx.saved_tensors
-        of_weights_BHTK = multiply_all(gradients[0], value_BHKE.mT)
+        of_weights_BHTK = multiply(gradients[0], value_BHKE.mT)
         of_scores_BHTK = torch.ops.aten._softmax_backward_data(of_weights_BHTK, weights_BHTK, -1, weights_BHTK.dtype)
         return (
-            multiply_all(of_scores_BHTK, key_BHKE),
-            multiply_all(of_scores_BHTK.mT, query_BHTE),
-            multiply_all(weights_BHTK.mT, gradients[0]),
+            multiply(of_scores_BHTK, key_BHKE),
+            multiply(of_scores_BHTK.mT, query_BHTE),
+            multiply(weights_BHTK.mT, gradients[0]),
             of_scores_BHTK.sum_to_size(ctx.mask_shape) if ctx.needs_input_grad[3] else None,
         )
 
