@@ -114,14 +114,28 @@ def _without_onednn() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
-def multiplied(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of matrices f32[..., M, K] and f32[..., K, N]."""
-    return Product.apply(a, b)
-
-
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    out = multiplied(x.flatten(0, -2), weight.t())
+    out = _Linear.apply(x.flatten(0, -2), weight)
     return (out if bias is None else out + bias).unflatten(0, x.shape[:-1])
+
+
+class _Linear(torch.autograd.Function):
+    """x W^T of f32[M, K] and a weight f32[N, K], whose gradient is contiguous as the weight is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return multiply(x, weight.t())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight = ctx.saved_tensors
+        of_x, of_weight = ctx.needs_input_grad
+        return (
+            multiply(gradients[0], weight) if of_x else None,
+            multiply(gradients[0].t(), x) if of_weight else None,
+        )
 
 
 def _tanh(x: Tensor) -> Tensor:
