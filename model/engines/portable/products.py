@@ -9,6 +9,7 @@ needs lie in cache one behind the other (Goto and van de Geijn 2008, https://doi
 Shapes: M rows, K summed, N columns.
 """
 
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,21 @@ from model.kernels import kernel
 
 BLOCK = 256
 """Multiply-adds of a chain."""
+
+GRAIN = 8
+"""Rows, a multiple of ROWS, that skip the same multiply-adds by zero: one by zero may change the sign of a zero."""
+
+
+class Known(IntEnum):
+    """What is known of square matrices, and need not be computed."""
+
+    NOTHING = 0
+    ZEROS_AFTER = 1
+    """The left factor has zeros after its diagonal."""
+    ZEROS_BEFORE = 2
+    """The left factor has zeros before its diagonal."""
+    UNUSED_AFTER = 3
+    """What follows the diagonal of the result is replaced."""
 
 
 class Product(torch.autograd.Function):
@@ -42,8 +58,11 @@ class Product(torch.autograd.Function):
         )
 
 
-def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of f32[..., M, K] and f32[..., K, N], with up to two equal leading dimensions."""
+def multiply(a: Tensor, b: Tensor, known: Known = Known.NOTHING, after: float = 0.0) -> Tensor:
+    """Return the product of f32[..., M, K] and f32[..., K, N], with up to two equal leading dimensions.
+
+    Where it is UNUSED_AFTER the diagonal, that has the number `after`.
+    """
     *leading, rows, inner = a.shape
     columns = b.shape[-1]
     if [*b.shape] != [*leading, inner, columns] or len(leading) > 2:
@@ -53,8 +72,11 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
     if not inner:
         return torch.zeros(*leading, rows, columns)
     out = torch.empty(*leading, rows, columns)
+    factors = (a.data_ptr(), *_four(a.stride()), b.data_ptr(), *_four(b.stride()))
     sizes = (*([1, 1, *leading][-2:]), rows, inner, columns)
-    _multiply(a.data_ptr(), *_four(a.stride()), b.data_ptr(), *_four(b.stride()), out.data_ptr(), *sizes)
+    _multiply(*factors, out.data_ptr(), *sizes, int(known))
+    if known == Known.UNUSED_AFTER:
+        _replace_after(out.view(-1, rows, columns).numpy(), np.float32(after))
     return out
 
 
@@ -80,8 +102,9 @@ def _multiply(
     rows: int,
     inner: int,
     columns: int,
+    known: int,
 ) -> None:
-    """Fill f32[outers, products, M, N], given the addresses of numbers and strides, in numbers."""
+    """Fill f32[outers, products, M, N], given the addresses of numbers, strides in numbers, and what is Known."""
     panel = np.empty(BLOCK * COLUMNS, np.float32)
     for number in range(outers * products):
         outer, product = number // products, number % products
@@ -93,16 +116,30 @@ def _multiply(
             for column in range(0, columns, COLUMNS):
                 width = min(COLUMNS, columns - column)
                 fill_panel(of_b + BYTES * (begin * b_inner + column * b_column), b_inner, b_column, count, width, panel)
-                for row in range(0, rows, ROWS):
+                for row in range(column // GRAIN * GRAIN if known == Known.UNUSED_AFTER else 0, rows, ROWS):
+                    first, last, grain = 0, count, row // GRAIN * GRAIN - begin
+                    # Where all multiply-adds are by zero, one is left, which gives the zero.
+                    if known == Known.ZEROS_AFTER:
+                        last = min(max(grain + GRAIN, 1), count)
+                    elif known == Known.ZEROS_BEFORE:
+                        first = min(max(grain, 0), count - 1)
                     tile(
-                        of_a + BYTES * (row * a_row + begin * a_inner),
+                        of_a + BYTES * (row * a_row + (begin + first) * a_inner),
                         a_row,
                         a_inner,
-                        panel.ctypes.data,
-                        count,
+                        panel.ctypes.data + BYTES * first * COLUMNS,
+                        last - first,
                         of_out + BYTES * (row * columns + column),
                         columns,
                         min(ROWS, rows - row),
                         width,
                         begin > 0,
                     )
+
+
+@kernel
+def _replace_after(matrix_PMN: np.ndarray, number: np.float32) -> None:
+    """Replace what follows the diagonal of each matrix."""
+    for product in range(matrix_PMN.shape[0]):
+        for row in range(matrix_PMN.shape[1]):
+            matrix_PMN[product, row, row + 1 :] = number

@@ -115,6 +115,18 @@ def test_attention_is_pytorchs(operations: PortableOperations, kind: str) -> Non
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
+def test_causal_attention_has_the_bits_of_attention_with_a_mask(operations: PortableOperations) -> None:
+    drawn = [torch.randn(2, 2, 270, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    results = []
+    for named in ({"is_causal": True}, {"attn_mask": torch.ones(270, 270, dtype=torch.bool).tril()}):
+        leaves = [tensor.clone().requires_grad_() for tensor in drawn]
+        with operations.entered():
+            out = F.scaled_dot_product_attention(*leaves, **named)
+        out.backward(torch.ones_like(out).cumsum(-1))
+        results.append([out, *(leaf.grad for leaf in leaves)])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
 def test_functions_are_pytorchs_to_the_last_digits(operations: PortableOperations) -> None:
     x = torch.linspace(-9, 9, 1000)
     with operations.entered():

@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from model.engines.portable.products import BLOCK, Product, multiply
+from model.engines.portable.products import BLOCK, GRAIN, Known, Product, multiply
 from model.engines.portable.tiles import COLUMNS, ROWS
 
 PROJECT = Path(__file__).resolve().parents[4]
@@ -125,6 +125,20 @@ def test_no_number_outside_of_a_product_is_read_or_written() -> None:
         a, b = wide_a[1:-1, 1:-1].copy_(draw(rows, inner)), wide_b[1:-1, 1:-1].copy_(draw(inner, columns, seed=2))
         assert torch.equal(multiply(a, b), reference(a, b))
         assert torch.equal(multiply(b.T, a.T), reference(b.T, a.T))
+
+
+@pytest.mark.parametrize("size", [1, 5, ROWS, COLUMNS + 3, BLOCK + GRAIN + 1])
+def test_what_is_known_changes_no_bit(size: int) -> None:
+    a, b = draw(2, size, size), draw(2, size, size, seed=2)
+    assert torch.equal(multiply(a.tril(), b, Known.ZEROS_AFTER), multiply(a.tril(), b))
+    assert torch.equal(multiply(a.tril().mT, b, Known.ZEROS_BEFORE), multiply(a.tril().mT, b))
+    is_after = torch.ones(size, size, dtype=torch.bool).triu(1)
+    expected = multiply(a, b).masked_fill(is_after, -torch.inf)
+    assert torch.equal(multiply(a, b, Known.UNUSED_AFTER, -torch.inf), expected)
+
+
+def test_grains_have_whole_tiles() -> None:
+    assert GRAIN % ROWS == 0
 
 
 def test_sums_of_nothing_are_zero_and_results_of_nothing_are_empty() -> None:
