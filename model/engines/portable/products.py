@@ -67,7 +67,7 @@ def multiply(a: Tensor, b: Tensor, known: Known = Known.NOTHING, after: float = 
     columns = b.shape[-1]
     if [*b.shape] != [*leading, inner, columns] or len(leading) > 2:
         raise ValueError(f"no product is defined of matrices of shapes {[*a.shape]} and {[*b.shape]}")
-    if any(x.dtype != torch.float32 or not x.is_cpu for x in (a, b)):
+    if not (a.dtype == b.dtype == torch.float32 and a.is_cpu and b.is_cpu):
         raise TypeError(f"products are of float32 on a processor, and these are {a.dtype} and {b.dtype} on {a.device}")
     if not inner:
         return torch.zeros(*leading, rows, columns)
