@@ -208,14 +208,12 @@ train = TrainConfig(numerics=sys.argv[1], batch_rows=8, micro_batch_rows=8, thre
 paths = {"sequences": (), "order": Path("order"), "out": Path("out")}
 run = TrainerRun(**paths, pad=3, tokenizer_digest="tokenizer", model=model, train=train)
 engine, batch = make_engine(run, make_network(model).initialise(1), SINGLE_PROCESS), random_batch(model, 8).rows
-times = []
 products = fastest_products() if train.numerics == "native" else nullcontext()
 with flush_denormals(), products:
-    for _ in range(10):
+    for _ in sys.stdin:
         began = time.process_time()
         engine.step(batch, StepSchedule(1e-4))
-        times.append(time.process_time() - began)
-print(min(times))
+        print(time.process_time() - began, flush=True)
 """
 
 
@@ -226,15 +224,27 @@ def test_a_step_takes_hardly_longer(vendor: str, intel: Path | None) -> None:
     MKL computes as on Intel's."""
     if vendor == "intel" and intel is None:
         pytest.skip("a C compiler makes what MKL asks for the vendor, and there is none")
-    seconds: dict[str, float] = {}
-    for numerics in 3 * ("native", "portable"):
-        given = TrainConfig.model_validate({"numerics": numerics}).given
-        environment = trainer_environment(os.environ, given)
-        if vendor == "intel":
-            environment["LD_PRELOAD"] = str(intel)
-        done = subprocess.run(
-            [sys.executable, "-c", STEP, numerics], cwd=PROJECT, env=environment, capture_output=True, check=True
-        )
-        seconds[numerics] = min(float(done.stdout), seconds.get(numerics, float("inf")))
+    shown = {"LD_PRELOAD": str(intel)} if vendor == "intel" else {}
+    with stepping("native", shown) as native, stepping("portable", shown) as portable:
+        times = [(native(), portable()) for _ in range(30)]
+    seconds = {name: min(of_one) for name, of_one in zip(("native", "portable"), zip(*times, strict=True), strict=True)}
     print(f"seconds of a step: {seconds}")
     assert seconds["portable"] <= 1.15 * seconds["native"]
+
+
+@contextmanager
+def stepping(numerics: str, more: dict[str, str]) -> Iterator[Callable[[], float]]:
+    """Start a process, and return what has it make a step and returns the seconds."""
+    given = TrainConfig.model_validate({"numerics": numerics}).given
+    environment = trainer_environment(os.environ, given) | more
+    words, pipe = [sys.executable, "-c", STEP, numerics], subprocess.PIPE
+    with subprocess.Popen(words, cwd=PROJECT, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
+        asked, answered = process.stdin, process.stdout
+        assert asked is not None
+        assert answered is not None
+
+        def step() -> float:
+            print(file=asked, flush=True)
+            return float(answered.readline())
+
+        yield step

@@ -123,7 +123,7 @@ def _multiply(
                         last = min(max(grain + GRAIN, 1), count)
                     elif known == Known.ZEROS_BEFORE:
                         first = min(max(grain, 0), count - 1)
-                    tile(
+                    tile(  # pyright: ignore[reportCallIssue]
                         of_a + BYTES * (row * a_row + (begin + first) * a_inner),
                         a_row,
                         a_inner,

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, types
+from numba import types
 from numba.core import cgutils, config
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
+from numba.np.numpy_support import carray
 
 from model.kernels import kernel
 
@@ -37,7 +38,7 @@ BYTES = 4
 @kernel
 def fill_panel(b: int, b_inner: int, b_column: int, count: int, width: int, panel: np.ndarray) -> None:
     """Copy some columns of a matrix, row behind row; what follows their width in a row of the panel has no meaning."""
-    numbers = carray(_pointer(b), 1 << 40)
+    numbers = carray(_pointer(b), 1 << 40)  # pyright: ignore[reportCallIssue]
     if b_column == 1 and width == COLUMNS:
         for k in range(count):
             for column in range(COLUMNS):
