@@ -184,6 +184,11 @@ def _value(value: Any, names: tuple[str, ...], met: dict[int, int]) -> Iterator[
     elif isinstance(value, type):
         members = [f"{name} {member.value!r}" for name, member in getattr(value, "__members__", {}).items()]
         yield f"class {value.__module__}:{value.__qualname__} {getattr(value, '_fields', ())} {members}"
+        # An intrinsic may be written as a class of the project.
+        if value.__module__.partition(".")[0] in _PACKAGES:
+            for method in vars(value).values():
+                if isinstance(method, FunctionType) and method.__module__ == value.__module__:
+                    yield from _function(method, {}, met)
     elif isinstance(value, Type | BuiltinFunctionType | np.ufunc):
         yield f"{type(value).__name__} {value}"
     else:

@@ -60,12 +60,11 @@ def _is_large(a_MK: Tensor, b_KN: Tensor) -> bool:
 def _multiply(a_MK: Tensor, b_KN: Tensor) -> Tensor:
     # Gradients of weights: with the transpose on the other side oneDNN is 3 times as fast.
     if not a_MK.is_contiguous() and a_MK.t().is_contiguous():
-        return onednn_product(b_KN.t(), a_MK.t()).t()
-    return onednn_product(a_MK, b_KN)
+        return _product(b_KN.t(), a_MK.t()).t()
+    return _product(a_MK, b_KN)
 
 
-def onednn_product(a_MK: Tensor, b_KN: Tensor) -> Tensor:
-    """Return the product of two matrices by oneDNN."""
+def _product(a_MK: Tensor, b_KN: Tensor) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(_dense(a_MK), _dense(b_KN.t()), None, "none", [], "")
 
 

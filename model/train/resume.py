@@ -75,8 +75,9 @@ def settings_left_out(train: TrainConfig) -> dict[str, Any]:
 
 
 def describe_layout(train: TrainConfig) -> str:
-    """Return the engine and the ranks of each kind, for the log."""
-    return f"{_describe_engine(train)}, ranks {train.ranks}"
+    """Return the engine and the ranks of each kind, for the log; with portable numerics without the ranks, of which
+    nothing in a checkpoint depends."""
+    return _describe_engine(train) + ("" if train.numerics == "portable" else f", ranks {train.ranks}")
 
 
 def _describe_engine(train: TrainConfig) -> str:

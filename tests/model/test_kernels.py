@@ -18,6 +18,26 @@ KERNELS = {
         "@kernel\ndef sign(x):\n    return mix(x) + 1\n\n\n@kernel\ndef alone(x):\n    return x - 1\n"
     ),
 }
+INSTRUCTIONS = """
+from numba import types
+from numba.extending import intrinsic
+from model.kernels import kernel
+
+
+class Added:
+    def to(self, builder, x):
+        return builder.add(x, x.type(3))
+
+
+@intrinsic
+def added(typing_context, x):
+    return types.int64(types.int64), lambda context, builder, signature, arguments: Added().to(builder, *arguments)
+
+
+@kernel
+def add(x):
+    return added(x)
+"""
 RUN = """
 import json
 from tasks.small.mixing import mix
@@ -91,6 +111,17 @@ def test_an_edit_compiles_those_kernels_that_reach_it(
     assert old in KERNELS[module]
     (second / "tasks" / "small" / f"{module}.py").write_text(KERNELS[module].replace(old, new))
     assert run(second, compiled[1]) == (values, anew)
+
+
+def test_instructions_that_a_class_of_an_intrinsic_makes_count(tmp_path: Path) -> None:
+    project = copy_of_the_project(tmp_path / "project")
+    words = [sys.executable, "-c", "from tasks.small.adding import add; print(add(2))"]
+    environment = {**os.environ, "PYTHONPATH": str(project), "NUMBA_CACHE_DIR": str(tmp_path / "named")}
+    for added, expected in ((3, "5\n"), (4, "6\n")):
+        text = INSTRUCTIONS.replace("type(3)", f"type({added})")
+        (project / "tasks" / "small" / "adding.py").write_text(text)
+        done = subprocess.run(words, env=environment, cwd=project, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == (expected, "")
 
 
 def test_how_kernels_are_compiled_counts(compiled: tuple[Path, Path], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from model.engines.portable.products import Product, multiply_all
+from model.engines.portable.products import Known, Product, multiply
 from model.engines.runtime import flush_denormals
 from model.nn.init import logarithm
 from model.nn.vocab_layers import WholeVocabulary
@@ -69,36 +69,39 @@ def _attention(
         queries_per_key = query_BHTE.shape[1] // key_BHKE.shape[1]
         key_BHKE, value_BHKE = (x.repeat_interleave(queries_per_key, 1) for x in (key_BHKE, value_BHKE))
     scale = 1 / math.sqrt(query_BHTE.shape[3]) if scale is None else scale
-    if is_causal:
-        attn_mask = torch.ones(query_BHTE.shape[2], key_BHKE.shape[2], dtype=torch.bool).tril()
-    return _Attention.apply(query_BHTE * scale, key_BHKE, value_BHKE, attn_mask)
+    return _Attention.apply(query_BHTE * scale, key_BHKE, value_BHKE, attn_mask, is_causal)
 
 
 class _Attention(torch.autograd.Function):
-    """softmax(Q K^T + mask) V of scaled queries."""
+    """softmax(Q K^T + mask) V of scaled queries; of causal attention half of the scores are computed."""
 
     @staticmethod
-    def forward(ctx: Any, query_BHTE: Tensor, key_BHKE: Tensor, value_BHKE: Tensor, mask: Tensor | None) -> Tensor:
-        scores_BHTK = multiply_all(query_BHTE, key_BHKE.mT)
+    def forward(
+        ctx: Any, query_BHTE: Tensor, key_BHKE: Tensor, value_BHKE: Tensor, mask: Tensor | None, causal: bool
+    ) -> Tensor:
+        ctx.known = (Known.UNUSED_AFTER, Known.ZEROS_AFTER, Known.ZEROS_BEFORE) if causal else (Known.NOTHING,) * 3
+        scores_BHTK = multiply(query_BHTE, key_BHKE.mT, ctx.known[0], -math.inf)
         if mask is not None:
             # Adding is three times as fast as filling.
             scores_BHTK += mask if mask.dtype != torch.bool else torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
             ctx.mask_shape = mask.shape
         weights_BHTK = scores_BHTK.softmax(-1)
         ctx.save_for_backward(query_BHTE, key_BHKE, value_BHKE, weights_BHTK)
-        return multiply_all(weights_BHTK, value_BHKE)
+        return multiply(weights_BHTK, value_BHKE, ctx.known[1])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         query_BHTE, key_BHKE, value_BHKE, weights_BHTK = ctx.saved_tensors
-        of_weights_BHTK = multiply_all(gradients[0], value_BHKE.mT)
+        scores, weights, transposed = ctx.known
+        of_weights_BHTK = multiply(gradients[0], value_BHKE.mT, scores)
         of_scores_BHTK = torch.ops.aten._softmax_backward_data(of_weights_BHTK, weights_BHTK, -1, weights_BHTK.dtype)
         return (
-            multiply_all(of_scores_BHTK, key_BHKE),
-            multiply_all(of_scores_BHTK.mT, query_BHTE),
-            multiply_all(weights_BHTK.mT, gradients[0]),
+            multiply(of_scores_BHTK, key_BHKE, weights),
+            multiply(of_scores_BHTK.mT, query_BHTE, transposed),
+            multiply(weights_BHTK.mT, gradients[0], transposed),
             of_scores_BHTK.sum_to_size(ctx.mask_shape) if ctx.needs_input_grad[3] else None,
+            None,
         )
 
 
@@ -114,14 +117,28 @@ def _without_onednn() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
-def multiplied(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of matrices f32[..., M, K] and f32[..., K, N]."""
-    return Product.apply(a, b)
-
-
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    out = multiplied(x.flatten(0, -2), weight.t())
+    out = _Linear.apply(x.flatten(0, -2), weight)
     return (out if bias is None else out + bias).unflatten(0, x.shape[:-1])
+
+
+class _Linear(torch.autograd.Function):
+    """x W^T of f32[M, K] and a weight f32[N, K], whose gradient is contiguous as the weight is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return multiply(x, weight.t())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight = ctx.saved_tensors
+        of_x, of_weight = ctx.needs_input_grad
+        return (
+            multiply(gradients[0], weight) if of_x else None,
+            multiply(gradients[0].t(), x) if of_weight else None,
+        )
 
 
 def _tanh(x: Tensor) -> Tensor:

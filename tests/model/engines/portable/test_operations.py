@@ -1,6 +1,5 @@
 """Replaced operations compute what PyTorch's do, and no step calls one that depends on the processor."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.data.row_format import NO_LOSS
-from model.engines.portable import products
 from model.engines.portable.operations import PortableOperations, PortableVocabulary
 from model.nn.block import distance_bucket
 from model.nn.vocab_layers import WHOLE_VOCABULARY
@@ -37,14 +35,15 @@ NETWORKS = {
 """Every kind of operation that networks have."""
 ALIKE = """
     __rshift__ _foreach_add_ _foreach_mul_ _foreach_norm _fused_adamw_ _local_scalar_dense _log_softmax
-    _log_softmax_backward_data _record_function_enter_new _record_function_exit _softmax _softmax_backward_data _to_copy
-    _unsafe_view abs add add_ alias amax amin aminmax arange argmax bitwise_and bitwise_not bitwise_or bitwise_xor cat
-    clamp clone constant_pad_nd copy_ detach diag_embed div embedding embedding_dense_backward empty_strided eq expand
-    full gather ge gelu gelu_backward gt index index_put index_put_ isnan le lift_fresh linalg_vector_norm lt
-    masked_fill masked_fill_ maximum mean mul mul_ native_layer_norm native_layer_norm_backward ne neg new_empty_strided
-    new_full new_zeros nll_loss_backward nll_loss_forward ones ones_like permute pow reciprocal relu rsqrt scalar_tensor
-    scatter_add scatter_add_ select select_backward sigmoid sigmoid_backward sign silu silu_backward slice split squeeze
-    stack sub sum t threshold_backward transpose tril triu unbind unsqueeze view where zeros zeros_like
+    _log_softmax_backward_data _record_function_enter_new _record_function_exit _softmax _softmax_backward_data
+    _to_copy _unsafe_view abs add add_ alias amax amin aminmax arange argmax bitwise_and bitwise_not bitwise_or
+    bitwise_xor cat clamp clone constant_pad_nd copy_ detach diag_embed div embedding embedding_dense_backward empty
+    empty_strided eq expand full gather ge gelu gelu_backward gt index index_put index_put_ isnan le lift_fresh
+    linalg_vector_norm lt masked_fill masked_fill_ maximum mean mul mul_ native_layer_norm
+    native_layer_norm_backward ne neg new_empty_strided new_full new_zeros nll_loss_backward nll_loss_forward ones
+    ones_like permute pow reciprocal relu rsqrt scalar_tensor scatter_add scatter_add_ select select_backward
+    sigmoid sigmoid_backward sign silu silu_backward slice split squeeze stack sub sum t threshold_backward
+    transpose tril triu unbind unsqueeze view where zeros zeros_like
 """
 """Kernels of PyTorch's own with equal bits for one instruction set and one thread. Not among them: products, and `exp`,
 `log`, `tanh`, `erf` and `sqrt`, which are MKL's."""
@@ -67,16 +66,6 @@ class Dispatched(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.fixture
-def no_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Products by the reference alone, which dispatches none."""
-    products.admitted_library.cache_clear()
-    monkeypatch.setattr(products, "LIBRARIES", ())
-    yield
-    products.admitted_library.cache_clear()
-
-
-@pytest.mark.usefixtures("no_libraries")
 @pytest.mark.parametrize(("optimizer", "dropout"), [("adamw", 0.0), ("sgd", 0.1)])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_no_operation_of_a_step_depends_on_the_processor(
@@ -124,6 +113,18 @@ def test_attention_is_pytorchs(operations: PortableOperations, kind: str) -> Non
         gradients += [out.detach(), *(leaf.grad for leaf in leaves)]
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_causal_attention_has_the_bits_of_attention_with_a_mask(operations: PortableOperations) -> None:
+    drawn = [torch.randn(2, 2, 270, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    results = []
+    for named in ({"is_causal": True}, {"attn_mask": torch.ones(270, 270, dtype=torch.bool).tril()}):
+        leaves = [tensor.clone().requires_grad_() for tensor in drawn]
+        with operations.entered():
+            out = F.scaled_dot_product_attention(*leaves, **named)
+        out.backward(torch.ones_like(out).cumsum(-1))
+        results.append([out, *(leaf.grad for leaf in leaves)])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
 def test_functions_are_pytorchs_to_the_last_digits(operations: PortableOperations) -> None:
