@@ -19,10 +19,10 @@ from model.errors import InputError
 from tasks.sample.discovery import guess_format
 
 UNPACKED = "unpacked"
+"""The folder, within the scanned one, that receives a folder for each archive."""
 
 INSTALLED = ("node_modules", "site-packages", "__pycache__")
 """Folders of packages, which hold no text of one's own."""
-"""The folder, within the scanned one, that receives a folder for each archive."""
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 

@@ -258,7 +258,7 @@ def _no_file(folder: Path) -> Path:
 
 
 def _only_binaries(folder: Path) -> Path:
-    for kind in ("bin", "gif", "mp3", "mp4", "png", "so", "ttf"):
+    for kind in ("a", "bin", "class", "o", "pyc", "so", "ttf"):
         (folder / f"noise.{kind}").write_bytes(bytes(100))
     return folder
 
@@ -523,11 +523,37 @@ def test_a_damaged_notebook_does_not_end_the_unpacking_of_others(notebook: str, 
     assert unpack.unpack_archives(tmp_path) == [tmp_path / "unpacked" / "b.ipynb"]
 
 
-def test_conversations_are_called_so(tmp_path: Path):
-    turn = {"role": "user", "content": ENGLISH}
-    (tmp_path / "talk.jsonl").write_text(f"{json.dumps({'messages': [turn]})}\n" * 9)
+@pytest.mark.parametrize("turn", [{"role": "user", "content": ENGLISH}, {"from": "human", "value": ENGLISH}])
+def test_conversations_are_called_so(turn: dict[str, str], tmp_path: Path):
+    (tmp_path / "talk.jsonl").write_text(f"{json.dumps({'model': 'gpt-of-others', 'turns': [turn]})}\n" * 9)
     with pytest.raises(InputError, match=r"talk\.jsonl: conversations: `bessemer model finetune`"):
         scan_folder(tmp_path)
+    (tmp_path / "talk.jsonl").write_text(f"{json.dumps({'text': ENGLISH * 2, 'turns': [turn]})}\n" * 9)
+    assert [source.fields.text for source in scan_folder(tmp_path).sources if source.fields] == ["text"]
+
+
+def test_records_whose_text_is_in_another_field_are_sources_of_their_own(tmp_path: Path):
+    """A field that some records lack makes no difference, and files whose first record is too long to compare stay."""
+    for number, record in enumerate([{"a": ENGLISH}, {"a": ENGLISH, "n": 1}, {"a": ENGLISH * 999}, {"b": ENGLISH}]):
+        (tmp_path / f"{number}.jsonl").write_text(f"{json.dumps(record)}\n" * 9)
+    scan = scan_folder(tmp_path)
+    assert [(len(source.files), source.fields.text) for source in scan.sources if source.fields] == [(3, "a"), (1, "b")]
+
+
+@pytest.mark.parametrize(("size", "sources"), [(1_000, 1), (1_001_000, 11)])
+def test_many_small_subfolders_are_one_source(size: int, sources: int, tmp_path: Path):
+    for number in range(11):
+        (tmp_path / f"paper{number}").mkdir()
+        (tmp_path / f"paper{number}" / "a.txt").write_text((ENGLISH * (size // len(ENGLISH) + 1))[:size])
+    assert len(scan_folder(tmp_path).sources) == sources
+
+
+def test_json_under_another_suffix_is_no_text(tmp_path: Path):
+    (tmp_path / "board.canvas").write_text('[\n {"nodes": []}\n]')
+    (tmp_path / "set.txt2").write_text("{ a, b } is a set. " * 9)
+    scan = scan_folder(tmp_path)
+    assert [(bad.path.name, bad.hint[:4]) for bad in scan.unreadable] == [("board.canvas", "JSON")]
+    assert len(scan.sources) == 1
 
 
 def test_unpacking_says_where_to(tmp_path: Path):
@@ -590,4 +616,4 @@ def test_files_that_are_alike_are_listed_in_one_line(tmp_path: Path):
     (tmp_path / "folder" / "README").write_bytes("Ofen glüht.".encode("latin-1"))
     words = ["init", str(tmp_path / "folder"), "--output", str(tmp_path / "recipe.toml")]
     shown = " ".join(CliRunner().invoke(app, words).output.split())
-    assert "not read 00.png and 29 more .png: binary, or damaged not read README: not UTF-8 (byte 7)" in shown
+    assert "not read 00.png and 29 more .png: a picture, sound or film not read README: not UTF-8 (byte 7)" in shown
