@@ -314,7 +314,7 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
             scan.unreadable.append(Unreadable(file.path, hint))
             bad.add(file.path)
             continue
-        raw, stored = raw + len(head.raw), stored + head.stored
+        raw, stored = raw + _size(text), stored + head.stored
         if source.format == "jsonl":
             good, unread = _json_records(text, head.whole)
             records, lost = records + good, lost + unread

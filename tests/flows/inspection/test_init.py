@@ -563,6 +563,12 @@ def test_unpacking_says_where_to(tmp_path: Path):
     assert f"unpacked 1 file into {tmp_path / 'mine' / 'unpacked'}\n" in CliRunner().invoke(app, words).stderr
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+def test_the_amount_of_text_is_that_of_its_utf_8(encoding: str, tmp_path: Path):
+    (tmp_path / "a.txt").write_text(ENGLISH * 20, encoding)
+    assert scan_folder(tmp_path).sources[0].text_bytes == pytest.approx(len(ENGLISH) * 20, rel=0.01)
+
+
 def test_rows_of_a_table_in_utf_16_are_counted(tmp_path: Path):
     rows = "".join(f"{number}\t{ENGLISH}\n" for number in range(7))
     (tmp_path / "excel.tsv").write_text("id\tcomment\n" + rows, encoding="utf-16")

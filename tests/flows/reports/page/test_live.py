@@ -92,7 +92,7 @@ def test_a_training_has_curves_and_texts(page: Any, monkeypatch: pytest.MonkeyPa
     lines = [
         {**STEP, "step": 1, "loss": 6.0},
         {"kind": "validation", "step": 1, "rows": [{**row, "nats_per_token": 6.5, "bits_per_byte": 4.0}]},
-        {"kind": "sample", "step": 1, "prompt": [0, ord("a")], "tokens": [ord("<"), 0]},
+        {"kind": "sample", "step": 1, "prompt": [0, ord("a")], "tokens": [ord("<"), *[ord("\n")] * 9, ord("x"), 0]},
         {**STEP, "step": 50, "loss": 3.0},
         {"kind": "validation", "step": 50, "rows": [{**row, "nats_per_token": 3.5, "bits_per_byte": 2.5}]},
         {"kind": "sample", "step": 50, "prompt": [0, ord("a")], "tokens": [ord("b")]},
@@ -102,7 +102,7 @@ def test_a_training_has_curves_and_texts(page: Any, monkeypatch: pytest.MonkeyPa
     shown = page.again()
     assert "step 50 of 100 · loss 3.000 · 1,234 tokens per second" in shown
     assert "books 2.500" in shown
-    assert "a b after step 50 a &lt; after step 1" in shown
+    assert "a b after step 50 a &lt; x after step 1" in shown
     with (page.made.folder / "train.log").open("a") as log:
         back = {"kind": "event", "event": "rollback", "to_step": 10}
         log.write(f"{text[20:60]}\n{json.dumps(back)}\n")
