@@ -179,10 +179,12 @@ def test_a_disk_that_is_full_ends_the_page_and_not_the_run(page: Any, monkeypatc
 
 def test_the_list_of_runs_has_figures_pages_and_comparisons(page: Any) -> None:
     page.shown.end(run_of(page.made))
+    command = "run made.toml --set seed=3 --set 'name=a b'"
+    write_sealed(page.made.folder / "run.json", {**page.made.record, "command": command})
     (page.made.folder / "compare-20270114T080000Z-abcdef.html").write_text("")
     html = write_run_list(page.made.root).read_text()
     text = words(html)
-    assert "made 2027-01-15 08:00:00 UTC 20270115T080000Z-abcdef compared with 20270114T080000Z-abcdef" in text
+    assert "made seed=3 name=a b 2027-01-15 08:00:00 UTC 20270115T080000Z-abcdef compared with 20270114T" in text
     assert "completed gpt 3.300 2.250 3.250 2.750 1 min 35 s" in text.replace("completed - ", "completed gpt ")
     assert 'href="20270115T080000Z-abcdef/page.html"' in html
     assert 'href="20270115T080000Z-abcdef/compare-20270114T080000Z-abcdef.html"' in html
