@@ -99,6 +99,8 @@ def test_a_training_has_curves_and_texts(page: Any, monkeypatch: pytest.MonkeyPa
     ]
     text = "\n".join(map(json.dumps, lines))
     (page.made.folder / "train.log").write_text(f"a warning of a library\n{text}\n{text[:20]}")
+    page.shown.note("train", "the input `documents` has <other> content")
+    assert "<li>train: the input <code>documents</code> has &lt;other&gt; content</li>" in page.shown._now()
     shown = page.again()
     assert "step 50 of 100 · loss 3.000 · 1,234 tokens per second" in shown
     assert "books 2.500" in shown
