@@ -31,7 +31,7 @@ def init(
     unpack: Annotated[
         bool,
         typer.Option(
-            "--unpack", help="First unpack archives, JSON, mail, notebooks and subtitles into FOLDER/unpacked."
+            "--unpack", help="First unpack archives, JSON, mail, notebooks, EPUB and subtitles into FOLDER/unpacked."
         ),
     ] = False,
     as_json: Json = False,

@@ -62,9 +62,9 @@ _BINARY_HINTS = {
         "a picture, sound or film",
     ),
     ".pdf": "PDF: extract its text first",
-    ".docx": "Word: save as text or Markdown",
-    ".doc": "Word: save as text or Markdown",
-    ".epub": "EPUB: convert to text or HTML",
+    **dict.fromkeys((".docx", ".doc", ".odt", ".rtf"), "of a word processor: save as text or Markdown"),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet: save as .csv"),
+    ".epub": "EPUB: `bessemer init --unpack` writes its chapters as HTML",
     **dict.fromkeys((".zip", ".tar", ".tgz"), "an archive: `bessemer init --unpack` unpacks it"),
     **dict.fromkeys((".7z", ".rar"), "an archive: unpack it"),
     ".xz": "xz: compress as .gz or .zst instead",
@@ -158,13 +158,19 @@ class FolderScan:
     looked_bytes: int = 0
 
     def unread(self) -> list[tuple[str, int, str]]:
-        """Return the files that cannot be read, alike ones together: the first and how many more, number, hint."""
-        alike: dict[tuple[str, str], list[str]] = {}
+        """Return the files that cannot be read, alike ones together: the first and how many more, number, hint of the
+        first. The byte at which a file is damaged makes no difference."""
+        alike: dict[tuple[str, str], list[Unreadable]] = {}
         for bad in self.unreadable:
-            alike.setdefault((bad.path.suffix, bad.hint), []).append(str(bad.path.relative_to(self.folder)))
+            alike.setdefault((bad.path.suffix, re.sub(r"\d+", "", bad.hint)), []).append(bad)
         return [
-            (f"{names[0]} and {len(names) - 1} more {suffix}".rstrip() if names[1:] else names[0], len(names), hint)
-            for (suffix, hint), names in alike.items()
+            (
+                str(files[0].path.relative_to(self.folder))
+                + (f" and {len(files) - 1} more {suffix}".rstrip() if files[1:] else ""),
+                len(files),
+                files[0].hint,
+            )
+            for (suffix, _), files in alike.items()
         ]
 
 

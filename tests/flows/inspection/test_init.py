@@ -515,6 +515,20 @@ def test_a_mailbox_of_an_unknown_suffix_is_unpacked(tmp_path: Path):
     assert [source.format for source in scan_folder(tmp_path).sources] == ["jsonl"]
 
 
+def test_the_chapters_of_a_book_are_unpacked(tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "novel.epub", "w") as book:
+        book.writestr("mimetype", "application/epub+zip")
+        book.writestr("OEBPS/content.opf", "<package/>")
+        for number in range(3):
+            book.writestr(f"OEBPS/{number}.xhtml", f"<html><body><p>{ENGLISH * 9}</p></body></html>")
+    with pytest.raises(InputError, match=r"novel\.epub: EPUB: `bessemer init --unpack`"):
+        scan_folder(tmp_path)
+    unpack.unpack_archives(tmp_path)
+    scan = scan_folder(tmp_path)
+    assert [(source.format, len(source.files)) for source in scan.sources] == [("html", 3)]
+    assert scan.unreadable == []
+
+
 @pytest.mark.parametrize("notebook", ["[" * 100_000, '{"metadata": null, "cells": [{"cell_type": "raw"}]}'])
 def test_a_damaged_notebook_does_not_end_the_unpacking_of_others(notebook: str, tmp_path: Path):
     (tmp_path / "a.ipynb").write_text(notebook)
@@ -620,6 +634,10 @@ def test_files_that_are_alike_are_listed_in_one_line(tmp_path: Path):
     for number in range(30):
         (tmp_path / "folder" / f"{number:02d}.png").write_bytes(bytes(range(256)))
     (tmp_path / "folder" / "README").write_bytes("Ofen glüht.".encode("latin-1"))
+    (tmp_path / "folder" / "TODO").write_bytes("Glüht.".encode("latin-1"))
     words = ["init", str(tmp_path / "folder"), "--output", str(tmp_path / "recipe.toml")]
     shown = " ".join(CliRunner().invoke(app, words).output.split())
-    assert "not read 00.png and 29 more .png: a picture, sound or film not read README: not UTF-8 (byte 7)" in shown
+    assert (
+        "not read 00.png and 29 more .png: a picture, sound or film not read README and 1 more: not UTF-8 (byte 7)"
+        in shown
+    )
