@@ -86,7 +86,7 @@ prove-layouts: $(READY) ## portable numerics: 60 drawn layouts, killed and resum
 prove-forget: $(READY) ## a model without documents, beside one trained in an empty root: fifteen requests, twenty minutes
 	$(BIN)/python -m pytest tests/prove_forget -m prove_forget $(PYTEST_FLAGS)
 
-prove-init: $(READY) ## twelve folders of text, each from `init` to an exported model
+prove-init: $(READY) ## eighteen folders of text, each from `init` to an exported model
 	$(BIN)/python -m pytest tests/flows/inspection -m prove_init $(PYTEST_FLAGS)
 
 prove-divergence: $(READY) ## divergence provoked a hundred times, with the guard and without: hours, over several calls

@@ -31,7 +31,7 @@ def init(
     unpack: Annotated[
         bool,
         typer.Option(
-            "--unpack", help="First unpack archives, JSON, mail, notebooks and subtitles into FOLDER/unpacked."
+            "--unpack", help="First unpack archives, JSON, mail, notebooks, EPUB and subtitles into FOLDER/unpacked."
         ),
     ] = False,
     as_json: Json = False,
@@ -39,7 +39,8 @@ def init(
     """Scan a folder of your own text and write a short recipe for it, which runs unchanged.
 
     Reads the beginnings of some files for formats, sizes, fields, encodings and languages, and lists what cannot be
-    read. Each subfolder becomes a source. Vocabulary, network and budget follow from the amount of text.
+    read. Each subfolder becomes a source, more than ten small ones together. Vocabulary, network and budget follow
+    from the amount of text.
     """
     from flows.inspection.recipe_writer import scan_remarks, write_recipe, write_short_recipe
     from flows.inspection.scan import scan_folder

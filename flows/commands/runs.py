@@ -43,7 +43,7 @@ def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: J
         open_in_browser(write_run_list(root))
         return
     from flows.runs.lineage import model_of
-    from flows.runs.record import list_history, list_runs, state_of
+    from flows.runs.record import list_history, list_runs, settings_of, state_of
 
     found = [{**one, "state": state_of(one)} for one in list_runs(root)] + list_history(root)
     runs = sorted(cast("list[RunData]", found), key=lambda run: run["run_id"])
@@ -61,7 +61,7 @@ def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: J
     rows = [
         (
             run["run_id"],
-            run["recipe_name"],
+            f"{run['recipe_name']} {settings_of(run)}".rstrip(),
             format_model(models[run["run_id"]]),
             run["state"],
             _format_stage_outcomes(run),

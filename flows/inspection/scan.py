@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,17 +42,29 @@ SNIFFED_RECORDS = 200
 MAX_GROUPS = 40
 """Subfolders up to which each is a source; with more, all files of one format are one source."""
 
+FEW_GROUPS, SMALL_GROUP = 10, 1_000_000
+"""Subfolders above which they are one source where they hold fewer bytes on average: papers, chapters, days."""
+
 ROOT_GROUP = "."
 
 RECORD_FORMATS = ("jsonl", "parquet", "arrow", "csv")
 
+CONVERSATIONS_HINT = (
+    "conversations: `bessemer model finetune` trains a model further on them, as `messages` of `role` and `content`;"
+    " to train on them from the start, write each as one text"
+)
+
 MAILBOX_HINT = "a mailbox: `bessemer init --unpack` writes the text of its messages as .jsonl"
 
 _BINARY_HINTS = {
+    **dict.fromkeys(
+        (".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".mp3", ".wav", ".m4a", ".mp4", ".mov", ".mkv"),
+        "a picture, sound or film",
+    ),
     ".pdf": "PDF: extract its text first",
-    ".docx": "Word: save as text or Markdown",
-    ".doc": "Word: save as text or Markdown",
-    ".epub": "EPUB: convert to text or HTML",
+    **dict.fromkeys((".docx", ".doc", ".odt", ".rtf"), "of a word processor: save as text or Markdown"),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet: save as .csv"),
+    ".epub": "EPUB: `bessemer init --unpack` writes its chapters as HTML",
     **dict.fromkeys((".zip", ".tar", ".tgz"), "an archive: `bessemer init --unpack` unpacks it"),
     **dict.fromkeys((".7z", ".rar"), "an archive: unpack it"),
     ".xz": "xz: compress as .gz or .zst instead",
@@ -69,14 +81,13 @@ _MEDIAWIKI = re.compile(
     rb"\s*(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]{0,200}\?>)?\s*(?:<!--[^>]{0,1000}-->)?\s*<mediawiki[\s>]"
 )
 
+_JSON = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{\s*\"[^\"\n]{0,100}\"\s*:")
+
 HEAD_BYTES = 256 * 1024
 """Stored bytes that are read of a file at most."""
 
-MAX_TABLES = 200
-"""Tables of a subfolder up to which their columns are compared."""
-
-HEADER_BYTES = 16 * 1024
-"""Bytes of a table that hold its first line."""
+MAX_COMPARED, COMPARED_BYTES = 200, 64 * 1024
+"""Tables and JSON Lines of a subfolder up to which their fields are compared, and bytes that are read of each."""
 
 MAX_COUNTED_FILES = 16
 """Files of a format that are opened; records of the others are estimated from their bytes."""
@@ -147,13 +158,19 @@ class FolderScan:
     looked_bytes: int = 0
 
     def unread(self) -> list[tuple[str, int, str]]:
-        """Return the files that cannot be read, alike ones together: the first and how many more, number, hint."""
-        alike: dict[tuple[str, str], list[str]] = {}
+        """Return the files that cannot be read, alike ones together: the first and how many more, number, hint of the
+        first. The byte at which a file is damaged makes no difference."""
+        alike: dict[tuple[str, str], list[Unreadable]] = {}
         for bad in self.unreadable:
-            alike.setdefault((bad.path.suffix, bad.hint), []).append(str(bad.path.relative_to(self.folder)))
+            alike.setdefault((bad.path.suffix, re.sub(r"\d+", "", bad.hint)), []).append(bad)
         return [
-            (f"{names[0]} and {len(names) - 1} more {suffix}".rstrip() if names[1:] else names[0], len(names), hint)
-            for (suffix, hint), names in alike.items()
+            (
+                str(files[0].path.relative_to(self.folder))
+                + (f" and {len(files) - 1} more {suffix}".rstrip() if files[1:] else ""),
+                len(files),
+                files[0].hint,
+            )
+            for (suffix, _), files in alike.items()
         ]
 
 
@@ -189,8 +206,12 @@ def scan_folder(folder: Path) -> FolderScan:
 
 
 def _groups(folder: Path, paths: list[Path]) -> set[str]:
-    tops = {path.relative_to(folder).parts[0] for path in paths if len(path.relative_to(folder).parts) > 1}
-    return tops if len(tops) <= MAX_GROUPS else set()
+    inside = [path for path in paths if path.parent != folder]
+    tops = {path.relative_to(folder).parts[0] for path in inside}
+    if len(tops) <= FEW_GROUPS:
+        return tops
+    small = sum(path.stat().st_size for path in inside) < SMALL_GROUP * len(tops)
+    return set() if small or len(tops) > MAX_GROUPS else tops
 
 
 def _consider(scan: FolderScan, found: dict[tuple[str, str], ScannedSource], path: Path, groups: set[str]) -> None:
@@ -235,26 +256,41 @@ def _format_by_content(scan: FolderScan, path: Path, compression: str | None) ->
         return "text", "binary, or damaged"
     if hint is not None:
         return "text", hint
+    if _JSON.match(raw):
+        return None, "JSON: name it .jsonl if each line is a record, or .json, for `bessemer init --unpack`"
     if _MEDIAWIKI.match(raw):
         return "mediawiki", None
     return "text", None
 
 
 def _by_fields(source: ScannedSource) -> list[ScannedSource]:
-    """Return tables whose columns differ as sources of their own, since a source has one text field; the files with the
-    columns that are most frequent come first."""
-    if source.format != "csv" or not 1 < len(source.files) <= MAX_TABLES:
+    """Return tables and JSON Lines whose text is in another field, and conversations, as sources of their own, since a
+    source has one text field; the most frequent field comes first, and has the files that could not be compared."""
+    if source.format not in ("csv", "jsonl") or not 1 < len(source.files) <= MAX_COMPARED:
         return [source]
-    by_header: dict[str, list[StoredFile]] = {}
+    alike: dict[frozenset[str], tuple[list[StoredFile], list[dict[str, Any]]]] = {}
     for file in source.files:
-        try:
-            head = read_head(file.path, file.compression, HEADER_BYTES).raw
-        except OSError:
-            head = b""
-        by_header.setdefault(head.partition(b"\n")[0].decode(errors="replace").strip("\ufeff\r"), []).append(file)
-    first, *others = sorted(by_header.values(), key=len, reverse=True)
+        records = _first_records(file)
+        files, of_files = alike.setdefault(frozenset().union(*records), ([], []))
+        files.append(file)
+        of_files += records
+    unknown, _ = alike.pop(frozenset(), ([], []))
+    by_field: dict[str | None, list[StoredFile]] = {}
+    for files, records in alike.values():
+        by_field.setdefault(_judged(records).text, []).extend(files)
+    first, *others = sorted(by_field.values(), key=len, reverse=True) or [[]]
     apart = [ScannedSource(source.group, source.format, files, is_apart=True) for files in others]
-    return [ScannedSource(source.group, source.format, first), *apart]
+    return [ScannedSource(source.group, source.format, [*first, *unknown]), *apart]
+
+
+def _first_records(file: StoredFile) -> list[dict[str, Any]]:
+    with suppress(OSError, csv.Error):
+        head = read_head(file.path, file.compression, COMPARED_BYTES)
+        text, _ = _decoded(head.raw, head.whole, file.format)
+        if file.format == "jsonl":
+            return _json_records(text, head.whole)[0]
+        return list(itertools.islice(_table(file.path, text), SNIFFED_RECORDS))
+    return []
 
 
 def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
@@ -284,7 +320,7 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
             scan.unreadable.append(Unreadable(file.path, hint))
             bad.add(file.path)
             continue
-        raw, stored = raw + len(head.raw), stored + head.stored
+        raw, stored = raw + _size(text), stored + head.stored
         if source.format == "jsonl":
             good, unread = _json_records(text, head.whole)
             records, lost = records + good, lost + unread
@@ -296,11 +332,11 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
             texts.append(text)
     source.files = [file for file in source.files if file.path not in bad]
     if source.format in RECORD_FORMATS and source.files:
-        source.fields = judge_fields(records[: SNIFFED_FILES * SNIFFED_RECORDS])
+        source.fields = _judged(records[: SNIFFED_FILES * SNIFFED_RECORDS])
         if source.fields.text is None:
             hint = f"no field holds text (fields: {', '.join(source.fields.all) or 'none'})"
-            if any(map(_is_conversation, records)):
-                hint = "conversations: `bessemer model finetune` trains a model further on them"
+            if any(map(_conversation, records)):
+                hint = CONVERSATIONS_HINT
             scan.unreadable += [Unreadable(file.path, hint) for file in source.files]
             return False
         name = source.fields.text
@@ -326,9 +362,18 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     return True
 
 
-def _is_conversation(record: dict[str, Any]) -> bool:
-    messages = record.get("messages")
-    return isinstance(messages, list) and any(isinstance(one, dict) and "content" in one for one in messages)
+def _judged(records: list[dict[str, Any]]) -> Fields:
+    """Return the roles of fields, without a text where conversations hold more of it than the text."""
+    fields = judge_fields(records)
+    chosen = sum(len(str(record.get(fields.text) or "")) for record in records) if fields.text else 0
+    return fields if sum(map(_conversation, records)) <= chosen else replace(fields, text=None)
+
+
+def _conversation(record: dict[str, Any]) -> int:
+    """Return the characters that are said in a record's conversation: 0 where it has none."""
+    turns = [one for value in record.values() if isinstance(value, list) for one in value if isinstance(one, dict)]
+    said = [one[key] for one in turns for who, key in (("role", "content"), ("from", "value")) if {who, key} <= {*one}]
+    return sum(len(str(text)) for text in said)
 
 
 def _stored(record: dict[str, Any], format: str) -> int:

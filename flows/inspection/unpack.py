@@ -1,5 +1,5 @@
 """Unpack what holds text among other things, so that it can be scanned: archives (zip, tar and its compressed forms),
-lists of records in JSON, mail, notebooks, and subtitles."""
+lists of records in JSON, mail, notebooks, books (EPUB), and subtitles."""
 
 import email
 import json
@@ -19,16 +19,16 @@ from model.errors import InputError
 from tasks.sample.discovery import guess_format
 
 UNPACKED = "unpacked"
+"""The folder, within the scanned one, that receives a folder for each archive."""
 
 INSTALLED = ("node_modules", "site-packages", "__pycache__")
 """Folders of packages, which hold no text of one's own."""
-"""The folder, within the scanned one, that receives a folder for each archive."""
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
-JSON, MAILBOX, MAIL, NOTEBOOK, SUBTITLES = ".json", ".mbox", ".eml", ".ipynb", (".srt", ".vtt")
+JSON, MAILBOX, MAIL, NOTEBOOK, EPUB, SUBTITLES = ".json", ".mbox", ".eml", ".ipynb", ".epub", (".srt", ".vtt")
 
-SUFFIXES = (*ARCHIVES, JSON, MAILBOX, MAIL, NOTEBOOK, *SUBTITLES)
+SUFFIXES = (*ARCHIVES, JSON, MAILBOX, MAIL, NOTEBOOK, EPUB, *SUBTITLES)
 
 FREE_BYTES, MOST_TIMES = 1 << 30, 200
 """Bytes that any archive may unpack to, and how many more for each stored byte; text rarely exceeds 20."""
@@ -41,7 +41,7 @@ def unpack_archives(folder: Path) -> list[Path]:
     A JSON file becomes `records.jsonl`, with the names of nested fields joined by dots: its list of objects, or of an
     object the longest such list in it; without one it is left alone. Mail becomes `messages.jsonl`, and a page for
     each message that has HTML alone; a notebook becomes `notebook.md`, its text and its code without what that printed;
-    subtitles become `spoken.txt`, without numbers and times. Of archives, links,
+    an EPUB its chapters; subtitles become `spoken.txt`, without numbers and times. Of archives, links,
     devices and paths that lead out of their folder are left out. Raises InputError, and leaves nothing of an archive,
     where it is damaged or its content is larger than text would be.
     """
@@ -251,6 +251,8 @@ def _unpack(path: Path, folder: Path) -> None:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 members = [member for member in archive.infolist() if not member.is_dir()]
+                if _suffix(path) == EPUB:
+                    members = [one for one in members if one.filename.lower().endswith((".xhtml", ".html", ".htm"))]
                 _check_size(path, sum(member.file_size for member in members), limit)
                 for member in members:
                     _write(archive.open(member), member.filename, folder)

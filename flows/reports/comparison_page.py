@@ -1,6 +1,6 @@
 """The report of a comparison of two runs, for a page and a terminal, from what `comparison.compare` returns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,14 +55,15 @@ def comparison_document(found: Comparison, records: list[RunData]) -> Document:
     held_out: list[Part] = [Chart("bits", pairs_figure(bits, names, ".2f", "bits per byte", rangemode="normal"))]
     held_out += [HELDOUT_DIFFERS, *_pairs(found["heldout"], "figure")] if found["heldout"] is not None else []
     training: list[Part] = [Chart("loss", loss_figure(artifacts, names), "loss of both runs over tokens read")]
-    shares = Chart("mixture", pairs_figure(found["mixture"], names, ".1%", "share of the tokens read"))
+    shares: list[Part] = [Chart("mixture", pairs_figure(found["mixture"], names, ".1%", "share of the tokens read"))]
+    shares += _pairs(found["mixture"], "source", _share)
     by_rule = Chart("removed", pairs_figure(removed[:MAX_CHART_RULES], names, ",d", "documents"))
     sections = (
         Section("What differs", [_stages(found), *_settings(found)]),
         Section("Training", [*training, *_pairs(found["training"], "")]),
         Section("Scores", _scores(found), "Second minus first, with 95% intervals."),
         Section("Held-out text", [*held_out, *_pairs(bits, "source")], "Bits per byte; lower is better."),
-        Section("Mixture", [shares, *_pairs(found["mixture"], "source")], "Share of the tokens read in training."),
+        Section("Mixture", shares, "Share of the tokens read in training."),
         Section("What was removed", [by_rule, *_pairs(removed, "rule")], "Documents dropped, by rule."),
         Section("Documents kept", _pairs(found["documents"], "source")),
         Section("Leaked items", _pairs(found["leaks"], "benchmark")),
@@ -94,27 +95,30 @@ def _setting(value: Any) -> str | None:
     return None if value is None else shorten(str(value), MAX_SETTING_CHARS)
 
 
-def _pairs(lines: Sequence[Pair], what: str) -> list[Part]:
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _pairs(lines: Sequence[Pair], what: str, form: Callable[[float], str] = _number) -> list[Part]:
     """Return a table of the values of both runs and their differences; nothing without values."""
     rows = [
-        (line["name"], *map(_number, line["values"]), _difference(*line["values"]))
+        (line["name"], *(None if one is None else form(one) for one in line["values"]), _difference(line, form))
         for line in lines
         if any(value is not None for value in line["values"])
     ]
     return [Table((what, "first", "second", "difference"), rows)] if rows else []
 
 
-def _difference(first: float | None, second: float | None) -> str | None:
+def _difference(line: Pair, form: Callable[[float], str]) -> str | None:
+    first, second = line["values"]
     if first is None or second is None:
         return None
     apart = second - first
-    return f"{'+' if apart > 0 else '-'}{_number(abs(apart))}" if apart else "0"
-
-
-def _number(value: float | None) -> str | None:
-    if value is None:
-        return None
-    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.4g}"
+    return f"{'+' if apart > 0 else '-'}{form(abs(apart))}" if apart else "0"
 
 
 def _scores(found: Comparison) -> list[Part]:

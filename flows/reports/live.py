@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -283,7 +284,8 @@ class LivePage(ProgressListener):
             [token for token in ids if token not in special] for ids in (sample["prompt"], sample["tokens"])
         )
         written = {"prompt": self._tokenizer.decode(prompt), "text": self._tokenizer.decode_following(text)}
-        return {"step": sample["step"], **written}
+        # A network that has only learnt to end lines would fill the screen.
+        return {"step": sample["step"], **{key: re.sub(r"\n{3,}", "\n\n", value) for key, value in written.items()}}
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flows.metrics.accounting import describe_conservation, format_energy
 from flows.metrics.formatting import (
+    counted,
     describe_model,
     describe_rows,
     format_count,
@@ -274,7 +275,7 @@ def _limits(facts: CardFacts) -> str:
         " and what the patterns miss remain."
         if any(line["rule"] in PERSONAL_DATA_EDITS for line in facts.findings["edited"])
         else "No personal data were replaced in the training text.",
-        f"{remains:,} benchmark items remain in the training text; scores on them are less reliable."
+        f"The training text still holds {counted(remains, 'benchmark item')}; such scores are less reliable."
         if remains
         else "",
         *(f"{_escape(remark)}." for remark in facts.findings["remarks"]),

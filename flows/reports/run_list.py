@@ -7,7 +7,7 @@ from flows.metrics.formatting import format_model
 from flows.metrics.run_metrics import read_saved_metrics
 from flows.reports.page.page import address
 from flows.reports.page.render import write_figures
-from flows.runs.record import PAGE, RunData, newest_runs, state_of
+from flows.runs.record import PAGE, RunData, newest_runs, settings_of, state_of
 
 RUN_LIST = "index.html"
 
@@ -38,6 +38,7 @@ def _line(record: RunData, folder: Path) -> dict[str, Any]:
     return {
         **{key: record[key] for key in ("run_id", "started")},
         "name": record["recipe_name"],
+        "settings": settings_of(record),
         "state": state_of(record),
         "network": format_model(findings.get("model", NO_MODEL)),
         "page": address(page, folder) if page.is_file() else None,

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.metrics.formatting import describe_model, format_duration, format_shots, format_time
+from flows.metrics.formatting import counted, describe_model, format_duration, format_shots, format_time
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.lines import Metrics
 from flows.metrics.run_metrics import asked_stages, missing_artifacts
@@ -169,7 +169,9 @@ def _attention(record: RunData, findings: Metrics) -> list[str]:
     if training and (back := training["rollbacks"]):
         found.append(f"training diverged and went back {back} time{'s' if back > 1 else ''}; a lower peak_lr is calmer")
     if remains := sum(line["remains"] for line in findings["leaks"]):
-        found.append(f"{remains:,} benchmark items remain in the training text; scores on them are less reliable")
+        found.append(
+            f"the training text still holds {counted(remains, 'benchmark item')}; such scores are less reliable"
+        )
     skipped = skipped_files(findings)
     return [*found, *findings["remarks"], *([f"files skipped: {skipped}"] if skipped else [])]
 

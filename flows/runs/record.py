@@ -7,10 +7,12 @@ import os
 import platform
 import re
 import secrets
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
@@ -320,6 +322,12 @@ def state_of(record: RunData) -> str:
     process = record.get("process")
     is_dead = is_known_dead(process) or is_of_an_earlier_boot(process)
     return INTERRUPTED if record["state"] == RUNNING and is_dead else record["state"]
+
+
+def settings_of(record: RunData) -> str:
+    """Return what `--set` changed in the recipe of a run, such as `seed=3`; empty for the recipe as it is."""
+    words = shlex.split(record.get("command") or "")
+    return " ".join(value for option, value in pairwise(words) if option == "--set")
 
 
 def list_runs(root: Path) -> list[RunData]:

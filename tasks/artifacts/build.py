@@ -31,7 +31,7 @@ from tasks.artifacts.remote.mirror import RemoteMirror
 from tasks.artifacts.remote.partial_builds import ResumeFiles
 from tasks.artifacts.remote.retries import report_waits
 from tasks.artifacts.report import StageReport
-from tasks.artifacts.reuse import CacheMiss, explain_miss, read_alias, write_identity
+from tasks.artifacts.reuse import NONE_YET, CacheMiss, explain_miss, read_alias, write_identity
 from tasks.artifacts.workspace import Workspace, sweep, take_over
 from tasks.common.code_cache import cached_code_of
 
@@ -280,7 +280,8 @@ def _build_alone(
         resumed = resumed or fetched > 0
         if resumed:
             cause = f"{cause}; continued from the finished parts"
-        context.note(identity.stage, f"building {identity.key[:12]}: {cause}")
+        if cause != NONE_YET:  # There is nothing to explain, and a first run would say it eight times.
+            context.note(identity.stage, f"building {identity.key[:12]}: {cause}")
         advance = functools.partial(context.listener.progress, identity.stage)
         workspace = Workspace(folder, advance, write_identity(folder, identity), limits)
         workspace.clear_temporary()

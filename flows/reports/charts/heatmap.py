@@ -56,7 +56,7 @@ def heatmap_figure(heat: ActivationMap) -> Figure:
 def _colours(low: int, high: int) -> dict[str, Any]:
     powers = range(low, high + 1)
     bar = {"orientation": "h", "y": 1, "yanchor": "bottom", "thickness": 10, "outlinewidth": 0}
-    bar |= {"tickvals": [*powers], "ticktext": [f"{10.0**power:.3g}" for power in powers]}
+    bar |= {"tickvals": [*powers], "ticktext": [f"{10.0**power:.12g}" for power in powers]}
     return {"cmin": low, "cmax": high, "colorbar": bar}
 
 

@@ -101,7 +101,8 @@ def _line(rows: pa.Table, name: str, y_axis: str, title: str, role: str) -> Trac
     form = ".1%" if y_axis == "y4" else ".4g"
     hover = f"{title} %{{y:{form}}} in step %{{customdata}}, at %{{x:.3s}} tokens"
     steps = rows.column("step").to_numpy()[thin(rows.num_rows)].tolist()
-    return curve(rows, name, role, hover, yaxis=y_axis, name=title, showlegend=False, customdata=steps)
+    is_loss = (name, role) == ("loss", "series0")
+    return curve(rows, name, role, hover, yaxis=y_axis, name=title, showlegend=is_loss, customdata=steps)
 
 
 def curve(rows: pa.Table, column: str, role: str, hover: str, **more: Any) -> Trace:

@@ -54,6 +54,11 @@
     layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
     layout.font = { color: colour("ink"), family: getComputedStyle(document.body).fontFamily, size: narrow ? 11 : 13 };
     var legend = layout.legend && layout.showlegend !== false;
+    if (legend && narrow) {
+      // There is room for one entry on a line: the legend grows the figure, instead of scrolling.
+      layout.legend.maxheight = 1;
+      layout.height += 17 * (copy.data.filter(function (trace) { return trace.name && trace.showlegend !== false; }).length - 1);
+    }
     layout.margin = Object.assign({ l: narrow ? 52 : 64, r: layout.yaxis5 ? 60 : 10, t: legend || layout.coloraxis ? 26 : 12, b: 44 }, layout.margin);
     layout.hoverlabel = { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink") } };
     return copy;

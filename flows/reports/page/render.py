@@ -5,11 +5,13 @@ import functools
 import gzip
 import importlib.resources
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 
 from flows.metrics.accounting import format_energy
 from flows.metrics.escaping import escaped
@@ -98,8 +100,14 @@ def environment() -> jinja2.Environment:
         language_word=format_language,
         inline_script=inline_script,
         cell=format_cell,
+        words=_words,
     )
     return environment
+
+
+def _words(text: str) -> Markup:
+    """Return a sentence as HTML, with what is between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(escaped(text)))))  # escaped
 
 
 def inline_script(value: Any) -> str:

@@ -258,7 +258,7 @@ def _no_file(folder: Path) -> Path:
 
 
 def _only_binaries(folder: Path) -> Path:
-    for kind in ("bin", "gif", "mp3", "mp4", "png", "so", "ttf"):
+    for kind in ("a", "bin", "class", "o", "pyc", "so", "ttf"):
         (folder / f"noise.{kind}").write_bytes(bytes(100))
     return folder
 
@@ -515,6 +515,20 @@ def test_a_mailbox_of_an_unknown_suffix_is_unpacked(tmp_path: Path):
     assert [source.format for source in scan_folder(tmp_path).sources] == ["jsonl"]
 
 
+def test_the_chapters_of_a_book_are_unpacked(tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "novel.epub", "w") as book:
+        book.writestr("mimetype", "application/epub+zip")
+        book.writestr("OEBPS/content.opf", "<package/>")
+        for number in range(3):
+            book.writestr(f"OEBPS/{number}.xhtml", f"<html><body><p>{ENGLISH * 9}</p></body></html>")
+    with pytest.raises(InputError, match=r"novel\.epub: EPUB: `bessemer init --unpack`"):
+        scan_folder(tmp_path)
+    unpack.unpack_archives(tmp_path)
+    scan = scan_folder(tmp_path)
+    assert [(source.format, len(source.files)) for source in scan.sources] == [("html", 3)]
+    assert scan.unreadable == []
+
+
 @pytest.mark.parametrize("notebook", ["[" * 100_000, '{"metadata": null, "cells": [{"cell_type": "raw"}]}'])
 def test_a_damaged_notebook_does_not_end_the_unpacking_of_others(notebook: str, tmp_path: Path):
     (tmp_path / "a.ipynb").write_text(notebook)
@@ -523,11 +537,37 @@ def test_a_damaged_notebook_does_not_end_the_unpacking_of_others(notebook: str, 
     assert unpack.unpack_archives(tmp_path) == [tmp_path / "unpacked" / "b.ipynb"]
 
 
-def test_conversations_are_called_so(tmp_path: Path):
-    turn = {"role": "user", "content": ENGLISH}
-    (tmp_path / "talk.jsonl").write_text(f"{json.dumps({'messages': [turn]})}\n" * 9)
+@pytest.mark.parametrize("turn", [{"role": "user", "content": ENGLISH}, {"from": "human", "value": ENGLISH}])
+def test_conversations_are_called_so(turn: dict[str, str], tmp_path: Path):
+    (tmp_path / "talk.jsonl").write_text(f"{json.dumps({'model': 'gpt-of-others', 'turns': [turn]})}\n" * 9)
     with pytest.raises(InputError, match=r"talk\.jsonl: conversations: `bessemer model finetune`"):
         scan_folder(tmp_path)
+    (tmp_path / "talk.jsonl").write_text(f"{json.dumps({'text': ENGLISH * 2, 'turns': [turn]})}\n" * 9)
+    assert [source.fields.text for source in scan_folder(tmp_path).sources if source.fields] == ["text"]
+
+
+def test_records_whose_text_is_in_another_field_are_sources_of_their_own(tmp_path: Path):
+    """A field that some records lack makes no difference, and files whose first record is too long to compare stay."""
+    for number, record in enumerate([{"a": ENGLISH}, {"a": ENGLISH, "n": 1}, {"a": ENGLISH * 999}, {"b": ENGLISH}]):
+        (tmp_path / f"{number}.jsonl").write_text(f"{json.dumps(record)}\n" * 9)
+    scan = scan_folder(tmp_path)
+    assert [(len(source.files), source.fields.text) for source in scan.sources if source.fields] == [(3, "a"), (1, "b")]
+
+
+@pytest.mark.parametrize(("size", "sources"), [(1_000, 1), (1_001_000, 11)])
+def test_many_small_subfolders_are_one_source(size: int, sources: int, tmp_path: Path):
+    for number in range(11):
+        (tmp_path / f"paper{number}").mkdir()
+        (tmp_path / f"paper{number}" / "a.txt").write_text((ENGLISH * (size // len(ENGLISH) + 1))[:size])
+    assert len(scan_folder(tmp_path).sources) == sources
+
+
+def test_json_under_another_suffix_is_no_text(tmp_path: Path):
+    (tmp_path / "board.canvas").write_text('[\n {"nodes": []}\n]')
+    (tmp_path / "set.txt2").write_text("{ a, b } is a set. " * 9)
+    scan = scan_folder(tmp_path)
+    assert [(bad.path.name, bad.hint[:4]) for bad in scan.unreadable] == [("board.canvas", "JSON")]
+    assert len(scan.sources) == 1
 
 
 def test_unpacking_says_where_to(tmp_path: Path):
@@ -535,6 +575,12 @@ def test_unpacking_says_where_to(tmp_path: Path):
     (tmp_path / "mine" / "a.srt").write_text(f"1\n00:00:01,000 --> 00:00:02,000\n{ENGLISH}\n")
     words = ["init", str(tmp_path / "mine"), "--output", str(tmp_path / "recipe.toml"), "--unpack"]
     assert f"unpacked 1 file into {tmp_path / 'mine' / 'unpacked'}\n" in CliRunner().invoke(app, words).stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+def test_the_amount_of_text_is_that_of_its_utf_8(encoding: str, tmp_path: Path):
+    (tmp_path / "a.txt").write_text(ENGLISH * 20, encoding)
+    assert scan_folder(tmp_path).sources[0].text_bytes == pytest.approx(len(ENGLISH) * 20, rel=0.01)
 
 
 def test_rows_of_a_table_in_utf_16_are_counted(tmp_path: Path):
@@ -588,6 +634,10 @@ def test_files_that_are_alike_are_listed_in_one_line(tmp_path: Path):
     for number in range(30):
         (tmp_path / "folder" / f"{number:02d}.png").write_bytes(bytes(range(256)))
     (tmp_path / "folder" / "README").write_bytes("Ofen glüht.".encode("latin-1"))
+    (tmp_path / "folder" / "TODO").write_bytes("Glüht.".encode("latin-1"))
     words = ["init", str(tmp_path / "folder"), "--output", str(tmp_path / "recipe.toml")]
     shown = " ".join(CliRunner().invoke(app, words).output.split())
-    assert "not read 00.png and 29 more .png: binary, or damaged not read README: not UTF-8 (byte 7)" in shown
+    assert (
+        "not read 00.png and 29 more .png: a picture, sound or film not read README and 1 more: not UTF-8 (byte 7)"
+        in shown
+    )

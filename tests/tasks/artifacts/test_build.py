@@ -71,13 +71,18 @@ def test_another_setting_is_another_identity_and_its_cause_is_reported(tmp_path:
     heard: list[str] = []
 
     class Listener(ProgressListener):
+        def note(self, stage: str, sentence: str) -> None:
+            heard.append(sentence)
+
         def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
             heard.append(f"{artifact.outcome} {artifact.cause}")
 
     loud = build(tmp_path, listener=Listener())
     soft = build(tmp_path, ShoutConfig(loud=False), listener=Listener())
     assert loud.identity != soft.identity
-    assert heard == ["built no artifact of this stage exists yet", "built params.loud: true -> false"]
+    cause = "params.loud: true -> false"
+    building = f"building {soft.identity[:12]}: {cause}"
+    assert heard == ["built no artifact of this stage exists yet", building, f"built {cause}"]
 
 
 def test_a_parent_counts_by_content_so_an_equal_rebuild_stops_the_wave(tmp_path: Path) -> None:

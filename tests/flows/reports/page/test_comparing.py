@@ -168,6 +168,8 @@ def test_the_page_is_one_file_that_runs_nothing_of_the_data(
         assert f'id="figure-{figure}"' in page
     for section in ("What differs", "Training", "Scores", "Held-out text", "Mixture", "Documents kept", "Leaked items"):
         assert f"<h2>{section}</h2>" in page
+    assert ">50.0%</td>" in page
+    assert ">-25.0%</td>" in page
 
 
 def test_the_command_says_and_writes(made_run: Any, other: dict[str, Any], tmp_path: Path) -> None:

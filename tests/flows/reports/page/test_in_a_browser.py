@@ -3,6 +3,7 @@ the documents of its step. Screenshots go to the folder that BESSEMER_SCREENSHOT
 """
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from flows.experiments import component_ablation as components_report
 from flows.experiments import scaling_law as ladder_report
 from flows.experiments.trials import RunResult
 from flows.metrics.run_metrics import open_artifacts
+from flows.reports.charts import scores
+from flows.reports.charts.figure import figure
 from flows.reports.live import LivePage, _write_script, begin_page
 from flows.reports.page.page import write_page
 from flows.reports.run_list import write_run_list
@@ -68,6 +71,16 @@ def test_every_picture_is_drawn_and_nothing_is_wider_than_the_screen(
     assert wrong == []
 
 
+def test_the_legend_of_a_low_figure_does_not_scroll_on_a_phone(
+    made_run: Any, browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scores, "figure", lambda data, height, **layout: figure(data, 120, **layout))
+    shown, _ = opened(browser, write_page(made_run.folder, made_run.root), 390, "light")
+    legend = "document.querySelector('#figure-scores .legend .{}').getBBox().height"
+    assert shown.evaluate(legend.format("scrollbox")) > 50
+    assert shown.evaluate(legend.format("scrollbar")) == 0
+
+
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_renews_itself_until_the_report_takes_its_place(
@@ -78,7 +91,10 @@ def test_a_page_renews_itself_until_the_report_takes_its_place(
     record = {**made_run.record, "state": "running", "stages": [], "started": time.time()}
     page._record, page._folder = record, folder
     begin_page(folder, "made", record["started"], page._now())
+    late = re.sub(r"heard = [\d.]+", "heard = 1", (folder / "page.html").read_text())
+    (folder / "page.html").write_text(late)
     shown, wrong = opened(browser, folder / "page.html", width, scheme)
+    assert shown.inner_text("#state") == "running", "a page that is opened late has yet to hear of its run"
     assert "Stage 1 of 8, sample" in shown.inner_text("#live")
     for stage, artifact in open_artifacts(made_run.record).items():
         if stage in ("sample", "clean", "dedup"):

@@ -92,17 +92,19 @@ def test_a_training_has_curves_and_texts(page: Any, monkeypatch: pytest.MonkeyPa
     lines = [
         {**STEP, "step": 1, "loss": 6.0},
         {"kind": "validation", "step": 1, "rows": [{**row, "nats_per_token": 6.5, "bits_per_byte": 4.0}]},
-        {"kind": "sample", "step": 1, "prompt": [0, ord("a")], "tokens": [ord("<"), 0]},
+        {"kind": "sample", "step": 1, "prompt": [0, ord("a")], "tokens": [ord("<"), *[ord("\n")] * 9, ord("x"), 0]},
         {**STEP, "step": 50, "loss": 3.0},
         {"kind": "validation", "step": 50, "rows": [{**row, "nats_per_token": 3.5, "bits_per_byte": 2.5}]},
         {"kind": "sample", "step": 50, "prompt": [0, ord("a")], "tokens": [ord("b")]},
     ]
     text = "\n".join(map(json.dumps, lines))
     (page.made.folder / "train.log").write_text(f"a warning of a library\n{text}\n{text[:20]}")
+    page.shown.note("train", "the input `documents` has <other> content")
+    assert "<li>train: the input <code>documents</code> has &lt;other&gt; content</li>" in page.shown._now()
     shown = page.again()
     assert "step 50 of 100 · loss 3.000 · 1,234 tokens per second" in shown
     assert "books 2.500" in shown
-    assert "a b after step 50 a &lt; after step 1" in shown
+    assert "a b after step 50 a &lt; x after step 1" in shown
     with (page.made.folder / "train.log").open("a") as log:
         back = {"kind": "event", "event": "rollback", "to_step": 10}
         log.write(f"{text[20:60]}\n{json.dumps(back)}\n")
@@ -179,10 +181,12 @@ def test_a_disk_that_is_full_ends_the_page_and_not_the_run(page: Any, monkeypatc
 
 def test_the_list_of_runs_has_figures_pages_and_comparisons(page: Any) -> None:
     page.shown.end(run_of(page.made))
+    command = "run made.toml --set seed=3 --set 'name=a b'"
+    write_sealed(page.made.folder / "run.json", {**page.made.record, "command": command})
     (page.made.folder / "compare-20270114T080000Z-abcdef.html").write_text("")
     html = write_run_list(page.made.root).read_text()
     text = words(html)
-    assert "made 2027-01-15 08:00:00 UTC 20270115T080000Z-abcdef compared with 20270114T080000Z-abcdef" in text
+    assert "made seed=3 name=a b 2027-01-15 08:00:00 UTC 20270115T080000Z-abcdef compared with 20270114T" in text
     assert "completed gpt 3.300 2.250 3.250 2.750 1 min 35 s" in text.replace("completed - ", "completed gpt ")
     assert 'href="20270115T080000Z-abcdef/page.html"' in html
     assert 'href="20270115T080000Z-abcdef/compare-20270114T080000Z-abcdef.html"' in html

@@ -104,7 +104,7 @@ def test_names_in_the_card_are_never_html(make: Callable[..., Any], tmp_path: Pa
     reported = model_card(made.record, made.root)
     assert "<script>" not in reported
     assert "&lt;script&gt;" in reported
-    assert "1 benchmark items remain in the training text" in reported
+    assert "The training text still holds 1 benchmark item;" in reported
 
 
 def test_a_declared_licence_is_on_the_card_or_stops_it(made_run: Any) -> None:

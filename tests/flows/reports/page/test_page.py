@@ -22,7 +22,7 @@ from flows.reports.charts.scores import chance_of
 from flows.reports.charts.training import training_figure
 from flows.reports.page.examples import SHOWN_OPEN, removals
 from flows.reports.page.page import _one_of_each, write_page
-from flows.reports.page.render import inline_script
+from flows.reports.page.render import environment, inline_script
 from flows.reports.summary import print_summary
 from model.checksummed_json import write_sealed
 from model.data.schema import EVENTS, METRICS, STEPS
@@ -86,6 +86,11 @@ def read(page: Path) -> Reader:
 @pytest.fixture(scope="module")
 def page(made_run: Any) -> Path:
     return write_page(made_run.folder, made_run.root)
+
+
+def test_commands_in_remarks_are_shown_as_code():
+    shown = environment().from_string("{{ remark | words }}").render(remark="see `data history A<B>`")
+    assert shown == "see <code>data history A&lt;B&gt;</code>"
 
 
 def test_a_whole_run_has_every_section_and_no_complaint(page: Path):

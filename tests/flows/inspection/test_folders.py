@@ -1,11 +1,13 @@
-"""Twelve folders of text as people have them: init writes a recipe for each that is checked, planned and run unchanged.
+"""Eighteen folders of text as people have them: init writes a recipe of each that is checked, planned, run unchanged.
 
 Their text is made from small vocabularies. `make prove-init` trains and exports a model of each, by the commands alone.
 """
 
 import bz2
+import csv
 import gzip
 import json
+import mailbox
 import random
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Callable
+from email.message import EmailMessage
 from pathlib import Path
 
 import pyarrow as pa
@@ -163,6 +166,80 @@ def partly_broken(folder: Path) -> None:
         (folder / f"good-{number}.txt").write_text(prose(number + 300, 2_500))
 
 
+def mail(folder: Path) -> None:
+    box = mailbox.mbox(folder / "Sent.mbox")
+    for number in range(60):
+        message = EmailMessage()
+        message["From"], message["Subject"] = "a@example.org", f"Letter {number}"
+        message.set_content(prose(number, 1_500), cte="quoted-printable" if number % 2 else "base64")
+        message.add_attachment(bytes(range(99)), "image", "png", filename="map.png")
+        box.add(message)
+    for number in range(20):
+        message = EmailMessage()
+        message.set_content(prose(number, 1_500, GERMAN), charset="latin-1")
+        (folder / f"{number}.eml").write_bytes(bytes(message))
+    box.close()
+
+
+def subtitles(folder: Path) -> None:
+    for number in range(40):
+        srt = "".join(
+            f"{n}\r\n00:00:{n:02d},000 --> 00:00:{n:02d},900\r\n{line}.\r\n\r\n"
+            for n, line in enumerate(prose(number, 2_500).split(". "))
+        )
+        if number % 2:
+            (folder / f"{number}.srt").write_bytes(f"\ufeff{srt}".encode())
+        else:
+            (folder / f"{number}.vtt").write_text("WEBVTT\n\n" + srt.replace(",", "."))
+
+
+def notes_with_pictures(folder: Path) -> None:
+    for number in range(60):
+        place = folder / ("Daily", "Reading list")[number % 2]
+        place.mkdir(exist_ok=True)
+        front = f"---\ntitle: Note {number}\ntags: [a, b]\n---\n\n![[{number}.png]]\n\n"
+        (place / f"Note {number}.md").write_text(front + prose(number, 2_000))
+        (place / f"{number}.png").write_bytes(b"\x89PNG\r\n" + bytes(range(99)))
+    (folder / ".obsidian").mkdir()
+    (folder / ".obsidian" / "app.json").write_text("{}")
+    (folder / "Board.canvas").write_text('{"nodes":[{"id":"a"}]}')
+
+
+def chats(folder: Path) -> None:
+    posts = [{"author": f"u{n % 9}", "body": prose(n, 400), "score": n} for n in range(200)]
+    said = [{"time": n, "msg_text": prose(n + 300, 400), "nick": "ann"} for n in range(100)]
+    asked = [{"model": "m", "conversations": [{"from": "human", "value": prose(n, 300)}]} for n in range(50)]
+    for name, records in (("forum", posts), ("irc", said), ("assistant", asked)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    export = [{"user": f"U{n % 3}", "ts": f"{n}.0", "text": prose(n + 600, 400)} for n in range(80)]
+    (folder / "general").mkdir()
+    (folder / "general" / "2026-01-01.json").write_text(json.dumps(export, indent=1))
+
+
+def papers(folder: Path) -> None:
+    for number in range(24):
+        place = folder / f"paper{number}"
+        place.mkdir()
+        body = f"\\section{{One}}\n{prose(number, 2_500)}\n\\begin{{equation}}\nE = mc^2\n\\end{{equation}}\n"
+        (place / "main.tex").write_text(f"\\documentclass{{article}}\n\\begin{{document}}\n{body}\\end{{document}}\n")
+        (place / "refs.bib").write_text(f"@book{{k{number},\n  title = {{{prose(number + 50, 60).strip()}}},\n}}\n" * 9)
+        (place / "figure.pdf").write_bytes(b"%PDF-1.4\0")
+
+
+def reviews(folder: Path) -> None:
+    def text(number: int) -> str:
+        return f'{prose(number, 500)}\nShe said "go on", and; well.'
+
+    with (folder / "reviews.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("stars", "review"), *((n % 5, text(n)) for n in range(150))])
+    with (folder / "excel.csv").open("w", newline="", encoding="cp1252") as file:
+        rows = [("Nr", "Kommentar"), *((n, prose(n, 500, GERMAN)) for n in range(80))]
+        csv.writer(file, delimiter=";").writerows(rows)
+    with (folder / "unicode.tsv").open("w", newline="", encoding="utf-16") as file:
+        rows = [("id", "comment"), *((n, prose(n + 200, 500).replace("\n", " ")) for n in range(80))]
+        csv.writer(file, delimiter="\t").writerows(rows)
+
+
 FOLDERS: dict[str, Callable[[Path], None]] = {
     make.__name__: make
     for make in (
@@ -178,6 +255,12 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
         nested_folders,
         chinese_text,
         partly_broken,
+        mail,
+        subtitles,
+        notes_with_pictures,
+        chats,
+        papers,
+        reviews,
     )
 }
 DOCUMENTS = {
@@ -192,9 +275,23 @@ DOCUMENTS = {
     "nested_folders": 61,
     "chinese_text": 60,
     "partly_broken": 105 + 1 + 20,
+    "mail": 60 + 20,
+    "subtitles": 40,
+    "notes_with_pictures": 60,
+    "chats": 200 + 100 + 80,
+    "papers": 2 * 24,
+    "reviews": 150 + 80 + 80,
 }
 """Documents that sample must read of a folder; of code those of this Python."""
-REMARKS = {"one_huge_file": "none can be held out", "partly_broken": "cannot be read"}
+REMARKS = {
+    "one_huge_file": "none can be held out",
+    "partly_broken": "cannot be read",
+    "notes_with_pictures": "59 more .png: a picture, sound or film",
+    "chats": "not read assistant.jsonl: conversations",
+    "papers": "23 more .pdf: PDF",
+}
+PACKED = {"archives", "mail", "subtitles", "chats"}
+"""Folders that `init` unpacks."""
 
 
 def written(name: str, place: Path) -> Path:
@@ -202,7 +299,7 @@ def written(name: str, place: Path) -> Path:
     folder, recipe = place / name, place / f"{name}.toml"
     folder.mkdir()
     FOLDERS[name](folder)
-    unpack = ["--unpack"] if name == "archives" else []
+    unpack = ["--unpack"] if name in PACKED else []
     done = CliRunner().invoke(app, ["init", str(folder), "--output", str(recipe), *unpack])
     assert done.exit_code == 0, done.output
     assert REMARKS.get(name, "") in " ".join(done.output.split())
