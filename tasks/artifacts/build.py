@@ -280,8 +280,8 @@ def _build_alone(
         resumed = resumed or fetched > 0
         if resumed:
             cause = f"{cause}; continued from the finished parts"
-        if cause != NONE_YET:  # There is nothing to explain, and a first run would say it eight times.
-            context.note(identity.stage, f"building {identity.key[:12]}: {cause}")
+        why = "" if cause == NONE_YET else f": {cause}"  # A first run would say it eight times.
+        context.note(identity.stage, f"building {identity.key[:12]}{why}")
         advance = functools.partial(context.listener.progress, identity.stage)
         workspace = Workspace(folder, advance, write_identity(folder, identity), limits)
         workspace.clear_temporary()

@@ -192,9 +192,8 @@ SMALLER = [
 NAMES = {"RUN": "latest", "SOME-LONG-WORD": "some-long-word", "FOLDER": "english-text", "NAME": "59.txt"}
 PREPARED = {
     "README.md": "rm recipe.toml && bessemer demo",
-    **dict.fromkeys(
-        ("docs/reuse.md", "docs/run_page.md", "docs/installing.md", "docs/using_models.md"), "bessemer run recipe.toml"
-    ),
+    "docs/reuse.md": "bessemer demo",
+    **dict.fromkeys(("docs/run_page.md", "docs/installing.md", "docs/using_models.md"), "bessemer run recipe.toml"),
 }
 """What is run before the commands of a document, which show what is done with a run."""
 EACH_ALONE = {"docs/operations.md"}

@@ -81,8 +81,12 @@ def test_another_setting_is_another_identity_and_its_cause_is_reported(tmp_path:
     soft = build(tmp_path, ShoutConfig(loud=False), listener=Listener())
     assert loud.identity != soft.identity
     cause = "params.loud: true -> false"
-    building = f"building {soft.identity[:12]}: {cause}"
-    assert heard == ["built no artifact of this stage exists yet", building, f"built {cause}"]
+    assert heard == [
+        f"building {loud.identity[:12]}",
+        "built no artifact of this stage exists yet",
+        f"building {soft.identity[:12]}: {cause}",
+        f"built {cause}",
+    ]
 
 
 def test_a_parent_counts_by_content_so_an_equal_rebuild_stops_the_wave(tmp_path: Path) -> None:
