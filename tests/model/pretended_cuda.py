@@ -37,6 +37,8 @@ def pretended_cuda() -> Iterator[None]:
             entered.enter_context(mock.patch.object(torch.cuda, name, return_value=value))
         for name in ("set_device", "synchronize", "empty_cache", "current_stream", "Event"):
             entered.enter_context(mock.patch.object(torch.cuda, name))
+        # Where PyTorch is built for CUDA, optimizers would ask the driver, which is not there, for a stream.
+        entered.enter_context(mock.patch.object(torch.accelerator, "current_accelerator", return_value=None))
         entered.enter_context(mock.patch.object(Tensor, "pin_memory", lambda tensor: tensor))
         entered.enter_context(mock.patch.object(torch, "autocast", of_processor))
         entered.enter_context(mock.patch.object(torch, "is_autocast_enabled", side_effect=lambda *_: enabled("cpu")))
