@@ -236,6 +236,8 @@ class SGDW(Uncompiled, torch.optim.SGD):
     so it also works on ZeRO's flat partitions.
     """
 
+    _pytorch_step = inspect.unwrap(torch.optim.SGD.step)
+
     def __init__(self, groups: list[dict[str, Any]], momentum: float, nesterov: bool, lr: float = 0.0) -> None:
         decoupled = [{**group, "weight_decay": 0.0, "decay": group["weight_decay"]} for group in groups]
         super().__init__(decoupled, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0, foreach=True)
@@ -248,7 +250,7 @@ class SGDW(Uncompiled, torch.optim.SGD):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     parameter.mul_(1.0 - group["lr"] * group["decay"])
-        inspect.unwrap(torch.optim.SGD.step)(self)
+        self._pytorch_step()
 
 
 def penalty(matrices: Sequence[Tensor], config: OptimizerConfig) -> Tensor:
