@@ -28,9 +28,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hide devices from tests of processors: once PyTorch has computed on one, forked ranks cannot compute.
 
     A shell without job control starts `make test &` with SIGINT ignored; runs that tests interrupt inherit that.
-    Garbage is looked for as seldom as by commands (`model.processes.collecting_seldom`).
+    Garbage is looked for as seldom as by commands (`model.processes.collecting_seldom`). Bytecode is written even where
+    the shell forbids it: compiling the source again takes each of hundreds of processes .4 to 2 s.
     """
     gc.set_threshold(10_000, 10, 10)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if config.option.markexpr != "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

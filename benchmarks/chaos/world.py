@@ -170,11 +170,10 @@ class World:
             elif "flows.service.local_server" in words:
                 server = pid
             elif "model.train" in words:
-                if len(words) == len(["python", "-m", "model.train", "RUN", "PARENT"]):
-                    supervisor = pid
-                else:
-                    ranks.append(pid)
-        return Processes(launcher, supervisor, sorted(ranks, key=lambda pid: _command(pid)[5:6]), server)
+                supervisor = pid
+            elif (name := _name(pid)).startswith(("rank ", "diag ")):
+                ranks.append((int(name.split()[1]), pid))
+        return Processes(launcher, supervisor, [pid for _, pid in sorted(ranks)], server)
 
     def beats(self) -> list[Beat]:
         """What the ranks that train show of themselves."""
@@ -262,6 +261,13 @@ def _descendants(pid: int) -> list[int]:
     except OSError:
         return []
     return [below for child in children for below in (child, *_descendants(child))]
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return ""
 
 
 def _command(pid: int) -> list[str]:

@@ -298,12 +298,9 @@ class World:
         supervisor, ranks = None, []
         for process in self.processes_with(str(deployed.root)):
             with suppress(psutil.Error):
-                words = process.cmdline()
-                if "model.train" not in words:
-                    continue
-                if len(words) == len(["python", "-m", "model.train", "RUN", "PARENT"]):
+                if "model.train" in process.cmdline():
                     supervisor = process
-                else:
+                elif process.name().startswith("rank "):
                     ranks.append(process)
         return supervisor, ranks
 

@@ -4,7 +4,7 @@ ZeRO."""
 import importlib.util
 import os
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from model.config.train import TrainConfig, TrainerRun
 from model.errors import RecipeError
@@ -51,20 +51,26 @@ def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks", weights: "P
         # Few shapes: compiling a graph takes many seconds, and partial micro-batches come in any number of rows.
         compiled_rows=micro_batch_row_counts(run.train, run.model.context),
     )
-    if run.train.engine == "deepspeed":
+    engine = engine_class(run.train)
+    return engine(run, network, ranks, weights) if run.train.divides_weights else engine(run, network, ranks)
+
+
+def engine_class(config: TrainConfig) -> "type[Any]":
+    """Import the configured engine and what it imports at its first step; return its class."""
+    if config.engine == "deepspeed":
         # Otherwise DeepSpeed looks for a device when it is imported, and warns.
-        os.environ["DS_ACCELERATOR"] = run.train.device
+        os.environ["DS_ACCELERATOR"] = config.device
         from model.engines.deepspeed import DeepSpeedEngine
 
-        return DeepSpeedEngine(run, network, ranks)
-    if run.train.divides_weights:
+        return DeepSpeedEngine
+    if config.divides_weights:
         from model.engines.divided import DividedEngine
 
-        return DividedEngine(run, network, ranks, weights)
-    if run.train.numerics == "portable":
+        return DividedEngine
+    if config.numerics == "portable":
         from model.engines.portable.engine import PortableEngine
 
-        return PortableEngine(run, network, ranks)
+        return PortableEngine
     from model.engines.native import NativeEngine
 
-    return NativeEngine(run, network, ranks)
+    return NativeEngine

@@ -1,16 +1,15 @@
 """Check that this machine computes and communicates correctly, before failed ranks are started again.
 
-`python -m model.launch.diagnostics` runs once for each rank, in a fresh process with the arguments of a rank
-(`model/train/__main__.py`). It multiplies matrices of small integers, whose products floating point represents exactly,
-on the rank's device and threads, and sums a vector over all ranks of this machine. The process writes the first fault
-that it finds into its error report, or exits with 0.
+`main` runs once for each rank, in a process of its own with the arguments of a rank (`model/train/rank.py`). It
+multiplies matrices of small integers, whose products floating point represents exactly, on the rank's device and
+threads, and sums a vector over all ranks of this machine. It writes the first fault that it finds into its error
+report, or returns 0.
 
 The supervisor checks memory and disk space itself (`find_shortage`). All checks concern one machine. Not run on CUDA
 devices so far.
 """
 
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING
 from model.checkpoint.run_folder import CHECKPOINTS, PREFIX
 from model.distributed.protocol import error_file, rendezvous_file
 from model.errors import Infra
-from model.processes import die_with_parent
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +80,10 @@ def available_memory() -> int | None:
 
 
 def private_memory(pid: int) -> int:
-    """Return the bytes of memory that a process shares with no other; 0 where it has ended or that is unknown."""
+    """Return the bytes of a process's memory that no file holds; 0 where it has ended or that is unknown.
+
+    What a rank shares with the template counts too, about 100 MB.
+    """
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -128,8 +129,7 @@ def _integers(stride: int) -> "Tensor":
 
 def main(arguments: list[str]) -> int:
     """Check the device and threads of one rank; return 0 where all is correct, else the exit code of Infra."""
-    run_file, parent, rank, rank_dir, size, *_ = arguments
-    die_with_parent(signal.SIGKILL, parent=int(parent))
+    run_file, rank, rank_dir, size, *_ = arguments
     fault = _find_fault(Path(run_file), int(rank), int(size), Path(rank_dir))
     if fault is None:
         return 0

@@ -1,12 +1,9 @@
 """Launch all ranks of a machine together, watch them, and end them together whatever happens to one of them."""
 
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,11 +13,11 @@ from model.checkpoint.run_folder import complete_markers, steps_before
 from model.config.train import TrainConfig
 from model.distributed.heartbeat import Beat, read_beat
 from model.distributed.protocol import STOP_SIGNALS, create_rank_directory, error_file, heartbeat_file
-from model.environment import trainer_environment
 from model.launch.diagnostics import private_memory
 from model.launch.failures import Failure, RankExit, infra_failure, read_error_report, root_cause
 from model.launch.rendezvous import Change, HostLost
 from model.launch.replicas import HostRanks
+from model.launch.template import RankProcess, Template, Work
 from model.launch.watchdog import Hang, RankMonitor, Straggler, innermost_call, process_state, request_stacks
 from model.processes import write_log
 
@@ -32,15 +29,13 @@ CHECK_SECONDS = 1.0
 GRACE_SECONDS = 5.0
 """Seconds that the other ranks get to end by themselves and report why, once one has failed."""
 
-Process = subprocess.Popen[bytes]
-
 
 class StopRequest:
     """Handles SIGTERM and Ctrl-C while entered as a context, and passes them on to the running processes."""
 
     def __init__(self) -> None:
         self.requested = False
-        self.processes: list[Process] = []
+        self.processes: list[RankProcess] = []
 
     def __enter__(self) -> "StopRequest":
         self._handlers = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
@@ -58,8 +53,7 @@ class StopRequest:
     def pass_on(self) -> None:
         """Ask the processes to stop."""
         for process in self.processes:
-            if process.poll() is None:
-                process.terminate()
+            process.terminate()
 
 
 @dataclass
@@ -78,7 +72,7 @@ class Launch:
     """Whether training is finished; with neither this nor a failure, the ranks were stopped at a checkpoint."""
     _before: frozenset[tuple[Path, int]] = field(default_factory=frozenset)
 
-    def update(self, ranks: Sequence[Process]) -> None:
+    def update(self, ranks: Sequence[RankProcess]) -> None:
         """Check for new checkpoints, and measure memory."""
         now = checkpoints(self.out)
         if now - self._before:
@@ -106,7 +100,8 @@ def newest_step(out: Path) -> int:
 def run_ranks(
     train: TrainConfig,
     out: Path,
-    command: Callable[[int, Path], list[str]],
+    template: Template,
+    arguments: Callable[[int, Path], list[str]],
     host_ranks: HostRanks,
     stop: StopRequest,
     on_straggler: Callable[[Straggler], None],
@@ -115,56 +110,56 @@ def run_ranks(
     change: Callable[[], Change | None] = lambda: None,
     host: str = "",
 ) -> Launch:
-    """Run this machine's ranks, each by `command(rank, rank_dir)`, until all end or one fails or hangs; kill the rest.
+    """Run this machine's ranks, each with `arguments(rank, rank_dir)`, until all end or one fails or hangs; kill the
+    rest.
 
     The first of all ranks inherits stdout; output of the others goes to stderr. With `until_checkpoint`, or once
     `change` reports that a machine has returned, the ranks are asked to stop at the next checkpoint. Where `change`
     reports that a machine has restarted, or raises HostLost, the launch fails. `host` names this machine among several.
     """
     launch = Launch(out, _before=checkpoints(out))
+    rank_dir = None
     try:
         rank_dir = create_rank_directory(out, host)
+        requests = [arguments(rank, rank_dir) for rank in host_ranks.ranks]
+        speaks = 0 in host_ranks.ranks
+        with started(template, "rank", requests, host_ranks.local, stop, speaks=speaks) as ranks:
+            _watch(launch, train, host_ranks, ranks, rank_dir, stop, on_straggler, change, until_checkpoint)
     except OSError as error:
         launch.failure = infra_failure(f"{type(error).__name__}: {error}")
-        return launch
-    try:
-        commands = [command(rank, rank_dir) for rank in host_ranks.ranks]
-        with started(commands, host_ranks.local, stop, train.given, first_speaks=0 in host_ranks.ranks) as ranks:
-            _watch(launch, train, host_ranks, ranks, rank_dir, stop, on_straggler, change, until_checkpoint)
     finally:
-        shutil.rmtree(rank_dir, ignore_errors=True)
+        if rank_dir is not None:
+            shutil.rmtree(rank_dir, ignore_errors=True)
     launch.update([])
     return launch
 
 
 @contextmanager
 def started(
-    commands: Sequence[list[str]],
+    template: Template,
+    work: Work,
+    requests: Sequence[list[str]],
     local_ranks: Sequence[int],
     stop: StopRequest,
-    given: Mapping[str, str],
     *,
-    first_speaks: bool = True,
-) -> Iterator[list[Process]]:
-    """Start processes that receive requests to stop, and kill those left on exit.
+    speaks: bool,
+) -> Iterator[list[RankProcess]]:
+    """Start a process for each request that receives requests to stop, and kill those left on exit.
 
-    Their environment is that of a trainer with the variables `given`, and with each one's number among all ranks of
-    this machine, that of its CUDA device (LOCAL_RANK, as torch and DeepSpeed read it too).
+    Each trains or diagnoses with its arguments, in the environment of a trainer with its number among all ranks
+    of this machine, that of its CUDA device (LOCAL_RANK, as torch and DeepSpeed read it too). The first one `speaks`.
     """
     processes = stop.processes = []
-    environment = trainer_environment(os.environ, given)
     try:
-        for number, (command, local) in enumerate(zip(commands, local_ranks, strict=True)):
-            stdout = None if number == 0 and first_speaks else sys.stderr.fileno()
-            own = environment | {"LOCAL_RANK": str(local)}
-            processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, env=own))
+        for number, (arguments, local) in enumerate(zip(requests, local_ranks, strict=True)):
+            processes.append(template.start(work, arguments, local, speaks=speaks and number == 0))
         if stop.requested:
             stop.pass_on()
         yield processes
     finally:
         for process in processes:
-            if process.poll() is None:
-                process.kill()
+            process.kill()
+        for process in processes:
             process.wait()
         stop.processes = []
 
@@ -173,7 +168,7 @@ def _watch(
     launch: Launch,
     train: TrainConfig,
     host_ranks: HostRanks,
-    ranks: Sequence[Process],
+    ranks: Sequence[RankProcess],
     rank_dir: Path,
     stop: StopRequest,
     on_straggler: Callable[[Straggler], None],
@@ -221,7 +216,7 @@ def _watch(
         launch.failure = None
 
 
-def _ended(ranks: Sequence[Process]) -> list[tuple[int, int]]:
+def _ended(ranks: Sequence[RankProcess]) -> list[tuple[int, int]]:
     return [(rank, code) for rank, process in enumerate(ranks) if (code := process.poll()) is not None]
 
 
@@ -235,7 +230,7 @@ def _beats(host_ranks: HostRanks, rank_dir: Path) -> dict[int, Beat]:
     return {at: beat for at, beat in beats.items() if beat is not None}
 
 
-def _hang_failure(hang: Hang, host_ranks: HostRanks, ranks: Sequence[Process], rank_dir: Path) -> Failure:
+def _hang_failure(hang: Hang, host_ranks: HostRanks, ranks: Sequence[RankProcess], rank_dir: Path) -> Failure:
     """Return a failure of the rank that hangs, or of none where all wait, and where it hangs; write the stacks of all
     ranks to stderr."""
     alive = zip(host_ranks.ranks, ranks, strict=True)

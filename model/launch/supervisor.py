@@ -16,11 +16,10 @@ Who restarts what: this module restarts ranks, the train task retries the stage,
 """
 
 import json
-import os
 import shutil
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,7 @@ from model.launch.failures import (
 from model.launch.launcher import Launch, StopRequest, newest_step, run_ranks, started
 from model.launch.rendezvous import HostLost, Rendezvous
 from model.launch.replicas import MOST_FAILURES, HostRanks, Replicas
+from model.launch.template import Template
 from model.launch.watchdog import Straggler
 from model.processes import write_log
 
@@ -70,6 +70,7 @@ class Supervisor:
         self._host_ranks: HostRanks | None = None
         """Those of the last round of several machines; None before the first."""
         self._stop = StopRequest()
+        self._template = Template(run_file, run.train.given, run.train.start_seconds)
         self._budget = RestartBudget(run.train.restarts)
         self._record = RestartLog(run.out)
         self._restarts = 0
@@ -81,7 +82,7 @@ class Supervisor:
 
     def supervise(self) -> int:
         """Train to the end; return the exit code."""
-        with self._stop:
+        with self._stop, closing(self._template):
             while (failure := self._launch()) is not None:
                 while failure is not None:
                     final = self._wait_for_restart(failure)
@@ -106,7 +107,8 @@ class Supervisor:
             launch = run_ranks(
                 self._run.train,
                 self._run.out,
-                lambda rank, rank_dir, host_ranks=host_ranks: self._command("model.train", rank, rank_dir, host_ranks),
+                self._template,
+                lambda rank, rank_dir, host_ranks=host_ranks: self._arguments(rank, rank_dir, host_ranks),
                 host_ranks,
                 self._stop,
                 self._report_straggler,
@@ -146,10 +148,9 @@ class Supervisor:
         self._touch_heartbeat()
         return not self._stop.requested
 
-    def _command(self, module: str, rank: int, rank_dir: Path, launch: HostRanks) -> list[str]:
+    def _arguments(self, rank: int, rank_dir: Path, launch: HostRanks) -> list[str]:
         left_out = ",".join(map(str, launch.left_out))
-        arguments = [str(os.getpid()), str(rank), str(rank_dir), str(launch.size), left_out, launch.store or ""]
-        return [sys.executable, "-m", module, str(self._run_file), *arguments]
+        return [str(self._run_file), str(rank), str(rank_dir), str(launch.size), left_out, launch.store or ""]
 
     def _record_launch(self, launch: Launch) -> None:
         self._memory = max(self._memory, launch.memory)
@@ -238,9 +239,9 @@ class Supervisor:
         if self._rendezvous is not None:
             local = tuple(range(self._run.train.ranks // self._run.train.hosts.count))
             here = HostRanks(local, local, len(local))
-        commands = [self._command("model.launch.diagnostics", rank, rank_dir, here) for rank in here.ranks]
+        requests = [self._arguments(rank, rank_dir, here) for rank in here.ranks]
         try:
-            with started(commands, here.local, self._stop, self._run.train.given, first_speaks=False) as processes:
+            with started(self._template, "diag", requests, here.local, self._stop, speaks=False) as processes:
                 deadline = time.monotonic() + DIAGNOSIS_SECONDS
                 # One that has failed leaves others waiting for it.
                 while not any(codes := [process.poll() for process in processes]) and None in codes:
@@ -253,6 +254,8 @@ class Supervisor:
                 RankExit(rank, code or 0, read_error_report(error_file(rank_dir, rank)))
                 for rank, code in enumerate(codes)
             ]
+        except OSError as error:
+            return infra_failure(f"{type(error).__name__}: {error}")
         finally:
             shutil.rmtree(rank_dir, ignore_errors=True)
         failure = root_cause(ends, here.size)

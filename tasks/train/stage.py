@@ -18,7 +18,7 @@ from tasks.train.run import kept_files
 
 TRAIN = Stage(
     "train",
-    roots=("tasks.train.stage:build_train", "model.train.__main__:__main__"),
+    roots=("tasks.train.stage:build_train", "model.train.rank:main"),
     libraries=("llvmlite", "numba", "numpy", "pyarrow", "safetensors", "sentencepiece", "torch"),
     resume_files=kept_files,
 )

@@ -15,6 +15,7 @@ import pytest
 from model.checkpoint.checkpoint import checkpoint_steps
 from model.checkpoint.run_folder import checkpoint_folder
 from model.config.train import TrainerRun
+from tests.model.rank_processes import rank_processes
 
 pytestmark = pytest.mark.prove_resume
 
@@ -96,13 +97,9 @@ class Trainer:
     def kill(self, draw: random.Random) -> str:
         """SIGKILL to it, or to one of its ranks."""
         pid = self.process.pid
-        ranks = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        victim = draw.choice(["all", *ranks])
-        if victim == "all":
-            self.process.kill()
-            return "all"
-        subprocess.run(["kill", "-KILL", victim], check=False)
-        return "a rank"
+        victim = draw.choice([pid, *(process.pid for process in rank_processes(pid))])
+        subprocess.run(["kill", "-KILL", str(victim)], check=False)
+        return "all" if victim == pid else "a rank"
 
 
 def bytes_of(run: TrainerRun) -> dict[str, bytes]:

@@ -20,6 +20,7 @@ from model.config.options import ScheduleConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.errors import InputError
 from model.train.trainer import train
+from tests.model.rank_processes import rank_processes
 
 PROJECT = Path(__file__).resolve().parents[3]
 NATIVE = {"ranks": 2}
@@ -60,12 +61,6 @@ def result(run: TrainerRun) -> dict[str, bytes]:
 
 def checkpoints(run: TrainerRun) -> list[str]:
     return sorted(path.name for path in (run.out / "checkpoints").glob("step-*"))
-
-
-def rank_processes(trainer: subprocess.Popen[str]) -> list[int]:
-    """Process ids of the ranks, in their order."""
-    children = Path(f"/proc/{trainer.pid}/task/{trainer.pid}/children").read_text().split()
-    return sorted(map(int, children), key=lambda pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[5])
 
 
 def is_alive(pid: int) -> bool:
@@ -189,7 +184,7 @@ def test_killed_and_stopped_they_end_with_the_bytes_of_an_undisturbed_run(make_r
 
     trainer = launch(run)
     wait_until(lambda: len(checkpoints(run)) > 0)
-    ranks = rank_processes(trainer)
+    ranks = [process.pid for process in rank_processes(trainer.pid)]
     os.kill(ranks[-1], signal.SIGKILL)
     wait_until(lambda: not any(map(is_alive, ranks)), seconds=10)
     restart = next(line for line in trainer.stdout if "restart" in line)
@@ -267,7 +262,7 @@ def test_ranks_do_not_outlive_a_killed_supervisor(make_run, launch) -> None:
     run = make_run(**LONG | NATIVE)
     trainer = launch(run)
     wait_until((run.out / "heartbeat").exists)
-    ranks = rank_processes(trainer)
+    ranks = [process.pid for process in rank_processes(trainer.pid)]
     trainer.kill()
     trainer.communicate()
     wait_until(lambda: not any(map(is_alive, ranks)), seconds=10)

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.ipc
@@ -20,6 +19,7 @@ from model.config.options import ScheduleConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.launch.failures import read_restarts
 from model.launch.replicas import Replicas, ranks_of_host
+from tests.model.rank_processes import rank_processes
 
 DIVIDED = {"ranks": 8, "tensor_parallel": 2, "pipeline_parallel": 2, "batch_rows": 4, "micro_batch_rows": 1}
 """Two replicas of 2 x 2 ranks; of each stage ranks 0 and 1 (4 and 5) are the first replica's."""
@@ -91,16 +91,6 @@ def test_a_machine_that_may_be_missing_has_whole_replicas() -> None:
     assert (alone.ranks, alone.size, alone.hosts) == ((0, 1, 2, 3), 4, 1)
 
 
-def children(supervisor: int) -> Iterator[tuple[int, int]]:
-    """Process id of each of a supervisor's processes, with its number among all ranks."""
-    with contextlib.suppress(OSError):
-        for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split():
-            with contextlib.suppress(OSError):
-                for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                    if variable.startswith(b"LOCAL_RANK="):
-                        yield int(pid), int(variable.partition(b"=")[2])
-
-
 @contextlib.contextmanager
 def lost(supervisor: int, rank: int) -> Iterator[None]:
     """Kill every process of a rank as soon as it starts, whether it trains or diagnoses."""
@@ -108,10 +98,10 @@ def lost(supervisor: int, rank: int) -> Iterator[None]:
 
     def kill() -> None:
         while not there.wait(0.005):
-            for pid, number in children(supervisor):
-                if number == rank:
+            for process in rank_processes(supervisor):
+                if process.local == rank:
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                        os.kill(process.pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()

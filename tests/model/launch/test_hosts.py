@@ -20,6 +20,7 @@ import pytest
 
 from model.config.train import TrainerRun
 from model.launch.failures import read_restarts
+from tests.model.rank_processes import rank_processes
 
 PROJECT = Path(__file__).resolve().parents[3]
 EXACT_FILES = ("model.safetensors", "steps.arrow", "metrics.arrow")
@@ -191,10 +192,10 @@ def test_a_host_whose_ranks_fail_again_and_again_leaves_with_its_replica_and_joi
     with gone_afterwards(first := wire.start(0, run), second := wire.start(1, run)):
         wait_until(lambda: checkpoints(run) > 0)
         while second.poll() is None:
-            with contextlib.suppress(OSError):
-                for child in Path(f"/proc/{second.pid}/task/{second.pid}/children").read_text().split():
-                    if b"LOCAL_RANK=1" in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
-                        os.kill(int(child), signal.SIGKILL)
+            for process in rank_processes(second.pid):
+                if process.local == 1:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process.pid, signal.SIGKILL)
             time.sleep(0.01)
         assert second.returncode == 75
         assert second.stderr is not None

@@ -18,6 +18,7 @@ import pytest
 
 from model.config.train import TrainerRun
 from model.launch.failures import read_restarts
+from tests.model.rank_processes import rank_processes
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
 
@@ -46,17 +47,9 @@ def checkpoints(run: TrainerRun) -> list[str]:
     return sorted(path.parent.name for path in (run.out / "checkpoints").glob("step-*/COMPLETE"))
 
 
-def rank_processes(trainer: subprocess.Popen[str]) -> list[int]:
-    """Process ids of the ranks, in their order."""
-    children = Path(f"/proc/{trainer.pid}/task/{trainer.pid}/children").read_text().split()
-    return sorted(map(int, children), key=lambda pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[5])
-
-
 def training(trainer: subprocess.Popen[str]) -> list[int]:
     """Process ids of ranks that train, in their order; those that diagnose are no such ranks."""
-    with contextlib.suppress(OSError, IndexError):
-        return [pid for pid in rank_processes(trainer) if b"model.train" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return []
+    return [process.pid for process in rank_processes(trainer.pid) if process.trains]
 
 
 def is_alive(pid: int) -> bool:
@@ -99,7 +92,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, build_run, launch: Lau
 def disturb(trainer: subprocess.Popen[str], run: TrainerRun, number: int) -> int:
     """Send a signal to the last rank once there is a checkpoint; returns its process id."""
     wait_until(lambda: len(checkpoints(run)) > 0)
-    rank = rank_processes(trainer)[-1]
+    rank = training(trainer)[-1]
     os.kill(rank, number)
     return rank
 
@@ -148,13 +141,12 @@ def test_several_deaths_in_a_row_are_outlived_and_one_more_is_not(make_run, laun
 
     def kill_early(trainer: subprocess.Popen[str], times: int) -> None:
         """Before the first step, so that there is no progress."""
-        attempts: set[bytes] = set()
-        while len(attempts) < times:
-            for pid in training(trainer)[-1:]:
-                rank_dir = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[6]
-                if rank_dir not in attempts:
-                    os.kill(pid, signal.SIGKILL)
-                    attempts.add(rank_dir)
+        killed: set[int] = set()
+        while len(killed) < times:
+            for process in rank_processes(trainer.pid):
+                if process.trains and process.rank == ranks - 1 and process.pid not in killed:
+                    os.kill(process.pid, signal.SIGKILL)
+                    killed.add(process.pid)
             time.sleep(0.005)
 
     trainer = launch(run)
@@ -179,7 +171,7 @@ def test_nothing_outlives_a_killed_supervisor_and_the_next_goes_on(make_run, lau
     run = make_run(**LONG, ranks=ranks)
     trainer = launch(run)
     wait_until(lambda: len(checkpoints(run)) > 0)
-    left = rank_processes(trainer)
+    left = training(trainer)
     os.kill(left[0], signal.SIGSTOP)
     trainer.kill()
     trainer.communicate()
@@ -246,15 +238,19 @@ def test_where_the_machine_refuses_again_and_again_training_is_out_of_restarts(m
 
 
 WRONG_BY_ONE = """
-import sys
-if "model.launch.diagnostics" in sys.orig_argv:
-    import torch
-    right = torch.matmul
-    def wrong(left, other):
-        product = right(left, other)
-        product[2, 9] += 1
-        return product
-    torch.matmul = wrong
+import builtins, os
+template, found = os.getpid(), builtins.__import__
+def imported(name, *words, **options):
+    if name == "model.launch.diagnostics" and os.getpid() != template:
+        import torch
+        right = torch.matmul
+        def wrong(left, other):
+            product = right(left, other)
+            product[2, 9] += 1
+            return product
+        torch.matmul = wrong
+    return found(name, *words, **options)
+builtins.__import__ = imported
 """
 
 
@@ -277,7 +273,7 @@ def test_a_machine_that_computes_wrongly_is_not_trained_on_again(make_run, tmp_p
     disturb(trainer, run, signal.SIGKILL)
     code, _, err = finish(trainer)
     assert code == 75
-    assert "cpu gave a wrong product of matrices in torch.float32: in row 2, column 9" in err.splitlines()[-1]
+    assert "cpu gave a wrong product of matrices in torch.float32, at row 2, column 9" in err.splitlines()[-1]
     assert len(read_restarts(run.out)) == 1
     assert not (run.out / "result").exists()
 
@@ -318,7 +314,7 @@ def test_a_rank_without_memory_is_started_again(make_run, launch: Launch, undist
     run = make_run(**LONG, restarts=AT_ONCE, hang_seconds=20, start_seconds=60)
     trainer = launch(run)
     wait_until(lambda: len(checkpoints(run)) > 0)
-    (rank,) = rank_processes(trainer)
+    (rank,) = training(trainer)
     resource.prlimit(rank, resource.RLIMIT_AS, (1 << 20, 1 << 20))
     code, _, err = finish(trainer)
     assert code == 0, err

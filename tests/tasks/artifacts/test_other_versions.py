@@ -9,7 +9,7 @@ from tasks.artifacts.identity import Identity
 from tasks.artifacts.reuse import IDENTITY, adopt, other_version, write_identity
 from tasks.common.code_fingerprint import Code
 
-ROOTS, LOOP = ("model.train.__main__:__main__",), "model.train.trainer:step"
+ROOTS, LOOP = ("model.train.rank:main",), "model.train.trainer:step"
 NOW = Identity("train", Code("2", ROOTS, {LOOP: "b"}), {"rate": 1}, {"rows": "r"}, {"torch": "2.13.0", "numba": "0.68"})
 
 

@@ -1,0 +1,31 @@
+"""The ranks of a training, found in /proc: the forks of its supervisor's only child, with their names."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+
+class RankProcess(NamedTuple):
+    """A process that trains or diagnoses."""
+
+    rank: int
+    pid: int
+    local: int
+    trains: bool
+
+
+def rank_processes(supervisor: int) -> list[RankProcess]:
+    """Return the ranks of a supervisor, in their order; one that starts has no name for a moment, and is left out."""
+    found = []
+    for template in _children(supervisor):
+        for pid in _children(template):
+            with suppress(OSError, ValueError):
+                kind, rank, _, local = Path(f"/proc/{pid}/comm").read_text().split()
+                found.append(RankProcess(int(rank), pid, int(local), kind == "rank"))
+    return sorted(found)
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    return []
