@@ -17,7 +17,7 @@ from model.launch.diagnostics import private_memory
 from model.launch.failures import Failure, RankExit, infra_failure, read_error_report, root_cause
 from model.launch.rendezvous import Change, HostLost
 from model.launch.replicas import HostRanks
-from model.launch.template import RankProcess, Template, Work
+from model.launch.template import RankProcess, Request, Template, Work
 from model.launch.watchdog import Hang, RankMonitor, Straggler, innermost_call, process_state, request_stacks
 from model.processes import write_log
 
@@ -152,7 +152,7 @@ def started(
     processes = stop.processes = []
     try:
         for number, (arguments, local) in enumerate(zip(requests, local_ranks, strict=True)):
-            processes.append(template.start(work, arguments, local, speaks=speaks and number == 0))
+            processes.append(template.start(Request(work, arguments, local, speaks and number == 0)))
         if stop.requested:
             stop.pass_on()
         yield processes

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from model.environment import trainer_environment
 
@@ -26,6 +26,18 @@ POLL_SECONDS = 0.05
 
 Work = Literal["rank", "diag"]
 """Training (`model/train/rank.py`) or diagnosis (`model/launch/diagnostics.py`)."""
+
+
+class Request(NamedTuple):
+    """What the template is asked to start."""
+
+    work: Work
+    arguments: Sequence[str]
+    """Those of `model.train.rank.main`."""
+    local_rank: int
+    """The environment variable LOCAL_RANK."""
+    speaks: bool
+    """Whether what it prints goes to stdout; otherwise to stderr."""
 
 
 class RankProcess:
@@ -76,16 +88,14 @@ class Template:
         self._started: list[int] = []
         self._running: dict[int, RankProcess] = {}
 
-    def start(self, work: Work, arguments: Sequence[str], local_rank: int, *, speaks: bool) -> RankProcess:
-        """Start a process that trains or diagnoses as one rank, with the arguments of `model.train.rank.main`.
+    def start(self, request: Request) -> RankProcess:
+        """Start a process.
 
-        Its environment variable LOCAL_RANK is `local_rank`. What it prints goes to stderr unless it `speaks`. Raises
-        OSError where the template ends, or does not answer within `train.start_seconds`.
+        Raises OSError where the template ends, or does not answer within `train.start_seconds`.
         """
         channel = self._channel or self._launch()
         program = self._program
         assert program is not None
-        request = [work, arguments, local_rank, speaks]
         with suppress(BrokenPipeError, ConnectionResetError):
             channel.sendall(json.dumps(request).encode() + b"\n")
         deadline = time.monotonic() + self._start_seconds

@@ -15,14 +15,16 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from model.distributed.protocol import STOP_SIGNALS
-from model.launch.template import Work
+from model.launch.template import Request
 from model.processes import collecting_seldom, die_with_parent, exit_now
+
+FORKS = sys.platform.startswith("linux")
 
 
 def main(arguments: list[str]) -> int:
@@ -32,11 +34,9 @@ def main(arguments: list[str]) -> int:
     # Ctrl-C reaches this process, too, and only ranks are to stop. Blocked, and not ignored: a rank receives what comes
     # while it starts.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    forks = sys.platform.startswith("linux")
-    if forks:
+    if FORKS:
         _import(Path(run_file))
-    with socket.socket(fileno=int(fd)) as channel:
-        _serve(channel, _fork if forks else _spawn)
+    _Starter(socket.socket(fileno=int(fd))).serve()
     return 0
 
 
@@ -57,85 +57,87 @@ def _import(run_file: Path) -> None:
         if train.device == "cpu":
             # DeepSpeed and the compiler look for devices when they are imported, and CUDA does not survive a fork.
             engine_class(train)
-    gc.collect()
     # Ranks do not go through what is shared, which would copy its pages.
+    gc.collect()
     gc.freeze()
+    # Python 3.12 warns of the idle threads of OpenBLAS, which ends them before a fork and starts them when needed.
+    warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
 
 
-def _serve(channel: socket.socket, start: "Callable[[list[Any], socket.socket], int]") -> None:
-    # A child that ends writes a byte to the pipe, which `select` waits for together with requests.
-    woken, wakes = os.pipe()
-    os.set_blocking(wakes, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wakes)
-    received = b""
-    while True:
-        ready, _, _ = select.select([channel, woken], [], [])
-        if woken in ready:
-            os.read(woken, 4096)
-            _report_ends(channel)
-        if channel in ready:
-            data = channel.recv(65536)
-            if not data:
-                return
-            *lines, received = (received + data).split(b"\n")
-            for line in lines:
-                _send(channel, "started", start(json.loads(line), channel))
+class _Starter:
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        # A process that ends writes a byte to the pipe, for which `serve` waits together with requests.
+        self._woken, self._wakes = os.pipe()
+        os.set_blocking(self._wakes, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakes)
+
+    def serve(self) -> None:
+        """Start what is requested and report what ends, until the socket is closed."""
+        received = b""
+        while True:
+            ready, _, _ = select.select([self._channel, self._woken], [], [])
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+                self._report_ends()
+            if self._channel in ready:
+                data = self._channel.recv(65536)
+                if not data:
+                    return
+                *lines, received = (received + data).split(b"\n")
+                for request in (Request(*json.loads(line)) for line in lines):
+                    self._send("started", self._fork(request) if FORKS else _spawn(request))
+
+    def _report_ends(self) -> None:
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                self._send("ended", found[0], os.waitstatus_to_exitcode(found[1]))
+
+    def _send(self, *words: str | int) -> None:
+        self._channel.sendall(json.dumps(words).encode() + b"\n")
+
+    def _fork(self, request: Request) -> int:
+        """Fork a process that does what is requested, and return its process id."""
+        parent = os.getpid()
+        if pid := os.fork():
+            return pid
+        try:
+            die_with_parent(signal.SIGKILL, parent)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+            for inherited in (self._channel.fileno(), self._woken, self._wakes):
+                os.close(inherited)
+            if not request.speaks:
+                os.dup2(2, 1)
+            os.environ["LOCAL_RANK"] = str(request.local_rank)
+            _run(request)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
 
 
-def _report_ends(channel: socket.socket) -> None:
-    with suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            _send(channel, "ended", found[0], os.waitstatus_to_exitcode(found[1]))
-
-
-def _send(channel: socket.socket, *words: str | int) -> None:
-    channel.sendall(json.dumps(words).encode() + b"\n")
-
-
-def _fork(request: list[Any], channel: socket.socket) -> int:
-    """Fork a process that runs a request, and return its process id."""
-    work, arguments, local_rank, speaks = request
-    parent = os.getpid()
-    if pid := os.fork():
-        return pid
-    try:
-        die_with_parent(signal.SIGKILL, parent)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        channel.close()
-        if not speaks:
-            os.dup2(2, 1)
-        os.environ["LOCAL_RANK"] = str(local_rank)
-        with suppress(OSError):
-            # `rank 2 at 0` or `diag 2 at 0`, shown by ps and top: the command of a fork is the template's.
-            Path("/proc/self/comm").write_text(f"{work} {arguments[1]} at {local_rank}")
-        _run(work, arguments)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(1)
-
-
-def _run(work: Work, arguments: list[str]) -> NoReturn:
-    if work == "rank":
+def _run(request: Request) -> NoReturn:
+    with suppress(OSError):
+        # `rank 2 at 0` or `diag 2 at 0`, shown by ps and top: the command of a fork is the template's.
+        Path("/proc/self/comm").write_text(f"{request.work} {request.arguments[1]} at {request.local_rank}")
+    if request.work == "rank":
         from model.train.rank import main
     else:
         from model.launch.diagnostics import main
-    exit_now(main(arguments))
+    exit_now(main(list(request.arguments)))
 
 
-def _spawn(request: list[Any], channel: socket.socket) -> int:
-    """Start a program that runs a request, and return its process id."""
-    del channel
-    work, arguments, local_rank, speaks = request
-    actions = [] if speaks else [(os.POSIX_SPAWN_DUP2, 2, 1)]
-    environment = {**os.environ, "LOCAL_RANK": str(local_rank)}
-    module = "model.train.rank" if work == "rank" else "model.launch.diagnostics"
-    words = [sys.executable, "-m", module, *arguments]
+def _spawn(request: Request) -> int:
+    """Start a program that does what is requested, and return its process id."""
+    module = "model.train.rank" if request.work == "rank" else "model.launch.diagnostics"
+    words = [sys.executable, "-m", module, *request.arguments]
+    environment = {**os.environ, "LOCAL_RANK": str(request.local_rank)}
+    actions = [] if request.speaks else [(os.POSIX_SPAWN_DUP2, 2, 1)]
     return os.posix_spawn(sys.executable, words, environment, file_actions=actions, setsigmask=[])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from model.launch.template import RankProcess, Template
+from model.launch.template import RankProcess, Request, Template
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ranks are forks on Linux only")
 
@@ -45,7 +45,7 @@ def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Templa
 
 
 def start(template: Template, word: str, local: int = 0, file: str = "") -> RankProcess:
-    return template.start("diag", [file, word], local, speaks=False)
+    return template.start(Request("diag", [file, word], local, speaks=False))
 
 
 def is_alive(pid: int) -> bool:
@@ -102,5 +102,5 @@ def test_imports_that_take_too_long_are_an_error(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), str(tmp_path)]))
     template = Template(tmp_path / "run.json", {}, 1.0)
     with pytest.raises(OSError, match=r"took more than 1 seconds \(train.start_seconds\)"):
-        template.start("diag", ["", "waits"], 0, speaks=False)
+        template.start(Request("diag", ["", "waits"], 0, speaks=False))
     template.close()
