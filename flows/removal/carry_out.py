@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from flows.recipe.schema import Recipe
 from flows.removal.affected import Leaving, Request
 from flows.removal.certificate import FOLDER, Certificate, commitment, write_certificate
-from flows.removal.replay import ReplayPlan
+from flows.removal.replay import ReplayPlan, carried_out
 from flows.runs.lineage import run_artifacts
 from flows.runs.record import RunData, list_runs, recipe_of
 from flows.runs.roots import refresh
@@ -91,7 +91,8 @@ def finish(root: Path, pending: Pending, after: RunData) -> Path:
     refresh(root)  # Other machines may have begun runs that use the same artifacts.
     record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
     given_up = shred(root, record, after)
-    leaving, plan, store = pending.leaving, pending.plan, store_of(root)
+    leaving, store = pending.leaving, store_of(root)
+    plan = carried_out(pending.plan, artifacts["train"])
     certificate = Certificate(
         before=pending.before,
         after=after["run_id"],

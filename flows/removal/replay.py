@@ -5,7 +5,7 @@ of the run before, where the rows read up to there are equal (`model/train/repla
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +71,12 @@ def plan_replay(before: Mapping[str, Artifact], chunk: Artifact, config: TrainSt
         first_position=int(changed[0]) if len(changed) else None,
         seconds=(schedule.steps - step) * (float(np.median(walls)) if len(walls) else 0.0),
     )
+
+
+def carried_out(plan: ReplayPlan, trained: Artifact) -> ReplayPlan:
+    """Return the plan of a training that has ended: all of it where the guard rolled back, since it then began anew."""
+    rolled_back = trained.names("events") and "rollback" in trained.table("events").column("kind").to_pylist()
+    return replace(plan, step=0, tokens=plan.tokens_in_all) if rolled_back else plan
 
 
 def _lasting_steps(trained: Artifact) -> list[int]:
