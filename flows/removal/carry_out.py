@@ -45,6 +45,8 @@ class Pending:
     leaving: Leaving
     request: Request
     plan: ReplayPlan
+    after: str | None = None
+    """The run without the documents, once it has ended."""
 
 
 _PENDING = TypeAdapter(Pending)
@@ -81,6 +83,17 @@ def read_pending(root: Path) -> Pending | None:
         return _PENDING.validate_python(read_sealed(root / FOLDER / PENDING, PENDING_LOST))
     except FileNotFoundError:
         return None
+
+
+def note_end(root: Path, pending: Pending, after: str) -> Pending:
+    """Write down that the run `after` has ended, and return the removal. What it kept of the run before is deleted
+    next, so that its recipe cannot be run again."""
+    noted = replace(pending, after=after)
+    written = _PENDING.dump_python(noted, mode="json")
+    if (store := store_of(root)) is not None:
+        store.write(f"{FOLDER}/{PENDING}", written)
+    write_sealed(root / FOLDER / PENDING, written)
+    return noted
 
 
 def finish(root: Path, pending: Pending, after: RunData) -> Path:
