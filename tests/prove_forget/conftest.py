@@ -40,7 +40,7 @@ BASES = {
         "sources.letters.weight=0.98",
         "sources.notes.weight=0.01",
         "sources.code.weight=0.01",
-        "budget_tokens=36K",
+        "budget_tokens=22K",
     ),
 }
 """Settings of the runs that documents leave. Only a GPT has a stable order; BERT and T5 train again from the start."""

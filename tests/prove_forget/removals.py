@@ -34,7 +34,7 @@ AGGREGATES: dict[str, tuple[str, ...] | None] = {
 }
 """Tables that are copied of each stage besides its manifest; None for all."""
 CLOCKS = ("events", "perf", "COMPLETE", "state.json", "reproduction.json", "packages.lock")
-LASTING = 40
+LASTING = 20
 """Checkpoints that stay with each model."""
 WINDOW = 50
 SECONDS = 1200.0
