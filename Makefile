@@ -83,8 +83,9 @@ prove-resume: $(READY) ## killed and damaged, training goes on to the same bytes
 prove-layouts: $(READY) ## portable numerics: 60 drawn layouts, killed and resumed under another, to one set of bytes; time of a step
 	PROVE_FOLDER=$(PEERS)/prove-layouts $(BIN)/python -m pytest tests/prove_resume/test_layouts.py -m prove_layouts $(PYTEST_FLAGS)
 
-prove-forget: $(READY) ## a model without documents, beside one trained in an empty root: fifteen requests, twenty minutes
-	$(BIN)/python -m pytest tests/prove_forget -m prove_forget $(PYTEST_FLAGS)
+prove-forget: $(READY) ## a model without documents, beside one trained in an empty root: thirty requests and what each costs, half an hour
+	$(BIN)/python -m pytest tests/prove_forget/test_requests.py -m prove_forget -n 2 $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest tests/prove_forget/test_forget.py -m prove_forget $(PYTEST_FLAGS)
 
 prove-init: $(READY) ## eighteen folders of text, each from `init` to an exported model
 	$(BIN)/python -m pytest tests/flows/inspection -m prove_init $(PYTEST_FLAGS)

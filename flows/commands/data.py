@@ -187,7 +187,7 @@ def forget(
     before, recipe = run_artifacts(record), recipe_of(root / "runs" / record["run_id"])
     leaving = find_leaving(root, record["run_id"], before, recipe, named)
     without = recipe_without(recipe, record["run_id"], before, leaving, named)
-    replay = plan_replay(before, build_sequences(without, root))
+    replay = plan_replay(before, build_sequences(without, root), without.train)
     print_run_header(record)
     print_plan(root, leaving, named, replay, without, as_json)
     if plan or not (yes or as_json or typer.confirm("Train again and delete?")):

@@ -8,7 +8,7 @@ from flows.metrics.formatting import format_duration
 from flows.planning.explain import KEPT
 from flows.recipe.schema import Recipe
 from flows.removal.affected import Leaving, Request
-from flows.removal.carry_out import Pending, finish
+from flows.removal.carry_out import Pending, finish, note_end
 from flows.removal.certificate import BEYOND_A_STORE, certified
 from flows.removal.replay import ReplayPlan
 from flows.runs.lineage import open_run
@@ -72,17 +72,17 @@ def _some(ids: tuple[str, ...]) -> str:
 
 def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool) -> None:
     """Train by the recipe of a removal, delete what the run before holds, and write the certificate."""
-    recipe = pending.recipe
-    record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
-    trained = stage_paths(record)["train"]
-    token = REPLAY_OF.set(trained if trained.exists() else None)
-    try:
-        after = run_recipe(recipe, root, {}, as_json, verbose)
-    finally:
-        REPLAY_OF.reset(token)
-    # A call that was killed may have left no more to do than the certificate of an earlier run.
-    run_id = after.get("same_as") or after["run_id"]
-    page = finish(root, pending, open_run(root, run_id, needs="evaluate"))
+    if pending.after is None:
+        record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
+        trained = stage_paths(record)["train"]
+        token = REPLAY_OF.set(trained if trained.exists() else None)
+        try:
+            after = run_recipe(pending.recipe, root, {}, as_json, verbose)
+        finally:
+            REPLAY_OF.reset(token)
+        # A call that was killed may have left no more to do than the certificate of an earlier run.
+        pending = note_end(root, pending, after.get("same_as") or after["run_id"])
+    page = finish(root, pending, open_run(root, pending.after, needs="evaluate"))
     if as_json:
         print_json({"certificate": str(page.with_suffix(".json")), "salt": pending.salt})
         return

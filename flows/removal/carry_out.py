@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from flows.recipe.schema import Recipe
 from flows.removal.affected import Leaving, Request
 from flows.removal.certificate import FOLDER, Certificate, commitment, write_certificate
-from flows.removal.replay import ReplayPlan
+from flows.removal.replay import ReplayPlan, carried_out
 from flows.runs.lineage import run_artifacts
 from flows.runs.record import RunData, list_runs, recipe_of
 from flows.runs.roots import refresh
@@ -45,6 +45,8 @@ class Pending:
     leaving: Leaving
     request: Request
     plan: ReplayPlan
+    after: str | None = None
+    """The run without the documents, once it has ended."""
 
 
 _PENDING = TypeAdapter(Pending)
@@ -83,6 +85,17 @@ def read_pending(root: Path) -> Pending | None:
         return None
 
 
+def note_end(root: Path, pending: Pending, after: str) -> Pending:
+    """Write down that the run `after` has ended, and return the removal. What it kept of the run before is deleted
+    next, so that its recipe cannot be run again."""
+    noted = replace(pending, after=after)
+    written = _PENDING.dump_python(noted, mode="json")
+    if (store := store_of(root)) is not None:
+        store.write(f"{FOLDER}/{PENDING}", written)
+    write_sealed(root / FOLDER / PENDING, written)
+    return noted
+
+
 def finish(root: Path, pending: Pending, after: RunData) -> Path:
     """Delete what the run before holds, write the certificate of a removal whose run `after` has ended, and return its
     page."""
@@ -91,7 +104,8 @@ def finish(root: Path, pending: Pending, after: RunData) -> Path:
     refresh(root)  # Other machines may have begun runs that use the same artifacts.
     record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
     given_up = shred(root, record, after)
-    leaving, plan, store = pending.leaving, pending.plan, store_of(root)
+    leaving, store = pending.leaving, store_of(root)
+    plan = carried_out(pending.plan, artifacts["train"])
     certificate = Certificate(
         before=pending.before,
         after=after["run_id"],

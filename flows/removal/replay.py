@@ -5,7 +5,7 @@ of the run before, where the rows read up to there are equal (`model/train/repla
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +13,16 @@ import numpy as np
 from flows.recipe.schema import Recipe
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.record import new_run_id
-from model.checkpoint.metrics import final_steps
 from model.checkpoint.run_folder import PREFIX
 from model.data.dataset import SequenceReader
+from model.objectives import make_objective
+from model.objectives.base import Objective
+from model.optim.schedules import TrainingSchedule
+from model.train.replay import BATCH_POSITIONS, differing_positions, reads_tokens_alone
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
-from tasks.artifacts.workspace import FileRecord
-
-BATCH_POSITIONS = 4096
+from tasks.train.config import TrainStageConfig
+from tasks.train.run import trainer_run
 
 
 @dataclass(frozen=True)
@@ -40,43 +42,52 @@ class ReplayPlan:
     """Time of the repeated steps at the speed of the training before."""
 
 
-def plan_replay(before: Mapping[str, Artifact], chunk: Artifact) -> ReplayPlan:
-    """Return from which step training would go on with the sequences of `chunk`, by the rows of both orders.
+def plan_replay(before: Mapping[str, Artifact], chunk: Artifact, config: TrainStageConfig) -> ReplayPlan:
+    """Return from which step training by the settings `config` would go on with the sequences of `chunk`, by the rows
+    of both orders, and how much of the new order it reads from there.
 
     The trainer compares again, and takes no checkpoint whose settings or libraries are others."""
+    run = trainer_run(chunk, before["vocab"], config, Path())
     mine, theirs = (SequenceReader(of.files("sequences"), of.files("order")[0]) for of in (before["chunk"], chunk))
-    steps = final_steps(before["train"].table("steps"))
-    tokens = before["train"].table("metrics").column("tokens").to_numpy()
-    total = int(tokens[-1]) if len(tokens) else 0
+    schedule, objective = TrainingSchedule(run.train, theirs.positions, run.model.context), make_objective(run)
+    step, changed = 0, np.arange(max(mine.positions, theirs.positions))
+    if mine.positions == theirs.positions:
+        found = differing_positions(mine, theirs, by_number=not reads_tokens_alone(run))
+        changed = np.concatenate([np.zeros(0, np.int64), *found])
+        equal = int(changed[0]) if len(changed) else theirs.positions
+        same_heldout = _validation_rows(before["chunk"]) == _validation_rows(chunk)
+        for kept in _lasting_steps(before["train"]):
+            if schedule.positions(kept - 1)[1] <= equal and (same_heldout or not _validated_by(before["train"], kept)):
+                step = kept
+    begin = schedule.positions(step)[0]
+    again = _text_tokens(objective, theirs, begin, theirs.positions)
     walls = before["train"].table("perf").column("wall_s").to_numpy()
-    pace = float(np.median(walls)) if len(walls) else 0.0
-    if mine.positions != theirs.positions or mine.row_length != theirs.row_length:
-        everything = max(mine.positions, theirs.positions)
-        return ReplayPlan(0, steps.num_rows, total, total, everything, 0, steps.num_rows * pace)
-    changed = _changed_positions(mine, theirs)
-    ends = steps.column("pos_end").to_numpy()
-    kept = sorted({int(record.name[len(PREFIX) :].partition(".")[0]) for record in _lasting(before["train"])})
-    first = int(changed[0]) if len(changed) else None
-    usable = [step for step in kept if first is None or ends[step - 1] <= first]
-    if _validation_rows(before["chunk"]) != _validation_rows(chunk):
-        usable = [step for step in usable if not _validated_by(before["train"], step)]
-    step = usable[-1] if usable else 0
-    read = int(tokens[step - 1]) if step else 0
-    seconds = (steps.num_rows - step) * pace
-    return ReplayPlan(step, steps.num_rows, total - read, total, len(changed), first, seconds)
+    return ReplayPlan(
+        step=step,
+        steps=schedule.steps,
+        tokens=again,
+        tokens_in_all=again + _text_tokens(objective, theirs, 0, begin),
+        positions=len(changed),
+        first_position=int(changed[0]) if len(changed) else None,
+        seconds=(schedule.steps - step) * (float(np.median(walls)) if len(walls) else 0.0),
+    )
 
 
-def _changed_positions(mine: SequenceReader, theirs: SequenceReader) -> np.ndarray:
-    found = [np.zeros(0, np.int64)]
-    for begin in range(0, mine.positions, BATCH_POSITIONS):
-        end = min(begin + BATCH_POSITIONS, mine.positions)
-        differ = (mine.rows(begin, end).tokens_BL != theirs.rows(begin, end).tokens_BL).any(axis=1)
-        found.append(begin + np.flatnonzero(differ))
-    return np.concatenate(found)
+def carried_out(plan: ReplayPlan, trained: Artifact) -> ReplayPlan:
+    """Return the plan of a training that has ended: all of it where the guard rolled back, since it then began anew."""
+    rolled_back = trained.names("events") and "rollback" in trained.table("events").column("kind").to_pylist()
+    return replace(plan, step=0, tokens=plan.tokens_in_all) if rolled_back else plan
 
 
-def _lasting(trained: Artifact) -> list[FileRecord]:
-    return [record for record in trained.records if record.name.startswith(PREFIX)]
+def _lasting_steps(trained: Artifact) -> list[int]:
+    """Return the steps before each checkpoint that stayed with a model, ascending."""
+    names = (record.name.partition(".")[0] for record in trained.records)
+    return sorted({int(name.removeprefix(PREFIX)) for name in names if name.startswith(PREFIX)})
+
+
+def _text_tokens(objective: Objective, data: SequenceReader, begin: int, end: int) -> int:
+    starts = range(begin, end, BATCH_POSITIONS)
+    return sum(objective.text_tokens(data, start, min(start + BATCH_POSITIONS, end)) for start in starts)
 
 
 def _validation_rows(chunk: Artifact) -> list[str]:

@@ -9,6 +9,7 @@ results.
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,8 @@ def adopt_checkpoints(run: TrainerRun, data: SequenceReader) -> int:
     theirs = SequenceReader(earlier.sequences, earlier.order)
     if theirs.positions != data.positions:
         return 0
-    equal = first_difference(theirs, data, by_number=not _reads_tokens_alone(run))
+    differing = differing_positions(theirs, data, by_number=not reads_tokens_alone(run))
+    equal = next((int(found[0]) for found in differing if len(found)), data.positions)
     same_heldout = _digest(earlier.heldout) == _digest(run.heldout)
     requirements = {**resume_requirements(run), "order": digest_file(earlier.order), "attempt": 0}
     adopted = 0
@@ -73,28 +75,27 @@ def adopt_checkpoints(run: TrainerRun, data: SequenceReader) -> int:
     return adopted
 
 
-def _reads_tokens_alone(run: TrainerRun) -> bool:
+def reads_tokens_alone(run: TrainerRun) -> bool:
     """Return whether a row's number and pass decide nothing: they select random numbers of other objectives."""
     return isinstance(run.model, GPTConfig) and run.model.attention != "prefix"
 
 
-def first_difference(one: SequenceReader, other: SequenceReader, *, by_number: bool) -> int:
-    """Return the first position of ORDER at which two readers differ in tokens or where the loss starts, with
-    `by_number` in the row's number or pass, too; the number of positions where they are equal."""
+def differing_positions(one: SequenceReader, other: SequenceReader, *, by_number: bool) -> Iterator[np.ndarray]:
+    """Yield, batch by batch and ascending, the positions of ORDER at which two readers of equally many differ in tokens
+    or where the loss starts, with `by_number` in the row's number or pass, too."""
     for begin in range(0, one.positions, BATCH_POSITIONS):
         end = min(begin + BATCH_POSITIONS, one.positions)
         mine, theirs = one.rows(begin, end), other.rows(begin, end)
         if mine.tokens_BL.shape != theirs.tokens_BL.shape:
-            return begin
+            yield np.arange(begin, end)
+            continue
         differ = (mine.tokens_BL != theirs.tokens_BL).any(axis=1) | (mine.loss_start_B != theirs.loss_start_B)
         if by_number:
             differ |= (mine.row_B != theirs.row_B) | (mine.epoch_B != theirs.epoch_B)
             for column in ("second_start_B", "is_next_B"):
                 found, expected = getattr(mine, column), getattr(theirs, column)
                 differ |= np.zeros(end - begin, bool) if found is None else found != expected
-        if differ.any():
-            return begin + int(differ.argmax())
-    return one.positions
+        yield begin + np.flatnonzero(differ)
 
 
 def _digest(path: Path | None) -> str | None:

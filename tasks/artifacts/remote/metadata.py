@@ -131,9 +131,10 @@ def pull_metadata(root: Path, store: ObjectStore) -> None:
 
     taken = {key for key in store.run_all([request(key) for key in new]) if key}
     for key in seen.keys() - listed.keys():
-        if key.startswith(f"{ALIASES}/") or key == f"{FORGOTTEN}/{PENDING}":
-            # The acceptance was revoked, or the removal ended, on another machine.
+        if key.startswith(f"{ALIASES}/"):  # The acceptance was revoked on another machine.
             (root / key).unlink(missing_ok=True)
+    if f"{FORGOTTEN}/{PENDING}" not in listed:  # The removal, which is in the store first, ended on another machine.
+        (root / FORGOTTEN / PENDING).unlink(missing_ok=True)
     for path in (*(root / ALIASES).glob("*/*.json"), *(root / FORGOTTEN).glob("*.json")):
         key = path.relative_to(root).as_posix()
         if key not in listed and (key not in seen or key.startswith(f"{FORGOTTEN}/")):

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import s3fs
 
+from flows.commands import forgetting
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.removal.affected import Request, find_leaving, recipe_without
-from flows.removal.carry_out import decide, finish, read_pending
+from flows.removal.carry_out import decide, finish, note_end, read_pending
 from flows.removal.replay import ReplayPlan
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import write_recipe
@@ -219,6 +220,32 @@ def test_nothing_of_a_document_is_left_in_the_bucket_its_versions_and_the_folder
     assert open_run(there, BEFORE)["collected"]["stages"]
     check = verify(artifacts_under(there), records=records_under(there), root=there)
     assert check.damages == ()
+
+
+def test_a_removal_that_is_killed_while_it_deletes_goes_on_without_what_it_deleted(
+    corpus: Corpus, machines_at: Callable[[str], Machines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = machines_at("bessemer")
+    root, sample = machines.fill(corpus), corpus.runs[BEFORE]["sample"].identity
+    decided(root, corpus)
+    pending = read_pending(root)
+    assert pending is not None
+    note_end(root, pending, AFTER)
+    machines.store.delete([manifest_key("sample", sample)])
+    there = machines.root("b")
+    assert not (there / "artifacts" / "sample" / sample).exists()
+
+    def run_again(*words: object) -> None:
+        raise AssertionError("the recipe keeps what is gone")
+
+    monkeypatch.setattr(forgetting, "run_recipe", run_again)
+    monkeypatch.setattr(forgetting, "open_run", lambda root, run_id, needs: open_run(root, run_id))
+    pending = read_pending(there)
+    assert pending is not None
+    forgetting.carry_out(there, pending, as_json=True, verbose=False)
+    assert read_sealed(there / FORGOTTEN / f"{AFTER}.json", "")["after"] == AFTER
+    assert read_pending(there) is None
+    assert read_pending(machines.root("a")) is None
 
 
 def leave_traces(root: Path, store: ObjectStore, identity: str, text: bytes) -> None:

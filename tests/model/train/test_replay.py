@@ -13,7 +13,7 @@ from model.checkpoint.run_folder import lasting_steps
 from model.checksummed_json import write_sealed
 from model.config.train import TrainerRun
 from model.data.dataset import SequenceReader
-from model.train.replay import EARLIER, REPLAY, first_difference
+from model.train.replay import EARLIER, REPLAY, differing_positions
 from model.train.trainer import train
 
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
@@ -103,7 +103,11 @@ def test_equal_distances() -> None:
 def test_rows_are_compared_by_content_unless_their_numbers_count(others) -> None:
     earlier, later = others
     one, other = (SequenceReader(run.sequences, run.order) for run in (earlier, later))
-    assert first_difference(one, other, by_number=False) == 27
-    assert first_difference(one, other, by_number=True) == 0
-    assert first_difference(one, one, by_number=True) == 40
+
+    def differing(left: SequenceReader, right: SequenceReader, by_number: bool) -> list[int]:
+        return np.concatenate(list(differing_positions(left, right, by_number=by_number))).tolist()
+
+    assert differing(one, other, by_number=False) == [27, 30, 31]
+    assert differing(one, other, by_number=True) == list(range(40))
+    assert differing(one, one, by_number=True) == []
     assert np.all(other.rows(30, 32).tokens_BL == PAD)
