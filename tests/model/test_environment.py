@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from model.config.train import TrainConfig
 from model.environment import FIXED, deciding_variables, describe_left_out, run_environment, trainer_environment
 from model.launch.launcher import StopRequest, run_ranks
 from model.launch.replicas import HostRanks
+from model.launch.template import Template
 
 PROJECT = Path(__file__).parents[2]
 PASSING = {
@@ -141,15 +143,29 @@ def test_the_command_line_filters_its_environment(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "default\nNone\n"
 
 
+WRITES_ITS_ENVIRONMENT = """
+import json, os, sys
+sys.modules["model.train.rank"] = sys.modules[__name__]
+
+def main(arguments):
+    json.dump(dict(os.environ), open(arguments[0], "w"))
+    return 0
+"""
+
+
 def test_ranks_start_so_whoever_starts_their_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WRITES_ITS_ENVIRONMENT)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), str(tmp_path)]))
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
-    write = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
     train = TrainConfig(ranks=2, batch_rows=2, micro_batch_rows=1, environment=("MKL_CBWR=AVX2",))
 
-    def command(rank: int, meeting: Path) -> list[str]:
-        return [sys.executable, "-c", write, str(tmp_path / f"{rank}.json")]
+    def arguments(rank: int, rank_dir: Path) -> list[str]:
+        return [str(tmp_path / f"{rank}.json"), str(rank), str(rank_dir)]
 
-    run_ranks(train, tmp_path, command, HostRanks((0, 1), (0, 3), 2), StopRequest(), lambda slow: None)
+    host_ranks = HostRanks((0, 1), (0, 3), 2)
+    with closing(Template(tmp_path / "run.json", train.given, train.start_seconds)) as template:
+        launch = run_ranks(train, tmp_path, template, arguments, host_ranks, StopRequest(), lambda slow: None)
+    assert launch.finished
     for rank in range(2):
         environment = json.loads((tmp_path / f"{rank}.json").read_text())
         assert "ATEN_CPU_CAPABILITY" not in environment

@@ -13,6 +13,7 @@ from model.launch.template import RankProcess, Request, Template
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ranks are forks on Linux only")
 
+PROJECT = Path(__file__).parents[3]
 PROBE = """
 import os, signal, sys, time
 from pathlib import Path
@@ -37,7 +38,7 @@ def main(arguments):
 def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Template]:
     """A template with no run to read, whose processes do what the probe says instead of diagnosing."""
     (tmp_path / "sitecustomize.py").write_text(PROBE)
-    path = filter(None, [str(Path.cwd()), str(tmp_path), os.environ.get("PYTHONPATH")])
+    path = filter(None, [str(PROJECT), str(tmp_path), os.environ.get("PYTHONPATH")])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
     template = Template(tmp_path / "run.json", {"GIVEN": "a word"}, 60.0)
     yield template
@@ -99,7 +100,7 @@ def test_closing_it_leaves_no_process(template: Template) -> None:
 
 def test_imports_that_take_too_long_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "safetensors.py").write_text("import time\ntime.sleep(60)\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), str(tmp_path)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), str(tmp_path)]))
     template = Template(tmp_path / "run.json", {}, 1.0)
     with pytest.raises(OSError, match=r"took more than 1 seconds \(train.start_seconds\)"):
         template.start(Request("diag", ["", "waits"], 0, speaks=False))
