@@ -1,4 +1,4 @@
-"""The ranks of a training, found in /proc: the forks of its supervisor's only child, with their names."""
+"""Processes of a training, found in /proc: its ranks are the forks of its supervisor's only child, with names."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +23,14 @@ def rank_processes(supervisor: int) -> list[RankProcess]:
                 kind, rank, _, local = Path(f"/proc/{pid}/comm").read_text().split()
                 found.append(RankProcess(int(rank), pid, int(local), kind == "rank"))
     return sorted(found)
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs, or is paused: one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
 
 
 def _children(pid: int) -> list[int]:

@@ -20,7 +20,7 @@ from model.config.options import ScheduleConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.errors import InputError
 from model.train.trainer import train
-from tests.model.rank_processes import rank_processes
+from tests.model.rank_processes import is_alive, rank_processes
 
 PROJECT = Path(__file__).resolve().parents[3]
 NATIVE = {"ranks": 2}
@@ -61,13 +61,6 @@ def result(run: TrainerRun) -> dict[str, bytes]:
 
 def checkpoints(run: TrainerRun) -> list[str]:
     return sorted(path.name for path in (run.out / "checkpoints").glob("step-*"))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.fixture(scope="module")

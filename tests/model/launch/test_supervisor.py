@@ -18,7 +18,7 @@ import pytest
 
 from model.config.train import TrainerRun
 from model.launch.failures import read_restarts
-from tests.model.rank_processes import rank_processes
+from tests.model.rank_processes import is_alive, rank_processes
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
 
@@ -50,13 +50,6 @@ def checkpoints(run: TrainerRun) -> list[str]:
 def training(trainer: subprocess.Popen[str]) -> list[int]:
     """Process ids of ranks that train, in their order; those that diagnose are no such ranks."""
     return [process.pid for process in rank_processes(trainer.pid) if process.trains]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 def result(run: TrainerRun) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from model.launch.template import RankProcess, Request, Template
+from tests.model.rank_processes import is_alive
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ranks are forks on Linux only")
 
@@ -47,13 +48,6 @@ def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Templa
 
 def start(template: Template, word: str, local: int = 0, file: str = "") -> RankProcess:
     return template.start(Request("diag", [file, word], local, speaks=False))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 def test_each_process_has_its_arguments_and_number_and_pytorch_is_there(template: Template, tmp_path: Path) -> None:

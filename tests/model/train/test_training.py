@@ -21,6 +21,7 @@ from model.data.schema import EVENTS, METRICS, PERF, STEPS
 from model.errors import Infra
 from model.train.loop import Callback, Step
 from model.train.trainer import prepare_process, train
+from tests.model.rank_processes import is_alive
 
 LONG = {"positions": 120, "checkpoint_steps": 10, "threads": 2}
 """Sixty steps: long enough to be killed in the middle."""
@@ -275,14 +276,6 @@ def test_the_trainer_does_not_outlive_a_killed_launcher(make_run, tmp_path: Path
         if is_alive(trainer):
             os.kill(trainer, signal.SIGKILL)
     assert not (run.out / "result").exists()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in "ZX"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's")
