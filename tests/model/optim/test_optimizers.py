@@ -24,12 +24,17 @@ from model.optim.optimizers import (
     group_parameters,
     make_optimizer,
     optimizer_tensors,
+    orthogonalized,
     penalty,
 )
 from tests.model.networks import EVERY_KIND
 
 KINDS = ("adamw", "lamb", "sgd", "muon")
 RATE = 0.01
+CUDA = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and `-m cuda`"),
+]
 
 
 @pytest.fixture
@@ -40,7 +45,7 @@ def network() -> GPT:
 def gradients_of(network: nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for parameter in network.parameters():
-        parameter.grad = torch.randn(parameter.shape, generator=generator)
+        parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.device)
 
 
 def stepped(optimizer: Optimizer, network: nn.Module, steps: int, lr: float = RATE) -> None:
@@ -124,25 +129,42 @@ def test_sgds_decay_is_apart_from_the_gradient() -> None:
         assert matrix.detach() == pytest.approx(torch.full((2, 2), expected))
 
 
-def test_muon_is_pytorchs_own_on_matrices_in_blocks_and_adamw_on_the_rest(network: GPT) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
+def test_muon_is_pytorchs_on_matrices_in_blocks_and_adamw_on_the_rest(device: str) -> None:
+    """To the bit on CUDA. On a processor PyTorch's rounds to bfloat16, eight bits, between the steps."""
+    network, by_muon, by_adamw = (
+        GPT(EVERY_KIND.model_copy(update={"tied_head": False})).initialise(3).to(device) for _ in range(3)
+    )
+    before = weights(network)
     config = OptimizerConfig(kind="muon")
     optimizer = make_optimizer(network, config)
     assert isinstance(optimizer, MuonWithAdamW)
-    references = {"muon": GPT(network.config).initialise(3), "adamw": GPT(network.config).initialise(3)}
-    by_muon = {name for name in weights(network) if decayed(name) and name != "head.weight"}
-    assert len(by_muon) == 6 * network.config.layers
+    in_blocks = {name for name in before if decayed(name) and name != "head.weight"}
+    assert len(in_blocks) == 6 * network.config.layers
     muon = torch.optim.Muon(
-        [p for name, p in references["muon"].named_parameters() if name in by_muon],
+        [p for name, p in by_muon.named_parameters() if name in in_blocks],
         weight_decay=config.weight_decay,
         adjust_lr_fn="match_rms_adamw",
     )
-    adamw = make_optimizer(references["adamw"], OptimizerConfig())
-    stepped(muon, references["muon"], 4)
-    stepped(adamw, references["adamw"], 4)
+    stepped(muon, by_muon, 4)
+    stepped(make_optimizer(by_adamw, OptimizerConfig()), by_adamw, 4)
     stepped(optimizer, network, 4)
     for name, value in weights(network).items():
-        expected = references["muon" if name in by_muon else "adamw"].get_parameter(name).detach()
-        assert torch.equal(value, expected), name
+        expected = (by_muon if name in in_blocks else by_adamw).get_parameter(name).detach()
+        if name in in_blocks and device == "cpu":
+            assert (value - expected).norm() < 0.03 * (expected - before[name]).norm(), name
+        else:
+            assert torch.equal(value, expected), name
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (16, 48), (48, 16)])
+def test_muon_applies_its_polynomial_to_singular_values(shape: tuple[int, int]) -> None:
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    values = values / values.square().sum().sqrt()
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    torch.testing.assert_close(orthogonalized(matrix).double(), left * values @ right, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
