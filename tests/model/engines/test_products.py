@@ -1,4 +1,5 @@
-"""Products of matrices by oneDNN: the same numbers to rounding, the same bits each time, and only within the block."""
+"""Products of matrices by another way than PyTorch's: the same numbers to rounding, the same bits each time, and only
+within the block."""
 
 import itertools
 import warnings
@@ -7,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.engines.products import SMALL, onednn_products
+from model.engines import products as module
+from model.engines.products import SMALL, by_onednn, fastest_products, products, widened
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
 M, K, N = 256, 96, 128
+BY_ONEDNN = {torch.float32: by_onednn}
 
 
 def matrix(rows: int, columns: int, form: str, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -27,7 +30,7 @@ def test_products_are_right_in_every_form_of_memory(of_a: str, of_b: str) -> Non
     a, b, bias = matrix(M, K, of_a), matrix(K, N, of_b), torch.arange(N, dtype=torch.float32)
     assert M * K * N >= SMALL
     exact = a.double() @ b.double()
-    with onednn_products():
+    with products(BY_ONEDNN):
         found, again = a @ b, a @ b
         added, scaled = torch.addmm(bias, a, b), torch.addmm(bias, a, b, beta=0.5, alpha=2)
     assert torch.equal(found, again)
@@ -43,7 +46,7 @@ def test_gradients_go_through_it() -> None:
     expected = [x.grad, layer.weight.grad, layer.bias.grad]
     x.grad = None
     layer.zero_grad()
-    with onednn_products():
+    with products(BY_ONEDNN):
         layer(x).square().sum().backward()
     for found, right in zip([x.grad, layer.weight.grad, layer.bias.grad], expected, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-3)
@@ -54,8 +57,40 @@ def test_small_products_and_other_types_keep_their_bits_and_nothing_stays_behind
     double = matrix(M, K, "plain", torch.float64), matrix(K, N, "plain", torch.float64)
     large = matrix(M, K, "plain"), matrix(K, N, "plain")
     before = [a @ b for a, b in (small, double, large)]
-    with warnings.catch_warnings(), onednn_products():
+    with warnings.catch_warnings(), products(BY_ONEDNN):
         warnings.simplefilter("error")
         within = [a @ b for a, b in (small, double)]
     assert all(map(torch.equal, within, before))
     assert torch.equal(large[0] @ large[1], before[2])
+
+
+@pytest.mark.parametrize(
+    ("instructions", "types"),
+    [
+        ("none", {torch.bfloat16, torch.float16}),
+        ("avx512_bf16", {torch.float16}),
+        ("amx_bf16+avx512_bf16+avx512_fp16", set()),
+        ("bf16+asimdhp", set()),
+    ],
+)
+def test_numbers_of_16_bits_are_widened_where_no_instruction_multiplies_them(
+    instructions: str, types: set[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set[torch.dtype]()
+    monkeypatch.setattr(module, "narrow_products", lambda _: instructions)
+    monkeypatch.setattr(module, "products_by_onednn", lambda _: False)
+    monkeypatch.setattr(module, "widened", lambda a, b: seen.add(a.dtype) or torch.zeros(M, N, dtype=a.dtype))
+    with fastest_products():
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            matrix(M, K, "plain", dtype) @ matrix(K, N, "plain", dtype)
+    assert seen == types
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.bfloat16, 8), (torch.float16, 11)])
+def test_a_widened_product_is_summed_in_float32_and_rounded_once(dtype: torch.dtype, bits: int) -> None:
+    a, b, bias = matrix(M, K, "plain", dtype), matrix(K, N, "transposed", dtype), torch.arange(N).to(dtype)
+    exact = a.double() @ b.double()
+    with products({dtype: widened}):
+        found, added = a @ b, torch.addmm(bias, a, b, beta=2, alpha=0.5)
+    torch.testing.assert_close(found.double(), exact, rtol=2.0**-bits, atol=1e-4)
+    torch.testing.assert_close(added.double(), exact / 2 + 2 * bias.double(), rtol=2.0**-bits * 2, atol=0.2)
