@@ -49,7 +49,7 @@ def check_portable(train: TrainFields) -> None:
     if train.numerics != "portable":
         return
     is_auto = train.micro_batch_rows == "auto"
-    kind = train.optimizer.kind if train.optimizer.kind in ("lamb", "muon") else "adamw"
+    kind = "lamb" if train.optimizer.kind == "lamb" else "adamw"
     refused = {
         "device": (train.device, "cpu"),
         "dtype": (train.dtype, "float32"),
@@ -68,7 +68,7 @@ def check_portable(train: TrainFields) -> None:
                 f" every machine repeats. Set {name} to {str(needed).lower()}, or numerics = native"
             )
     for step in train.guard.ladder or ():
-        if step.optimizer in ("lamb", "muon") or step.dtype not in (None, "float32"):
+        if step.optimizer == "lamb" or step.dtype not in (None, "float32"):
             setting = f"dtype = {step.dtype}" if step.dtype else f"optimizer = {step.optimizer}"
             raise ValueError(
                 f"numerics is portable, and a step of guard.ladder sets {setting}, for which no arithmetic is defined"

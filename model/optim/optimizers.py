@@ -5,6 +5,7 @@ a checkpoint holds `state` alone, so that it never brings back an old setting.
 """
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -135,16 +136,8 @@ class AdamW(Uncompiled, torch.optim.AdamW):
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
-class Lamb(Uncompiled):
-    """LAMB: Adam's step, scaled for each matrix to the norm of the matrix.
-
-    You et al. 2020, https://arxiv.org/abs/1904.00962, algorithm 2, with the identity as the scaling function. Made for
-    batches of 32K rows, where one rate does not suit all layers. As in the authors' own BERT, vectors (norms and
-    biases) take Adam's step unscaled. State of a parameter: `step` f32[], `exp_avg` and `exp_avg_sq` of its shape.
-    """
-
-    def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float], eps: float, lr: float = 0.0) -> None:
-        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+class OneByOne(Uncompiled, ABC):
+    """An optimizer that updates each parameter by itself."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -154,6 +147,21 @@ class Lamb(Uncompiled):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._update(parameter, parameter.grad, group)
+
+    @abstractmethod
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None: ...
+
+
+class Lamb(OneByOne):
+    """LAMB: Adam's step, scaled for each matrix to the norm of the matrix.
+
+    You et al. 2020, https://arxiv.org/abs/1904.00962, algorithm 2, with the identity as the scaling function. Made for
+    batches of 32K rows, where one rate does not suit all layers. As in the authors' own BERT, vectors (norms and
+    biases) take Adam's step unscaled. State of a parameter: `step` f32[], `exp_avg` and `exp_avg_sq` of its shape.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float], eps: float, lr: float = 0.0) -> None:
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
 
     def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
@@ -179,7 +187,7 @@ def _trust_ratio(norm: Tensor, update_norm: Tensor) -> Tensor:
     return torch.where((norm > 0) & (update_norm > 0), ratio, torch.ones_like(ratio))
 
 
-class Muon(Uncompiled):
+class Muon(OneByOne):
     """Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) over matrices, all of one group.
 
     The momentum of a matrix is made nearly orthogonal before it is applied, on CUDA in bfloat16 as `torch.optim.Muon`
@@ -191,25 +199,16 @@ class Muon(Uncompiled):
         defaults = {"lr": 0.0, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov}
         super().__init__(matrices, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Update all matrices once; closures are not supported."""
-        assert closure is None, "gradients are computed before the step"
-        for group in self.param_groups:
-            for matrix in group["params"]:
-                if matrix.grad is not None:
-                    self._update(matrix, matrix.grad, group)
-
-    def _update(self, matrix: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[matrix]
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
         momentum = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
         update = orthogonalized(gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum)
-        matrix.mul_(1 - group["lr"] * group["weight_decay"])
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
         # An orthogonal matrix has an RMS of 1 / sqrt(its longer side), AdamW's updates one of about .2 (Liu et al.
         # 2025, https://arxiv.org/abs/2502.16982, section 2.2).
-        matrix.add_(update, alpha=-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)
+        parameter.add_(update, alpha=-group["lr"] * 0.2 * max(parameter.shape) ** 0.5)
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
@@ -222,7 +221,7 @@ def orthogonalized(matrix: Tensor) -> Tensor:
     x = x if x.shape[0] <= x.shape[1] else x.T  # The product with its transpose is the smaller one.
     x = x / x.norm().clamp(min=1e-7)  # Singular values of at most 1, as the steps need.
     for _ in range(5):
-        gram = x @ x.T
+        gram = x.matmul(x.T)
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
     return x if matrix.shape[0] <= matrix.shape[1] else x.T
 

@@ -21,8 +21,8 @@ def main(arguments: list[str]) -> int:
     """Train the run that the JSON file describes; return 0 when trained to the end, or the exit code of the error."""
     die_with_parent(signal.SIGKILL, parent=int(arguments[1]) if len(arguments) > 1 else None)
     try:
-        if not arguments:
-            raise RecipeError("no run file given. Call: python -m model.train run.json")
+        if not 1 <= len(arguments) <= 2:
+            raise RecipeError(f"a run file was expected, and {arguments} given. Call: python -m model.train run.json")
         return _supervise(Path(arguments[0]))
     except BessemerError as error:
         return _report(error)

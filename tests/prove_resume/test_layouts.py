@@ -100,13 +100,13 @@ def ranks_of(run: TrainerRun, layout: Layout, intel: Path | None) -> Iterator[li
         environment |= AVX2
     if layout.intel:
         environment["LD_PRELOAD"] = str(intel)
-    words = [sys.executable, "-m", "model.train", str(file), str(os.getpid())]
+    words = [sys.executable, "-m", "model.train.rank", str(file)]
     with run.out.with_suffix(".err").open("ab") as errors:
         ranks = [
             subprocess.Popen(
                 [*words, str(rank), str(folder), str(layout.ranks), "", ""],
                 cwd=PROJECT,
-                env=environment,
+                env=environment | {"LOCAL_RANK": str(rank)},
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
             )
@@ -137,8 +137,9 @@ def trained_until(run: TrainerRun, layout: Layout, intel: Path | None, step: flo
 
 
 def portable_run(small_run: Callable[..., TrainerRun], architecture: str, name: str, steps: int) -> TrainerRun:
-    """A run with dropout, whose last batch is one of five rows."""
+    """A run with dropout, whose last batch is one of five rows; of GPT with Muon, which multiplies matrices too."""
     settings = {"batch_rows": 8, "micro_batch_rows": 8, "checkpoint_steps": CHECKPOINT_STEPS, "numerics": "portable"}
+    settings["optimizer"] = {"kind": "muon" if architecture == "gpt" else "adamw"}
     run = small_run(architecture, name, positions=8 * steps - 3, **settings)
     return run.model_copy(update={"model": run.model.model_copy(update={"width": WIDTH, "dropout": 0.1})})
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import Found, batch_loss, found_of
+from model.engines.base import NO_LIMITS, Found, Limits, Reading, batch_loss, found_of
 from model.engines.native import NativeEngine
 from model.engines.portable.operations import PortableOperations, PortableVocabulary
 from model.errors import RecipeError
@@ -70,6 +70,11 @@ class PortableEngine(NativeEngine):
         for parameter, gradient in zip(self._trained, gradients, strict=True):
             parameter.grad = gradient
         return found_of(totals, counted, self._ranks.max_(nan_to_infinity(ranges)))
+
+    def finish(self, limits: Limits = NO_LIMITS) -> Reading:
+        """Clip and apply the gradient; products of the optimizer are portable too."""
+        with self._operations.entered():
+            return super().finish(limits)
 
     def _take_gradients(self) -> list[Tensor]:
         """Return the gradients of a unit, zeros where there are none, and clear them."""

@@ -35,6 +35,7 @@ class PortableOperations(TorchFunctionMode):
             F.linear: _linear,
             F.scaled_dot_product_attention: _attention,
             torch.Tensor.matmul: Product.apply,
+            torch.addmm: _addmm,
             torch.tanh: _tanh,
             torch.log: _log,
         }
@@ -139,6 +140,10 @@ class _Linear(torch.autograd.Function):
             multiply(gradients[0], weight) if of_x else None,
             multiply(gradients[0].t(), x) if of_weight else None,
         )
+
+
+def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return (multiply(a, b) * alpha).add_(bias, alpha=beta)
 
 
 def _tanh(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from model.config.train import TrainConfig
         ({"compile": True}, "compile is true.* Set compile to false"),
         ({"recompute": True}, "recompute is true"),
         ({"micro_batch_rows": "auto"}, "micro_batch_rows is auto.* to a number"),
-        ({"optimizer": {"kind": "muon"}}, "optimizer.kind is muon.* to adamw"),
+        ({"optimizer": {"kind": "lamb"}}, "optimizer.kind is lamb.* to adamw"),
         ({"guard": {"ladder": [{"optimizer": "lamb"}]}}, "a step of guard.ladder sets optimizer = lamb"),
         ({"guard": {"ladder": [{"dtype": "bfloat16"}]}}, "a step of guard.ladder sets dtype = bfloat16"),
         ({"environment": ["ATEN_CPU_CAPABILITY=avx512"]}, "sets ATEN_CPU_CAPABILITY itself"),
