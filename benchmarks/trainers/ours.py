@@ -73,7 +73,7 @@ def main() -> None:
     torch.set_num_threads(setting.threads)
     step, watch = make_step(name, setting), Watch(setting)
     unread: list[Reading] = []
-    with fastest_products():
+    with fastest_products(setting.dtype):
         for number in range(setting.steps):
             unread.append(step(number))
             # A device computes this step meanwhile.

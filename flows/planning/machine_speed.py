@@ -73,7 +73,7 @@ def measured_step(config: NetworkConfig, rows: int, threads: int, dtype: Dtype =
             sum(nats).backward()  # pyright: ignore[reportAttributeAccessIssue]
             network.zero_grad(set_to_none=True)
 
-        with fastest_products():
+        with fastest_products(dtype):
             rate = _best_rate(step, batch.tokens * flops_per_token(config))
     finally:
         torch.set_num_threads(before)

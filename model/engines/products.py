@@ -16,25 +16,25 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
+from model.config.fields import Dtype
 from model.config.machine import narrow_products, products_by_onednn
+from model.engines.runtime import AUTOCAST_TYPES
 
 SMALL = 1 << 21
 """Multiplications below which the way through Python takes longer than it saves."""
 
-NARROW = {torch.bfloat16: ("bf16",), torch.float16: ("fp16", "asimdhp")}
-"""Types of 16 bits, and the ends of the names of instructions that multiply them."""
+INSTRUCTIONS: dict[Dtype, tuple[str, ...]] = {"bfloat16": ("bf16",), "float16": ("fp16", "asimdhp")}
+"""Ends of the names of instructions that multiply numbers of 16 bits."""
 
 Product = Callable[[Tensor, Tensor], Tensor]
 
 
-def fastest_products() -> AbstractContextManager[None]:
-    """Multiply matrices in this process as is fastest on this machine within the block."""
-    found = narrow_products(os.environ).split("+")
-    kinds: dict[torch.dtype, Product] = {
-        dtype: widened for dtype, ends in NARROW.items() if not any(name.endswith(ends) for name in found)
-    }
-    if products_by_onednn(os.environ):
-        kinds[torch.float32] = by_onednn
+def fastest_products(dtype: Dtype = "float32") -> AbstractContextManager[None]:
+    """Multiply matrices of float32 and of this type on the processor as is fastest on this machine within the block."""
+    kinds: dict[torch.dtype, Product] = {torch.float32: by_onednn} if products_by_onednn(os.environ) else {}
+    ends = INSTRUCTIONS.get(dtype)
+    if ends and not any(name.endswith(ends) for name in narrow_products(os.environ).split("+")):
+        kinds[AUTOCAST_TYPES[dtype]] = widened
     return products(kinds) if kinds else nullcontext()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from model.config.fields import Dtype
 from model.config.train import TrainerRun
 from model.data.dataset import SequenceReader
 from model.data.loader import CausalBatch, MaskedBatch, SpanBatch
@@ -92,7 +93,7 @@ def profile_step(run: TrainerRun, steps: int, machine: Machine | None = None, tr
     objective = make_objective(run)
     tokens = rows * objective.tokens_per_row(data.row_length)
     matrix_type = AUTOCAST_TYPES.get(run.train.dtype, torch.float32)
-    with _as_in_training(run.train.threads):
+    with _as_in_training(run.train.threads, run.train.dtype):
         machine = machine or measured_machine(matrix_type)
         clock = clock_for(run.train.threads)
         network = initial_network(run, resumes=False).network
@@ -184,12 +185,12 @@ def _as_single_rank(run: TrainerRun) -> TrainerRun:
 
 
 @contextmanager
-def _as_in_training(threads: int) -> Iterator[None]:
+def _as_in_training(threads: int, dtype: Dtype) -> Iterator[None]:
     before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     torch.set_num_threads(threads)
     require_deterministic_kernels()
     try:
-        with fastest_products():
+        with fastest_products(dtype):
             yield
     finally:
         torch.set_num_threads(before[0])

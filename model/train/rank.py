@@ -63,7 +63,8 @@ def _train(run: TrainerRun, rank_dir: Path, rank: int, size: int, left_out: tupl
         group = join_process_group(rank, size, store or rendezvous_file(rank_dir), config.device, heartbeat)
     else:
         group = nullcontext(Ranks(heartbeat=heartbeat))
-    products = fastest_products() if config.numerics == "native" else nullcontext()
+    is_native = config.numerics == "native" and config.device == "cpu"
+    products = fastest_products(config.dtype) if is_native else nullcontext()
     with flush_denormals(), products, group as ranks:
         train(run, replace(ranks, left_out=left_out), messages)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from model.engines import products as module
 from model.engines.products import SMALL, by_onednn, fastest_products, products, widened
+from model.engines.runtime import AUTOCAST_TYPES
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
 M, K, N = 256, 96, 128
@@ -80,9 +81,10 @@ def test_numbers_of_16_bits_are_widened_where_no_instruction_multiplies_them(
     monkeypatch.setattr(module, "narrow_products", lambda _: instructions)
     monkeypatch.setattr(module, "products_by_onednn", lambda _: False)
     monkeypatch.setattr(module, "widened", lambda a, b: seen.add(a.dtype) or torch.zeros(M, N, dtype=a.dtype))
-    with fastest_products():
-        for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            matrix(M, K, "plain", dtype) @ matrix(K, N, "plain", dtype)
+    for name in ("float32", "tf32", "bfloat16", "float16"):
+        with fastest_products(name):
+            for dtype in (torch.float32, AUTOCAST_TYPES.get(name, torch.float32)):
+                matrix(M, K, "plain", dtype) @ matrix(K, N, "plain", dtype)
     assert seen == types
 
 
