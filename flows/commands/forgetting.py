@@ -57,6 +57,7 @@ def print_plan(
     lines.append(
         f"training again from step {replay.step:,} of {replay.steps:,}: {replay.tokens:,} of {replay.tokens_in_all:,}"
         f" tokens ({share:.0%}), {format_duration(replay.seconds)} at the speed of before"
+        f"{replay.obstacle and f': {replay.obstacle}'}"
     )
     if recipe.chunk.packing != "stable" and replay.positions:
         lines.append('with chunk.packing = "stable" in the recipe fewer positions would have changed (docs/forget.md)')

@@ -40,6 +40,8 @@ class ReplayPlan:
     """The first of them; None where no row that training read changes."""
     seconds: float
     """Time of the repeated steps at the speed of the training before."""
+    obstacle: str = ""
+    """What keeps the rows before the first that changes from being skipped; empty where nothing does."""
 
 
 def plan_replay(before: Mapping[str, Artifact], chunk: Artifact, config: TrainStageConfig) -> ReplayPlan:
@@ -51,14 +53,22 @@ def plan_replay(before: Mapping[str, Artifact], chunk: Artifact, config: TrainSt
     mine, theirs = (SequenceReader(of.files("sequences"), of.files("order")[0]) for of in (before["chunk"], chunk))
     schedule, objective = TrainingSchedule(run.train, theirs.positions, run.model.context), make_objective(run)
     step, changed = 0, np.arange(max(mine.positions, theirs.positions))
-    if mine.positions == theirs.positions:
+    obstacle = "the order has another length" if mine.positions != theirs.positions else ""
+    if not obstacle:
         found = differing_positions(mine, theirs, by_number=not reads_tokens_alone(run))
         changed = np.concatenate([np.zeros(0, np.int64), *found])
         equal = int(changed[0]) if len(changed) else theirs.positions
         same_heldout = _validation_rows(before["chunk"]) == _validation_rows(chunk)
-        for kept in _lasting_steps(before["train"]):
-            if schedule.positions(kept - 1)[1] <= equal and (same_heldout or not _validated_by(before["train"], kept)):
-                step = kept
+        lasting = _lasting_steps(before["train"])
+        unseen = [kept for kept in lasting if schedule.positions(kept - 1)[1] <= equal]
+        usable = unseen if same_heldout else [kept for kept in unseen if not _validated_by(before["train"], kept)]
+        step = max(usable, default=0)
+        if not lasting and _rolled_back(before["train"]):
+            obstacle = "the guard rolled the training of before back, which then keeps no checkpoints to go on from"
+        elif not lasting:
+            obstacle = "train.lasting_checkpoints is 0, so that no checkpoint is left to go on from"
+        elif len(usable) < len(unseen):
+            obstacle = "held-out text changes, which the checkpoints after that had been measured by"
     begin = schedule.positions(step)[0]
     again = _text_tokens(objective, theirs, begin, theirs.positions)
     walls = before["train"].table("perf").column("wall_s").to_numpy()
@@ -70,13 +80,17 @@ def plan_replay(before: Mapping[str, Artifact], chunk: Artifact, config: TrainSt
         positions=len(changed),
         first_position=int(changed[0]) if len(changed) else None,
         seconds=(schedule.steps - step) * (float(np.median(walls)) if len(walls) else 0.0),
+        obstacle=obstacle,
     )
 
 
 def carried_out(plan: ReplayPlan, trained: Artifact) -> ReplayPlan:
     """Return the plan of a training that has ended: all of it where the guard rolled back, since it then began anew."""
-    rolled_back = trained.names("events") and "rollback" in trained.table("events").column("kind").to_pylist()
-    return replace(plan, step=0, tokens=plan.tokens_in_all) if rolled_back else plan
+    return replace(plan, step=0, tokens=plan.tokens_in_all) if _rolled_back(trained) else plan
+
+
+def _rolled_back(trained: Artifact) -> bool:
+    return bool(trained.names("events")) and "rollback" in trained.table("events").column("kind").to_pylist()
 
 
 def _lasting_steps(trained: Artifact) -> list[int]:

@@ -50,6 +50,7 @@ def test_a_replay_reads_what_its_plan_says(trained: tuple[Path, dict[str, Artifa
     assert plan.tokens_in_all == tokens.column("tokens").to_pylist()[-1]
     assert plan.tokens == plan.tokens_in_all - max([0, *read])
     assert carried_out(plan, after["train"]) == plan
+    assert plan.obstacle == ""
 
 
 def test_a_replay_in_which_the_guard_rolls_back_begins_anew_and_is_certified_so(
@@ -89,6 +90,10 @@ def test_a_replay_in_which_the_guard_rolls_back_begins_anew_and_is_certified_so(
     assert events(after)[0]["kind"] == "start"
     assert [event["step"] for event in events(after) if event["attempt"] == 0 and event["kind"] == "resume"] == []
     assert carried_out(plan, after["train"]) == replace(plan, step=0, tokens=plan.tokens_in_all)
+
+    next_plan = plan_replay({**before, "train": after["train"]}, after["chunk"], without.train)
+    assert (next_plan.step, next_plan.positions) == (0, plan.positions)
+    assert "the guard rolled the training of before back" in next_plan.obstacle
 
     scratch = tmp_path / "scratch"
     assert built(without, scratch)["train"].content == after["train"].content
