@@ -29,11 +29,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A shell without job control starts `make test &` with SIGINT ignored; runs that tests interrupt inherit that.
     Garbage is looked for as seldom as by commands (`model.processes.collecting_seldom`). Bytecode is written even where
-    the shell forbids it: compiling the source again takes each of hundreds of processes .4 to 2 s.
+    the shell forbids it: compiling the source again takes each of hundreds of processes .4 to 2 s. The server that
+    Prefect starts for flows within this process gets more than its 20 seconds, since other tests run beside it.
     """
     gc.set_threshold(10_000, 10, 10)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "300")
     if config.option.markexpr != "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
