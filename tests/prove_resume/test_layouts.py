@@ -14,12 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
 from model.checkpoint.checkpoint import checkpoint_steps
 from model.config.train import TrainConfig, TrainerRun
+from model.digests import digest_bytes
 from model.distributed.protocol import create_rank_directory
 from model.environment import trainer_environment
 from tests.prove_resume.test_exact_resume import bytes_of
@@ -36,6 +39,8 @@ WIDTH = 136
 ISAS = ("DEFAULT", "SSE41", "AVX2", "AVX512_CORE")
 AVX2 = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"}
 """What has products compiled for processors without AVX-512."""
+PYTORCH, WEIGHTS = "2.13.0", "17ea9b4bc18697e3f5a4047453a5b52a"
+"""Digest of the weights of five steps as an AMD EPYC without AVX-512 computed them, and whose kernels it used."""
 VENDOR = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
 """What MKL asks for the vendor of the processor."""
 
@@ -148,9 +153,12 @@ def all_bytes(run: TrainerRun) -> dict[str, bytes]:
     return {**bytes_of(run), "model.json": (run.out / "result" / "model.json").read_bytes()}
 
 
-def test_bytes_are_those_of_another_layout(small_run: Callable, intel: Path | None) -> None:
+def test_bytes_are_those_of_another_layout_and_of_another_machine(small_run: Callable, intel: Path | None) -> None:
     whole = portable_run(small_run, "gpt", "whole", steps=5)
     assert trained_until(whole, Layout(), intel, float("inf"))
+    if metadata.version("torch").partition("+")[0] == PYTORCH:
+        weights = load_file(whole.out / "result" / "model.safetensors")
+        assert digest_bytes(b"".join(weights[name].tobytes() for name in sorted(weights))) == WEIGHTS
     run = portable_run(small_run, "gpt", "killed", steps=5)
     trained_until(run, Layout("AVX2", "avx512", avx2=True, ranks=2, micro_batch_rows=2), intel, 2)
     assert newest(run) >= 2
