@@ -66,7 +66,7 @@ def plan_replay(before: Mapping[str, Artifact], chunk: Artifact, config: TrainSt
         if not lasting and _rolled_back(before["train"]):
             obstacle = "the guard rolled the training of before back, which then keeps no checkpoints to go on from"
         elif not lasting:
-            obstacle = "train.lasting_checkpoints is 0, so that no checkpoint is left to go on from"
+            obstacle = "the training of before kept no checkpoint to go on from, see train.lasting_checkpoints"
         elif len(usable) < len(unseen):
             obstacle = "held-out text changes, which the checkpoints after that had been measured by"
     begin = schedule.positions(step)[0]
