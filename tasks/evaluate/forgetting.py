@@ -22,6 +22,7 @@ from tasks.artifacts.results import GateRises, TrainResult
 from tasks.artifacts.tables.rows import ScoreRow
 from tasks.common.numeric import seed64
 from tasks.evaluate.config import EvaluateConfig, GateConfig
+from tasks.evaluate.heldout import EncodedSource
 from tasks.evaluate.scores import ratio, score_row
 from tasks.tokenizer.base import ADDED_PIECES, Tokenizer
 
@@ -58,9 +59,7 @@ def gated_model(model: Artifact, vocab: Artifact, network: Any, tokenizer: Token
     return GatedModel(network, tokenizer, base["weights"], {row["id"]: row["base_ids"] or () for row in added})
 
 
-def gate_scores(
-    gated: GatedModel, texts: Mapping[str, list[str]], config: EvaluateConfig, batch_tokens: int
-) -> list[ScoreRow]:
+def gate_scores(gated: GatedModel, heldout: Sequence[EncodedSource], config: EvaluateConfig) -> list[ScoreRow]:
     """Return rows of SCORES for each source of the gate: the base's bits per byte, and the share by which they rose.
 
     Raises InputError where the folder holds another model than the one that training began with, or a source has no
@@ -69,29 +68,30 @@ def gate_scores(
     gate = config.gate
     assert gate is not None, "gate_scores is called with a gate only"
     assert gate.base_model is not None, "a recipe with a gate has a base model"
-    missing = next((source for source in gate.sources if not texts.get(source)), None)
+    sources = {source.name: source for source in heldout}
+    missing = next((source for source in gate.sources if source not in sources), None)
     if missing is not None:
         raise InputError(
             f"evaluate.gate names the source `{missing}`, which has no held-out text (sources that have some:"
-            f" {', '.join(texts) or 'none'}). Raise decontaminate.heldout_share, or"
+            f" {', '.join(sources) or 'none'}). Raise decontaminate.heldout_share, or"
             f" decontaminate.heldout_min_documents for a small source."
         )
     base = _load_base(gate.base_model, gated)
     rows: list[ScoreRow] = []
-    for source in gate.sources:
-        ids = [row.tolist() for row in gated.tokenizer.encode_batch(texts[source])]
-        sizes = np.array([len(text.encode()) for text in texts[source]], dtype=np.int64)
+    for name in gate.sources:
+        source = sources[name]
+        ids = [row.tolist() for row in source.ids]
         now, before = (
-            np.array(text_nats(network, tokens, gated.tokenizer.eos, batch_tokens=batch_tokens)) / math.log(2)
+            np.array(text_nats(network, tokens, gated.tokenizer.eos, batch_tokens=config.batch_tokens)) / math.log(2)
             for network, tokens in ((gated.network, ids), (base, [_to_base_ids(row, gated.base_ids) for row in ids]))
         )
-        draw = seed64(config.seed, "evaluate", "gate", source)
-        base_ratio = ratio(before, sizes, config.bootstrap_rounds, draw)
+        draw = seed64(config.seed, "evaluate", "gate", name)
+        base_ratio = ratio(before, source.sizes, config.bootstrap_rounds, draw)
         risen = ratio(now, before, config.bootstrap_rounds, draw)
         assert risen.value is not None, "text has bits"
         new = sum(token in gated.base_ids for row in ids for token in row)
-        note = f"{int(sizes.sum())} bytes, {sum(map(len, ids))} tokens, {new} of them new pieces"
-        task = f"heldout/{source}"
+        note = f"{source.describe()}, {new} of them new pieces"
+        task = f"heldout/{name}"
         rows.append(score_row(task, BASE, n=len(ids), value=base_ratio.value, stderr=base_ratio.stderr, note=note))
         rows.append(score_row(task, RISE, n=len(ids), value=risen.value - 1, stderr=risen.stderr, note=note))
     return rows

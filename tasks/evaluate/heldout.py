@@ -1,11 +1,14 @@
-"""Held-out text that is scored: documents of each source in a random order, up to a limit of bytes."""
+"""Held-out text that is scored, and its tokens: documents of each source in a random order, up to a limit of bytes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.files import read_table
 from tasks.common.numeric import seed64, unit_interval
+from tasks.tokenizer.base import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ def heldout_documents(
 ) -> dict[str, list[HeldoutDocument]]:
     """Return source -> the text held out of it in any of the runs, in a random order by id, up to `max_bytes`.
 
-    The last text of a source is truncated at a character boundary.
+    The last text of a source is truncated at a character boundary; a source of which nothing is left is absent.
     """
     drawn: dict[str, list[tuple[float, HeldoutDocument]]] = {}
     draw = seed64(seed, "evaluate", "heldout")
@@ -35,10 +38,11 @@ def heldout_documents(
         for row in read_table(path, ["doc_id", "piece", "source", "text", "lang"]).to_pylist():
             found = HeldoutDocument(row["doc_id"], row["piece"], row["text"], row["lang"])
             drawn.setdefault(row["source"], []).append((unit_interval(row["doc_id"], draw), found))
-    return {
+    found = {
         source: _within(sorted(mine, key=lambda one: (one[0], one[1].doc_id, one[1].piece)), max_bytes)
         for source, mine in sorted(drawn.items())
     }
+    return {source: chosen for source, chosen in found.items() if chosen}
 
 
 def _within(drawn: Sequence[tuple[float, HeldoutDocument]], max_bytes: int) -> list[HeldoutDocument]:
@@ -53,3 +57,41 @@ def _within(drawn: Sequence[tuple[float, HeldoutDocument]], max_bytes: int) -> l
         if left <= 0:
             break
     return chosen
+
+
+@dataclass(frozen=True)
+class EncodedSource:
+    """The held-out documents of one source, and their tokens: `ids` and `lengths` have an array for each document."""
+
+    name: str
+    documents: Sequence[HeldoutDocument]
+    ids: Sequence[np.ndarray]
+    lengths: Sequence[np.ndarray]
+    """UTF-8 bytes of text that each token covers."""
+    unknown: int
+    """Tokens whose text is lost, so that the source has no bits per byte."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """UTF-8 bytes of each document, i64[documents]."""
+        return np.array([len(one.text.encode()) for one in self.documents], dtype=np.int64)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all documents."""
+        return sum(map(len, self.ids))
+
+    def describe(self) -> str:
+        """Return bytes and tokens for the notes of scores."""
+        return f"{int(self.sizes.sum())} bytes, {self.tokens} tokens"
+
+
+def encode_sources(tokenizer: Tokenizer, documents: Documents) -> list[EncodedSource]:
+    """Return the tokens of all held-out documents, source by source."""
+    sources: list[EncodedSource] = []
+    for name, mine in documents.items():
+        encoded = list(tokenizer.encode_batch_with_borders(one.text for one in mine))
+        ids = [row for row, _ in encoded]
+        unknown = sum(int((row == tokenizer.unk).sum()) for row in ids)
+        sources.append(EncodedSource(name, mine, ids, [np.diff(borders) for _, borders in encoded], unknown))
+    return sources

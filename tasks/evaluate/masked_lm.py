@@ -13,6 +13,7 @@ bits of these tokens over their bytes.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,8 @@ from model.inference.scoring import FRAME_TOKENS, Frame, hidden_nats, masked_row
 from model.nn.bert import BERT
 from tasks.artifacts.tables.rows import ScoreRow
 from tasks.common.numeric import seed64, unit_interval
-from tasks.evaluate.heldout import Documents
+from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.heldout import EncodedSource
 from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, Scores, ratio, split_evenly
 from tasks.tokenizer.base import Tokenizer
 
@@ -39,30 +41,27 @@ def pair_scores(
     spans: pa.Table,
     code_lengths: np.ndarray,
     row_format: RowFormat,
-    *,
     masked_share: float,
-    most_bytes: int,
-    batch_tokens: int,
-    rounds: int,
-    seed: int,
+    config: EvaluateConfig,
 ) -> list[ScoreRow]:
-    """Return rows of SCORES by source and as their plain mean, on pairs of at most `most_bytes` of each source (one at
-    least).
+    """Return rows of SCORES by source and as their plain mean, on pairs of at most `config.heldout_max_bytes` of each
+    source (one at least).
 
     `rows` and `spans` are chunk's held-out sequences and their segments, `code_lengths` [vocabulary] bits of each token
     by its frequency in training, `masked_share` the share of tokens that training masks.
     """
     most_hidden = math.ceil(masked_share * network.config.context)
-    mask = Masking(row_format, seed, most_hidden, masked_share)
+    mask = Masking(row_format, config.seed, most_hidden, masked_share)
     frequent = most_frequent_token(code_lengths, row_format)
-    found = HeldoutRows()
+    found, rounds = HeldoutRows(), config.bootstrap_rounds
     sources = rows.column("source").cast(pa.string())
     for source in sorted(pc.unique(sources).to_pylist()):
         mine = rows.filter(pc.equal(sources, source))
-        positions, document_of = choose_pairs(mine, spans, most_bytes, seed64(seed, "evaluate", "heldout"))
+        draw = seed64(config.seed, "evaluate", "heldout")
+        positions, document_of = choose_pairs(mine, spans, config.heldout_max_bytes, draw)
         chosen = mine.take(pa.array(positions))
         sums = np.zeros((int(document_of.max()) + 1, 7))
-        batch_rows = max(1, batch_tokens // mine.schema.field("tokens").type.list_size)
+        batch_rows = max(1, config.batch_tokens // mine.schema.field("tokens").type.list_size)
         for begin in range(0, len(positions), batch_rows):
             batch = masked_batch(_read(chosen.slice(begin, batch_rows)), mask, row_format.pad)
             batch_sums = masked_row_sums(network, batch)
@@ -82,7 +81,7 @@ def pair_scores(
             )
             np.add.at(sums, document_of[begin : begin + batch_rows], row_sums)
         hidden, nats, code, correct, frequent_correct, labelled, next_correct = sums.T
-        draw = seed64(seed, "evaluate", "bootstrap", source)
+        draw = seed64(config.seed, "evaluate", "bootstrap", source)
         note = f"{int(hidden.sum())} hidden tokens in {len(positions)} pairs"
         for metric, above in (
             ("masked_nats_per_token", nats),
@@ -142,43 +141,37 @@ def _read(table: pa.Table) -> Rows:
 
 
 def pseudo_scores(
-    network: BERT,
-    tokenizer: Tokenizer,
-    heldout: Documents,
-    *,
-    most_tokens: int,
-    batch_tokens: int,
-    rounds: int,
-    seed: int,
+    network: BERT, tokenizer: Tokenizer, sources: Sequence[EncodedSource], config: EvaluateConfig
 ) -> Scores:
-    """Return scores by source and as their plain mean, and the bits of each document; at most `most_tokens` tokens of
-    each source are masked."""
+    """Return scores by source and as their plain mean, and the bits of each document; at most `config.hidden_tokens`
+    tokens of each source are masked."""
     frame = Frame(tokenizer.cls, tokenizer.sep, tokenizer.mask)
-    found = HeldoutRows()
-    for source, documents in heldout.items():
-        encoded = list(tokenizer.encode_batch_with_borders(one.text for one in documents))
-        tokens = sum(len(ids) for ids, _ in encoded)
-        chosen = choose_positions(tokens, most_tokens, seed64(seed, "evaluate", "hidden tokens", source))
+    found, rounds = HeldoutRows(), config.bootstrap_rounds
+    for source in sources:
+        documents = source.documents
+        draw = seed64(config.seed, "evaluate", "hidden tokens", source.name)
+        chosen = choose_positions(source.tokens, config.hidden_tokens, draw)
         nats, sizes = np.zeros(len(documents)), np.zeros(len(documents), dtype=np.int64)
         first = 0
-        for number, (ids, borders) in enumerate(encoded):
+        for number, (ids, lengths) in enumerate(zip(source.ids, source.lengths, strict=True)):
             mine = chosen[(chosen >= first) & (chosen < first + len(ids))] - first
             first += len(ids)
-            sizes[number] = np.diff(borders)[mine].sum()
+            sizes[number] = lengths[mine].sum()
             for begin, end in split_evenly(len(ids), network.config.context - FRAME_TOKENS):
                 places = (mine[(mine >= begin) & (mine < end)] - begin).tolist()
                 if places:
-                    nats[number] += sum(hidden_nats(network, frame, ids[begin:end].tolist(), places, batch_tokens))
-        unknown = sum(int((ids == tokenizer.unk).sum()) for ids, _ in encoded)
-        measured = ratio(nats / math.log(2), sizes, rounds, seed64(seed, "evaluate", "bootstrap", source))
-        note = f"each of {len(chosen)} tokens hidden in turn, of {tokens}; of {int(sizes.sum())} bytes"
-        if not unknown:
-            found.add_documents(source, PSEUDO_BITS, documents, nats / math.log(2), sizes)
+                    part = ids[begin:end].tolist()
+                    nats[number] += sum(hidden_nats(network, frame, part, places, config.batch_tokens))
+        draw = seed64(config.seed, "evaluate", "bootstrap", source.name)
+        measured = ratio(nats / math.log(2), sizes, rounds, draw)
+        note = f"each of {len(chosen)} tokens hidden in turn, of {source.tokens}; of {int(sizes.sum())} bytes"
+        if not source.unknown:
+            found.add_documents(source.name, PSEUDO_BITS, documents, nats / math.log(2), sizes)
         else:
             measured = NO_MEASUREMENT
-            note += f"; {unknown} tokens unknown: no value, since their text is lost"
-        found.add(source, PSEUDO_BITS, measured, len(documents), note)
-    return found.scores(rounds, seed)
+            note += f"; {source.unknown} tokens unknown: no value, since their text is lost"
+        found.add(source.name, PSEUDO_BITS, measured, len(documents), note)
+    return found.scores(rounds, config.seed)
 
 
 def choose_positions(tokens: int, most: int, seed: int) -> np.ndarray:

@@ -35,6 +35,8 @@ from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.rows import ScoreRow
 from tasks.common.groups import begins_of
 from tasks.common.numeric import seed64
+from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.heldout import EncodedSource
 from tasks.evaluate.repeated_passages import add_parts, repeated_tokens
 from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, ratio
 from tasks.tokenizer.base import Tokenizer
@@ -75,69 +77,56 @@ class Estimate:
 
 def ngram_scores(
     tokenizer: Tokenizer,
-    texts: dict[str, list[str]],
+    sources: Sequence[EncodedSource],
     sequences: Artifact,
-    *,
-    most_tokens: int,
-    rounds: int,
-    seed: int,
+    config: EvaluateConfig,
     repeated: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> list[ScoreRow]:
     """Return rows of SCORES: bits per byte of held-out texts by source and as their plain mean, counted on `sequences`.
 
-    Of more than `most_tokens` tokens those that ORDER reads first are counted; every part of ORDER has the same
+    Of more than `config.ngram_tokens` tokens those that ORDER reads first are counted; every part of ORDER has the same
     mixture. `repeated` is that of `repeated_in_training`: with it new and repeated text are given apart too.
     """
-    if not texts:
+    if not sources:
         return []
     tables = [read_table(path) for path in sequences.files("sequences")]
-    read, left_out = read_rows(tables, sequences.table("order"), tokenizer, most_tokens)
-    encoded = {source: list(tokenizer.encode_batch_with_borders(documents)) for source, documents in texts.items()}
-    ids = {source: [row for row, _ in mine] for source, mine in encoded.items()}
-    scored = document_stream([row for rows in ids.values() for row in rows], tokenizer.eos)
+    read, left_out = read_rows(tables, sequences.table("order"), tokenizer, config.ngram_tokens)
+    scored = document_stream([row for source in sources for row in source.ids], tokenizer.eos)
     found = estimate(read, scored, tokenizer.vocab_size, tokenizer.eos, _boundary_ids(tables, tokenizer))
     begins = np.flatnonzero(scored.begins)
     bits = np.add.reduceat(np.nan_to_num(found.bits), begins)
     of_tokens = [one[1:] for one in np.split(np.nan_to_num(found.bits), begins[1:])]
     note = _note(int(read.is_predicted.sum()), left_out, found)
-    scores = HeldoutRows()
+    scores, rounds = HeldoutRows(), config.bootstrap_rounds
     done = 0
-    for source, documents in texts.items():
-        sizes = np.array([len(text.encode()) for text in documents], dtype=np.int64)
-        mine, draw = slice(done, done + len(documents)), seed64(seed, "evaluate", "bootstrap", source)
-        measured = ratio(bits[mine], sizes, rounds, draw)
-        unknown = sum(int((row == tokenizer.unk).sum()) for row in ids[source])
-        description = f"{int(sizes.sum())} bytes, {sum(map(len, ids[source]))} tokens"
-        if unknown:
+    for source in sources:
+        count = len(source.documents)
+        mine, draw = slice(done, done + count), seed64(config.seed, "evaluate", "bootstrap", source.name)
+        measured = ratio(bits[mine], source.sizes, rounds, draw)
+        description = source.describe()
+        if source.unknown:
             measured = NO_MEASUREMENT
-            description += f", {unknown} of them unknown: no value, since their text is lost"
+            description += f", {source.unknown} of them unknown: no value, since their text is lost"
         elif repeated is not None:
-            lengths = [np.diff(borders) for _, borders in encoded[source]]
-            add_parts(scores, source, PREFIX, of_tokens[mine], lengths, repeated[source], rounds, draw)
-        scores.add(source, METRIC, measured, len(documents), f"{description}; {note}")
-        done += len(documents)
+            parts = (of_tokens[mine], source.lengths, repeated[source.name])
+            add_parts(scores, source.name, PREFIX, *parts, rounds, draw)
+        scores.add(source.name, METRIC, measured, count, f"{description}; {note}")
+        done += count
     return scores.rows()
 
 
 def repeated_in_training(
-    tokenizer: Tokenizer, texts: dict[str, list[str]], sequences: Artifact, most_tokens: int
+    tokenizer: Tokenizer, sources: Sequence[EncodedSource], sequences: Artifact, most_tokens: int
 ) -> dict[str, list[np.ndarray]]:
     """Return `repeated_tokens` of held-out texts by source, for the rows on which the 5-gram is counted."""
     tables = [read_table(path) for path in sequences.files("sequences")]
     read, _ = read_rows(tables, sequences.table("order"), tokenizer, most_tokens)
     length = tables[0].schema.field("tokens").type.list_size
-    ids = {source: list(tokenizer.encode_batch(documents)) for source, documents in texts.items()}
-    every = [row for rows in ids.values() for row in rows]
-    found = iter(
-        repeated_tokens(
-            every,
-            (
-                read.tokens[at : at + length * ROWS].reshape(-1, length)
-                for at in range(0, len(read.tokens), length * ROWS)
-            ),
-        )
+    rows = (
+        read.tokens[at : at + length * ROWS].reshape(-1, length) for at in range(0, len(read.tokens), length * ROWS)
     )
-    return {source: [next(found) for _ in rows] for source, rows in ids.items()}
+    found = iter(repeated_tokens([ids for source in sources for ids in source.ids], rows))
+    return {source.name: [next(found) for _ in source.ids] for source in sources}
 
 
 def read_rows(

@@ -18,10 +18,10 @@ import pyarrow as pa
 from model.inference.scoring import token_nats
 from model.nn.gpt import GPT
 from tasks.common.numeric import seed64
-from tasks.evaluate.heldout import Documents
+from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.heldout import EncodedSource
 from tasks.evaluate.repeated_passages import add_parts
 from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, Scores, ratio
-from tasks.tokenizer.base import Tokenizer
 
 XZ_PRESET = 9
 MOST_NATS = 700.0
@@ -32,13 +32,11 @@ SMOOTHING = 1
 
 def heldout_scores(
     network: GPT | None,
-    tokenizer: Tokenizer,
-    heldout: Documents,
+    eos: int,
+    sources: Sequence[EncodedSource],
     code_lengths: np.ndarray,
+    config: EvaluateConfig,
     *,
-    batch_tokens: int,
-    rounds: int,
-    seed: int,
     advance: Callable[[int], None],
     repeated: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> Scores:
@@ -51,41 +49,37 @@ def heldout_scores(
     source's documents that training read too (`repeated_tokens`): with it the model's figures of new and of repeated
     text are given apart.
     """
-    found = HeldoutRows()
-    for done, (source, documents) in enumerate(heldout.items(), start=1):
-        texts = [one.text for one in documents]
-        sizes = np.array([len(text.encode()) for text in texts], dtype=np.int64)
-        encoded = list(tokenizer.encode_batch_with_borders(texts))
-        ids = [row for row, _ in encoded]
-        draw = seed64(seed, "evaluate", "bootstrap", source)
-        unknown = sum(int((row == tokenizer.unk).sum()) for row in ids)
-        code = np.array([code_lengths[row].sum() for row in ids])
+    found, rounds = HeldoutRows(), config.bootstrap_rounds
+    for done, source in enumerate(sources, start=1):
+        documents, sizes = source.documents, source.sizes
+        draw = seed64(config.seed, "evaluate", "bootstrap", source.name)
+        code = np.array([code_lengths[row].sum() for row in source.ids])
         measured: dict[str, Measurement] = {}
         bits = {"unigram_bits_per_byte": code}
         if network is not None:
-            of_tokens = token_nats(network, [row.tolist() for row in ids], tokenizer.eos, batch_tokens=batch_tokens)
+            of_tokens = token_nats(network, [row.tolist() for row in source.ids], eos, batch_tokens=config.batch_tokens)
             nats = np.array([float(one.sum()) for one in of_tokens])
             bits = {"bits_per_byte": nats / math.log(2)} | bits
-            tokens = np.array([len(row) for row in ids], dtype=np.int64)
+            tokens = np.array([len(row) for row in source.ids], dtype=np.int64)
             measured["perplexity"] = perplexity(ratio(nats, tokens, rounds, draw))
-            if repeated is not None and not unknown:
+            if repeated is not None and not source.unknown:
                 token_bits = [one.numpy() / math.log(2) for one in of_tokens]
-                lengths = [np.diff(borders) for _, borders in encoded]
-                add_parts(found, source, "", token_bits, lengths, repeated[source], rounds, draw)
+                add_parts(found, source.name, "", token_bits, source.lengths, repeated[source.name], rounds, draw)
         measured = {metric: ratio(above, sizes, rounds, draw) for metric, above in bits.items()} | measured
-        measured["xz_bits_per_byte"] = Measurement(xz_bits_per_byte("".join(texts).encode()), None)
-        if not unknown:
+        xz = xz_bits_per_byte("".join(one.text for one in documents).encode())
+        measured["xz_bits_per_byte"] = Measurement(xz, None)
+        if not source.unknown:
             found.add_languages("unigram_bits_per_byte", [one.language for one in documents], code, sizes)
             if network is not None:
-                found.add_documents(source, "bits_per_byte", documents, bits["bits_per_byte"], sizes)
+                found.add_documents(source.name, "bits_per_byte", documents, bits["bits_per_byte"], sizes)
         for metric, result in measured.items():
-            note = f"{int(sizes.sum())} bytes, {sum(map(len, ids))} tokens"
-            if unknown and metric != "xz_bits_per_byte":
+            note = source.describe()
+            if source.unknown and metric != "xz_bits_per_byte":
                 result = NO_MEASUREMENT
-                note += f", {unknown} of them unknown: no value, since their text is lost"
-            found.add(source, metric, result, len(documents), note)
+                note += f", {source.unknown} of them unknown: no value, since their text is lost"
+            found.add(source.name, metric, result, len(documents), note)
         advance(done)
-    return found.scores(rounds, seed)
+    return found.scores(rounds, config.seed)
 
 
 def perplexity(nats_per_token: Measurement) -> Measurement:

@@ -34,7 +34,7 @@ from tasks.evaluate.benchmarks.run import benchmark_scores, declined_scores
 from tasks.evaluate.comparison import GAPS, ITEM_SCORES
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.forgetting import gate_rises, gate_scores, gated_model
-from tasks.evaluate.heldout import Documents, heldout_documents
+from tasks.evaluate.heldout import EncodedSource, encode_sources, heldout_documents
 from tasks.evaluate.masked_lm import pair_scores, pseudo_scores
 from tasks.evaluate.memorization import OVERLAPS, check_generated_text
 from tasks.evaluate.ngram_baseline import ngram_scores, repeated_in_training
@@ -52,10 +52,6 @@ NGRAM_UNIT, OBJECTIVE_UNIT, CHECKS_UNIT, SAMPLES_UNIT, GATE_UNIT = "5gram", "obj
 
 KEY_METRICS = ("bits_per_byte", "pseudo_bits_per_byte", "target_bits_per_byte", "masked_accuracy", "next_accuracy")
 """Metrics of held-out text that a summary shows; the key of the first one is the name of its task alone."""
-
-
-Repeated = dict[str, list[np.ndarray]]
-"""Source -> which tokens of each held-out document training read too, bool[tokens]."""
 
 
 @dataclass(frozen=True)
@@ -103,20 +99,32 @@ def evaluate_model(
     trained = TrainedModel(network, tokenizer, sequences, json.loads((folder / DESCRIPTION).read_text()))
     documents = heldout_documents(decontaminated, config.heldout_max_bytes, config.seed)
     texts = {source: [one.text for one in mine] for source, mine in documents.items()}
+    sources = encode_sources(tokenizer, documents)
     gated = None if config.gate is None else gated_model(model, vocab, network, tokenizer)
-    repeated = functools.cache(lambda: _repeated(trained, texts, config))
-    batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
+    repeated = functools.cache(lambda: _repeated(trained, sources, config))
+    most_tokens = max(network.config.context, MOST_LOGITS // tokenizer.vocab_size)
+    config = config.model_copy(update={"batch_tokens": min(config.batch_tokens, most_tokens)})
     with _threads(config.threads), fastest_products(), inference_on(config.device, trained.description, network):
         _write_scores(
             unit_name(0),
             workspace,
-            lambda: _score_heldout(trained, documents, config, batch_tokens, workspace, repeated()),
+            lambda: heldout_scores(
+                network if isinstance(network, GPT) else None,
+                tokenizer.eos,
+                sources,
+                trained.code_lengths,
+                config,
+                advance=lambda done: workspace.advance(done, len(sources), "sources"),
+                repeated=repeated(),
+            ),
         )
         if gated is not None:
-            _write_scores(GATE_UNIT, workspace, lambda: Scores(gate_scores(gated, texts, config, batch_tokens)))
+            _write_scores(GATE_UNIT, workspace, lambda: Scores(gate_scores(gated, sources, config)))
         if not isinstance(network, GPT):
-            _write_scores(OBJECTIVE_UNIT, workspace, lambda: _score_objective(trained, documents, config, batch_tokens))
-        _write_scores(NGRAM_UNIT, workspace, lambda: _score_ngrams(trained, texts, config, repeated()))
+            _write_scores(OBJECTIVE_UNIT, workspace, lambda: _score_objective(trained, sources, config))
+        _write_scores(
+            NGRAM_UNIT, workspace, lambda: Scores(ngram_scores(tokenizer, sources, sequences, config, repeated()))
+        )
         _score_benchmarks(trained, decontaminated, config, workspace)
         if isinstance(network, GPT) and config.checked_texts and workspace.finished(CHECKS_UNIT) is None:
             rows, overlaps = check_generated_text(network, tokenizer, sequences, texts, config)
@@ -144,78 +152,30 @@ def _verified_folder(model: Artifact) -> Path:
     return model.file(WEIGHTS).parent
 
 
-def _score_heldout(
-    trained: TrainedModel,
-    documents: Documents,
-    config: EvaluateConfig,
-    batch_tokens: int,
-    workspace: Workspace,
-    repeated: Repeated | None,
-) -> Scores:
-    return heldout_scores(
-        trained.network if isinstance(trained.network, GPT) else None,
-        trained.tokenizer,
-        documents,
-        trained.code_lengths,
-        batch_tokens=batch_tokens,
-        rounds=config.bootstrap_rounds,
-        seed=config.seed,
-        advance=lambda done: workspace.advance(done, len(documents), "sources"),
-        repeated=repeated,
-    )
-
-
-def _repeated(trained: TrainedModel, texts: dict[str, list[str]], config: EvaluateConfig) -> Repeated | None:
-    """Return which held-out tokens training read too; None for a network that does not predict next tokens."""
-    if not texts or not isinstance(trained.network, GPT):
+def _repeated(
+    trained: TrainedModel, sources: Sequence[EncodedSource], config: EvaluateConfig
+) -> dict[str, list[np.ndarray]] | None:
+    """Return by source which tokens of each held-out document training read too, bool[tokens]; None for a network that
+    does not predict next tokens."""
+    if not sources or not isinstance(trained.network, GPT):
         return None
-    return repeated_in_training(trained.tokenizer, texts, trained.sequences, config.ngram_tokens)
+    return repeated_in_training(trained.tokenizer, sources, trained.sequences, config.ngram_tokens)
 
 
-def _score_objective(trained: TrainedModel, documents: Documents, config: EvaluateConfig, batch_tokens: int) -> Scores:
+def _score_objective(trained: TrainedModel, sources: Sequence[EncodedSource], config: EvaluateConfig) -> Scores:
     """Score a BERT or a T5 by its training objective on held-out text."""
-    row_format = trained.row_format
+    network, tokenizer, row_format = trained.network, trained.tokenizer, trained.row_format
     assert row_format is not None, "sequences of BERT and T5 declare their format"
-    shared: dict[str, Any] = {"batch_tokens": batch_tokens, "rounds": config.bootstrap_rounds, "seed": config.seed}
-    if not isinstance(trained.network, BERT):
-        assert not isinstance(trained.network, GPT), "held-out bits per byte are a GPT's objective"
-        return span_scores(
-            trained.network,
-            trained.tokenizer,
-            documents,
-            trained.code_lengths,
-            row_format,
-            row_length=trained.rows.field("tokens").type.list_size,
-            **shared,
-        )
-    scores = pseudo_scores(trained.network, trained.tokenizer, documents, most_tokens=config.hidden_tokens, **shared)
+    if not isinstance(network, BERT):
+        assert not isinstance(network, GPT), "held-out bits per byte are a GPT's objective"
+        row_length = trained.rows.field("tokens").type.list_size
+        return span_scores(network, tokenizer, sources, trained.code_lengths, row_format, row_length, config)
+    scores = pseudo_scores(network, tokenizer, sources, config)
     if trained.sequences.rows("heldout_rows"):
-        scores.rows += pair_scores(
-            trained.network,
-            trained.sequences.table("heldout_rows"),
-            trained.sequences.table("heldout_spans"),
-            trained.code_lengths,
-            row_format,
-            masked_share=trained.description["train"]["masked_share"],
-            most_bytes=config.heldout_max_bytes,
-            **shared,
-        )
+        rows, spans = trained.sequences.table("heldout_rows"), trained.sequences.table("heldout_spans")
+        masked_share = trained.description["train"]["masked_share"]
+        scores.rows += pair_scores(network, rows, spans, trained.code_lengths, row_format, masked_share, config)
     return scores
-
-
-def _score_ngrams(
-    trained: TrainedModel, texts: dict[str, list[str]], config: EvaluateConfig, repeated: Repeated | None
-) -> Scores:
-    rows = ngram_scores(
-        trained.tokenizer,
-        texts,
-        trained.sequences,
-        most_tokens=config.ngram_tokens,
-        rounds=config.bootstrap_rounds,
-        seed=config.seed,
-        repeated=repeated,
-    )
-    return Scores(rows)
 
 
 def _score_benchmarks(

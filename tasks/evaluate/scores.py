@@ -14,6 +14,9 @@ from tasks.artifacts.tables.schema import DOC_ID_BYTES
 from tasks.common.numeric import seed64
 from tasks.evaluate.heldout import HeldoutDocument
 
+DRAWS_AT_ONCE = 1 << 22
+"""Documents drawn at once by a bootstrap, over all its rounds: all languages of a run together may have millions."""
+
 LANGUAGE = "language/"
 """Prefix of the names of tasks that are held-out text by language; those by source begin with `heldout/`."""
 
@@ -164,11 +167,17 @@ def ratio(above: np.ndarray, below: np.ndarray, rounds: int, seed: int) -> Measu
     if len(above) < 2:
         return Measurement(value, None)
     # Raw words of a counter-based generator, so that every version of NumPy draws the same documents.
-    drawn = np.random.Philox(key=seed).random_raw(rounds * len(above)).reshape(rounds, -1) % np.uint64(len(above))
-    index = drawn.astype(np.int64)
-    sums = below[index].sum(axis=1)
-    held = sums > 0
-    return Measurement(value, float((above[index].sum(axis=1)[held] / sums[held]).std(ddof=1)))
+    source = np.random.Philox(key=seed)
+    rounds_at_once = max(1, DRAWS_AT_ONCE // len(above))
+    ratios: list[np.ndarray] = []
+    for first in range(0, rounds, rounds_at_once):
+        some = min(rounds_at_once, rounds - first)
+        drawn = source.random_raw(some * len(above)).reshape(some, -1) % np.uint64(len(above))
+        index = drawn.astype(np.int64)
+        sums = below[index].sum(axis=1)
+        held = sums > 0
+        ratios.append(above[index].sum(axis=1)[held] / sums[held])
+    return Measurement(value, float(np.concatenate(ratios).std(ddof=1)))
 
 
 def split_evenly(tokens: int, most: int) -> list[tuple[int, int]]:

@@ -17,7 +17,8 @@ from model.data.span_corruption import Denoiser
 from model.inference.scoring import target_nats
 from model.nn.t5 import T5
 from tasks.common.numeric import seed64
-from tasks.evaluate.heldout import Documents
+from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.heldout import EncodedSource
 from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Scores, ratio, split_evenly
 from tasks.tokenizer.base import Tokenizer
 
@@ -30,26 +31,23 @@ TEXT_LOSS, UNIGRAM_TEXT_LOSS = "text_target_nats_per_token", "unigram_text_targe
 def span_scores(
     network: T5,
     tokenizer: Tokenizer,
-    heldout: Documents,
+    sources: Sequence[EncodedSource],
     code_lengths: np.ndarray,
     row_format: RowFormat,
-    *,
     row_length: int,
-    batch_tokens: int,
-    rounds: int,
-    seed: int,
+    config: EvaluateConfig,
 ) -> Scores:
     """Return scores by source and as their plain mean, and the bits of each document's targets.
 
     `code_lengths` [vocabulary] are bits of each token by its frequency, `row_length` the tokens of a training sequence.
     """
-    corrupt = Denoiser(row_format, seed, row_length)
-    batch_rows = max(1, batch_tokens // row_length)
-    found = HeldoutRows()
+    corrupt = Denoiser(row_format, config.seed, row_length)
+    batch_rows = max(1, config.batch_tokens // row_length)
+    found, rounds = HeldoutRows(), config.bootstrap_rounds
     first_row = 0
-    for source, documents in heldout.items():
-        ids = list(tokenizer.encode_batch(one.text for one in documents))
-        document_of, rows = document_rows(ids, row_length, row_format.pad)
+    for source in sources:
+        name, documents = source.name, source.documents
+        document_of, rows = document_rows(source.ids, row_length, row_format.pad)
         sums = np.zeros((6, len(documents)))
         for begin in range(0, len(rows), batch_rows):
             some = rows[begin : begin + batch_rows]
@@ -60,23 +58,22 @@ def span_scores(
             np.add.at(sums.T, document_of[begin : begin + batch_rows], of_batch)
         first_row += len(rows)
         nats, targets, bits, size, code, text = sums
-        unknown = sum(int((row == tokenizer.unk).sum()) for row in ids)
         note = (
             f"{row_format.denoising} of {len(rows)} rows of at most {row_length} tokens; {int(targets.sum())} targets,"
             f" their text {int(size.sum())} bytes"
         )
-        lost = _missing_figure_note(tokenizer, unknown)
-        draw = seed64(seed, "evaluate", "bootstrap", source)
-        found.add(source, LOSS, ratio(nats, targets, rounds, draw), len(documents), note)
+        lost = _missing_figure_note(tokenizer, source.unknown)
+        draw = seed64(config.seed, "evaluate", "bootstrap", name)
+        found.add(name, LOSS, ratio(nats, targets, rounds, draw), len(documents), note)
         for metric, above in ((TEXT_LOSS, bits), (UNIGRAM_TEXT_LOSS, code)):
-            found.add(source, metric, ratio(above * math.log(2), text, rounds, draw), len(documents), note)
+            found.add(name, metric, ratio(above * math.log(2), text, rounds, draw), len(documents), note)
         for metric, above in ((BITS, bits), (UNIGRAM_BITS, code)):
             measured = NO_MEASUREMENT if lost else ratio(above, size, rounds, draw)
-            found.add(source, metric, measured, len(documents), f"{note}{lost}")
+            found.add(name, metric, measured, len(documents), f"{note}{lost}")
         if not lost:
-            found.add_documents(source, BITS, documents, bits, size)
+            found.add_documents(name, BITS, documents, bits, size)
             found.add_languages(UNIGRAM_BITS, [one.language for one in documents], code, size)
-    return found.scores(rounds, seed)
+    return found.scores(rounds, config.seed)
 
 
 def document_rows(ids: Sequence[np.ndarray], row_length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:

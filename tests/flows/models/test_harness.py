@@ -17,7 +17,7 @@ from tasks.evaluate.benchmarks.multiple_choice import MultipleChoiceTask
 from tasks.evaluate.benchmarks.prompts import Requester
 from tasks.evaluate.benchmarks.run import benchmark_scores
 from tasks.evaluate.config import PRIMARY_METRICS, EvaluateConfig, Scoring
-from tasks.evaluate.heldout import HeldoutDocument
+from tasks.evaluate.heldout import HeldoutDocument, encode_sources
 from tasks.evaluate.perplexity import heldout_scores, unigram_code_lengths
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
@@ -155,12 +155,10 @@ def test_bits_per_byte_are_the_same(tmp_path: Path, tokenizer: Tokenizer, networ
     found = evaluate(HarnessModel(network, tokenizer), manager, ["text"])
     rows = heldout_scores(
         network,
-        tokenizer,
-        {"all of it": [HeldoutDocument(b"", 0, text, None) for text in texts]},
+        tokenizer.eos,
+        encode_sources(tokenizer, {"all of it": [HeldoutDocument(b"", 0, text, None) for text in texts]}),
         unigram_code_lengths(pa.table({"token": [0], "count": [0]}), tokenizer.vocab_size),
-        batch_tokens=256,
-        rounds=10,
-        seed=1,
+        EvaluateConfig(batch_tokens=256, bootstrap_rounds=10, seed=1),
         advance=lambda done: None,
     ).rows
     ours = next(row["value"] for row in rows if row["metric"] == "bits_per_byte")

@@ -10,7 +10,9 @@ import torch
 
 from model.config.network import GPTConfig
 from model.nn.gpt import GPT
-from tasks.evaluate.heldout import HeldoutDocument, heldout_documents
+from tasks.evaluate import scores as scores_module
+from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.heldout import HeldoutDocument, encode_sources, heldout_documents
 from tasks.evaluate.perplexity import heldout_scores, perplexity, unigram_code_lengths, xz_bits_per_byte
 from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, plain_mean, ratio
 from tasks.tokenizer.base import Tokenizer
@@ -21,6 +23,7 @@ from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_sentencepiece
 
 ITEM = {"item_id": "1", "context": "", "choices": [], "answer": "a", "match_text": ""}
+CONFIG = EvaluateConfig(batch_tokens=64, bootstrap_rounds=50, seed=1)
 TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の文章です。" * 20]
 
 
@@ -48,15 +51,16 @@ def test_a_model_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(t
     languages = {"en": "en", "ja": None}
     rows = heldout_scores(
         indifferent_network(300),
-        tokenizer,
-        {
-            source: [HeldoutDocument(b"", 0, text, languages[source]) for text in documents]
-            for source, documents in texts.items()
-        },
+        tokenizer.eos,
+        encode_sources(
+            tokenizer,
+            {
+                source: [HeldoutDocument(b"", 0, text, languages[source]) for text in documents]
+                for source, documents in texts.items()
+            },
+        ),
         unigram_code_lengths(unigram({}), 300),
-        batch_tokens=64,
-        rounds=50,
-        seed=1,
+        CONFIG,
         advance=lambda done: None,
     ).rows
     values = {(row["task"], row["metric"]): row for row in rows}
@@ -84,14 +88,13 @@ def test_text_with_unknown_words_has_no_figure():
     """A vocabulary that loses more would look the better: only xz, which loses nothing, is given."""
     tokenizer = tokenizer_of(from_vocab_txt("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n"))
     texts = {"known": ["the cat", "cat"], "lost": ["the cat", "the dog"]}
+    documents = {source: [HeldoutDocument(b"", 0, text, "en") for text in mine] for source, mine in texts.items()}
     scores = heldout_scores(
         indifferent_network(7),
-        tokenizer,
-        {source: [HeldoutDocument(b"", 0, text, "en") for text in documents] for source, documents in texts.items()},
+        tokenizer.eos,
+        encode_sources(tokenizer, documents),
         unigram_code_lengths(unigram({}), 7),
-        batch_tokens=64,
-        rounds=50,
-        seed=1,
+        CONFIG,
         advance=lambda done: None,
     )
     assert not [row for row in scores.documents if row["source"] == "lost"]
@@ -102,6 +105,16 @@ def test_text_with_unknown_words_has_no_figure():
             assert (found[source, metric]["value"], found[source, metric]["stderr"]) == (None, None)
         assert found[source, "xz_bits_per_byte"]["value"] > 0
     assert "4 tokens, 1 of them unknown" in found["lost", "bits_per_byte"]["note"]
+
+
+def test_a_bootstrap_in_blocks_draws_what_one_at_once_does(monkeypatch: pytest.MonkeyPatch):
+    """Memory is limited by blocks of rounds, and the draws are those of one stream of random words."""
+    bits, sizes = np.arange(1.0, 8.0), np.array([1, 2, 3, 4, 5, 6, 9])
+    whole = ratio(bits, sizes, rounds=50, seed=3)
+    monkeypatch.setattr(scores_module, "DRAWS_AT_ONCE", 3 * 7)
+    assert ratio(bits, sizes, rounds=50, seed=3) == whole
+    monkeypatch.setattr(scores_module, "DRAWS_AT_ONCE", 1)
+    assert ratio(bits, sizes, rounds=50, seed=3) == whole
 
 
 def test_one_bit_a_byte_is_one():
@@ -137,12 +150,10 @@ def test_the_bits_of_each_document_add_up_to_the_figure_of_its_source(tokenizer,
     assert sorted(one.text for one in documents["en"]) == ["a log", "the cat sat on the mat.", "the dog sat."]
     scores = heldout_scores(
         indifferent_network(300),
-        tokenizer,
-        documents,
+        tokenizer.eos,
+        encode_sources(tokenizer, documents),
         unigram_code_lengths(unigram({}), 300),
-        batch_tokens=64,
-        rounds=50,
-        seed=1,
+        CONFIG,
         advance=lambda done: None,
     )
     whole = next(row["value"] for row in scores.rows if row["metric"] == "bits_per_byte")

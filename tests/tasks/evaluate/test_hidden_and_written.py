@@ -17,7 +17,8 @@ from model.nn.t5 import T5
 from tasks.artifacts.tables.schema import SPANS
 from tasks.common.numeric import unit_interval
 from tasks.evaluate.benchmarks.likelihood import MaskedScorer, SpanScorer, make_scorer
-from tasks.evaluate.heldout import HeldoutDocument
+from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.heldout import EncodedSource, HeldoutDocument, encode_sources
 from tasks.evaluate.masked_lm import choose_pairs, choose_positions, most_frequent_token, pair_scores, pseudo_scores
 from tasks.evaluate.perplexity import unigram_code_lengths
 from tasks.evaluate.samples import fillings, join_fillings, with_blanks
@@ -65,8 +66,9 @@ def t5() -> T5:
     return network
 
 
-def documents_of(texts: dict[str, list[str]]) -> dict[str, list[HeldoutDocument]]:
-    return {source: [HeldoutDocument(b"", 0, text, None) for text in mine] for source, mine in texts.items()}
+def sources_of(tokenizer: Tokenizer, texts: dict[str, list[str]]) -> list[EncodedSource]:
+    documents = {source: [HeldoutDocument(b"", 0, text, None) for text in mine] for source, mine in texts.items()}
+    return encode_sources(tokenizer, documents)
 
 
 def values(rows: list[dict[str, object]], source: str = "en") -> dict[str, dict[str, object]]:
@@ -80,9 +82,8 @@ def test_a_bert_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(
     two_contexts = next(text for length in range(100) if len(tokenizer.encode(text := "z" * length)) == 32)
     texts = {"en": ["the cat sat on the mat. the dog sat on the mat.", two_contexts], "ja": ["日本語の文章"]}
     tokenizer.cls, tokenizer.sep, tokenizer.mask = 4, 5, 6
-    rows = pseudo_scores(
-        bert, tokenizer, documents_of(texts), most_tokens=hidden, batch_tokens=64, rounds=50, seed=1
-    ).rows
+    config = EvaluateConfig(hidden_tokens=hidden, batch_tokens=64, bootstrap_rounds=50, seed=1)
+    rows = pseudo_scores(bert, tokenizer, sources_of(tokenizer, texts), config).rows
     tokens = sum(len(tokenizer.encode(text)) for text in texts["en"])
     found = values(rows)["pseudo_bits_per_byte"]
     if hidden > tokens:
@@ -124,9 +125,8 @@ def test_a_t5_that_knows_nothing_pays_ln_v_for_each_target(tokenizer: Tokenizer,
     tokenizer.piece_lengths = np.where(np.arange(VOCAB) >= 290, 0, tokenizer.piece_lengths)
     tokenizer.piece_lengths[0] = 5
     flat = np.full(VOCAB, 8.0)
-    rows = span_scores(
-        t5, tokenizer, documents_of(texts), flat, layout, row_length=16, batch_tokens=32, rounds=50, seed=1
-    ).rows
+    config = EvaluateConfig(batch_tokens=32, bootstrap_rounds=50, seed=1)
+    rows = span_scores(t5, tokenizer, sources_of(tokenizer, texts), flat, layout, 16, config).rows
     found = values(rows)
     assert found["target_nats_per_token"]["value"] == pytest.approx(math.log(VOCAB), rel=1e-5)
     bits, unigram = (
@@ -187,8 +187,8 @@ def test_pairs_that_a_bert_knows_nothing_of(bert: BERT):
     layout = row_format("masked_lm", cls=4, sep=5, mask=6, special=(0, 1, 2, 3, 4, 5, 6))
     code = np.full(VOCAB, 10.0)
     code[9] = 3.0
-    drawn = {"most_bytes": 10**6, "batch_tokens": 16, "rounds": 50, "seed": 1}
-    found = values(pair_scores(bert, rows, spans, code, layout, masked_share=0.25, **drawn))
+    config = EvaluateConfig(heldout_max_bytes=10**6, batch_tokens=16, bootstrap_rounds=50, seed=1)
+    found = values(pair_scores(bert, rows, spans, code, layout, 0.25, config))
     assert found["masked_nats_per_token"]["value"] == pytest.approx(math.log(VOCAB), rel=1e-5)
     assert found["unigram_masked_nats_per_token"]["value"] == pytest.approx(3 * math.log(2))
     assert (found["masked_accuracy"]["value"], found["frequent_token_accuracy"]["value"]) == (0.0, 1.0)
