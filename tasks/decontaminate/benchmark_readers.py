@@ -91,7 +91,7 @@ def _whole_records(benchmark: Benchmark, fields: BenchmarkFields, lines: "_LineR
 def _parse_record(benchmark: Benchmark, where: str, text: str) -> Record:
     try:
         record = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(
             f"benchmark `{benchmark.name}`: {where}{benchmark.path} is not JSON ({error}). Benchmarks are files with"
             f" one JSON object a line (.jsonl), a JSON document (.json, with `fields.each`), or tables (.tsv, .csv)."
@@ -111,14 +111,20 @@ def _read_table(
     stream = lines.of(path)
     # In the tab-separated files of GLUE quotation marks are plain text.
     rows = csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE) if tab else csv.reader(stream)
-    names = list(fields.columns) or next(rows, [])
-    for number, row in enumerate(rows, start=1 if fields.columns else 2):
-        if len(row) < len(names):
-            raise InputError(
-                f"benchmark `{benchmark.name}`: row {number} of {path} has {len(row)} columns, and there are"
-                f" {len(names)} names ({', '.join(names)}). Correct the file, or name its columns in `fields.columns`."
-            )
-        yield number, dict(zip(names, row, strict=False))
+    try:
+        names = list(fields.columns) or next(rows, [])
+        for number, row in enumerate(rows, start=1 if fields.columns else 2):
+            if len(row) < len(names):
+                raise InputError(
+                    f"benchmark `{benchmark.name}`: row {number} of {path} has {len(row)} columns, and there are"
+                    f" {len(names)} names ({', '.join(names)}). Correct the file, or name its columns in"
+                    f" `fields.columns`."
+                )
+            yield number, dict(zip(names, row, strict=False))
+    except csv.Error as error:
+        raise InputError(
+            f"benchmark `{benchmark.name}`: {path} is no table near line {rows.line_num} ({error}). Correct the file."
+        ) from error
 
 
 def _read_parallel_lines(benchmark: Benchmark, answers: Path, lines: "_LineReader") -> Iterator[tuple[int, Record]]:
@@ -217,15 +223,18 @@ def _fill_in_entities(benchmark: Benchmark, number: int, record: Record) -> Reco
             f"benchmark `{benchmark.name}`: record {number} of {benchmark.path} has no answer; files of tests without"
             f" answers cannot be scored. Name the file of the validation set."
         )
-    text = passage["text"]
-    named = dict.fromkeys(text[span["start"] : span["end"] + 1] for span in passage["entities"])
-    right = dict.fromkeys(answer["text"] for answer in query["answers"])
-    choices = [next(iter(right)), *(name for name in named if name not in right)]
-    return {
-        **record,
-        "filled": [query["query"].replace(PLACEHOLDER, choice) for choice in choices],
-        "right": 0,
-    }
+    try:
+        text = passage["text"]
+        named = dict.fromkeys(text[span["start"] : span["end"] + 1] for span in passage["entities"])
+        right = dict.fromkeys(answer["text"] for answer in query["answers"])
+        choices = [next(iter(right)), *(name for name in named if name not in right)]
+        return {**record, "filled": [query["query"].replace(PLACEHOLDER, choice) for choice in choices], "right": 0}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InputError(
+            f"benchmark `{benchmark.name}`: record {number} of {benchmark.path} is not as those of ReCoRD are"
+            f" ({type(error).__name__}: {error}): a passage has `text` and `entities`, a question `query` and"
+            f" `answers`."
+        ) from error
 
 
 def as_text(value: Any) -> str:

@@ -206,86 +206,85 @@ def _read_benchmark(benchmark: Benchmark, contents: Mapping[Path, Content]) -> l
 
 
 def _to_item(benchmark: Benchmark, fields: BenchmarkFields, number: int, record: Record) -> Item:
-    choices = tuple(dict.fromkeys(fields.labels.values())) or _choices(fields, record)
+    where = f"benchmark `{benchmark.name}`: line {number} of {benchmark.path}"
+    choices = tuple(dict.fromkeys(fields.labels.values())) or _choices(where, fields, record)
     parts = tuple(as_text(value_of(record, key)) for key in fields.context if value_of(record, key) is not None)
     matched = "\n".join(parts)
-    context = _filled(benchmark, number, record, fields) if fields.template else matched
-    value = _needed(benchmark, number, record, fields.answer, "answer")
+    context = _filled(where, fields, record) if fields.template else matched
+    value = _needed(where, record, fields.answer, "answer")
     if fields.labels:
-        value = _labelled(benchmark, number, fields, value)
+        value = _labelled(where, fields, value)
     elif value == [] and fields.no_answer:
         value = [fields.no_answer]
-    answer = _answer(benchmark, number, value, choices)
+    answer = _answer(where, value, choices)
     right = choices[int(answer)] if choices and not fields.labels else ""
     match_text = as_text(value_of(record, fields.match_text) or matched or right)
     if not context and not choices:
         raise InputError(
-            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has none of the context fields"
-            f" {', '.join(fields.context)} (its keys: {', '.join(sorted(record))}). Set `fields.context`."
+            f"{where} has none of the context fields {', '.join(fields.context)} (its keys:"
+            f" {', '.join(sorted(record))}). Set `fields.context`."
         )
     lang = value_of(record, fields.lang)
     return Item(
         benchmark.name,
-        _item_id(benchmark, number, record, fields),
+        _item_id(where, fields, record) if fields.id not in ("", ("",)) else f"{benchmark.name}/{number}",
         None if lang is None else as_text(lang),
         context,
         choices,
         answer,
         match_text,
         parts,
-        answers=() if choices else _answers(benchmark, number, value),
+        answers=() if choices else _answers(where, value),
         ending=_ending(fields, record) or "",
     )
 
 
-def _item_id(benchmark: Benchmark, number: int, record: Record, fields: BenchmarkFields) -> str:
+def _item_id(where: str, fields: BenchmarkFields, record: Record) -> str:
     keys = (fields.id,) if isinstance(fields.id, str) else fields.id
-    if keys == ("",):
-        return f"{benchmark.name}/{number}"
-    return "/".join(as_text(_needed(benchmark, number, record, key, "id")) for key in keys)
+    return "/".join(as_text(_needed(where, record, key, "id")) for key in keys)
 
 
-def _filled(benchmark: Benchmark, number: int, record: Record, fields: BenchmarkFields) -> str:
+def _filled(where: str, fields: BenchmarkFields, record: Record) -> str:
     """Return the template with the record's texts filled in."""
 
     def text(match: re.Match[str]) -> str:
         key = match[1]
-        value = as_text(_needed(benchmark, number, record, key, "template"))
+        value = as_text(_needed(where, record, key, "template"))
         if key not in fields.words:
             return value
         if value not in fields.words[key]:
             raise InputError(
-                f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has {value!r} under `{key}`, and"
-                f" `fields.words` has no words for it (it has some for {', '.join(fields.words[key])})."
+                f"{where} has {value!r} under `{key}`, and `fields.words` has no words for it (it has some for"
+                f" {', '.join(fields.words[key])})."
             )
         return fields.words[key][value]
 
     return _KEY.sub(text, fields.template)
 
 
-def _labelled(benchmark: Benchmark, number: int, fields: BenchmarkFields, value: Any) -> str:
+def _labelled(where: str, fields: BenchmarkFields, value: Any) -> str:
     """Return the words for an answer."""
     answer = as_text(value)
     if answer not in fields.labels:
         raise InputError(
-            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} answers {answer!r}, which is none of"
-            f" {', '.join(fields.labels)}. Set `fields.labels`; files of tests without answers cannot be scored."
+            f"{where} answers {answer!r}, which is none of {', '.join(fields.labels)}. Set `fields.labels`; files of"
+            f" tests without answers cannot be scored."
         )
     return fields.labels[answer]
 
 
-def _answers(benchmark: Benchmark, number: int, value: Any) -> tuple[str, ...]:
+def _answers(where: str, value: Any) -> tuple[str, ...]:
     """Return every free text that is right, each once."""
     found = tuple(dict.fromkeys(as_text(one) for one in value)) if isinstance(value, list) else (as_text(value),)
     if not found:
         raise InputError(
-            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has an empty list of answers. Set"
-            f" `fields.no_answer` to what is right where a question has no answer."
+            f"{where} has an empty list of answers. Set `fields.no_answer` to what is right where a question has no"
+            f" answer."
         )
     return found
 
 
-def _answer(benchmark: Benchmark, number: int, answer: Any, choices: tuple[str, ...]) -> str:
+def _answer(where: str, answer: Any, choices: tuple[str, ...]) -> str:
     if not choices:
         return as_text(answer)
     if isinstance(answer, bool) or not isinstance(answer, int | str):
@@ -300,25 +299,31 @@ def _answer(benchmark: Benchmark, number: int, answer: Any, choices: tuple[str, 
         index = ascii_uppercase.find(answer.upper()) if len(answer) == 1 else -1
     if not 0 <= index < len(choices):
         raise InputError(
-            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} answers {answer!r}, which is none of its"
-            f" {len(choices)} choices (an index from 0, a choice's text, or its letter)."
+            f"{where} answers {answer!r}, which is none of its {len(choices)} choices (an index from 0, a choice's"
+            f" text, or its letter)."
         )
     return str(index)
 
 
-def _needed(benchmark: Benchmark, number: int, record: dict[str, Any], key: str, field: str) -> Any:
+def _needed(where: str, record: Record, key: str, field: str) -> Any:
     value = value_of(record, key)
     if value is None:
         raise InputError(
-            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has no field `{key}` (its keys:"
-            f" {', '.join(sorted(record))}). Set `fields.{field}` of the benchmark to the key that holds it."
+            f"{where} has no field `{key}` (its keys: {', '.join(sorted(record))}). Set `fields.{field}` of the"
+            f" benchmark to the key that holds it."
         )
     return value
 
 
-def _choices(fields: BenchmarkFields, record: Record) -> tuple[str, ...]:
+def _choices(where: str, fields: BenchmarkFields, record: Record) -> tuple[str, ...]:
     if isinstance(fields.choices, str):
-        choices = value_of(record, fields.choices) or ()
+        choices = value_of(record, fields.choices) or []
+        if not isinstance(choices, list):
+            raise InputError(
+                f"{where} has a {type(choices).__name__} under `{fields.choices}`, where a list of choices is needed."
+                f" Set `fields.choices` to the key of the list, such as `{fields.choices}.text`, or to the keys of one"
+                f" choice each."
+            )
     else:
         choices = [value for key in fields.choices if (value := value_of(record, key)) is not None]
     end = _ending(fields, record)

@@ -9,9 +9,8 @@ from model.config import EXPERT, RUNTIME, Reach
 from tasks.common.config import ONE_OR_MORE, StrictConfig
 from tasks.execution.machines import Machines
 
-RARITY = "rarity"
-HELDOUT_DRAW = "heldout_draw"
-"""The table of how common the words of benchmarks are."""
+RARITY, HELDOUT_DRAW = "rarity", "heldout_draw"
+"""The tables of how common the words of benchmarks are, and of what is held out, which later runs may keep."""
 
 
 class BenchmarkFields(StrictConfig):
