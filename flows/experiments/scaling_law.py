@@ -181,7 +181,8 @@ def scaling_table(name: str, measure: str, tokens_per_parameter: float | None, p
     *fitted, held_back = points
     lines = [_line(point, measure) for point in points]
     pairs = [(float(point.parameters), loss) for point in fitted for loss in point.losses(measure)]
-    law = fit(pairs) if all(point.losses(measure) for point in fitted) else None
+    # Runs may have failed: a size that is measured may leave too few of them to fit.
+    law = fit(pairs) if all(point.losses(measure) for point in fitted) and len(pairs) > UNKNOWNS else None
     measured = held_back.losses(measure)
     prediction = None if law is None else _prediction(law, held_back, measured)
     return {
@@ -229,7 +230,10 @@ def describe_outcome(measure: str, lines: Sequence[SizeLine], said: Prediction |
     """Return the outcome as a sentence."""
     if said is None:
         done = sum(bool(line["losses"]) for line in lines)
-        return f"{done} of {len(lines)} sizes are measured; the law takes all but the largest"
+        return (
+            f"{done} of {len(lines)} sizes are measured; the law takes all but the largest, and more than {UNKNOWNS}"
+            f" runs of these"
+        )
     words = (
         f"{said['size']} ({said['parameters']:,} weights) should reach {said['loss']:.4f} {measure}"
         f" ({said['low']:.4f} to {said['high']:.4f})"

@@ -64,7 +64,18 @@ def test_the_largest_is_predicted_before_it_is_measured(tmp_path: Path) -> None:
 def test_a_ladder_half_way_up_says_how_far_it_is(tmp_path: Path) -> None:
     found = write_ladder(tmp_path, "bits per byte", 20.0, rungs(2))
     assert found["law"] is None
-    assert found["outcome"] == "2 of 4 sizes are measured; the law takes all but the largest"
+    sentence = "2 of 4 sizes are measured; the law takes all but the largest, and more than 3 runs of these"
+    assert found["outcome"] == sentence
+
+
+def test_a_ladder_with_a_failed_run_of_each_size_has_no_law_yet(tmp_path: Path) -> None:
+    """Three runs of three sizes cannot determine three unknowns and their scatter."""
+    points = rungs(3)
+    for point in points[:3]:
+        point.runs[2] = RunResult(run_id="run-2", cause="GuardError: too little text")
+    found = write_ladder(tmp_path, "bits per byte", 20.0, points)
+    assert (found["law"], found["prediction"]) == (None, None)
+    assert found["outcome"].startswith("3 of 4 sizes are measured")
 
 
 def test_every_size_reads_by_its_weights(tmp_path: Path) -> None:
