@@ -43,7 +43,7 @@ from flows.experiments.studies import ReportFiles, Value, read_config, study_nam
 from flows.experiments.trials import RunResult, Variant, as_setting, parse_editable, run_variants
 from flows.metrics.run_metrics import open_artifacts, score_rows
 from flows.metrics.statistics import IntervalValues, bootstrap, interval_of_mean
-from flows.recipe.load import apply_setting, load_recipe, locate_recipe
+from flows.recipe.load import apply_setting, load_recipe, locate_recipe, quoted
 from flows.recipe.schema import Recipe
 from flows.reports.document import Document, Section, Table
 from flows.runs.lifecycle import FlowEnd, end_of_flow
@@ -294,7 +294,7 @@ class _MixtureSearch:
 
     def _proxy_recipe(self, name: str, seed: int, weights: dict[str, float]) -> Recipe:
         more = [as_setting(key, value) for key, value in self._config.settings.items()]
-        more += [as_setting(f"chunk.weights.{source}", weight) for source, weight in weights.items()]
+        more += [as_setting(f"chunk.weights.{quoted(source)}", weight) for source, weight in weights.items()]
         recipe = load_recipe(self._path, self._root, [*self._settings, *more, as_setting("train.seed", seed)])
         return recipe.model_copy(update={"name": f"{self._base.name}, {name}"[:80]})
 
@@ -355,7 +355,7 @@ def write_mixture(found: Mixture, path: Path, settings: Sequence[str], folder: P
     for setting in settings:
         apply_setting(document, setting)
     for name, weight in rounded.items():
-        apply_setting(document, as_setting(f"sources.{name}.weight", weight))
+        apply_setting(document, as_setting(f"sources.{quoted(name)}.weight", weight))
     write_atomically(folder / RECIPE, tomlkit.dumps(document).encode())
     shares = ", ".join(f"{name} {weight:.1%}" for name, weight in rounded.items())
     predicted = f"predicted {found['predicted']:.4f}, with the recipe's shares {found['predicted_prior']:.4f}"

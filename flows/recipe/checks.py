@@ -11,6 +11,9 @@ from model.optim.schedules import TrainingSchedule
 if TYPE_CHECKING:
     from flows.recipe.schema import Recipe
 
+MEAN_OF_SOURCES = "all"
+"""The name that the mean of all sources has in the place of a source's (`tasks.evaluate.scores`)."""
+
 
 def check_consistency(recipe: Recipe, origin: str) -> None:
     """Raise RecipeError where tables contradict each other; `origin` names the recipe."""
@@ -31,8 +34,14 @@ def row_length_settings(context: int, objective: str) -> dict[str, int]:
 
 
 def _check_source_names(recipe: Recipe, origin: str) -> None:
-    """Raise where a table keyed by source names no source: a typing error would otherwise have no effect."""
+    """Raise where a table keyed by source names no source: a typing error would otherwise have no effect; and where a
+    source has the name of the mean of all."""
     names = {source.name for source in recipe.sample.sources}
+    if MEAN_OF_SOURCES in names:
+        raise RecipeError(
+            f"{origin}: a source has the name `{MEAN_OF_SOURCES}`, under which scores give the mean of all sources."
+            f" Give it another name."
+        )
     keyed = ("weights", "priorities", "presets", "kinds", "wipe_out_overrides", "heldout_shares")
     named = {f"{stage}.{key}": getattr(getattr(recipe, stage), key, None) or {} for stage in STAGES for key in keyed}
     if recipe.clean.quality is not None:

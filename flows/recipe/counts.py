@@ -1,5 +1,6 @@
 """Read numbers with a suffix: tokens as 2M or 1.5B, sizes of files as 500MB or 5GB."""
 
+import math
 import re
 
 from model.errors import RecipeError
@@ -29,6 +30,7 @@ def parse_size(text: str) -> int:
 
 def _number(text: str, suffixes: str) -> float | None:
     match = _NUMBER.fullmatch(text.strip())
-    if match is None or match[2].upper() not in ("", *suffixes) or float(match[1]) <= 0:
+    if match is None or match[2].upper() not in ("", *suffixes):
         return None
-    return float(match[1]) * _MULTIPLES[match[2].upper()]
+    number = float(match[1]) * _MULTIPLES[match[2].upper()]
+    return number if 0 < number < math.inf else None

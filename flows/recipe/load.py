@@ -24,6 +24,7 @@ changes.
 """
 
 import difflib
+import json
 import re
 import sysconfig
 import tomllib
@@ -80,7 +81,7 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
     _fit_micro_batch(raw, settings)
     if any(map(_names_scale, settings)) and not any(_key(setting) == DATA for setting in settings):
         data = prepare_text(root, path.stem, raw.get("sources", ()))
-        raw["variables"] = {**raw.get("variables", {}), "data": str(data)}
+        apply_setting(raw, f"{DATA}={json.dumps(str(data))}")
     origin = f"{path} with --set {without_credentials(' '.join(settings))}" if settings else str(path)
     try:
         recipe = recipe_from(raw, origin=origin, folder=path.resolve().parent, root=root, limit=limit)
@@ -121,7 +122,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     """
     _check_credentials(raw, origin)
     _check_format(raw, origin)
-    values = _fill(dict(raw), _variables(raw, folder, root), origin)
+    values = _fill(dict(raw), _variables(raw, origin, folder, root), origin)
     _check_credentials(values, origin)  # Placeholders may have made some.
     for table in TABLES_OUTSIDE_RUNS:
         values.pop(table, None)
@@ -180,16 +181,19 @@ def _check_format(raw: Mapping[str, Any], origin: str) -> None:
         )
 
 
-def _variables(raw: Mapping[str, Any], folder: Path, root: Path) -> dict[str, str]:
+def _variables(raw: Mapping[str, Any], origin: str, folder: Path, root: Path) -> dict[str, str]:
     """Return the placeholders of paths with their values."""
     from flows.recipe.quickstart import packages_folder
 
+    given = raw.get("variables", {})
+    if not isinstance(given, dict):
+        raise RecipeError(f"{origin}: variables is {given!r}, and must be a table of values for paths")
     return {
         "recipe": str(folder),
         "root": str(root),
         "stdlib": sysconfig.get_paths()["stdlib"],
         "site_packages": str(packages_folder()),
-        **{key: str(value) for key, value in dict(raw.get("variables", {})).items()},
+        **{key: str(value) for key, value in given.items()},
     }
 
 
@@ -220,7 +224,7 @@ def _fill_paths(value: Any, variables: Mapping[str, str], origin: str) -> Any:
             )
         return variables[name]
 
-    return re.sub(r"\{([a-z_]+)\}", replacement, value)
+    return re.sub(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", replacement, value)
 
 
 def parse_setting(setting: str) -> tuple[str, Any]:
@@ -235,15 +239,23 @@ def parse_setting(setting: str) -> tuple[str, Any]:
 
 
 def apply_setting(raw: dict[str, Any], setting: str) -> None:
-    """Write `a.b.c=value` into the values of a recipe file; `sources.NAME.key` finds the source by its name, and
-    `scale=NAME` writes all sizes of the table `[scales.NAME]`."""
+    """Write `a.b.c=value` into the values of a recipe file; `sources.NAME.key` finds the source by its name, in quotes
+    where that has dots, and `scale=NAME` writes all sizes of the table `[scales.NAME]`."""
     path, value = parse_setting(setting)
-    keys = path.split(".")
+    keys = [quoted or plain for quoted, plain in _KEYS.findall(path)]
     if keys == [SCALE]:
         for size, amount in apply_scale(raw, str(value)).items():
             _write(raw, size.split("."), amount, setting)
         return
     _write(raw, keys, value, setting)
+
+
+_KEYS = re.compile(r'"([^"]+)"|([^.]+)')
+
+
+def quoted(name: str) -> str:
+    """Return the name of an entry as a part of a setting's key."""
+    return f'"{name}"' if "." in name else name
 
 
 def without_scale(settings: Sequence[str]) -> list[str]:
@@ -275,4 +287,4 @@ def _named(entries: list[Any], name: str, setting: str) -> Any:
         if isinstance(entry, dict) and entry.get("name") == name:
             return entry
     names = ", ".join(str(entry.get("name")) for entry in entries if isinstance(entry, dict))
-    raise RecipeError(f"--set {setting}: there is no entry named `{name}`; there are {names}")
+    raise RecipeError(f"--set {setting}: there is no entry named `{name}`; there are {names} (with dots: in quotes)")

@@ -101,14 +101,17 @@ def _pop_shared(values: dict[str, Any], origin: str, folder: Path, limit: float)
     if weights_from is not None:
         check_file(f"{origin}: weights_from", folder / str(weights_from))
     sources = apply_mixture_weights(sources, weights_from, folder, origin)
-    tables = [source for source in sources if isinstance(source, dict)]
+    # Validation reports the others.
+    named = [source for source in sources if _is_named(source)]
     shared = {
         "sources": [_source_for_sample(source, at, origin) for at, source in enumerate(sources)],
         "seed": values.get("seed", 1),
         "limit": limit,
-        "weights": {source.get("name"): source["weight"] for source in tables if "weight" in source},
-        "priorities": {source.get("name"): source["priority"] for source in tables if "priority" in source},
-        "read_last": [source.get("name") for at, source in enumerate(tables) if _may_leave(source, at, origin)],
+        "weights": {source["name"]: source["weight"] for source in named if "weight" in source},
+        "priorities": {source["name"]: source["priority"] for source in named if "priority" in source},
+        "read_last": [
+            source["name"] for at, source in enumerate(sources) if _is_named(source) and _may_leave(source, at, origin)
+        ],
     }
     if "budget_tokens" in values:
         shared["budget_tokens"] = _read_count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
@@ -144,11 +147,11 @@ def apply_mixture_weights(sources: list[Any], file: Any, folder: Path, origin: s
         raise RecipeError(
             f"{origin}: source `{weighted[0]}` has a weight, and weights_from gives it another; leave one of them out"
         )
-    names = [source.get("name") for source in named]
-    if set(names) != set(weights):
+    names = {str(source.get("name")) for source in named}
+    if names != set(weights):
         raise RecipeError(
             f"{origin}: weights_from was found for the sources {', '.join(sorted(weights))}, and the recipe has"
-            f" {', '.join(sorted(map(str, names)))}; shares hold only for the sources that they were found for"
+            f" {', '.join(sorted(names))}; shares hold only for the sources that they were found for"
         )
     return [{**source, "weight": weights[source["name"]]} if isinstance(source, dict) else source for source in sources]
 
@@ -170,6 +173,10 @@ def _source_for_sample(source: Any, at: int, origin: str) -> Any:
 
 _LANGUAGE = re.compile(r"[a-zA-Z]{2,3}([-_][a-zA-Z0-9]+)*")
 """Rules go by the code: `english` would be a language for which none was made."""
+
+
+def _is_named(source: Any) -> bool:
+    return isinstance(source, dict) and isinstance(source.get("name"), str)
 
 
 def _may_leave(source: Mapping[str, Any], at: int, origin: str) -> bool:
@@ -202,8 +209,14 @@ def _check_tables(values: Mapping[str, Any], origin: str) -> None:
     if isinstance(train, dict):
         places["train.model"] = train.get("model", {})
     for place, found in places.items():
-        if not isinstance(found, dict):
-            raise RecipeError(f"{origin}: {place} is {found!r}, and must be a table of settings")
+        _table(found, place, origin)
+
+
+def _table(found: Any, place: str, origin: str) -> dict[str, Any]:
+    """Return what was found at a place; RecipeError where it is no table."""
+    if not isinstance(found, dict):
+        raise RecipeError(f"{origin}: {place} is {found!r}, and must be a table of settings")
+    return found
 
 
 def split_benchmarks(values: dict[str, Any], origin: str) -> None:
@@ -217,17 +230,22 @@ def split_benchmarks(values: dict[str, Any], origin: str) -> None:
     if not benchmarks:
         return
     decontaminate, evaluate = dict(values.get("decontaminate", {})), dict(values.get("evaluate", {}))
-    files, scoring = list(decontaminate.get("benchmarks", [])), dict(evaluate.get("benchmarks", {}))
+    files, scoring = decontaminate.get("benchmarks", []), evaluate.get("benchmarks", {})
+    if not isinstance(files, list):
+        raise RecipeError(f"{origin}: decontaminate.benchmarks is {files!r}, and must be a list of tables")
+    files, scoring = [*files], {**_table(scoring, "evaluate.benchmarks", origin)}
     for entry in benchmarks:
         task = _task(entry, origin)
         name = entry.get("name", entry.get("task"))
         if name is None:
             raise RecipeError(f"{origin}: a benchmark has neither `task` nor `name`; say which of the two it is")
         file = {key: entry[key] for key in FILE_KEYS if key in entry}
-        fields = {**task.get("fields", {}), **entry.get("fields", {})}
+        own = _table(entry.get("fields", {}), f"benchmarks: fields of `{name}`", origin)
+        scored = _table(scoring.get(str(name), {}), f"evaluate.benchmarks.{name}", origin)
+        fields = {**task.get("fields", {}), **own}
         files.append({"name": name, **file, **({"fields": fields} if fields else {})})
         given = {key: entry[key] for key in entry if key not in (*FILE_KEYS, "task", "name", "fields")}
-        scoring[name] = {**task.get("scoring", {}), **scoring.get(name, {}), **given}
+        scoring[str(name)] = {**task.get("scoring", {}), **scored, **given}
     values["decontaminate"] = {**decontaminate, "benchmarks": files}
     values["evaluate"] = {**evaluate, "benchmarks": scoring}
 

@@ -93,3 +93,33 @@ def test_what_was_found_is_a_recipe_with_other_weights_that_sum_to_one(foundry: 
     assert mixed.sample.sources[0].paths == (f"{foundry}/notes",)
     assert json.loads(Path(written["file"]).read_text())["weights"] == {"code": 0.333333, "notes": 0.666667}
     assert "rank correlation unknown" in Path(written["markdown"]).read_text()
+
+
+def test_a_source_may_have_dots_in_its_name(tmp_path: Path) -> None:
+    """`sources.wiki.en.weight` would be a key of an entry `wiki`."""
+    (tmp_path / "mine.toml").write_text(
+        'format = 1\nname = "mine"\nbudget_tokens = "2M"\n'
+        '[[sources]]\nname = "wiki.en"\npaths = ["{recipe}"]\nweight = 0.5\n'
+        '[[sources]]\nname = "notes"\npaths = ["{recipe}"]\nweight = 0.5\n'
+    )
+    values = dict.fromkeys(("predicted", "predicted_prior", "scatter"), 0.1)
+    interval = {"low": 0.05, "value": 0.1, "high": 0.15}
+    shares = {"notes": 0.25, "wiki.en": 0.75}
+    found = {
+        **values,
+        "sources": sorted(shares),
+        "prior": shares,
+        "weights": shares,
+        "most": shares,
+        "gain": interval,
+        "seeds": interval,
+        "metric": "bits_per_byte",
+        "proxies": 8,
+        "kept_back": 2,
+        "r_squared": 0.9,
+        "rank_correlation": None,
+    }
+    written = write_mixture(found, tmp_path / "mine.toml", (), tmp_path)
+    assert load_recipe(Path(written["recipe"]), tmp_path).chunk.weights == {"wiki.en": 0.75, "notes": 0.25}
+    settings = ['sources."wiki.en".weight=0.1', "sources.notes.weight=0.9", 'chunk.weights."wiki.en"=0.2']
+    assert load_recipe(tmp_path / "mine.toml", tmp_path, settings).chunk.weights["wiki.en"] == 0.2

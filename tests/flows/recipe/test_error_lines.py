@@ -158,3 +158,26 @@ def test_batches_that_contradict_each_other_are_named_with_both_lines(tmp_path: 
     assert f"{after('batch_rows')} and {line('batch_rows')}: train: micro_batch_rows 4 does not divide" in error
     error = error_of(BOTH, tmp_path, "train.micro_batch_rows=5")
     assert f"--set train.micro_batch_rows=5 and {line('batch_rows')}: train: micro_batch_rows 5" in error
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (RECIPE.replace("format = 1", "format = 1\nvariables = 5"), "variables is 5"),
+        (RECIPE.replace('task = "hellaswag"', 'task = "hellaswag"\nfields = 5'), "fields of `hellaswag` is 5"),
+        (RECIPE + "[evaluate]\nbenchmarks = 5\n", "evaluate.benchmarks is 5"),
+        (RECIPE + "[evaluate.benchmarks]\nhellaswag = 5\n", "evaluate.benchmarks.hellaswag is 5"),
+        (RECIPE + "[decontaminate]\nbenchmarks = 5\n", "decontaminate.benchmarks is 5"),
+        (RECIPE.replace('name = "books"', 'name = ["books"]'), "sources[0].name"),
+        (RECIPE.replace('budget_tokens = "2M"', 'budget_tokens = "1e400"'), "positive count"),
+        (RECIPE.replace('name = "books"', 'name = "all"'), "the mean of all sources"),
+    ],
+)
+def test_a_value_of_a_wrong_kind_is_an_error_of_the_recipe(text: str, message: str, tmp_path: Path) -> None:
+    assert message in error_of(text, tmp_path)
+
+
+def test_a_variable_may_have_digits_and_capitals_in_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(RECIPE.replace("{recipe}/books", "{corpus-2A}/books") + '\n[variables]\ncorpus-2A = "/texts"\n')
+    assert load_recipe(path, tmp_path).sample.sources[0].paths == ("/texts/books",)
