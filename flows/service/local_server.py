@@ -28,7 +28,7 @@ from flows.service.files import (
     running_server,
     use_password,
 )
-from model.errors import Infra
+from model.errors import Infra, InputError
 from model.processes import collecting_seldom, die_with_parent
 
 # Prefect's own settings for a server inside a client: no UI, no schedulers that only a long-running server needs.
@@ -212,7 +212,13 @@ def _profile_url() -> str | None:
     profiles = _profiles_file()
     if profiles is None:
         return None
-    data = tomllib.loads(profiles.read_text())
+    try:
+        data = tomllib.loads(profiles.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{profiles}: Prefect's profiles cannot be read ({error}). Correct the file, or name another in"
+            f" PREFECT_PROFILES_PATH."
+        ) from error
     active = os.environ.get("PREFECT_PROFILE", data.get("active", ""))
     return data.get("profiles", {}).get(active, {}).get("PREFECT_API_URL")
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypedDict, cast
 
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import IntegrityError
+from tasks.artifacts.lease import start_of
 
 if TYPE_CHECKING:
     import psutil
@@ -110,17 +111,12 @@ def started(pid: int) -> str | None:
 
     On Linux it is the boot and the ticks since, which no change of the clock affects; elsewhere the start time.
     """
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    if boot.exists():
+        ticks = start_of(pid)
+        return None if ticks is None else f"{boot.read_text().strip()} {ticks}"
     process = _process(pid)
-    if process is None:
-        return None
-    boot, stat = Path("/proc/sys/kernel/random/boot_id"), Path(f"/proc/{pid}/stat")
-    if not boot.exists():
-        return str(process.create_time())
-    try:
-        # The program's name, in parentheses, may itself hold spaces and parentheses.
-        return f"{boot.read_text().strip()} {stat.read_text().rpartition(')')[2].split()[19]}"
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    return None if process is None else str(process.create_time())
 
 
 def descendants(pid: int) -> list[int]:

@@ -228,12 +228,12 @@ def _is_free(record: bytes) -> bool:
 
 def is_known_dead(holder: Process | None) -> bool:
     """Return whether a holder was a process of this machine and is dead; of None nothing is known."""
-    return holder is not None and _is_of_this_machine(holder) and _started(holder["pid"]) != holder["started"]
+    return holder is not None and _is_of_this_machine(holder) and start_of(holder["pid"]) != holder["started"]
 
 
 def is_known_alive(holder: Process | None) -> bool:
     """Return whether a holder is a live process of this machine."""
-    return holder is not None and _is_of_this_machine(holder) and _started(holder["pid"]) == holder["started"]
+    return holder is not None and _is_of_this_machine(holder) and start_of(holder["pid"]) == holder["started"]
 
 
 def is_of_an_earlier_boot(holder: Process | None) -> bool:
@@ -284,18 +284,18 @@ def this_process() -> Process:
     boot = Path("/proc/sys/kernel/random/boot_id")
     return {
         "pid": os.getpid(),
-        "started": _started(os.getpid()),
+        "started": start_of(os.getpid()),
         "host": platform.node(),
         "boot": f"{boot.read_text().strip()} {os.readlink('/proc/self/ns/pid')}" if boot.exists() else "",
     }
 
 
-def _started(pid: int) -> str | None:
-    """Return when a process of this machine started, which distinguishes it from a later one with its pid; None if it
-    is dead."""
+def start_of(pid: int) -> str | None:
+    """Return when a process of this machine started, in ticks since its boot, which distinguishes it from a later one
+    with its pid; None if it is dead."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # The second where it ends between opening and reading.
         return None
     # The name of the program, in parentheses, may itself contain spaces and parentheses.
     state, *fields = status.rpartition(")")[2].split()

@@ -46,10 +46,7 @@ def part_key(stage: str, identity: str, digest: str) -> str:
 
 def stored_manifest(store: ObjectStore, stage: str, identity: str) -> Manifest | None:
     """Return the stored manifest of an identity; None if there is none."""
-    try:
-        return store.read(manifest_key(stage, identity))
-    except FileNotFoundError:
-        return None
+    return store.find(manifest_key(stage, identity))
 
 
 def put_parts(store: ObjectStore, stage: str, identity: str, files: Mapping[str, tuple[Path, int]]) -> None:

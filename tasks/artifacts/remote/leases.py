@@ -88,7 +88,9 @@ def held_identities(store: ObjectStore) -> list[str]:
     for key in store.list_objects(LEASES):
         _, identity, name = key.split("/")
         latest[identity] = max(latest.get(identity, 0), int(name.partition(".")[0]))
-    grants = {identity: _read(store, identity, number) for identity, number in latest.items()}
+    grants: dict[str, Grant | None] = {
+        identity: store.find(_key(identity, number)) for identity, number in latest.items()
+    }
     return [identity for identity, grant in grants.items() if grant is not None and not _is_free(grant)]
 
 
@@ -105,7 +107,7 @@ def _acquire(
     while True:
         numbers = _numbers(store, identity)
         number = max(numbers, default=0)
-        record = _read(store, identity, number) if number else None
+        record: Grant | None = store.find(_key(identity, number)) if number else None
         renewed = False
         if (number, record) != seen:
             renewed = seen is not None
@@ -135,13 +137,6 @@ def _acquire(
 
 def _numbers(store: ObjectStore, identity: str) -> list[int]:
     return [int(key.rpartition("/")[2].partition(".")[0]) for key in store.list_objects(f"{LEASES}/{identity}")]
-
-
-def _read(store: ObjectStore, identity: str, number: int) -> Grant | None:
-    try:
-        return store.read(_key(identity, number))
-    except FileNotFoundError:
-        return None
 
 
 def _is_free(grant: Grant) -> bool:

@@ -112,6 +112,13 @@ class ObjectStore:
             f" is built or written again."
         )
 
+    def find(self, key: str) -> Any | None:
+        """Return the value of a checksummed object as `read`; None if there is none."""
+        try:
+            return self.read(key)
+        except FileNotFoundError:
+            return None
+
     def write(self, key: str, value: Any) -> None:
         """Put a checksummed object, replacing an existing one."""
         self.put(key, seal(value, sort_keys=True))
@@ -250,16 +257,12 @@ class ObjectStore:
     def _bring(self, key: str, target: Path | None, size: int) -> str:
         """Read an object block by block, into a file if one is given; return the digest of its bytes."""
         hasher = blake3.blake3()
-        stream = target.open("wb") if target is not None else None
-        try:
+        with contextlib.nullcontext() if target is None else target.open("wb") as stream:
             for begin in range(0, max(size, 1), BLOCK_BYTES):
                 block = self._block(key, begin, size)
                 hasher.update(block)
                 if stream is not None:
                     stream.write(block)
-        finally:
-            if stream is not None:
-                stream.close()
         return hasher.hexdigest(length=DIGEST_BYTES)
 
     def _block(self, key: str, begin: int, size: int) -> bytes:

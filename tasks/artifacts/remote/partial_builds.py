@@ -64,11 +64,7 @@ def download_partial_build(root: Path, store: ObjectStore, stage: str, identity:
     If another machine has continued the build, the files here are removed first: two histories of a build are never
     mixed. A file that the store lost is left out with its group or unit, as if it had not been finished.
     """
-    kept: PartialBuild | None
-    try:
-        kept = store.read(unfinished_key(stage, identity))
-    except FileNotFoundError:
-        kept = None
+    kept: PartialBuild | None = store.find(unfinished_key(stage, identity))
     writers = _writers(folder)
     fetched = 0
     if kept is not None and kept["writer"] not in writers:

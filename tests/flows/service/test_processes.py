@@ -90,6 +90,15 @@ def test_a_run_finds_the_server_that_runs_for_its_root(tmp_path: Path, monkeypat
         files.server.stop(seconds=10)
 
 
+def test_profiles_of_prefect_that_are_damaged_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profiles = tmp_path / "profiles.toml"
+    profiles.write_text('active = "mine')
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(profiles))
+    with pytest.raises(InputError, match=f"{profiles}: Prefect's profiles cannot be read"), prefect_server(tmp_path):
+        pass
+
+
 def test_down_leaves_the_server_to_a_run_that_reports_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     files = ServiceFiles(tmp_path)

@@ -193,3 +193,17 @@ def test_a_holder_elsewhere_lives_when_it_is_seen_to_renew(tmp_path: Path) -> No
     beating.start()
     assert is_alive(tmp_path / "lease", 5.0)
     beating.join()
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel opens `/proc/PID/stat` for a live process, and reading it fails once it has ended."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+    def read_text(path: Path) -> str:
+        with path.open() as stream:
+            process.kill()
+            process.wait()
+            return stream.read()
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert leases.start_of(process.pid) is None
