@@ -1,7 +1,7 @@
 """Samples of generated text, the same for the same seed: a GPT continues prompts, a BERT fills masks, and a T5
 generates what is missing of held-out text; what the text really has there is recorded with them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -112,15 +112,12 @@ def _fill_masks(
     allowed_V = torch.ones(tokenizer.vocab_size, dtype=torch.bool)
     allowed_V[list(row_format.special)] = False
     row = Frame(row_format.cls, row_format.sep, row_format.mask).around(hidden.tolist())
-    truth = join_fillings(missing)
-    rows: list[dict[str, object]] = []
-    for temperature in config.temperatures:
-        seed = _seed(config, temperature, prompt)
-        sampling = Sampling(temperature, config.top_p, seed=seed)
+
+    def fill(sampling: Sampling) -> list[str]:
         filled = fill_masks(network, row, (blank_ids + 1).tolist(), allowed_V.expand(len(blank_ids), -1), sampling)
-        text = join_fillings([tokenizer.decode_following([one.token]) for one in filled])
-        rows.append({"prompt": prompt, "text": text, "temperature": temperature, "seed": seed, "truth": truth})
-    return rows
+        return [tokenizer.decode_following([one.token]) for one in filled]
+
+    return _filled_samples(prompt, missing, fill, config)
 
 
 def _write_targets(
@@ -135,12 +132,22 @@ def _write_targets(
     missing = fillings(tokenizer, targets.tolist(), blank_ids)
     prompt = with_blanks(tokenizer, inputs[:-1], blank_ids, missing)
     writing = DecoderTokens(row_format.pad, row_format.eos)
+
+    def write(sampling: Sampling) -> list[str]:
+        written = list(stream_target(network, inputs.tolist(), writing, sampling, max_new_tokens=len(targets)))
+        return fillings(tokenizer, written, blank_ids)
+
+    return _filled_samples(prompt, missing, write, config)
+
+
+def _filled_samples(
+    prompt: str, missing: Sequence[str], fill: Callable[[Sampling], list[str]], config: EvaluateConfig
+) -> list[dict[str, object]]:
+    """Return what `fill` puts into the blanks of a prompt at each temperature, and what is missing there."""
     rows: list[dict[str, object]] = []
     for temperature in config.temperatures:
         seed = _seed(config, temperature, prompt)
-        sampling = Sampling(temperature, config.top_p, seed=seed)
-        written = list(stream_target(network, inputs.tolist(), writing, sampling, max_new_tokens=len(targets)))
-        text, truth = join_fillings(fillings(tokenizer, written, blank_ids)), join_fillings(missing)
+        text, truth = join_fillings(fill(Sampling(temperature, config.top_p, seed=seed))), join_fillings(missing)
         rows.append({"prompt": prompt, "text": text, "temperature": temperature, "seed": seed, "truth": truth})
     return rows
 

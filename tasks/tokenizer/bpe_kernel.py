@@ -16,24 +16,17 @@ from tasks.tokenizer.model_file import BLANK
 from tasks.tokenizer.pieces import CODE_POINTS, Pieces, spell
 
 I32 = npt.NDArray[np.int32]
-
 U64 = npt.NDArray[np.uint64]
 
 SHORT = 48
 """Bytes of a span up to which the best pair is found by scanning all pairs; longer spans use a heap."""
 
 _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
-
 _SYMBOL_BITS = np.uint64(21)
-
 _SYMBOL = np.uint64((1 << 21) - 1)
-
 _TWO = np.uint64(42)
-
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
-
 _SHIFT = np.uint64(22)
-
 _NEVER = np.int32(0x7FFFFFFF)
 
 

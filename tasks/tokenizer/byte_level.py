@@ -25,9 +25,7 @@ BYTES_OF_TEXT = (*range(0xC0), *range(0xC2, 0xF5))
 """Bytes that occur in UTF-8. GPT-NeoX's vocabulary has no pieces for the 13 others, and needs none."""
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>")
-
 BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>")
-
 UNKNOWN = ("<unk>", "<|unk|>", "<|unknown|>", "[UNK]")
 
 PADDING = ("<|padding|>", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>")

@@ -10,40 +10,25 @@ import numpy.typing as npt
 from model.kernels import kernel
 
 U8 = npt.NDArray[np.uint8]
-
 U64 = npt.NDArray[np.uint64]
-
 MOST_BYTES = 32
-
 MOST_IDS = 9
-
 LINE = 8
 
 IDS = 5
 """The first word of a line that holds ids."""
 
 MASK_ID = np.uint64((1 << 21) - 1)
-
 BITS_ID = np.uint64(21)
-
 _WAYS = 4
-
 _HASH = np.uint64(0xFFFFFFFFFF000000)
-
 _BYTE = np.uint64(0xFF)
-
 _8 = np.uint64(8)
-
 _16 = np.uint64(16)
-
 _29 = np.uint64(29)
-
 _32 = np.uint64(32)
-
 _PRIMES = tuple(map(np.uint64, (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xA0761D6478BD642F)))
-
 _FIRST, _SECOND, _THIRD, _FOURTH = _PRIMES
-
 _FINISH = np.uint64(0xD6E8FEB86659FD93)
 
 

@@ -72,7 +72,6 @@ WRITTEN_AT_ONCE = 3
 """Ids in a word of a cache line; so many are written at once, and surplus ones are overwritten."""
 
 _SPACE = np.uint8(0x20)
-
 _ZERO = np.float32(0.0)
 
 

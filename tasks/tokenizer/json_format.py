@@ -58,7 +58,7 @@ def read_tokenizer_json(text: bytes, place: str = "tokenizer") -> dict[str, Any]
     token has two ids."""
     try:
         parsed = json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(
             f"{place}: this file begins like a tokenizer.json and is not JSON ({error}). It may be truncated:"
             f" download it again."

@@ -27,11 +27,8 @@ from tasks.tokenizer.model_file import (
 )
 
 F32 = npt.NDArray[np.float32]
-
 I32 = npt.NDArray[np.int32]
-
 U64 = npt.NDArray[np.uint64]
-
 CODE_POINTS = 0x110000
 
 MOST_PIECES = (1 << 20) + (1 << 16)
@@ -43,25 +40,15 @@ BLANK_CODE_POINT = 0x2581
 """Where a text contains U+2581, it is a span of its own."""
 
 _BITS_A_PAIR = 32
-
 _ASCII_WORDS = 128 * 128 // 64
-
 _FIRST = np.uint64(0x9E3779B97F4A7C15)
-
 _SECOND = np.uint64(0xD6E8FEB86659FD93)
-
 _DOWN = np.uint64(24)
-
 _WORD = np.uint64(63)
-
 _SIX = np.uint64(6)
-
 _SEVEN = np.uint64(7)
-
 _ONE = np.uint64(1)
-
 _ASCII = np.uint64(128)
-
 _ASCII_BITS = np.uint64(128 * 128)
 
 

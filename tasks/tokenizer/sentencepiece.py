@@ -42,16 +42,12 @@ class SentencePieceTokenizer(Tokenizer):
             )
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a whole text, without special tokens; `decode` returns exactly `text` for them."""
         return self._encode(text, self._processor)
 
     def encode_following(self, text: str) -> list[int]:
-        """Return the ids of a text that follows another; `decode_following` returns exactly `text` for them."""
         return self._encode(text, self._following)
 
     def encode_column(self, texts: pa.Array | pa.ChunkedArray, closing: int | None = None) -> Encoded:
-        """Return the ids of each text of a column of strings, as `encode`, each followed by the id `closing` if
-        given."""
         from tasks.tokenizer.encoder import open_encoder
 
         encoder = open_encoder(self.model)

@@ -26,9 +26,7 @@ from tasks.tokenizer.model_file import BLANK
 from tasks.tokenizer.pieces import CODE_POINTS, Pieces, spell
 
 F32 = npt.NDArray[np.float32]
-
 F64 = npt.NDArray[np.float64]
-
 I32 = npt.NDArray[np.int32]
 
 UNIT = 4
@@ -43,7 +41,6 @@ _LARGEST_EXPONENT = 17
 """2^17 is above RESET, so no larger sum occurs."""
 
 _FAR = -1e300
-
 _NO_PATH = np.float32(-np.inf)
 
 

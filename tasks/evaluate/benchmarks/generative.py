@@ -52,7 +52,7 @@ class GenerationTask(_GenerativeTask):
     def __init__(self, scoring: Scoring) -> None:
         self._number = scoring.extract == "last_number"
 
-    def value(self, response: Response) -> float | None:
+    def value(self, response: Response) -> float:
         text = response.text.strip()
         if self._number:
             number = last_number(text)
@@ -60,7 +60,7 @@ class GenerationTask(_GenerativeTask):
         return float(any(is_exact_match(text, one, chinese=is_chinese(one)) for one in response.item.answers))
 
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
-        values = [value for one in part if (value := self.value(one)) is not None]
+        values = [self.value(one) for one in part]
         compared = "the last number of the written text" if self._number else "the written text, as SQuAD compares"
         return [MetricValue("exact", *mean_with_error(values), compared)]
 
@@ -71,7 +71,7 @@ class ExtractionTask(_GenerativeTask):
     def __init__(self, primary: str) -> None:
         self.metric = primary
 
-    def value(self, response: Response) -> float | None:
+    def value(self, response: Response) -> float:
         """Return F1, or exact match where that is the primary metric."""
         exact, f1 = self._found(response)
         return f1 if self.metric == "f1" else exact
@@ -97,7 +97,7 @@ class TranslationTask(_GenerativeTask):
     def __init__(self, scoring: Scoring) -> None:
         self._target = scoring.target
 
-    def value(self, response: Response) -> float | None:
+    def value(self, response: Response) -> float:
         """Return chrF of the sentence, 0 to 100, with the nearest right translation."""
         from sacrebleu.metrics.chrf import CHRF
 
@@ -109,7 +109,7 @@ class TranslationTask(_GenerativeTask):
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
 
-        values = [value for one in part if (value := self.value(one)) is not None]
+        values = [self.value(one) for one in part]
         bleu = BLEU(tokenize=self._tokeniser(part), effective_order=False)
         chrf = CHRF()
         texts = [one.text.strip() for one in part]
@@ -137,7 +137,7 @@ class SummaryTask(_GenerativeTask):
     def __init__(self, primary: str) -> None:
         self.metric = primary
 
-    def value(self, response: Response) -> float | None:
+    def value(self, response: Response) -> float:
         """Return the primary ROUGE, 0 to 1, with the nearest right summary."""
         return self._best(response, self.metric)
 
