@@ -59,77 +59,70 @@ class DaskCluster:
             return
         check_dask()
         with _loss_as_infra(self.address):
-            yield from _map(work, indices, self.address, self.workspace, self.workerless_seconds)
+            yield from self._map(work, indices)
+
+    def _map(self, work: Work[Result], indices: Sequence[int]) -> Iterator[tuple[int, Result]]:
+        import dask.config
+        import distributed
+
+        token = uuid.uuid4().hex[:12]
+        marks = self.workspace.scratch(MARKS) / token
+        sent = _job(work, self.workspace, marks)
+        client = _connect(self.address)
+        try:
+            marks.mkdir()
+            _await_workers(client, self.address, self.workerless_seconds)
+            # Submitted and not scattered: if all workers that hold it die, the scheduler computes it on others.
+            with dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGEST_JOB}):
+                job = client.submit(share_job, sent, pure=False)
+            attempts: Counter[int] = Counter()
+
+            def submit(index: int) -> Any:
+                key = (f"{sent.stage}-{token}", index, attempts[index])
+                return client.submit(run_part, job, index, work.arguments(index), key=key, pure=False)
+
+            def should_retry(index: int, error: BaseException) -> bool:
+                attempts[index] += 1
+                if isinstance(error, PoisonedPart) or count_losses(marks, index) >= MOST_LOSSES:
+                    raise Infra(
+                        f"{MOST_LOSSES} workers died while they processed part {index}, {work.name(index)}: most likely"
+                        f" it needs more memory than they have. Finished parts are kept: give each worker more memory"
+                        f" or fewer threads, look at the part (`bessemer data peek`), and run again."
+                    ) from None
+                if client.status != "running":
+                    raise _lost(self.address) from error
+                if not isinstance(error, distributed.KilledWorker):
+                    return False
+                # Dask also gives up parts that only waited at a worker that died.
+                if attempts[index] > MOST_RETURNS:
+                    raise Infra(
+                        f"workers of the cluster at {self.address} keep dying ({error}). Finished parts are kept: check"
+                        f" the workers' logs, and run again."
+                    ) from error
+                return True
+
+            threads = _threads(client)
+            check = _watch(client, self.address, self.workerless_seconds)
+            yield from run_in_flight(
+                submit, indices, max(1, PARTS_PER_WORKER * threads), should_retry=should_retry, on_idle=check
+            )
+        finally:
+            client.close()
+            shutil.rmtree(marks, ignore_errors=True)
 
     def await_files(self, folder: Path, names: Iterable[str]) -> None:
-        """Return once this machine sees the files that workers wrote into `folder`. Raises Infra if it does not."""
-        _await_files(folder, names)
-
-
-def _map(
-    work: Work[Result], indices: Sequence[int], address: str, workspace: Workspace, workerless_seconds: float
-) -> Iterator[tuple[int, Result]]:
-    import dask.config
-    import distributed
-
-    token = uuid.uuid4().hex[:12]
-    marks = workspace.scratch(MARKS) / token
-    sent = _job(work, workspace, marks)
-    client = _connect(address)
-    try:
-        marks.mkdir()
-        _await_workers(client, address, workerless_seconds)
-        # Submitted and not scattered: if all workers that hold it die, the scheduler computes it on others.
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGEST_JOB}):
-            job = client.submit(share_job, sent, pure=False)
-        attempts: Counter[int] = Counter()
-
-        def submit(index: int) -> Any:
-            key = (f"{sent.stage}-{token}", index, attempts[index])
-            return client.submit(run_part, job, index, work.arguments(index), key=key, pure=False)
-
-        def should_retry(index: int, error: BaseException) -> bool:
-            attempts[index] += 1
-            if isinstance(error, PoisonedPart) or count_losses(marks, index) >= MOST_LOSSES:
+        """Return once this machine sees the files that workers wrote into `folder`; Infra if some are still missing
+        after VISIBLE_SECONDS."""
+        wanted = set(names)
+        deadline = time.monotonic() + VISIBLE_SECONDS
+        while missing := wanted.difference(os.listdir(folder)):
+            if time.monotonic() > deadline:
                 raise Infra(
-                    f"{MOST_LOSSES} workers died while they processed part {index}, {work.name(index)}: most likely it"
-                    f" needs more memory than they have. Finished parts are kept: give each worker more memory or fewer"
-                    f" threads, look at the part (`bessemer data peek`), and run again."
-                ) from None
-            if client.status != "running":
-                raise _lost(address) from error
-            if not isinstance(error, distributed.KilledWorker):
-                return False
-            # Dask also gives up parts that only waited at a worker that died.
-            if attempts[index] > MOST_RETURNS:
-                raise Infra(
-                    f"workers of the cluster at {address} keep dying ({error}). Finished parts are kept: check"
-                    f" the workers' logs, and run again."
-                ) from error
-            return True
-
-        threads = _threads(client)
-        check = _watch(client, address, workerless_seconds)
-        yield from run_in_flight(
-            submit, indices, max(1, PARTS_PER_WORKER * threads), should_retry=should_retry, on_idle=check
-        )
-    finally:
-        client.close()
-        shutil.rmtree(marks, ignore_errors=True)
-
-
-def _await_files(folder: Path, names: Iterable[str]) -> None:
-    """Return once `folder` lists all of `names`; Infra if some are still missing after VISIBLE_SECONDS."""
-    wanted = set(names)
-    deadline = time.monotonic() + VISIBLE_SECONDS
-    while missing := wanted.difference(os.listdir(folder)):
-        if time.monotonic() > deadline:
-            raise Infra(
-                f"{folder}: {len(missing)} files that other machines wrote, such as {min(missing)}, are not visible"
-                f" here after {VISIBLE_SECONDS:.0f} s. Is the artifact root a file system that all machines share?"
-                f" Finished parts are kept: repair it and run again."
-            )
-        time.sleep(POLL_SECONDS)
+                    f"{folder}: {len(missing)} files that other machines wrote, such as {min(missing)}, are not visible"
+                    f" here after {VISIBLE_SECONDS:.0f} s. Is the artifact root a file system that all machines share?"
+                    f" Finished parts are kept: repair it and run again."
+                )
+            time.sleep(POLL_SECONDS)
 
 
 def check_dask() -> None:
