@@ -57,11 +57,6 @@ class Range(StrictConfig):
         """Whether values are whole numbers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
-    @property
-    def corners(self) -> tuple[Value, ...]:
-        """Values by which to check that a recipe accepts all of them."""
-        return (self.low, self.high)
-
 
 class Choices(StrictConfig):
     """One of a few values, without an order."""
@@ -74,11 +69,6 @@ class Choices(StrictConfig):
         if len({(type(value), value) for value in self.choices}) < len(self.choices):
             raise ValueError(f"choices {list(self.choices)} name a value twice")
         return self
-
-    @property
-    def corners(self) -> tuple[Value, ...]:
-        """Values by which to check that a recipe accepts all of them."""
-        return self.choices
 
 
 def _kind(value: object) -> str:
@@ -171,12 +161,17 @@ LOSS_CHANGING_KEYS = {
 def check_space(config: SearchConfig, recipe_with: RecipeWith) -> None:
     """Raise RecipeError where the recipe refuses a value of the space, or where a key has no effect on the result."""
     for key, axis in config.space.items():
-        made = [recipe_with({key: value}).identity_params() for value in axis.corners]
+        made = [recipe_with({key: value}).identity_params() for value in _corners(axis)]
         if all(one == made[0] for one in made):
             raise RecipeError(
                 f"search.space.{key}: has no effect on the result, so all its values are the same trial. Take it out of"
                 f" the space"
             )
+
+
+def _corners(axis: Range | Choices) -> tuple[Value, ...]:
+    """Return the values by which to check that a recipe accepts all of them."""
+    return axis.choices if isinstance(axis, Choices) else (axis.low, axis.high)
 
 
 def rungs_of(config: SearchConfig, recipe_with: RecipeWith, base: Recipe) -> int:
@@ -198,7 +193,7 @@ def _incomparable(space: Space, recipe_with: RecipeWith, base: Recipe) -> dict[s
     """Return the keys under which training losses cannot be compared, and why."""
     found = {key: why for key, why in LOSS_CHANGING_KEYS.items() if key in space}
     for key, axis in space.items():
-        recipes = [recipe_with({key: value}) for value in axis.corners]
+        recipes = [recipe_with({key: value}) for value in _corners(axis)]
         if any(_data_of(recipe) != _data_of(base) for recipe in recipes):
             found[key] = "trials read other text, or other tokens of it"
     return found

@@ -215,8 +215,7 @@ def _is_prepared(folder: Path, mark: str) -> bool:
 def _input_mark(installation: Installation) -> str:
     """Return a digest that changes when any file that is read, or this module, changes."""
     read = [path for _, path in installation.module_sources()] + installation.readmes()
-    code = [digest_file(Path(__file__).with_name(name)) for name in ("quickstart.py",)]
-    return digest_bytes(json.dumps([code, [_mark(path) for path in read]]).encode())
+    return digest_bytes(json.dumps([[digest_file(Path(__file__))], [_mark(path) for path in read]]).encode())
 
 
 def _output_mark(folder: Path) -> str:
@@ -342,11 +341,6 @@ def _docstrings(dotted: str, node: _Documented) -> Iterator[tuple[str, str]]:
     text = ast.get_docstring(node)
     if text and text.strip():
         yield dotted, text.strip()
-    for child in _documented_children(node.body):
-        yield from _docstrings(f"{dotted}.{child.name}", child)
-
-
-def _documented_children(body: Iterable[ast.stmt]) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    for statement in body:
-        if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield statement
+    for child in node.body:
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _docstrings(f"{dotted}.{child.name}", child)

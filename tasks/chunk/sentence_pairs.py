@@ -122,7 +122,7 @@ class PairPacker:
             window.begins, ends, counts, self._format.capacity, self._format.short_row_share, self._key, self._drawn
         )
         self._drawn += len(gathered)
-        documents = _number_documents(window.doc_ids)
+        documents = window.doc_ids.dictionary_encode().indices.to_numpy().astype(np.int64)
         joined = join_singles(gathered, documents, self._format.capacity)
         return swap_second_segments(joined, documents, self._format.capacity, self._key)
 
@@ -156,11 +156,6 @@ class PairPacker:
 def _find_sentences(window: Block, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     assert window.texts is not None, "sentences are found in the texts"
     return sentence_borders(*text_buffers(window.texts), window.begins, window.lengths, borders)
-
-
-def _number_documents(doc_ids: pa.Array) -> np.ndarray:
-    """Return the same number for segments of one document, [D]."""
-    return doc_ids.dictionary_encode().indices.to_numpy().astype(np.int64)
 
 
 def make_pairs(
