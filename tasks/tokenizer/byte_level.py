@@ -72,7 +72,7 @@ def check_exact(parsed: dict[str, Any], place: str = "tokenizer") -> None:
             f"{place}: this tokenizer.json holds no byte-level BPE but a model of the type {model.get('type')}. Such"
             f" models lose text (WordPiece drops whitespace), so that tokens could not be traced to documents."
         )
-    options = ("continuing_subword_prefix", "end_of_word_suffix", "dropout")
+    options = ("end_of_word_suffix", "dropout")
     normalisers = [
         f"the normaliser {step['type']}" for step in _steps(parsed.get("normalizer")) if step["type"] != "NFC"
     ]

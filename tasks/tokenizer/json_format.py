@@ -70,6 +70,9 @@ def read_tokenizer_json(text: bytes, place: str = "tokenizer") -> dict[str, Any]
             f"{place}: this JSON file is no tokenizer.json with pieces and their ids. Byte-level vocabularies (as"
             f" GPT-2's) and WordPiece (as BERT's) are supported; for others use SentencePiece's `.model` file."
         )
+    if parsed["model"].get("type") == "BPE" and parsed["model"].get("continuing_subword_prefix"):
+        # The library ends the process where it cuts such a prefix within a character.
+        raise InputError(f"{place}: the option continuing_subword_prefix of this tokenizer.json is not supported")
     try:
         tokenizers.Tokenizer.from_buffer(text)
     except Exception as error:  # the library raises plain exceptions

@@ -97,6 +97,11 @@ def test_garbage_is_refused(tmp_path: Path, seed: int):
         (b'{"model": {"type": "BPE", "vocab": {"a": 0}}, "added_tokens": []}', "cannot read this tokenizer.json"),
         (b'{"model": {"type": "WordPiece", "vocab": {"a": "b"}}}', "cannot read this tokenizer.json"),
         (b'{"model": ', "is not JSON"),
+        pytest.param(b'{"model": ' + b"[" * 200_000, "is not JSON", id="nested"),
+        (
+            b'{"model": {"type": "BPE", "continuing_subword_prefix": "x", "vocab": {"a": 0}, "merges": []}}',
+            "the option continuing_subword_prefix",
+        ),
         (b"a page of text\nand another line\n", "no SentencePiece model"),
         (b"[UNK]\n[SEP]\n\xff\n", "not UTF-8"),
         (b"[UNK]\n[SEP]\na\na\n", "a piece occurs twice"),
