@@ -99,12 +99,11 @@ def write_tokenizer(folder: Path, tokenizer: "Tokenizer", *, context: int, chat:
     from tasks.tokenizer.base import MODEL_FILE
     from tasks.vocab.output import fast_tokenizer
 
+    vocabulary = tokenizer.model  # All kinds but SentencePiece's are stored as such a file.
     if tokenizer.kind == SentencePieceTokenizer.kind:
         (folder / MODEL_FILE).write_bytes(tokenizer.model)
-        (folder / VOCABULARY).write_bytes(fast_tokenizer(tokenizer.model))
-    else:
-        # The other kinds of vocabulary are stored as such a file.
-        (folder / VOCABULARY).write_bytes(tokenizer.model)
+        vocabulary = fast_tokenizer(tokenizer.model)
+    (folder / VOCABULARY).write_bytes(vocabulary)
     names = {number: name for name, number in tokenizer.special_names.items()}
     roles = ("unk", "bos", "eos", "pad", "cls", "sep", "mask")
     tokens = {f"{role}_token": names[getattr(tokenizer, role)] for role in roles if getattr(tokenizer, role) in names}

@@ -139,11 +139,11 @@ def offer_checkpoints(trained: Artifact, out: Path) -> None:
             if not (target / name).exists():
                 link_or_copy(trained.file(record.name), target / name)
     if (out / REPLAY).exists():
-        heldout = sequences.files("heldout_rows")
+        heldout = _validation_file(sequences)
         earlier = {
             "sequences": [str(path.resolve()) for path in sequences.files("sequences")],
             "order": str(sequences.files("order")[0].resolve()),
-            "heldout": str(heldout[0].resolve()) if heldout and sequences.rows("heldout_rows") else None,
+            "heldout": None if heldout is None else str(heldout),
         }
         write_sealed(out / REPLAY / EARLIER, earlier)
 

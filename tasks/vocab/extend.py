@@ -73,6 +73,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, released: bytes,
     check_extension(before, model)
     tokenizer = tokenizer_of(model)
     check_special(tokenizer, config.special_names)
+    by_source = sample_texts_by("source", documents, config.seed)
     with workspace.unit(UNIT) as unit:
         rows_of_base = max(vocabulary_size(released), config.embedding_rows)
         write_tokenizer(unit, tokenizer, BaseVocabulary(released, before, rows_of_base))
@@ -86,10 +87,9 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, released: bytes,
                 "besides": vocabulary_size(before) - vocabulary_size(released),
             },
             "bytes_per_token": {
-                source: round(bytes_per_token(tokenizer, texts), 4)
-                for source, texts in sorted(sample_texts_by("source", documents, config.seed).items())
+                source: round(bytes_per_token(tokenizer, texts), 4) for source, texts in sorted(by_source.items())
             },
-            **unknown_shares(tokenizer, sample_texts_by("source", documents, config.seed)),
+            **unknown_shares(tokenizer, by_source),
             "added": {
                 name: _added_facts(extension, first[name], count_emitted(model, runs[name]()))
                 for name, extension in added.items()
