@@ -63,10 +63,8 @@ class StableSource:
         row_length: int,
         tombstones: Sequence[Tombstone],
         buckets: int | None,
-        window_tokens: int = WINDOW_TOKENS,
     ) -> None:
         self._files, self._source, self._length = files, source, row_length
-        self._window_tokens = window_tokens
         blocks = [(document_keys(block), block.lengths + 1) for block in read_blocks(files, source)]
         none = (np.zeros(0, np.uint64), np.zeros(0, np.int64))
         self._keys, self._lengths = (np.concatenate(both) for both in zip(none, *blocks, strict=True))
@@ -82,12 +80,12 @@ class StableSource:
         """Of the rows that only tombstones had, so far."""
 
     def rows(self, token_bytes: TokenBytes, pad: int, first_row: int) -> Iterator[PackedRows]:
-        """Yield all rows, documents of as many buckets at a time as `window_tokens` allow."""
+        """Yield all rows, documents of as many buckets at a time as WINDOW_TOKENS allow."""
         mine, removed = bucket_of(self._keys, self.buckets), bucket_of(self._removed_keys, self.buckets)
         tokens = np.bincount(mine, weights=self._lengths, minlength=self.buckets).astype(np.int64)
         begin = 0
         while begin < self.buckets:
-            fitting = int(np.searchsorted(np.cumsum(tokens[begin:]), self._window_tokens, side="right"))
+            fitting = int(np.searchsorted(np.cumsum(tokens[begin:]), WINDOW_TOKENS, side="right"))
             end = begin + max(1, fitting)
             window = self._documents(mine, begin, end)
             of_window = np.flatnonzero((removed >= begin) & (removed < end))
