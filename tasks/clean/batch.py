@@ -298,4 +298,8 @@ def _values(column: pa.DictionaryArray) -> list:
 def _format_and_domain(meta: str | None) -> tuple[str, str]:
     """Return the format that `meta` names, and the host of its URL; ("text", "") where it names none."""
     known = json.loads(meta) if meta else {}
-    return known.get("format", "text"), urlsplit(known.get("url") or "").hostname or ""
+    try:
+        host = urlsplit(known.get("url") or "").hostname
+    except ValueError:
+        host = None
+    return known.get("format", "text"), host or ""

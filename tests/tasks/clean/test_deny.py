@@ -75,12 +75,13 @@ def test_a_domain_is_denied_from_the_address_in_the_file_to_the_ledger(context, 
         {"text": "A page that may be learned from.", "url": "https://good.example/a"},
         {"text": "A page of a host that wants none of it.", "url": "http://deep.banned.example:8080/b?c=d"},
         {"text": "A page without an address."},
+        {"text": "A page with an address that names no host.", "url": "http://[banned.example/"},
     ]
     (tmp_path / "pages.jsonl").write_text("".join(json.dumps(page) + "\n" for page in pages))
     source = Source(name="web", paths=(str(tmp_path / "pages.jsonl"),), weight=1, url_field="url")
     sample = build_sample(context, SampleConfig(sources=(source,), budget_tokens=10**6))
     config = CleanConfig(preset="minimal", deny=DenyConfig(domains=("banned.example",)))
     cleaned = build_clean(context, sample, config)
-    assert cleaned.table("documents").column("text").to_pylist() == [pages[0]["text"], pages[2]["text"]]
+    assert cleaned.table("documents").column("text").to_pylist() == [pages[row]["text"] for row in (0, 2, 3)]
     (row,) = cleaned.table("ledger").to_pylist()
     assert (row["action"], row["rule"], row["evidence"]) == ("drop", "deny_domain", "banned.example")
