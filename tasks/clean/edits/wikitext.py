@@ -10,9 +10,7 @@ end, needs 7 s for 12 kB of `{{a|`, and reads pages at a tenth of this speed; th
 import html
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from tasks.clean.document import DocumentContext
 
@@ -93,11 +91,12 @@ _REDIRECT = re.compile(
     r"doorverwijzing|patrz|重定向|転送|넘겨주기|đổi|alih|yönlendi̇r|تحويل)\s*:?\s*\[\[",
     re.IGNORECASE,
 )
-_HEADING = re.compile(r"[ \t]*(={1,6})[ \t]*(.+?)[ \t]*\1[ \t]*")
+_HEADING = re.compile(r"[ \t]*(={1,6})(.+)\1[ \t]*")
 _ITEM = re.compile(r"([*#:;]+)[ \t]*")
 _QUOTES = re.compile("'{5,}|'{2,3}")
 _ENTITIES = {ord(character): f"&#{ord(character)};" for character in "&'=*#:;_"}
 _MAGIC_WORDS = re.compile("__[A-Z]{3,30}__")
+_OPENING_REF = re.compile(r"<ref(?:\s(?:[^<>/]*|(?:[^<>/\"]|\"[^\"]*\")*))?>", re.IGNORECASE)
 _EMPTY_BRACKETS = re.compile(r" ?[(（](?:\s|[,;:，；：]|&nbsp;)*[)）]")
 _GAP_IN_BRACKET = re.compile(r"(?<=[(（])(?:\s|&nbsp;)*[,;](?:\s|[,;])*")
 _SPACES = re.compile(r"(?<=\S)[ \t]{2,}(?=\S)")
@@ -154,7 +153,10 @@ _ROW, _CAPTION = "\x00row", "\x00caption"
 
 
 class _Reader:
-    """One pass over the markup; the frame at the bottom of the stack is the page."""
+    """One pass over the markup; the frame at the bottom of the stack is the page.
+
+    `_on_NAME` handles the marks that the group NAME of `_TOKEN` matches.
+    """
 
     def __init__(self, markup: str) -> None:
         self._markup = markup.replace("\x00", "").replace("\r\n", "\n")
@@ -168,8 +170,7 @@ class _Reader:
         while (token := _TOKEN.search(markup, self._position)) is not None:
             self._write(markup[self._position : token.start()])
             self._position = token.end()
-            assert token.lastgroup is not None
-            self._HANDLERS["tag" if token["tag"] else token.lastgroup](self, token)
+            getattr(self, f"_on_{'tag' if token['tag'] else token.lastgroup}")(token)
         self._write(markup[self._position :])
         self._flatten(1)
         return "".join(self._stack[0].parts[0])
@@ -309,7 +310,8 @@ class _Reader:
         if is_opening and (name in _DROPPED or name in _KEPT_RAW or name in _FORMULAS):
             end = self._end_of(f"</{name}", token.end())
             after = self._markup.find(">", end) + 1 if end >= 0 else 0
-            if after and not (name == "ref" and _has_opening_ref(self._markup, token.end(), end)):
+            # Where another reference opens before the end of one, this one has no end of its own.
+            if after and not (name == "ref" and _OPENING_REF.search(self._markup, token.end(), end)):
                 self._position = after
                 content = self._markup[token.end() : end]
                 if name in _FORMULAS:
@@ -329,30 +331,6 @@ class _Reader:
                 known = found.start() if found else -1
             self._ends[mark] = known
         return known
-
-    _HANDLERS: ClassVar[dict[str, Callable[["_Reader", re.Match[str]], None]]] = {
-        "open": _on_open,
-        "close": _on_close,
-        "link": _on_link,
-        "end": _on_end,
-        "bar": _on_bar,
-        "comment": _on_comment,
-        "tag": _on_tag,
-        "address": _on_address,
-        "bracket": _on_bracket,
-        "table": _on_table,
-        "row": _on_row,
-        "cell": _on_cell,
-        "headers": _on_headers,
-    }
-
-
-_OPENING_REF = re.compile(r"<ref(?:\s[^<>/]*(?:\"[^\"]*\"[^<>/]*)*)?>", re.IGNORECASE)
-
-
-def _has_opening_ref(markup: str, begin: int, end: int) -> bool:
-    """Return whether another reference opens before the end of one: then this one has no end of its own."""
-    return _OPENING_REF.search(markup, begin, end) is not None
 
 
 def _protected(content: str) -> str:
@@ -386,7 +364,7 @@ def _of_link(parts: list[str]) -> str:
     shown = "|".join(parts[1:])
     if shown.strip():
         return shown
-    return re.sub(r"^:?[^:]{1,20}:|\s*\([^()]*\)$|,.*$", "", target)  # [[Help:Foo (bar)|]] shows Foo.
+    return re.sub(r"^:?[^:]{1,20}:|(?<!\s)\s*\([^()]*\)$|,.*$", "", target)  # [[Help:Foo (bar)|]] shows Foo.
 
 
 def _of_template(parts: list[str]) -> str:

@@ -32,6 +32,8 @@ WIKI = DATA / "en_wiki" / "part-000.jsonl.gz"
         ("[[Файл:а.jpg|мини|Кот]]Текст[[Категория:Коты]]", "Текст"),
         ("see [http://a.org the page], [http://b.org] and [[:Category:Cats]]", "see the page, and Category:Cats"),
         ("[[Help:Foo (bar)|]] and [[Bonn, Germany|]]", "Foo and Bonn"),
+        ("=a\n= b =\n====c==\nx", "=a\n\nb\n\n==c\n\nx"),
+        ("One.<ref name=\"a/b\">x <ref name=\"c/d\">y</ref> z</ref>", "One.x z"),
         ("== Life ==\ntext\n=== Early ===\n== Death ==\nmore", "Life\n\ntext\n\nDeath\n\nmore"),
         ("* one\n** two\n# a\n# b\n; term : what\n: said", "- one\n  - two\n1. a\n2. b\nterm: what\nsaid"),
         (
@@ -92,7 +94,19 @@ def test_no_markup_raises(markup):
      "[http://a ", "(", "( ", "* ", "&", "|}", "}}", "<ref a=\"", "__A", "a=b |", "\n", " "],
 )  # fmt: skip
 def test_a_quarter_of_a_megabyte_of_unclosed_marks_takes_under_a_second(piece):
-    text = "{|\n|" + piece * ((1 << 18) // len(piece))
+    _check_time("{|\n|" + piece * ((1 << 18) // len(piece)))
+
+
+@pytest.mark.parametrize(
+    ("before", "piece", "after"),
+    [("=", " ", "a"), ("== a", " \t", "b"), ("<ref>a<ref ", '"', "</ref>"), ("<ref>a<ref ", ' b="c"', "</ref>"),
+     ("[[a", " ", "b|]]"), ("[[a (", " ", "|]]")],
+)  # fmt: skip
+def test_a_quarter_of_a_megabyte_inside_one_mark_takes_under_a_second(before, piece, after):
+    _check_time(before + piece * ((1 << 18) // len(piece)) + after)
+
+
+def _check_time(text):
     # A pass of the collector goes over all that other tests of this process have left, which is not the reader's cost.
     gc.disable()
     try:
