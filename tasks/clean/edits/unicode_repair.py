@@ -67,7 +67,8 @@ _NEEDED_JOINER = regex.compile(
 )
 
 _TAG_CHARACTER = re.compile("[\U000e0000-\U000e007f]")
-_STRAY_TAGS = regex.compile("(?<!\U0001f3f4[\U000e0020-\U000e007f]*)[\U000e0000-\U000e007f]+")
+_TAGS = re.compile("(\U0001f3f4[\U000e0020-\U000e007f]*[\U000e0000-\U000e007f]?)|[\U000e0000-\U000e007f]+")
+"""A flag of a region with its tags, or stray tags."""
 _ESCAPE = 0x1B
 _FIRST_TAG = 0xE0000
 
@@ -170,7 +171,7 @@ def remove_invisible(text: str, _context: DocumentContext) -> str:
     if _JOINER.search(text):
         needed = {match.start() for match in _NEEDED_JOINER.finditer(text)}
         text = _JOINER.sub(lambda match: match[0] if match.start() in needed else "", text)
-    return _STRAY_TAGS.sub("", text) if _TAG_CHARACTER.search(text) else text
+    return _TAGS.sub(lambda match: match[1] or "", text) if _TAG_CHARACTER.search(text) else text
 
 
 def rewrite_invisible(texts: Texts, rows: np.ndarray, _limit: float | None) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,7 @@
 """Damaged text is repaired and undamaged text is left alone, in every script."""
 
 import re
+import time
 
 import ftfy
 import pytest
@@ -45,6 +46,15 @@ def has_arabic_digits_left_by_ftfy(line):
     """Whether only we decode digits of the line: their byte A0 has become a space."""
     decoded = ftfy.fix_encoding(line)
     return bool(re.search("Ù[ \u00a0-\u00a9]", decoded) and re.search("[\u0621-\u064a]", decoded))
+
+
+def test_a_flag_keeps_its_tags_and_a_hundred_thousand_of_them_take_under_a_second():
+    scotland = "\U0001f3f4\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f"
+    assert remove_invisible(f"a\U000e0041{scotland} b\U000e0042", TEXT) == f"a{scotland} b"
+    many = "\U0001f3f4" + "\U000e0061" * 100_000
+    begin = time.process_time()
+    assert remove_invisible(many, TEXT) == many
+    assert time.process_time() - begin < 1
 
 
 @given(st.text(st.sampled_from("aZ .éÉâÂÃà°œŒ€™“”‘’—…\u00a0\u2060абвРСЂ中の한¡«»¦¤×²√≈‚ÄØÙ─\u0080\u0093")))
