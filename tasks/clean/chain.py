@@ -259,7 +259,7 @@ def make_chains(config: CleanConfig, resources: UserResources | None = None) -> 
 
 def _edit(name: str, limits: Mapping[str, float], resources: UserResources) -> Edit:
     if name in resources.functions:
-        return Edit(name, resources.functions[name].function)
+        return Edit(name, functools.partial(_edited, name, resources.functions[name].function))
     if name == SPELLING:
         return Edit(name, functools.partial(correct_spelling, resources.spellings))
     return edit_of(name, limits.get(name, EDIT_LIMITS.get(name)))
@@ -283,6 +283,15 @@ def _classifier_rule(config: ClassifierConfig, scorer: Scorer) -> tuple[Rule, fl
 
 def _score(scorer: Scorer, statistics: TextStatistics, _limit: float) -> float | None:
     return scorer.score(statistics.raw)
+
+
+def _edited(name: str, function: Callable[..., Any], text: str, context: DocumentContext) -> str:
+    after = function(text, context)
+    if not isinstance(after, str):
+        raise RecipeError(
+            f"clean.extensions: `{name}` returned {type(after).__name__}, and an edit returns the text, changed or not"
+        )
+    return after
 
 
 def _reason(function, statistics: TextStatistics, _limit: float) -> str | None:

@@ -92,6 +92,13 @@ def test_what_is_wrong_is_reported(folder, name, says):
         load_extension(name, folder, "clean.extensions")
 
 
+def test_an_edit_that_returns_no_text_is_named(context, make_documents, folder):
+    """A function that forgets its `return`, say."""
+    extensions = ExtensionsConfig(path=str(folder), edits=("house_rules:no_poems",))
+    with pytest.raises(RecipeError, match="`house_rules:no_poems` returned NoneType, and an edit returns the text"):
+        build_clean(context, make_documents([[("s", "A letter.")]]), CleanConfig(extensions=extensions))
+
+
 def test_a_rule_of_the_user_needs_its_limit(context, make_documents, folder):
     extensions = ExtensionsConfig(path=str(folder), rules=("house_shouts:SHOUTS",))
     with pytest.raises(RecipeError, match="has no limit"):
