@@ -9,10 +9,10 @@ removes depends on its labels (Dodge et al. 2021), so which one, and how strict,
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from tasks.clean.filters.quality_features import DIMENSIONS
 
 _LABEL = "__label__"
 _TEXT_FIELDS = ("text", "label")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,15 @@ class ModelFile:
 
     def score(self, raw: np.ndarray) -> float | None:
         """Return the probability of the label."""
-        return _load(self.name, self.path, self.digest, self.label).score(raw)
+        return _load(self).score(raw)
 
 
 def read_model_file(config: ClassifierConfig) -> ModelFile:
     """Return a classifier's file; raises InputError where it is missing, damaged, or has no such label."""
     assert config.path is not None
     assert config.label is not None
-    file = ModelFile(config.name, config.path, _digest(config.name, config.path), config.label)
-    _load(file.name, file.path, file.digest, file.label)
+    file = ModelFile(config.name, config.path, _read(config.name, config.path, digest_file), config.label)
+    _load(file)
     return file
 
 
@@ -71,7 +72,7 @@ def read_labelled_texts(config: ClassifierConfig) -> Labelled:
     Raises InputError where a line is malformed, or fewer than 50 have the label or another one.
     """
     assert config.labels is not None
-    raw = _read(config.name, config.labels)
+    raw = _read(config.name, config.labels, read_bytes)
     texts: list[bytes] = []
     has_label: list[bool] = []
     for number, line in enumerate(raw.splitlines(), start=1):
@@ -117,7 +118,7 @@ def train_classifiers(
         else:
             texts, good = _texts_of_sources(documents, config, chosen, resources, workspace)
         examples = examples_of(texts)
-        held_out = np.arange(len(good)) % 5 == 0
+        held_out = _every_fifth(good)
         weights, bias = examples.train(good, np.flatnonzero(~held_out), chosen.seed)
         scores = examples.scores(weights, bias, np.flatnonzero(held_out))
         facts[chosen.name] = {
@@ -143,28 +144,32 @@ def _texts_of_sources(
     return texts, good
 
 
+def _every_fifth(good: np.ndarray) -> np.ndarray:
+    """Return which examples are held out (bool): every fifth, or every fifth of each class where one would be missing
+    among them or among the others."""
+    held_out = np.arange(len(good)) % 5 == 0
+    if len({*zip(good.tolist(), held_out.tolist(), strict=True)}) < 4:
+        for of_class in (good, ~good):
+            held_out[of_class] = np.arange(of_class.sum()) % 5 == 0
+    return held_out
+
+
 def examples_of(texts: Sequence[np.ndarray]) -> Examples:
     """Return the hashed features of texts, words and pairs of words at full weight, each row of length 1."""
     return Examples.of(texts).with_full_words()
 
 
-def _digest(name: str, path: str) -> str:
+def _read(name: str, path: str, read: Callable[[Path], Result]) -> Result:
     try:
-        return digest_file(Path(path))
-    except OSError as error:
-        raise InputError(f"clean.classifiers `{name}`: {path} cannot be read ({error}). Check the path.") from error
-
-
-def _read(name: str, path: str) -> bytes:
-    try:
-        return read_bytes(path)
+        return read(Path(path))
     except OSError as error:
         raise InputError(f"clean.classifiers `{name}`: {path} cannot be read ({error}). Check the path.") from error
 
 
 @functools.lru_cache(maxsize=8)
-def _load(name: str, path: str, digest: str, label: str) -> Scorer:
-    if _digest(name, path) != digest:
+def _load(file: ModelFile) -> Scorer:
+    name, path, label = file.name, file.path, file.label
+    if _read(name, path, digest_file) != file.digest:
         raise InputError(f"clean.classifiers `{name}`: {path} changed while the stage ran. Start the run again.")
     if path.endswith(".safetensors"):
         return _load_linear(name, path)
@@ -190,7 +195,7 @@ def _load_linear(name: str, path: str) -> LinearModel:
     from safetensors.numpy import load
 
     try:
-        tensors = load(_read(name, path))
+        tensors = load(_read(name, path, read_bytes))
     except (SafetensorError, ValueError) as error:
         raise InputError(f"clean.classifiers `{name}`: {path} is no safetensors file ({error}).") from error
     weight, bias = tensors.get("weight"), tensors.get("bias")

@@ -208,6 +208,23 @@ def test_a_classifier_learns_from_labels_that_one_word_decides(tmp_path, context
     assert all(row["value"] > 0.5 for row in ledger)
 
 
+def test_a_classifier_is_evaluated_where_labels_repeat_every_five_lines(tmp_path, context, make_documents):
+    """Every fifth example is held out, which would be all that have the label."""
+    lines = [
+        json.dumps(
+            {"text": f"{NEUTRAL} {number} {'mild' if number % 5 else 'vile'}", "label": "ok" if number % 5 else "toxic"}
+        )
+        for number in range(300)
+    ]
+    (tmp_path / "labels.jsonl").write_text("\n".join(lines))
+    chosen = ClassifierConfig(name="toxicity", labels=str(tmp_path / "labels.jsonl"), label="toxic", limit=0.5)
+    config = CleanConfig(preset="minimal", classifiers=(chosen,), wipe_out_limit=1.0)
+    artifact = build_clean(context, make_documents([[("s", NEUTRAL)]]), config)
+    facts = artifact.report.facts["classifiers"]["toxicity"]
+    assert (facts["examples"], facts["others"]) == (60, 240)
+    assert facts["auc"] > 0.99
+
+
 def test_a_classifier_learns_from_good_and_bad_sources(context, make_documents):
     rows = [
         (source, f"{NEUTRAL} {number} {word}")
