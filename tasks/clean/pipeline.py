@@ -1,6 +1,7 @@
 """The clean stage, part by part: every document through the chain of its preset, and a ledger row for each change."""
 
 import functools
+from collections.abc import Iterable
 from dataclasses import replace
 
 import blake3
@@ -63,20 +64,23 @@ def clean_part(
     for batch in iter_batches(documents, config.emoji):
         verdicts = Verdicts(len(batch))
         if resources.deny:
-            _drop_denied(batch, verdicts, resources)
+            ids, texts = batch.column("doc_id"), batch.column("text_digest")
+            _drop_denied(verdicts, resources, zip(range(len(batch)), ids, batch.domains, texts, strict=True))
         clean_batch(batch, np.flatnonzero(verdicts.is_kept), config, chains, verdicts)
         digests = _digests_of_edited(batch, verdicts)
         if resources.deny:
-            _drop_denied_texts(digests, verdicts, resources)
+            _drop_denied(verdicts, resources, ((row, b"", "", digest) for row, digest in digests.items()))
         if quality is not None:
             _drop_low_quality(batch, verdicts, quality)
         tables.add(batch, verdicts, digests)
     return tables.result()
 
 
-def _drop_denied(batch: DocumentBatch, verdicts: Verdicts, resources: UserResources) -> None:
-    ids, digests = batch.column("doc_id"), batch.column("text_digest")
-    for row, (doc_id, domain, digest) in enumerate(zip(ids, batch.domains, digests, strict=True)):
+def _drop_denied(
+    verdicts: Verdicts, resources: UserResources, documents: Iterable[tuple[int, bytes, str, bytes]]
+) -> None:
+    """Drop what the deny-list names of documents, each (row, id, domain, digest of the text)."""
+    for row, doc_id, domain, digest in documents:
         denied = resources.deny.match(doc_id, domain, digest)
         if denied is not None:
             verdicts.drop(row, denied[0], evidence={row: denied[1]})
@@ -89,13 +93,6 @@ def _digests_of_edited(batch: DocumentBatch, verdicts: Verdicts) -> dict[int, by
         for row in sorted(verdicts.edits)
         if verdicts.is_kept[row]
     }
-
-
-def _drop_denied_texts(digests: dict[int, bytes], verdicts: Verdicts, resources: UserResources) -> None:
-    for row, digest in digests.items():
-        denied = resources.deny.match(b"", "", digest)
-        if denied is not None:
-            verdicts.drop(row, denied[0], evidence={row: denied[1]})
 
 
 def _drop_low_quality(batch: DocumentBatch, verdicts: Verdicts, quality: QualityModel) -> None:

@@ -1,8 +1,8 @@
-"""Characters of UTF-8 text in kernels."""
+"""Characters and words of UTF-8 text in kernels."""
 
 import numpy as np
 
-from model.kernels import inlined_kernel
+from model.kernels import inlined_kernel, kernel
 
 
 @inlined_kernel
@@ -22,3 +22,15 @@ def decode(data, position):
         return ((byte & 0x0F) << 12) | (second << 6) | third, position + 3
     fourth = np.int64(data[position + 3] & 0x3F)
     return ((byte & 0x07) << 18) | (second << 12) | (third << 6) | fourth, position + 4
+
+
+@kernel
+def has_word(data, begin, position, end, word):
+    """Return whether a word of ASCII (lower case, uint8) is at `position` of data[begin:end], in any case."""
+    if position < begin or position + len(word) > end:
+        return False
+    for offset in range(len(word)):
+        byte = data[position + offset]
+        if byte != word[offset] and (word[offset] < 97 or byte | 32 != word[offset]):
+            return False
+    return True

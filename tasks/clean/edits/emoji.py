@@ -74,8 +74,7 @@ def emoji_to_words(text: str, context: DocumentContext) -> str:
         picture = match[1]
         if not _SHOWN_AS_PICTURE.search(picture):
             return match[0]
-        name = "" if context.emoji == "drop" else emoji_name(picture, context.language)
-        return set_apart(name, match.string, match.start(), match.end())
+        return _in_place_of(match, _name(picture, context))
 
     without = _RUN.sub(word, text)
     return text if without == text else _SELECTORS.sub("", without)
@@ -85,8 +84,7 @@ def emoticons_to_words(text: str, context: DocumentContext) -> str:
     """Replace `:-)`, `(^_^)` and the like by the name of the emoji with that meaning, or remove them."""
 
     def word(match: re.Match[str]) -> str:
-        name = "" if context.emoji == "drop" else emoji_name(_EMOJI_OF_FACE[match[0]], context.language)
-        return set_apart(name, match.string, match.start(), match.end())
+        return _in_place_of(match, _name(_EMOJI_OF_FACE[match[0]], context))
 
     def word_if_isolated(match: re.Match[str]) -> str:
         before = match.string[match.start() - 1 : match.start()]
@@ -100,10 +98,7 @@ def shortcodes_to_words(text: str, context: DocumentContext) -> str:
 
     def word(match: re.Match[str]) -> str:
         picture = _shortcodes().get(match[1].lower())
-        if picture is None:
-            return match[0]
-        name = "" if context.emoji == "drop" else emoji_name(picture, context.language)
-        return set_apart(name, match.string, match.start(), match.end())
+        return match[0] if picture is None else _in_place_of(match, _name(picture, context))
 
     return _SHORTCODE.sub(word, text)
 
@@ -113,15 +108,15 @@ def stickers_to_words(text: str, context: DocumentContext) -> str:
 
     def word(match: re.Match[str]) -> str:
         code = match[1][1:-1]
-        if context.emoji == "drop":
-            name = ""
-        elif context.language is None or context.language.partition("-")[0] == "zh":
-            name = code
-        else:
-            name = emoji_name(_STICKERS[code], context.language)
-        return set_apart(name, match.string, match.start(), match.end())
+        is_word = context.emoji != "drop" and (context.language or "zh").partition("-")[0] == "zh"
+        return _in_place_of(match, code if is_word else _name(_STICKERS[code], context))
 
     return _STICKER.sub(word, text)
+
+
+def _name(picture: str, context: DocumentContext) -> str:
+    """Return what a document has in place of an emoji; "" where it is removed."""
+    return "" if context.emoji == "drop" else emoji_name(picture, context.language)
 
 
 @functools.cache
@@ -154,9 +149,10 @@ def _shortcodes() -> dict[str, str]:
     }
 
 
-def set_apart(name: str, text: str, start: int, end: int) -> str:
-    """Return `name` for text[start:end], with spaces where it would run into a neighbour."""
-    before, after = text[start - 1 : start] if start else "", text[end : end + 1]
+def _in_place_of(match: "re.Match[str] | regex.Match[str]", name: str) -> str:
+    """Return `name`, with spaces where it would run into a neighbour of what it replaces."""
+    before = match.string[match.start() - 1 : match.start()]
+    after = match.string[match.end() : match.end() + 1]
     if not name:
         # Where nothing is left, two letters need a space between them; elsewhere a second space would be one too many.
         return " " if before.isalnum() and after.isalnum() else ""

@@ -75,7 +75,7 @@ _CODE_LIKE = re.compile(r":[\w+-]+:|\[\S{1,12}\]")
 def html_to_text(page: str, extractor: str = "trafilatura") -> tuple[str | None, str]:
     """Extract the main text of a page; returns (text, "") or (None, why there is none)."""
     try:
-        text = _EXTRACTORS[extractor](page)
+        text = _extract_with_resiliparse(page) if extractor == "resiliparse" else _extract_with_trafilatura(page)
     except Exception as error:
         # The parsers fail on broken pages with many kinds of errors; the ledger records which it was.
         return None, f"{type(error).__name__}: {error}"
@@ -93,12 +93,6 @@ def _extract_with_resiliparse(page: str) -> str | None:
     from resiliparse.extract.html2text import extract_plain_text  # pyright: ignore[reportMissingModuleSource]
 
     return extract_plain_text(page, main_content=True, alt_texts=False)
-
-
-_EXTRACTORS: dict[str, Callable[[str], str | None]] = {
-    "trafilatura": _extract_with_trafilatura,
-    "resiliparse": _extract_with_resiliparse,
-}
 
 
 def images_to_alt_texts(text: str, context: DocumentContext) -> str:

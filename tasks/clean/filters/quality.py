@@ -64,7 +64,7 @@ class QualityModel:
 
     def score(self, raw: np.ndarray) -> float:
         """Return how much like the good sources a text (UTF-8 bytes) is, 0 to 1."""
-        return float(_score_texts([raw], self.weights, self.bias)[0])
+        return float(Examples.of([raw]).scores(self.weights, self.bias, np.zeros(1, np.int64))[0])
 
     def verdict(self, doc_id: bytes, source: str, raw: np.ndarray) -> Dropped | None:
         """Return why a document is dropped (its score, and 1 - draw as the limit), or None where it is kept."""
@@ -267,10 +267,6 @@ def _hash_features(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     features, values = np.zeros(MAX_FEATURES, np.int32), np.zeros(MAX_FEATURES, np.float32)
     count = count_features(raw, character_flags(), features, values)
     return features[:count].copy(), values[:count].copy()
-
-
-def _score_texts(texts: Sequence[np.ndarray], weights: np.ndarray, bias: float) -> np.ndarray:
-    return Examples.of(texts).scores(weights, bias, np.arange(len(texts)))
 
 
 def _evaluate_on_unseen_sources(

@@ -29,7 +29,7 @@ from tasks.clean.kernels.characters import (
     WHITESPACE,
     flags_of,
 )
-from tasks.common.utf8 import decode
+from tasks.common.utf8 import decode, has_word
 
 UNIT_ROW, LINE_ROW, PARAGRAPH_ROW = range(3)
 """Rows of `hashes`, `lengths` and `firsts`."""
@@ -183,7 +183,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
             elif codepoint == _HORIZONTAL_ELLIPSIS:
                 ellipses += 1
             elif codepoint == 112 or codepoint == 80:
-                lorem += _is_lorem_ipsum(data, begin, position - _RARE_IN_LOREM_IPSUM, end)
+                lorem += has_word(data, begin, position - _RARE_IN_LOREM_IPSUM, end, _LOREM_IPSUM)
             # Lines
             if codepoint == 10:
                 line_feeds += position < end
@@ -259,16 +259,6 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
     counts[tc.PARAGRAPH_CHARACTERS] = paragraph_characters
     counts[tc.LOREM_IPSUM] = lorem
     return True
-
-
-@kernel
-def _is_lorem_ipsum(data, begin, position, end):
-    if position < begin or position + len(_LOREM_IPSUM) > end:
-        return False
-    offset = 0
-    while offset < len(_LOREM_IPSUM) and data[position + offset] | 32 == _LOREM_IPSUM[offset]:
-        offset += 1
-    return offset == len(_LOREM_IPSUM)
 
 
 @kernel

@@ -38,7 +38,7 @@ from tasks.clean.kernels.emoticons import (
     match_emoticons,
     slot_of,
 )
-from tasks.common.utf8 import decode
+from tasks.common.utf8 import decode, has_word
 
 NON_ASCII = 1
 MOJIBAKE = 1 << 1
@@ -190,7 +190,7 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
                 features |= np.uint32(AMPERSAND | MARKUP)
             elif byte == 60:
                 features |= np.uint32(MARKUP)
-                if _matches_at(data, begin, position, end, _IMAGE_TAG):
+                if has_word(data, begin, position, end, _IMAGE_TAG):
                     features |= np.uint32(IMAGE)
             elif byte == 91:
                 following_byte = data[position + 1] if position + 1 < end else np.uint8(0)
@@ -216,16 +216,16 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
                 is_joined = _is_hexadecimal(before) or 103 <= before <= 122 or 71 <= before <= 90
                 shortcode = -1 if is_joined or before == 95 or before == 58 or before == 47 else 0
             elif byte == 118 or byte == 86:
-                if _matches_at(data, begin, position - 2, end, _JAVASCRIPT):
+                if has_word(data, begin, position - 2, end, _JAVASCRIPT):
                     features |= np.uint32(JAVASCRIPT)
-                if _matches_at(data, begin, position - 3, end, _PRIVACY):
+                if has_word(data, begin, position - 3, end, _PRIVACY):
                     features |= np.uint32(POLICY)
             elif byte == 107 or byte == 75:
-                if _matches_at(data, begin, position - 3, end, _COOKIE):
+                if has_word(data, begin, position - 3, end, _COOKIE):
                     features |= np.uint32(POLICY)
                 if byte == 75 and ends_key(data, begin, position, end):
                     features |= np.uint32(SECRET)
-            elif (byte == 109 or byte == 77) and _matches_at(data, begin, position - 3, end, _TERMS):
+            elif (byte == 109 or byte == 77) and has_word(data, begin, position - 3, end, _TERMS):
                 features |= np.uint32(POLICY)
             if shortcode >= 0 and byte != 58:
                 is_name = 97 <= byte <= 122 or 65 <= byte <= 90 or 48 <= byte <= 57 or byte == 95 or byte == 43
@@ -326,18 +326,6 @@ def _scan_lines(data, begins, ends, table, found):
             line_before, size_before = line, position - line
             line = position + 1
         found[text] = features
-
-
-@kernel
-def _matches_at(data, begin, position, end, word):
-    """Return whether a lower-case word is at a position, in any case."""
-    if position < begin or position + len(word) > end:
-        return False
-    for offset in range(len(word)):
-        byte = data[position + offset]
-        if byte != word[offset] and (word[offset] < 97 or byte | 32 != word[offset]):
-            return False
-    return True
 
 
 @kernel
