@@ -9,7 +9,7 @@ import ast
 import builtins
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -121,27 +121,24 @@ def write_definition(
     Of a class, the methods in `without` are left out; `within` are the names that the body of the class around a method
     binds.
     """
-    return _Definition(outside, without).written(bound, within)
+    scopes = [] if within is None else [_Scope(within, of_class=True)]
+    return _Definition(outside, without, scopes).written(bound)
 
 
 class _Definition(TreeText):
     """Writes a definition as text, with marks in place of names from outside."""
 
-    def __init__(self, outside: Outside, without: Sequence[ast.stmt] | None) -> None:
+    def __init__(self, outside: Outside, without: Sequence[ast.stmt] | None, scopes: list[_Scope]) -> None:
         super().__init__()
         self._outside = outside
         self._without = without
         self._found = Written()
-        self._scopes: list[_Scope] = []
+        self._scopes = scopes
         self._annotating = False
         self._lenient = False
         self._called: ast.Call | None = None
 
-    def written(
-        self, bound: Sequence[ast.stmt | Reference], within: dict[str, list[Reference] | None] | None
-    ) -> Written:
-        if within is not None:
-            self._scopes.append(_Scope(within, of_class=True))
+    def written(self, bound: Sequence[ast.stmt | Reference]) -> Written:
         for one in bound:
             if isinstance(one, Reference):
                 self._refer(one)
@@ -176,9 +173,10 @@ class _Definition(TreeText):
             self._found.writes_state |= any(self._is_ours(reference) for reference in references)
         if self._scopes and self._scopes[-1].of_class:
             self._takes(root.id)
-        if variable or not (references or self._builtin(root, attributes)):
-            if attributes:
-                self._takes(*attributes)
+        if not variable and not references:
+            self._unbound(root, attributes)
+        if variable or not references:
+            self._takes(*attributes)
             if attributes[-1:] and attributes[-1] in MUTATING:
                 self._changes(root.id)
             self.write(".".join((root.id, *attributes)))
@@ -206,8 +204,8 @@ class _Definition(TreeText):
             return [Reference(self._outside.module, (name,))]
         return []
 
-    def _builtin(self, root: ast.Name, attributes: Sequence[str]) -> bool:
-        """Record a name that nothing binds; return False, since it is written unchanged."""
+    def _unbound(self, root: ast.Name, attributes: Sequence[str]) -> None:
+        """Record a name that nothing binds: of a builtin, or one that is unknown."""
         name = root.id
         arguments = self._called.args if self._called is not None and self._called.func is root else []
         if name in _BY_NAME and not (len(arguments) > 1 and isinstance(arguments[1], ast.Constant)):
@@ -218,7 +216,6 @@ class _Definition(TreeText):
             self._refuse(root, name)
         elif (name in _NAMESPACES and not arguments) or (name not in BUILTINS and not self._lenient):
             self._found.names_its_module = True
-        return False
 
     def _refer(self, reference: Reference, node: ast.AST | None = None) -> None:
         module, attributes = reference
@@ -287,13 +284,7 @@ class _Definition(TreeText):
             return True
         return super().left_out(statement)
 
-    def on_import(self, node: ast.Import) -> None:
-        self._on_import(node)
-
-    def on_importfrom(self, node: ast.ImportFrom) -> None:
-        self._on_import(node)
-
-    def _on_import(self, node: ast.Import | ast.ImportFrom) -> None:
+    def on_import(self, node: ast.Import | ast.ImportFrom) -> None:
         self.write("import")
         if self._scopes:
             self.write(ascii(list(imported(node, self._outside.package))))
@@ -302,16 +293,16 @@ class _Definition(TreeText):
             self.write(f" {name}=")
             self._refer(Reference(alias.name, ()) if isinstance(node, ast.Import) else reference, node)
 
-    def on_assign(self, node: ast.Assign) -> None:
+    on_importfrom = on_import
+
+    def on_assign(self, node: ast.Assign | ast.Delete) -> None:
         self._writes_to(node.targets)
         self.plain(node)
+
+    on_delete = on_assign
 
     def on_augassign(self, node: ast.AugAssign) -> None:
         self._writes_to([node.target])
-        self.plain(node)
-
-    def on_delete(self, node: ast.Delete) -> None:
-        self._writes_to(node.targets)
         self.plain(node)
 
     def on_annassign(self, node: ast.AnnAssign) -> None:
@@ -342,13 +333,7 @@ class _Definition(TreeText):
 
     # Scopes
 
-    def on_functiondef(self, node: ast.FunctionDef) -> None:
-        self._function(node)
-
-    def on_asyncfunctiondef(self, node: ast.AsyncFunctionDef) -> None:
-        self._function(node)
-
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def on_functiondef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         if self._scopes and self._scopes[-1].of_class:
             self._takes(node.name)
         self.write(f"{type(node).__name__} {node.name}(")
@@ -360,6 +345,8 @@ class _Definition(TreeText):
         self.write(")")
         with self._within(self._scope_of(node.args, node.body, node.name)):
             self.statements(node.body)
+
+    on_asyncfunctiondef = on_functiondef
 
     def on_lambda(self, node: ast.Lambda) -> None:
         self.write("Lambda(")
@@ -393,19 +380,7 @@ class _Definition(TreeText):
         with self._within(_Scope(bound, of_module, of_class=True)):
             self.statements(node.body)
 
-    def on_listcomp(self, node: ast.ListComp) -> None:
-        self._comprehension(node, node.elt)
-
-    def on_setcomp(self, node: ast.SetComp) -> None:
-        self._comprehension(node, node.elt)
-
-    def on_generatorexp(self, node: ast.GeneratorExp) -> None:
-        self._comprehension(node, node.elt)
-
-    def on_dictcomp(self, node: ast.DictComp) -> None:
-        self._comprehension(node, node.key, node.value)
-
-    def _comprehension(self, node: Any, *values: ast.expr) -> None:
+    def on_listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
         self.write(f"{type(node).__name__}(")
         self.node(node.generators[0].iter)  # looked up outside, before the scope begins
         variables = bound_by_targets([generator.target for generator in node.generators])
@@ -416,8 +391,10 @@ class _Definition(TreeText):
                 if number:
                     self.node(generator.iter)
                 self.listed("ifs", generator.ifs)
-            self.listed("values", list(values))
+            self.listed("values", [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt])
         self.write(")")
+
+    on_setcomp = on_generatorexp = on_dictcomp = on_listcomp
 
     # Annotations
 
@@ -431,18 +408,12 @@ class _Definition(TreeText):
     def on_constant(self, node: ast.Constant) -> None:
         """Write a value; a text inside an annotation as an annotation, whose names need not exist at run time."""
         if self._annotating and isinstance(node.value, str):
-            try:
+            with suppress(SyntaxError):
                 inner = ast.parse(node.value, mode="eval").body
-            except SyntaxError:
-                self._plain_constant(node)
+                before, self._lenient = self._lenient, True
+                self.node(inner)
+                self._lenient = before
                 return
-            before, self._lenient = self._lenient, True
-            self.node(inner)
-            self._lenient = before
-            return
-        self._plain_constant(node)
-
-    def _plain_constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str):
             # `getattr(x, "go")`, `attrgetter("go.on")`, `"{.go}".format(x)`
             # ASCII alone: which other characters identifiers may have depends on the version of Python.
