@@ -1,6 +1,6 @@
 """Configuration of the sample stage: where the sources are, what they contain, and how much training reads of each."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -18,6 +18,9 @@ Format = Literal[
 SOURCE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 
 Content = Literal["text", "markdown", "wikitext", "html", "code"]
+
+ONE_DOCUMENT_A_FILE: frozenset[str] = frozenset(get_args(Content))
+"""Formats of files that are one document each."""
 
 
 class Thread(StrictConfig):

@@ -7,13 +7,11 @@ import blake3
 import pyarrow as pa
 
 from tasks.artifacts.tables.schema import DOC_ID_BYTES, DOCUMENTS
-from tasks.sample.config import Source
+from tasks.sample.config import ONE_DOCUMENT_A_FILE, Source
 from tasks.sample.discovery import InputFile
 from tasks.sample.readers.records import Record
 
-_ONE_DOCUMENT_A_FILE = frozenset({"text", "markdown", "wikitext", "html", "code"})
-
-_META = {kind: f'{{"format":"{kind}"}}' if kind != "text" else None for kind in _ONE_DOCUMENT_A_FILE}
+_META = {kind: f'{{"format":"{kind}"}}' if kind != "text" else None for kind in ONE_DOCUMENT_A_FILE}
 
 
 def document_id(source: str, relative: str, record: int, key: str | None) -> bytes:
@@ -76,7 +74,7 @@ class DocumentColumns:
 
 
 def _meta(source: Source, file: InputFile, record: Record) -> str | None:
-    kind = record.kind or (file.format if file.format in _ONE_DOCUMENT_A_FILE else source.content)
+    kind = record.kind or (file.format if file.format in ONE_DOCUMENT_A_FILE else source.content)
     if record.url is None and record.encoding is None:
         return _META[kind]
     facts = {} if kind == "text" else {"format": kind}

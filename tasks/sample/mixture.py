@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from tasks.artifacts.results import PlannedSource
 from tasks.common.numeric import apportion
 from tasks.sample.bounded_reader import spread
-from tasks.sample.config import GOOD_EPOCHS, SampleConfig, Source
+from tasks.sample.config import GOOD_EPOCHS, ONE_DOCUMENT_A_FILE, SampleConfig, Source
 from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.readers.files import read_records
 from tasks.sample.readers.records import Record
@@ -31,18 +31,16 @@ SAMPLE_BYTES = 256 * 1024
 MAX_LOOK_BYTES = 256 * 1024**2
 """Stored bytes without a record, and unpacked bytes, after which measuring a file ends."""
 
-_AS_STORED = frozenset({"text", "markdown", "wikitext", "html", "code"})
-
 
 def plan_mixture(
     config: SampleConfig, listings: list[SourceFiles], kept: Mapping[str, int] | None = None
 ) -> dict[str, PlannedSource]:
     """Return the plan of every source from its files, or from `kept`: bytes of text by source, as an earlier run
     measured them."""
-    kept = kept or {}
-    names = {listing.source.name for listing in listings}
-    sizes = {name: size for name, size in kept.items() if name in names}
-    sizes |= {listing.source.name: text_bytes(listing) for listing in listings if listing.source.name not in kept}
+    sizes: dict[str, int] = {}
+    for listing in listings:
+        known = (kept or {}).get(listing.source.name)
+        sizes[listing.source.name] = text_bytes(listing) if known is None else known
     files = {listing.source.name: len(listing.files) for listing in listings}
     return plan_from_sizes(config, sizes, files)
 
@@ -153,7 +151,7 @@ def _text_of(files: list[InputFile], listing: SourceFiles) -> int:
 
 
 def _is_plain(file: InputFile) -> bool:
-    return file.format in _AS_STORED and file.compression is None
+    return file.format in ONE_DOCUMENT_A_FILE and file.compression is None
 
 
 class _LimitReached(Exception):

@@ -193,23 +193,14 @@ class _Server:
         return s3_refusal(filesystem, path.partition("/")[0], error)
 
 
-@dataclass(frozen=True)
-class RemoteListing:
-    """Files under a URI by their paths relative to its fixed part, with sizes in bytes, and the kind of the URI."""
-
-    files: list[tuple[str, RemoteFile, int]]
-    kind: str
-    """`file`, `folder` or `pattern`."""
-    root: str
-
-
 def is_remote(pattern: str) -> bool:
     """Return whether a path of a recipe is a URI to be read through fsspec; `file://` is this machine."""
     return "://" in pattern and not pattern.startswith("file://")
 
 
-def list_remote(source: str, pattern: str) -> RemoteListing:
-    """Return the files under a URI.
+def list_remote(source: str, pattern: str) -> tuple[str, list[tuple[str, RemoteFile, int]], str]:
+    """Return the fixed part of a URI, the files under it (path relative to that, file, size in bytes or -1), and its
+    kind: `file`, `folder` or `pattern`.
 
     Raises InputError if there are none, AccessError if access is refused, RecipeError for an unknown scheme, Infra if
     the server cannot be reached.
@@ -234,7 +225,7 @@ def list_remote(source: str, pattern: str) -> RemoteListing:
             f"sample: source `{source}` asks for {pattern}, and no file matches. Correct the address in the"
             f" recipe; folders end in `/`, patterns may contain `*`, `?`, `[...]` and `**`."
         )
-    return RemoteListing(visible, kind, f"{pattern.partition('://')[0]}://{root}")
+    return f"{pattern.partition('://')[0]}://{root}", visible, kind
 
 
 def _match(filesystem: Any, path: str, pattern: str) -> tuple[dict[str, Any], str, str]:

@@ -43,6 +43,13 @@ _UNPACKED, _STORED, _DATA, _DICTIONARY, _DATA_V2 = 2, 3, 5, 7, 8
 _VALUES = 1
 """Field number of the count in the header of each kind of page."""
 
+_BYTES_OF_TEXT = {
+    pa.string(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.string_view(): pa.binary_view(),
+}
+"""Types of text, and of its bytes."""
+
 Found = Iterator[Record | BadRecord]
 
 OnBytes = Callable[[int], None]
@@ -228,25 +235,9 @@ def _wrong_columns(schema: pa.Schema, source: Source) -> BadRecord | None:
         if schema.names.count(name) > 1:
             return BadRecord(0, 0, f"{schema.names.count(name)} columns are named `{name}`")
     kind = schema.field(source.text_field).type
-    if not _holds_text(kind):
+    if (kind.value_type if pa.types.is_dictionary(kind) else kind) not in {*_BYTES_OF_TEXT, *_BYTES_OF_TEXT.values()}:
         return BadRecord(0, 0, f"column `{source.text_field}` holds {kind}, not text", setting="text_field")
     return None
-
-
-def _holds_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return any(
-        holds(kind)
-        for holds in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_string_view,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_binary_view,
-        )
-    )
 
 
 def _rows_of_batch(batch: pa.RecordBatch, first: int, source: Source, begin: int, limit: ReadingLimit) -> Found:
@@ -295,13 +286,6 @@ def _key(key: object) -> str | None:
 
 class _OutsideDictionary(ValueError):
     """Raised for a row that refers to a value which its dictionary does not have."""
-
-
-_BYTES_OF_TEXT = {
-    pa.string(): pa.binary(),
-    pa.large_string(): pa.large_binary(),
-    pa.string_view(): pa.binary_view(),
-}
 
 
 class _Values:

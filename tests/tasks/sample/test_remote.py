@@ -211,7 +211,7 @@ def test_hf_goes_the_same_way(corpus, monkeypatch):
     try:
         assert texts(f"hf://{corpus.name}") == texts(str(corpus))
         assert texts(f"hf://{corpus.name}/deep/*.md") == ["# words"]
-        assert [name for name, _, _ in list_remote("s", f"hf://{corpus.name}/deep").files] == ["c.parquet", "d.md"]
+        assert [name for name, _, _ in list_remote("s", f"hf://{corpus.name}/deep")[1]] == ["c.parquet", "d.md"]
     finally:
         sys.modules["fsspec.registry"]._registry.pop("hf")
 
