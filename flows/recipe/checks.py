@@ -46,6 +46,8 @@ def _check_source_names(recipe: Recipe, origin: str) -> None:
     named = {f"{stage}.{key}": getattr(getattr(recipe, stage), key, None) or {} for stage in STAGES for key in keyed}
     if recipe.clean.quality is not None:
         named["clean.quality.good"] = recipe.clean.quality.good
+    for classifier in recipe.clean.classifiers:
+        named[f"clean.classifiers `{classifier.name}`"] = (*classifier.good, *classifier.bad)
     if recipe.evaluate.gate is not None:
         named["evaluate.gate.sources"] = recipe.evaluate.gate.sources
     named |= {f"train.phases[{at}].weights": phase.weights for at, phase in enumerate(recipe.train.phases)}

@@ -208,6 +208,13 @@ def test_limit_is_the_share_of_each_source(tmp_path: Path) -> None:
         (("seed = 7", "seed = 7\nformat = 2"), "this one reads format 1"),
         (("{recipe}/books", "{nowhere}/books"), r"uses `\{nowhere\}`, which nothing defines"),
         (("[train.model]", "[dedup.wipe_out_overrides]\nboks = 1.0\n[train.model]"), "names the source `boks`"),
+        (
+            (
+                "[train.model]",
+                '[[clean.classifiers]]\nname = "q"\ngood = ["books"]\nbad = ["boks"]\nlimit = 0.5\n[train.model]',
+            ),
+            r"clean\.classifiers `q` names the source `boks`",
+        ),
         (("[train.model]", '[clean.quality]\ngood = ["boks"]\n[train.model]'), "quality.good names the source `boks`"),
         (('name = "small"', 'name = "small'), "not valid TOML"),
     ],
