@@ -11,7 +11,7 @@ it is a half-open range of UTF-8 bytes at character borders.
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -24,7 +24,7 @@ from tasks.common.groups import begins_group, first_of_group
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.exact_substrings import MIX, repeated_substrings
-from tasks.dedup.lsh import passes_within
+from tasks.dedup.lsh import in_range, passes_within
 from tasks.dedup.minhash import I64, ROLLING_BASE, U8, U64, fold_table, hash_words
 from tasks.dedup.near_duplicates import DuplicateDecisions
 
@@ -136,21 +136,19 @@ def repeated_lines(corpus: Corpus, decisions: DuplicateDecisions, config: DedupC
     """Return (global rows, starts, ends, rows of the document that keeps the line) of every line to cut, in order."""
     parts = range(corpus.earlier_parts, len(corpus.parts))
 
-    def of_part(wanted: Callable[[U64], np.ndarray], part: int) -> Lines:
+    def of_part(number: int, part: int) -> Lines:
         rows = decisions.kept_rows(corpus, part) - corpus.first_row[part]
         data, offsets = text_buffers(corpus.texts_of_part(part))
         hashes, owners, starts, ends = lines_of(data, offsets, rows, config)
-        chosen = wanted(hashes)
+        chosen = in_range(hashes, number, passes)
         return hashes[chosen], owners[chosen] + corpus.first_row[part], starts[chosen], ends[chosen]
 
     lines = int(corpus.sizes.sum()) // _TEXT_BYTES_PER_LINE
     passes = passes_within(lines * BYTES_PER_LINE, config.memory_bytes)
-    shift = np.uint64(64 - (passes.bit_length() - 1)) if passes > 1 else None
     found: list[np.ndarray] = []
     for number in range(passes):
-        of_range = functools.partial(of_part, functools.partial(_in_range, shift, np.uint64(number)))
         with ThreadPoolExecutor(config.threads) as pool:
-            of_parts = list(zip(*pool.map(of_range, parts), strict=True))
+            of_parts = list(zip(*pool.map(functools.partial(of_part, number), parts), strict=True))
         hashes, rows, starts, ends = (np.concatenate(column) for column in of_parts)
         order = np.lexsort((starts, decisions.rank[rows], hashes))
         hashes, rows, starts, ends = hashes[order], rows[order], starts[order], ends[order]
@@ -160,10 +158,6 @@ def repeated_lines(corpus: Corpus, decisions: DuplicateDecisions, config: DedupC
     rows, starts, ends, firsts = np.concatenate(found, axis=1)
     order = np.lexsort((starts, rows))
     return rows[order], starts[order], ends[order], firsts[order]
-
-
-def _in_range(shift: np.uint64 | None, number: np.uint64, hashes: U64) -> np.ndarray:
-    return np.ones(hashes.size, np.bool_) if shift is None else (hashes >> shift) == number
 
 
 def lines_of(data: U8, offsets: I64, rows: I64, config: DedupConfig) -> Lines:

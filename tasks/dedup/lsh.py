@@ -65,7 +65,6 @@ def _sorted_ranges(corpus: Corpus, rank: U32, distinct: Flags, band: int, config
     """Yield keys with ranks in their lower bits, sorted, one range of the keys after another."""
     bits = rank_bits(len(corpus))
     passes = passes_within(len(corpus) * BYTES_PER_KEY, config.memory_bytes)
-    range_shift = np.uint64(64 - (passes.bit_length() - 1)) if passes > 1 else None
     mask = np.uint64((1 << bits) - 1)
     for number in range(passes):
         buffer = np.empty(len(corpus) // passes + len(corpus) // (4 * passes) + 4096, np.uint64)
@@ -75,9 +74,7 @@ def _sorted_ranges(corpus: Corpus, rank: U32, distinct: Flags, band: int, config
                 block = part[begin : begin + ROWS_READ]
                 rows = slice(int(corpus.first_row[index]) + begin, int(corpus.first_row[index]) + begin + len(block))
                 keys = band_keys(block, band, config.rows_per_band)
-                chosen = distinct[rows]
-                if range_shift is not None:
-                    chosen = chosen & ((keys >> range_shift) == np.uint64(number))
+                chosen = distinct[rows] & in_range(keys, number, passes)
                 found = (keys[chosen] & ~mask) | rank[rows][chosen].astype(np.uint64)
                 if filled + found.size > buffer.size:
                     # Keys are dense where many documents agree: the range is as large as they are many.
@@ -157,3 +154,9 @@ def rank_bits(documents: int) -> int:
 def passes_within(needed_bytes: int, memory_bytes: int) -> int:
     """Return passes (a power of two) of which each needs at most about `memory_bytes` of `needed_bytes` in all."""
     return 1 << max(0, (-(-needed_bytes // memory_bytes) - 1).bit_length())
+
+
+def in_range(keys: U64, number: int, passes: int) -> Flags:
+    """Return which keys a pass processes: those whose upper bits are its number."""
+    bits = passes.bit_length() - 1
+    return (keys >> np.uint64(64 - bits)) == np.uint64(number) if bits else np.ones(keys.size, np.bool_)

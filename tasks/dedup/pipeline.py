@@ -63,11 +63,9 @@ class Cut:
 class PartDecisions:
     """What was decided about the documents of one part, by their row in it."""
 
-    removed: Mapping[int, tuple[str, float, str]]
-    """Rule, true similarity and evidence of each duplicate."""
+    removed: Mapping[int, tuple[str, float | None, str]]
+    """Rule, true similarity and evidence of each duplicate; those that cuts would empty have no similarity."""
     cuts: Mapping[int, Sequence[Cut]]
-    emptied: frozenset[int]
-    """Rows of which the cuts would leave nothing."""
     signatures: Path
     """File of the part's signatures, (rows, signature length), in numpy's format."""
 
@@ -131,19 +129,21 @@ def decisions_of_part(corpus: Corpus, decisions: DuplicateDecisions, plan: CutPl
     """Return the decisions about this run's part `index`."""
     part = corpus.earlier_parts + index
     begin, end = int(corpus.first_row[part]), int(corpus.first_row[part + 1])
-    removed = np.flatnonzero(decisions.representative[begin:end] >= 0).tolist()
-    return PartDecisions(
-        removed={row: _removal(corpus, decisions, begin + row) for row in removed},
-        cuts={
-            row - begin: [
-                Cut(start, stop, corpus.doc_ids[first].tobytes().hex(), rule) for start, stop, first, rule in found
-            ]
-            for row in plan.rows_between(begin, end)
-            if (found := plan.of(row))
-        },
-        emptied=frozenset(np.flatnonzero(plan.emptied[begin:end]).tolist()),
-        signatures=corpus.signature_files[part],
-    )
+    cuts = {
+        row - begin: [
+            Cut(start, stop, corpus.doc_ids[first].tobytes().hex(), rule) for start, stop, first, rule in found
+        ]
+        for row in plan.rows_between(begin, end)
+        if (found := plan.of(row))
+    }
+    removed: dict[int, tuple[str, float | None, str]] = {
+        row: _removal(corpus, decisions, begin + row)
+        for row in np.flatnonzero(decisions.representative[begin:end] >= 0).tolist()
+    }
+    for row in np.flatnonzero(plan.emptied[begin:end]).tolist():
+        evidence = {"survivor": cuts[row][0].representative, "passages": len(cuts[row])}
+        removed[row] = NOTHING_OF_ITS_OWN, None, json.dumps(evidence)
+    return PartDecisions(removed, cuts, corpus.signature_files[part])
 
 
 def _removal(corpus: Corpus, decisions: DuplicateDecisions, row: int) -> tuple[str, float, str]:
@@ -183,22 +183,10 @@ def filter_part(config: DedupConfig, table: pa.Table, index: int, decisions: Par
                 action=DROP,
                 rule=rule,
                 value=jaccard,
-                limit=config.threshold,
+                limit=None if jaccard is None else config.threshold,
                 bytes_in=size,
                 bytes_out=0,
                 evidence=evidence,
-            )
-            is_kept[row] = False
-            continue
-        if row in decisions.emptied:
-            counts.dropped[NOTHING_OF_ITS_OWN] += 1
-            ledger.add(
-                doc_id=doc_id,
-                action=DROP,
-                rule=NOTHING_OF_ITS_OWN,
-                bytes_in=size,
-                bytes_out=0,
-                evidence=json.dumps({"survivor": cuts[0].representative, "passages": len(cuts)}),
             )
             is_kept[row] = False
             continue
