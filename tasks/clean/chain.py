@@ -220,13 +220,8 @@ def clean_batch(
     """Recognise the kinds of the documents of `rows`, and clean each by the chain of its preset."""
     structure = recognise_batch(batch, rows, config)
     rows_of_preset: dict[str, list[int]] = {}
-    presets: dict[tuple[str, str, int], str] = {}
-    kinds = batch.contexts.text_kinds.tolist()
     for row in rows.tolist():
-        known = batch.sources[row], batch.formats[row], kinds[row]
-        if known not in presets:
-            presets[known] = preset_of(batch, row, config)
-        rows_of_preset.setdefault(presets[known], []).append(row)
+        rows_of_preset.setdefault(preset_of(batch, row, config), []).append(row)
     for preset, chosen in rows_of_preset.items():
         chains[preset].clean_many(batch.texts, batch.contexts, np.array(chosen, np.int64), verdicts, structure)
 

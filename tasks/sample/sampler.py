@@ -25,8 +25,6 @@ from tasks.sample.mixture import mixture_remarks, plan_mixture
 from tasks.sample.rejects import REJECTED, SOURCES_READ, UNREADABLE, RejectedFiles
 from tasks.sample.seen_ids import SeenIds, id_array
 
-_NONE_TAKEN: frozenset[bytes] = frozenset()
-
 
 def sample_documents(
     listings: list[SourceFiles],
@@ -92,7 +90,7 @@ class _Reading:
         work = Work(
             functools.partial(read_group, self.workspace.for_worker(), self.config, self.rates, advance),
             name=lambda index: _describe(self.groups[index]),
-            arguments=lambda index: (self.groups[index], taken.get(index, _NONE_TAKEN)),
+            arguments=lambda index: (self.groups[index], taken.get(index, frozenset())),
         )
         units: list[str] = []
         with closing(self.executor.map(work, indices)) as results:

@@ -126,14 +126,13 @@ _IDS = (
 Netherlands, Sweden, Finland, Denmark, Norway, Belgium (2), Portugal, Turkey, India, Korea, South Africa, Taiwan, Chile,
 Czechia and Slovakia, Romania, Canada."""
 
-_ALONE = tuple(known for known in _IDS if known.words is None)
+_ALONE_FIRST = sorted(_IDS, key=lambda known: known.words is not None)
 _ANY = re.compile(
     "|".join(
         f"(?:{known.pattern.pattern})(?![A-Za-z0-9])" for known in sorted(_IDS, key=lambda known: known.words is None)
     ),
     re.ASCII,
 )
-_WITH_WORDS = tuple(known for known in _IDS if known.words is not None)
 
 
 def mask_national_ids(text: str, _context: DocumentContext) -> str:
@@ -160,25 +159,11 @@ def _end_of_id(text: str, start: int) -> int:
     """Return where an id that begins at `start` ends, 0 where there is none."""
     if _ANY.match(text, start) is None:
         return 0
-    words = ""
-    for known in _ALONE:
-        end = _end_of(known, text, start)
-        if end:
-            return end
-    for known in _WITH_WORDS:
+    before = text[max(0, start - _REACH) : start]
+    for known in _ALONE_FIRST:
         match = known.pattern.match(text, start)
-        if match is None:
+        if match is None or (known.words is not None and not known.words.search(before)):
             continue
-        words = words or text[max(0, start - _REACH) : start]
-        if known.words is not None and known.words.search(words):
-            end = _end_of(known, text, start)
-            if end:
-                return end
+        if is_isolated(text, start, match.end(), "-.+/=,_") and known.check(match[0]):
+            return match.end()
     return 0
-
-
-def _end_of(known: NationalId, text: str, start: int) -> int:
-    match = known.pattern.match(text, start)
-    if match is None or not is_isolated(text, start, match.end(), "-.+/=,_"):
-        return 0
-    return match.end() if known.check(match[0]) else 0
