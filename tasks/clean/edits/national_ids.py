@@ -72,6 +72,13 @@ def passes_taiwan(number: str) -> bool:
     )
 
 
+def _is_chinese(number: str) -> bool:
+    try:
+        return ric.is_valid(number)
+    except KeyError:  # what python-stdnum raises for a county that never existed
+        return False
+
+
 def _is_nino(number: str) -> bool:
     return number[:2] not in ("BG", "GB", "NK", "KN", "TN", "NT", "ZZ")
 
@@ -85,7 +92,7 @@ def _of(pattern: str, check: Callable[[str], bool], words: str = "") -> National
 
 
 _IDS = (
-    _of(r"[1-9]\d{5}[ ]?(?:19|20)\d{6}[ ]?\d{3}[\dXx]", ric.is_valid),
+    _of(r"[1-9]\d{5}[ ]?(?:19|20)\d{6}[ ]?\d{3}[\dXx]", _is_chinese),
     _of(
         r"[A-Z]{6}[0-9LMNPQRSTUV]{2}[ABCDEHLMPRST][0-9LMNPQRSTUV]{2}[A-Z][0-9LMNPQRSTUV]{3}[A-Z]",
         codicefiscale.is_valid,

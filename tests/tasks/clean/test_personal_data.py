@@ -525,3 +525,10 @@ def test_check_digits_of_ids():
 )
 def test_ids_need_right_check_digits_or_a_word(before, after):
     assert mask_national_ids(before, text_in("en")) == after
+
+
+def test_a_number_of_a_county_that_never_existed_is_no_id():
+    """python-stdnum raises KeyError where the province exists and the check digit is right."""
+    body = "35999919501203921"
+    text = f"身份证{body}{ric.calc_check_digit(body + '0')}。"
+    assert mask_national_ids(text, text_in("zh")) == text
