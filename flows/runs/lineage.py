@@ -38,7 +38,7 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> RunData:
         )
     if run_id is None:
         return runs[-1][1]
-    found = [run for name, run in runs if name.startswith(run_id)]
+    found = [run for name, run in runs if name == run_id] or [run for name, run in runs if name.startswith(run_id)]
     if not found and (root / "runs" / run_id / RECORD).is_file():
         return read_run(root / "runs" / run_id)
     if len(found) != 1:

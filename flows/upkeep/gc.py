@@ -4,7 +4,6 @@ A run needs the artifacts that it ended with and all that these were made from. 
 asked for explicitly, since the record of how they were made would go with them.
 """
 
-import calendar
 import os
 import shutil
 import time
@@ -117,7 +116,7 @@ def plan(
     named = {_named(runs, current_run(root) if name == CURRENT else name) for name in keep}
     latest = _latest(runs, list_history(root), keep_last)
     since = now - unfinished_days * SECONDS_PER_DAY
-    unfinished = [run["run_id"] for run in runs if run["state"] == RUNNING and _start_time(run["run_id"]) > since]
+    unfinished = [run["run_id"] for run in runs if run["state"] == RUNNING and run["started"] > since]
     of_current = needed_runs(root)
     kept_runs = [run for run in runs if run["run_id"] in {*named, *latest, *unfinished, *of_current}]
     kept_ids = {run["run_id"] for run in kept_runs}
@@ -211,16 +210,12 @@ def _busy(root: Path, say: Callable[[str], None], seconds: float) -> str | None:
 
 
 def _named(runs: Iterable[RunData], name: str) -> str:
-    found = [run["run_id"] for run in runs if run["run_id"].startswith(name)]
+    ids = [run["run_id"] for run in runs]
+    found = [name] if name in ids else [run_id for run_id in ids if run_id.startswith(name)]
     if len(found) != 1:
         problem = "no run has this id" if not found else f"{len(found)} runs have such an id: {', '.join(found)}"
         raise InputError(f"gc --keep {name}: {problem}. `bessemer runs list` lists them.")
     return found[0]
-
-
-def _start_time(run_id: str) -> float:
-    """Return the seconds since 1970 at which a run started, from its id."""
-    return calendar.timegm(time.strptime(run_id.partition("-")[0], "%Y%m%dT%H%M%SZ"))
 
 
 def _bases(root: Path, run_id: str) -> list[Path]:

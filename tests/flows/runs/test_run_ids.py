@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.recipe.load import load_recipe
+from flows.runs.lineage import open_run
 from flows.runs.record import check_run_id, new_run_id
 from flows.runs.run import Run
+from model.checksummed_json import write_sealed
 from model.errors import InputError
 
 
@@ -38,3 +40,13 @@ def test_what_is_made_from_the_time_is_taken() -> None:
 def test_ids_of_the_same_second_differ_and_sort_by_time() -> None:
     made = [new_run_id() for _ in range(100)]
     assert made == sorted(set(made))
+
+
+def test_a_run_is_opened_by_its_id_though_another_id_begins_with_it(tmp_path: Path) -> None:
+    for run_id in ("big", "bigger"):
+        folder = tmp_path / "runs" / run_id
+        folder.mkdir(parents=True)
+        write_sealed(folder / "run.json", {"run_id": run_id, "state": "completed", "stages": []})
+    assert [open_run(tmp_path, name)["run_id"] for name in ("big", "bigg")] == ["big", "bigger"]
+    with pytest.raises(InputError, match="2 runs"):
+        open_run(tmp_path, "bi")

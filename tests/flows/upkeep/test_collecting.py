@@ -37,12 +37,15 @@ class Root:
         os.utime(folder / "manifest.json", (made, made))
         return folder
 
-    def run(self, day: int, *ended_with: str, state: str = "completed", base: Path | None = None) -> str:
-        run_id = f"202611{day:02d}T000000Z-abcdef"
+    def run(
+        self, day: int, *ended_with: str, state: str = "completed", base: Path | None = None, name: str = ""
+    ) -> str:
+        run_id = name or f"202611{day:02d}T000000Z-abcdef"
         folder = self.path / "runs" / run_id
         folder.mkdir(parents=True)
         places = [dict(zip(("stage", "identity"), place.split("/"), strict=True)) for place in ended_with]
-        record = {"run_id": run_id, "state": state, "stages": places, "recipe_name": "r"}
+        started = time.mktime((2026, 11, day, 0, 0, 0, 0, 0, 0))
+        record = {"run_id": run_id, "state": state, "stages": places, "recipe_name": "r", "started": started}
         write_sealed(folder / "run.json", record)
         recipe = {"train": {"base_model": str(base) if base else None}, "evaluate": {"gate": None}}
         write_sealed(folder / "recipe.json", recipe)
@@ -96,6 +99,14 @@ def test_named_runs_stay(root: Root) -> None:
         plan(root.path, keep_last=1, keep=["2025"], now=NOW)
     with pytest.raises(InputError, match="2 runs have such an id"):
         plan(root.path, keep_last=1, keep=["2026"], now=NOW)
+
+
+def test_a_run_of_a_chosen_name_is_kept_by_it_and_by_its_age(root: Root) -> None:
+    root.artifact("clean", "half")
+    root.run(18, "clean/half", state="running", name="big")
+    root.run(19, name="bigger")
+    assert plan(root.path, keep_last=0, keep=["big"], now=NOW, unfinished_days=1).kept_runs == ("big",)
+    assert plan(root.path, keep_last=0, now=NOW, unfinished_days=7).kept_runs == ("big",)
 
 
 def test_what_was_just_made_stays(root: Root) -> None:
