@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from flows.metrics.formatting import format_count, format_duration
-from flows.metrics.run_metrics import SKIPPED, TO_COME, UNDER_WAY, asked_stages, stage_result
-from flows.recipe.stages import STAGES
+from flows.metrics.run_metrics import SKIPPED, TO_COME, UNDER_WAY, asked_stages, stage_result, stages_of
 from flows.reports.page.page import address, write_run_page
 from flows.reports.page.render import environment, fill, inline_script
 from flows.reports.run_list import write_run_list
@@ -231,7 +230,7 @@ class LivePage(ProgressListener):
         now = time.time()
         made, asked = dict(self._made), asked_stages(self._record)
         at = next((stage for stage in asked if stage not in made), None)
-        stages = [self._line(stage, stage in asked, stage == at, now) for stage in STAGES]
+        stages = [self._line(stage, stage in asked, stage == at, now) for stage in stages_of(self._record)]
         training = self._training
         view = {
             "headline": _headline(stages, asked, now - self._record["started"]),

@@ -81,6 +81,14 @@ def test_stages_are_shown_as_they_pass_with_the_time_that_is_left(page: Any, mon
     assert text.count("to come") == 6
 
 
+def test_a_run_of_a_trained_model_has_its_own_stage_alone(page: Any) -> None:
+    page.run.record.data["asked"] = {"only": "finetune"}
+    page.shown.progress("finetune", 10, 100, "steps")
+    text = page.again()
+    assert "Stage 1 of 1, finetune: 10%" in text
+    assert "sample" not in text
+
+
 def test_a_training_has_curves_and_texts(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Letters:
         eos, pad = 0, 1
