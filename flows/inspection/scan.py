@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -284,7 +284,7 @@ def _by_fields(source: ScannedSource) -> list[ScannedSource]:
 
 
 def _first_records(file: StoredFile) -> list[dict[str, Any]]:
-    with suppress(OSError, csv.Error):
+    with suppress(OSError):
         head = read_head(file.path, file.compression, COMPARED_BYTES)
         text, _ = _decoded(head.raw, head.whole, file.format)
         if file.format == "jsonl":
@@ -405,10 +405,13 @@ def _arrow_records(path: Path) -> list[dict[str, Any]]:
     return []
 
 
-def _table(path: Path, text: str) -> "csv.DictReader[str]":
-    """Return the rows of the beginning of a table by column."""
+def _table(path: Path, text: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the beginning of a table by column, without cells that have none, up to an unreadable row."""
+    csv.field_size_limit(2**31 - 1)  # A cell may hold a book.
     begin = "\t" if ".tsv" in path.name.lower() else ","
-    return csv.DictReader(io.StringIO(text), delimiter=delimiter_of(text.partition("\n")[0], begin))
+    with suppress(csv.Error):
+        for row in csv.DictReader(io.StringIO(text), delimiter=delimiter_of(text.partition("\n")[0], begin)):
+            yield {name: value for name, value in row.items() if name is not None}
 
 
 def _decoded(raw: bytes, whole: bool, format: str) -> tuple[str, str | None]:
@@ -504,9 +507,8 @@ def _parquet_rows(file: StoredFile) -> tuple[float, int, bool]:
 
 def _table_rows(file: StoredFile) -> tuple[float, int, bool]:
     """Count rows below the header, in whose quoted fields lines may break."""
-    head, rows = read_head(file.path, file.compression), 0
-    with suppress(csv.Error):
-        rows = sum(1 for _ in _table(file.path, _decoded(head.raw, head.whole, "csv")[0]))
+    head = read_head(file.path, file.compression)
+    rows = sum(1 for _ in _table(file.path, _decoded(head.raw, head.whole, "csv")[0]))
     return max(0, rows - (not head.whole)), head.stored, head.whole
 
 

@@ -3,6 +3,7 @@ lists of records in JSON, mail, notebooks, books (EPUB), and subtitles."""
 
 import email
 import json
+import lzma
 import mailbox
 import re
 import shutil
@@ -204,7 +205,7 @@ def _text_of(part: Message) -> str:
         return ""
     try:
         return raw.decode(part.get_content_charset("utf-8"), errors="replace")
-    except LookupError:  # A character set that Python does not know.
+    except (LookupError, ValueError):  # A character set that Python does not know, or cannot read leniently.
         return raw.decode(errors="replace")
 
 
@@ -262,7 +263,7 @@ def _unpack(path: Path, folder: Path) -> None:
                 _check_size(path, sum(member.size for member in files), limit)
                 for member in files:
                     _write(archive.extractfile(member), member.name, folder)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError) as error:
         raise InputError(
             f"init --unpack: {path} cannot be unpacked ({error}); remove it, or unpack it yourself"
         ) from error

@@ -641,3 +641,38 @@ def test_files_that_are_alike_are_listed_in_one_line(tmp_path: Path):
         "not read 00.png and 29 more .png: a picture, sound or film not read README and 1 more: not UTF-8 (byte 7)"
         in shown
     )
+
+
+def test_tables_with_long_cells_and_with_cells_beyond_the_header_are_read(tmp_path: Path):
+    long = ENGLISH * 2000
+    rows = f'1,"{long}"\n2,{ENGLISH},beside,the table\n'
+    (tmp_path / "books.csv").write_text(f"id,book\n{rows}")
+    scan = scan_folder(tmp_path)
+    (source,) = scan.sources
+    assert source.fields is not None
+    assert (source.fields.text, source.fields.all) == ("book", ("id", "book"))
+    assert source.records == RecordCount(2, True)
+    assert "fields: id, book" in write_recipe(scan, "books")
+
+
+def test_a_tar_that_is_damaged_within_is_named_and_leaves_nothing(tmp_path: Path):
+    with tarfile.open(tmp_path / "texts.tar.xz", "w:xz") as archive:
+        raw = bytes(hash((seed, "iron")) & 255 for seed in range(300_000))
+        info = tarfile.TarInfo("inside.bin")
+        info.size = len(raw)
+        archive.addfile(info, io.BytesIO(raw))
+    data = bytearray((tmp_path / "texts.tar.xz").read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 200] = bytes(200)
+    (tmp_path / "texts.tar.xz").write_bytes(bytes(data))
+    with pytest.raises(InputError, match="cannot be unpacked"):
+        unpack.unpack_archives(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["texts.tar.xz"]
+
+
+@pytest.mark.parametrize("charset", ["klingon", "idna"])
+def test_mail_in_a_character_set_that_cannot_be_read_is_taken_as_utf_8(charset: str, tmp_path: Path):
+    head = f"Message-ID: <1@forge>\nContent-Type: text/plain; charset={charset}\nContent-Transfer-Encoding: 8bit\n\n"
+    (tmp_path / "one.eml").write_bytes(head.encode() + RUSSIAN.encode())
+    unpack.unpack_archives(tmp_path)
+    (line,) = (tmp_path / "unpacked" / "one.eml" / "messages.jsonl").read_text().splitlines()
+    assert json.loads(line)["text"] == RUSSIAN
