@@ -1,7 +1,6 @@
 """Fine-tune a trained model on a task, and predict with the fine-tuned model."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,23 +83,11 @@ def predict_records(
 
 def read_records(path: Path) -> list[dict[str, Any]]:
     """Return the objects in a JSON Lines file; raise InputError with the line that is not an object."""
+    from model.finetune.data import read_objects
+
     if not path.is_file():
         raise InputError(f"there is no file {path} of records to predict")
-    return list(_records(path))
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(f"{path}, line {number} is not JSON: {error}") from error
-            if not isinstance(record, dict):
-                raise InputError(f"{path}, line {number} is not an object with fields")
-            yield record
+    return [record for _, record in read_objects(path)]
 
 
 def parse_fields(words: list[str]) -> dict[str, Any]:

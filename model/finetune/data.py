@@ -43,7 +43,7 @@ def read_examples(path: Path, task: Task) -> list[Example]:
     """Return the examples of a file, in order; InputError names the first invalid line and what is wrong with it."""
     if not path.is_file():
         raise InputError(f"task {task.name}: there is no file {path}; the task file names it")
-    examples = [example_of(record, task, where) for where, record in _records(path)]
+    examples = [example_of(record, task, where) for where, record in read_objects(path)]
     if not examples:
         raise InputError(f"task {task.name}: {path} holds no examples")
     return examples
@@ -108,7 +108,8 @@ def _labels_of(example: Example) -> tuple[str, ...]:
     return (example.answer,)
 
 
-def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of a file of JSON lines, each with its place in words; InputError where one is none."""
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8") as stream:

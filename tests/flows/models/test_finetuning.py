@@ -112,6 +112,8 @@ def test_an_exported_model_is_taught_like_its_original(home: Path, bessemer: Cal
 
 def test_what_is_wrong_is_reported(home: Path, bessemer: Callable[..., Result]) -> None:
     bessemer("model", "finetune", home / "bert", "--task", home / "metals.toml", "--out", home / "out")
+    (home / "latin.jsonl").write_bytes('{"sentence": "we smelt tin, glühend"}\n'.encode("latin-1"))
+    (home / "list.jsonl").write_text('{"sentence": "we smelt tin"}\n["we smelt tin"]\n')
     cases = [
         (("model", "finetune", home / "bert", "--task", home / "none.toml"), 3, "no task file"),
         (
@@ -122,6 +124,8 @@ def test_what_is_wrong_is_reported(home: Path, bessemer: Callable[..., Result]) 
         (("model", "predict", home / "bert", "--field", "sentence=x"), 3, "was not fine-tuned"),
         (("model", "predict", home / "out"), 3, "give a file of records"),
         (("model", "predict", home / "away", "--field", "sentence=x"), 3, "there is no folder"),
+        (("model", "predict", home / "out", home / "latin.jsonl"), 3, "is damaged or no text in UTF-8"),
+        (("model", "predict", home / "out", home / "list.jsonl"), 3, "list.jsonl, line 2 is no object with fields"),
         (
             ("model", "predict", home / "out", "--field", "text=x"),
             3,
