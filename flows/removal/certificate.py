@@ -104,7 +104,8 @@ def certified(path: Path, salt: str, texts: list[Path]) -> list[Path]:
         named = read_sealed(path, CERTIFICATE_LOST)["commitments"]
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such certificate; they are in {FOLDER}/ under a root") from error
-    return [text for text in texts if commitment(salt, text.read_text("utf-8")) in named]
+    # Not by `read_text`, which translates ends of lines.
+    return [text for text in texts if commitment(salt, text.read_bytes().decode(errors="replace")) in named]
 
 
 def write_certificate(root: Path, certificate: Certificate) -> Path:

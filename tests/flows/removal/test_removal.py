@@ -60,9 +60,10 @@ def test_a_commitment_needs_both_salt_and_text() -> None:
 
 def test_who_has_text_and_salt_finds_that_a_certificate_names_it(tmp_path: Path) -> None:
     salt, letter, other = "0a" * 16, tmp_path / "letter.txt", tmp_path / "other.txt"
-    letter.write_text("Dear Ann,\nthe iron is cold.\n")
-    other.write_text("Dear Ann,\nthe iron is hot.\n")
-    written = write_certificate(tmp_path, replace(CERTIFICATE, commitments=(commitment(salt, letter.read_text()),)))
+    text = "Dear Ann,\r\nthe iron is cold.\n"
+    letter.write_bytes(text.encode())
+    other.write_bytes(b"Dear Ann,\r\nthe iron is h\xf6t.\n")
+    written = write_certificate(tmp_path, replace(CERTIFICATE, commitments=(commitment(salt, text),)))
     path = written.with_suffix(".json")
     assert certified(path, salt, [letter, other]) == [letter]
     assert certified(path, "0b" * 16, [letter]) == []
