@@ -21,7 +21,7 @@ from tasks.tokenizer.base import DESCRIPTION_FILE
 
 def find_model(root: Path, model: str) -> tuple[Artifact, Artifact]:
     """Return the MODEL and TOKENIZER artifacts of a run, or of a MODEL folder under the same root."""
-    folder = Path(model)
+    folder = Path(model).resolve()
     if (folder / MANIFEST).exists():
         trained = Artifact.open(folder)
         parent = manifest_of(trained)["parents"].get("vocab")
@@ -36,7 +36,7 @@ def find_model(root: Path, model: str) -> tuple[Artifact, Artifact]:
 
 def find_source(root: Path, model: str) -> ModelSource:
     """Return where the model of a run, of an artifact, or of a folder is; InputError where there is none."""
-    folder = Path(model)
+    folder = Path(model).resolve()
     if os.sep in model and not folder.exists():
         raise InputError(
             f"there is no folder {model}. Name a model's folder, or a run; `bessemer runs list` lists runs"

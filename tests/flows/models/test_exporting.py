@@ -299,7 +299,9 @@ def test_presets_lists_all_and_their_parameters() -> None:
     assert ["opt-175b", "gpt", "174,604,468,224", "2,793.7", "1,076.47"] in lines
 
 
-def test_the_card_of_its_run_lies_beside_the_model(trained: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_card_of_its_run_lies_beside_the_model(
+    trained: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = trained(pieces(), GPTConfig(**SIZES, vocab_size=400))
     run = tmp_path / "runs" / "20270115T080000Z-abcdef"
     run.mkdir(parents=True)
@@ -328,6 +330,14 @@ def test_the_card_of_its_run_lies_beside_the_model(trained: Callable[..., Path],
     card = (tmp_path / "out" / "README.md").read_text()
     assert card.startswith("---\nlicense: cc-by-sa-4.0\n")
     assert "import AutoTokenizer, Qwen3ForCausalLM" in card
+    # By a relative path and by a link it is the same model.
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to("trained")
+    for number, named in enumerate(("trained", "link")):
+        out = tmp_path / f"out-{number}"
+        again = CliRunner().invoke(app, ["model", "export", f"./{named}", str(out), "--licence", "CC-BY-SA-4.0", *root])
+        assert again.exit_code == 0, again.output
+        assert (out / "README.md").read_text() == card
     unknown = CliRunner().invoke(
         app, ["model", "export", str(folder), str(tmp_path / "x"), "--licence", "MIT", "--root", str(run)]
     )
