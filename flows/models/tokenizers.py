@@ -252,6 +252,9 @@ def zero_step(folder: Path, vocabulary: Path, text: str, most_bytes: int) -> Mod
     if not text or tokenizer.decode(ids) != text or max(ids) >= pieces:
         return _unscored("its vocabulary loses characters of this text, and bits of a lost byte mean nothing")
     if (folder / DESCRIPTION).is_file():
+        architecture = json.loads((folder / DESCRIPTION).read_text()).get("config", {}).get("architecture", "gpt")
+        if architecture != "gpt":
+            return _unscored(f"a {architecture} does not predict each next token")
         nats = _nats_of_ours(folder, tokenizer, ids)
     else:
         weight_files(folder)  # `transformers` follows an index wherever it leads.

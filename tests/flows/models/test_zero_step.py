@@ -13,9 +13,10 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 
 from flows.models.tokenizers import compare_tokenizers, weights_next_to, zero_step
 from model.checkpoint.weights import save_model
-from model.config.network import GPTConfig
+from model.config.network import BERTConfig, GPTConfig
 from model.errors import InputError
 from model.inference.scoring import window_borders
+from model.nn.factory import make_network
 from model.nn.gpt import GPT
 from tasks.tokenizer.open import tokenizer_of
 from tasks.vocab.base import prepare_base
@@ -107,6 +108,14 @@ def test_what_predicts_no_next_token_has_no_bits_and_says_why(tmp_path: Path, vo
     )
     found = zero_step(folder, vocabulary, TEXT, 100)
     assert (found["bits_per_byte"], found["note"]) == (None, "bert does not predict each next token")
+
+
+def test_a_bert_of_ours_has_no_bits_and_says_why(tmp_path: Path, vocabulary: Path) -> None:
+    digest = tokenizer_of(prepare_base(VocabConfig(base=vocabulary))).digest
+    config = BERTConfig(vocab_size=258, context=16, layers=1, heads=1, width=8)
+    save_model(tmp_path, config, make_network(config).initialise(1).state_dict(), {"tokenizer_digest": digest})
+    found = zero_step(tmp_path, vocabulary, TEXT, 100)
+    assert (found["bits_per_byte"], found["note"]) == (None, "a bert does not predict each next token")
 
 
 def test_weights_with_fewer_rows_than_pieces_are_refused(tmp_path: Path, vocabulary: Path) -> None:
