@@ -249,9 +249,10 @@ def _check_licence_pair(licence: str, declared: str) -> str:
 
 
 def _is_same_or_later(licence: str, declared: str) -> bool:
-    """Return whether the declared licence is the source's own, or a later version of it."""
+    """Return whether the declared licence is the source's own, or a later version that the source's own permits."""
     mine, others = (_family(one) for one in (licence, declared))
-    return mine[0] == others[0] and mine[1] <= others[1]
+    is_fixed = licence.upper().endswith("-ONLY")
+    return mine[0] == others[0] and (mine[1] == others[1] if is_fixed else mine[1] <= others[1])
 
 
 def _family(licence: str) -> tuple[str, float]:

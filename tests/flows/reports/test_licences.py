@@ -34,6 +34,8 @@ def test_permissive_text_goes_with_any_licence(stated: str) -> None:
         ("CC-BY-SA-4.0", "CC-BY-SA-3.0", False),
         ("CC-BY-SA-4.0", "MIT", False),
         ("GPL-2.0-or-later", "GPL-3.0-only", True),
+        ("GPL-2.0-only", "GPL-3.0-only", False),
+        ("GPL-2.0-only", "GPL-2.0-only", True),
         ("GPL-3.0-only", "Apache-2.0", False),
         ("MPL-2.0", "MIT", False),
         ("CC-BY-NC-4.0", "MIT", False),
