@@ -210,9 +210,7 @@ def _chunk(artifacts: Artifacts, selection: Selection) -> list[RowView]:
     chunk, tokenizer = need_stage(artifacts, "chunk"), open_tokenizer(need_stage(artifacts, "vocab"))
     layout = ChunkResult.of(chunk.report).rows
     columns = ["row", "source"]
-    numbered = (
-        row for path in chunk.files("sequences") for row in rows_of(read_table(path).select(columns), SequenceRow)
-    )
+    numbered = (row for path in chunk.files("sequences") for row in rows_of(read_table(path, columns), SequenceRow))
     chosen = selection.choose(
         _of_source(numbered, selection, lambda row: row["source"]), lambda row: row["row"].to_bytes(8, "big")
     )

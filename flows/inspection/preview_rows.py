@@ -62,7 +62,7 @@ def doc_id(row: DocumentRow | LedgerRow) -> bytes:
 def documents(artifact: Artifact, columns: list[str]) -> Iterator[DocumentRow]:
     """Yield an artifact's documents, with one part in memory at a time."""
     for path in artifact.files("documents"):
-        yield from rows_of(read_table(path).select(columns), DocumentRow)
+        yield from rows_of(read_table(path, columns), DocumentRow)
 
 
 def ledger_rows(artifact: Artifact, actions: tuple[str, ...], rule: str | None) -> Iterator[LedgerRow]:

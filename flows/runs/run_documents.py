@@ -4,7 +4,7 @@ text of each: as clean recorded it, or for dropped documents as it recognises it
 `flows.runs.document_history` follows one document through the stages.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
@@ -215,18 +215,15 @@ def rows_at(
         return found
     files = artifact.files(table)
     for path in files if parts is None else [files[part] for part in sorted(parts) if part < len(files)]:
-        rows = read_table(path)
-        rows = rows if columns is None else rows.select(columns)
+        rows = read_table(path, columns)
         values = pa.array(sorted(wanted), rows.schema.field(by).type)
         found += rows.filter(pc.is_in(rows.column(by), value_set=values)).to_pylist()
     return found
 
 
 def parts_of(artifact: Artifact, table: str, columns: list[str] | None) -> Iterator[pa.Table]:
-    """Yield the parts of a table, one in memory at a time; all columns for None."""
-    for path in artifact.files(table):
-        rows = read_table(path)
-        yield rows if columns is None else rows.select(columns)
+    """Return the parts of a table, one in memory at a time; all columns for None."""
+    return (read_table(path, columns) for path in artifact.files(table))
 
 
 def text_kinds(clean: Artifact, documents: Sequence[DocumentRow]) -> dict[bytes, str | None]:
@@ -234,7 +231,8 @@ def text_kinds(clean: Artifact, documents: Sequence[DocumentRow]) -> dict[bytes,
 
     None where a kind cannot be recognised from the artifact alone, because the recipe brings lists or functions.
     """
-    kinds = _recorded(clean, (document["doc_id"] for document in documents))
+    kept = rows_at(clean, "documents", {document["doc_id"] for document in documents}, ["doc_id", "text_kind"])
+    kinds = {row["doc_id"]: row["text_kind"] for row in kept}
     dropped = [document for document in documents if document["doc_id"] not in kinds]
     config = settings_of(clean) if dropped else None
     for document in dropped:
@@ -267,12 +265,3 @@ def recognised_kind(config: "CleanConfig", document: DocumentRow) -> str:
     (batch,) = iter_batches(pa.Table.from_pylist([row], schema=DOCUMENTS), config.emoji)
     recognise_batch(batch, np.zeros(1, np.int64), config)
     return KINDS[batch.contexts.text_kinds[0]]
-
-
-def _recorded(clean: Artifact, doc_ids: Iterable[bytes]) -> dict[bytes, str | None]:
-    wanted = pa.array(sorted(set(doc_ids)), pa.binary(16))
-    found: dict[bytes, str | None] = {}
-    for table in parts_of(clean, "documents", ["doc_id", "text_kind"]):
-        rows = table.filter(pc.is_in(table.column("doc_id"), value_set=wanted)).to_pylist()
-        found.update((row["doc_id"], row["text_kind"]) for row in rows)
-    return found

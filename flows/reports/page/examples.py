@@ -110,7 +110,7 @@ def kept_documents(artifacts: dict[str, Artifact]) -> list[KeptExample]:
     parts = [path for _, path in sample_parts(artifacts[last].files("documents"))] if last else []
     found: dict[bytes, DocumentRow] = {}
     for path in parts:
-        table = read_table(path).select(["doc_id", "source", "origin"])
+        table = read_table(path, ["doc_id", "source", "origin"])
         for row in table.take(pc.select_k_unstable(table, MAX_KEPT_LOOKED_AT, [("doc_id", "ascending")])).to_pylist():
             found[row["doc_id"]] = row
     ordered = sorted(found)
