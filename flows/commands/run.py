@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,20 +31,11 @@ from flows.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from flows.runs.record import RunData
+    from flows.runs.record import Asked, RunData
 
 HourPrice = Annotated[
     float | None, typer.Option(min=0.0, help="Price of an hour of this machine; the page then shows what the run cost.")
 ]
-
-
-class StageSelection(TypedDict, total=False):
-    """The range of stages that a command selects, and whether they are rebuilt."""
-
-    from_stage: str | None
-    until: str | None
-    only: str | None
-    force: bool
 
 
 def run(
@@ -80,7 +71,7 @@ def run(
 
     select_stages(from_stage, until, only)
     chosen = open_recipe(recipe, root, settings or (), share(limit))
-    selection: StageSelection = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+    selection: Asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
     run_recipe(chosen, root, selection, as_json, verbose, open_page, hour_price)
 
 
@@ -108,7 +99,7 @@ def demo(
 def run_recipe(
     chosen: Any,
     root: Path,
-    selection: StageSelection,
+    selection: "Asked",
     as_json: bool,
     verbose: bool,
     open_page: bool = False,
@@ -186,7 +177,7 @@ def _with_page(recipe: Any, record: "RunData", root: Path) -> "RunData":
     return kept
 
 
-def _run_flow(chosen: Any, root: Path, selection: StageSelection, as_json: bool, open_page: bool) -> "RunData":
+def _run_flow(chosen: Any, root: Path, selection: "Asked", as_json: bool, open_page: bool) -> "RunData":
     from rich.markup import escape
 
     from flows.reports.live import begin_page

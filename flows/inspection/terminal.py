@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -59,43 +59,8 @@ MAX_CHARS = 1200
 SHORTEST_GAP = 40
 
 
-class SourceScan(TypedDict):
-    """A source that `init` found."""
-
-    group: str
-    format: str
-    files: int
-    stored_bytes: int
-    text_bytes: float
-    documents: float
-    documents_exact: bool
-    text_field: str | None
-    id_field: str | None
-    fields: list[str]
-    languages: dict[str, int]
-
-
-class UnreadableFile(TypedDict):
-    """A file that cannot be read, and what to do."""
-
-    path: str
-    hint: str
-
-
-class ScanValues(TypedDict):
-    """A scan, as `init --json` prints it."""
-
-    folder: str
-    sources: list[SourceScan]
-    empty_files: int
-    files_in_packages: dict[str, int]
-    unreadable: list[UnreadableFile]
-    looked_files: int
-    looked_bytes: int
-
-
-def scan_values(scan: FolderScan) -> ScanValues:
-    """Return the scan as plain values."""
+def scan_values(scan: FolderScan) -> dict[str, Any]:
+    """Return the scan as `init --json` prints it."""
     return {
         "folder": str(scan.folder),
         "sources": [
