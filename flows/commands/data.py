@@ -229,10 +229,12 @@ def leaks(
     as_json: Json = False,
 ) -> None:
     """List benchmark items as leaked (and where), clean or unmatchable; without a benchmark's name, count them."""
-    from flows.reports.terminal import STATES, count_states, format_item_states, list_items
+    from flows.metrics.run_metrics import leaks as count_states
+    from flows.reports.terminal import STATES, format_item_states, list_items
     from flows.runs.lineage import open_run, run_artifacts
     from model.data.without_pandas import leave_out_pandas
     from model.errors import RecipeError
+    from tasks.artifacts.results import DecontaminateResult
 
     unknown = sorted(set(state or ()) - set(STATES))
     if unknown:
@@ -240,7 +242,7 @@ def leaks(
     leave_out_pandas()
     record = open_run(root, run_id, needs="decontaminate")
     artifacts = run_artifacts(record)
-    counts = count_states(artifacts["decontaminate"])
+    counts = count_states(DecontaminateResult.of(artifacts["decontaminate"].report))
     names = benchmarks or ([line["benchmark"] for line in counts] if state or as_json else [])
     items = list_items(artifacts, names, state or list(STATES))
     if as_json:

@@ -80,17 +80,6 @@ class Sampling(TypedDict):
     records_passed_over: dict[str, int]
 
 
-class ItemStates(TypedDict):
-    """The items of a benchmark by state, without the share that can be found."""
-
-    benchmark: str
-    items: int
-    leaked: int
-    clean: int
-    unmatchable: int
-    remains: int
-
-
 class BenchmarkLine(results.BenchmarkCounts):
     """The items of a benchmark by state."""
 

@@ -7,7 +7,6 @@ has fewer metrics, never wrong ones. `metric_readers` names every metric and the
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_origin, get_type_hints
 
@@ -27,6 +26,7 @@ from flows.metrics.lines import (
     Metrics,
     NamedDocument,
     RuleLine,
+    Sampling,
     SkippedDocuments,
     SkippedLine,
     SourceAmounts,
@@ -140,40 +140,39 @@ def metric_readers(record: RunData) -> dict[str, Callable[[], Any]]:
     """Return a function for each metric by name; read one by one, damage to one leaves the others readable."""
     artifacts = open_artifacts(record)
     reports = {stage: artifact.report for stage, artifact in artifacts.items()}
-    of_sample = partial(results.SampleResult.among, reports)
-    of_clean = partial(results.CleanResult.among, reports)
-    of_dedup = partial(results.DedupResult.among, reports)
-    of_decontaminate = partial(results.DecontaminateResult.among, reports)
-    of_vocab = partial(results.VocabResult.among, reports)
-    of_chunk = partial(results.ChunkResult.among, reports)
-    of_train = partial(results.TrainResult.among, reports)
-    of_evaluate = partial(results.EvaluateResult.among, reports)
     return {
         "road": lambda: stage_results(record, artifacts, reports),
-        "files": lambda: found.files if (found := of_sample()) else {},
-        "sampling": lambda: _only(of_sample(), ("mixture_plan", "mixture_remarks", "records_passed_over")),
+        "files": lambda: found.files if (found := results.SampleResult.among(reports)) else {},
+        "sampling": lambda: _only(results.SampleResult.among(reports), Sampling.__annotations__),
         "funnel": lambda: funnel(reports),
-        "languages": lambda: found.languages if (found := of_clean()) else {},
-        "remarks": lambda: run_warnings(reports, _settings(artifacts, "sample")),
+        "languages": lambda: found.languages if (found := results.CleanResult.among(reports)) else {},
+        "remarks": lambda: run_warnings(reports, _sample_settings(artifacts)),
         "removed": lambda: removed(reports),
-        "edited": lambda: edited(reports),
-        "mixture": lambda: mixture(of_chunk()),
-        "rows": lambda: {**found.rows, "padding_share": found.padding_share} if (found := of_chunk()) else {},
-        "leaks": lambda: leaks(of_decontaminate()),
-        "leak_search": lambda: _only(of_decontaminate(), LeakSearch.__annotations__),
-        "training": lambda: found.training if (found := of_train()) else {},
+        "edited": lambda: _by_rule(reports, "edited"),
+        "mixture": lambda: mixture(results.ChunkResult.among(reports)),
+        "rows": lambda: (
+            {**found.rows, "padding_share": found.padding_share}
+            if (found := results.ChunkResult.among(reports))
+            else {}
+        ),
+        "leaks": lambda: leaks(results.DecontaminateResult.among(reports)),
+        "leak_search": lambda: _only(results.DecontaminateResult.among(reports), LeakSearch.__annotations__),
+        "training": lambda: found.training if (found := results.TrainResult.among(reports)) else {},
         "left_out": lambda: skipped_steps(artifacts),
         "model": lambda: model_of(record, Path(record["root"])),
         "base_model": lambda: base_model(record, artifacts) or {},
-        "gate": lambda: {"max_rise": record.get("max_rise"), **(_only(of_evaluate(), ("gate",)).get("gate") or {})},
+        "gate": lambda: {
+            "max_rise": record.get("max_rise"),
+            **(_only(results.EvaluateResult.among(reports), ("gate",)).get("gate") or {}),
+        },
         "bits_per_byte": lambda: bits_per_byte(artifacts),
         "measures": lambda: heldout_metrics(_heldout_rows(artifacts)),
         "repeated_text": lambda: describe_repeated_text(_heldout_rows(artifacts)),
         "scores": lambda: scores(artifacts),
         "gaps": lambda: gaps(artifacts),
         "tokens_per_character": lambda: tokens_per_character(artifacts),
-        "duplicates": lambda: _only(of_dedup(), Duplicates.__annotations__),
-        "vocabulary": lambda: found.vocabulary if (found := of_vocab()) else {},
+        "duplicates": lambda: _only(results.DedupResult.among(reports), Duplicates.__annotations__),
+        "vocabulary": lambda: found.vocabulary if (found := results.VocabResult.among(reports)) else {},
         "made": lambda: made_of_model(reports),
         "conservation": lambda: conservation(artifacts, reports) or {},
         "cost": lambda: cost(record, artifacts) or {},
@@ -305,11 +304,6 @@ def removed(reports: dict[str, StageReport]) -> list[RuleLine]:
     return _by_rule(reports, "dropped")
 
 
-def edited(reports: dict[str, StageReport]) -> list[RuleLine]:
-    """Return every rule that edited documents, in the format of `removed`."""
-    return _by_rule(reports, "edited")
-
-
 def _by_rule(reports: dict[str, StageReport], what: str) -> list[RuleLine]:
     found: list[RuleLine] = []
     for stage in DOCUMENT_STAGES:
@@ -389,8 +383,8 @@ def score_rows(evaluate: Artifact) -> list[ScoreRow]:
     return rows_of(evaluate.table("scores"), ScoreRow)
 
 
-def _settings(artifacts: dict[str, Artifact], stage: str) -> dict[str, Any]:
-    return manifest_of(artifacts[stage])["identity_parts"]["params"] if stage in artifacts else {}
+def _sample_settings(artifacts: dict[str, Artifact]) -> dict[str, Any]:
+    return manifest_of(artifacts["sample"])["identity_parts"]["params"] if "sample" in artifacts else {}
 
 
 SKIPPED_STEP_KINDS = ("spike", "skipped_step")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.metrics.formatting import format_count, format_duration, format_language, format_shots
-from flows.metrics.lines import BitsLine, ItemStates, RuleLine, SourceLine, StageLine
+from flows.metrics.lines import BenchmarkLine, BitsLine, RuleLine, SourceLine, StageLine
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.data import PASSED
 from flows.reports.charts.scores import MEAN, PREDICTORS, chance_of, score_tables
@@ -120,7 +120,7 @@ def removed_table(lines: Sequence[RuleLine]) -> Table | None:
     return Table(("rule", "documents"), rows, title="Documents dropped by rule:") if rows else None
 
 
-def leaks_table(lines: Sequence[ItemStates]) -> Table | None:
+def leaks_table(lines: Sequence[BenchmarkLine]) -> Table | None:
     """Return benchmark items by state; None without benchmarks."""
     columns = ("benchmark", "items", "leaked", "still in the text", "clean", "too short to match")
     rows = [

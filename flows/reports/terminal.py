@@ -1,6 +1,6 @@
 """Print documents, training steps, benchmark items and tokenizers of a run in a terminal.
 
-`list_items` and `count_states` read benchmark items (leaked, clean or unmatchable) from the LEAKS table.
+`list_items` reads benchmark items (leaked, clean or unmatchable) from the LEAKS table.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
 
-from flows.metrics.lines import ComparedTokenizer, ItemStates
+from flows.metrics.lines import ComparedTokenizer
 from flows.reports.document import Table
 from flows.runs.document_history import DocumentHistory, KeptDocument, describe_event
 from flows.runs.run_documents import StepRead, rows_at
@@ -144,26 +144,11 @@ def tokenizers_table(found: list[ComparedTokenizer]) -> Table:
     return Table(("tokenizer", *names, *(["bits per byte"] if scored else ())), rows, texts=("tokenizer", "kind"))
 
 
-def count_states(artifact: Artifact) -> list[ItemStates]:
-    """Return, by benchmark in the order of the recipe, the number of items and how many are in each state."""
-    return [
-        {
-            "benchmark": name,
-            "items": line["items"],
-            "leaked": line["leaked"],
-            "clean": line["clean"],
-            "unmatchable": line["unmatchable"],
-            "remains": line["remains"],
-        }
-        for name, line in DecontaminateResult.of(artifact.report).benchmarks.items()
-    ]
-
-
 def list_items(artifacts: dict[str, Artifact], benchmarks: list[str], states: list[str]) -> list[BenchmarkItem]:
     """Return the items of the given benchmarks and states, in order; InputError for a benchmark that the run did not
     check."""
     artifact = artifacts["decontaminate"]
-    known = [line["benchmark"] for line in count_states(artifact)]
+    known = DecontaminateResult.of(artifact.report).benchmarks
     for name in benchmarks:
         if name not in known:
             raise InputError(f"{name}: the run checked no benchmark of this name; it checked {', '.join(known)}")
