@@ -78,7 +78,6 @@ def address_of(server: ThreadingHTTPServer) -> str:
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
     chat: Chat
     token: str
     page: bytes
@@ -95,14 +94,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send the page."""
-        if self._refused("", ("GET",)):
+        if self._refused(""):
             return
         self._begin(200, "text/html; charset=utf-8", len(self.server.page))
         self.wfile.write(self.server.page)
 
     def do_POST(self) -> None:
         """Stream an answer: a line of JSON for each token, then one that says how it ended."""
-        if self._refused("answer", ("POST",)):
+        if self._refused("answer"):
             return
         try:
             answer = self._asked()
@@ -148,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise InputError("text must be the text to continue")
         return self.server.chat.continuation(text, sampling, tokens)
 
-    def _refused(self, name: str, methods: tuple[str, ...]) -> bool:
+    def _refused(self, name: str) -> bool:
         """Refuse requests from elsewhere, or for anything but `name`; return whether this one was."""
         port = self.server.server_address[1]
         hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
@@ -162,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.command == "POST" and self.headers.get_content_type() != "application/json":
             self._refuse(415, "a request is application/json")
         else:
-            return self.command not in methods
+            return False
         return True
 
     def _refuse(self, status: int, why: str) -> None:

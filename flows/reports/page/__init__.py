@@ -4,7 +4,3 @@
 `examples.py` and `sections.py` look up documents. Figures come from `flows.reports.charts`; `draw.js` draws them in the
 colours of `style.css`.
 """
-
-from flows.reports.page.page import write_page, write_run_page
-
-__all__ = ["write_page", "write_run_page"]

@@ -49,7 +49,7 @@ from flows.reports.page.examples import (
     rejected,
     removals,
 )
-from flows.reports.page.render import render
+from flows.reports.page.render import fill
 from flows.reports.page.sections import ShownStep, duplicate_pairs, edited_documents, shown_steps
 from flows.reports.verdict import verdict
 from flows.runs.record import PAGE, RunData, read_recipe, read_run, same_artifacts
@@ -133,7 +133,7 @@ def write_page(run_folder: Path, root: Path) -> Path:
         log.warning("%s is kept, because a new page would lack: %s", existing, lost)
         return existing
     try:
-        page = render({**view, "problems": problems, "missing": missing})
+        page = fill("template.html", {**view, "problems": problems, "missing": missing})
     except Exception as error:
         log.exception("the run page could not be made")
         page = f"<!doctype html><title>Bessemer</title><pre>{html.escape(f'{type(error).__name__}: {error}')}</pre>"

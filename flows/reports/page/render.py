@@ -36,13 +36,8 @@ COLOURED_TRACES = ("scatter", "bar")
 """Types of traces that `draw.js` colours by their role."""
 
 
-def render(view: Mapping[str, Any]) -> str:
-    """Return the run page as HTML; `view` has everything that its template shows, by name."""
-    return fill("template.html", view)
-
-
 def fill(template: str, view: Mapping[str, Any]) -> str:
-    """Fill a template, which extends `frame.html`, and return the page as HTML.
+    """Fill a template, which extends `frame.html`, and return the page as HTML; `view` has what it shows, by name.
 
     `view["figures"]` are Plotly figures by name; each is drawn in the element `figure-NAME`, in the colours of the
     roles that the `meta` of its traces name.
