@@ -118,10 +118,9 @@ def step_of(artifacts: dict[str, Artifact], step: int) -> StepRead:
         for pair in order.slice(entry["pos_start"], entry["pos_end"] - entry["pos_start"]).to_pylist()
     ]
     segments = segments_of(chunk, {read["row"] for read in reads})
-    ids, columns = {s["doc_id"] for s in segments}, ["doc_id", "piece", "text"]
+    ids, columns = {s["doc_id"] for s in segments}, ["doc_id", "piece", "source", "origin", "text"]
     found = rows_at(need_stage(artifacts, "decontaminate"), "documents", ids, columns)
-    texts = {(row["doc_id"], row["piece"]): row["text"].encode() for row in found}
-    origins = _origins(need_stage(artifacts, "sample"), ids)
+    documents = {(row["doc_id"], row["piece"]): row for row in found}
     return {
         "step": step,
         "applied": mine[-1]["applied"],
@@ -132,16 +131,20 @@ def step_of(artifacts: dict[str, Artifact], step: int) -> StepRead:
                 "row": s["row"],
                 "doc_id": s["doc_id"].hex(),
                 "piece": s["piece"],
-                "source": origins[s["doc_id"]][0],
-                "path": origins[s["doc_id"]][1],
+                "source": documents[s["doc_id"], s["piece"]]["source"],
+                "path": documents[s["doc_id"], s["piece"]]["origin"]["path"],
                 "start": s["start"],
                 "end": s["end"],
                 "tokens": s["tok_len"],
-                "text": texts[s["doc_id"], s["piece"]][s["start"] : s["end"]].decode(errors="replace")[:EXCERPT_CHARS],
+                "text": _excerpt(documents[s["doc_id"], s["piece"]]["text"], s["start"], s["end"]),
             }
             for s in segments
         ],
     }
+
+
+def _excerpt(text: str, start: int, end: int) -> str:
+    return text.encode()[start:end].decode(errors="replace")[:EXCERPT_CHARS]
 
 
 def documents_at(artifacts: dict[str, Artifact], begin: int, end: int) -> list[tuple[str, str, str]]:
@@ -150,13 +153,9 @@ def documents_at(artifacts: dict[str, Artifact], begin: int, end: int) -> list[t
     chunk = need_stage(artifacts, "chunk")
     rows = set(chunk.table("order").column("row").slice(begin, end - begin).to_pylist())
     ids = list(dict.fromkeys(segment["doc_id"] for segment in segments_of(chunk, rows)))
-    origins = _origins(need_stage(artifacts, "sample"), set(ids))
+    found = rows_at(need_stage(artifacts, "sample"), "documents", ids, ["doc_id", "source", "origin"])
+    origins = {row["doc_id"]: (row["source"], row["origin"]["path"]) for row in found}
     return [(doc_id.hex(), *origins[doc_id]) for doc_id in ids]
-
-
-def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[str, str]]:
-    rows = rows_at(sample, "documents", wanted, ["doc_id", "source", "origin"])
-    return {row["doc_id"]: (row["source"], row["origin"]["path"]) for row in rows}
 
 
 def segments_of(chunk: Artifact, rows: Collection[int]) -> list[SpanRow]:

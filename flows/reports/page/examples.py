@@ -78,24 +78,26 @@ def removals(artifacts: dict[str, Artifact]) -> Removals:
             continue
         chosen = _chosen_rows(artifacts[stage])
         ids = {row["doc_id"] for rows in chosen.values() for _, row in rows}
-        texts = texts_of(artifacts[parent], ids, {part for rows in chosen.values() for part, _ in rows})
-        origins = _origins(artifacts["sample"], ids)
+        parts = {part for rows in chosen.values() for part, _ in rows}
+        found_rows = rows_at(artifacts[parent], "documents", ids, ["doc_id", "source", "origin", "text"], parts=parts)
+        documents = {row["doc_id"]: row for row in found_rows}
         for (action, rule), rows in sorted(chosen.items()):
-            found[stage, action, rule] = [
-                {
-                    "value": row["value"],
-                    "limit": row["limit"],
-                    "bytes_in": row["bytes_in"],
-                    "bytes_out": row["bytes_out"],
-                    "evidence": describe_evidence(row["evidence"]),
-                    "doc_id": row["doc_id"].hex(),
-                    "path": origins.get(row["doc_id"], ""),
-                    "source": texts.get(row["doc_id"], ("", ""))[0],
-                    "excerpt": clip(texts.get(row["doc_id"], ("", ""))[1], EXCERPT_CHARS),
-                }
-                for _, row in rows
-            ]
+            found[stage, action, rule] = [_removed_document(row, documents.get(row["doc_id"])) for _, row in rows]
     return found
+
+
+def _removed_document(row: LedgerRow, document: DocumentRow | None) -> RemovedDocument:
+    return {
+        "value": row["value"],
+        "limit": row["limit"],
+        "bytes_in": row["bytes_in"],
+        "bytes_out": row["bytes_out"],
+        "evidence": describe_evidence(row["evidence"]),
+        "doc_id": row["doc_id"].hex(),
+        "path": f"{document['origin']['path']}, record {document['origin']['record']}" if document else "",
+        "source": document["source"] if document else "",
+        "excerpt": clip(document["text"], EXCERPT_CHARS) if document else "",
+    }
 
 
 class KeptExample(NamedDocument):
@@ -150,13 +152,6 @@ def texts_of(
     """Return, by doc_id, (source, text) of documents of `parent`, looked up in all of its parts or some."""
     rows = rows_at(parent, "documents", wanted, ["doc_id", "source", "text"], parts=parts)
     return {row["doc_id"]: (row["source"], row["text"]) for row in rows}
-
-
-def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, str]:
-    """Return, by doc_id, path and record of the documents found in some parts of the sample."""
-    parts = [part for part, _ in sample_parts(sample.files("documents"))]
-    rows = rows_at(sample, "documents", wanted, ["doc_id", "origin"], parts=parts)
-    return {row["doc_id"]: f"{row['origin']['path']}, record {row['origin']['record']}" for row in rows}
 
 
 class LeakedPassage(TypedDict):
