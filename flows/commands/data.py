@@ -104,8 +104,7 @@ def history(
             raise InputError(
                 f"data history {document}: run {record['run_id']} sampled no document of this id or path and"
                 f" rejected no record of it, and no source lists such a file. Give the beginning of an id or a part"
-                f" of the"
-                f" file's path, or name another run with --run."
+                f" of the file's path, or name another run with --run."
             )
     ended = state_of(record) != RUNNING
     lives = histories_of(artifacts, found[:MOST_LIVES], ended=ended)

@@ -155,7 +155,8 @@ def is_same_text(one: HeldOut, other: HeldOut) -> bool:
     same = one.bits.keys() == other.bits.keys() and all(
         one.documents(metric) == other.documents(metric) for metric in one.bits
     )
-    return same and _content(one.dedup) == _content(other.dedup)
+    dedups = [run.dedup.content if run.dedup is not None else None for run in (one, other)]
+    return same and dedups[0] == dedups[1]
 
 
 def fair_documents(one: HeldOut, other: HeldOut, metric: str) -> frozenset[Document]:
@@ -179,10 +180,6 @@ def mean_of_sources(run: HeldOut, metric: str, documents: frozenset[Document]) -
     return statistics.fmean(
         math.fsum(bits[one] for one in of_source) / sum(one[3] for one in of_source) for of_source in by_source.values()
     )
-
-
-def _content(artifact: Artifact | None) -> str | None:
-    return None if artifact is None else artifact.content
 
 
 @functools.lru_cache(maxsize=8)

@@ -123,7 +123,7 @@ def compare_tokenizers(text: Path, bases: Sequence[Path], most_bytes: int = 0) -
                 "unknown_share": meter.share(meter.unknown),
                 "lines": meter.lines,
                 "lost_lines": meter.lost_lines,
-                **_zero_step(path, weights, whole, most_bytes),
+                **zero_step(weights, path, whole, most_bytes),
             }
         )
     return sorted(found, key=lambda line: line["tokens"])
@@ -161,12 +161,6 @@ def _models(bases: Sequence[Path]) -> list[tuple[str, Path, Path | None]]:
         else:
             raise InputError(f"{base} does not exist. Name files of vocabularies ({KNOWN}) or a folder of them.")
     return [*runs, *((str(path), path, weights_next_to(path)) for path in dict.fromkeys(found))]
-
-
-def _zero_step(path: Path, weights: Path | None, text: str, most_bytes: int) -> ModelScore:
-    if weights is None or not most_bytes:
-        return {"bits_per_byte": None, "scored_bytes": 0, "note": ""}
-    return zero_step(weights, path, text, most_bytes)
 
 
 def vocabularies_within(folder: Path) -> list[Path]:
@@ -237,11 +231,14 @@ def weights_next_to(vocabulary: Path) -> Path | None:
     return folder if ours or theirs else None
 
 
-def zero_step(folder: Path, vocabulary: Path, text: str, most_bytes: int) -> ModelScore:
+def zero_step(folder: Path | None, vocabulary: Path, text: str, most_bytes: int) -> ModelScore:
     """Return `bits_per_byte` of the model in `folder` on the first `most_bytes` of a text, or None with a `note`.
 
-    Raises InputError where the weights and the vocabulary do not match.
+    Neither without a folder or with no byte to score. Raises InputError where the weights and the vocabulary do not
+    match.
     """
+    if folder is None or not most_bytes:
+        return _unscored("")
     text = text.encode()[:most_bytes].decode(errors="ignore")
     try:
         tokenizer = tokenizer_of(prepare_base(VocabConfig(base=vocabulary)))

@@ -77,7 +77,6 @@ def find_model_run(root: Path, model: str, folder: Path) -> RunData | None:
 
 
 def _introduction(facts: CardFacts) -> str:
-    """Return the title and a short description of the model."""
     lines = [
         f"# {facts.record['recipe_name']}",
         f"{describe_model(facts.model, facts.findings['training'])}, made by Bessemer in the run"
@@ -119,7 +118,6 @@ def _samples(facts: CardFacts) -> str:
 
 
 def _licence(facts: CardFacts, declared: str | None) -> str:
-    """Return the declared licence, and which sources state none."""
     unstated = [name for name, stated in facts.sources.items() if stated is None]
     lines = ["## Licence"]
     if declared is None:
@@ -140,7 +138,6 @@ def _join_names(names: list[str]) -> str:
 
 
 def _data(facts: CardFacts) -> str:
-    """Return a table of the sources with their licences, sizes and shares."""
     mixture = {line["source"]: line for line in facts.findings["mixture"]}
     funnel = {line["source"]: line for line in facts.findings["funnel"]}
     if not funnel:
@@ -173,7 +170,6 @@ def _data(facts: CardFacts) -> str:
 
 
 def _preparation(facts: CardFacts) -> str:
-    """Return what was removed, the duplicates, and the benchmark leaks."""
     findings = facts.findings
     if not findings["funnel"]:
         return ""
@@ -219,7 +215,6 @@ def _leaks(findings: Metrics) -> str:
 
 
 def _training(facts: CardFacts) -> str:
-    """Return steps, tokens, loss and the settings of the network."""
     found = facts.findings["training"]
     if not found:
         return ""
@@ -250,7 +245,6 @@ def _scores(facts: CardFacts) -> str:
 
 
 def _cost(facts: CardFacts) -> str:
-    """Return the time of all stages, and the estimated energy."""
     found = facts.findings["cost"]
     if not found:
         return ""
@@ -264,7 +258,6 @@ def _cost(facts: CardFacts) -> str:
 
 
 def _limits(facts: CardFacts) -> str:
-    """Return the known limitations of the model."""
     context = facts.recipe.get("train", {}).get("model", {}).get("context")
     remains = sum(line["remains"] for line in facts.findings["leaks"])
     lines = [
@@ -284,7 +277,6 @@ def _limits(facts: CardFacts) -> str:
 
 
 def _provenance(facts: CardFacts) -> str:
-    """Return what is needed to reproduce the run and verify its artifacts."""
     road = facts.findings["road"]
     rows = [(line["stage"], line["identity"], line.get("content")) for line in road if "identity" in line]
     columns = ("stage", "identity", "content")

@@ -128,7 +128,7 @@ def plan(
         place for place, one in stored.items() if one.path.resolve() in bases
     }
     unneeded = [one for place, one in stored.items() if place not in needed]
-    others = [one for one in unneeded if not _is_fresh(one.path, now)]
+    others = [one for one in unneeded if now - (one.path / MANIFEST).stat().st_mtime >= FRESH_SECONDS]
     kept_models = [one for one in others if one.stage in MODEL_STAGES and not (models and not damaged)]
     # The inputs of a kept model may be removed: its record names their digests.
     doomed = [one for one in others if one not in kept_models]
@@ -257,10 +257,6 @@ def _needed(
             needed.add(place)
             waiting += stored[place].parents
     return needed
-
-
-def _is_fresh(path: Path, now: float) -> bool:
-    return now - (path / MANIFEST).stat().st_mtime < FRESH_SECONDS
 
 
 def _is_left(work: Path, before: float) -> bool:
