@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from model.environment import FIXED, deciding_variables, trainer_environment
 from model.errors import Infra
-from model.files import write_atomically
+from model.files import user_cache, write_atomically
 
 if TYPE_CHECKING:
     from model.config.train import TrainConfig
@@ -172,7 +172,7 @@ def _cached_answer(settings: tuple[tuple[str, str], ...]) -> str:
     Importing PyTorch takes seconds, so the answer is cached for the user while CPU, libraries and settings are the
     same.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "bessemer"
+    cache = user_cache()
     key = _digest([settings, FIXED, _QUERY_PROGRAM, sys.executable, _cpu_info(), _libraries()])
     cached = cache / f"instruction-set-{key}"
     try:

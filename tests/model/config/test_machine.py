@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -96,6 +97,27 @@ def chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
         return machine.describe_part(machine.INSTRUCTION_SET, environment)
 
     return ask
+
+
+def test_without_a_home_nothing_is_cached_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose user has neither a name nor a home."""
+
+    def nameless(number: int) -> NoReturn:
+        raise KeyError(number)
+
+    for variable in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nameless)
+    monkeypatch.setattr(machine, "_query_libraries", lambda settings: "x86_64: ATen AVX2")
+    monkeypatch.chdir(tmp_path)
+    machine._cached_answer.cache_clear()
+    try:
+        assert machine.instruction_set({}) == "x86_64: ATen AVX2"
+    finally:
+        machine._cached_answer.cache_clear()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_is_what_the_libraries_choose(chosen: Callable[..., str]) -> None:

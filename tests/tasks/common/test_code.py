@@ -288,7 +288,15 @@ REMAINING = {
         "rendezvous_file",
         "error_file",
     },
-    "model.files": {"DISK_FULL", "link_or_copy", "sync_directory", "sync_file", "write_atomically", "write_synced"},
+    "model.files": {
+        "DISK_FULL",
+        "link_or_copy",
+        "sync_directory",
+        "sync_file",
+        "user_cache",
+        "write_atomically",
+        "write_synced",
+    },
     "model.kernel_cache": {"cached"},
     "model.launch.failures": {
         "FEWER_RANKS",
