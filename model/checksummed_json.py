@@ -95,18 +95,30 @@ def complete_lines(path: Path, hint: str) -> list[bytes]:
 
 
 def append_sealed_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Append a record to a file of lines, durable when this returns; what a kill left of a line is overwritten.
+    """Append a record to a file of lines; raises as `append_lines`."""
+    append_lines(path, seal(value, indent=None), "Nothing was appended to it.")
 
-    Raises IntegrityError where the last line is damaged.
+
+def append_lines(path: Path, lines: bytes, hint: str) -> None:
+    """Append sealed lines to a file, durable when this returns; what a kill left of a line is overwritten.
+
+    Raises IntegrityError, which ends with `hint`, where the last line is damaged, and OSError where the disk refuses;
+    nothing is then appended.
     """
-    line = seal(value, indent=None)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        whole = sum(map(len, complete_lines(path, "Nothing was appended to it.")))
+        whole = sum(map(len, complete_lines(path, hint)))
         os.ftruncate(handle, whole)
-        os.pwrite(handle, line, whole)
-        os.fsync(handle)
+        try:
+            done = 0
+            # A disk that is filling up takes a part without an error.
+            while done < len(lines):
+                done += os.pwrite(handle, lines[done:], whole + done)
+            os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, whole)
+            raise
     finally:
         os.close(handle)
 

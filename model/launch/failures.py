@@ -9,7 +9,6 @@ the lines that its metrics log lacks into EVENTS.
 """
 
 import json
-import os
 import signal
 import sys
 import time
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from model.checksummed_json import complete_lines, read_sealed_lines, seal
+from model.checksummed_json import append_lines, read_sealed_lines, seal
 from model.config.launch import RestartsConfig
 from model.errors import BessemerError, Bug, Infra, InputError, IntegrityError, Numerics
 from model.processes import write_log
@@ -28,6 +27,15 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["infra", "data", "numerics", "recipe", "bug"]
+
+KIND_OF: dict[int, Kind] = {
+    Infra.exit_code: "infra",
+    InputError.exit_code: "data",
+    IntegrityError.exit_code: "data",
+    Numerics.exit_code: "numerics",
+    Bug.exit_code: "bug",
+}
+"""Kinds of failures by exit code; all others are of the recipe."""
 
 CRASH_SIGNALS = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 """Signals that a process gets for its own fault, perhaps because it lost the other ranks."""
@@ -127,21 +135,11 @@ def _failure(end: RankExit, size: int) -> Failure:
         hint = " (often the kernel, when memory runs out)" if -end.code == signal.SIGKILL else ""
         return infra_failure(f"{who} was killed by {name}{hint}", end.rank, name)
     if end.error:
-        return Failure(_kind(end.code), end.error.strip(), end.code, end.rank)
+        return Failure(KIND_OF.get(end.code, "recipe"), end.error.strip(), end.code, end.rank)
     if end.code == Infra.exit_code:
         return infra_failure(f"{who} {LOST_CONNECTION}", end.rank)
     # It could not write its error report: the disk is full, or the interpreter did not start.
     return infra_failure(f"{who} ended with exit code {end.code} and without an error report", end.rank)
-
-
-def _kind(code: int) -> Kind:
-    if code == Infra.exit_code:
-        return "infra"
-    if code in (InputError.exit_code, IntegrityError.exit_code):
-        return "data"
-    if code == Numerics.exit_code:
-        return "numerics"
-    return "bug" if code == Bug.exit_code else "recipe"
 
 
 def reserve_error_report(file: Path) -> None:
@@ -208,24 +206,10 @@ class RestartLog:
         assert kind in RECORDED, f"{kind} is no kind that the trainer imports"
         self._pending += seal({"kind": kind, "time": time.time(), **facts}, sort_keys=True, indent=None)
         try:
-            self._write()
+            append_lines(self._file, self._pending, HINT)
+            self._pending = b""
         except OSError as error:
             write_log(f"{self._file} could not be written yet: {error}\n")
-
-    def _write(self) -> None:
-        with self._file.open("ab", buffering=0) as file:
-            # A kill may have left a part of a line after the last whole one.
-            whole = sum(map(len, complete_lines(self._file, HINT)))
-            file.truncate(whole)
-            try:
-                written = file.write(self._pending)
-                if written < len(self._pending):
-                    raise OSError(f"{written} of {len(self._pending)} bytes were written")
-                os.fsync(file.fileno())
-            except OSError:
-                file.truncate(whole)
-                raise
-        self._pending = b""
 
 
 def read_restarts(out: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Checksummed records are read back as written, or not at all."""
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from model.checksummed_json import (
     BrokenSeal,
+    append_sealed_line,
     read_optionally_sealed,
     read_sealed,
     read_sealed_lines,
@@ -106,3 +108,19 @@ def test_a_file_of_lines_that_was_cut_ends_with_the_last_whole_line(tmp_path: Pa
     for size in range(len(lines[2])):
         path.write_bytes(lines[0] + lines[1] + lines[2][:size])
         assert read_sealed_lines(path, "") == values[:2]
+
+
+def test_a_line_of_which_the_disk_takes_a_part_is_an_error_and_leaves_no_part(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    append_sealed_line(path, {"number": 1})
+    whole, (most, limit) = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    # As of a disk that is filling up, the first call writes ten bytes, and the next one fails.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 10, limit))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            append_sealed_line(path, {"number": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, limit))
+    assert path.read_bytes() == whole
+    append_sealed_line(path, {"number": 3})
+    assert read_sealed_lines(path, "") == [{"number": 1}, {"number": 3}]
