@@ -74,11 +74,6 @@ def share_of(extent: float | str, tokens: int, of_steps: Callable[[int], float] 
     return of_steps(amount)
 
 
-def is_share(extent: float | str) -> bool:
-    """Return whether an extent is a share, so that it can be compared with others before the training is known."""
-    return not isinstance(extent, str)
-
-
 def as_share(extent: float | str) -> float:
     """Return an extent that has been resolved."""
     if isinstance(extent, str):

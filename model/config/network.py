@@ -3,6 +3,7 @@
 Imports no PyTorch, since checking a recipe imports it.
 """
 
+import json
 import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -11,18 +12,6 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from model.config import EXPERT, BaseConfig
 from model.config.rotary import RotaryScaling
-
-__all__ = [
-    "DISTANCE_BUCKETS",
-    "FARTHEST_DISTANCE",
-    "OBJECTIVE_OF",
-    "BERTConfig",
-    "GPTConfig",
-    "NetworkConfig",
-    "T5Config",
-    "read_network_config",
-    "width_multiplier",
-]
 
 Norm = Literal["layernorm", "rmsnorm", "none"]
 
@@ -249,6 +238,11 @@ class GPTConfig(BaseConfig):
             )
         if self.rotary_scaling is not None and self.positions != "rotary":
             raise ValueError('rotary_scaling needs rotary positions; set positions = "rotary", or leave it out')
+        if self.rotates_by_length and self.rotary_size == 2:
+            raise ValueError(
+                "rotary_scaling.kind dynamic slows all pairs of values but the first, and only one pair of a head is"
+                " rotated. Choose a larger head_size or rotary_share, or another kind"
+            )
         if self.window_from_layer and self.window is None:
             raise ValueError("window_from_layer needs window, the number of tokens that a token sees; set both")
         if self.norm_position != "pre" and (self.parallel_residual or not self.first_input_norm):
@@ -279,14 +273,11 @@ class GPTConfig(BaseConfig):
 
     @model_validator(mode="after")
     def _norms_or_t_fixup(self) -> "GPTConfig":
+        norms = {"norm": "none", "embedding_norm": False, "qk_norm": "none"}
         normalised = {
-            f"{name} = {value}": f"{name} = {without}"
-            for name, value, without, fits in (
-                ("norm", f'"{self.norm}"', '"none"', self.norm == "none"),
-                ("embedding_norm", "true", "false", not self.embedding_norm),
-                ("qk_norm", f'"{self.qk_norm}"', '"none"', self.qk_norm == "none"),
-            )
-            if not fits
+            f"{name} = {json.dumps(getattr(self, name))}": f"{name} = {json.dumps(without)}"
+            for name, without in norms.items()
+            if getattr(self, name) != without
         }
         if self.init == "t_fixup" and normalised:
             raise ValueError(
@@ -342,6 +333,11 @@ class GPTConfig(BaseConfig):
     def rotary_size(self) -> int:
         """Values of each head that are rotated."""
         return int(self.size_of_head * self.rotary_share)
+
+    @property
+    def rotates_by_length(self) -> bool:
+        """Whether rotations depend on the length of the text."""
+        return self.rotary_scaling is not None and self.rotary_scaling.kind == "dynamic"
 
     @property
     def size_of_head(self) -> int:

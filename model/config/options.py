@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from model.config import EXPERT, RUNTIME, BaseConfig
-from model.config.extent import Extent, TokenExtent, as_share, is_share
+from model.config.extent import Extent, TokenExtent, amount_of, as_share
 
 
 class OptimizerConfig(BaseConfig):
@@ -106,7 +106,7 @@ class ScheduleConfig(BaseConfig):
         if self.kind == "warmup_stable_decay":
             used["decay_share"] = self.decay_share
         # What is in steps or tokens is checked once the training's are known.
-        if all(map(is_share, used.values())):
+        if not any(isinstance(extent, str) for extent in used.values()):
             self.check_shares()
         return self
 
@@ -148,7 +148,7 @@ class PhaseConfig(BaseConfig):
             raise ValueError("a phase changes weights, start_lr or end_lr; set one of them, or leave it out")
         if self.weights and not sum(self.weights.values()):
             raise ValueError("weights are all 0, so the phase reads nothing; give a source a positive one")
-        if self.share in (0.0, 1.0):
+        if self.share in (0.0, 1.0) or (isinstance(self.share, str) and not amount_of(self.share)[0]):
             raise ValueError("share must be above 0, and below 1: what comes before it is the main part")
         return self
 

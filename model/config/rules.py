@@ -8,7 +8,7 @@ from pathlib import Path
 from model.config import BaseConfig
 from model.config.fields import PORTABLE_ENVIRONMENT, TrainFields
 from model.config.network import GPTConfig, NetworkConfig, width_multiplier
-from model.config.options import LengthWarmupConfig, ScheduleConfig
+from model.config.options import LengthWarmupConfig
 from model.errors import RecipeError
 
 INDEPENDENT_SETTINGS = ("vocab_size", "dropout", "z_loss", "balance", "init", "init_std")
@@ -74,9 +74,7 @@ def check_portable(train: TrainFields) -> None:
                 f"numerics is portable, and a step of guard.ladder sets {setting}, for which no arithmetic is defined"
                 f" that every machine repeats. Leave it out, or set numerics = native"
             )
-    if fixed := sorted(
-        {name for name, _, _ in (one.partition("=") for one in train.environment)} & {*PORTABLE_ENVIRONMENT}
-    ):
+    if fixed := sorted({one.partition("=")[0] for one in train.environment} & PORTABLE_ENVIRONMENT.keys()):
         raise ValueError(
             f"numerics is portable, which sets {fixed[0]} itself. Leave it out of environment, or set numerics = native"
         )
@@ -112,25 +110,30 @@ def check_ranks(train: TrainFields) -> None:
 
 def check_consistency(model: NetworkConfig, train: TrainFields) -> None:
     """Raise ValueError where settings of a network and of its training are inconsistent."""
-    check_warmup(model, train.schedule)
+    is_t_fixup = isinstance(model, GPTConfig) and model.init == "t_fixup"
+    if is_t_fixup and train.schedule.warmup_share:
+        # The point of T-Fixup is to need none (Huang et al. 2020).
+        raise ValueError(
+            f'model.init = "t_fixup" trains without warm-up, and schedule.warmup_share is'
+            f" {train.schedule.warmup_share}. Set schedule.warmup_share = 0, or another init"
+        )
     check_layout(model, train)
     check_lengths(model, train.length_warmup)
-    check_network_settings(model, train)
-    check_transfer(model, train)
+    if model.architecture != "bert" and _is_set(train, "masked_share"):
+        raise ValueError(
+            f"masked_share is {train.masked_share:g}, and a {model.architecture} has no masked tokens. Leave"
+            f" masked_share out, or set model.architecture = bert"
+        )
+    if width_multiplier(model) != 1.0 and train.optimizer.kind != "adamw":
+        raise ValueError(
+            f"model.mup_base_width scales rates by the rules for AdamW, and optimizer.kind is {train.optimizer.kind}."
+            f" Set optimizer.kind = adamw, or leave model.mup_base_width out"
+        )
     check_experts(model, train)
     if train.numerics == "portable" and isinstance(model, GPTConfig) and model.experts is not None:
         raise ValueError(
             f"numerics is portable, and model.experts is {model.experts}: its products have other shapes in each step,"
             f" and libraries are admitted by shape. Leave model.experts out, or set numerics = native"
-        )
-
-
-def check_warmup(model: NetworkConfig, schedule: ScheduleConfig) -> None:
-    """Raise ValueError for a warm-up with T-Fixup, whose point is to need none (Huang et al. 2020)."""
-    if isinstance(model, GPTConfig) and model.init == "t_fixup" and schedule.warmup_share:
-        raise ValueError(
-            f'model.init = "t_fixup" trains without warm-up, and schedule.warmup_share is {schedule.warmup_share}.'
-            f" Set schedule.warmup_share = 0, or another init"
         )
 
 
@@ -199,24 +202,6 @@ def check_lengths(model: NetworkConfig, warmup: LengthWarmupConfig) -> None:
         raise ValueError(
             f"length_warmup.start_length {warmup.start_length} does not double up to model.context {model.context};"
             f" choose the context divided by 2, 4, 8 and so on"
-        )
-
-
-def check_network_settings(model: NetworkConfig, train: TrainFields) -> None:
-    """Raise ValueError for a setting that only another architecture uses."""
-    if model.architecture != "bert" and _is_set(train, "masked_share"):
-        raise ValueError(
-            f"masked_share is {train.masked_share:g}, and a {model.architecture} has no masked tokens. Leave"
-            f" masked_share out, or set model.architecture = bert"
-        )
-
-
-def check_transfer(model: NetworkConfig, train: TrainFields) -> None:
-    """Raise ValueError where a learning rate is transferred to another width with an optimizer other than AdamW."""
-    if width_multiplier(model) != 1.0 and train.optimizer.kind != "adamw":
-        raise ValueError(
-            f"model.mup_base_width scales rates by the rules for AdamW, and optimizer.kind is {train.optimizer.kind}."
-            f" Set optimizer.kind = adamw, or leave model.mup_base_width out"
         )
 
 

@@ -72,14 +72,9 @@ class TrainConfig(TrainFields):
         return self
 
     @model_validator(mode="after")
-    def _hosts_have_equal_ranks(self) -> "TrainConfig":
-        hosts = self.hosts.count
-        if self.ranks % hosts:
-            raise ValueError(f"ranks = {self.ranks} cannot be divided evenly among hosts.count = {hosts}")
-        return self
-
-    @model_validator(mode="after")
-    def _fewer_ranks_are_whole_replicas(self) -> "TrainConfig":
+    def _hosts_have_equal_ranks_and_fewer_are_whole_replicas(self) -> "TrainConfig":
+        if self.ranks % self.hosts.count:
+            raise ValueError(f"ranks = {self.ranks} cannot be divided evenly among hosts.count = {self.hosts.count}")
         replica, here = self.tensor_parallel * self.pipeline_parallel, self.ranks // self.hosts.count
         if self.restarts.fewer_ranks and self.ranks == replica > 1:
             raise ValueError(
@@ -116,25 +111,17 @@ class TrainConfig(TrainFields):
         return self
 
     @model_validator(mode="after")
-    def _device_supports_dtype(self) -> "TrainConfig":
+    def _device_and_engine_support_the_settings(self) -> "TrainConfig":
         if self.dtype == "tf32" and self.device != "cuda":
             raise ValueError(
                 f"dtype is tf32, and device is {self.device}: only CUDA devices, from Ampere on, have such products."
                 f" Set dtype = bfloat16, which is faster still, or float32, or device = cuda"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _compile_is_supported(self) -> "TrainConfig":
         if self.compile and self.engine == "deepspeed" and self.zero_stage == 3:
             raise ValueError(
                 "compile makes one graph of a block, and ZeRO stage 3 gathers weights within blocks. Set zero_stage = 1"
                 " or 2, or compile = false"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _fsdp_supports_the_settings(self) -> "TrainConfig":
         if self.engine == "fsdp" and self.micro_batch_rows == "auto":
             raise ValueError(
                 "micro_batch_rows = auto tries sizes on a whole model, and engine = fsdp divides it. Set a number"
@@ -224,18 +211,10 @@ class TrainerRun(BaseConfig):
     """A trained model to start from; random weights by default. Optimizer state is not taken over."""
 
     @model_validator(mode="after")
-    def _network_and_training_are_consistent(self) -> "TrainerRun":
+    def _parts_are_consistent(self) -> "TrainerRun":
         check_consistency(self.model, self.train)
-        return self
-
-    @model_validator(mode="after")
-    def _documents_have_ends(self) -> "TrainerRun":
         if isinstance(self.model, GPTConfig) and self.model.attend_within_documents and self.eos is None:
             raise ValueError("model.attend_within_documents needs eos, the token that ends every document")
-        return self
-
-    @model_validator(mode="after")
-    def _new_rows_have_a_base(self) -> "TrainerRun":
         if self.train.trainable == "new_rows" and self.base is None:
             raise ValueError("train.trainable = new_rows needs a trained model whose vocabulary was extended")
         return self

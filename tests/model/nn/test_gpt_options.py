@@ -219,6 +219,10 @@ def test_t_fixup_starts_from_the_deviations_of_its_paper() -> None:
         ({"norm": "none"}, 'set init = "t_fixup"'),
         ({"width": 18, "heads": 4, "positions": "learned"}, "Choose width 16"),
         ({"width": 18, "heads": 2}, "rotary positions rotate pairs"),
+        (
+            {"rotary_scaling": {"kind": "dynamic", "factor": 2, "original_context": 8}, "head_size": 2},
+            "only one pair of a head is rotated",
+        ),
     ],
 )
 def test_inconsistent_options_are_refused_with_a_hint(choices: dict[str, Any], reported: str) -> None:

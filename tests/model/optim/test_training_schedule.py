@@ -205,5 +205,8 @@ def test_phases_that_leave_nothing_before_them_or_change_nothing_are_refused() -
         TrainingSchedule(config(phases=[{"share": 0.6, "end_lr": 0}, {"share": "3.2K tokens", "end_lr": 0}]), 800, 8)
     with pytest.raises(ValidationError, match="a phase changes weights, start_lr or end_lr"):
         config(phases=[{"share": 0.1}])
+    for nothing in (0, "0 tokens", "0.4 tokens"):
+        with pytest.raises(ValidationError, match="share must be above 0"):
+            config(phases=[{"share": nothing, "end_lr": 0}, {"share": 0.1, "weights": {"web": 1}}])
     with pytest.raises(ValidationError, match="cannot be counted in steps"):
         config(phases=[{"share": "10 steps", "end_lr": 0}])
