@@ -14,9 +14,9 @@ from text import BATCH_ROWS, byte_level_run, write_rows
 from torch.nn import functional as F
 
 import model.train.trainer
-from model.checkpoint.checkpoint import checkpoint_steps, remove_checkpoint
+from model.checkpoint.checkpoint import checkpoint_steps, discard
 from model.checkpoint.metrics import table_file
-from model.checkpoint.run_folder import CHECKPOINTS
+from model.checkpoint.run_folder import CHECKPOINTS, checkpoint_folder
 from model.checkpoint.weights import load_model
 from model.engines.runtime import flush_denormals
 from model.errors import Numerics
@@ -88,4 +88,4 @@ def _copy_before(clean: Path, folder: Path, step: int) -> None:
     shutil.copytree(clean / CHECKPOINTS, folder / CHECKPOINTS)
     for steps in checkpoint_steps(folder / CHECKPOINTS):
         if steps > step:
-            remove_checkpoint(folder / CHECKPOINTS, steps)
+            discard(checkpoint_folder(folder / CHECKPOINTS, steps))

@@ -216,11 +216,6 @@ def steps_to_delete(existing: Collection[int], newest: int, keep: int, healthy: 
     return sorted(set(existing) - {*led_here[-keep:], *(set(led_here) & set(healthy))})
 
 
-def remove_checkpoint(folder: Path, step: int) -> None:
-    """Delete the checkpoint after `step` steps."""
-    discard(checkpoint_folder(folder, step))
-
-
 def discard(path: Path) -> None:
     """Delete a folder, under another name first: a kill must not leave half a checkpoint that counts as damaged."""
     doomed = path.with_name(f"tmp-{path.name}")

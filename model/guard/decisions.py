@@ -1,7 +1,7 @@
 """Decisions about a run, by the guard or by a person: where it resumes, which data it skips, which settings change."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -101,9 +101,3 @@ def with_settings(run: TrainerRun, settings: Mapping[str, Any]) -> TrainerRun:
             f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()
         )
         raise RecipeError(f"the run cannot resume with {json.dumps(dict(settings))}: {problems}") from error
-
-
-def skips(decisions: Sequence[Decision], begin: int, end: int) -> bool:
-    """Return whether a step over the positions [begin, end) is skipped: whether any of them is to be skipped."""
-    ranges = (decision.skipped for decision in decisions if decision.skipped is not None)
-    return any(begin < last and first < end for first, last in ranges)

@@ -7,14 +7,14 @@ that a folder without COMPLETE is damaged.
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from model.checkpoint.checkpoint import Checkpoint, checkpoint_state, checkpoint_steps, remove_checkpoint
+from model.checkpoint.checkpoint import Checkpoint, checkpoint_state, checkpoint_steps, discard
 from model.checkpoint.complete_marker import complete
 from model.checkpoint.metrics import MetricsLog
-from model.checkpoint.run_folder import CHECKPOINTS
+from model.checkpoint.run_folder import CHECKPOINTS, checkpoint_folder
 from model.checkpoint.state import GuardState
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
@@ -23,7 +23,7 @@ from model.engines.base import Limits, StepResult
 from model.errors import Numerics
 from model.files import sync_directory, write_synced
 from model.guard.change_points import RISEN
-from model.guard.decisions import ATTEMPTS, DECISION, Decision, skips
+from model.guard.decisions import ATTEMPTS, DECISION, Decision
 from model.guard.detection import Detector, Divergence, Level
 from model.guard.policy import Health, RecoveryExhausted, decide
 from model.nn.factory import activation_range_names
@@ -46,21 +46,22 @@ class Guard:
         self._decisions = decisions
         names = activation_range_names(run.model)
         self._detector = Detector(self._config, state["detector"] if state else None, names)
-        self._health = Health(self._config.healthy_steps, state["health"] if state else None)
+        self.health = Health(self._config.healthy_steps, state["health"] if state else None)
 
     @property
     def state(self) -> GuardState:
         """The state that a checkpoint stores, as JSON."""
-        return {"detector": self._detector.state, "health": self._health.state}
+        return {"detector": self._detector.state, "health": self.health.state}
 
     @property
     def to_keep(self) -> list[int]:
         """Checkpoints that must not be deleted, by the steps before them."""
-        return self._health.to_keep if self._config.enabled else []
+        return self.health.to_keep if self._config.enabled else []
 
     def skips(self, begin: int, end: int) -> bool:
-        """Return whether a decision skips the positions [begin, end) of ORDER."""
-        return skips(self._decisions, begin, end)
+        """Return whether a decision skips any of the positions [begin, end) of ORDER."""
+        ranges = (decision.skipped for decision in self._decisions if decision.skipped is not None)
+        return any(begin < last and first < end for first, last in ranges)
 
     def limits(self) -> Limits:
         """Return the largest numbers with which the next step may change the weights."""
@@ -73,7 +74,7 @@ class Guard:
         interrupted or not.
         """
         if steps % self._run.train.checkpoint_steps == 0:
-            self._health.saved(steps)
+            self.health.saved(steps)
 
     def step_done(self, step: int, done: StepResult, *, overflow: bool, scale: float) -> Divergence | None:
         """Add the outcome of a step; return the divergence that it completes, if any.
@@ -87,7 +88,7 @@ class Guard:
             step, level, done.loss, done.grad_norm, done.largest_activations, halved=overflow, limit=limit
         )
         clean = done.applied and scale >= 1
-        self._health.step_done(step + 1, clean=clean, suspected=self._detector.suspects)
+        self.health.step_done(step + 1, clean=clean, suspected=self._detector.suspects)
         return found
 
     def recovered(self, step: int) -> Decision | None:
@@ -104,18 +105,6 @@ class Guard:
         if last is None or last.by == "hand" or step > last.step + self._config.healthy_steps:
             return None
         return last
-
-    def decide(
-        self,
-        divergence: Divergence,
-        existing: Iterable[int],
-        positions: Callable[[int], tuple[int, int]],
-        steps: int,
-    ) -> Decision:
-        """Return the decision that answers a divergence (`model.guard.policy.decide`)."""
-        if not self._config.enabled:
-            raise RecoveryExhausted("the guard is off")
-        return decide(self._run, self._decisions, divergence, self._health, existing, positions, steps)
 
 
 def roll_back(
@@ -134,7 +123,7 @@ def roll_back(
     """
     existing = checkpoint_steps(run.out / CHECKPOINTS)
     try:
-        decision = guard.decide(divergence, existing, curriculum.positions, curriculum.steps)
+        decision = decide(run, decisions, divergence, guard.health, existing, curriculum.positions, curriculum.steps)
     except RecoveryExhausted as reason:
         _give_up(run, decisions, divergence, str(reason), curriculum, log, ranks, channel)
     # The first rank must delete no checkpoint before all ranks have listed them.
@@ -230,4 +219,4 @@ def delete_abandoned(checkpoints: Path, decisions: Sequence[Decision]) -> None:
     """Delete all abandoned checkpoints."""
     for step in checkpoint_steps(checkpoints):
         if is_abandoned(checkpoints, step, decisions):
-            remove_checkpoint(checkpoints, step)
+            discard(checkpoint_folder(checkpoints, step))

@@ -4,6 +4,7 @@ A run rolls back only to healthy checkpoints: those after which enough steps wer
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from model.checkpoint.state import HealthState
@@ -84,8 +85,12 @@ def decide(
     if `guard.most_skipped` allows it.
     """
     guard = run.train.guard
-    of_guard = _since_intervention(decisions)
-    same = _for_same_divergence(of_guard, divergence.onset, SAME_WITHIN)
+    if not guard.enabled:
+        raise RecoveryExhausted("the guard is off")
+    # A manual intervention resets the guard's counts.
+    of_guard = [*takewhile(lambda decision: decision.by == "guard", reversed(decisions))][::-1]
+    recent = takewhile(lambda other: abs(other.onset - divergence.onset) <= SAME_WITHIN, reversed(of_guard))
+    same = [*recent][::-1]
     policy = guard.ladder or default_policy(run)
     if len(same) >= len(policy):
         raise RecoveryExhausted(f"the same divergence recurred after each of the {len(policy)} steps of guard.ladder")
@@ -154,24 +159,6 @@ def settings_of(recovery: RecoveryStep, run: TrainerRun) -> dict[str, Any]:
             # A loss scale without float16 has no effect, which is an error.
             settings["train.loss_scale"] = None
     return settings
-
-
-def _since_intervention(decisions: Sequence[Decision]) -> list[Decision]:
-    """Return the guard's decisions since the last manual intervention, which resets its counts."""
-    own: list[Decision] = []
-    for decision in decisions:
-        own = [] if decision.by == "hand" else [*own, decision]
-    return own
-
-
-def _for_same_divergence(decisions: Sequence[Decision], onset: int, within: int) -> list[Decision]:
-    """Return the last consecutive decisions whose onset is within `within` steps of `onset`, in order."""
-    same: list[Decision] = []
-    for decision in reversed(decisions):
-        if abs(decision.onset - onset) > within:
-            break
-        same.insert(0, decision)
-    return same
 
 
 def _covered(ranges: Iterable[tuple[int, int]]) -> int:

@@ -9,8 +9,9 @@ from model.config.network import BERTConfig, GPTConfig
 from model.config.options import GuardConfig, RecoveryStep
 from model.config.train import TrainConfig, TrainerRun
 from model.errors import RecipeError
-from model.guard.decisions import Decision, effective_config, skips, with_settings
+from model.guard.decisions import Decision, effective_config, with_settings
 from model.guard.detection import Divergence
+from model.guard.guard import Guard
 from model.guard.policy import Health, RecoveryExhausted, check_policy, decide, default_policy, settings_of
 
 STEPS = 1000
@@ -131,7 +132,8 @@ def test_a_run_that_left_out_a_tenth_of_its_rows_is_none() -> None:
 
 def test_skips_are_for_steps_that_read_any_of_the_positions() -> None:
     decision = Decision(attempt=1, by="guard", cause="", onset=9, step=12, to_step=0, skipped=(100, 140))
-    assert [skips([decision], begin, begin + 20) for begin in (60, 80, 90, 120, 139, 140)] == [
+    guard = Guard(make_run(), [decision])
+    assert [guard.skips(begin, begin + 20) for begin in (60, 80, 90, 120, 139, 140)] == [
         False,
         False,
         True,
