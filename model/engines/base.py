@@ -111,7 +111,7 @@ class Engine(Protocol):
 
     def begins(self) -> dict[str, tuple[int, ...]]:
         """Return where in its weight each part of `weights` begins, and of its moments; empty for whole weights."""
-        ...
+        return {}
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Return this rank's part of the optimizer's state; empty before the first step."""
@@ -124,11 +124,11 @@ class Engine(Protocol):
 
     def restore_resharded(self, states: Sequence[dict[str, Tensor]]) -> None:
         """Restore what `optimizer_state` returned on all ranks, in their order, of another number of ranks."""
-        ...
+        raise AssertionError(f"this engine's state is not sharded, and {len(states)} shards were given")
 
     def restore_parts(self, moments: Parts, names: Sequence[str]) -> None:
         """Restore this rank's parts of the optimizer's state, of which `moments` returns any; for divided weights."""
-        ...
+        raise AssertionError(f"this engine's state is not divided by rows, and {len(names)} tensors were given")
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ from torch import Tensor
 from model.config.network import is_gated, width_multiplier
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import NO_LIMITS, Engine, Limits, Parts, Reading, Totals
+from model.engines.base import NO_LIMITS, Engine, Limits, Reading, Totals
 from model.engines.memory import BUCKET_ELEMENTS, GATHERED_ELEMENTS
-from model.engines.runtime import NetworkWithLoss, sums_of
+from model.engines.runtime import NetworkWithLoss, evaluating, sums_of
 from model.nn.factory import Network
-from model.nn.vocab_layers import WholeVocabulary
+from model.nn.vocab_layers import Vocabulary
 from model.objectives import make_objective
 from model.objectives.base import rank_batch
 from model.optim.optimizers import (
@@ -73,7 +73,7 @@ class DeepSpeedEngine(Engine):
         deepspeed.init_distributed(
             "gloo" if self._device.type == "cpu" else "nccl", auto_mpi_discovery=False, verbose=False
         )
-        network.vocabulary = WholeVocabulary(gradient_at_once=not self._partitioned, fused=run.train.compile)
+        network.vocabulary = Vocabulary(gradient_at_once=not self._partitioned, fused=run.train.compile)
         module = NetworkWithLoss(network, self._objective, run.train.dtype)
         optimizer = make_optimizer(network, run.train.optimizer, width_multiplier(run.model))
         self._matrices = group_parameters(network).matrices
@@ -130,13 +130,9 @@ class DeepSpeedEngine(Engine):
         """Evaluate each rank's share of the rows; under ZeRO-3 weights are gathered as in a step."""
         share = rank_batch(self._ranks, batch, self._objective, self._config.rows_at_once)
         totals = Totals()
-        self._engine.eval()
-        try:
-            with torch.no_grad():
-                for micro_batch in share.micro_batches:
-                    totals.add(sums_of(self._engine, micro_batch, self._device))
-        finally:
-            self._engine.train()
+        with evaluating(self._engine):
+            for micro_batch in share.micro_batches:
+                totals.add(sums_of(self._engine, micro_batch, self._device))
         return totals.sum_over_ranks(self._ranks)[0].item(), self._objective.counts(batch)[0]
 
     def weights(self) -> dict[str, Tensor]:
@@ -148,10 +144,6 @@ class DeepSpeedEngine(Engine):
                     weights[name] = parameter.detach().clone()
         return weights
 
-    def begins(self) -> dict[str, tuple[int, ...]]:
-        """Return nothing: weights are whole."""
-        return {}
-
     def optimizer_state(self) -> dict[str, Tensor]:
         """Return the moments of this rank's partitions, as `partition|moment`."""
         return {
@@ -161,7 +153,6 @@ class DeepSpeedEngine(Engine):
         }
 
     def restore_optimizer(self, state: dict[str, Tensor]) -> None:
-        """Restore the moments of this rank's partitions."""
         for index, partition in enumerate(self._partitions()):
             moments = {key.partition("|")[2]: value for key, value in state.items() if key.startswith(f"{index}|")}
             if moments:
@@ -182,10 +173,6 @@ class DeepSpeedEngine(Engine):
                 shard = self._ranks.rank, self._ranks.size, partition.numel()
                 state[key] = part_of_vector(whole, elements, *shard, by_parameter=self._partitioned)
         self.restore_optimizer(state)
-
-    def restore_parts(self, moments: Parts, names: Sequence[str]) -> None:
-        """Raise AssertionError: DeepSpeed divides vectors of many parameters."""
-        raise AssertionError(f"this engine's state is not divided by rows, and {len(names)} tensors were given")
 
     def _partitions(self) -> list[Tensor]:
         return (

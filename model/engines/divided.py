@@ -74,7 +74,7 @@ class DividedEngine(NativeEngine):
     @torch.no_grad()
     def _fill(self, seed: int, weights: Parts | None) -> None:
         for name, parameter in self.network.named_parameters():
-            shape, box, own = self._shapes[name], self._part(name), _local(parameter)
+            shape, box, own = self._shapes[name], self._part(name), local(parameter)
             assert list(own.shape) == [side.stop - side.start for side in box], "parts are divided as torch divides"
             if weights is not None:
                 own.copy_(weights(name, box))
@@ -111,19 +111,19 @@ class DividedEngine(NativeEngine):
                 gradient = own[name].grad if name in own else None
                 sides = [side.stop - side.start for side in self._part(name)]
                 none = torch.zeros(sides, dtype=next(iter(own.values())).dtype, device=self._device)
-                self._stages.sum_(_local(none if gradient is None else gradient))
+                self._stages.sum_(local(none if gradient is None else gradient))
         if not isinstance(self._stage, FSDPModule):
             super()._sum_gradients()
 
     def _gradients(self) -> list[Tensor]:
-        return [_local(parameter.grad) for parameter in self.network.parameters() if parameter.grad is not None]
+        return [local(parameter.grad) for parameter in self.network.parameters() if parameter.grad is not None]
 
     def _gradient_norm(self) -> Tensor:
         square = torch.zeros((), dtype=torch.float64, device=self._device)
         for name, parameter in self.network.named_parameters():
             # Copies enter once.
             if parameter.grad is not None and self._place.is_writer(name, self._model):
-                square += torch.linalg.vector_norm(_local(parameter.grad), dtype=torch.float64).square()
+                square += torch.linalg.vector_norm(local(parameter.grad), dtype=torch.float64).square()
         return self._ranks.sum_(square).sqrt()
 
     def weights(self) -> dict[str, Tensor]:
@@ -131,7 +131,6 @@ class DividedEngine(NativeEngine):
         return self._written(super().weights())
 
     def begins(self) -> dict[str, tuple[int, ...]]:
-        """Return where in the whole weight each part begins."""
         return {name: tuple(side.start for side in self._part(name)) for name in self.weights()}
 
     def optimizer_state(self) -> dict[str, Tensor]:
@@ -140,7 +139,7 @@ class DividedEngine(NativeEngine):
 
     def _written(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return {
-            key: _local(tensor).contiguous()
+            key: local(tensor).contiguous()
             for key, tensor in tensors.items()
             if self._place.is_writer(key.partition("|")[0], self._model)
         }
@@ -155,7 +154,7 @@ class DividedEngine(NativeEngine):
                 found = moments(key, self._part(name)).to(self._device)
                 if found.dim():
                     kept = torch.zeros_like(parameters[name])
-                    _local(kept).copy_(found)
+                    local(kept).copy_(found)
                     found = kept
                 self.optimizer.state[parameters[name]][moment] = found
 
@@ -169,6 +168,6 @@ def _divide_rows(stage: nn.Module, mesh: DeviceMesh) -> None:
         group.set_force_sum_reduction_for_comms(True)
 
 
-def _local(tensor: Tensor) -> Tensor:
+def local(tensor: Tensor) -> Tensor:
     """Return this rank's part of a tensor that is divided; any other tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -22,7 +22,6 @@ import torch
 import torch.distributed
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
@@ -32,7 +31,7 @@ from model.config.train import TrainConfig, TrainerRun
 from model.distributed.process_group import Ranks
 from model.engines.base import Box, Parts
 from model.engines.counters import Allocations, MessageCount, Messages
-from model.engines.divided import DividedEngine
+from model.engines.divided import DividedEngine, local
 from model.engines.runtime import wrap_blocks
 from model.engines.sizes import rank_sizes
 from model.nn.factory import make_shapes
@@ -269,7 +268,7 @@ def _vector(messages: MessageCount) -> np.ndarray:
 
 
 def _bytes(tensors: list[Any]) -> int:
-    return sum((one.to_local() if isinstance(one, DTensor) else one).nbytes for one in tensors)
+    return sum(local(one).nbytes for one in tensors)
 
 
 class _Values(MessageCount):

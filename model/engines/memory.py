@@ -21,7 +21,7 @@ from model.engines.runtime import autocast, wrap_blocks
 from model.engines.sizes import Sizes, rank_sizes
 from model.nn.experts import Experts
 from model.nn.factory import make_uninitialised
-from model.nn.vocab_layers import WholeVocabulary
+from model.nn.vocab_layers import Vocabulary
 from model.objectives.synthetic import random_batch
 
 BUCKET_ELEMENTS = 5_000_000
@@ -193,7 +193,7 @@ def _traced(model: NetworkConfig, train: TrainConfig) -> int:
     with FakeTensorMode(allow_non_fake_inputs=True), Allocations() as allocations:
         network = make_uninitialised(model).train()
         if train.engine == "deepspeed":
-            network.vocabulary = WholeVocabulary(gradient_at_once=train.zero_stage != 3)
+            network.vocabulary = Vocabulary(gradient_at_once=train.zero_stage != 3)
         for module in network.modules():
             if isinstance(module, Experts):
                 module.product = _product_of_shapes

@@ -1,6 +1,5 @@
 """The native engine: plain PyTorch, every rank with the whole model; gradients are summed over the ranks."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,8 +8,8 @@ from torch import Tensor
 from model.config.network import width_multiplier
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import NO_LIMITS, Engine, Found, Limits, Parts, Reading, Totals, batch_loss
-from model.engines.runtime import autocast, move_batch
+from model.engines.base import NO_LIMITS, Engine, Found, Limits, Reading, Totals, batch_loss
+from model.engines.runtime import autocast, evaluating, move_batch
 from model.nn.factory import Network
 from model.objectives import make_objective
 from model.objectives.base import RankBatch, Sums, rank_batch
@@ -106,15 +105,9 @@ class NativeEngine(Engine):
             return self._objective.sums(self.network, move_batch(micro_batch, self._device))
 
     def held_out(self, batch: Any) -> tuple[float, int]:
-        """Evaluate each rank's share of the rows."""
         share = self._share(batch, self._config.rows_at_once)
-        was_training = self.network.training
-        self.network.eval()
-        try:
-            with torch.no_grad():
-                totals = self._forward(share)
-        finally:
-            self.network.train(was_training)
+        with evaluating(self.network):
+            totals = self._forward(share)
         return totals.sum_over_ranks(self._ranks)[0].item(), self._objective.counts(batch)[0]
 
     def _forward(self, share: RankBatch) -> Totals:
@@ -144,10 +137,6 @@ class NativeEngine(Engine):
         """Return the parameters themselves, not a copy."""
         return {name: parameter.detach() for name, parameter in self.network.named_parameters()}
 
-    def begins(self) -> dict[str, tuple[int, ...]]:
-        """Return nothing: weights are whole."""
-        return {}
-
     def optimizer_state(self) -> dict[str, Tensor]:
         """Return the optimizer's moments as `parameter|moment`; the same on every rank."""
         return {
@@ -157,16 +146,7 @@ class NativeEngine(Engine):
         }
 
     def restore_optimizer(self, state: dict[str, Tensor]) -> None:
-        """Restore the moments."""
         parameters = dict(self.network.named_parameters())
         for key, value in state.items():
             name, _, moment = key.rpartition("|")
             self.optimizer.state[parameters[name]][moment] = value.to(self._device)
-
-    def restore_resharded(self, states: Sequence[dict[str, Tensor]]) -> None:
-        """Raise AssertionError: every rank has the whole state, so it is never resharded."""
-        raise AssertionError(f"this engine's state is not sharded, and {len(states)} shards were given")
-
-    def restore_parts(self, moments: Parts, names: Sequence[str]) -> None:
-        """Raise AssertionError: every rank has whole tensors."""
-        raise AssertionError(f"this engine's state is not divided, and {len(names)} tensors were given")

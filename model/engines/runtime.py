@@ -22,11 +22,8 @@ from model.config.options import LossScaleConfig
 from model.config.train import TrainConfig
 from model.engines.base import StepResult
 from model.errors import Infra, RecipeError
-from model.nn.bert import BERT
 from model.nn.block import Block
-from model.nn.gpt import GPT
-from model.nn.t5 import T5
-from model.nn.vocab_layers import WholeVocabulary
+from model.nn.vocab_layers import Vocabulary, VocabularyNetwork
 from model.objectives.base import Objective, Sums
 
 Forward = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
@@ -52,6 +49,19 @@ def require_deterministic_kernels() -> None:
     torch.set_deterministic_debug_mode("error")
 
 
+@contextmanager
+def deterministic_kernels(threads: int) -> Iterator[None]:
+    """Compute with so many threads, and by deterministic kernels alone, until the block ends."""
+    before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    torch.set_num_threads(threads)
+    require_deterministic_kernels()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.set_deterministic_debug_mode(before[1])
+
+
 def wrap_blocks(
     network: nn.Module, *, compiled: bool, recomputed: bool, compiled_rows: Collection[int] | None = None
 ) -> None:
@@ -73,8 +83,8 @@ def wrap_blocks(
         # Compile workers would outlive a trainer that is killed.
         torch._inductor.config.compile_threads = 1
         torch._inductor.config.deterministic = torch.are_deterministic_algorithms_enabled()
-        if isinstance(network, GPT | BERT | T5):
-            network.vocabulary = WholeVocabulary(gradient_at_once=network.vocabulary.gradient_at_once, fused=True)
+        if isinstance(network, VocabularyNetwork):
+            network.vocabulary = Vocabulary(gradient_at_once=network.vocabulary.gradient_at_once, fused=True)
     for block in network.modules():
         if isinstance(block, Block):
             forward = block.forward
@@ -137,6 +147,18 @@ def sums_of(module: Callable[..., Any], batch: Any, device: torch.device) -> Sum
     return Sums(*module(type(batch), *(getattr(batch, field.name) for field in fields(batch))))
 
 
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Run a network in evaluation mode, without dropout or gradients, within the block."""
+    was_training = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        network.train(was_training)
+
+
 def set_matmul_precision(dtype: Dtype) -> None:
     """Set how CUDA devices multiply float32 matrices, for the whole process: rounded to 10 bits of mantissa for `tf32`,
     else exactly."""
@@ -151,16 +173,12 @@ def flush_denormals() -> Iterator[None]:
     denormal number, and a trained T5, whose scores are not scaled by the head size, has many: of a step of 16 rows,
     which took 0.80 s, 0.51 s went there.
     """
-    before = _denormals_are_zero()
+    before = sys.float_info.min / 2 == 0.0
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
         torch.set_flush_denormal(before)
-
-
-def _denormals_are_zero() -> bool:
-    return sys.float_info.min / 2 == 0.0
 
 
 def training_device(config: TrainConfig) -> torch.device:

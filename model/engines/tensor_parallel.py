@@ -24,6 +24,7 @@ from model.data.row_format import NO_LOSS
 from model.engines.layout import COLUMN_PARALLEL, ROW_PARALLEL, sharded_dimension
 from model.nn.block import Block
 from model.nn.factory import Network
+from model.nn.vocab_layers import Vocabulary
 
 
 def shard_network(network: Network, mesh: DeviceMesh) -> None:
@@ -75,17 +76,15 @@ class _SummedInFloat32(RowwiseParallel):
         return outputs.float().redistribute(placements=output_layouts).to_local()
 
 
-class ShardedVocabulary:
-    """The vocabulary whose logits are DTensors, each rank with those of some tokens; implements
-    `vocab_layers.Vocabulary`.
+class ShardedVocabulary(Vocabulary):
+    """The vocabulary whose logits are DTensors, each rank with those of some tokens.
 
     No rank has the logits of all tokens: what is exchanged is a few numbers for each prediction. Used within torch's
     `loss_parallel`, forward and backward.
     """
 
-    gradient_at_once = fused = False
-
     def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__(gradient_at_once=False)
         self._mesh = mesh
 
     def read(self, hidden: Tensor) -> Tensor:
@@ -93,12 +92,10 @@ class ShardedVocabulary:
         return DTensor.from_local(hidden, self._mesh, [Replicate()], run_check=False)
 
     def own(self, logits: Tensor) -> Tensor:
-        """Return the logits of this rank's tokens."""
         assert isinstance(logits, DTensor)
         return logits.to_local()
 
     def nats(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-        """Return the cross entropy."""
         nats = F.cross_entropy(logits_NV.float(), targets_N, ignore_index=NO_LOSS, reduction="sum")
         assert isinstance(nats, DTensor)
         return nats.to_local()

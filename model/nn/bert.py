@@ -15,30 +15,24 @@ from model.nn.block import (
     AttentionContext,
     Block,
     apply_activation,
-    block_range_names,
     key_mask,
     make_norm,
     run_blocks,
 )
 from model.nn.dropout import EMBEDDING, dropout
-from model.nn.init import InitialLaw, bert_law, initialise
-from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
+from model.nn.init import InitialLaw, bert_law
+from model.nn.vocab_layers import VocabularyNetwork, append_new_logits
 
 
-class BERT(nn.Module):
+class BERT(VocabularyNetwork):
     """Maps token ids to a stream that two heads read.
 
     The last `new_rows` of the embedding may be a separate parameter (`model/nn/vocab_layers.py`).
     """
 
     def __init__(self, config: BERTConfig, new_rows: int = 0) -> None:
-        super().__init__()
+        super().__init__(config.vocab_size, config.width, new_rows)
         self.config = config
-        self.vocabulary: Vocabulary = WHOLE_VOCABULARY
-        self.streams_B: Tensor | None = None
-        self.old_rows = config.vocab_size - new_rows
-        self.embedding = nn.Embedding(self.old_rows, config.width)
-        self.new_rows = make_new_rows(new_rows, config.width)
         self.embedding_positions = nn.Embedding(config.context, config.width)
         self.embedding_types = nn.Embedding(2, config.width)
         self.embedding_norm = make_norm(config.block) if config.embedding_norm else nn.Identity()
@@ -51,13 +45,7 @@ class BERT(nn.Module):
         self.next_head_in = nn.Linear(config.width, config.width)
         self.next_head_answer = nn.Linear(config.width, 2)
 
-    def initialise(self, seed: int) -> "BERT":
-        """Initialise the weights: the same seed gives the same bits on every machine."""
-        initialise(self, self.initial_law, seed)
-        return self
-
     def initial_law(self, name: str, shape: Sequence[int]) -> InitialLaw:
-        """Return the distribution of a weight's first values."""
         del shape
         return bert_law(name, self.config.init_std)
 
@@ -88,7 +76,7 @@ class BERT(nn.Module):
     def enter(self, tokens_BT: Tensor, token_types_BT: Tensor) -> Tensor:
         """Return the residual stream f32[B, T, D] before the first block."""
         position = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
-        rows_BTD = look_up_rows(self.embedding, self.new_rows, tokens_BT, self.old_rows)
+        rows_BTD = self.look_up(tokens_BT)
         x_BTD = rows_BTD + self.embedding_positions(position) + self.embedding_types(token_types_BT)
         return dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training, self.streams_B, EMBEDDING)
 
@@ -108,8 +96,3 @@ class BERT(nn.Module):
     def next_logits(self, hidden_BTD: Tensor) -> Tensor:
         """Return logits f32[B, 2] that sentence B does not follow A, and that it does, read from [CLS]."""
         return self.next_head_answer(torch.tanh(self.next_head_in(hidden_BTD[:, 0]))).float()
-
-
-def activation_range_names(config: BERTConfig) -> list[str]:
-    """Return the names of the activation ranges, in order."""
-    return ["embedding", *block_range_names(range(config.layers)), "masked logits", "next logits"]

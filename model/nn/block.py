@@ -49,10 +49,6 @@ class KeyValueCache:
             self.values[layer] = torch.cat((self.values[layer], value_BHTE), dim=2)
         return self.keys[layer], self.values[layer]
 
-    def copy(self) -> "KeyValueCache":
-        """Return a copy to continue differently; tensors are shared, since none is written in place."""
-        return KeyValueCache([*self.keys], [*self.values], [*self.memory])
-
 
 class BatchCache(KeyValueCache):
     """Keys and values of texts of different lengths, in tensors [rows, heads, capacity, E] that are allocated once.

@@ -10,11 +10,12 @@ Shapes: B rows, H heads, T queries, K keys, E head size.
 """
 
 import math
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from model.nn.vocab_layers import VocabularyNetwork
 
 GAMMA, FACTOR_1, FACTOR_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 """SplitMix64's constants, as signed numbers."""
@@ -26,15 +27,7 @@ EMBEDDING, DECODER_EMBEDDING, ENCODER_END, DECODER_END = -1, -2, -3, -4
 """Places outside of blocks, whose numbers are not negative."""
 
 
-class Dropping(Protocol):
-    """A network that may drop values."""
-
-    config: Any
-    streams_B: Tensor | None
-    """Streams of the rows that it computes next, i64[B]; None where PyTorch's generator decides."""
-
-
-def drop_by_row(network: Dropping, first_row: int, rows: int, device: torch.device) -> None:
+def drop_by_row(network: VocabularyNetwork, first_row: int, rows: int, device: torch.device) -> None:
     """Let a network drop values of the rows from `first_row` of the batch on by their streams, in the step whose seed
     PyTorch's generator got."""
     if network.config.dropout:

@@ -8,8 +8,8 @@ from torch.overrides import TorchFunctionMode
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config, is_gated
 from model.data.row_format import RowFormat
 from model.data.span_lengths import Denoising, corrupted_lengths, raw_length
-from model.nn import bert, gpt, t5
 from model.nn.bert import BERT
+from model.nn.block import block_range_names
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
 
@@ -50,9 +50,14 @@ class _WithoutInitialisation(TorchFunctionMode):
 
 def activation_range_names(config: NetworkConfig) -> list[str]:
     """Return the names of the values in METRICS' `thermometers` columns, in order."""
+    layers = range(config.layers)
     if isinstance(config, GPTConfig):
-        return gpt.activation_range_names(config)
-    return bert.activation_range_names(config) if isinstance(config, BERTConfig) else t5.activation_range_names(config)
+        return ["embedding", *block_range_names(layers), "logits"]
+    if isinstance(config, BERTConfig):
+        return ["embedding", *block_range_names(layers), "masked logits", "next logits"]
+    encoder = block_range_names(layers, "encoder ")
+    decoder = block_range_names(layers, "decoder ", cross_attention=True)
+    return ["encoder embedding", *encoder, "decoder embedding", *decoder, "logits"]
 
 
 def parameter_count(config: NetworkConfig) -> int:
@@ -62,14 +67,11 @@ def parameter_count(config: NetworkConfig) -> int:
 
 def active_parameter_count(config: NetworkConfig) -> int:
     """Return the number of parameters that one token uses: of experts, those of `experts_per_token`."""
-    return parameter_count(config) - (_idle_parameters(config) if isinstance(config, GPTConfig) else 0)
-
-
-def _idle_parameters(config: GPTConfig) -> int:
-    if config.experts is None:
-        return 0
+    if not isinstance(config, GPTConfig) or config.experts is None:
+        return parameter_count(config)
     matrices = 3 if is_gated(config.activation) else 2
-    return config.layers * (config.experts - config.experts_per_token) * matrices * config.width * config.hidden
+    idle = config.layers * (config.experts - config.experts_per_token)
+    return parameter_count(config) - idle * matrices * config.width * config.hidden
 
 
 def flops_per_token(config: NetworkConfig, rows: RowFormat | None = None) -> float:
@@ -108,7 +110,7 @@ def _flops_of_t5(config: T5Config, rows: RowFormat | None) -> float:
     inputs, targets = lengths.inputs, lengths.targets
     inner = config.heads * config.block(decoder=False).head_size
     attention = 4 * config.width * inner
-    mlp = (3 if config.activation.startswith(("geglu", "swiglu")) else 2) * config.width * config.hidden
+    mlp = (3 if is_gated(config.activation) else 2) * config.width * config.hidden
     encoder = inputs * config.layers * (6.0 * (attention + mlp) + 12.0 * inner * inputs)
     # Keys and values of the encoder are computed for its tokens, queries for the decoder's.
     decoder = targets * config.layers * (6.0 * (1.5 * attention + mlp) + 12.0 * inner * (targets + inputs))

@@ -23,32 +23,26 @@ from model.nn.block import (
     BatchCache,
     Block,
     KeyValueCache,
-    block_range_names,
     distance_bias,
     distance_bucket,
     make_norm,
     run_blocks,
 )
 from model.nn.dropout import EMBEDDING, dropout
-from model.nn.init import InitialLaw, gpt_law, initialise, t_fixup_law
+from model.nn.init import InitialLaw, gpt_law, t_fixup_law
 from model.nn.rotary import rotary_table
-from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
+from model.nn.vocab_layers import VocabularyNetwork, append_new_logits, make_new_rows
 
 
-class GPT(nn.Module):
+class GPT(VocabularyNetwork):
     """Maps token ids to logits; the head is the transposed embedding, or a separate matrix.
 
     The last `new_rows` of its tables may be separate parameters (`model/nn/vocab_layers.py`).
     """
 
     def __init__(self, config: GPTConfig, new_rows: int = 0) -> None:
-        super().__init__()
+        super().__init__(config.vocab_size, config.table_width, new_rows)
         self.config = config
-        self.vocabulary: Vocabulary = WHOLE_VOCABULARY
-        self.streams_B: Tensor | None = None
-        self.old_rows = config.vocab_size - new_rows
-        self.embedding = nn.Embedding(self.old_rows, config.table_width)
-        self.new_rows = make_new_rows(new_rows, config.table_width)
         if config.positions == "learned":
             self.embedding_positions = nn.Embedding(config.position_offset + config.context, config.width)
         if config.positions == "relative":
@@ -81,19 +75,13 @@ class GPT(nn.Module):
             self.register_buffer("cos_TE", cos_TE, persistent=False)
             self.register_buffer("sin_TE", sin_TE, persistent=False)
 
-    def initialise(self, seed: int) -> "GPT":
-        """Initialise the weights: the same seed gives the same bits on every machine."""
-        initialise(self, self.initial_law, seed)
-        return self
-
     def initial_law(self, name: str, shape: Sequence[int]) -> InitialLaw:
-        """Return the distribution of a weight's first values."""
         return t_fixup_law(name, shape, self.config) if self.config.init == "t_fixup" else gpt_law(name, self.config)
 
     def embed(self, tokens_BT: Tensor, begin: int | Tensor = 0) -> Tensor:
         """Return token embeddings f32[B, T, D], plus learned positions from `begin` on, if any, which may be one of
         each row, i64[B, 1]; a narrow embedding is brought to the width of the network."""
-        rows_BTD = look_up_rows(self.embedding, self.new_rows, tokens_BT, self.old_rows)
+        rows_BTD = self.look_up(tokens_BT)
         if self.pads:
             rows_BTD = F.pad(self.embedding_norm(rows_BTD), (0, self.config.width - self.config.table_width))
         elif self.config.embedding_width is not None:
@@ -153,14 +141,12 @@ class GPT(nn.Module):
     def _context_of_next(self, places_B: Tensor, lengths: list[int]) -> AttentionContext:
         """Return mask and positions of one token in each row, at `places_B`: it sees the slots up to its own."""
         rotary = None
-        scaling = self.config.rotary_scaling
-        if scaling is not None and scaling.kind == "dynamic":
+        if self.config.rotates_by_length:
             of_rows = [[table[-1] for table in self._rotary_table(length + 1)] for length in lengths]
             cos_BE, sin_BE = (torch.stack(tables).to(places_B.device) for tables in zip(*of_rows, strict=True))
             rotary = (cos_BE[:, None, None], sin_BE[:, None, None])
         elif self.config.positions == "rotary":
-            cos_BE, sin_BE = self.get_buffer("cos_TE")[places_B], self.get_buffer("sin_TE")[places_B]
-            rotary = (cos_BE[:, None, None], sin_BE[:, None, None])
+            rotary = (self.get_buffer("cos_TE")[places_B, None, None], self.get_buffer("sin_TE")[places_B, None, None])
         end, relative, window = max(lengths) + 1, self.config.positions == "relative", self.config.window
         distance_BK = torch.arange(end, device=places_B.device) - places_B[:, None]
         # Rows of equal lengths see all slots, which needs no mask.
@@ -171,10 +157,7 @@ class GPT(nn.Module):
             near = near if visible is None else near & visible
         if relative:
             buckets_BK = distance_bucket(distance_BK, bidirectional=False)
-            bias = self.embedding_distances(buckets_BK).permute(0, 2, 1)[:, :, None]
-            assert visible is not None, "relative positions have a mask"
-            assert near is not None, "and so have windows"
-            visible, near = bias.masked_fill(~visible, -torch.inf), bias.masked_fill(~near, -torch.inf)
+            visible, near = _biased(self.embedding_distances(buckets_BK).permute(0, 2, 1)[:, :, None], visible, near)
         return AttentionContext(visible, rotary=rotary, window_mask=near)
 
     def enter(self, tokens_BT: Tensor, begin: int | Tensor = 0) -> Tensor:
@@ -199,8 +182,7 @@ class GPT(nn.Module):
     ) -> AttentionContext:
         """Return mask and positions of tokens `begin` to `end`; `visible` as in `hidden`."""
         rotary = None
-        scaling = self.config.rotary_scaling
-        if scaling is not None and scaling.kind == "dynamic":
+        if self.config.rotates_by_length:
             # Rotations depend on the number of tokens so far, and keys in a cache keep those that they had.
             cos_TE, sin_TE = self._rotary_table(end)
             rotary = (cos_TE[begin:].to(device, non_blocking=True), sin_TE[begin:].to(device, non_blocking=True))
@@ -218,9 +200,7 @@ class GPT(nn.Module):
         near = visible if near is None else near
         if relative:
             bias = distance_bias(self.embedding_distances, range(begin, end), end, bidirectional=False)
-            assert visible is not None, "relative positions have a mask"
-            assert near is not None, "and so have windows"
-            visible, near = bias.masked_fill(~visible, -torch.inf), bias.masked_fill(~near, -torch.inf)
+            visible, near = _biased(bias, visible, near)
         return AttentionContext(visible, not relative, window_mask=near, rotary=rotary, streams_B=self.streams_B)
 
     def _rotary_table(self, length: int) -> tuple[Tensor, Tensor]:
@@ -234,9 +214,10 @@ class GPT(nn.Module):
         return self.logits(self.hidden(tokens_BT, cache, ranges))
 
 
-def activation_range_names(config: GPTConfig) -> list[str]:
-    """Return the names of the activation ranges, in order."""
-    return ["embedding", *block_range_names(range(config.layers)), "logits"]
+def _biased(bias: Tensor, *masks: Tensor | None) -> list[Tensor]:
+    """Return a bias of scores for each mask, with -inf where that is False."""
+    assert all(mask is not None for mask in masks), "relative positions have masks"
+    return [bias.masked_fill(~mask, -torch.inf) for mask in masks if mask is not None]
 
 
 def document_numbers(inputs_BT: Tensor, eos: int) -> Tensor:

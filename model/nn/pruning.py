@@ -5,7 +5,7 @@ A part is ablated by zeroing its output to the residual stream: the columns of a
 attention, that projection as a whole, or the one of the MLP. The network then computes what it would without the part.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -13,11 +13,13 @@ from typing import Literal
 import torch
 from torch import nn
 
-from model.config.network import is_gated
 from model.nn.block import Block
 from model.nn.gpt import GPT
 
 Kind = Literal["head", "attention", "mlp", "layer"]
+
+_ATTENTION, _MLP = ("attention", "query_norm", "key_norm"), ("mlp", "experts")
+"""Prefixes of the names of a block's modules."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +47,22 @@ def parts_of(network: GPT, kinds: Iterable[Kind] = ("layer", "attention", "mlp",
     return found
 
 
-def removed_parameters(network: GPT, parts: Iterable[Part]) -> int:
+def removed_parameters(network: GPT, parts: Collection[Part]) -> int:
     """Return how many parameters these parts have, each counted once."""
     whole_layers = {part.layer for part in parts if part.kind == "layer"}
     attentions = {part.layer for part in parts if part.kind == "attention"} - whole_layers
     mlps = {part.layer for part in parts if part.kind == "mlp"} - whole_layers
     heads = {(part.layer, part.head) for part in parts if part.kind == "head"}
-    total = sum(_count(_block(network, layer)) for layer in whole_layers)
-    total += sum(_count(*_attention(_block(network, layer))) for layer in attentions)
-    total += sum(_count(*_mlp(_block(network, layer))) for layer in mlps)
+    total = sum(_count(_block(network, layer), "") for layer in whole_layers)
+    total += sum(_count(_block(network, layer), *_ATTENTION) for layer in attentions)
+    total += sum(_count(_block(network, layer), *_MLP) for layer in mlps)
     return total + sum(
         _head_parameters(_block(network, layer)) for layer, _ in heads if layer not in whole_layers | attentions
     )
 
 
 @contextmanager
-def ablated(network: GPT, parts: Iterable[Part]) -> Iterator[None]:
+def ablated(network: GPT, parts: Collection[Part]) -> Iterator[None]:
     """Ablate the parts within the block, and restore the weights bit for bit after it."""
     changed = [weight for part in parts for weight in _output_weights(network, part)]
     originals = {id(weight): weight.detach().clone() for weight in changed}
@@ -102,30 +104,17 @@ def _block(network: GPT, layer: int) -> Block:
     return block
 
 
-def _attention(block: Block) -> tuple[nn.Module, ...]:
-    norms = (block.query_norm, block.key_norm) if block.config.qk_norm != "none" else ()
-    projections = (block.attention_query, block.attention_key, block.attention_value, block.attention_out)
-    return (block.attention_norm, *projections, *norms)
-
-
-def _mlp(block: Block) -> tuple[nn.Module, ...]:
-    if block.config.experts is not None:
-        return (block.mlp_norm, block.experts)
-    gates = (block.mlp_gate,) if is_gated(block.config.activation) else ()
-    return (block.mlp_norm, *gates, block.mlp_in, block.mlp_out)
-
-
 def _head_parameters(block: Block) -> int:
     """Return its rows of queries, keys and values and its columns of the output projection; shared parameters stay.
 
     Keys and values that several heads share are nobody's own.
     """
-    own = [block.attention_query]
+    own = ["attention_query"]
     if block.config.kv_inner == block.config.inner:
-        own += [block.attention_key, block.attention_value]
-    rows = _count(*own) // block.config.heads
-    return rows + block.config.head_size * block.config.width
+        own += ["attention_key", "attention_value"]
+    return _count(block, *own) // block.config.heads + block.config.head_size * block.config.width
 
 
-def _count(*modules: nn.Module) -> int:
-    return sum(weight.numel() for module in modules for weight in module.parameters())
+def _count(block: Block, *prefixes: str) -> int:
+    """Return how many parameters the modules of a block have whose names begin so."""
+    return sum(weight.numel() for name, weight in block.named_parameters() if name.startswith(prefixes))

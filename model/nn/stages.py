@@ -41,7 +41,8 @@ def stages_holding(name: str, config: NetworkConfig, stages: int) -> list[int]:
         return [stage_of[number + (config.layers if top == "decoder_blocks" else 0)]]
     if name == "embedding.weight":
         readers = {0, stage_of[config.layers]} if config.architecture == "t5" else {0}
-        return sorted(readers | ({stages - 1} if _is_head_tied(config) else set()))
+        is_head_tied = config.architecture == "bert" or config.tied_head
+        return sorted(readers | ({stages - 1} if is_head_tied else set()))
     if top == "embedding_encoder_distances":
         return sorted(set(stage_of[: config.layers]))
     if top == "embedding_decoder_distances":
@@ -51,11 +52,6 @@ def stages_holding(name: str, config: NetworkConfig, stages: int) -> list[int]:
     if top == "encoder_norm":
         return [stage_of[config.layers - 1]]
     return [0] if top.startswith(("embedding", "from_embedding")) else [stages - 1]
-
-
-def _is_head_tied(config: NetworkConfig) -> bool:
-    """Return whether the head is the embedding."""
-    return config.architecture == "bert" or config.tied_head
 
 
 def keep_stage_weights(network: nn.Module, config: NetworkConfig, stage: int, stages: int) -> None:

@@ -17,32 +17,26 @@ from model.nn.block import (
     Block,
     KeyValueCache,
     bias_context,
-    block_range_names,
     distance_bias,
     key_mask,
     make_norm,
     run_blocks,
 )
 from model.nn.dropout import DECODER_EMBEDDING, DECODER_END, EMBEDDING, ENCODER_END, dropout
-from model.nn.init import InitialLaw, initialise, t5_law
-from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
+from model.nn.init import InitialLaw, t5_law
+from model.nn.vocab_layers import VocabularyNetwork, append_new_logits, make_new_rows
 
 
-class T5(nn.Module):
+class T5(VocabularyNetwork):
     """Two stacks of blocks over one embedding; each has one table of relative positions for all its blocks.
 
     The last `new_rows` of embedding and head may be separate parameters (`model/nn/vocab_layers.py`).
     """
 
     def __init__(self, config: T5Config, new_rows: int = 0) -> None:
-        super().__init__()
+        super().__init__(config.vocab_size, config.width, new_rows)
         self.config = config
-        self.vocabulary: Vocabulary = WHOLE_VOCABULARY
-        self.streams_B: Tensor | None = None
         encoder, decoder = config.block(decoder=False), config.block(decoder=True)
-        self.old_rows = config.vocab_size - new_rows
-        self.embedding = nn.Embedding(self.old_rows, config.width)
-        self.new_rows = make_new_rows(new_rows, config.width)
         self.embedding_encoder_distances = nn.Embedding(DISTANCE_BUCKETS, config.heads)
         self.embedding_decoder_distances = nn.Embedding(DISTANCE_BUCKETS, config.heads)
         self.encoder_blocks = nn.ModuleList(Block(encoder, layer) for layer in range(config.layers))
@@ -52,13 +46,7 @@ class T5(nn.Module):
         self.head = None if config.tied_head else nn.Linear(config.width, self.old_rows, bias=False)
         self.new_head_rows = None if config.tied_head else make_new_rows(new_rows, config.width)
 
-    def initialise(self, seed: int) -> "T5":
-        """Initialise the weights: the same seed gives the same bits on every machine."""
-        initialise(self, self.initial_law, seed)
-        return self
-
     def initial_law(self, name: str, shape: Sequence[int]) -> InitialLaw:
-        """Return the distribution of a weight's first values."""
         return t5_law(name, shape, self.config.block(decoder=True))
 
     def encode(self, inputs_BT: Tensor, is_token_BT: Tensor | None, ranges: list[Tensor] | None = None) -> Tensor:
@@ -109,7 +97,7 @@ class T5(nn.Module):
 
     def enter(self, tokens: Tensor, place: int = EMBEDDING) -> Tensor:
         """Return the residual stream of either stack before its first block; `place` is that of its dropout."""
-        return self._dropout(look_up_rows(self.embedding, self.new_rows, tokens, self.old_rows), place)
+        return self._dropout(self.look_up(tokens), place)
 
     def leave_encoder(self, x_BTD: Tensor) -> Tensor:
         """Return the encoder's output, given the stream after its last block."""
@@ -134,13 +122,3 @@ class T5(nn.Module):
 
     def _dropout(self, x: Tensor, place: int) -> Tensor:
         return dropout(x, self.config.dropout, self.training, self.streams_B, place)
-
-
-def activation_range_names(config: T5Config) -> list[str]:
-    """Return the names of the activation ranges, in order."""
-    layers = range(config.layers)
-    encoder, decoder = (
-        block_range_names(layers, "encoder "),
-        block_range_names(layers, "decoder ", cross_attention=True),
-    )
-    return ["encoder embedding", *encoder, "decoder embedding", *decoder, "logits"]

@@ -7,65 +7,42 @@ others, since weight decay changes them all the same, and ZeRO-3 may partition a
 Shapes: N predictions, V tokens of the vocabulary, of which a rank may have the logits of some only.
 """
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.data.row_format import NO_LOSS
+from model.nn.init import InitialLaw, initialise
 
 NEW_ROWS_OF = {"embedding.weight": "new_rows", "head.weight": "new_head_rows"}
 """Table -> parameter of its new rows, where these are trained alone."""
 
 
-class Vocabulary(Protocol):
-    """The whole vocabulary, wherever its logits are."""
+class Vocabulary:
+    """The loss where one rank has the logits of all tokens; subclasses compute it where they are divided, or otherwise.
 
-    gradient_at_once: bool
-    """Whether the head's gradient may be computed with its loss: not where the backward pass needs collectives (tensor
-    parallelism) or weights are only gathered for a while (ZeRO-3)."""
-    fused: bool
-    """Whether kernels for the loss are compiled on CUDA devices (`model/nn/logit_sums.py`)."""
-
-    def read(self, hidden: Tensor) -> Tensor:
-        """Return the stream as the head reads it."""
-        ...
-
-    def own(self, logits: Tensor) -> Tensor:
-        """Return the logits of this rank's tokens."""
-        ...
-
-    def nats(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-        """Return the sum of -ln p over the targets that carry loss, f32[], differentiable."""
-        ...
-
-    def log_normaliser(self, logits_NV: Tensor) -> Tensor:
-        """Return the logarithm of the softmax's denominator, f32[N], differentiable."""
-        ...
-
-    def argmax(self, logits_NV: Tensor) -> Tensor:
-        """Return the token with the largest logit, i64[N]; the first of several."""
-        ...
-
-
-class WholeVocabulary:
-    """The vocabulary where one rank has all logits."""
+    `gradient_at_once` says whether the head's gradient may be computed with its loss: not where the backward pass needs
+    collectives (tensor parallelism) or weights are only gathered for a while (ZeRO-3). `fused` says whether kernels for
+    the loss are compiled on CUDA devices (`model/nn/logit_sums.py`).
+    """
 
     def __init__(self, *, gradient_at_once: bool = True, fused: bool = False) -> None:
         self.gradient_at_once, self.fused = gradient_at_once, fused
 
     def read(self, hidden: Tensor) -> Tensor:
-        """Return the stream unchanged."""
+        """Return the stream as the head reads it."""
         return hidden
 
     def own(self, logits: Tensor) -> Tensor:
-        """Return all logits."""
+        """Return the logits of this rank's tokens."""
         return logits
 
     def nats(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-        """Return the cross entropy; its backward pass overwrites the log probabilities."""
+        """Return the sum of -ln p over the targets that carry loss, f32[], differentiable; its backward pass overwrites
+        the log probabilities."""
         return _Nats.apply(logits_NV, targets_N, self._probabilities)
 
     def _probabilities(self, log_p_NV: Tensor) -> Tensor:
@@ -73,15 +50,15 @@ class WholeVocabulary:
         return log_p_NV.exp_()
 
     def log_normaliser(self, logits_NV: Tensor) -> Tensor:
-        """Return logsumexp of the logits."""
+        """Return the logarithm of the softmax's denominator, f32[N], differentiable."""
         return torch.logsumexp(logits_NV.float(), -1)
 
     def argmax(self, logits_NV: Tensor) -> Tensor:
-        """Return the argmax of the logits."""
+        """Return the token with the largest logit, i64[N]; the first of several."""
         return logits_NV.argmax(-1)
 
 
-WHOLE_VOCABULARY = WholeVocabulary()
+WHOLE_VOCABULARY = Vocabulary()
 
 
 class _Nats(torch.autograd.Function):
@@ -115,14 +92,39 @@ def make_new_rows(rows: int, width: int) -> nn.Parameter | None:
     return nn.Parameter(torch.empty(rows, width)) if rows else None
 
 
-def look_up_rows(embedding: nn.Module, new_rows: Tensor | None, tokens: Tensor, old_rows: int) -> Tensor:
-    """Return the rows f32[..., D] of tokens [...]; ids below `old_rows` are in `embedding`, the others in
-    `new_rows`."""
-    if new_rows is None:
-        return embedding(tokens)
-    old = embedding(tokens.clamp(max=old_rows - 1))
-    new = F.embedding((tokens - old_rows).clamp(min=0), new_rows)
-    return torch.where((tokens >= old_rows)[..., None], new, old)
+class VocabularyNetwork(nn.Module):
+    """A network that looks its tokens up; the last `new_rows` of its embedding may be a parameter of their own."""
+
+    config: Any
+    streams_B: Tensor | None
+    """Streams of the rows that it computes next, i64[B], by which values are dropped; None where PyTorch's generator
+    decides."""
+
+    def __init__(self, vocab_size: int, width: int, new_rows: int) -> None:
+        super().__init__()
+        self.vocabulary: Vocabulary = WHOLE_VOCABULARY
+        self.streams_B = None
+        self.old_rows = vocab_size - new_rows
+        self.embedding = nn.Embedding(self.old_rows, width)
+        self.new_rows = make_new_rows(new_rows, width)
+
+    def initialise(self, seed: int) -> Self:
+        """Initialise the weights: the same seed gives the same bits on every machine."""
+        initialise(self, self.initial_law, seed)
+        return self
+
+    def initial_law(self, name: str, shape: Sequence[int]) -> InitialLaw:
+        """Return the distribution of a weight's first values."""
+        raise NotImplementedError
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        """Return the rows f32[..., D] of tokens [...]; ids below `old_rows` are in `embedding`, the others in
+        `new_rows`."""
+        if self.new_rows is None:
+            return self.embedding(tokens)
+        old = self.embedding(tokens.clamp(max=self.old_rows - 1))
+        new = F.embedding((tokens - self.old_rows).clamp(min=0), self.new_rows)
+        return torch.where((tokens >= self.old_rows)[..., None], new, old)
 
 
 def append_new_logits(logits: Tensor, hidden: Tensor, new_rows: Tensor | None) -> Tensor:

@@ -4,7 +4,6 @@ A batch is a frozen dataclass of tensors whose first dimension is the row. On a 
 hides nothing is None.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
@@ -43,7 +42,7 @@ class Objective(Protocol):
 
     terms: tuple[str, ...]
     """Names of the terms of the loss."""
-    counts_correct: bool
+    counts_correct: bool = False
     """Whether correct predictions are counted too."""
 
     def loader(self, data: SequenceReader) -> Loader:
@@ -52,7 +51,7 @@ class Objective(Protocol):
 
     def tokens_per_row(self, row_length: int) -> int:
         """Return the positions of a row that the network computes, padding included."""
-        ...
+        return row_length
 
     def text_tokens(self, data: SequenceReader, begin: int, end: int) -> int:
         """Return the text tokens at positions [begin, end) of ORDER, as the budget counts them: without padding and
@@ -111,8 +110,10 @@ def rank_batch(
     missing = rows * ranks.size - size
     if missing:
         batch = concatenate_batches(batch, *[objective.without_loss(slice_batch(batch, size - 1, size))] * missing)
-    begin = ranks.rank * rows
-    return RankBatch(list(_split(slice_batch(batch, begin, begin + rows), micro_batch_rows)), counted, begin)
+    begin, end = ranks.rank * rows, (ranks.rank + 1) * rows
+    starts = range(begin, end, micro_batch_rows)
+    parts = [slice_batch(batch, start, min(start + micro_batch_rows, end)) for start in starts]
+    return RankBatch(parts, counted, begin)
 
 
 def row_count(batch: Any) -> int:
@@ -129,8 +130,3 @@ def concatenate_batches(*batches: Any) -> Any:
     """Return the rows of several batches of one kind as one batch."""
     first = batches[0]
     return replace(first, **{f.name: torch.cat([getattr(batch, f.name) for batch in batches]) for f in fields(first)})
-
-
-def _split(batch: Any, rows: int) -> Iterator[Any]:
-    for begin in range(0, row_count(batch), rows):
-        yield slice_batch(batch, begin, begin + rows)

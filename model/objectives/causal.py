@@ -13,21 +13,19 @@ from model.data.dataset import SequenceReader, text_lengths
 from model.data.loader import CausalBatch, CausalLoader, PrefixBatch, PrefixLoader
 from model.data.row_format import NO_LOSS
 from model.nn.gpt import GPT, document_mask, document_numbers, prefix_mask, same_document_mask
-from model.objectives.base import Loader, Sums
-from model.objectives.cross_entropy import chunked_nats
+from model.objectives.base import Loader, Objective, Sums
+from model.objectives.cross_entropy import row_sums
 
 
-class CausalObjective:
+class CausalObjective(Objective):
     """Each next token that is not padding and not before the row's `loss_start`."""
 
     terms: tuple[str, ...] = ("next token",)
-    counts_correct = False
 
     def __init__(self, pad: int, eos: int | None) -> None:
         self._pad, self._eos = pad, eos
 
     def loader(self, data: SequenceReader) -> Loader:
-        """Return a loader of these rows."""
         return CausalLoader(data)
 
     def tokens_per_row(self, row_length: int) -> int:
@@ -39,24 +37,20 @@ class CausalObjective:
         return int((text_lengths(data.rows(begin, end).tokens_BL, self._pad) - 1).clip(min=0).sum())
 
     def counts(self, batch: CausalBatch) -> tuple[int, ...]:
-        """Return the number of predictions that carry loss."""
         return (int((self._targets(batch) != NO_LOSS).sum()),)
 
     def sums(self, network: GPT, batch: CausalBatch) -> Sums:
-        """Sum the nats of the predictions that carry loss."""
         inputs_BT, targets_BT = batch.tokens_BL[:, :-1], self._targets(batch)
         nats, ranges = next_token_nats(network, inputs_BT, targets_BT, self._eos, _prefix(batch))
         return Sums((nats,), (), ranges)
 
     def inputs(self, network: GPT, batch: CausalBatch) -> dict[str, Any]:
-        """Return the tokens and their mask."""
         tokens_BT = batch.tokens_BL[:, :-1]
         return {"tokens_BT": tokens_BT, "visible_B1TT": _visible(network, tokens_BT, self._eos, _prefix(batch))}
 
     def sums_from_hidden(self, network: GPT, hidden: Tensor, ranges: list[Tensor], batch: CausalBatch) -> Sums:
         """Compute the sums from the stream f32[B, T, D]."""
-        nats, all_ranges = _nats_from_hidden(network, hidden, ranges, self._targets(batch))
-        return Sums((nats,), (), all_ranges)
+        return row_sums(network, hidden, ranges, self._targets(batch))
 
     def without_loss(self, batch: CausalBatch) -> CausalBatch:
         """Return the same rows, whose loss begins after their end."""
@@ -75,7 +69,6 @@ class PrefixObjective(CausalObjective):
         self._seed = seed
 
     def loader(self, data: SequenceReader) -> PrefixLoader:
-        """Return a loader of these rows."""
         return PrefixLoader(data, self._seed, self._pad)
 
 
@@ -93,14 +86,14 @@ def next_token_nats(
 
     A z-loss and the balance of experts are in the gradient of that sum and not in its value, so that losses of runs
     with and without compare. `eos` closes documents; it matters only where the network attends within them. `prefix_B`
-    is the length of the prefix of each row. The ranges are in the order of `gpt.activation_range_names`.
+    is the length of the prefix of each row. The ranges are in the order of `activation_range_names`.
     """
     ranges: list[Tensor] = []
     balances: list[Tensor] | None = [] if network.config.experts is not None and torch.is_grad_enabled() else None
     visible_B1TT = _visible(network, inputs_BT, eos, prefix_B)
     hidden_BTD = network.hidden(inputs_BT, ranges=ranges, visible_B1TT=visible_B1TT, balances=balances)
-    nats, all_ranges = _nats_from_hidden(network, hidden_BTD, ranges, targets_BT)
-    return with_balance(nats, network, balances, targets_BT), all_ranges
+    sums = row_sums(network, hidden_BTD, ranges, targets_BT)
+    return with_balance(sums.nats[0], network, balances, targets_BT), sums.activation_ranges
 
 
 def with_balance(nats: Tensor, network: GPT, balances: list[Tensor] | None, targets_BT: Tensor) -> Tensor:
@@ -124,11 +117,3 @@ def _visible(network: GPT, inputs_BT: Tensor, eos: int | None, prefix_B: Tensor 
     assert eos is not None, "documents are separated by their end-of-text token"
     documents_BT = document_numbers(inputs_BT, eos)
     return document_mask(documents_BT) if visible is None else visible & same_document_mask(documents_BT)
-
-
-def _nats_from_hidden(
-    network: GPT, hidden_BTD: Tensor, ranges: list[Tensor], targets_BT: Tensor
-) -> tuple[Tensor, Tensor]:
-    hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
-    nats, logit_range = chunked_nats(network, hidden_ND, targets_N)
-    return nats, torch.stack([*ranges, logit_range])

@@ -19,6 +19,7 @@ from model.nn.factory import Network
 from model.nn.gpt import GPT
 from model.nn.logit_sums import logit_sums
 from model.nn.t5 import T5
+from model.objectives.base import Sums
 
 LOGIT_ROWS = 512
 """Predictions in a chunk on a processor. With a vocabulary of 4096 its logits take 8 MiB, which fits the cache of a
@@ -68,6 +69,12 @@ def chunked_nats(network: GPT | T5, hidden_ND: Tensor, targets_N: Tensor) -> tup
     if network.config.z_loss:
         nats = nats + network.config.z_loss * (drift - drift.detach())
     return nats, ranges
+
+
+def row_sums(network: GPT | T5, hidden_BTD: Tensor, ranges: Sequence[Tensor], targets_BT: Tensor) -> Sums:
+    """Return the sums of the targets of rows, given what the head reads and the activation ranges before it."""
+    nats, logit_range = chunked_nats(network, hidden_BTD.flatten(0, 1), targets_BT.flatten())
+    return Sums((nats,), (), torch.stack([*ranges, logit_range]))
 
 
 def _chunk_sums(network: GPT | T5, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:

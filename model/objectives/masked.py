@@ -17,11 +17,11 @@ from model.data.row_format import NO_LOSS
 from model.nn.activation_stats import activation_range, empty_range
 from model.nn.bert import BERT
 from model.nn.logit_sums import logit_sums
-from model.objectives.base import Sums
+from model.objectives.base import Objective, Sums
 from model.objectives.cross_entropy import logit_rows
 
 
-class MaskedObjective:
+class MaskedObjective(Objective):
     """The mean loss of masked tokens plus that of next-sentence prediction (Devlin et al. 2019, appendix A.2)."""
 
     terms: tuple[str, ...] = ("masked", "next")
@@ -35,10 +35,6 @@ class MaskedObjective:
         """Return a loader of these rows, which masks the share of a full row at most (BERT: 20 of 128, 77 of 512)."""
         return MaskedLoader(data, self._seed, self._max_predictions, self._share)
 
-    def tokens_per_row(self, row_length: int) -> int:
-        """Return all tokens of a row, special ones included."""
-        return row_length
-
     def text_tokens(self, data: SequenceReader, begin: int, end: int) -> int:
         """Return the tokens of both sentences, without [CLS] and the one or two [SEP]."""
         rows = data.rows(begin, end)
@@ -51,56 +47,41 @@ class MaskedObjective:
         return int((batch.targets_BM != NO_LOSS).sum()), int((batch.is_next_B != NO_LOSS).sum())
 
     def sums(self, network: BERT, batch: MaskedBatch) -> Sums:
-        """Sum nats and correct predictions of both terms."""
-        return masked_sums(network, batch)
+        ranges: list[Tensor] = []
+        hidden_BTD = network.hidden(**self.inputs(network, batch), ranges=ranges)
+        return self.sums_from_hidden(network, hidden_BTD, ranges, batch)
 
     def inputs(self, network: BERT, batch: MaskedBatch) -> dict[str, Any]:
-        """Return tokens, their sentence, and which are not padding."""
         del network
-        return _inputs(batch)
+        return {
+            "tokens_BT": batch.inputs_BT,
+            "token_types_BT": batch.token_types_BT,
+            "is_token_BT": batch.is_token_BT,
+        }
 
     def sums_from_hidden(self, network: BERT, hidden: Tensor, ranges: list[Tensor], batch: MaskedBatch) -> Sums:
         """Compute the sums from the stream f32[B, T, D]."""
-        return _sums_from_hidden(network, hidden, ranges, batch)
+        nats, correct = (hidden.new_zeros(()) for _ in range(2))
+        masked_range = empty_range(hidden)
+        predictions = logit_rows(network, hidden.device, batch.positions_BM.numel())
+        masked = batch.positions_BM.shape[1]
+        # Equal chunks on a device; on a processor they fit its cache.
+        rows = max(1, predictions // masked if hidden.device.type == "cpu" else -(-predictions // masked))
+        pieces = (part.split(rows) for part in (hidden, batch.positions_BM, batch.targets_BM))
+        for some, positions, targets in zip(*pieces, strict=True):
+            logits = network.masked_logits(some, positions).flatten(0, 1)
+            found = logit_sums(network.vocabulary, logits, targets.flatten(), correct=True)
+            masked_range = torch.maximum(masked_range, found.range)
+            nats, correct = nats + found.nats, correct + found.correct
+        answers = network.next_logits(hidden)
+        next_nats = F.cross_entropy(answers, batch.is_next_B, ignore_index=NO_LOSS, reduction="sum")
+        next_correct = (answers.argmax(-1) == batch.is_next_B).sum()
+        all_ranges = torch.stack([*ranges, masked_range, activation_range(answers)])
+        return Sums((nats, next_nats), (correct.long(), next_correct), all_ranges)
 
     def without_loss(self, batch: MaskedBatch) -> MaskedBatch:
-        """Return the same rows without targets."""
         return replace(
             batch,
             targets_BM=torch.full_like(batch.targets_BM, NO_LOSS),
             is_next_B=torch.full_like(batch.is_next_B, NO_LOSS),
         )
-
-
-def masked_sums(network: BERT, batch: MaskedBatch) -> Sums:
-    """Compute the sums of a micro-batch: masked tokens first, then pairs."""
-    ranges: list[Tensor] = []
-    return _sums_from_hidden(network, network.hidden(**_inputs(batch), ranges=ranges), ranges, batch)
-
-
-def _inputs(batch: MaskedBatch) -> dict[str, Any]:
-    return {
-        "tokens_BT": batch.inputs_BT,
-        "token_types_BT": batch.token_types_BT,
-        "is_token_BT": batch.is_token_BT,
-    }
-
-
-def _sums_from_hidden(network: BERT, hidden_BTD: Tensor, ranges: list[Tensor], batch: MaskedBatch) -> Sums:
-    nats, correct = (hidden_BTD.new_zeros(()) for _ in range(2))
-    masked_range = empty_range(hidden_BTD)
-    predictions = logit_rows(network, hidden_BTD.device, batch.positions_BM.numel())
-    masked = batch.positions_BM.shape[1]
-    # Equal chunks on a device; on a processor they fit its cache.
-    rows = max(1, predictions // masked if hidden_BTD.device.type == "cpu" else -(-predictions // masked))
-    pieces = (part.split(rows) for part in (hidden_BTD, batch.positions_BM, batch.targets_BM))
-    for hidden, positions, targets in zip(*pieces, strict=True):
-        logits = network.masked_logits(hidden, positions).flatten(0, 1)
-        found = logit_sums(network.vocabulary, logits, targets.flatten(), correct=True)
-        masked_range = torch.maximum(masked_range, found.range)
-        nats, correct = nats + found.nats, correct + found.correct
-    answers = network.next_logits(hidden_BTD)
-    next_nats = F.cross_entropy(answers, batch.is_next_B, ignore_index=NO_LOSS, reduction="sum")
-    next_correct = (answers.argmax(-1) == batch.is_next_B).sum()
-    all_ranges = torch.stack([*ranges, masked_range, activation_range(answers)])
-    return Sums((nats, next_nats), (correct.long(), next_correct), all_ranges)

@@ -8,7 +8,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,23 +22,7 @@ TABLES = ("embedding", "new_rows")
 """Prefixes of the names of tables that are looked up, in all networks."""
 
 
-class Optimizer(Protocol):
-    """What an engine needs of an optimizer: one of PyTorch's, or two that share a network."""
-
-    param_groups: list[dict[str, Any]]
-    state: Any
-    """Parameter -> its state by name."""
-
-    def step(self) -> Any:
-        """Update the parameters by their gradients."""
-        ...
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients."""
-        ...
-
-
-def make_optimizer(network: nn.Module, config: OptimizerConfig, width_multiplier: float = 1.0) -> Optimizer:
+def make_optimizer(network: nn.Module, config: OptimizerConfig, width_multiplier: float = 1.0) -> "Optimizer":
     """Return the configured optimizer over the trainable parameters of the network, with learning rate 0.
 
     Matrices are decayed; norms, biases and embeddings (which may be the output head too) are not. In a network
@@ -90,7 +74,7 @@ def set_learning_rate(groups: Iterable[dict[str, Any]], rate: float) -> None:
         group["lr"] = rate * group.get(RATE_FACTOR, 1.0)
 
 
-def optimizer_tensors(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: "Optimizer", parameter: Tensor) -> dict[str, Tensor]:
     """Return the state tensors of a parameter by name; empty before the first step."""
     state = optimizer.state.get(parameter, {})
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
@@ -250,14 +234,15 @@ class MuonWithAdamW:
         self.state = self._adamw.state = self._muon.state
 
     def step(self) -> None:
-        """Update all parameters once."""
         self._muon.step()
         self._adamw.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear all gradients."""
         self._muon.zero_grad(set_to_none)
         self._adamw.zero_grad(set_to_none)
+
+
+Optimizer = torch.optim.Optimizer | MuonWithAdamW
 
 
 class SGDW(Uncompiled, torch.optim.SGD):

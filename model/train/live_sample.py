@@ -8,12 +8,12 @@ from collections import Counter
 from time import monotonic
 
 import pyarrow as pa
-import torch
 
 from model.config.train import TrainerRun
 from model.data.dataset import open_table
 from model.engines.base import Engine
 from model.engines.native import NativeEngine
+from model.engines.runtime import evaluating
 from model.inference.generate import Sampling, stream_tokens
 from model.nn.gpt import GPT
 
@@ -47,17 +47,12 @@ class LiveSample:
         began = monotonic()
         left = SHARE * (began - self._began) - self._spent
         written: list[int] = []
-        was_training = engine.network.training
-        engine.network.eval()
-        try:
-            with torch.no_grad():
-                for token in stream_tokens(
-                    engine.network, self._prompt, SAMPLING, max_new_tokens=MOST_TOKENS, stop=self._end
-                ):
-                    written.append(token)
-                    if monotonic() - began >= left:
-                        break
-        finally:
-            engine.network.train(was_training)
+        with evaluating(engine.network):
+            for token in stream_tokens(
+                engine.network, self._prompt, SAMPLING, max_new_tokens=MOST_TOKENS, stop=self._end
+            ):
+                written.append(token)
+                if monotonic() - began >= left:
+                    break
         self._spent += monotonic() - began
         return (self._prompt, written) if written else None

@@ -16,6 +16,7 @@ from model.distributed.process_group import Ranks
 from model.engines.base import NO_LIMITS, Found, Limits, Reading, batch_loss, found_of
 from model.engines.native import NativeEngine
 from model.engines.portable.operations import PortableOperations, PortableVocabulary
+from model.engines.runtime import evaluating
 from model.errors import RecipeError
 from model.nn.activation_stats import nan_to_infinity
 from model.nn.dropout import drop_by_row
@@ -61,7 +62,10 @@ class PortableEngine(NativeEngine):
             ranges = torch.maximum(ranges, sums.activation_ranges.detach())
             totals = torch.stack([total.detach().double() for total in (*sums.nats, *sums.correct)])
             tree.add([*self._take_gradients(), totals])
-        *gradients, totals = tree.total() if spans else [*self._take_gradients(), self._no_totals(len(counted))]
+        if not spans:
+            totals = len(counted) * (2 if self._objective.counts_correct else 1)
+            tree.add([*self._take_gradients(), torch.zeros(totals, dtype=torch.float64)])
+        *gradients, totals = tree.total()
         if self._ranks.size > 1:
             totals = self._ranks.tree_sum(totals, holders)
             flat = self._ranks.tree_sum(torch.cat([gradient.flatten() for gradient in gradients]), holders)
@@ -82,25 +86,16 @@ class PortableEngine(NativeEngine):
         self.optimizer.zero_grad(set_to_none=True)
         return taken
 
-    def _no_totals(self, terms: int) -> Tensor:
-        """Return the totals of a rank without units."""
-        return torch.zeros(2 * terms if self._objective.counts_correct else terms, dtype=torch.float64)
-
-    @torch.no_grad()
     def held_out(self, batch: Any) -> tuple[float, int]:
         """Evaluate the units of each rank."""
         tree = TreeSum()
         spans, holders = units_of_rank(row_count(batch), UNIT_ROWS, self._ranks)
-        was_training = self.network.training
-        self.network.eval()
-        try:
+        with evaluating(self.network):
             for begin, end in spans:
                 with self._operations.entered():
                     sums = self._objective.sums(self.network, slice_batch(batch, begin, end))
                 tree.add([sums.nats[0].double().reshape(1)])
-        finally:
-            self.network.train(was_training)
-        (nats,) = tree.total() if spans else [self._no_totals(1)[:1]]
+        (nats,) = tree.total() if spans else [torch.zeros(1, dtype=torch.float64)]
         if self._ranks.size > 1:
             nats = self._ranks.tree_sum(nats, holders)
         return float(nats), self._objective.counts(batch)[0]

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from model.engines.portable.products import Known, Product, multiply
 from model.engines.runtime import flush_denormals
 from model.nn.init import logarithm
-from model.nn.vocab_layers import WholeVocabulary
+from model.nn.vocab_layers import Vocabulary
 
 
 class PortableOperations(TorchFunctionMode):
@@ -155,7 +155,7 @@ def _log(x: Tensor) -> Tensor:
     return torch.from_numpy(logarithm(x.numpy().astype(np.float64))).to(x.dtype)
 
 
-class PortableVocabulary(WholeVocabulary):
+class PortableVocabulary(Vocabulary):
     """The loss by PyTorch's own kernels alone."""
 
     def _probabilities(self, log_p_NV: Tensor) -> Tensor:
@@ -163,5 +163,4 @@ class PortableVocabulary(WholeVocabulary):
         return torch.softmax(log_p_NV, -1)
 
     def log_normaliser(self, logits_NV: Tensor) -> Tensor:
-        """Return the logarithm of the softmax's denominator, f32[N], differentiable."""
         return logits_NV[:, 0] - torch.log_softmax(logits_NV, -1)[:, 0]

@@ -72,9 +72,8 @@ def multiply(a: Tensor, b: Tensor, known: Known = Known.NOTHING, after: float = 
     if not inner:
         return torch.zeros(*leading, rows, columns)
     out = torch.empty(*leading, rows, columns)
-    factors = (a.data_ptr(), *_four(a.stride()), b.data_ptr(), *_four(b.stride()))
     sizes = (*([1, 1, *leading][-2:]), rows, inner, columns)
-    _multiply(*factors, out.data_ptr(), *sizes, int(known))
+    _multiply(a.data_ptr(), _four(a.stride()), b.data_ptr(), _four(b.stride()), out.data_ptr(), sizes, int(known))
     if known == Known.UNUSED_AFTER:
         _replace_after(out.view(-1, rows, columns).numpy(), np.float32(after))
     return out
@@ -86,25 +85,13 @@ def _four(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 @kernel
 def _multiply(
-    a: int,
-    a_outer: int,
-    a_product: int,
-    a_row: int,
-    a_inner: int,
-    b: int,
-    b_outer: int,
-    b_product: int,
-    b_inner: int,
-    b_column: int,
-    out: int,
-    outers: int,
-    products: int,
-    rows: int,
-    inner: int,
-    columns: int,
-    known: int,
+    a: int, a_strides: tuple[int, ...], b: int, b_strides: tuple[int, ...], out: int, sizes: tuple[int, ...], known: int
 ) -> None:
-    """Fill f32[outers, products, M, N], given the addresses of numbers, strides in numbers, and what is Known."""
+    """Fill f32[outers, products, M, N], given the addresses of numbers, strides in numbers, and what is Known; `sizes`
+    are outers, products, M, K and N."""
+    a_outer, a_product, a_row, a_inner = a_strides
+    b_outer, b_product, b_inner, b_column = b_strides
+    outers, products, rows, inner, columns = sizes
     panel = np.empty(BLOCK * COLUMNS, np.float32)
     for number in range(outers * products):
         outer, product = number // products, number % products

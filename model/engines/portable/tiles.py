@@ -4,6 +4,7 @@ Each element of a tile is one chain of fused multiply-adds, whatever the width o
 addresses of their f32 and by strides, in numbers; nothing is checked here.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ def tile(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         del signature
-        return _Tile(builder, *arguments).compiled(context)
+        return _Tile(builder, arguments).compiled(context)
 
     return types.void(*[types.int64] * 9, types.boolean), generate
 
@@ -83,23 +84,10 @@ def tile(
 class _Tile:
     """Appends the instructions of a tile to those of a kernel."""
 
-    def __init__(
-        self,
-        builder: Any,
-        a: Any,
-        a_row: Any,
-        a_inner: Any,
-        panel: Any,
-        count: Any,
-        out: Any,
-        out_row: Any,
-        height: Any,
-        width: Any,
-        adds: Any,
-    ) -> None:
+    def __init__(self, builder: Any, arguments: Sequence[Any]) -> None:
         self._builder = builder
-        self._a, self._a_row, self._a_inner, self._panel, self._count = a, a_row, a_inner, panel, count
-        self._out, self._out_row, self._height, self._width, self._adds = out, out_row, height, width, adds
+        self._a, self._a_row, self._a_inner, self._panel, self._count, *of_result = arguments
+        self._out, self._out_row, self._height, self._width, self._adds = of_result
         self._vector = ir.VectorType(ir.FloatType(), LANES)
 
     def compiled(self, context: Any) -> Any:

@@ -26,7 +26,7 @@ from model.engines.native import NativeEngine
 from model.engines.runtime import seed_dropout
 from model.nn.dropout import drop_by_row
 from model.nn.factory import make_network, make_shapes
-from model.nn.vocab_layers import WholeVocabulary
+from model.nn.vocab_layers import Vocabulary
 from model.objectives import make_objective
 from model.objectives.base import RankBatch, Sums, row_count
 from model.optim.schedules import StepSchedule
@@ -35,7 +35,7 @@ from tests.model.forked_ranks import run_ranks
 torch.Tensor.float = torch.Tensor.double  # What is float32 in training.
 
 
-class DoubleVocabulary(WholeVocabulary):
+class DoubleVocabulary(Vocabulary):
     """The loss in float64."""
 
     def nats(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:

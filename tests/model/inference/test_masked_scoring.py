@@ -9,7 +9,7 @@ from model.data.loader import MaskedBatch
 from model.data.row_format import NO_LOSS
 from model.inference.scoring import Frame, hidden_nats, masked_row_sums, pseudo_log_probabilities
 from model.nn.bert import BERT
-from model.objectives.masked import masked_sums
+from model.objectives.masked import MaskedObjective
 
 FRAME = Frame(cls=1, sep=2, mask=3)
 
@@ -64,7 +64,7 @@ def test_rows_add_up_to_what_training_counts(network: BERT):
         torch.tensor([1, 0, 1, 0, NO_LOSS]),
     )
     rows = masked_row_sums(network, batch)
-    sums = masked_sums(network, batch)
+    sums = MaskedObjective(seed=1, share=0.15, context=network.config.context).sums(network, batch)
     assert float(rows.nats_BM.sum()) == pytest.approx(float(sums.nats[0].detach()), rel=1e-5)
     assert rows.nats_BM[4, 1:].tolist() == [0.0, 0.0]
     assert (int(rows.right_BM.sum()), int(rows.next_right_B.sum())) == tuple(map(int, sums.correct))

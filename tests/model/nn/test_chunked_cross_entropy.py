@@ -16,7 +16,7 @@ from model.engines.runtime import autocast
 from model.nn.factory import make_network
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
-from model.nn.vocab_layers import WholeVocabulary, freeze_all_but_new_rows
+from model.nn.vocab_layers import Vocabulary, freeze_all_but_new_rows
 from model.objectives.cross_entropy import LOGIT_ROWS, chunked_nats, equal_chunks, logit_rows
 
 SIZES: dict[str, Any] = {"vocab_size": 96, "context": 16, "layers": 1, "heads": 2, "width": 16}
@@ -59,7 +59,7 @@ def test_gradients_made_at_once_are_those_of_the_backward_pass(name: str, new_ro
     network = make_network(NETWORKS[name], new_rows).initialise(1)
     assert isinstance(network, GPT | T5)
     at_once = gradients(network, 3 * LOGIT_ROWS + 5, dtype)
-    network.vocabulary = WholeVocabulary(gradient_at_once=False)
+    network.vocabulary = Vocabulary(gradient_at_once=False)
     later = gradients(network, 3 * LOGIT_ROWS + 5, dtype)
     assert at_once.keys() == later.keys()
     assert torch.equal(at_once["loss"], later["loss"])
@@ -72,7 +72,7 @@ def test_gradients_made_at_once_are_those_of_the_backward_pass(name: str, new_ro
 def test_one_chunk_gives_the_same_bits_as_without_chunks() -> None:
     network = GPT(NETWORKS["tied"]).initialise(1)
     at_once = gradients(network, LOGIT_ROWS)
-    network.vocabulary = WholeVocabulary(gradient_at_once=False)
+    network.vocabulary = Vocabulary(gradient_at_once=False)
     later = gradients(network, LOGIT_ROWS)
     assert all(torch.equal(at_once[key], later[key]) for key in later)
 

@@ -9,8 +9,8 @@ from model.config.network import GPTConfig
 from model.data.row_format import NO_LOSS
 from model.inference.scoring import text_nats
 from model.nn.block import KeyValueCache
-from model.nn.factory import flops_per_token, parameter_count
-from model.nn.gpt import GPT, activation_range_names
+from model.nn.factory import activation_range_names, flops_per_token, parameter_count
+from model.nn.gpt import GPT
 from model.nn.rotary import apply_rotary, rotary_table
 from model.objectives.causal import loss_targets, next_token_nats
 

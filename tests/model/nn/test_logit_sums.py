@@ -9,7 +9,7 @@ from torch import Tensor
 from model.data.row_format import NO_LOSS
 from model.nn import logit_sums as module
 from model.nn.logit_sums import LogitSums, logit_sums
-from model.nn.vocab_layers import WholeVocabulary
+from model.nn.vocab_layers import Vocabulary
 
 
 def fused(logits_NV: Tensor, targets_N: Tensor, squares: bool, correct: bool) -> LogitSums:
@@ -21,7 +21,7 @@ def fused(logits_NV: Tensor, targets_N: Tensor, squares: bool, correct: bool) ->
 def test_sums_of_two_rows_by_hand() -> None:
     # Softmaxes 1/4 and 3/4; 1/2 and 1/2; the last row carries no loss.
     logits = torch.tensor([[0.0, math.log(3)], [0.0, 0.0], [9.0, -7.0]])
-    found = logit_sums(WholeVocabulary(), logits, torch.tensor([1, 0, NO_LOSS]), squares=True, correct=True)
+    found = logit_sums(Vocabulary(), logits, torch.tensor([1, 0, NO_LOSS]), squares=True, correct=True)
     assert found.nats.item() == pytest.approx(math.log(4 / 3) + math.log(2))
     assert found.squared_normalisers.item() == pytest.approx(math.log(4) ** 2 + math.log(2) ** 2)
     assert found.correct.item() == 2
@@ -40,7 +40,7 @@ def test_one_kernel_computes_what_many_do(dtype: torch.dtype, squares: bool, cor
         if is_fused:
             sums = fused(leaf, targets, squares, correct)
         else:
-            sums = logit_sums(WholeVocabulary(), leaf, targets, squares=squares, correct=correct)
+            sums = logit_sums(Vocabulary(), leaf, targets, squares=squares, correct=correct)
         (3.0 * sums.nats + 0.5 * sums.squared_normalisers).backward()
         assert leaf.grad is not None
         assert leaf.grad.dtype == dtype
@@ -81,7 +81,7 @@ def test_compiled_on_a_device_the_sums_are_those_of_a_processor(dtype: torch.dty
     found = []
     for device in ("cpu", "cuda"):
         leaf = logits.to(device, copy=True).requires_grad_()
-        sums = logit_sums(WholeVocabulary(fused=True), leaf, targets.to(device), squares=True, correct=True)
+        sums = logit_sums(Vocabulary(fused=True), leaf, targets.to(device), squares=True, correct=True)
         (sums.nats + 1e-4 * sums.squared_normalisers).backward()
         assert leaf.grad is not None
         found.append((sums, leaf.grad.float().cpu()))

@@ -11,11 +11,11 @@ from torch import nn
 from model.config.network import BERTConfig, T5Config
 from model.data.loader import MaskedBatch, SpanBatch
 from model.data.row_format import NO_LOSS
-from model.nn import bert, t5
 from model.nn.bert import BERT
+from model.nn.factory import activation_range_names
 from model.nn.t5 import T5
-from model.objectives.masked import MaskedObjective, masked_sums
-from model.objectives.spans import span_nats
+from model.objectives.masked import MaskedObjective
+from model.objectives.spans import SpanObjective
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "layers": 2, "heads": 2, "width": 16}
 OBJECTIVE = MaskedObjective(seed=1, share=0.15, context=12)
@@ -52,7 +52,7 @@ def test_hidden_tokens_and_pairs_are_counted_where_they_are(masked_batch: Masked
 
 def test_masked_sums_are_those_of_the_plain_computation(masked_batch: MaskedBatch) -> None:
     network = BERT(BERTConfig(context=16, init_std=0.3, **SIZES)).initialise(1)
-    sums = masked_sums(network, masked_batch)
+    sums = OBJECTIVE.sums(network, masked_batch)
     hidden = network.hidden(masked_batch.inputs_BT, masked_batch.token_types_BT, masked_batch.is_token_BT)
     masked_nats = next_nats = torch.zeros(())
     masked_right = next_right = 0
@@ -69,7 +69,7 @@ def test_masked_sums_are_those_of_the_plain_computation(masked_batch: MaskedBatc
     torch.testing.assert_close(sums.nats[0], masked_nats, rtol=1e-4, atol=0)
     torch.testing.assert_close(sums.nats[1], next_nats, rtol=1e-4, atol=0)
     assert tuple(map(int, sums.correct)) == (masked_right, next_right)
-    assert len(sums.activation_ranges) == len(bert.activation_range_names(network.config)) == 7
+    assert len(sums.activation_ranges) == len(activation_range_names(network.config)) == 7
     answers = network.next_logits(hidden).detach()
     assert sums.activation_ranges[-1].tolist() == pytest.approx([-float(answers.min()), float(answers.max())], rel=1e-5)
 
@@ -81,7 +81,7 @@ def test_rows_without_anything_hidden_or_a_second_stretch_weigh_nothing(masked_b
         targets_BM=torch.full_like(masked_batch.targets_BM, NO_LOSS),
         is_next_B=torch.full_like(masked_batch.is_next_B, NO_LOSS),
     )
-    sums = masked_sums(network, empty)
+    sums = OBJECTIVE.sums(network, empty)
     assert [float(value.detach()) for value in sums.nats] == [0, 0]
     assert tuple(map(int, sums.correct)) == (0, 0)
 
@@ -89,14 +89,15 @@ def test_rows_without_anything_hidden_or_a_second_stretch_weigh_nothing(masked_b
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])
 def test_span_nats_are_those_of_the_plain_computation(span_batch: SpanBatch, z_loss: float) -> None:
     network, plain = (T5(T5Config(**SIZES, z_loss=weight)).initialise(1) for weight in (z_loss, 0.0))
-    nats, ranges = span_nats(network, span_batch)
+    sums = SpanObjective(seed=1).sums(network, span_batch)
+    (nats,), ranges = sums.nats, sums.activation_ranges
     encoded = plain.encode(span_batch.inputs_BT, span_batch.is_token_BT)
     logits = plain.logits(plain.decode(span_batch.decoder_inputs_BU, encoded, span_batch.is_token_BT))
     counted = span_batch.targets_BU != NO_LOSS
     of_targets = logits.log_softmax(-1).gather(2, span_batch.targets_BU.clamp(min=0)[..., None])[..., 0]
     expected = -(of_targets * counted).sum()
     torch.testing.assert_close(nats, expected, rtol=1e-5, atol=0)
-    assert len(ranges) == len(t5.activation_range_names(network.config)) == 13
+    assert len(ranges) == len(activation_range_names(network.config)) == 13
     values = logits.detach()
     assert ranges[-1].tolist() == pytest.approx([-float(values.min()), float(values.max())], rel=1e-5)
     nats.backward()
@@ -124,11 +125,11 @@ def test_bert_overfits_a_batch(masked_batch: MaskedBatch) -> None:
     hidden, pairs = OBJECTIVE.counts(few)
 
     def loss() -> torch.Tensor:
-        sums = masked_sums(network, few)
+        sums = OBJECTIVE.sums(network, few)
         return sums.nats[0] / hidden + sums.nats[1] / pairs
 
     assert learnt(network, loss) < 0.1 * (math.log(40) + math.log(2))
-    sums = masked_sums(network, few)
+    sums = OBJECTIVE.sums(network, few)
     assert tuple(map(int, sums.correct)) == (hidden, pairs)
 
 
@@ -136,4 +137,4 @@ def test_t5_overfits_a_batch(span_batch: SpanBatch) -> None:
     few = SpanBatch(**{name: value[:8] for name, value in vars(span_batch).items()})
     network = T5(T5Config(**SIZES)).initialise(1)
     counted = int((few.targets_BU != NO_LOSS).sum())
-    assert learnt(network, lambda: span_nats(network, few)[0] / counted) < 0.1 * math.log(40)
+    assert learnt(network, lambda: SpanObjective(seed=1).sums(network, few).nats[0] / counted) < 0.1 * math.log(40)
