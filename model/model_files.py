@@ -5,7 +5,7 @@ lengths in headers are checked before anything is read by them. Imports no PyTor
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,19 @@ def is_published(folder: Path) -> bool:
 def weight_files(folder: Path) -> list[Path]:
     """Return the weight files, sorted; InputError where there are only pickles, or files of the index are missing."""
     if (folder / ONE_FILE).is_file():
-        return _with_bounded_headers([folder / ONE_FILE])
+        check_header(folder / ONE_FILE)
+        return [folder / ONE_FILE]
     if (folder / INDEX).is_file():
         names = _plain_names(folder / INDEX)
         absent = [name for name in names if not (folder / name).is_file()]
         if absent or not names:
             raise InputError(
-                f"{folder / INDEX} names {len(names)} weight files, of which {_some(absent)} are missing. Copy the"
+                f"{folder / INDEX} names {len(names)} weight files, of which {some(absent)} are missing. Copy the"
                 f" whole folder again."
             )
-        return _with_bounded_headers(folder / name for name in names)
+        for name in names:
+            check_header(folder / name)
+        return [folder / name for name in names]
     pickle = next((path.name for pattern in PICKLES for path in sorted(folder.glob(pattern))), None)
     if pickle is not None:
         raise InputError(
@@ -104,13 +107,6 @@ def check_header(path: Path) -> None:
         )
 
 
-def _with_bounded_headers(paths: Iterable[Path]) -> list[Path]:
-    checked = list(paths)
-    for path in checked:
-        check_header(path)
-    return checked
-
-
 def _plain_names(index: Path) -> list[str]:
     """Return the file names in an index; InputError for one that leads out of its folder."""
     weight_map = read_json(index).get("weight_map", {})
@@ -124,5 +120,7 @@ def _plain_names(index: Path) -> list[str]:
     return sorted(set(names))
 
 
-def _some(names: list[str]) -> str:
-    return f"{len(names)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+def some(names: Sequence[str]) -> str:
+    """Return the number of names and the first three of them, for messages."""
+    shown = ", ".join(names[:3])
+    return f"{len(names)} ({shown}{', ...' if len(names) > 3 else ''})" if names else "none"

@@ -7,15 +7,13 @@ Imports no PyTorch before weights are converted, since `bessemer plan` says whet
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from model.huggingface.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-NO_ALIASES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -89,12 +87,18 @@ class Family:
     """Convert our configuration to the nearest settings; reading them restores all that the class can compute."""
     weight_map: Callable[[Any], dict[str, WeightSource]]
     """Return the source of each weight of ours."""
-    aliases: Callable[[Any], Mapping[str, str]]
-    """Return published names whose tensors may repeat another, mapped to that other name (tied weights)."""
+    tied: Mapping[str, str]
+    """Published names of a tied head -> the names of the tensors that they may repeat."""
+    repeated: Mapping[str, str] = field(default_factory=dict)
+    """Likewise names that may repeat another whatever the head."""
     body: str = ""
     """Prefix of the names of all weights except the heads'; files saved from the body alone lack it."""
     no_weights: str = r"(?!)"
     """Regular expression of published tensors that are computed, or never used."""
+
+    def aliases(self, config: Any) -> dict[str, str]:
+        """Return published names whose tensors may repeat another, mapped to that other name."""
+        return {**self.repeated, **(self.tied if getattr(config, "tied_head", True) else {})}
 
 
 Names = Mapping[str, tuple[str, Any]]
@@ -172,9 +176,3 @@ def _shifted(table: "Tensor", rows: int) -> "Tensor":
 
         return torch.cat((table.new_zeros(rows, *table.shape[1:]), table))
     return table[-rows:]
-
-
-def some(names: Sequence[str]) -> str:
-    """Return the number of names and the first three of them, for messages."""
-    shown = ", ".join(names[:3])
-    return f"{len(names)} ({shown}{', ...' if len(names) > 3 else ''})" if names else "none"

@@ -4,7 +4,7 @@ Megatron's norms precede each branch and follow the last block, and none follows
 head, class 0 means "it follows" there and class 1 does here, so that the rows of that head are reversed.
 """
 
-from collections.abc import Mapping
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -63,10 +63,6 @@ def bert_weight_map(config: BERTConfig) -> dict[str, WeightSource]:
     return weight_map
 
 
-def _aliases(_config: BERTConfig) -> Mapping[str, str]:
-    return BERT_ALIASES
-
-
 def _read(settings: Settings, **norms: Any) -> BERTConfig:
     settings.expect("type_vocab_size", 2)
     settings.expect("position_embedding_type", "absolute")
@@ -79,10 +75,6 @@ def _read(settings: Settings, **norms: Any) -> BERTConfig:
         activation=settings.lookup("hidden_act", _ACTIVATIONS, "gelu"),
         **norms,
     )
-
-
-def _read_megatron(settings: Settings) -> BERTConfig:
-    return _read(settings, norm_position="pre", embedding_norm=False)
 
 
 def _write(config: BERTConfig) -> dict[str, Any]:
@@ -102,11 +94,14 @@ BERT_FAMILY = Family(
     _read,
     _write,
     bert_weight_map,
-    _aliases,
+    BERT_ALIASES,
     body="bert.",
     no_weights=r"\.position_ids$",
 )
 
 MEGATRON_BERT = replace(
-    BERT_FAMILY, model_type="megatron-bert", class_name="MegatronBertForPreTraining", read=_read_megatron
+    BERT_FAMILY,
+    model_type="megatron-bert",
+    class_name="MegatronBertForPreTraining",
+    read=functools.partial(_read, norm_position="pre", embedding_norm=False),
 )

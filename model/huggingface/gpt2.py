@@ -1,14 +1,10 @@
 """GPT-2 (Radford et al. 2019), as `GPT2LMHeadModel`."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import GPTConfig
-from model.huggingface.base import NO_ALIASES, Family, WeightSource, fused, linear, name_of, read_named, write_named
+from model.huggingface.base import Family, WeightSource, fused, linear, name_of, read_named, write_named
 from model.huggingface.settings import Settings
-
-GPT2_ALIASES = {"lm_head.weight": "transformer.wte.weight"}
-"""The head is the embedding."""
 
 _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
 
@@ -45,10 +41,6 @@ def gpt2_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
     return weight_map
 
 
-def _aliases(config: GPTConfig) -> Mapping[str, str]:
-    return GPT2_ALIASES if config.tied_head else NO_ALIASES
-
-
 def _read(settings: Settings) -> GPTConfig:
     settings.expect("scale_attn_weights", True)
     settings.expect("scale_attn_by_inverse_layer_idx", False)
@@ -83,7 +75,7 @@ GPT2 = Family(
     _read,
     _write,
     gpt2_weight_map,
-    _aliases,
+    {"lm_head.weight": "transformer.wte.weight"},
     body="transformer.",
     no_weights=r"\.attn\.(masked_)?bias$",
 )

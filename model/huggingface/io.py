@@ -23,10 +23,10 @@ from model.config.train import StartingModel
 from model.errors import InputError
 from model.file_content import ChangedInput, require_unchanged
 from model.files import sync_file, write_atomically
-from model.huggingface.base import Family, WeightMap, by_published_name, export_weights, published_tensor, some
+from model.huggingface.base import Family, WeightMap, by_published_name, export_weights, published_tensor
 from model.huggingface.registry import family_of, fitting_family, settings_of
 from model.huggingface.settings import Settings
-from model.model_files import INDEX, ONE_FILE, SETTINGS, is_published, published_digest, read_json, weight_files
+from model.model_files import INDEX, ONE_FILE, SETTINGS, is_published, published_digest, read_json, some, weight_files
 from model.nn.factory import Network, make_shapes
 
 SHARD_BYTES = 5_000_000_000

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from model.config.network import GPTConfig, NormPosition, QKNorm
-from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear, name_of
+from model.huggingface.base import Family, WeightSource, linear, name_of
 from model.huggingface.settings import Settings
 
 _ACTIVATIONS = {"silu": "swiglu", "gelu": "geglu", "gelu_new": "geglu_tanh", "gelu_pytorch_tanh": "geglu_tanh"}
@@ -162,10 +162,6 @@ def _weight_map(shape: _Shape, config: GPTConfig) -> dict[str, WeightSource]:
     return weight_map
 
 
-def _aliases(config: GPTConfig) -> Mapping[str, str]:
-    return {"lm_head.weight": "model.embed_tokens.weight"} if config.tied_head else NO_ALIASES
-
-
 def _read(shape: _Shape, settings: Settings) -> GPTConfig:
     heads = settings.get("num_attention_heads", shape.sizes.get("num_attention_heads", 32))
     width = settings.get("hidden_size", shape.sizes["hidden_size"])
@@ -276,7 +272,7 @@ def _write(shape: _Shape, config: GPTConfig) -> dict[str, Any]:
     if shape.window == "later":
         settings["use_sliding_window"] = config.window is not None
         settings["max_window_layers"] = config.layers if config.window is None else config.window_from_layer
-    if config.rotary_scaling is not None and config.rotary_scaling.kind == "dynamic":
+    if config.rotary_scaling is not None and config.rotates_by_length:
         settings["max_position_embeddings"] = config.rotary_scaling.original_context
     return settings
 
@@ -323,7 +319,7 @@ def _family(shape: _Shape) -> Family:
         functools.partial(_read, shape),
         functools.partial(_write, shape),
         functools.partial(_weight_map, shape),
-        _aliases,
+        {"lm_head.weight": "model.embed_tokens.weight"},
         body="model.",
         no_weights=r"\.rotary_emb\.inv_freq$",
     )

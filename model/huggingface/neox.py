@@ -1,10 +1,9 @@
 """GPT-NeoX (Black et al. 2022), as `GPTNeoXForCausalLM`."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import GPTConfig
-from model.huggingface.base import NO_ALIASES, Family, WeightSource, fused, linear, name_of, read_named, write_named
+from model.huggingface.base import Family, WeightSource, fused, linear, name_of, read_named, write_named
 from model.huggingface.settings import Settings
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "relu": "relu"}
@@ -43,10 +42,6 @@ def neox_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
     return weight_map
 
 
-def _aliases(config: GPTConfig) -> Mapping[str, str]:
-    return {"embed_out.weight": "gpt_neox.embed_in.weight"} if config.tied_head else NO_ALIASES
-
-
 def _read(settings: Settings) -> GPTConfig:
     settings.expect("attention_bias", True)
     base, scaling = settings.rope()
@@ -82,7 +77,7 @@ NEOX = Family(
     _read,
     _write,
     neox_weight_map,
-    _aliases,
+    {"embed_out.weight": "gpt_neox.embed_in.weight"},
     body="gpt_neox.",
     no_weights=r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",
 )

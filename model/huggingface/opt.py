@@ -1,10 +1,9 @@
 """OPT (Zhang et al. 2022), as `OPTForCausalLM`; OPT-350M with its narrow embedding, too."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import GPTConfig
-from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear, name_of, read_named, write_named
+from model.huggingface.base import Family, WeightSource, linear, name_of, read_named, write_named
 from model.huggingface.settings import Settings
 
 POSITION_OFFSET = 2
@@ -51,10 +50,6 @@ def opt_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
     return weight_map
 
 
-def _aliases(config: GPTConfig) -> Mapping[str, str]:
-    return {"lm_head.weight": "model.decoder.embed_tokens.weight"} if config.tied_head else NO_ALIASES
-
-
 def _read(settings: Settings) -> GPTConfig:
     settings.expect("enable_bias", True)
     settings.expect("layer_norm_elementwise_affine", True)
@@ -87,4 +82,12 @@ def _write(config: GPTConfig) -> dict[str, Any]:
     }
 
 
-OPT = Family("opt", "OPTForCausalLM", _read, _write, opt_weight_map, _aliases, body="model.")
+OPT = Family(
+    "opt",
+    "OPTForCausalLM",
+    _read,
+    _write,
+    opt_weight_map,
+    {"lm_head.weight": "model.decoder.embed_tokens.weight"},
+    body="model.",
+)

@@ -1,17 +1,10 @@
 """T5 and T5 v1.1 (Raffel et al. 2020), as `T5ForConditionalGeneration`."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import DISTANCE_BUCKETS, FARTHEST_DISTANCE, T5Config, is_gated
 from model.huggingface.base import Family, WeightSource, linear, name_of, read_named, write_named
 from model.huggingface.settings import Settings
-
-T5_ALIASES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
-"""Encoder and decoder read the shared embedding."""
-
-T5_TIED_ALIASES = {**T5_ALIASES, "lm_head.weight": "shared.weight"}
-"""In the first T5 the head is the embedding too."""
 
 CONTEXT = 512
 """Tokens of the encoder's input in training, which `config.json` does not record."""
@@ -70,10 +63,6 @@ def _attention_weight_map(ours: str, theirs: str) -> dict[str, WeightSource]:
     return weight_map
 
 
-def _aliases(config: T5Config) -> Mapping[str, str]:
-    return T5_TIED_ALIASES if config.tied_head else T5_ALIASES
-
-
 def _read(settings: Settings) -> T5Config:
     named = read_named(settings, _NAMES)
     settings.expect("num_decoder_layers", named["layers"])
@@ -109,6 +98,8 @@ T5_FAMILY = Family(
     _read,
     _write,
     t5_weight_map,
-    _aliases,
+    {"lm_head.weight": "shared.weight"},
+    # Encoder and decoder read the shared embedding.
+    {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"},
     no_weights=r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
 )

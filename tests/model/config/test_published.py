@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from model.config.network import BERTConfig, T5Config
 from model.huggingface.base import WeightMap, by_published_name, export_weights
-from model.huggingface.bert import BERT_ALIASES, bert_weight_map
-from model.huggingface.gpt2 import GPT2, GPT2_ALIASES, gpt2_weight_map
+from model.huggingface.bert import BERT_FAMILY, bert_weight_map
+from model.huggingface.gpt2 import GPT2, gpt2_weight_map
 from model.huggingface.settings import Settings
-from model.huggingface.t5 import T5_ALIASES, T5_TIED_ALIASES, t5_weight_map
+from model.huggingface.t5 import T5_FAMILY, t5_weight_map
 from model.nn.bert import BERT
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
@@ -65,9 +65,11 @@ def test_gpt2() -> None:
     theirs = published_gpt2()
     config = GPT2.read(Settings({"vocab_size": 40, "n_positions": 16, "n_layer": 2, "n_head": 2, "n_embd": 16}))
     ours = GPT(config).eval()
-    ours.load_state_dict(import_weights(theirs.state_dict(), gpt2_weight_map(config), GPT2_ALIASES))
+    ours.load_state_dict(import_weights(theirs.state_dict(), gpt2_weight_map(config), GPT2.aliases(config)))
     torch.testing.assert_close(ours(TOKENS), theirs(TOKENS).logits, **CLOSE)
-    assert_same(export_weights(ours.state_dict(), gpt2_weight_map(config)), without(theirs.state_dict(), GPT2_ALIASES))
+    assert_same(
+        export_weights(ours.state_dict(), gpt2_weight_map(config)), without(theirs.state_dict(), GPT2.aliases(config))
+    )
 
 
 def test_bert() -> None:
@@ -76,7 +78,7 @@ def test_bert() -> None:
     theirs = shaken(transformers.BertForPreTraining(settings))
     config = BERTConfig(context=16, ffn_width=24, **SIZES)
     ours = BERT(config).eval()
-    ours.load_state_dict(import_weights(theirs.state_dict(), bert_weight_map(config), BERT_ALIASES))
+    ours.load_state_dict(import_weights(theirs.state_dict(), bert_weight_map(config), BERT_FAMILY.aliases(config)))
     types = (torch.arange(12) >= 4).long().expand(3, -1) * IS_TOKEN
     expected = theirs(input_ids=TOKENS, token_type_ids=types, attention_mask=IS_TOKEN.long())
     hidden = ours.hidden(TOKENS, types, IS_TOKEN)
@@ -84,7 +86,10 @@ def test_bert() -> None:
     at_positions = expected.prediction_logits.gather(1, positions[..., None].expand(-1, -1, 40))
     torch.testing.assert_close(ours.masked_logits(hidden, positions), at_positions, **CLOSE)
     torch.testing.assert_close(ours.next_logits(hidden), expected.seq_relationship_logits.flip(1), **CLOSE)
-    assert_same(export_weights(ours.state_dict(), bert_weight_map(config)), without(theirs.state_dict(), BERT_ALIASES))
+    assert_same(
+        export_weights(ours.state_dict(), bert_weight_map(config)),
+        without(theirs.state_dict(), BERT_FAMILY.aliases(config)),
+    )
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
@@ -104,7 +109,7 @@ def test_t5(version: str) -> None:
     activation = "relu" if first else "geglu_tanh"
     config = T5Config(head_size=6, ffn_width=24, activation=activation, tied_head=first, **SIZES)
     ours = T5(config).eval()
-    aliases = T5_TIED_ALIASES if first else T5_ALIASES
+    aliases = T5_FAMILY.aliases(config)
     ours.load_state_dict(import_weights(theirs.state_dict(), t5_weight_map(config), aliases))
     decoder_inputs = TOKENS[:, :9].flip(0)
     expected = theirs(input_ids=TOKENS, attention_mask=IS_TOKEN.long(), decoder_input_ids=decoder_inputs)
