@@ -46,10 +46,11 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        # Also refuses what is no number.
-        if not self.temperature >= 0 or not 0 < self.top_p <= 1:
+        # Also refuses what is no number. Logits over numbers beyond these would be infinite, or 0 times infinity.
+        if not (self.temperature == 0 or 1e-100 <= self.temperature <= 1e100) or not 0 < self.top_p <= 1:
             raise InputError(
-                f"temperature {self.temperature} must be 0 or more, and top_p {self.top_p} above 0 and at most 1"
+                f"temperature {self.temperature} must be 0, or from 1e-100 to 1e+100, and top_p {self.top_p} above 0"
+                f" and at most 1"
             )
         if self.top_k is not None and self.top_k < 1:
             raise InputError(f"top_k {self.top_k} must be 1 or more; leave it out to keep all tokens")
@@ -82,25 +83,6 @@ class Drawn:
     """The likeliest tokens with their probabilities, as many as were asked for."""
 
 
-def generate_tokens(
-    network: GPT,
-    prompt: Sequence[int],
-    *,
-    max_new_tokens: int,
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    top_k: int | None = None,
-    seed: int = 0,
-    stop: int | None = None,
-) -> list[int]:
-    """Return at most `max_new_tokens` token ids after `prompt`, which may not be empty; end before the id `stop`.
-
-    See `Sampling` for how tokens are drawn. When the context is full, its older half is dropped.
-    """
-    sampling = Sampling(temperature, top_p, top_k, seed)
-    return list(stream_tokens(network, prompt, sampling, max_new_tokens=max_new_tokens, stop=stop))
-
-
 def stream_tokens(
     network: GPT,
     prompt: Sequence[int],
@@ -110,9 +92,10 @@ def stream_tokens(
     stop: int | None = None,
     sample: int = 0,
 ) -> Iterator[int]:
-    """Yield the tokens of `generate_tokens` as they are drawn; `sample` numbers samples that share a seed.
+    """Yield at most `max_new_tokens` token ids after `prompt` as they are drawn; end before the id `stop`.
 
-    Raises InputError for an empty prompt, at the call and not at the first token.
+    `sample` numbers samples that share a seed. When the context is full, its older half is dropped. Raises InputError
+    for an empty prompt, at the call and not at the first token.
     """
     drawn = stream_batch(network, [Prompt(prompt, sampling, sample)], max_new_tokens=max_new_tokens, stop=stop)
     return (one.token for one in drawn)
@@ -185,18 +168,23 @@ def _stream(
         return
     context = network.config.context
     capacity = min(context, max(len(text.seen) for text in texts) + most)
-    places = min(len(texts), MOST_ROWS, max(1, MOST_CACHE_VALUES // (_values_a_token(network) * capacity)))
+    of_token = 2 * network.config.layers * network.config.block.kv_inner
+    places = min(len(texts), MOST_ROWS, max(1, MOST_CACHE_VALUES // (of_token * capacity)))
     cache = BatchCache(places, capacity)
     rows: list[_Text] = []
+
+    def remove(row: int) -> None:
+        cache.remove(row)
+        rows[row] = rows[-1]
+        rows.pop()
+
     while rows or waiting:
         full = [row for row, length in enumerate(cache.lengths) if length == context]
         fresh = [rows[row] for row in full]
         for text in fresh:
             text.seen = text.seen[-(context // 2) :]
         for row in reversed(full):
-            cache.remove(row)
-            rows[row] = rows[-1]
-            rows.pop()
+            remove(row)
         while waiting and len(rows) + len(fresh) < places:
             fresh.append(waiting.popleft())
         if fresh:
@@ -217,14 +205,7 @@ def _stream(
             if len(text.written) == most or (ended is not None and ended(text.number, text.written)):
                 over.append(text)
         for text in over:
-            row = rows.index(text)
-            cache.remove(row)
-            rows[row] = rows[-1]
-            rows.pop()
-
-
-def _values_a_token(network: GPT) -> int:
-    return 2 * network.config.layers * network.config.block.kv_inner
+            remove(rows.index(text))
 
 
 def _read(network: GPT, texts: Sequence[_Text], cache: BatchCache) -> Tensor:
@@ -232,9 +213,7 @@ def _read(network: GPT, texts: Sequence[_Text], cache: BatchCache) -> Tensor:
 
     Texts are padded at their ends, where padding is seen by no token.
     """
-    device = network.embedding.weight.device
-    scaling = network.config.rotary_scaling
-    by_length = scaling is not None and scaling.kind == "dynamic"
+    device, by_length = network.embedding.weight.device, network.config.rotates_by_length
     found: list[Tensor] = []
     begin = 0
     while begin < len(texts):
@@ -245,7 +224,7 @@ def _read(network: GPT, texts: Sequence[_Text], cache: BatchCache) -> Tensor:
                 break
             longest, end = grown, end + 1
         lengths = [len(text.seen) for text in texts[begin:end]]
-        tokens_BT = torch.tensor([[*text.seen, *[0] * (longest - len(text.seen))] for text in texts[begin:end]])
+        tokens_BT = padded([text.seen for text in texts[begin:end]])
         lengths_B = torch.tensor(lengths, device=device)
         visible = prefix_mask(lengths_B, longest) if network.config.attention == "prefix" else None
         filled = KeyValueCache()
@@ -254,6 +233,12 @@ def _read(network: GPT, texts: Sequence[_Text], cache: BatchCache) -> Tensor:
         found.append(hidden_BTD[torch.arange(end - begin, device=device), lengths_B - 1])
         begin = end
     return torch.cat(found)
+
+
+def padded(rows: Sequence[Sequence[int]], filling: int = 0) -> Tensor:
+    """Return rows of token ids, i64[rows, longest], filled up at their ends."""
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[filling] * (longest - len(row))] for row in rows])
 
 
 def _draw(logits_BV: Tensor, texts: Sequence[_Text], alternatives: int) -> Iterator[Drawn]:

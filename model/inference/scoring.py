@@ -18,12 +18,11 @@ from torch.nn import functional as F
 from model.data.loader import MaskedBatch, SpanBatch
 from model.data.row_format import NO_LOSS
 from model.engines.runtime import move_batch
+from model.inference.generate import padded
 from model.nn.bert import BERT
 from model.nn.block import KeyValueCache
 from model.nn.gpt import GPT, prefix_mask
 from model.nn.t5 import T5
-
-PAD = 0
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def choice_log_probabilities(
     cache = KeyValueCache()
     device = network.embedding.weight.device
     after_context = network.hidden(torch.tensor([list(context)], device=device), cache=cache)[:, -1:]
-    batch = torch.tensor([[*one, *[PAD] * (longest - len(one))] for one in continuations], device=device)
+    batch = padded(continuations).to(device)
     states = after_context.expand(len(continuations), -1, -1)
     if longest > 1:
         cache.keys = [key.expand(len(continuations), -1, -1, -1) for key in cache.keys]
@@ -107,14 +106,6 @@ def window_borders(tokens: int, context: int, stride: int) -> Iterator[tuple[int
         scored = end
 
 
-def _visible(network: GPT, windows: list[_Window], longest: int) -> torch.Tensor | None:
-    """Return the attention mask of a prefix language model, which sees all tokens that are not scored; else None."""
-    if network.config.attention == "causal":
-        return None
-    device = network.embedding.weight.device
-    return prefix_mask(torch.tensor([window.score_from for window in windows], device=device), longest - 1)
-
-
 def _window_nats(network: GPT, windows: list[_Window], batch_tokens: int) -> list[Tensor]:
     """Return the nats of the scored tokens of each window, f64; windows of similar length share a batch, padded at the
     end.
@@ -131,13 +122,16 @@ def _window_nats(network: GPT, windows: list[_Window], batch_tokens: int) -> lis
             end += 1
         chosen = [windows[i] for i in order[begin:end]]
         longest = max(len(window.tokens) for window in chosen)
-        batch = torch.tensor([[*window.tokens, *[PAD] * (longest - len(window.tokens))] for window in chosen])
+        batch = padded([window.tokens for window in chosen])
         counted = torch.zeros(len(chosen), longest - 1, dtype=torch.bool)
         for place, window in enumerate(chosen):
             counted[place, window.score_from - 1 : len(window.tokens) - 1] = True
-        batch, counted = batch.to(device), counted.to(device)
+        batch, counted, visible = batch.to(device), counted.to(device), None
+        if network.config.attention == "prefix":
+            # It sees all tokens that are not scored.
+            visible = prefix_mask(torch.tensor([window.score_from for window in chosen], device=device), longest - 1)
         # Most of a benchmark's tokens are context: the head runs only where a token counts.
-        logits = network.logits(network.hidden(batch[:, :-1], visible_B1TT=_visible(network, chosen, longest))[counted])
+        logits = network.logits(network.hidden(batch[:, :-1], visible_B1TT=visible)[counted])
         nats = F.cross_entropy(logits, batch[:, 1:][counted], reduction="none").double().cpu()
         sizes = [len(window.tokens) - window.score_from for window in chosen]
         found.update(zip(order[begin:end], nats.split(sizes), strict=True))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from model.errors import InputError
-from model.inference.generate import Sampling, pick
+from model.inference.generate import Sampling, padded, pick
 from model.nn.block import KeyValueCache
 from model.nn.t5 import T5
 
@@ -90,12 +90,9 @@ def write_targets(
     `allowed` limits for each text what may follow what was written. A text that has ended leaves the batch.
     """
     device = network.embedding.weight.device
-    longest = max(map(len, inputs))
-    inputs_BT = torch.full((len(inputs), longest), writing.start, device=device)
-    for row, ids in enumerate(inputs):
-        inputs_BT[row, : len(ids)] = torch.tensor(list(ids), device=device)
+    inputs_BT = padded(inputs, writing.start).to(device)
     lengths_B = torch.tensor([len(ids) for ids in inputs], device=device)
-    is_token_BT = torch.arange(longest, device=device) < lengths_B[:, None]
+    is_token_BT = torch.arange(inputs_BT.shape[1], device=device) < lengths_B[:, None]
     encoded_BTD = network.encode(inputs_BT, is_token_BT)
     cache = KeyValueCache()
     written: list[list[int]] = [[] for _ in inputs]

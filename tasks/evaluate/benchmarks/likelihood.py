@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from model.data.row_format import RowFormat
 from model.data.span_lengths import Denoising
-from model.inference.generate import Prompt, Sampling, generate_batch, generate_tokens
+from model.inference.generate import Prompt, Sampling, generate_batch, stream_tokens
 from model.inference.scoring import (
     FRAME_TOKENS,
     Frame,
@@ -104,7 +104,7 @@ class CausalScorer(LikelihoodScorer):
     def is_greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
         # Most answers differ in the first token, which is tried first.
         return all(
-            generate_tokens(self._network, prompt, max_new_tokens=length, temperature=0.0) == list(answer[:length])
+            list(stream_tokens(self._network, prompt, GREEDY, max_new_tokens=length)) == list(answer[:length])
             for length in sorted({1, len(answer)})
         )
 

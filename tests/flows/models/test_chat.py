@@ -19,13 +19,14 @@ from flows.models.chat_server import MAX_REQUEST_BYTES, address_of, chat_server
 from model.config.network import BERTConfig, GPTConfig
 from model.errors import InputError
 from model.finetune.chat_template import ChatTemplate, Message
-from model.inference.generate import Sampling, generate_tokens
+from model.inference.generate import Sampling
 from model.nn.factory import make_network
 from tasks.models.load import Trained
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_sentencepiece
+from tests.model.inference.reference import generate_tokens
 
 GREEDY = Sampling(temperature=0.0)
 

@@ -9,10 +9,9 @@ import torch
 from model.checkpoint.weights import describe_model, load_model, save_model
 from model.config.network import GPTConfig
 from model.errors import InputError, IntegrityError
-from model.inference.generate import generate_tokens
 from model.inference.scoring import choice_log_probabilities
 from model.nn.gpt import GPT
-from tests.model.inference.reference import continuation_log_probabilities
+from tests.model.inference.reference import continuation_log_probabilities, generate_tokens
 
 CONFIG = GPTConfig(vocab_size=30, context=16, layers=2, heads=2, width=16)
 

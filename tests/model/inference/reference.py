@@ -1,10 +1,12 @@
-"""The plain computation of a score: one forward pass for each pair, without padding or cache."""
+"""The plain computation of a score: one forward pass for each pair, without padding or cache; and whole texts."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 
+from model.inference.generate import Sampling, stream_tokens
 from model.nn.gpt import GPT, prefix_mask
 
 
@@ -19,3 +21,10 @@ def continuation_log_probabilities(network: GPT, pairs: Sequence[tuple[Sequence[
         logits_TV = network.logits(network.hidden(tokens_BT[:, :-1], visible_B1TT=visible))[0, len(context) - 1 :]
         sums.append(-float(F.cross_entropy(logits_TV.double(), tokens_BT[0, len(context) :], reduction="sum")))
     return sums
+
+
+def generate_tokens(
+    network: GPT, prompt: Sequence[int], *, max_new_tokens: int, stop: int | None = None, **sampling: Any
+) -> list[int]:
+    """Return all that `stream_tokens` yields; `sampling` are the fields of `Sampling`."""
+    return list(stream_tokens(network, prompt, Sampling(**sampling), max_new_tokens=max_new_tokens, stop=stop))

@@ -8,8 +8,9 @@ import torch
 from model.config.network import GPTConfig
 from model.errors import InputError
 from model.inference import generate
-from model.inference.generate import Prompt, Sampling, generate_batch, generate_tokens, stream_batch
+from model.inference.generate import Prompt, Sampling, generate_batch, stream_batch
 from model.nn.gpt import GPT
+from tests.model.inference.reference import generate_tokens
 
 CASES: dict[str, dict[str, Any]] = {
     "default": {},

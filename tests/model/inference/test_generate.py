@@ -8,9 +8,10 @@ import torch
 
 from model.config.network import GPTConfig
 from model.errors import InputError
-from model.inference.generate import Sampling, generate_tokens, stream_tokens
+from model.inference.generate import Sampling, stream_tokens
 from model.nn.block import KeyValueCache
 from model.nn.gpt import GPT
+from tests.model.inference.reference import generate_tokens
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,10 @@ def test_text_goes_on_past_the_context_and_ends_before_the_stop_token(network: G
     assert ended == written[: written.index(stop)]
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"temperature": math.nan}, {"top_p": 0.0}, {"top_p": 1.1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [*({"temperature": value} for value in (-1.0, math.nan, math.inf, 1e-310)), {"top_p": 0.0}, {"top_p": 1.1}],
+)
 def test_impossible_settings_are_refused(network: GPT, wrong: dict[str, float]) -> None:
     with pytest.raises(InputError, match="temperature"):
         generate_tokens(network, [1], max_new_tokens=1, **wrong)

@@ -15,7 +15,6 @@ from model.data.row_format import NO_LOSS
 from model.distributed.process_group import Ranks
 from model.errors import RecipeError
 from model.huggingface.registry import fitting_family
-from model.inference.generate import generate_tokens
 from model.inference.scoring import choice_log_probabilities, text_nats
 from model.nn.block import KeyValueCache
 from model.nn.gpt import GPT, prefix_mask
@@ -23,7 +22,7 @@ from model.objectives.base import rank_batch
 from model.objectives.causal import PrefixObjective
 from model.objectives.synthetic import random_batch
 from model.train.trainer import train
-from tests.model.inference.reference import continuation_log_probabilities
+from tests.model.inference.reference import continuation_log_probabilities, generate_tokens
 
 PAD, EOS = 3, 2
 CONFIG = GPTConfig(vocab_size=48, context=16, layers=2, heads=2, width=16, init_std=0.3, attention="prefix")

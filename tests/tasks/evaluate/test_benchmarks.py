@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from model.config.network import GPTConfig
-from model.inference.generate import generate_tokens
 from model.nn.gpt import GPT
 from tasks.artifacts.tables.schema import ITEMS, LEAKS
 from tasks.evaluate.benchmarks.items import (
@@ -29,7 +28,7 @@ from tasks.tokenizer.base import EOS, Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_sentencepiece
-from tests.model.inference.reference import continuation_log_probabilities
+from tests.model.inference.reference import continuation_log_probabilities, generate_tokens
 
 TEXT = "the cat sat on the mat. the dog sat on the log. the bird sang in the tree. " * 40
 

@@ -9,7 +9,6 @@ import torch
 
 from model.config.network import GPTConfig, T5Config
 from model.errors import InputError
-from model.inference.generate import generate_tokens
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
 from tasks.evaluate.benchmarks.generative import (
@@ -31,7 +30,7 @@ from tasks.tokenizer.base import EOS, Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_sentencepiece
-from tests.model.inference.reference import continuation_log_probabilities
+from tests.model.inference.reference import continuation_log_probabilities, generate_tokens
 
 TEXT = "the cat sat on the mat. the dog sat on the log. the bird sang in the tree. " * 40
 
