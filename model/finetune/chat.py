@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from model.data.row_format import NO_LOSS
 from model.errors import InputError
-from model.finetune.chat_template import ChatTemplate, ChatVocabulary, Conversation
+from model.finetune.chat_template import ChatTemplate, Conversation
 from model.finetune.data import Answer, Example, Truncation
 from model.finetune.description import ChatDescription
-from model.inference.generate import Prompt, Sampling, generate_batch
+from model.finetune.tokenizer import Vocabulary
+from model.inference.generate import Prompt, Sampling, generate_batch, padded
 from model.nn.gpt import GPT, prefix_mask
 from model.objectives.causal import with_balance
 from model.objectives.cross_entropy import chunked_nats
@@ -29,9 +30,7 @@ SCORED_AT_ONCE = 16
 class GPTTaskModel:
     """A GPT with a chat template."""
 
-    head = None
-
-    def __init__(self, network: GPT, template: ChatTemplate, vocabulary: ChatVocabulary, max_tokens: int) -> None:
+    def __init__(self, network: GPT, template: ChatTemplate, vocabulary: Vocabulary, max_tokens: int) -> None:
         self.network, self.template = network, template
         self._vocabulary, self._max_tokens = vocabulary, max_tokens
         self._end = template.end(vocabulary)
@@ -118,16 +117,13 @@ class GPTTaskModel:
     ) -> tuple[Tensor, Tensor]:
         """Return f32[B, T, D] after the last block, and targets i64[B, T]; rows are padded at their ends."""
         device = self.network.embedding.weight.device
-        longest = max(len(inputs) for inputs, _ in rows)
-        padded = [([0] * (longest - len(one)), [NO_LOSS] * (longest - len(one))) for one, _ in rows]
-        inputs_BT = torch.tensor([[*one, *more] for (one, _), (more, _) in zip(rows, padded, strict=True)])
-        targets_BT = torch.tensor([[*one, *more] for (_, one), (_, more) in zip(rows, padded, strict=True)])
+        inputs_BT = padded([inputs for inputs, _ in rows]).to(device)
+        targets_BT = padded([targets for _, targets in rows], NO_LOSS).to(device)
         visible = None
         if self.network.config.attention == "prefix":
             given = [next(i for i, target in enumerate(targets) if target != NO_LOSS) + 1 for _, targets in rows]
-            visible = prefix_mask(torch.tensor(given, device=device), longest)
-        hidden_BTD = self.network.hidden(inputs_BT.to(device), visible_B1TT=visible, balances=balances)
-        return hidden_BTD, targets_BT.to(device)
+            visible = prefix_mask(torch.tensor(given, device=device), inputs_BT.shape[1])
+        return self.network.hidden(inputs_BT, visible_B1TT=visible, balances=balances), targets_BT
 
 
 def answer_targets(whole: Conversation, kept: int) -> tuple[list[int], list[int]]:

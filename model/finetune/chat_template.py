@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from model.errors import InputError
 from model.finetune.description import TemplateDescription
+from model.finetune.tokenizer import Vocabulary
 
 Role = Literal["system", "user", "assistant"]
 
@@ -32,21 +33,6 @@ vocabulary, since it needs no tokens of its own."""
 _OPEN, _CLOSE = "\ue0f0", "\ue0f1"
 
 _MARK = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
-
-
-class ChatVocabulary(Protocol):
-    """What a template needs of a vocabulary."""
-
-    eos: int
-    special_names: dict[str, int]
-
-    def encode_following(self, text: str) -> list[int]:
-        """Return the ids of a text that follows another."""
-        ...
-
-    def decode_following(self, ids: Sequence[int]) -> str:
-        """Return the text of ids that follow others."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +62,7 @@ class ChatTemplate:
     eos_token: str
 
     @staticmethod
-    def own(vocabulary: ChatVocabulary) -> "ChatTemplate":
+    def own(vocabulary: Vocabulary) -> "ChatTemplate":
         """Return `OWN_TEMPLATE` for a vocabulary; InputError where its end of text has no name."""
         names = {number: name for name, number in vocabulary.special_names.items()}
         if vocabulary.eos not in names:
@@ -92,7 +78,7 @@ class ChatTemplate:
         """Return the template as JSON values."""
         return {"source": self.source, "bos_token": self.bos_token, "eos_token": self.eos_token}
 
-    def conversation(self, messages: Sequence[Message], vocabulary: ChatVocabulary) -> Conversation:
+    def conversation(self, messages: Sequence[Message], vocabulary: Vocabulary) -> Conversation:
         """Return the tokens of messages, those of each answer of the assistant marked with the token that ends it.
 
         Raises InputError for a template that cannot write the messages, or that ends answers by no special token.
@@ -128,7 +114,7 @@ class ChatTemplate:
             )
         return found
 
-    def prompt(self, messages: Sequence[Message], vocabulary: ChatVocabulary) -> list[int]:
+    def prompt(self, messages: Sequence[Message], vocabulary: Vocabulary) -> list[int]:
         """Return the tokens after which the assistant's answer follows; a space before the answer belongs to it."""
         ids: list[int] = []
         parts = self._parts(messages, generation_prompt=True)
@@ -138,7 +124,7 @@ class ChatTemplate:
             ids += self._with_special(text, vocabulary) if message is None else vocabulary.encode_following(text)
         return ids
 
-    def end(self, vocabulary: ChatVocabulary) -> int:
+    def end(self, vocabulary: Vocabulary) -> int:
         """Return the id that ends an answer."""
         found = self.conversation([Message("user", "a"), Message("assistant", "b")], vocabulary)
         return next(i for i, is_answer in zip(reversed(found.ids), reversed(found.is_answer), strict=True) if is_answer)
@@ -181,7 +167,7 @@ class ChatTemplate:
                 parts.append((text, None))
         return parts
 
-    def _with_special(self, text: str, vocabulary: ChatVocabulary) -> list[int]:
+    def _with_special(self, text: str, vocabulary: Vocabulary) -> list[int]:
         ids: list[int] = []
         begin = 0
         for found in self._pattern(vocabulary).finditer(text):
@@ -191,7 +177,7 @@ class ChatTemplate:
             begin = found.end()
         return ids + (vocabulary.encode_following(text[begin:]) if begin < len(text) else [])
 
-    def _pattern(self, vocabulary: ChatVocabulary) -> re.Pattern[str]:
+    def _pattern(self, vocabulary: Vocabulary) -> re.Pattern[str]:
         longest_first = sorted(filter(None, vocabulary.special_names), key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 

@@ -14,6 +14,10 @@ from model.errors import InputError, RecipeError
 Kind = Literal["classification", "regression", "tagging", "span", "text", "chat"]
 
 
+MOST_STEPS = 10_000
+"""Of a `regression` as text."""
+
+
 class Task(BaseConfig):
     """One task: where its examples are and what their fields mean."""
 
@@ -73,6 +77,11 @@ class Task(BaseConfig):
             raise ValueError(f"tagging: fields = {list(self.fields)} must be one, the list of words")
         if self.largest <= self.smallest:
             raise ValueError(f"largest {self.largest:g} must be above smallest {self.smallest:g}")
+        if (self.largest - self.smallest) / self.step > MOST_STEPS:
+            raise ValueError(
+                f"step {self.step:g} makes more than {MOST_STEPS:,} numbers from smallest {self.smallest:g} to largest"
+                f" {self.largest:g}, each of which is a text that may be written; choose a larger step"
+            )
         if Decimal(str(self.smallest)) + self.steps * Decimal(str(self.step)) != Decimal(str(self.largest)):
             raise ValueError(
                 f"largest {self.largest:g} is not a whole number of steps {self.step:g} above smallest"

@@ -6,6 +6,8 @@ epoch alone. Whatever does not fit into a row is counted for each task and repor
 
 import gzip
 import json
+import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +61,13 @@ def example_of(record: dict[str, Any], task: Task, where: str, *, answered: bool
         found = ", ".join(record) or "nothing"
         hint = "name the fields in the task file" if answered else f"the model reads {' and '.join(task.fields)}"
         raise InputError(f"task {task.name}: {where} has no {' and no '.join(missing)}, only {found}; {hint}")
+    try:
+        json.dumps([record[name] for name in wanted], ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"task {task.name}: {where} holds half of a surrogate pair, which is no character ({error.reason}); write"
+            f" the text again in UTF-8"
+        ) from error
     values = [record[name] for name in task.fields]
     if task.kind == "chat":
         messages = read_messages(values[0], f"task {task.name}: {where}: {task.fields[0]}", answered=answered)
@@ -124,15 +133,15 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 if not isinstance(record, dict):
                     raise InputError(f"{where} is no object with fields, but {line.strip()[:60]}")
                 yield where, record
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is damaged or no text in UTF-8: {error}") from error
 
 
 def _answer(value: Any, texts: tuple[str, ...], task: Task, where: str) -> Answer:
     place = f"task {task.name}: {where}: {task.answer}"
     if task.kind == "regression":
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"{place} must be a number, and is {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+            raise InputError(f"{place} must be a finite number, and is {value!r}"[:300])
         return float(value)
     if task.kind == "tagging":
         tags = _strings(value, f"{place} must be a list of labels")

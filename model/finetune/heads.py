@@ -8,9 +8,9 @@ score, and [CLS] means no answer.
 Shapes: B rows, T tokens, D width, C labels.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from model.data.row_format import NO_LOSS
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.data import Answer, Example, Truncation, fit_together
 from model.finetune.tokenizer import Vocabulary
+from model.inference.generate import padded
 from model.nn.bert import BERT
 
 OUTSIDE = "O"
@@ -63,37 +64,43 @@ class TaskHead(nn.Module):
         return self.answer(F.dropout(x, self.dropout, self.training))
 
 
-class TaskAdapter(Protocol):
+class TaskAdapter(ABC):
     """Adapts BERT to one kind of task."""
 
-    outputs: int
-    """Outputs of the head."""
-    state: dict[str, float]
-    """Values other than weights that were derived from the training examples and are needed to answer."""
+    def __init__(
+        self, task: Task, labels: Sequence[str], vocabulary: Vocabulary, config: FinetuneConfig, max_tokens: int
+    ) -> None:
+        del config  # Read by subclasses.
+        self._labels, self._vocabulary, self._max_tokens = list(labels), vocabulary, max_tokens
+        self._number = task.kind == "regression"
+        self.outputs = 1 if self._number else len(labels)
+        """Outputs of the head."""
+        self.state: dict[str, float] = {}
+        """Values other than weights that were derived from the training examples and are needed to answer."""
 
+    @abstractmethod
     def rows(self, examples: Sequence[Example], truncation: Truncation, *, fitting: bool) -> list[Row]:
         """Return the rows of the examples; count in `truncation` what does not fit."""
-        ...
 
     def outputs_of(self, network: BERT, head: TaskHead, hidden_BTD: Tensor) -> Tensor:
-        """Return the head's outputs: f32[B, outputs], or f32[B, T, outputs] for every token."""
-        ...
+        """Return the head's outputs: f32[B, T, outputs] for every token, or f32[B, outputs]."""
+        del network
+        return head(hidden_BTD)
 
+    @abstractmethod
     def loss(self, outputs: Tensor, rows: Sequence[Row]) -> Tensor:
         """Return the mean loss of the rows, f32[]."""
-        ...
 
+    @abstractmethod
     def answers(self, outputs: Sequence[Tensor], rows: Sequence[Row], examples: Sequence[Example]) -> list[Answer]:
         """Return an answer for each example, from the outputs of all rows."""
-        ...
 
 
 def whole_hidden(network: BERT, rows: Sequence[Row], pad: int) -> Tensor:
     """Return the hidden states f32[B, T, D] of rows, padded to the longest."""
     device = network.embedding.weight.device
-    longest = max(len(row.ids) for row in rows)
-    ids_BT = torch.tensor([row.ids + [pad] * (longest - len(row.ids)) for row in rows], device=device)
-    place_T = torch.arange(longest, device=device)
+    ids_BT = padded([row.ids for row in rows], pad).to(device)
+    place_T = torch.arange(ids_BT.shape[1], device=device)
     length_B = torch.tensor([len(row.ids) for row in rows], device=device)
     is_token_BT = place_T < length_B[:, None]
     second_B = torch.tensor([row.second for row in rows], device=device)
@@ -101,17 +108,8 @@ def whole_hidden(network: BERT, rows: Sequence[Row], pad: int) -> Tensor:
     return network.hidden(ids_BT, types_BT, is_token_BT)
 
 
-class SequenceClassification:
+class SequenceClassification(TaskAdapter):
     """Predicts a label or a number for a text or a pair, from [CLS] through BERT's pooler (section 4.1)."""
-
-    def __init__(
-        self, task: Task, labels: Sequence[str], vocabulary: Vocabulary, config: FinetuneConfig, max_tokens: int
-    ) -> None:
-        self._labels = list(labels)
-        self._vocabulary, self._max_tokens = vocabulary, max_tokens
-        self._number = task.kind == "regression"
-        self.outputs = 1 if self._number else len(labels)
-        self.state: dict[str, float] = {}
 
     def rows(self, examples: Sequence[Example], truncation: Truncation, *, fitting: bool) -> list[Row]:
         """Return rows [CLS] text [SEP], or [CLS] text [SEP] text [SEP]; the longest of a pair is truncated first."""
@@ -155,16 +153,8 @@ class SequenceClassification:
         return [self._labels[int(output.argmax())] for output in outputs]
 
 
-class TokenClassification:
+class TokenClassification(TaskAdapter):
     """Predicts a label for each word, from its first token (section 5.3)."""
-
-    def __init__(
-        self, task: Task, labels: Sequence[str], vocabulary: Vocabulary, config: FinetuneConfig, max_tokens: int
-    ) -> None:
-        self._labels = list(labels)
-        self._vocabulary, self._max_tokens = vocabulary, max_tokens
-        self.outputs = len(labels)
-        self.state: dict[str, float] = {}
 
     def rows(self, examples: Sequence[Example], truncation: Truncation, *, fitting: bool) -> list[Row]:
         """Return rows [CLS] words [SEP]; words that do not fit are cut off."""
@@ -184,10 +174,6 @@ class TokenClassification:
             truncation.count(tokens, kept)
             rows.append(Row(number, [*ids, self._vocabulary.sep], len(ids) + 1, (*target, NO_LOSS)))
         return rows
-
-    def outputs_of(self, network: BERT, head: TaskHead, hidden_BTD: Tensor) -> Tensor:
-        """Return f32[B, T, C]."""
-        return head(hidden_BTD)
 
     def loss(self, outputs: Tensor, rows: Sequence[Row]) -> Tensor:
         """Return the mean cross entropy over words."""
@@ -212,18 +198,17 @@ NO_ANSWER = 0
 """Index of [CLS], whose start and end scores mean that there is no answer."""
 
 
-class SpanExtraction:
+class SpanExtraction(TaskAdapter):
     """Predicts two scores for each token: that the answer begins there, and that it ends there (sections 4.2, 4.3)."""
-
-    outputs = 2
 
     def __init__(
         self, task: Task, labels: Sequence[str], vocabulary: Vocabulary, config: FinetuneConfig, max_tokens: int
     ) -> None:
-        self._vocabulary, self._max_tokens = vocabulary, max_tokens
+        super().__init__(task, labels, vocabulary, config, max_tokens)
+        self.outputs = 2
         self._question, self._answer = min(config.max_question, max_tokens // 2), config.max_answer
         self._stride = config.stride_share
-        self.state: dict[str, float] = {"answerless": 0.0}
+        self.state = {"answerless": 0.0}
         """1 where training examples without an answer occurred; only then may an answer be empty."""
 
     def rows(self, examples: Sequence[Example], truncation: Truncation, *, fitting: bool) -> list[Row]:
@@ -286,10 +271,6 @@ class SpanExtraction:
                 target = (int(first[0]), int(last[0]))
         row = [*head, *ids[window.start : window.stop].tolist(), self._vocabulary.sep]
         return Row(number, row, len(head), target, covered)
-
-    def outputs_of(self, network: BERT, head: TaskHead, hidden_BTD: Tensor) -> Tensor:
-        """Return f32[B, T, 2]."""
-        return head(hidden_BTD)
 
     def loss(self, outputs: Tensor, rows: Sequence[Row]) -> Tensor:
         """Return the mean of the cross entropies of first and last token, over [CLS] and the window's tokens."""

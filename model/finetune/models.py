@@ -9,6 +9,7 @@ Shapes: B rows, T encoder inputs, U decoder inputs, C labels, V vocabulary.
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -32,13 +33,14 @@ from model.finetune.heads import (
 )
 from model.finetune.lora import add_adapters
 from model.finetune.tokenizer import Vocabulary
+from model.inference.generate import padded
 from model.inference.seq2seq import Allowed, DecoderTokens, allow_only, write_targets
 from model.nn.bert import BERT
 from model.nn.factory import Network, make_network
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
 
-ADAPTERS: dict[str, type[SequenceClassification] | type[TokenClassification] | type[SpanExtraction]] = {
+ADAPTERS: dict[str, type[TaskAdapter]] = {
     "classification": SequenceClassification,
     "regression": SequenceClassification,
     "tagging": TokenClassification,
@@ -279,18 +281,11 @@ class TextTask:
 class T5TaskModel:
     """A T5 that reads and writes tasks as text."""
 
-    head = None
-
     def __init__(
         self, network: T5, tasks: Sequence[TextTask], vocabulary: Vocabulary, config: FinetuneConfig, max_tokens: int
     ) -> None:
-        self.network = network
-        self._tasks, self._vocabulary, self._max_tokens, self._max_answer = (
-            tasks,
-            vocabulary,
-            max_tokens,
-            config.max_answer,
-        )
+        self.network, self._tasks, self._vocabulary = network, tasks, vocabulary
+        self._max_tokens, self._max_answer = max_tokens, config.max_answer
         self._rows: list[tuple[list[int], list[int]]] = []
         self.counts: list[int] = []
         self.state: dict[str, float] = {}
@@ -317,11 +312,11 @@ class T5TaskModel:
         rows = [self._rows[number] for number in numbers]
         device = self.network.embedding.weight.device
         pad = self._vocabulary.pad
-        inputs_BT = _filled([ids for ids, _ in rows], pad).to(device)
+        inputs_BT = padded([ids for ids, _ in rows], pad).to(device)
         lengths_B = torch.tensor([len(ids) for ids, _ in rows], device=device)
         is_token_BT = torch.arange(inputs_BT.shape[1], device=device) < lengths_B[:, None]
-        decoder_inputs_BU = _filled([[pad, *target[:-1]] for _, target in rows], pad).to(device)
-        targets_BU = _filled([target for _, target in rows], NO_LOSS).to(device)
+        decoder_inputs_BU = padded([[pad, *target[:-1]] for _, target in rows], pad).to(device)
+        targets_BU = padded([target for _, target in rows], NO_LOSS).to(device)
         encoded_BTD = self.network.encode(inputs_BT, is_token_BT)
         hidden_BUD = self.network.decode(decoder_inputs_BU, encoded_BTD, is_token_BT)
         counted = targets_BU != NO_LOSS
@@ -354,8 +349,8 @@ class T5TaskModel:
         text_task, pad, end = self._tasks[task], self._vocabulary.pad, self._vocabulary.eos
         device = self.network.embedding.weight.device
         targets = [[*self._vocabulary.encode(label), end] for label in text_task.labels]
-        targets_CU = _filled(targets, NO_LOSS).to(device)
-        decoder_inputs_CU = _filled([[pad, *target[:-1]] for target in targets], pad).to(device)
+        targets_CU = padded(targets, NO_LOSS).to(device)
+        decoder_inputs_CU = padded([[pad, *target[:-1]] for target in targets], pad).to(device)
         found: list[Tensor] = []
         for example in examples:
             inputs_CT = torch.tensor([self._inputs(text_task, example, Truncation())] * len(targets), device=device)
@@ -377,25 +372,10 @@ TaskModel = BERTTaskModel | T5TaskModel | GPTTaskModel
 """A network that learns tasks and answers them."""
 
 
-def _filled(rows: Sequence[Sequence[int]], filling: int) -> Tensor:
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[filling] * (longest - len(row))] for row in rows])
-
-
 def task_description(task: Task, labels: Sequence[str]) -> TaskDescription:
     """Return the settings of a task that are needed to answer it."""
-    return {
-        "name": task.name,
-        "kind": task.kind,
-        "fields": list(task.fields),
-        "answer": task.answer,
-        "start": task.start,
-        "smallest": task.smallest,
-        "largest": task.largest,
-        "step": task.step,
-        "decoding": task.decoding,
-        "labels": list(labels),
-    }
+    settings = task.model_dump(mode="json", include=set(TaskDescription.__annotations__))
+    return cast(TaskDescription, {**settings, "labels": list(labels)})
 
 
 UNREADABLE = -1.0

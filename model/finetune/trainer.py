@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from model.config.machine import CUDA, GPU, INSTRUCTION_SET, describe_part
 from model.config.options import ScheduleConfig
 from model.digests import digest_bytes, digest_file
 from model.engines.products import fastest_products
-from model.engines.runtime import require_deterministic_kernels, seed_dropout
+from model.engines.runtime import deterministic_kernels, seed_dropout
 from model.errors import InputError, Numerics
 from model.files import replace_durably, sync_file
 from model.finetune.chat import GPTTaskModel
@@ -52,11 +52,11 @@ from model.finetune.description import (
 from model.finetune.lora import merged_weights
 from model.finetune.metrics import baseline_answers, main_metric, score
 from model.finetune.models import Labels, TaskModel, build_task_model, dropout_of, task_description
-from model.finetune.output import description_text, write_result
+from model.finetune.output import OF_LABELS, description_text, write_result
 from model.finetune.tokenizer import Vocabulary
 from model.inference.device import choose_device, trained_with, training_on
 from model.nn.factory import Network
-from model.optim.optimizers import AdamW
+from model.optim.optimizers import AdamW, set_learning_rate
 from model.optim.schedules import learning_rate
 
 BASE_RATES = {"bert": 5e-5, "gpt": 3e-5, "t5": 3e-4}
@@ -112,29 +112,17 @@ def finetune(
     splits = read_splits(config)
     labels = task_labels(config, splits)
     work = _work_folder(out, identity, log)
-    before = torch.get_deterministic_debug_mode(), torch.get_num_threads()
-    require_deterministic_kernels()
-    torch.set_num_threads(config.threads)
-    try:
-        with training_on(device, computed), fastest_products():
-            found = [
-                _train_seed(work, seed, trained, config, labels, splits, vocabulary, template, log, number == 0)
-                for number, seed in enumerate(config.seeds)
-            ]
-    finally:
-        torch.set_deterministic_debug_mode(before[0])
-        torch.set_num_threads(before[1])
+    with deterministic_kernels(config.threads), training_on(device, computed), fastest_products():
+        found = [
+            _train_seed(work, seed, trained, config, labels, splits, vocabulary, template, log, number == 0)
+            for number, seed in enumerate(config.seeds)
+        ]
     best = max(found, key=lambda one: overall_score(config, one["development"]))
     description: FinetuneDescription = {
         "identity": identity,
         "parent": parent,
         "tasks": [task_description(task, labels[task.name]) for task in config.tasks],
-        "lengths": {
-            "max_length": config.max_length,
-            "max_answer": config.max_answer,
-            "max_question": config.max_question,
-            "stride_share": config.stride_share,
-        },
+        "lengths": cast(Lengths, config.model_dump(include=set(Lengths.__annotations__))),
         "settings": {
             **config.model_dump(mode="json", exclude={"tasks", "threads", *Lengths.__annotations__}),
             "learning_rate": peak_rate(config, trained.config.width, trained.config.architecture),
@@ -242,7 +230,7 @@ def task_labels(config: FinetuneConfig, splits: Splits) -> Labels:
     labels: dict[str, tuple[str, ...]] = {}
     for number, task in enumerate(config.tasks):
         labels[task.name] = ()
-        if task.kind not in ("classification", "tagging"):
+        if task.kind not in OF_LABELS:
             continue
         labels[task.name] = label_set(task, [*splits.train[number], *splits.development[number]])
         for path, split in (
@@ -371,8 +359,7 @@ def fit(
         losses = []
         for batch in range(steps[epoch]):
             rate = learning_rate((step + 0.5) / sum(steps), schedule)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
+            set_learning_rate(optimizer.param_groups, rate)
             seed_dropout(seed, step, 0)
             numbers = order[batch * config.batch_size : (batch + 1) * config.batch_size].tolist()
             loss = task_model.loss(numbers)
@@ -413,9 +400,9 @@ def peak_rate(config: FinetuneConfig, width: int, architecture: str) -> float:
 
 def make_optimizer(modules: nn.Module, weight_decay: float) -> AdamW:
     """Return AdamW as in BERT's program: epsilon 1e-6, no weight decay of norms and biases."""
-    named = [(name, parameter) for name, parameter in modules.named_parameters() if parameter.requires_grad]
-    decayed = [parameter for name, parameter in named if parameter.dim() >= 2]
-    plain = [parameter for name, parameter in named if parameter.dim() < 2]
+    trained = [parameter for parameter in modules.parameters() if parameter.requires_grad]
+    decayed = [parameter for parameter in trained if parameter.dim() >= 2]
+    plain = [parameter for parameter in trained if parameter.dim() < 2]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
     return AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=1e-6, fused=True)
 

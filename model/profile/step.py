@@ -4,21 +4,18 @@ Nothing is written; network and optimizer are discarded afterwards.
 """
 
 import statistics
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from model.config.fields import Dtype
 from model.config.train import TrainerRun
 from model.data.dataset import SequenceReader
 from model.data.loader import CausalBatch, MaskedBatch, SpanBatch
 from model.distributed.process_group import SINGLE_PROCESS
 from model.engines import make_engine
 from model.engines.products import fastest_products
-from model.engines.runtime import AUTOCAST_TYPES, require_deterministic_kernels
+from model.engines.runtime import AUTOCAST_TYPES, deterministic_kernels
 from model.errors import InputError, RecipeError
 from model.nn.factory import flops_per_token
 from model.objectives import make_objective
@@ -93,7 +90,7 @@ def profile_step(run: TrainerRun, steps: int, machine: Machine | None = None, tr
     objective = make_objective(run)
     tokens = rows * objective.tokens_per_row(data.row_length)
     matrix_type = AUTOCAST_TYPES.get(run.train.dtype, torch.float32)
-    with _as_in_training(run.train.threads, run.train.dtype):
+    with deterministic_kernels(run.train.threads), fastest_products(run.train.dtype):
         machine = machine or measured_machine(matrix_type)
         clock = clock_for(run.train.threads)
         network = initial_network(run, resumes=False).network
@@ -182,19 +179,6 @@ def _as_single_rank(run: TrainerRun) -> TrainerRun:
         "micro_batch_rows": run.train.rows_at_once,
     }
     return run.model_copy(update={"train": run.train.model_copy(update=settings)})
-
-
-@contextmanager
-def _as_in_training(threads: int, dtype: Dtype) -> Iterator[None]:
-    before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
-    torch.set_num_threads(threads)
-    require_deterministic_kernels()
-    try:
-        with fastest_products(dtype):
-            yield
-    finally:
-        torch.set_num_threads(before[0])
-        torch.set_deterministic_debug_mode(before[1])
 
 
 def _padding_share(batch: CausalBatch | MaskedBatch | SpanBatch, pad: int) -> float:

@@ -35,7 +35,10 @@ def written(tmp_path: Path) -> Callable[..., Path]:
         ("classification", {"text": "tin"}, "has no answer"),
         ("classification", {"text": 3, "answer": "yes"}, "text must be text, and is 3"),
         ("classification", {"text": "tin", "answer": None}, "must be a label"),
-        ("regression", {"text": "tin", "answer": "3.0"}, "must be a number"),
+        ("regression", {"text": "tin", "answer": "3.0"}, "must be a finite number"),
+        ("regression", '{"text": "tin", "answer": NaN}', "must be a finite number"),
+        ("regression", {"text": "tin", "answer": 10**400}, "must be a finite number"),
+        ("classification", {"text": "tin \ud83d", "answer": "yes"}, "line 2 holds half of a surrogate pair"),
         ("tagging", {"text": "tin ore", "answer": ["N", "N"]}, "must be a list of words"),
         ("tagging", {"text": ["tin", "ore"], "answer": ["N"]}, "1 labels for 2 words"),
         ("span", {"question": "what", "text": "tin", "answer": 3}, "must be text or a list"),
@@ -63,9 +66,12 @@ def test_answers_of_each_kind(written: Callable[..., Path], tmp_path: Path) -> N
     packed = tmp_path / "examples.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert read_examples(packed, task("span", packed)) == spans
-    packed.write_bytes(packed.read_bytes()[:-12])
-    with pytest.raises(InputError, match="damaged"):
-        read_examples(packed, task("span", packed))
+    whole = packed.read_bytes()
+    # Cut off, and with bytes that are no block.
+    for damaged in (whole[:-12], whole[:10] + b"\xff" * 8 + whole[18:]):
+        packed.write_bytes(damaged)
+        with pytest.raises(InputError, match="damaged"):
+            read_examples(packed, task("span", packed))
 
 
 @pytest.mark.parametrize("start", ["7", 7.0, True, None, -1])

@@ -47,6 +47,12 @@ def test_a_greatest_number_that_no_step_reaches_is_refused() -> None:
         task("regression", "text", smallest=1, largest=5, step=10)
 
 
+@pytest.mark.parametrize("step", [1e-8, 1e-300])
+def test_more_numbers_than_can_be_written_are_refused(step: float) -> None:
+    with pytest.raises(ValidationError, match=r"makes more than 10,000 numbers from smallest 0 to largest 1e\+10"):
+        task("regression", "text", smallest=0, largest=1e10, step=step)
+
+
 @given(st.integers(-500, 500), st.integers(1, 60), st.sampled_from([0.05, 0.1, 0.25, 0.3, 1.0, 7.0]))
 def test_numbers_as_text_are_the_numbers_and_the_nearest_of_each_is_itself(least: int, steps: int, step: float) -> None:
     smallest = least / 8
