@@ -1,15 +1,5 @@
 """All errors. A process exits with the code of its error's class.
 
-    BessemerError
-    |-- RecipeError     2   the recipe is invalid: unknown key, wrong type, bad weight
-    |-- InputError      3   a file, column or benchmark is missing, empty or broken
-    |-- GuardError      4   a safety limit was exceeded: a source almost empty, too many rejects
-    |-- IntegrityError  5   bytes are not what their digest says; nothing was computed from them
-    |-- Bug            70   a bug of this program
-    |-- Infra          75   the machine failed: disk, memory, network, a killed process (the only class retried)
-    |-- Numerics       76   training produced non-finite numbers; the guard decides what to do
-    `-- AccessError    77   a store or server refuses this machine's credentials: expired, unknown, or not allowed
-
 Every message says what was requested, what was found, and what to do.
 """
 
@@ -22,25 +12,25 @@ class BessemerError(Exception):
 
 
 class RecipeError(BessemerError, ValueError):
-    """The recipe is invalid."""
+    """The recipe is invalid: unknown key, wrong type, bad weight."""
 
     exit_code = 2
 
 
 class InputError(BessemerError, ValueError):
-    """An input is missing, empty or broken."""
+    """A file, column or benchmark is missing, empty or broken."""
 
     exit_code = 3
 
 
 class GuardError(BessemerError):
-    """A safety limit was exceeded; what was built is not used."""
+    """A safety limit was exceeded: a source almost empty, too many rejects; what was built is not used."""
 
     exit_code = 4
 
 
 class IntegrityError(BessemerError):
-    """Bytes do not match their digest, or two builds of one identity differ."""
+    """Bytes do not match their digest, so that nothing was computed from them, or two builds of one identity differ."""
 
     exit_code = 5
 
@@ -52,20 +42,21 @@ class Bug(BessemerError):
 
 
 class Infra(BessemerError):
-    """The machine failed; the same call may succeed later."""
+    """The machine failed: disk, memory, network, a killed process; the same call may succeed later."""
 
     exit_code = 75
     retryable = True
 
 
 class Numerics(BessemerError):
-    """Training produced non-finite numbers too often to go on."""
+    """Training produced non-finite numbers too often to go on, and the guard can do no more."""
 
     exit_code = 76
 
 
 class AccessError(BessemerError):
-    """A store or server refuses access; a later run continues once this machine has valid credentials."""
+    """A store or server refuses this machine's credentials: expired, unknown, or not allowed; a later run continues
+    once they are valid."""
 
     exit_code = 77
 

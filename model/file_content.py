@@ -99,7 +99,7 @@ def verified_stream(stored: AbstractContextManager[BinaryIO], content: Content, 
 
 def open_content(path: Path | str, content: Content) -> AbstractContextManager[BinaryIO]:
     """Open a file that was digested, to read it as it was then; ChangedInput where it cannot be opened."""
-    return verified_stream(_Opened(path), content, os.fspath(path))
+    return verified_stream(_opened(path), content, os.fspath(path))
 
 
 def read_content(path: Path | str, content: Content) -> bytes:
@@ -129,23 +129,17 @@ def _state(path: Path) -> tuple[int, ...] | None:
     return status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-class _Opened(AbstractContextManager[BinaryIO]):
-    """Opens a file that existed before; ChangedInput where it no longer does."""
-
-    def __init__(self, path: Path | str) -> None:
-        self._path = path
-
-    def __enter__(self) -> BinaryIO:
-        try:
-            self._stream = open_file(self._path)
-        except OSError as error:
-            if error.errno not in _NO_LONGER_A_FILE:
-                raise
-            raise ChangedInput(os.fspath(self._path), f"it cannot be opened any more ({error.strerror})") from error
-        return self._stream
-
-    def __exit__(self, *of_error: object) -> None:
-        self._stream.close()
+@contextmanager
+def _opened(path: Path | str) -> Iterator[BinaryIO]:
+    """Open a file that existed before; ChangedInput where it no longer does."""
+    try:
+        stream = open_file(path)
+    except OSError as error:
+        if error.errno not in _NO_LONGER_A_FILE:
+            raise
+        raise ChangedInput(os.fspath(path), f"it cannot be opened any more ({error.strerror})") from error
+    with stream:
+        yield stream
 
 
 class ContentStream(io.RawIOBase):

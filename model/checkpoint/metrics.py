@@ -60,13 +60,6 @@ class MetricsLog:
         """Return the number of rows of a table."""
         return sum(batch.num_rows for batch in self._batches[table]) + len(self._new[table])
 
-    def last(self, table: str) -> dict[str, Any] | None:
-        """Return the newest row of a table, or None."""
-        if self._new[table]:
-            return self._new[table][-1]
-        batches = self._batches[table]
-        return batches[-1].slice(batches[-1].num_rows - 1).to_pylist()[0] if batches else None
-
     def tables(self) -> dict[str, pa.Table]:
         """Return all rows so far, by table; later rows do not change what was returned.
 

@@ -102,7 +102,6 @@ class CausalLoader:
         self._reader = reader
 
     def batch(self, begin: int, end: int) -> CausalBatch:
-        """Return the batch of positions [begin, end) of ORDER."""
         rows = self._reader.rows(begin, end)
         return CausalBatch(torch.from_numpy(rows.tokens_BL), torch.from_numpy(rows.loss_start_B))
 
@@ -117,7 +116,6 @@ class PrefixLoader:
         self._pad = pad
 
     def batch(self, begin: int, end: int) -> PrefixBatch:
-        """Return the batch of positions [begin, end) of ORDER."""
         from model.data.span_corruption import prefix_lengths
 
         rows = self._reader.rows(begin, end)
@@ -142,7 +140,6 @@ class MaskedLoader:
         self._mask = Masking(self._format, seed, max_predictions, share)
 
     def batch(self, begin: int, end: int) -> MaskedBatch:
-        """Return the batch of positions [begin, end) of ORDER."""
         return masked_batch(self._reader.rows(begin, end), self._mask, self._format.pad)
 
 
@@ -175,7 +172,6 @@ class SpanLoader:
         self._corrupt = Denoiser(row_format, seed, reader.row_length)
 
     def batch(self, begin: int, end: int) -> SpanBatch:
-        """Return the batch of positions [begin, end) of ORDER."""
         rows = self._reader.rows(begin, end)
         return span_batch(self._corrupt(rows.tokens_BL, rows.row_B, rows.epoch_B))
 

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from model.checkpoint.run_folder import CHECKPOINTS, PREFIX
 from model.distributed.protocol import error_file, rendezvous_file
 from model.errors import Infra
@@ -49,8 +51,8 @@ def find_shortage(out: Path, memory_needed: int) -> str | None:
                 f"the disk has {free / 2**20:,.1f} MiB free, and a checkpoint needs {needed / 2**20:,.1f} MiB: free"
                 f" space on the disk of {out}"
             )
-    available = available_memory()
-    if available is not None and available < memory_needed:
+    available = psutil.virtual_memory().available
+    if available < memory_needed:
         return (
             f"{available / 2**20:,.0f} MiB of memory are free, and the ranks used {memory_needed / 2**20:,.0f} MiB:"
             f" stop other processes, or set a smaller train.micro_batch_rows or train.recompute = true"
@@ -66,17 +68,6 @@ def _bytes(folder: Path) -> int:
         except FileNotFoundError:
             continue
     return total
-
-
-def available_memory() -> int | None:
-    """Return the bytes of memory that processes can still use on this machine; None where the system does not say."""
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.exists():
-        return None
-    for line in meminfo.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
 
 
 def private_memory(pid: int) -> int:

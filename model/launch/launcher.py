@@ -181,7 +181,9 @@ def _watch(
     check_at, give_up_at, returning = began, float("inf"), False
     while True:
         now = time.monotonic()
-        ends |= {at: _end(host_ranks.ranks[at], code, rank_dir) for at, code in _ended(ranks) if at not in ends}
+        for at, (rank, process) in enumerate(zip(host_ranks.ranks, ranks, strict=True)):
+            if at not in ends and (code := process.poll()) is not None:
+                ends[at] = RankExit(rank, code, read_error_report(error_file(rank_dir, rank)))
         monitor.update(_beats(host_ranks, rank_dir), now)
         launch.step = monitor.step
         if len(ends) == len(ranks) or now > give_up_at:
@@ -214,14 +216,6 @@ def _watch(
     launch.finished = launch.failure is None
     if returning and launch.failure is not None and launch.failure.restarts:
         launch.failure = None
-
-
-def _ended(ranks: Sequence[RankProcess]) -> list[tuple[int, int]]:
-    return [(rank, code) for rank, process in enumerate(ranks) if (code := process.poll()) is not None]
-
-
-def _end(rank: int, code: int, rank_dir: Path) -> RankExit:
-    return RankExit(rank, code, read_error_report(error_file(rank_dir, rank)))
 
 
 def _beats(host_ranks: HostRanks, rank_dir: Path) -> dict[int, Beat]:

@@ -22,7 +22,6 @@ import time
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from model.checkpoint.complete_marker import find_damage
 from model.checkpoint.run_folder import HEARTBEAT, RESULT
@@ -44,19 +43,9 @@ from model.launch.launcher import Launch, StopRequest, newest_step, run_ranks, s
 from model.launch.rendezvous import HostLost, Rendezvous
 from model.launch.replicas import MOST_FAILURES, HostRanks, Replicas
 from model.launch.template import Template
-from model.launch.watchdog import Straggler
 from model.processes import write_log
 
 DIAGNOSIS_SECONDS = 120.0
-
-
-def supervise(run: TrainerRun, run_file: Path) -> int:
-    """Train to the end, through as many restarts as `run.train.restarts` allows; return the exit code.
-
-    The failure that ended training is written to stderr. SIGTERM and Ctrl-C are passed on to the ranks, and nothing is
-    restarted after one. stdout carries the messages of the first rank and of this process.
-    """
-    return Supervisor(run, run_file).supervise()
 
 
 class Supervisor:
@@ -81,7 +70,11 @@ class Supervisor:
         """When a new checkpoint was last seen; before the first, when this process began."""
 
     def supervise(self) -> int:
-        """Train to the end; return the exit code."""
+        """Train to the end, through as many restarts as `run.train.restarts` allows; return the exit code.
+
+        The failure that ended training is written to stderr. SIGTERM and Ctrl-C are passed on to the ranks, and nothing
+        is restarted after one. stdout carries the messages of the first rank and of this process.
+        """
         with self._stop, closing(self._template):
             while (failure := self._launch()) is not None:
                 while failure is not None:
@@ -111,8 +104,10 @@ class Supervisor:
                 lambda rank, rank_dir, host_ranks=host_ranks: self._arguments(rank, rank_dir, host_ranks),
                 host_ranks,
                 self._stop,
-                self._report_straggler,
-                **self._watch_options(host_ranks),
+                lambda slow: self._report("slow_rank", **asdict(slow)),
+                until_checkpoint=bool(host_ranks.left_out),
+                change=(lambda: None) if self._rendezvous is None else self._rendezvous.change,
+                host=self._host,
             )
             self._record_launch(launch)
             if launch.finished or launch.failure is not None:
@@ -137,12 +132,6 @@ class Supervisor:
                 facts = {"hosts": host_ranks.hosts, "of": self._run.train.hosts.count, "ranks": host_ranks.size}
                 self._report("hosts", step=self._step, **facts)
         return host_ranks
-
-    def _watch_options(self, host_ranks: HostRanks) -> dict[str, Any]:
-        """Return the arguments of `run_ranks` for what this launch watches."""
-        if self._rendezvous is None:
-            return {"until_checkpoint": bool(host_ranks.left_out)}
-        return {"change": self._rendezvous.change, "host": self._rendezvous.name}
 
     def _keep_waiting(self) -> bool:
         self._touch_heartbeat()
@@ -191,6 +180,11 @@ class Supervisor:
         return failure if self._stop.requested else None
 
     @property
+    def _host(self) -> str:
+        """Name of this machine among several."""
+        return "" if self._rendezvous is None else self._rendezvous.name
+
+    @property
     def _expected_size(self) -> int:
         """Ranks of the next launch; with several machines, where none leaves or returns."""
         if self._rendezvous is None:
@@ -232,7 +226,7 @@ class Supervisor:
         if lacking is not None:
             return infra_failure(lacking)
         try:
-            rank_dir = create_rank_directory(self._run.out, "" if self._rendezvous is None else self._rendezvous.name)
+            rank_dir = create_rank_directory(self._run.out, self._host)
         except OSError as error:
             return infra_failure(f"{type(error).__name__}: {error}")
         here = self._replicas.ranks()
@@ -277,9 +271,6 @@ class Supervisor:
         self._record.append(kind, step=step, **facts)
         sys.stdout.write(json.dumps({"kind": "event", "event": kind, "step": step, **facts}) + "\n")
         sys.stdout.flush()
-
-    def _report_straggler(self, slow: Straggler) -> None:
-        self._report("slow_rank", **asdict(slow))
 
     def _touch_heartbeat(self) -> None:
         """Show the launcher that a pause is no hang."""

@@ -12,8 +12,9 @@ import traceback
 from pathlib import Path
 
 from model.config.train import read_run
-from model.errors import BessemerError, Bug, Infra, RecipeError
+from model.errors import Bug, Infra, RecipeError
 from model.guard.decisions import effective_config, read_decisions
+from model.launch.failures import reported_error
 from model.processes import die_with_parent, exit_now, write_log
 
 
@@ -24,29 +25,23 @@ def main(arguments: list[str]) -> int:
         if not 1 <= len(arguments) <= 2:
             raise RecipeError(f"a run file was expected, and {arguments} given. Call: python -m model.train run.json")
         return _supervise(Path(arguments[0]))
-    except BessemerError as error:
-        return _report(error)
-    except (OSError, MemoryError) as error:
-        return _report(Infra(f"{type(error).__name__}: {error}"))
     except Exception as error:
-        write_log(traceback.format_exc())
-        return _report(Bug(f"{type(error).__name__}: {error}"))
+        reported = reported_error(error) or Infra(f"{type(error).__name__}: {error}")
+        if isinstance(reported, Bug):
+            write_log(traceback.format_exc())
+        write_log(f"{type(reported).__name__}: {reported}\n")
+        return reported.exit_code
 
 
 def _supervise(run_file: Path) -> int:
     from model.engines import check_engine
-    from model.launch.supervisor import supervise
+    from model.launch.supervisor import Supervisor
 
     original = read_run(run_file)
     # Decisions since the run began may have changed its engine and the number of its ranks.
     run = effective_config(original, read_decisions(original.out))
     check_engine(run.train)
-    return supervise(run, run_file)
-
-
-def _report(error: BessemerError) -> int:
-    write_log(f"{type(error).__name__}: {error}\n")
-    return error.exit_code
+    return Supervisor(run, run_file).supervise()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from model.train.validation import Validation, validation_interval
 
 
 class Metrics(Callback):
-    """Adds each step to STEPS, METRICS, PERF and EVENTS, and sends its progress to the launcher.
+    """Adds each step to STEPS, METRICS, PERF and EVENTS, sends its progress to the launcher, and shows launcher and
+    supervisor that this rank is at work.
 
     `peak_tokens_s` is the rate at the peak of all devices, or None where it is unknown.
     """
@@ -32,7 +33,6 @@ class Metrics(Callback):
         self._skipped_before = False
 
     def after_step(self, step: Step) -> None:
-        """Log the step."""
         result, begin, end = step.result, step.positions.start, step.positions.stop
         self._log.add(
             "steps",
@@ -55,6 +55,7 @@ class Metrics(Callback):
             if result.applied:
                 self._send_progress(step, result, rate)
         self._skipped_before = result is None
+        self._channel.beat(step.number + 1)
 
     def _add_metrics(self, step: Step, result: StepResult) -> None:
         self._log.add(
@@ -106,17 +107,6 @@ def _columns_by_term(terms: tuple[str, ...], result: StepResult) -> dict[str, fl
     return {**losses, **{f"{term}_accuracy": share for term, share in zip(terms, result.accuracies, strict=True)}}
 
 
-class Heartbeats(Callback):
-    """Shows launcher and supervisor after each step that this rank is at work."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._channel = attempt.channel
-
-    def after_step(self, step: Step) -> None:
-        """Beat."""
-        self._channel.beat(step.number + 1)
-
-
 class Diverged(Exception):
     """Ends an attempt whose steps diverged."""
 
@@ -132,11 +122,9 @@ class Guarding(Callback):
         self._guard, self._log, self._channel = guard, attempt.log, attempt.channel
 
     def skips(self, step: Step) -> bool:
-        """Return whether a decision skips the step's positions."""
         return self._guard.skips(step.positions.start, step.positions.stop)
 
     def after_step(self, step: Step) -> None:
-        """Judge the step."""
         if step.result is None:
             return
         divergence = self._guard.step_done(step.number, step.result, overflow=step.overflowed, scale=step.loss_scale)
@@ -174,13 +162,11 @@ class Validating(Callback):
         self._sample = LiveSample(run) if self._validation and attempt.ranks.is_first else None
 
     def rests_after(self, number: int) -> bool:
-        """Return whether validation is due."""
         if self._validation is None or self._every is None:
             return False
         return (number + 1) % self._every == 0 or number + 1 == self._attempt.schedule.steps
 
     def after_step(self, step: Step) -> None:
-        """Validate where it is due."""
         done, channel = step.number + 1, self._attempt.channel
         if self._validation is None or not self.rests_after(step.number):
             return

@@ -47,7 +47,6 @@ PARITY = "parity"
 
 STEPS = 20
 """Steps that a parity check computes again."""
-"""Steps that a parity check computes again."""
 
 TOLERANCES = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2, "float16": 1e-2}
 """Relative difference that a step's loss may have, by the type of the products. Its gradient norm, the root of a sum
@@ -123,8 +122,8 @@ def _check_settings(run: TrainerRun, settings: Mapping[str, Any]) -> None:
             )
         if section == "train" and name.partition(".")[0] in FIXED_OF_TRAIN:
             raise RecipeError(
-                f"{path} cannot be changed during training: it decides which rows a step reads. Start a new run from"
-                f" this one's weights instead (train.base_model)"
+                f"{path} cannot be changed during training: it decides which rows a step reads, or what the weights"
+                f" are. Start a new run from this one's weights instead (train.base_model)"
             )
     if is_gated(other.model.activation) != is_gated(run.model.activation):
         raise RecipeError(
@@ -184,7 +183,9 @@ def compare_versions(out: Path, run: TrainerRun, begin: int, versions: Mapping[s
     copy = _copy_run(out, run, begin, decisions)
     intervene(copy, {}, begin, "parity of another version", versions)
     _train(copy)
-    now = _metrics_of(_log_of_copy(copy), len(decisions) + 1, begin)
+    # The copy has paused, or finished.
+    log = MetricsLog.read(copy / RESULT) if find_damage(copy / RESULT) is None else _newest_log(copy)
+    now = _metrics_of(log, len(decisions) + 1, begin)
     comparable = before["step"] == now["step"]
     loss, grad_norm = (
         _max_difference(before[column], now[column]) if comparable else math.inf for column in ("loss", "grad_norm")
@@ -206,11 +207,6 @@ def _newest_log(out: Path) -> MetricsLog:
     steps = resumable_steps(out)
     checkpoint = checkpoint_at(out / CHECKPOINTS, steps[-1], {}) if steps else None
     return load_metrics_log(out, read_decisions(out), checkpoint)
-
-
-def _log_of_copy(copy: Path) -> MetricsLog:
-    """Return the metrics log of a copy that paused or finished."""
-    return MetricsLog.read(copy / RESULT) if find_damage(copy / RESULT) is None else _newest_log(copy)
 
 
 def _metrics_of(log: MetricsLog, attempt: int, begin: int) -> dict[str, list[Any]]:

@@ -25,7 +25,7 @@ from model.config.train import TrainerRun
 from model.data.dataset import SequenceReader
 from model.digests import digest_file
 from model.errors import InputError
-from model.files import sync_directory, write_synced
+from model.files import sync_directory, sync_file, write_synced
 from model.guard.decisions import ATTEMPTS
 from model.train.resume import resume_requirements
 
@@ -111,6 +111,8 @@ def _copy(checkpoint: Checkpoint, run: TrainerRun, step: int) -> None:
         sync_directory(run.out)
     shutil.rmtree(temporary, ignore_errors=True)
     shutil.copytree(checkpoint.path, temporary)
+    for file in temporary.iterdir():
+        sync_file(file)
     state = {**checkpoint.state, "order": digest_file(run.order)}
     write_synced(temporary / STATE, [json.dumps(state, sort_keys=True).encode()])
     complete(temporary)

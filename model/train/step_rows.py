@@ -2,7 +2,6 @@
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -64,8 +63,6 @@ class StepReader:
     def __enter__(self) -> "StepReader":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)

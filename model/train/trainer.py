@@ -40,7 +40,7 @@ from model.nn.factory import activation_range_names, flops_per_token, make_shape
 from model.nn.vocab_layers import merge_new_rows
 from model.objectives import make_objective
 from model.optim.schedules import TrainingSchedule
-from model.train.callbacks import Checkpoints, Diverged, Guarding, Heartbeats, Metrics, Validating
+from model.train.callbacks import Checkpoints, Diverged, Guarding, Metrics, Validating
 from model.train.initial_weights import initial_network
 from model.train.loop import Attempt, Callback, StepLoop
 from model.train.micro_batch import peak_flops, resolve_micro_batch_rows
@@ -159,7 +159,6 @@ def _attempt(
         # validated or saved.
         callbacks = [
             Metrics(attempt, _peak_tokens_s(run, data, ranks)),
-            Heartbeats(attempt),
             Guarding(attempt, guard),
             Validating(attempt),
             Checkpoints(attempt, writer, guard, scale, record),

@@ -47,8 +47,6 @@ def test_bytes_do_not_depend_on_when_tables_were_asked_for(rows: list[tuple[floa
     at_once = pa.Table.from_pylist([{"attempt": 0, **row} for row in added], schema=METRICS)
     assert serialized(journal.tables()["metrics"]).equals(serialized(at_once))
     assert journal.count("metrics") == len(rows)
-    last = journal.last("metrics")
-    assert (last or {}).get("loss") == (rows[-1][0] if rows else None)
 
 
 def test_tables_that_were_handed_out_stay_as_they_were() -> None:
@@ -67,9 +65,7 @@ def test_what_is_read_goes_on_where_it_ended(tmp_path: Path) -> None:
         part.event(0, "start")
     journal.write(tmp_path)
     journal = MetricsLog.read(tmp_path)
-    last = journal.last("metrics")
-    assert last is not None
-    assert (last["loss"], journal.last("steps")) == (2.5, None)
+    assert [journal.count(table) for table in ("metrics", "steps", "events")] == [1, 0, 1]
     for part in (journal, once):
         part.attempt = 1
         part.add("metrics", **metrics_row(1, 2.25, [2.0, 3.0], 0.25))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.launch.diagnostics import LARGEST, SIZE, available_memory, find_shortage, find_wrong_product, private_memory
+from model.launch.diagnostics import LARGEST, SIZE, find_shortage, find_wrong_product, private_memory
 
 CPU = torch.device("cpu")
 
@@ -65,11 +65,7 @@ def test_no_space_for_a_checkpoint_or_for_ranks_is_reported(tmp_path: Path) -> N
     assert find_shortage(tmp_path, memory_needed=1) is None, "what a failed write left is removed before the next one"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system has memory in /proc")
 def test_memory_that_is_not_there_is_reported(tmp_path: Path) -> None:
-    free = available_memory()
-    assert free is not None
-    assert 1 << 20 < free < 1 << 50
     assert "MiB of memory are free, and the ranks used" in (find_shortage(tmp_path, memory_needed=1 << 50) or "")
 
 
