@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -83,7 +83,9 @@ class Lease:
         beat = 0
         while not self._done.wait(pause):
             beat += 1
-            os.pwrite(self._handle, _state(f"{beat}"), 0)
+            # A file system over a network may refuse once; the next beat comes within the lease's time.
+            with suppress(OSError):
+                os.pwrite(self._handle, _state(f"{beat}"), 0)
 
 
 def ignore(sentence: str) -> None:

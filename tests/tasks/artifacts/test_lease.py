@@ -1,5 +1,6 @@
 """Who holds a lease, when it passes on, and that no clock is believed."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -193,6 +194,29 @@ def test_a_holder_elsewhere_lives_when_it_is_seen_to_renew(tmp_path: Path) -> No
     beating.start()
     assert is_alive(tmp_path / "lease", 5.0)
     beating.join()
+
+
+def test_a_beat_that_the_file_system_refuses_is_followed_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[int] = []
+    write = os.pwrite
+
+    def pwrite(handle: int, data: bytes, offset: int) -> int:
+        if not refused:
+            refused.append(handle)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return write(handle, data, offset)
+
+    with build_lease(tmp_path / "lease", ignore, 0.5):
+        (held,) = (tmp_path / "lease").glob("*.lease")
+        first = held.read_bytes()
+        monkeypatch.setattr(leases.os, "pwrite", pwrite)
+        deadline = time.monotonic() + 20.0
+        while held.read_bytes() == first and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert refused
+        assert held.read_bytes() != first
 
 
 def test_a_process_that_ends_while_it_is_looked_at_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
