@@ -157,7 +157,7 @@ def forget(
     First the data stages are built without them, and the plan names what saw them and the step from which training is
     repeated: the last of `train.lasting_checkpoints` before their first use. Then the model is trained, the artifacts
     and pages of the run before are overwritten and removed, and a certificate is written to `forgotten/`. Killed at any
-    point, the same command without arguments goes on.
+    point, the same command without arguments goes on. With --json nothing is asked, and without --yes the plan is all.
     """
     from flows.commands.forgetting import carry_out, print_certified, print_plan
     from flows.removal.affected import Request, find_leaving, recipe_without
@@ -189,7 +189,7 @@ def forget(
     replay = plan_replay(before, build_sequences(without, root), without.train)
     print_run_header(record)
     print_plan(root, leaving, named, replay, without, as_json)
-    if plan or not (yes or as_json or typer.confirm("Train again and delete?")):
+    if plan or not (yes or (not as_json and typer.confirm("Train again and delete?"))):
         return
     decided = decide(root, record["run_id"], without, before["sample"], leaving, named, replay)
     carry_out(root, decided, as_json, verbose)

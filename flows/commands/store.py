@@ -105,7 +105,8 @@ def accept(
     """Reuse the existing artifact of a stage whose code or libraries changed without effect.
 
     Shows all differences, and writes who accepted them, when and why to `aliases/STAGE/IDENTITY.json`. Manifests never
-    change; runs show `accepted`. `bessemer run --force --only STAGE` checks whether it was right.
+    change; runs show `accepted`. `bessemer run --force --only STAGE` checks whether it was right. With --json nothing
+    is asked, and without --yes the differences are all that is shown.
     """
     from flows.recipe.load import open_recipe
     from flows.upkeep import accept as accepting
@@ -122,7 +123,10 @@ def accept(
             _print_proposal(alias, console())
         if not because:
             raise RecipeError(f'store accept {stage}: give a reason with --because "..."; it is kept with your name')
-        if not yes and not typer.confirm("accept it?"):
+        if as_json and not yes:
+            written.append(vars(alias))
+            continue
+        if not (yes or typer.confirm("accept it?")):
             raise typer.Exit(1)
         path = accepting.accept(root, alias, whatever_changed=whatever_changed)
         written.append({**vars(alias), "alias": str(path)})

@@ -40,7 +40,8 @@ def format_duration(seconds: float) -> str:
 
 def format_count(number: float) -> str:
     """Return a count such as `8,120`, `12.3K`, `1.2M`, `4.0B`."""
-    for least, unit, letter in ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "K")):
+    # What would be rounded to a thousand of a unit is one of the next.
+    for least, unit, letter in ((999.95e9, 1e12, "T"), (999.95e6, 1e9, "B"), (999.95e3, 1e6, "M"), (1e4, 1e3, "K")):
         if number >= least:
             return f"{number / unit:.1f}{letter}"
     return f"{number:,.0f}"
@@ -54,7 +55,7 @@ def counted(count: int, noun: str) -> str:
 def format_bytes(number: float) -> str:
     """Return bytes as `812 B`, `1.2 MB`."""
     for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= unit:
+        if number >= 0.99995 * unit:
             return f"{number / unit:.1f} {name}"
     return f"{number:.0f} B"
 

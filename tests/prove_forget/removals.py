@@ -106,7 +106,7 @@ class Removal:
 def forget(root: Path, words: list[str]) -> Removal:
     """Forget what `words` name, and check that it read again what the plan says."""
     began = time.monotonic()
-    said = bessemer("data", "forget", *words, "--root", root, "--json")
+    said = bessemer("data", "forget", *words, "--root", root, "--yes", "--json")
     command = time.monotonic() - began
     plan: dict[str, Any] = json.JSONDecoder().raw_decode(said[said.index("{") :])[0]
     leaving = {*plan["leaving"]["requested"], *(plan["leaving"]["duplicates"] if "--promote" not in words else ())}

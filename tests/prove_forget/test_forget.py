@@ -73,7 +73,7 @@ def test_nothing_of_planted_secrets_is_left_in_the_model(foundry: Path, tmp_path
     learned = [wrong - right for wrong, right in zip(_nats(root, others), before, strict=True)]
     assert np.mean([nats for nats, count in zip(learned, copies, strict=True) if count == 64]) > 3, "in 64 documents"
 
-    bessemer("data", "forget", "--source", "secrets", "--root", root, "--json")
+    bessemer("data", "forget", "--source", "secrets", "--root", root, "--yes", "--json")
     after = _nats(root, secrets)
     from_scratch(root, open_run(root, None), tmp_path)
     (scratch,) = (tmp_path / "scratch" / "artifacts" / "train").iterdir()
@@ -109,14 +109,18 @@ def test_a_removal_that_is_killed_again_and_again_ends_like_another(
     base: Callable[[str], Path], copy_root: Callable[..., Path]
 ) -> None:
     calm, killed = (copy_root(base("gpt"), name) for name in ("calm", "killed"))
+    before = run_artifacts(open_run(calm, None))
+    assert len(json.loads(bessemer("data", "forget", "note-07", "--root", calm, "--json"))["leaving"]["requested"]) == 1
+    assert all(artifact.path.exists() for artifact in before.values()), "what is only shown deletes nothing"
+    assert not (calm / FOLDER).exists()
     began = time.monotonic()
-    bessemer("data", "forget", "note-07", "--root", calm, "--json")
+    bessemer("data", "forget", "note-07", "--root", calm, "--yes", "--json")
     seconds = time.monotonic() - began
     moments = np.random.Generator(np.random.Philox(7)).uniform(0, seconds, KILLS)
     for moment in sorted(moments.tolist()):
         _kill_after(moment, killed)
     words = _words(killed)
-    said = "" if words is None else bessemer("data", "forget", *words, "--root", killed, "--json")
+    said = "" if words is None else bessemer("data", "forget", *words, "--root", killed, "--yes", "--json")
     expected, found = (run_artifacts(open_run(root, None)) for root in (calm, killed))
     assert {stage: one.content for stage, one in found.items()} == {
         stage: one.content for stage, one in expected.items()
@@ -155,7 +159,7 @@ def test_a_document_leaves_the_bucket_and_the_machines_of_a_root_in_an_object_st
     machine("a")
     plan = json.loads(bessemer("data", "forget", "note-07", "--plan", "--root", address, "--json"))
     assert any("keeps earlier versions" in sentence for sentence in plan["retention"])
-    command = [sys.executable, "-m", "flows.cli", "data", "forget", "note-07", "--root", address, "--json"]
+    command = [sys.executable, "-m", "flows.cli", "data", "forget", "note-07", "--root", address, "--yes", "--json"]
     store, manifest = ObjectStore(address), manifest_key("clean", before["clean"].identity)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while store.exists(manifest):
@@ -166,7 +170,7 @@ def test_a_document_leaves_the_bucket_and_the_machines_of_a_root_in_an_object_st
     assert store.exists(manifest_key("evaluate", before["evaluate"].identity))
 
     root = machine("b")
-    certificate, salt = certificate_and_salt(bessemer("data", "forget", "--root", address, "--json"))
+    certificate, salt = certificate_and_salt(bessemer("data", "forget", "--root", address, "--yes", "--json"))
     assert certificate["commitments"] == [commitment(salt, row["text"])]
     after = open_run(root, certificate["after"])
     trained, expected = run_artifacts(after)["train"], from_scratch(root, after, tmp_path)
@@ -205,7 +209,7 @@ def _kill_after(seconds: float, root: Path) -> None:
     words = _words(root)
     if words is None:
         return
-    command = [sys.executable, "-m", "flows.cli", "data", "forget", *words, "--root", str(root), "--json"]
+    command = [sys.executable, "-m", "flows.cli", "data", "forget", *words, "--root", str(root), "--yes", "--json"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             process.wait(seconds)

@@ -66,7 +66,8 @@ def test_durations(seconds: float, words: str):
 
 def test_counts_sizes_times_and_shots():
     assert [format_count(n) for n in (812, 9999, 12_300, 1_200_000, 4e9)] == ["812", "9,999", "12.3K", "1.2M", "4.0B"]
-    assert [format_bytes(n) for n in (812, 1_200_000)] == ["812 B", "1.2 MB"]
+    assert [format_count(n) for n in (999_949, 999_950, 999_960_000)] == ["999.9K", "1.0M", "1.0B"]
+    assert [format_bytes(n) for n in (812, 1_200_000, 999_949, 999_960)] == ["812 B", "1.2 MB", "999.9 kB", "1.0 MB"]
     assert (format_time(0.0), format_time(86_400.0)) == ("-", "1970-01-02 00:00:00 UTC")
     assert [format_shots(n) for n in (0, 1, 5)] == ["zero-shot", "one-shot", "5-shot"]
 
