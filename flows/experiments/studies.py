@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 
 def study_name(*parts: str) -> str:
-    """Return the name of a study's folder."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts))
+    """Return the name of a study's folder, which begins with a letter or a digit."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts)).lstrip(".-") or "study"
 
 
 def read_config(kind: type[Config], path: Path, table: str = "", hint: str = "", **given: int | None) -> Config:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from flows.experiments.search_config import SearchConfig, read_search
+from flows.experiments.studies import study_name
 from flows.experiments.study import Study, StudyRequest, add_manual_trial, reopen
 from flows.recipe.load import load_recipe, parse_setting
 from model.errors import InputError, RecipeError
@@ -128,3 +129,11 @@ def test_only_one_process_works_on_a_study(write, tmp_path: Path) -> None:
     begun = study(write(), tmp_path)
     with begun.held(), pytest.raises(InputError, match=r"works on it.*bessemer study search add"), begun.held():
         pytest.fail("it was held twice")
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [(("web 2", "lr"), "web-2-lr"), (("..",), "study"), (("../x",), "x"), (("配方",), "study"), (("a.b",), "a.b")],
+)
+def test_a_studys_folder_lies_under_the_root(parts: tuple[str, ...], name: str) -> None:
+    assert study_name(*parts) == name
