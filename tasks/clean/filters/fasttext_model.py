@@ -100,22 +100,22 @@ def read_fasttext(name: str, path: str) -> FastTextModel:
         raise problem("is no model of fastText of format 12")
     if header["model"] != SUPERVISED:
         raise problem("is a model of word vectors, without labels")
-    if header["pruned"] >= 0 or header["size"] != header["words"] + header["labels"] or header["labels"] < 1:
+    words, labels, entries = (int(header[name]) for name in ("words", "labels", "size"))
+    # Each entry takes bytes of the file, so a damaged number of them asks for no memory.
+    if header["pruned"] >= 0 or words < 0 or labels < 1 or not words + labels == entries <= size:
         raise problem("is quantised or damaged")
-    begins, ends = np.zeros(header["size"], np.int64), np.zeros(header["size"], np.int64)
-    counts = np.zeros(header["size"], np.int64)
+    begins, ends, counts = (np.zeros(entries, np.int64) for _ in range(3))
     place = _read_dictionary(data, _HEADER.itemsize, begins, ends, counts)
     if place < 0:
         raise problem("ends inside its dictionary")
     matrices = []
     for _ in range(2):
         shape = data[place + 1 : place + 17].view("<i8") if place + 17 <= size else None
-        if shape is None or data[place] or place + 17 + 4 * int(shape[0]) * int(shape[1]) > size:
+        rows, columns = (0, 0) if shape is None else map(int, shape)
+        if min(rows, columns) < 1 or data[place] or place + 17 + 4 * rows * columns > size:
             raise problem("is quantised or ends inside a matrix")
-        rows, columns = int(shape[0]), int(shape[1])
         matrices.append(np.memmap(path, "<f4", "r", offset=place + 17, shape=(rows, columns)))
         place += 17 + 4 * rows * columns
-    words, labels = int(header["words"]), int(header["labels"])
     if matrices[0].shape != (words + int(header["bucket"]), header["dim"]) or len(matrices[1]) != labels:
         raise problem("has matrices of another size than its header says")
     dictionary = np.array(data[: int(ends[-1]) + 1])

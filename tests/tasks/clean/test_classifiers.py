@@ -1,5 +1,6 @@
 """Classifiers of the recipe: fastText files, linear models, and those trained in the stage on labels or sources."""
 
+import itertools
 import json
 import math
 import struct
@@ -137,6 +138,19 @@ def test_a_cut_or_foreign_file_is_refused(tmp_path, model_file, size):
         (tmp_path / "cut.bin").write_bytes(content)
         with pytest.raises(InputError, match=r"fastText|quantised|dictionary|header"):
             read_fasttext("x", str(tmp_path / "cut.bin"))
+
+
+def test_damaged_numbers_of_a_file_are_refused_or_have_no_effect(tmp_path, model_file):
+    """All four-byte words of the header and of what follows it, each made negative and as large as can be."""
+    whole = Path(model_file).read_bytes()
+    refused = 0
+    for place, damage in itertools.product(range(0, len(whole) - 4, 4), (b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f")):
+        (tmp_path / "damaged.bin").write_bytes(whole[:place] + damage + whole[place + 4 :])
+        try:
+            read_fasttext("x", str(tmp_path / "damaged.bin"))
+        except InputError:
+            refused += 1
+    assert refused > 20
 
 
 def test_a_document_on_the_wrong_side_of_the_limit_is_dropped(model_file):
