@@ -24,7 +24,7 @@ from flows.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from flows.models.generate import FilledHole
+    from flows.models.generate import FilledBlank
 
 model = typer.Typer(
     name="model",
@@ -97,6 +97,7 @@ def generate(
     `--prompt "Paris is the ___ of France and ___ of Texas."` writes a span into each blank. With a BERT each blank is
     one token, and its most likely fillings are listed. A fine-tuned T5 answers prompts with its task's prefix.
     """
+    from flows.models.chat import say
     from flows.models.generate import continues_prompt, write_text, write_texts
     from flows.models.load import open_trained
     from model.inference.device import choose_device, inference_on
@@ -107,10 +108,10 @@ def generate(
     prompts = prompt or [""]
     with inference_on(choose_device(device, trained.description), trained.description, trained.network):
         if len(prompts) * samples == 1 and not as_json:
-            _say(prompts[0] if continues_prompt(trained, prompts[0]) else "")
-            written = write_text(trained, prompts[0], sampling, tokens=tokens, write=_say)
-            _say("\n")
-            _print_blanks(written.holes)
+            say(prompts[0] if continues_prompt(trained, prompts[0]) else "")
+            written = write_text(trained, prompts[0], sampling, tokens=tokens, write=say)
+            say("\n")
+            _print_blanks(written.blanks)
             return
         found = write_texts(trained, prompts, sampling, tokens=tokens, samples=samples)
     if as_json:
@@ -120,8 +121,8 @@ def generate(
     for number, (one, texts) in enumerate(zip(prompts, found, strict=True), 1):
         for sample, text in enumerate(texts, 1):
             names = [*([str(number)] if len(prompts) > 1 else []), *([str(sample)] if samples > 1 else [])]
-            _say(f"[{'.'.join(names)}]\n{one if continues_prompt(trained, one) else ''}{text.text}\n")
-            _print_blanks(text.holes)
+            say(f"[{'.'.join(names)}]\n{one if continues_prompt(trained, one) else ''}{text.text}\n")
+            _print_blanks(text.blanks)
 
 
 @model.command()
@@ -166,22 +167,16 @@ def chat(
 
 
 def _generated(prompt: str, texts: list[Any]) -> dict[str, Any]:
-    found = [{"text": one.text, **({"holes": one.holes} if one.holes else {})} for one in texts]
+    found = [{"text": one.text, **({"blanks": one.blanks} if one.blanks else {})} for one in texts]
     return {"prompt": prompt, **found[0], **({"samples": found} if len(found) > 1 else {})}
 
 
-def _say(text: str) -> None:
-    """Write text to stdout at once."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def _print_blanks(holes: tuple["FilledHole", ...]) -> None:
+def _print_blanks(blanks: tuple["FilledBlank", ...]) -> None:
     """Print on stderr what else a BERT would write into each blank."""
-    for number, hole in enumerate(holes, 1):
-        if "likeliest" in hole:
-            others = ", ".join(f"{one['text']} {one['probability']:.2f}" for one in hole["likeliest"])
-            typer.secho(f"hole {number}: {others}", dim=True, err=True)
+    for number, blank in enumerate(blanks, 1):
+        if "likeliest" in blank:
+            others = ", ".join(f"{one['text']} {one['probability']:.2f}" for one in blank["likeliest"])
+            typer.secho(f"blank {number}: {others}", dim=True, err=True)
 
 
 @model.command("eval")

@@ -15,7 +15,7 @@ from flows.metrics.escaping import escaped
 SHORT_ID = 12
 """Characters of an id that distinguish the documents of a run."""
 
-UNTOLD = "unknown"
+UNKNOWN_LANGUAGE = "unknown"
 """Language of documents that name none, in the vocabulary's comparison."""
 
 SHOT_WORDS = {0: "zero-shot", 1: "one-shot"}
@@ -67,7 +67,7 @@ def format_time(seconds: float | None) -> str:
 
 def format_language(language: str) -> str:
     """Return a language as documents name it; `not given` for those that name none."""
-    return "not given" if language == UNTOLD else language
+    return "not given" if language == UNKNOWN_LANGUAGE else language
 
 
 def format_shots(shots: int) -> str:

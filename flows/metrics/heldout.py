@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.metrics.formatting import UNTOLD, format_shots
+from flows.metrics.formatting import UNKNOWN_LANGUAGE, format_shots
 from flows.metrics.lines import BitsLine, HeldoutLine
 from flows.runs.document_history import sample_parts
 from flows.runs.run_documents import parts_of
@@ -237,7 +237,7 @@ def _sizes(documents: pa.Table) -> pa.Table:
         {
             "doc_id": documents.column("doc_id"),
             "piece": documents.column("piece"),
-            "lang": pc.fill_null(documents.column("lang").cast(pa.string()), UNTOLD),
+            "lang": pc.fill_null(documents.column("lang").cast(pa.string()), UNKNOWN_LANGUAGE),
             "text_bytes": pc.binary_length(text),
             "characters": pc.utf8_length(text),
         }

@@ -37,7 +37,7 @@ class Candidate(TypedDict):
     probability: float
 
 
-class FilledHole(TypedDict):
+class FilledBlank(TypedDict):
     """The text of a blank; from a BERT with its probability, and the likeliest texts."""
 
     text: str
@@ -51,7 +51,7 @@ class GeneratedText:
 
     text: str
     """The text after the prompt or, for a prompt with blanks, the prompt with its blanks filled."""
-    holes: tuple[FilledHole, ...] = ()
+    blanks: tuple[FilledBlank, ...] = ()
 
 
 def write_text(
@@ -77,9 +77,9 @@ def write_text(
         write(written.text)
         return written
     if isinstance(network, T5):
-        holes = Blanks.in_text(prompt)
-        if len(holes):
-            written = _spans_filled(trained, network, holes, sampling, tokens, sample)
+        blanks = Blanks.in_text(prompt)
+        if len(blanks):
+            written = _spans_filled(trained, network, blanks, sampling, tokens, sample)
             write(written.text)
             return written
         ids = _answer(trained, network, prompt, sampling, tokens, sample)
@@ -186,15 +186,17 @@ class Blanks:
             else:
                 continues_prompt[number] = True
                 begins[number] = not tokenizer.decode_following([number]).startswith(_INSIDE)
-        by_hole = []
+        by_blank = []
         for number, part in enumerate(self.parts[:-1]):
             first = not number and not part
-            blank = part.endswith(" ") or (first and (tokenizer.leading_space or not tokenizer.exact))
-            by_hole.append(begins if blank and begins.any() else continues_prompt)
-        return torch.stack(by_hole)
+            spaced = part.endswith(" ") or (first and (tokenizer.leading_space or not tokenizer.exact))
+            by_blank.append(begins if spaced and begins.any() else continues_prompt)
+        return torch.stack(by_blank)
 
 
-def _masks_filled(trained: Trained, network: "BERT", holes: Blanks, sampling: "Sampling", sample: int) -> GeneratedText:
+def _masks_filled(
+    trained: Trained, network: "BERT", blanks: Blanks, sampling: "Sampling", sample: int
+) -> GeneratedText:
     from model.inference.fill_mask import fill_masks
 
     tokenizer = trained.tokenizer
@@ -203,56 +205,56 @@ def _masks_filled(trained: Trained, network: "BERT", holes: Blanks, sampling: "S
             f"{trained.folder} is a BERT that was fine-tuned for a task, and fills no blanks; `bessemer model predict`"
             f" gives its predictions"
         )
-    if not len(holes):
+    if not len(blanks):
         raise InputError(
             "a BERT does not continue a text, it fills blanks in it: write ___ or [MASK] for each masked token, as"
             ' in --prompt "The capital of France is ___."'
         )
-    ids, places = holes.encoded(tokenizer, [tokenizer.mask] * len(holes))
+    ids, places = blanks.encoded(tokenizer, [tokenizer.mask] * len(blanks))
     tokens = [tokenizer.cls, *ids, tokenizer.sep]
-    allowed = holes.allowed(tokenizer, network.config.vocab_size)
+    allowed = blanks.allowed(tokenizer, network.config.vocab_size)
     found = fill_masks(network, tokens, [place + 1 for place in places], allowed, sampling, sample=sample)
-    fillings = [holes.filling(tokenizer, [one.token]) for one in found]
-    blanks = tuple(
-        FilledHole(
+    fillings = [blanks.filling(tokenizer, [one.token]) for one in found]
+    filled = tuple(
+        FilledBlank(
             text=filling.strip(),
             probability=one.probability,
             likeliest=[
-                {"text": holes.filling(tokenizer, [token]).strip(), "probability": probability}
+                {"text": blanks.filling(tokenizer, [token]).strip(), "probability": probability}
                 for token, probability in one.likeliest
             ],
         )
         for filling, one in zip(fillings, found, strict=True)
     )
-    return GeneratedText(holes.filled(tokenizer, fillings), blanks)
+    return GeneratedText(blanks.filled(tokenizer, fillings), filled)
 
 
 def _spans_filled(
-    trained: Trained, network: "T5", holes: Blanks, sampling: "Sampling", tokens: int, sample: int
+    trained: Trained, network: "T5", blanks: Blanks, sampling: "Sampling", tokens: int, sample: int
 ) -> GeneratedText:
     from model.inference.seq2seq import DecoderTokens, stream_target
 
     tokenizer = trained.tokenizer
-    rule = _span_rule(tokenizer, len(holes), tokens)
-    inputs, _ = holes.encoded(tokenizer, list(tokenizer.sentinels[: len(holes)]))
+    rule = _span_rule(tokenizer, len(blanks), tokens)
+    inputs, _ = blanks.encoded(tokenizer, list(tokenizer.sentinels[: len(blanks)]))
     written = stream_target(
         network,
         [*inputs, tokenizer.eos],
         DecoderTokens(tokenizer.pad, tokenizer.eos),
         sampling,
-        max_new_tokens=len(holes) * (tokens + 1),
+        max_new_tokens=len(blanks) * (tokens + 1),
         allowed=rule,
         sample=sample,
     )
-    fillings = [holes.filling(tokenizer, span) for span in rule.spans(list(written))]
-    filled = tuple(FilledHole(text=filling.strip()) for filling in fillings)
-    return GeneratedText(holes.filled(tokenizer, fillings), filled)
+    fillings = [blanks.filling(tokenizer, span) for span in rule.spans(list(written))]
+    filled = tuple(FilledBlank(text=filling.strip()) for filling in fillings)
+    return GeneratedText(blanks.filled(tokenizer, fillings), filled)
 
 
-def _span_rule(tokenizer: "Tokenizer", holes: int, tokens: int) -> Any:
+def _span_rule(tokenizer: "Tokenizer", blanks: int, tokens: int) -> Any:
     from model.inference.seq2seq import SpanRule
 
-    return SpanRule(tokenizer.sentinels, tokenizer.special, tokenizer.vocab_size, holes, tokens, tokenizer.eos)
+    return SpanRule(tokenizer.sentinels, tokenizer.special, tokenizer.vocab_size, blanks, tokens, tokenizer.eos)
 
 
 def _answer(

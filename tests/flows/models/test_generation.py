@@ -1,4 +1,4 @@
-"""A GPT goes on, a T5 fills holes or goes on, a BERT fills holes: through the command, from a folder with its words."""
+"""A GPT goes on, a T5 fills blanks or goes on, a BERT fills them: through the command, from a folder with its words."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def test_a_t5_fills_holes_and_goes_on(model: Callable[..., Path]) -> None:
     folder = model(T5Config)
     prompt = "the ___ sat on <extra_id_0> mat."
     found = json.loads(generate(folder, "--prompt", prompt, "--tokens", "3", "--json").stdout)
-    assert len(found["holes"]) == 2
+    assert len(found["blanks"]) == 2
     assert re.fullmatch(r"the.+ sat on.+ mat\.", found["text"], re.DOTALL)
     on = generate(folder, "--prompt", "the cat", "--tokens", "3", "--seed", "5").stdout
     assert on.startswith("the cat")
@@ -82,12 +82,12 @@ def test_a_bert_fills_holes_and_says_what_else_it_thought_of(model: Callable[...
     folder = model(BERTConfig)
     reported = generate(folder, "--prompt", "the ___ sat on [MASK] mat.", "--temperature", "0")
     assert re.fullmatch(r"the \S+ sat on \S+ mat\.\n", reported.stdout)
-    assert reported.stderr.count("hole ") == 2
+    assert reported.stderr.count("blank ") == 2
     found = json.loads(generate(folder, "--prompt", "___ cat", "--temperature", "0", "--json").stdout)
-    (hole,) = found["holes"]
-    assert found["text"] == f"{hole['text']} cat"
-    assert hole["likeliest"][0] == {"text": hole["text"], "probability": hole["probability"]}
-    assert len(hole["likeliest"]) == 5
+    (blank,) = found["blanks"]
+    assert found["text"] == f"{blank['text']} cat"
+    assert blank["likeliest"][0] == {"text": blank["text"], "probability": blank["probability"]}
+    assert len(blank["likeliest"]) == 5
 
 
 def test_a_bert_without_a_hole_says_what_to_write(model: Callable[..., Path]) -> None:
@@ -108,18 +108,18 @@ def test_a_folder_with_half_a_vocabulary_is_refused(model: Callable[..., Path]) 
 
 
 def test_a_blank_before_a_hole_belongs_to_its_filling(tokenizer: Tokenizer) -> None:
-    holes = Blanks.in_text("the ___ sat un___able")
-    ids, places = holes.encoded(tokenizer, [tokenizer.mask] * 2)
+    blanks = Blanks.in_text("the ___ sat un___able")
+    ids, places = blanks.encoded(tokenizer, [tokenizer.mask] * 2)
     assert [ids[place] for place in places] == [tokenizer.mask] * 2
     assert tokenizer.decode_bytes(ids[: places[0]]) == b"the"
     assert tokenizer.decode_bytes(ids[places[0] + 1 : places[1]]) == b" sat un"
-    after_blank, inside = holes.allowed(tokenizer, tokenizer.vocab_size)
+    after_blank, inside = blanks.allowed(tokenizer, tokenizer.vocab_size)
     pieces = tokenizer.piece_bytes
     assert {pieces[i][:1] for i in after_blank.nonzero().flatten()} == {b" "}
     assert b" " not in {pieces[i][:1] for i in inside.nonzero().flatten()}
     assert not after_blank[list(tokenizer.special)].any()
     assert not inside[list(tokenizer.special)].any()
-    assert holes.filled(tokenizer, [" cat", "ask"]) == "the cat sat unaskable"
+    assert blanks.filled(tokenizer, [" cat", "ask"]) == "the cat sat unaskable"
     assert Blanks.in_text("___ sat").filled(tokenizer, [" A cat"]) == "A cat sat"
 
 
