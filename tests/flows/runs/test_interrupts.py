@@ -22,11 +22,12 @@ from model.checksummed_json import read_sealed, write_sealed
 
 RUN_ID = new_run_id()
 BEGUN = """
-import sys
+import sys, time
 from pathlib import Path
 from flows.runs.record import CURRENT_LISTENER, RunRecord
 folder = Path(sys.argv[1])
-RunRecord(folder, {"run_id": folder.name, "recipe_name": "r", "root": str(folder.parents[1])}, CURRENT_LISTENER.get())
+record = {"run_id": folder.name, "recipe_name": "r", "root": str(folder.parents[1]), "started": time.time()}
+RunRecord(folder, record, CURRENT_LISTENER.get())
 print("begun", flush=True)
 sys.stdin.read()
 """
