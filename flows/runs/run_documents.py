@@ -121,6 +121,7 @@ def step_of(artifacts: dict[str, Artifact], step: int) -> StepRead:
     ids, columns = {s["doc_id"] for s in segments}, ["doc_id", "piece", "source", "origin", "text"]
     found = rows_at(need_stage(artifacts, "decontaminate"), "documents", ids, columns)
     documents = {(row["doc_id"], row["piece"]): row for row in found}
+    texts = {one: row["text"].encode() for one, row in documents.items()}
     return {
         "step": step,
         "applied": mine[-1]["applied"],
@@ -136,15 +137,11 @@ def step_of(artifacts: dict[str, Artifact], step: int) -> StepRead:
                 "start": s["start"],
                 "end": s["end"],
                 "tokens": s["tok_len"],
-                "text": _excerpt(documents[s["doc_id"], s["piece"]]["text"], s["start"], s["end"]),
+                "text": texts[s["doc_id"], s["piece"]][s["start"] : s["end"]].decode(errors="replace")[:EXCERPT_CHARS],
             }
             for s in segments
         ],
     }
-
-
-def _excerpt(text: str, start: int, end: int) -> str:
-    return text.encode()[start:end].decode(errors="replace")[:EXCERPT_CHARS]
 
 
 def documents_at(artifacts: dict[str, Artifact], begin: int, end: int) -> list[tuple[str, str, str]]:

@@ -135,9 +135,7 @@ Czechia and Slovakia, Romania, Canada."""
 
 _ALONE_FIRST = sorted(_IDS, key=lambda known: known.words is not None)
 _ANY = re.compile(
-    "|".join(
-        f"(?:{known.pattern.pattern})(?![A-Za-z0-9])" for known in sorted(_IDS, key=lambda known: known.words is None)
-    ),
+    "|".join(f"(?:{known.pattern.pattern})(?![A-Za-z0-9])" for known in _ALONE_FIRST),
     re.ASCII,
 )
 
