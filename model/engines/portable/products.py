@@ -17,11 +17,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from model.engines.portable.tiles import BYTES, COLUMNS, ROWS, fill_panel, tile
+from model.engines.portable.tiles import APART, BYTES, COLUMNS, NARROW, ROWS, fill_panel, pack_rows, tile
 from model.kernels import kernel
 
 BLOCK = 256
 """Multiply-adds of a chain."""
+
+PACKED_ROWS = 256
+"""Rows of a transposed factor that are copied at once: with BLOCK columns they fit a processor's second cache."""
+
+PACKED_FROM = 4 * COLUMNS
+"""Columns of a result from which copying a transposed factor costs less than reading it as it is."""
 
 GRAIN = 8
 """Rows, a multiple of ROWS, that skip the same multiply-adds by zero: one by zero may change the sign of a zero."""
@@ -93,6 +99,10 @@ def _multiply(
     b_outer, b_product, b_inner, b_column = b_strides
     outers, products, rows, inner, columns = sizes
     panel = np.empty(BLOCK * COLUMNS, np.float32)
+    # Rows of a transposed factor lie far apart for a tile, which would read a line of the cache for a few numbers.
+    is_packed = a_inner != 1 and columns >= PACKED_FROM
+    height = PACKED_ROWS if is_packed else max(rows, 1)
+    packed = np.empty((BLOCK + APART) * PACKED_ROWS if is_packed else 0, np.float32)
     for number in range(outers * products):
         outer, product = number // products, number % products
         of_a = a + BYTES * (outer * a_outer + product * a_product)
@@ -100,28 +110,61 @@ def _multiply(
         of_out = out + BYTES * number * rows * columns
         for begin in range(0, inner, BLOCK):
             count = min(BLOCK, inner - begin)
-            for column in range(0, columns, COLUMNS):
-                width = min(COLUMNS, columns - column)
-                fill_panel(of_b + BYTES * (begin * b_inner + column * b_column), b_inner, b_column, count, width, panel)
-                for row in range(column // GRAIN * GRAIN if known == Known.UNUSED_AFTER else 0, rows, ROWS):
-                    first, last, grain = 0, count, row // GRAIN * GRAIN - begin
-                    # Where all multiply-adds are by zero, one is left, which gives the zero.
-                    if known == Known.ZEROS_AFTER:
-                        last = min(max(grain + GRAIN, 1), count)
-                    elif known == Known.ZEROS_BEFORE:
-                        first = min(max(grain, 0), count - 1)
-                    tile(  # pyright: ignore[reportCallIssue]
-                        of_a + BYTES * (row * a_row + (begin + first) * a_inner),
-                        a_row,
-                        a_inner,
-                        panel.ctypes.data + BYTES * first * COLUMNS,
-                        last - first,
-                        of_out + BYTES * (row * columns + column),
-                        columns,
-                        min(ROWS, rows - row),
-                        width,
-                        begin > 0,
-                    )
+            b_block = of_b + BYTES * begin * b_inner, b_inner, b_column
+            for top in range(0, rows, height):
+                bottom = min(top + height, rows)
+                a_block = of_a + BYTES * (top * a_row + begin * a_inner), a_row, a_row, a_inner
+                if is_packed:
+                    pack_rows(a_block[0], a_row, a_inner, count, bottom - top, packed)
+                    a_block = packed.ctypes.data, count + APART, 1, ROWS
+                _add_block(a_block, b_block, of_out, columns, (top, bottom), (begin, count), known, panel)
+
+
+@kernel
+def _add_block(
+    a_block: tuple[int, ...],
+    b_block: tuple[int, ...],
+    out: int,
+    columns: int,
+    of_rows: tuple[int, int],
+    of_sums: tuple[int, int],
+    known: int,
+    panel: np.ndarray,
+) -> None:
+    """Add a block of the sums of some rows to a result, or begin it with the first.
+
+    A block is an address and strides: of the left factor between tiles, between a tile's rows and along K, of the right
+    one along K and between columns. The rows are from `top` to `bottom`, the sums from `begin`.
+    """
+    a, between_tiles, a_row, a_inner = a_block
+    b, b_inner, b_column = b_block
+    (top, bottom), (begin, count) = of_rows, of_sums
+    column = 0
+    while column < columns:
+        # The last two tiles are both narrow where that is enough.
+        left = columns - column
+        width = NARROW if COLUMNS < left <= 2 * NARROW else min(COLUMNS, left)
+        fill_panel(b + BYTES * column * b_column, b_inner, b_column, count, width, panel)
+        for row in range(max(top, column // GRAIN * GRAIN) if known == Known.UNUSED_AFTER else top, bottom, ROWS):
+            first, last, grain = 0, count, row // GRAIN * GRAIN - begin
+            # Where all multiply-adds are by zero, one is left, which gives the zero.
+            if known == Known.ZEROS_AFTER:
+                last = min(max(grain + GRAIN, 1), count)
+            elif known == Known.ZEROS_BEFORE:
+                first = min(max(grain, 0), count - 1)
+            tile(  # pyright: ignore[reportCallIssue]
+                a + BYTES * ((row - top) * between_tiles + first * a_inner),
+                a_row,
+                a_inner,
+                panel.ctypes.data + BYTES * first * COLUMNS,
+                last - first,
+                out + BYTES * (row * columns + column),
+                columns,
+                min(ROWS, bottom - row),
+                width,
+                begin > 0,
+            )
+        column += width
 
 
 @kernel

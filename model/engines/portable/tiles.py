@@ -25,24 +25,37 @@ HAS_512_BITS = "+avx512f" in (_SETTINGS.CPU_FEATURES or get_host_cpu_features())
 LANES = 16 if HAS_512_BITS else 8
 """Numbers of a vector."""
 
-ROWS, VECTORS = (8, 2) if HAS_512_BITS else (4, 2)
+ROWS, VECTORS = (8, 2) if HAS_512_BITS else (4, 3)
 """Of a tile: so many sums at once that none waits for the one before it, and no more than there are registers."""
 
 COLUMNS = LANES * VECTORS
 
+NARROW = COLUMNS - LANES
+"""Columns of a narrower tile, so that those of a matrix that COLUMNS do not divide cost little more than themselves."""
+
 CORNER = 8
 """Rows and columns that are transposed at once."""
 
+APART = 4
+"""Columns left free after a packed tile: tiles of 4 KiB one behind the other would share a few lines of the cache."""
+
 BYTES = 4
+
+LINE = 64
+"""Bytes of a line of the cache."""
 
 
 @kernel
 def fill_panel(b: int, b_inner: int, b_column: int, count: int, width: int, panel: np.ndarray) -> None:
     """Copy some columns of a matrix, row behind row; what follows their width in a row of the panel has no meaning."""
     numbers = carray(_pointer(b), 1 << 40)  # pyright: ignore[reportCallIssue]
-    if b_column == 1 and width == COLUMNS:
+    if b_column == 1:
+        whole = width // LANES * LANES
         for k in range(count):
-            for column in range(COLUMNS):
+            for column in range(0, whole, LANES):
+                source, target = b + BYTES * (k * b_inner + column), panel.ctypes.data + BYTES * (k * COLUMNS + column)
+                _copy(source, target, LANES)  # pyright: ignore[reportCallIssue]
+            for column in range(whole, width):
                 panel[k * COLUMNS + column] = numbers[k * b_inner + column]
         return
     corner_rows = count // CORNER * CORNER if b_inner == 1 else 0
@@ -54,6 +67,19 @@ def fill_panel(b: int, b_inner: int, b_column: int, count: int, width: int, pane
     for k in range(count):
         for column in range(corner_columns if k < corner_rows else 0, width):
             panel[k * COLUMNS + column] = numbers[k * b_inner + column * b_column]
+
+
+@kernel
+def pack_rows(a: int, a_row: int, a_inner: int, count: int, rows: int, packed: np.ndarray) -> None:
+    """Copy some columns of a matrix tile behind tile: ROWS numbers of a column, those of the next, and so on."""
+    numbers = carray(_pointer(a), 1 << 40)  # pyright: ignore[reportCallIssue]
+    whole = rows // ROWS * ROWS if a_row == 1 else 0
+    for k in range(count):
+        for row in range(0, whole, ROWS):
+            target = packed.ctypes.data + BYTES * (row * (count + APART) + k * ROWS)
+            _copy(a + BYTES * (row + k * a_inner), target, ROWS)  # pyright: ignore[reportCallIssue]
+        for row in range(whole, rows):
+            packed[row // ROWS * ROWS * (count + APART) + k * ROWS + row % ROWS] = numbers[row * a_row + k * a_inner]
 
 
 @intrinsic
@@ -92,9 +118,19 @@ class _Tile:
 
     def compiled(self, context: Any) -> Any:
         """Append them, and return what a function without a result returns."""
+        self._prefetch()
+        with self._builder.if_else(self._builder.icmp_signed("<=", self._width, _number(NARROW))) as (narrow, full):
+            with narrow:
+                self._append(VECTORS - 1)
+            with full:
+                self._append(VECTORS)
+        return context.get_dummy_value()
+
+    def _append(self, vectors: int) -> None:
+        """Append a tile of so many vectors in a row."""
         builder = self._builder
-        sums = self._chains()
-        is_whole = builder.icmp_signed("==", self._width, _number(COLUMNS))
+        sums = self._chains(vectors)
+        is_whole = builder.icmp_signed("==", self._width, _number(vectors * LANES))
         for row in range(ROWS):
             with builder.if_then(builder.icmp_signed("<", _number(row), self._height)):
                 line = _moved(builder, self._out, builder.mul(self._out_row, _number(row)))
@@ -103,11 +139,23 @@ class _Tile:
                         self._write(line, sums[row])
                     with part:
                         self._write_part(line, sums[row])
-        return context.get_dummy_value()
 
-    def _chains(self) -> list[list[Any]]:
+    def _prefetch(self) -> None:
+        """Have the result's lines brought to the cache while the chains are computed."""
+        builder, whole = self._builder, ir.IntType(32)
+        pointer = ir.IntType(8).as_pointer()
+        of_type = ir.FunctionType(ir.VoidType(), [pointer, whole, whole, whole])
+        function = cgutils.get_or_insert_function(builder.module, of_type, "llvm.prefetch.p0")
+        is_written, in_all_caches, of_data = (ir.Constant(whole, value) for value in (1, 3, 1))
+        for row in range(ROWS):
+            line = _moved(builder, self._out, builder.mul(self._out_row, _number(row)))
+            for number in range(0, COLUMNS, LINE // BYTES):
+                place = builder.inttoptr(_moved(builder, line, _number(number)), pointer)
+                builder.call(function, [place, is_written, in_all_caches, of_data])
+
+    def _chains(self, vectors: int) -> list[list[Any]]:
         """Append the loop over what is summed, and return the sums of each row."""
-        builder, places = self._builder, [(row, part) for row in range(ROWS) for part in range(VECTORS)]
+        builder, places = self._builder, [(row, part) for row in range(ROWS) for part in range(vectors)]
         # Rows after the last one are the last one again, so that nothing outside of the matrix is read.
         last = builder.sub(self._height, _number(1))
         lines = []
@@ -120,12 +168,12 @@ class _Tile:
         builder.position_at_end(loop)
         left, a, panel = (builder.phi(ir.IntType(64)) for _ in range(3))
         sums = {place: builder.phi(self._vector) for place in places}
-        columns = [self._load(_moved(builder, panel, _number(part * LANES))) for part in range(VECTORS)]
+        columns = [self._load(_moved(builder, panel, _number(part * LANES))) for part in range(vectors)]
         added = {}
         for row in range(ROWS):
             address = builder.inttoptr(_moved(builder, a, lines[row]), ir.FloatType().as_pointer())
             factor = self._all(builder.load(address, align=BYTES))
-            for part in range(VECTORS):
+            for part in range(vectors):
                 added[row, part] = self._fused(factor, columns[part], sums[row, part])
         next_left = builder.sub(left, _number(1))
         turns = [
@@ -139,11 +187,11 @@ class _Tile:
             value.add_incoming(following, loop)
         builder.cbranch(builder.icmp_signed(">", next_left, _number(0)), loop, after)
         builder.position_at_end(after)
-        return [[added[row, part] for part in range(VECTORS)] for row in range(ROWS)]
+        return [[added[row, part] for part in range(vectors)] for row in range(ROWS)]
 
     def _write(self, line: Any, sums: list[Any]) -> None:
         builder = self._builder
-        for part in range(VECTORS):
+        for part in range(len(sums)):
             place = _moved(builder, line, _number(part * LANES))
             with builder.if_else(self._adds) as (more, first):
                 with more:
@@ -161,7 +209,7 @@ class _Tile:
         store = cgutils.get_or_insert_function(module, store_type, f"llvm.masked.store.v{LANES}f32.p0")
         load = cgutils.get_or_insert_function(module, load_type, f"llvm.masked.load.v{LANES}f32.p0")
         zeros = ir.Constant(self._vector, [0.0] * LANES)
-        for part in range(VECTORS):
+        for part in range(len(sums)):
             place = self._at(_moved(builder, line, _number(part * LANES)))
             numbers = ir.Constant(ir.VectorType(ir.IntType(64), LANES), [part * LANES + lane for lane in range(LANES)])
             mask = builder.icmp_signed("<", numbers, self._all(self._width))
@@ -189,6 +237,21 @@ class _Tile:
 
     def _at(self, address: Any) -> Any:
         return self._builder.inttoptr(address, self._vector.as_pointer())
+
+
+@intrinsic(prefer_literal=True)
+def _copy(typing_context: Any, source: Any, target: Any, numbers: Any) -> Any:
+    """Compile to instructions that copy a constant count of numbers by their addresses."""
+    del typing_context, source, target
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del signature
+        pointer = ir.VectorType(ir.FloatType(), numbers.literal_value).as_pointer()
+        found = builder.load(builder.inttoptr(arguments[0], pointer), align=BYTES)
+        builder.store(found, builder.inttoptr(arguments[1], pointer), align=BYTES)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, numbers), generate
 
 
 @intrinsic

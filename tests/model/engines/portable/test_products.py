@@ -15,8 +15,8 @@ from numba import types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from model.engines.portable.products import BLOCK, GRAIN, Known, Product, multiply
-from model.engines.portable.tiles import COLUMNS, ROWS
+from model.engines.portable.products import BLOCK, GRAIN, PACKED_FROM, PACKED_ROWS, Known, Product, multiply
+from model.engines.portable.tiles import COLUMNS, NARROW, ROWS
 
 PROJECT = Path(__file__).resolve().parents[4]
 AVX2 = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"}
@@ -95,7 +95,18 @@ def test_blocks_are_added_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [(1, 56, 1), (1, 300, 64), (4, 56, 256), (33, 224, 70), (64, 700, 24), (ROWS + 1, 13, COLUMNS + 1)]
+    "shape",
+    [
+        (1, 56, 1),
+        (1, 300, 64),
+        (4, 56, 256),
+        (33, 224, 70),
+        (64, 700, 24),
+        (ROWS + 1, 13, COLUMNS + 1),
+        (ROWS + 1, 13, NARROW - 1),
+        (ROWS + 1, 13, 2 * NARROW),
+        (PACKED_ROWS + ROWS + 1, 300, PACKED_FROM + 3),
+    ],
 )
 def test_every_form_of_the_factors_has_the_same_bits(shape: tuple[int, int, int]) -> None:
     rows, inner, columns = shape
@@ -103,7 +114,8 @@ def test_every_form_of_the_factors_has_the_same_bits(shape: tuple[int, int, int]
     expected = reference(a, b)
     wide_a, wide_b, flat = torch.zeros(rows, inner + 3), torch.zeros(inner, columns + 5), torch.zeros(a.numel() + 1)
     wide_a[:, 3:], wide_b[:, :columns], flat[1:] = a, b, a.flatten()
-    for left in (a, a.t().contiguous().t(), wide_a[:, 3:], flat[1:].view_as(a)):
+    every_second = torch.stack((a, a + 1), -1)[..., 0]
+    for left in (a, a.t().contiguous().t(), wide_a[:, 3:], flat[1:].view_as(a), every_second):
         for right in (b, b.t().contiguous().t(), wide_b[:, :columns]):
             assert torch.equal(multiply(left, right), expected)
     several = multiply(torch.stack((a, 2 * a)), torch.stack((b, b)))
