@@ -159,7 +159,7 @@ def forget(
     and pages of the run before are overwritten and removed, and a certificate is written to `forgotten/`. Killed at any
     point, the same command without arguments goes on. With --json nothing is asked, and without --yes the plan is all.
     """
-    from flows.commands.forgetting import carry_out, print_certified, print_plan
+    from flows.commands.forgetting import carry_out, plan_values, print_certified, print_plan
     from flows.removal.affected import Request, find_leaving, recipe_without
     from flows.removal.carry_out import decide, read_pending
     from flows.removal.replay import build_sequences, plan_replay
@@ -188,11 +188,15 @@ def forget(
     without = recipe_without(recipe, record["run_id"], before, leaving, named)
     replay = plan_replay(before, build_sequences(without, root), without.train)
     print_run_header(record)
-    print_plan(root, leaving, named, replay, without, as_json)
+    if not as_json:
+        print_plan(root, leaving, named, replay, without)
+    values = plan_values(root, leaving, replay, without)
     if plan or not (yes or (not as_json and typer.confirm("Train again and delete?"))):
+        if as_json:
+            print_json(values)
         return
     decided = decide(root, record["run_id"], without, before["sample"], leaving, named, replay)
-    carry_out(root, decided, as_json, verbose)
+    carry_out(root, decided, as_json, verbose, values)
 
 
 @data.command()

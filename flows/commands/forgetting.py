@@ -1,6 +1,7 @@
 """What `bessemer data forget` prints and runs."""
 
 from pathlib import Path
+from typing import Any
 
 from flows.commands.common import console, print_json
 from flows.commands.run import run_recipe
@@ -20,16 +21,16 @@ from tasks.artifacts.remote.erasure import describe_retention
 MOST_NAMED = 10
 
 
-def print_plan(
-    root: Path, leaving: Leaving, request: Request, replay: ReplayPlan, recipe: Recipe, as_json: bool
-) -> None:
+def plan_values(root: Path, leaving: Leaving, replay: ReplayPlan, recipe: Recipe) -> dict[str, Any]:
+    """Return the plan of a removal for --json."""
+    retention = [] if (store := store_of(root)) is None else describe_retention(store)
+    tombstones = len(recipe.chunk.tombstones)
+    return {"leaving": vars(leaving), "replay": vars(replay), "tombstones": tombstones, "retention": retention}
+
+
+def print_plan(root: Path, leaving: Leaving, request: Request, replay: ReplayPlan, recipe: Recipe) -> None:
     """Print what leaves, what saw it, what keeps it, and from where training is repeated."""
     store, tombstones = store_of(root), len(recipe.chunk.tombstones)
-    retention = [] if store is None else describe_retention(store)
-    if as_json:
-        values = {"leaving": vars(leaving), "replay": vars(replay), "tombstones": tombstones, "retention": retention}
-        print_json(values)
-        return
     leave = "document leaves" if len(leaving.requested) == 1 else "documents leave"
     lines = [f"{len(leaving.requested):,} {leave}: {_some(leaving.requested)}"]
     if leaving.duplicates:
@@ -49,8 +50,8 @@ def print_plan(
     lines += [f"also sampled by the run {run}, which is not changed" for run in leaving.other_runs[:MOST_NAMED]]
     lines += [f"made from this model or compared with its documents, and not changed: {name}" for name in leaving.made]
     lines += [f"a build that has not ended and may hold them, and is not changed: {one}" for one in leaving.unfinished]
-    lines += retention
-    lines += [] if store is None else [sentence.format(store=store.address) for sentence in BEYOND_A_STORE]
+    if store is not None:
+        lines += [*describe_retention(store), *(sentence.format(store=store.address) for sentence in BEYOND_A_STORE)]
     first = "" if replay.first_position is None else f", the first at {replay.first_position:,}"
     lines.append(f"{replay.positions:,} positions of the order change{first}; {tombstones:,} tombstones")
     share = replay.tokens / replay.tokens_in_all if replay.tokens_in_all else 0.0
@@ -71,21 +72,26 @@ def _some(ids: tuple[str, ...]) -> str:
     return ", ".join(ids[:MOST_NAMED]) + more
 
 
-def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool) -> None:
-    """Train by the recipe of a removal, delete what the run before holds, and write the certificate."""
+def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool, plan: dict[str, Any] | None = None) -> None:
+    """Train by the recipe of a removal, delete what the run before holds, and write the certificate.
+
+    With `as_json` one document is printed: the plan, unless an earlier call made it, the record of the run, unless an
+    earlier call ended it, the certificate and its salt.
+    """
+    ended = None
     if pending.after is None:
         record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
         trained = stage_paths(record)["train"]
         token = REPLAY_OF.set(trained if trained.exists() else None)
         try:
-            after = run_recipe(pending.recipe, root, {}, as_json, verbose)
+            ended = run_recipe(pending.recipe, root, {}, as_json, verbose, shows_end=not as_json)
         finally:
             REPLAY_OF.reset(token)
         # A call that was killed may have left no more to do than the certificate of an earlier run.
-        pending = note_end(root, pending, after.get("same_as") or after["run_id"])
+        pending = note_end(root, pending, ended.get("same_as") or ended["run_id"])
     page = finish(root, pending, open_run(root, pending.after, needs="evaluate"))
     if as_json:
-        print_json({"certificate": str(page.with_suffix(".json")), "salt": pending.salt})
+        print_json({"plan": plan, "run": ended, "certificate": str(page.with_suffix(".json")), "salt": pending.salt})
         return
     console().print(
         f"certificate: {page.as_uri()}\nsalt of its commitments, which is not kept: {pending.salt}", markup=False

@@ -104,13 +104,15 @@ def run_recipe(
     verbose: bool,
     open_page: bool = False,
     hour_price: float | None = None,
+    shows_end: bool = True,
 ) -> "RunData":
-    """Run a recipe as `run` does, and return its record."""
+    """Run a recipe as `run` does, and return its record; print its last screen, or its record as JSON, if it
+    `shows_end`."""
     from flows.runs.existing_artifacts import existing_run
 
     record = existing_run(chosen, root, **selection)
     if record is not None:
-        record = _finish_without_building(chosen, record, root, as_json, verbose)
+        record = _finish_without_building(chosen, record, root, as_json, verbose, shows_end)
         if open_page and (page := record.get("page")):
             open_in_browser(Path(page))
         return record
@@ -128,11 +130,14 @@ def run_recipe(
     finally:
         CHECKED.reset(checked)
         HOUR_PRICE.reset(price)
-    finish(record, root, as_json, verbose)
+    if shows_end:
+        finish(record, root, as_json, verbose)
     return record
 
 
-def _finish_without_building(recipe: Any, record: "RunData", root: Path, as_json: bool, verbose: bool) -> "RunData":
+def _finish_without_building(
+    recipe: Any, record: "RunData", root: Path, as_json: bool, verbose: bool, shows_end: bool
+) -> "RunData":
     """Keep the record of a run whose artifacts all exist, print its last screen and return it; no Prefect server is
     needed."""
     from rich.markup import escape
@@ -153,7 +158,8 @@ def _finish_without_building(recipe: Any, record: "RunData", root: Path, as_json
         if isinstance(error, OSError) and error.errno not in (*NOT_WRITABLE, *DISK_FULL):
             raise
         unkept = f"; the record of this run could not be written under {root / 'runs'} ({error})"
-    finish(record, root, as_json, verbose)
+    if shows_end:
+        finish(record, root, as_json, verbose)
     earlier = record.get("same_as")
     same = f": every stage is as in run {earlier}" if earlier and not unkept else unkept
     aside.print(f"nothing needed building{same}", markup=False, soft_wrap=True)

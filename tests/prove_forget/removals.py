@@ -108,7 +108,7 @@ def forget(root: Path, words: list[str]) -> Removal:
     began = time.monotonic()
     said = bessemer("data", "forget", *words, "--root", root, "--yes", "--json")
     command = time.monotonic() - began
-    plan: dict[str, Any] = json.JSONDecoder().raw_decode(said[said.index("{") :])[0]
+    plan: dict[str, Any] = json.loads(said)["plan"]
     leaving = {*plan["leaving"]["requested"], *(plan["leaving"]["duplicates"] if "--promote" not in words else ())}
     trained, replay = run_artifacts(open_run(root, None))["train"], plan["replay"]
     cost = _measured(trained, len(leaving), replay["seconds"], command)
@@ -166,7 +166,7 @@ def resumed_at(trained: Artifact) -> int:
 
 def certificate_and_salt(said: str) -> tuple[dict[str, Any], str]:
     """Return what a removal printed at its end."""
-    end = json.loads(said[said.rindex("{\n") :])
+    end = json.loads(said)
     return json.loads(Path(end["certificate"]).read_text()), end["salt"]
 
 

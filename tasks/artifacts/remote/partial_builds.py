@@ -9,6 +9,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -149,7 +150,9 @@ class PartialBuildUploader:
         self._thread.join()
         self._unstage()
         if not self._build_ended:
-            self._check()
+            # In a context of its own, in which nothing waits long for a store that is down: Ctrl-C ends soon, and what
+            # the store lacks is on this machine.
+            Context().run(self._check)
             self._unstage()
 
     def _run(self) -> None:

@@ -18,6 +18,7 @@ from model.errors import Infra, InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.remote import partial_builds as unfinished
+from tasks.artifacts.remote import retries
 from tasks.artifacts.remote.artifacts import create_stub
 from tasks.artifacts.remote.attach import _store, attached_root, check_store, store_of
 from tasks.artifacts.remote.metadata import pull_metadata
@@ -29,6 +30,7 @@ from tasks.artifacts.remote.partial_builds import (
     download_partial_build,
     unfinished_key,
 )
+from tasks.artifacts.remote.retries import report_waits
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables.files import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
@@ -284,6 +286,42 @@ def test_a_build_that_ends_does_not_wait_for_checkpoints_on_their_way(store: Obj
     assert not begun.acquire(blocking=False)
     assert store.list_objects("unfinished") == {}
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["scratch"]
+
+
+def test_an_interrupted_build_does_not_wait_for_a_store_that_is_down(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build waits a quarter of an hour for a store. Ctrl-C does not: what the store lacks is on this machine."""
+    (tmp_path / "work" / "scratch").mkdir(parents=True)
+    (tmp_path / "work" / "scratch" / "checkpoint").write_text("of step 1")
+    monkeypatch.setattr(retries.time, "sleep", lambda seconds: None)
+    asked = []
+
+    class Down(ObjectStore):
+        def put_file(self, key: str, path: Path, digest: str) -> None:
+            def refused() -> None:
+                asked.append(key)
+                raise ConnectionRefusedError(111, "Connection refused")
+
+            retries.with_retries("writing", refused)
+
+    def waited(sentence: str) -> None:
+        raise AssertionError(sentence)
+
+    down = Down(store.address)
+    keeper = PartialBuildUploader(
+        down,
+        "pour",
+        "2" * 32,
+        tmp_path / "work",
+        lambda scratch: [tuple(scratch.iterdir())],
+        writer="w",
+        is_lost=lambda: False,
+        pause_seconds=3600,
+    )
+    with pytest.raises(KeyboardInterrupt), report_waits(waited), keeper:
+        raise KeyboardInterrupt
+    assert len(asked) == retries.TRIES
 
 
 def test_two_machines_that_race_end_with_one_artifact(
