@@ -146,5 +146,16 @@ def _cache_folder(address: str) -> Path:
     endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
     digest = hashlib.blake2b(f"{address}\n{endpoint}".encode(), digest_size=4).hexdigest()
     name = re.sub(r"[^A-Za-z0-9]+", "-", address.partition("://")[2]).strip("-")[:60]
-    caches = os.environ.get(CACHE) or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bessemer"
-    return (Path(caches) / f"{name}-{digest}").resolve()
+    return (_caches(address) / f"{name}-{digest}").resolve()
+
+
+def _caches(address: str) -> Path:
+    if named := os.environ.get(CACHE):
+        return Path(named)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bessemer"
+    except RuntimeError as error:
+        raise InputError(
+            f"--root {address}: this user has no home folder for its cache. Set a folder for caches in the environment"
+            f" variable {CACHE}."
+        ) from error

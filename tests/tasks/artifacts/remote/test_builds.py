@@ -413,6 +413,15 @@ def test_an_address_with_credentials_is_refused_and_not_repeated(tmp_path: Path)
     assert store_of(tmp_path) is None
 
 
+def test_a_user_without_a_home_folder_is_asked_for_one_for_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "BESSEMER_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    # Without an entry of the user, as in a container that is started with a number.
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    with pytest.raises(InputError, match="BESSEMER_CACHE"):
+        attached_root("s3://bucket/prefix")
+
+
 def test_runs_and_aliases_of_one_machine_are_seen_by_another(machine: Machine, store: ObjectStore) -> None:
     first = machine("a")
     check_store(first, store)
