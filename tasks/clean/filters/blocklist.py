@@ -2,11 +2,13 @@
 
 The list is a file of lines `domain example.org`, `id HEX`, `hash HEX` (`#` begins a comment), or is written in the
 recipe. An id is a document's, as `bessemer data history` shows it; a hash is BLAKE3-128 of the text, as it was read or
-was cleaned. A domain includes its subdomains. Every removal has its row in the ledger. The list is part of the stage's
-identity, so that a new entry also reaches documents that an earlier run kept.
+was cleaned. A domain includes its subdomains, and is the same in letters and in Punycode. Every removal has its row in
+the ledger. The list is part of the stage's identity, so that a new entry also reaches documents that an earlier run
+kept.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +39,7 @@ class DenyList:
             return "deny_id", doc_id.hex()
         if text_digest in self.hashes:
             return "deny_hash", text_digest.hex()
-        labels = domain.lower().rstrip(".").split(".") if self.domains and domain else []
+        labels = _host(domain).split(".") if self.domains and domain else []
         for start in range(len(labels)):
             entry = ".".join(labels[start:])
             if entry in self.domains:
@@ -62,15 +64,30 @@ def read_deny_list(config: DenyConfig) -> DenyList:
         for value in values:
             if not _is_entry(kind, value):
                 raise RecipeError(f"clean.deny: `{value}` is not a valid {kind}; write {_describe_form(kind)}")
-            entries[kind].add(value.lower())
+            entries[kind].add(_host(value) if kind == "domain" else value.lower())
     if config.path is not None:
         for kind, value in _read_entries(Path(config.path)):
-            entries[kind].add(value.lower())
+            entries[kind].add(_host(value) if kind == "domain" else value.lower())
     return DenyList(
         frozenset(entries["domain"]),
         frozenset(map(bytes.fromhex, entries["id"])),
         frozenset(map(bytes.fromhex, entries["hash"])),
     )
+
+
+def _host(domain: str) -> str:
+    """Return the one form of a host name: without a final dot, in lower case, in letters where it was written in
+    Punycode (RFC 3492), as addresses of pages are and lists often are not."""
+    return ".".join(map(_letters, domain.rstrip(".").lower().split(".")))
+
+
+def _letters(label: str) -> str:
+    if not label.startswith("xn--"):
+        return unicodedata.normalize("NFKC", label)
+    try:
+        return label.removeprefix("xn--").encode("ascii").decode("punycode")
+    except UnicodeError:
+        return label
 
 
 def _read_entries(path: Path) -> Iterable[tuple[str, str]]:

@@ -29,6 +29,11 @@ _CONTENT_OF_MEDIA = {
 
 _WITH_TEXT = frozenset({"response", "resource", "conversion"})
 
+GZIP = b"\x1f\x8b"
+
+ZLIB_OR_GZIP, BARE = 47, -15
+"""Windows of zlib: 32 KiB with either header, and without one."""
+
 Found = Record | BadRecord | Skipped
 
 
@@ -222,12 +227,28 @@ def _body(content: bytes, answer: dict[str, str], limit: int) -> bytes:
     encoding = answer.get("content-encoding", "identity").strip().lower()
     if encoding in ("gzip", "x-gzip", "deflate") and content.lstrip()[:1] != b"<":
         try:
-            return zlib.decompressobj(wbits=47).decompress(content, limit + 1)
+            return _inflated(content, limit + 1, ZLIB_OR_GZIP)
+        except zlib.error as error:
+            if encoding != "deflate":
+                raise ValueError(f"damaged {encoding} content: {error}") from error
+        # Some servers send what "deflate" says, and not zlib's format, which it means (RFC 9110, section 8.4.1.2).
+        try:
+            return _inflated(content, limit + 1, BARE)
         except zlib.error as error:
             raise ValueError(f"damaged {encoding} content: {error}") from error
     if encoding in ("br", "zstd") and content.lstrip()[:1] != b"<":
         raise ValueError(f"content encoded as {encoding}, which is not read")
     return content
+
+
+def _inflated(content: bytes, limit: int, window: int) -> bytes:
+    """Return the first `limit` bytes of what was compressed, of all members of a gzip file; `window` is zlib's."""
+    decoder = zlib.decompressobj(window)
+    found = decoder.decompress(content, limit)
+    while decoder.unused_data.startswith(GZIP) and len(found) < limit:
+        content, decoder = decoder.unused_data, zlib.decompressobj(window)
+        found += decoder.decompress(content, limit - len(found))
+    return found
 
 
 def _joined_chunks(content: bytes) -> bytes:

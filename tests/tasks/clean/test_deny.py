@@ -55,6 +55,18 @@ def test_the_file_counts_by_its_entries(context, make_documents, tmp_path):
     assert after.rows("documents") == before.rows("documents") - 1
 
 
+@pytest.mark.parametrize(
+    ("letters", "punycode"),
+    [("Пример.рф", "xn--e1afmkfd.xn--p1ai"), ("faß.de", "xn--fa-hia.de"), ("例え.jp.", "xn--r8jz45g.jp")],
+)
+def test_a_domain_is_the_same_in_letters_and_in_punycode(letters: str, punycode: str):
+    for listed in (letters.rstrip("."), punycode):
+        deny = read_deny_list(DenyConfig(domains=(listed,)))
+        for host in (letters, f"www.{punycode.upper()}"):
+            assert deny.match(bytes(16), host, bytes(16)) == ("deny_domain", letters.lower().rstrip("."))
+        assert deny.match(bytes(16), "xn--.рф", bytes(16)) is None
+
+
 @pytest.mark.parametrize("line", ["domain", "id 12", "hash xyz", "url http://a.b", "domain http://a.b"])
 def test_a_malformed_entry_stops_before_work(tmp_path, line):
     path = tmp_path / "deny.txt"

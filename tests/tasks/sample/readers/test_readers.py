@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from pathlib import Path
 
 import pyarrow as pa
@@ -393,6 +394,9 @@ def test_warc_pages_are_records_with_their_address(tmp_path):
         (lambda body: b"%x\r\n" % 5 + body[:5] + b"\r\n%x\r\n" % len(body[5:]) + body[5:] + b"\r\n0\r\n\r\n",
          "Transfer-Encoding: chunked\r\n"),
         (gzip.compress, "Content-Encoding: gzip\r\n"),
+        (lambda body: gzip.compress(body[:5]) + gzip.compress(body[5:]), "Content-Encoding: gzip\r\n"),
+        (zlib.compress, "Content-Encoding: deflate\r\n"),
+        (lambda body: zlib.compress(body)[2:-4], "Content-Encoding: deflate\r\n"),
         (lambda body: body, "Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n"),
     ],
 )  # fmt: skip
