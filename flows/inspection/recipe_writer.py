@@ -17,7 +17,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from flows.inspection.scan import ROOT_GROUP, FolderScan, ScannedSource, StoredFile
+from flows.inspection.file_head import StoredFile
+from flows.inspection.scan import ROOT_GROUP, FolderScan, ScannedSource
 from flows.inspection.sizes import EPOCHS, TOKENS_PER_PARAMETER, Sizes, sizes
 from flows.metrics.formatting import format_bytes, format_count
 from flows.recipe.resolve import MIXTURE_KEYS, SHARED_KEYS

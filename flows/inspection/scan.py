@@ -1,43 +1,43 @@
 """Scan a folder of text: its sources, their sizes, formats, fields and languages, and the files that cannot be read.
 
-Only the beginnings of some files are read, and sizes come from the file system, so a terabyte takes seconds. Record
-counts are exact where that is cheap, and estimated otherwise.
+Only the beginnings of some files are read, and sizes come from the file system, so a terabyte takes seconds.
 """
 
-import csv
-import io
 import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.ipc
-import pyarrow.parquet as pq
 
 from flows.inspection.fields import Fields, count_languages, judge_fields
+from flows.inspection.file_head import (
+    SNIFFED_RECORDS,
+    RecordCount,
+    StoredFile,
+    arrow_records,
+    count_records,
+    decoded,
+    even_indices,
+    json_records,
+    looks_like_text,
+    parquet_records,
+    read_head,
+    table_records,
+    wiki_pages,
+)
 from flows.inspection.unpack import SUFFIXES, is_hidden, is_mailbox, is_unpacked, package_of
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
-from tasks.sample.config import Source
 from tasks.sample.discovery import guess_format
-from tasks.sample.readers.byte_stream import DamagedStream, byte_blocks
-from tasks.sample.readers.csv_reader import delimiter_of
-from tasks.sample.readers.encodings import AUTO, SAMPLE_BYTES, encoding_of
-from tasks.sample.readers.mediawiki_reader import OPENING, mediawiki_records
-from tasks.sample.readers.records import Record
 
 SNIFFED_FILES = 40
 """Files of a source that are opened."""
 
-SNIFFED_RECORDS = 200
-"""Records of a file that are read."""
 
 MAX_GROUPS = 40
 """Subfolders up to which each is a source; with more, all files of one format are one source."""
@@ -83,32 +83,9 @@ _MEDIAWIKI = re.compile(
 
 _JSON = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{\s*\"[^\"\n]{0,100}\"\s*:")
 
-HEAD_BYTES = 256 * 1024
-"""Stored bytes that are read of a file at most."""
 
 MAX_COMPARED, COMPARED_BYTES = 200, 64 * 1024
 """Tables and JSON Lines of a subfolder up to which their fields are compared, and bytes that are read of each."""
-
-MAX_COUNTED_FILES = 16
-"""Files of a format that are opened; records of the others are estimated from their bytes."""
-
-
-@dataclass(frozen=True)
-class StoredFile:
-    """A file with its format, compression and stored bytes."""
-
-    path: Path
-    format: str
-    compression: str | None
-    size: int
-
-
-@dataclass(frozen=True)
-class RecordCount:
-    """A number of records, and whether it is exact."""
-
-    records: float
-    exact: bool
 
 
 @dataclass
@@ -251,8 +228,8 @@ def _format_by_content(scan: FolderScan, path: Path, compression: str | None) ->
     raw = head.raw[:4096]
     if is_mailbox(raw):
         return None, MAILBOX_HINT
-    text, hint = _decoded(head.raw, head.whole, "text")
-    if head.damage or "\0" in raw.decode("latin-1") or not _looks_like_text((text or raw.decode("latin-1"))[:4096]):
+    text, hint = decoded(head.raw, head.whole, "text")
+    if head.damage or "\0" in raw.decode("latin-1") or not looks_like_text((text or raw.decode("latin-1"))[:4096]):
         return "text", "binary, or damaged"
     if hint is not None:
         return "text", hint
@@ -286,10 +263,10 @@ def _by_fields(source: ScannedSource) -> list[ScannedSource]:
 def _first_records(file: StoredFile) -> list[dict[str, Any]]:
     with suppress(OSError):
         head = read_head(file.path, file.compression, COMPARED_BYTES)
-        text, _ = _decoded(head.raw, head.whole, file.format)
+        text, _ = decoded(head.raw, head.whole, file.format)
         if file.format == "jsonl":
-            return _json_records(text, head.whole)[0]
-        return list(itertools.islice(_table(file.path, text), SNIFFED_RECORDS))
+            return json_records(text, head.whole)[0]
+        return list(itertools.islice(table_records(file.path, text), SNIFFED_RECORDS))
     return []
 
 
@@ -304,7 +281,7 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         file = source.files[index]
         try:
             if source.format in ("parquet", "arrow"):
-                records += _parquet_records(file.path) if source.format == "parquet" else _arrow_records(file.path)
+                records += parquet_records(file.path) if source.format == "parquet" else arrow_records(file.path)
                 raw, stored = raw + file.size, stored + file.size
                 continue
             head = read_head(file.path, file.compression)
@@ -314,7 +291,7 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
             continue
         scan.looked_files += 1
         scan.looked_bytes += head.stored
-        text, hint = _decoded(head.raw, head.whole, source.format)
+        text, hint = decoded(head.raw, head.whole, source.format)
         hint = f"damaged: {head.damage}" if head.damage else hint
         if hint is not None:
             scan.unreadable.append(Unreadable(file.path, hint))
@@ -322,12 +299,12 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
             continue
         raw, stored = raw + _size(text), stored + head.stored
         if source.format == "jsonl":
-            good, unread = _json_records(text, head.whole)
+            good, unread = json_records(text, head.whole)
             records, lost = records + good, lost + unread
         elif source.format == "mediawiki":
-            texts += _pages(head.raw)
+            texts += wiki_pages(head.raw)
         elif source.format == "csv":
-            records += itertools.islice(_table(file.path, text), SNIFFED_RECORDS)
+            records += itertools.islice(table_records(file.path, text), SNIFFED_RECORDS)
         else:
             texts.append(text)
     source.files = [file for file in source.files if file.path not in bad]
@@ -385,184 +362,3 @@ def _stored(record: dict[str, Any], format: str) -> int:
 
 def _size(text: str) -> int:
     return len(text.encode(errors="replace"))
-
-
-def _parquet_records(path: Path) -> list[dict[str, Any]]:
-    with pq.ParquetFile(path) as parquet:
-        for batch in parquet.iter_batches(SNIFFED_RECORDS, use_threads=False):
-            return batch.to_pylist()
-    return []
-
-
-def _arrow_records(path: Path) -> list[dict[str, Any]]:
-    with pa.memory_map(str(path)) as source:
-        try:
-            reader = pa.ipc.open_file(source)
-            return reader.get_batch(0).slice(0, SNIFFED_RECORDS).to_pylist() if reader.num_record_batches else []
-        except pa.ArrowInvalid:
-            for batch in pa.ipc.open_stream(source):
-                return batch.slice(0, SNIFFED_RECORDS).to_pylist()
-    return []
-
-
-def _table(path: Path, text: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the beginning of a table by column, without cells that have none, up to an unreadable row."""
-    csv.field_size_limit(2**31 - 1)  # A cell may hold a book.
-    begin = "\t" if ".tsv" in path.name.lower() else ","
-    with suppress(csv.Error):
-        for row in csv.DictReader(io.StringIO(text), delimiter=delimiter_of(text.partition("\n")[0], begin)):
-            yield {name: value for name, value in row.items() if name is not None}
-
-
-def _decoded(raw: bytes, whole: bool, format: str) -> tuple[str, str | None]:
-    """Return the text as the sample stage decodes it, and why it will reject the file, if it will."""
-    try:
-        return _without_nul(raw.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        if not whole and error.start >= len(raw) - 4:
-            return _without_nul(raw[: error.start].decode("utf-8-sig"))
-        encoding = encoding_of(raw[:SAMPLE_BYTES], AUTO)
-        if encoding is not None:
-            return raw.decode(encoding, errors="ignore"), None
-        if format in ("jsonl", "csv", "html") and b"\0" not in raw[:4096]:
-            return raw.decode(errors="replace"), None  # Damaged records are rejected one by one.
-        return "", (
-            f"not UTF-8 (byte {error.start}), and no other encoding is clear: convert it with iconv, or name"
-            f" `encoding` in its source"
-        )
-
-
-def _without_nul(text: str) -> tuple[str, str | None]:
-    return ("", "binary in spite of its name") if "\0" in text[:4096] else (text, None)
-
-
-def _looks_like_text(text: str) -> bool:
-    controls = sum(character < " " and character not in "\t\n\r\f\x1b" for character in text)
-    return controls * 20 <= len(text)
-
-
-def _pages(raw: bytes) -> list[str]:
-    """Return the articles at the beginning of an export of a wiki."""
-    found = mediawiki_records([raw], Source(name="wiki", paths=("wiki.xml",)))
-    records = (record for record in found if isinstance(record, Record))
-    return [record.text for record in itertools.islice(records, SNIFFED_RECORDS)]
-
-
-def _json_records(text: str, whole: bool) -> tuple[list[dict[str, Any]], int]:
-    """Return the records of the first lines, and how many of these lines are none."""
-    lines = text.split("\n")
-    records: list[dict[str, Any]] = []
-    lost = 0
-    for line in lines[: SNIFFED_RECORDS if whole else max(1, min(SNIFFED_RECORDS, len(lines) - 1))]:
-        try:
-            value = json.loads(line)
-        except ValueError:
-            value = None
-        if isinstance(value, dict):
-            records.append(value)
-        else:
-            lost += bool(line.strip())
-    return records, lost
-
-
-def count_records(files: Sequence[StoredFile]) -> RecordCount:
-    """Count records: one per file, rows of Parquet and Arrow from their metadata, lines of JSON Lines, pages of wikis
-    (those that are no articles included) and rows of tables from the beginnings of files."""
-    by_format: dict[str, list[StoredFile]] = {}
-    for file in files:
-        by_format.setdefault(file.format if file.format in COUNTED else "", []).append(file)
-    counts = [
-        RecordCount(len(of_format), True) if not name else _extrapolated(of_format, COUNTED[name])
-        for name, of_format in by_format.items()
-    ]
-    return RecordCount(sum(count.records for count in counts), all(count.exact for count in counts))
-
-
-def _extrapolated(files: Sequence[StoredFile], count: Callable[[StoredFile], tuple[float, int, bool]]) -> RecordCount:
-    """Return the records of files: of each that is looked at, from the part of its stored bytes that is read, and of
-    all from the stored bytes of those. `count` returns the records of a file, the stored bytes that hold them, and
-    whether these are the whole file."""
-    found, looked, exact = 0.0, 0, len(files) <= MAX_COUNTED_FILES
-    for index in even_indices(len(files), MAX_COUNTED_FILES):
-        file = files[index]
-        try:
-            records, read, whole = count(file)
-        except (OSError, pa.ArrowException):
-            continue  # The sample stage reports files that cannot be read.
-        found += records if whole or not read else records * max(file.size, read) / read
-        looked, exact = looked + max(0, file.size), exact and whole
-    everything = sum(max(0, file.size) for file in files)
-    return RecordCount(found if len(files) <= MAX_COUNTED_FILES or not looked else found * everything / looked, exact)
-
-
-def _marks(file: StoredFile, mark: bytes) -> tuple[float, int, bool]:
-    head = read_head(file.path, file.compression)
-    unfinished_line = mark == b"\n" and head.whole and not head.raw.endswith(mark)
-    return max(1, head.raw.count(mark) + unfinished_line) if head.raw else 0, head.stored, head.whole
-
-
-def _parquet_rows(file: StoredFile) -> tuple[float, int, bool]:
-    return pq.read_metadata(file.path).num_rows, file.size, True
-
-
-def _table_rows(file: StoredFile) -> tuple[float, int, bool]:
-    """Count rows below the header, in whose quoted fields lines may break."""
-    head = read_head(file.path, file.compression)
-    rows = sum(1 for _ in _table(file.path, _decoded(head.raw, head.whole, "csv")[0]))
-    return max(0, rows - (not head.whole)), head.stored, head.whole
-
-
-def _arrow_rows(file: StoredFile) -> tuple[float, int, bool]:
-    with pa.memory_map(str(file.path)) as source:
-        try:
-            reader = pa.ipc.open_file(source)
-            rows = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
-        except pa.ArrowInvalid:
-            rows = sum(batch.num_rows for batch in pa.ipc.open_stream(source))
-    return rows, file.size, True
-
-
-COUNTED: dict[str, Callable[[StoredFile], tuple[float, int, bool]]] = {
-    "jsonl": partial(_marks, mark=b"\n"),
-    "mediawiki": partial(_marks, mark=OPENING),
-    "parquet": _parquet_rows,
-    "arrow": _arrow_rows,
-    "csv": _table_rows,
-}
-"""Formats whose files hold many records, and how they are counted."""
-
-
-@dataclass(frozen=True)
-class FileHead:
-    """The beginning of a file, decompressed."""
-
-    raw: bytes
-    stored: int
-    """Stored bytes that `raw` came from."""
-    whole: bool
-    """Whether that was the whole file."""
-    damage: str = ""
-    """Damage of the compressed stream; empty where there is none."""
-
-
-def read_head(path: Path, compression: str | None, limit: int = HEAD_BYTES) -> FileHead:
-    """Return the first `limit` stored bytes of a file, decompressed; raise OSError where it cannot be read."""
-    with path.open("rb") as stream:
-        stored = stream.read(limit)
-        whole = not stream.read(1)
-    raw = bytearray()
-    damage = ""
-    try:
-        for block in byte_blocks(io.BytesIO(stored), compression, lambda count: None):
-            raw += block
-    except DamagedStream as error:
-        # The end of a stream that was cut at `limit` is not damage.
-        damage = str(error) if whole or "ends early" not in str(error) else ""
-    return FileHead(bytes(raw), len(stored), whole, damage)
-
-
-def even_indices(count: int, limit: int) -> list[int]:
-    """Return at most `limit` of `count` indices, evenly spread, including the first."""
-    if count <= limit:
-        return list(range(count))
-    return sorted({index * count // limit for index in range(limit)})

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from flows.inspection.scan import StoredFile, count_records
+from flows.inspection.file_head import StoredFile, count_records
 from flows.recipe.schema import Recipe
 from flows.reports.progress import ProgressBars
 from flows.runs.pipeline import BUILDERS
