@@ -104,14 +104,7 @@ class StableSource:
 
     def _documents(self, buckets: np.ndarray, begin: int, end: int) -> Block | None:
         """Return the documents of buckets [begin, end), None where there is none."""
-        chosen = (buckets >= begin) & (buckets < end)
-        blocks: list[Block] = []
-        first = 0
-        for block in read_blocks(self._files, self._source):
-            here = np.flatnonzero(chosen[first : first + len(block)])
-            first += len(block)
-            if len(here):
-                blocks.append(block.take(here))
+        blocks = read_blocks(self._files, self._source, chosen=(buckets >= begin) & (buckets < end))
         return next(group_into_windows(blocks, int(self._lengths.sum())), None)
 
 

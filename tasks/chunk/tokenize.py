@@ -22,7 +22,7 @@ from tasks.artifacts.tables.columns import count_documents
 from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.map_parts import PartResult, map_parts
 from tasks.artifacts.workspace import Workspace
-from tasks.common.groups import begins_of, places_within
+from tasks.common.groups import begins_of
 from tasks.common.work import Executor
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.encoded import gather, text_by_text, token_dtype
@@ -114,21 +114,6 @@ class Block:
             texts=None if self.texts is None else self.texts.slice(begin, end - begin),
         )
 
-    def take(self, documents: np.ndarray) -> "Block":
-        """Return the documents with these ascending indexes, without their texts."""
-        if len(documents) == len(self):
-            return self
-        closed = self.lengths[documents] + 1
-        tokens = np.repeat(self.begins[documents], closed) + places_within(closed)
-        return Block(
-            tokens=self.tokens[tokens],
-            lengths=self.lengths[documents],
-            text_bytes=self.text_bytes[documents],
-            doc_ids=self.doc_ids.take(pa.array(documents)),
-            pieces=self.pieces.take(pa.array(documents)),
-            token_bytes=None if self.token_bytes is None else self.token_bytes[tokens],
-        )
-
 
 @dataclass(frozen=True)
 class TokenBytes:
@@ -187,13 +172,25 @@ def _sources(path: Path) -> frozenset[str]:
     return frozenset(pc.unique(read_table(path, ["source"]).column("source")).to_pylist())
 
 
-def read_blocks(files: Iterable[TokenFile], source: str, *, with_texts: bool = False) -> Iterator[Block]:
-    """Yield the documents of `source` in all files, a record batch at a time, in order."""
+def read_blocks(
+    files: Iterable[TokenFile], source: str, *, with_texts: bool = False, chosen: np.ndarray | None = None
+) -> Iterator[Block]:
+    """Yield the documents of `source` in all files, a record batch at a time, in order.
+
+    `chosen` bool[D] says which of the source's documents in all files to read: others are not read from the disk.
+    """
+    begin = 0
     for file in files:
         if source not in file.sources:
             continue
         table = read_table(file.tokens)
         mine = pc.equal(table.column("source"), source)
+        if chosen is not None:
+            rows = np.flatnonzero(mine)
+            keep = np.zeros(len(table), np.bool_)
+            keep[rows] = chosen[begin : begin + len(rows)]
+            begin += len(rows)
+            mine = pa.array(keep)
         texts = read_table(file.documents, ["text"]).column("text").filter(mine) if with_texts else None
         first = 0
         for batch in table.drop_columns("source").filter(mine).to_batches():

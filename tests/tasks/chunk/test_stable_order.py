@@ -118,6 +118,16 @@ def test_rows_are_a_function_of_the_set_of_documents(context, make_documents, vo
     assert digests[0] == digests[1]
 
 
+def test_rows_are_alike_however_few_documents_are_in_memory(context, make_documents, vocab, monkeypatch):
+    named = [("code" if place % 3 else "other", text) for place, text in enumerate(TEXTS)]
+    documents = make_documents([named[::2], named[1::2]])
+    whole = build_chunk(context, documents, vocab, config(weights={"code": 0.5, "other": 0.5}))
+    monkeypatch.setattr("tasks.chunk.stable_rows.WINDOW_TOKENS", 1000)
+    by_windows = build_chunk(context, documents, vocab, config(weights={"code": 0.5, "other": 0.5}))
+    assert reads(by_windows) == reads(whole)
+    assert by_windows.content == whole.content
+
+
 def test_every_token_of_every_document_is_in_the_rows(context, make_documents, vocab):
     texts = {text.encode() for text in TEXTS}
     documents = make_documents([[("code", text) for text in TEXTS]])
