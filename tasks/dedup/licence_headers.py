@@ -37,10 +37,12 @@ _WORDS = _padded(_LICENCE_WORDS)
 def body_start(data, start, end):
     """Return where the text data[start:end] begins behind its licence header; `start` where it has none."""
     position = body = start
+    # Openings without a closing in the rest of the text, which is searched once for each.
+    is_unclosed = np.zeros(len(_OPENINGS), np.bool_)
     while True:
         while position < end and _is_blank(data[position]):
             position += 1
-        block_end = _end_of_comments(data, position, end)
+        block_end = _end_of_comments(data, position, end, is_unclosed)
         if block_end == _NO_COMMENT:
             break
         if _has_licence_word(data, position, block_end):
@@ -54,17 +56,18 @@ def body_start(data, start, end):
 
 
 @kernel
-def _end_of_comments(data, position, end):
+def _end_of_comments(data, position, end, is_unclosed):
     """Return where the block comment, or the run of comment lines, at a position ends; _NO_COMMENT for none."""
     for kind in range(len(_OPENINGS)):
         size = _match(data, position, end, _OPENINGS[kind])
-        if size:
+        if size and not is_unclosed[kind]:
             index = position + size
             while index < end:
                 closing = _match(data, index, end, _CLOSINGS[kind])
                 if closing:
                     return index + closing
                 index += 1
+            is_unclosed[kind] = True
     found = _NO_COMMENT
     while _is_comment_line(data, position, end):
         while position < end and data[position] != 10:

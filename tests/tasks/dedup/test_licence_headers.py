@@ -1,6 +1,7 @@
 """Source files are compared without their licence header."""
 
 import random
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -86,6 +87,16 @@ def test_files_of_nothing_but_a_header_are_compared_by_it(context, make_document
 def test_where_the_body_begins(text, body):
     raw = np.frombuffer(b"x" + text.encode() + b"# license", np.uint8)
     assert raw[body_start(raw, 1, 1 + len(text.encode())) : 1 + len(text.encode())].tobytes().decode() == body
+
+
+def test_comments_that_nothing_closes_are_searched_once():
+    text = b"--[[ x\n\n" * 100_000
+    data = np.frombuffer(text, np.uint8)
+    body_start(data, 0, 8)
+    began = time.process_time()
+    assert body_start(data, 0, len(data)) == 0
+    # 40 billion steps, which took a minute, where each opening was followed to the end.
+    assert time.process_time() - began < 5
 
 
 @given(st.text(st.sampled_from("# /*-\n\"'xé<!")), st.sampled_from([header("#"), header("//"), header("/*"), ""]))
