@@ -58,6 +58,8 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
         since_words, since_characters = words_before, characters_before
         dollars = 0
         bracket = -1
+        # Where one has no end on the line, no later one has: the line is not searched for each.
+        targets_end = templates_end = True
         is_in_word = False
         skip = line_end = position
         last = last_byte = np.uint8(0)
@@ -229,13 +231,15 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                     bracket = characters
                 elif byte == 93:
                     if following == 40 and bracket >= 0:
-                        skip = ls.end_of_target(data, position, end)
+                        skip = ls.end_of_target(data, position, end) if targets_end else position
+                        targets_end = skip > position
                         links += characters - bracket + skip - position
                         run = 0
                 elif byte == 123:
                     wiki += following == 123
                     if following == 37:
-                        skip = ls.end_of_template(data, position, end)
+                        skip = ls.end_of_template(data, position, end) if templates_end else position
+                        templates_end = skip > position
                         tags += skip - position
                 elif byte == 124:
                     pipes += 1
