@@ -21,8 +21,9 @@ from tasks.artifacts.tables.schema import LEAKS
 from tasks.common.groups import begins_group
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
+from tasks.decontaminate.forms import CHOICE_WORDS, HALF, RUN, SHORT, SIMILAR, TOGETHER, WHOLE
 from tasks.decontaminate.ngrams import I64, WORD_UNITS, ItemIndex, units_of
-from tasks.decontaminate.scan import CHOICE_WORDS, HALF, RUN, SHORT, SIMILAR, TOGETHER, WHOLE, Stretches
+from tasks.decontaminate.scan import Stretches
 
 LEAKED, CLEAN, UNMATCHABLE = "leaked", "clean", "unmatchable"
 FORMS = {RUN: "ngram", WHOLE: "verbatim", SIMILAR: "similar", HALF: "half", SHORT: "short", TOGETHER: "together"}

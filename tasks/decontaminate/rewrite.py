@@ -23,10 +23,10 @@ from tasks.artifacts.tables.schema import DOCUMENTS
 from tasks.common.text import is_unspaced
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
+from tasks.decontaminate.forms import HALF, RUN, SHORT, SIMILAR, TOGETHER, WHOLE
 from tasks.decontaminate.heldout import draw_number
 from tasks.decontaminate.leaks import FORMS, Region
 from tasks.decontaminate.ngrams import BASE, U64, hash_texts
-from tasks.decontaminate.scan import HALF, RUN, SHORT, SIMILAR, TOGETHER, WHOLE
 
 STAGE = "decontaminate"
 NGRAM_OVERLAP = "ngram_overlap"
