@@ -109,7 +109,7 @@ def test_messages_are_those_that_can_be_counted_by_hand() -> None:
 
 def test_a_pipeline_waits_and_sends() -> None:
     """1F1B: 4 stages and 12 micro-batches of one row are idle for 3 of 15 turns."""
-    model = GPTConfig(vocab_size=64, context=32, layers=8, heads=2, width=64)
+    model = GPTConfig(vocab_size=64, context=32, layers=4, heads=2, width=64)
     train = train_of(pipeline_parallel=4, engine="native", ranks=4, batch_rows=12)
     layout = dry_layout.dry_layout(model, train)
     assert layout.bubble == 3 / 15
