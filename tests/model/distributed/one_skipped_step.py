@@ -1,16 +1,18 @@
-"""A rank of a real group that meets numbers that are no numbers; prints what the step did to it, as JSON.
+"""Ranks of a real group that meet numbers that are no numbers; each prints what the step did to it, as a line of JSON.
 
-Arguments: run.json, rank, rendezvous file, and the case: `nan` (only the last rank computes one) or `infinite` (a loss
+Arguments: run.json, rendezvous file, and the case: `nan` (only the last rank computes one) or `infinite` (a loss
 that is infinite although its gradient is finite).
 """
 
+import functools
 import json
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import torch
 
-from model.config.train import read_run
+from model.config.train import TrainerRun, read_run
 from model.data.loader import CausalBatch
 from model.distributed.process_group import join_process_group
 from model.distributed.protocol import claim_stdout
@@ -18,19 +20,24 @@ from model.engines import make_engine
 from model.nn.factory import Network, make_shapes
 from model.nn.gpt import GPT
 from model.optim.schedules import StepSchedule
-from model.processes import exit_now
+from tests.model.forked_ranks import run_ranks
 
 RARE = 47
 """A token that is predicted once and never read."""
 
 
-def main(file: str, rank: int, rendezvous: str, case: str) -> None:
+def main(file: Path, rendezvous: Path, case: str) -> None:
     out = claim_stdout()
-    torch.set_num_threads(1)
-    run = read_run(Path(file))
+    run = read_run(file)
+    if run.train.engine == "deepspeed":
+        import model.engines.deepspeed  # noqa: F401 - Each rank would import it.
+    run_ranks(run.train.ranks, functools.partial(meet, run, rendezvous, case, out))
+
+
+def meet(run: TrainerRun, rendezvous: Path, case: str, out: TextIO, rank: int) -> None:
     tokens = torch.randint(4, RARE, (4, 17), generator=torch.Generator().manual_seed(6))
     starts = torch.zeros(4, dtype=torch.int64)
-    with join_process_group(rank, run.train.ranks, Path(rendezvous)) as ranks:
+    with join_process_group(rank, run.train.ranks, rendezvous) as ranks:
         network: Network = GPT(run.model).initialise(1)
         if case == "infinite":
             # Every hidden vector is (6e17, ...); its product with this row of the head is beyond float32, and both are
@@ -70,5 +77,4 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4])
-    exit_now(0)
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

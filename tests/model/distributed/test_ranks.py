@@ -285,21 +285,14 @@ def test_an_error_of_all_ranks_is_reported_once_with_its_own_exit_code(make_run,
 def test_what_one_rank_computes_wrongly_is_applied_on_none(make_run, tmp_path: Path, settings: dict, case: str) -> None:
     file = tmp_path / "run.json"
     file.write_text(make_run(batch_rows=4, micro_batch_rows=1, **settings).model_dump_json())
-    command = [sys.executable, str(Path(__file__).with_name("one_skipped_step.py")), str(file)]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "rendezvous"), case],
-            env={**os.environ, "PYTHONPATH": str(PROJECT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        out, err = rank.communicate(timeout=60)
-        assert rank.returncode == 0, err
-        facts = json.loads(out)
+    words = ["tests.model.distributed.one_skipped_step", str(file), str(tmp_path / "rendezvous"), case]
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    for facts in map(json.loads, lines):
         assert facts["applied"] == ([True, False, True] if case == "nan" else [False])
         assert facts["loss"] == ("nan" if case == "nan" else "inf")
         assert facts["kept"]
