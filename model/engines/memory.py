@@ -13,6 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from model.config.fields import Dtype
 from model.config.network import NetworkConfig
 from model.config.train import TrainConfig
 from model.engines.base import batch_loss
@@ -177,32 +178,36 @@ def activation_bytes(model: NetworkConfig, train: TrainConfig) -> int:
 
     Traced with CPU kernels; those of CUDA devices keep other tensors of attention.
     """
+    gradient_at_once = train.engine != "deepspeed" or train.zero_stage != 3
+    settings = (train.rows_at_once, train.dtype, train.recompute, gradient_at_once)
     if model.layers <= TRACED_LAYERS + 1:
-        return _traced(model, train)
+        return _traced(model, *settings)  # pyright: ignore[reportArgumentType]  # hashable, as above
     few, more = (
-        _traced(model.model_copy(update={"layers": layers}), train) for layers in (TRACED_LAYERS, TRACED_LAYERS + 1)
+        _traced(model.model_copy(update={"layers": layers}), *settings)  # pyright: ignore[reportArgumentType]
+        for layers in (TRACED_LAYERS, TRACED_LAYERS + 1)
     )
     return few + (model.layers - TRACED_LAYERS) * (more - few)
 
 
-def _traced(model: NetworkConfig, train: TrainConfig) -> int:
+@lru_cache(maxsize=64)
+def _traced(model: NetworkConfig, rows: int, dtype: Dtype, recompute: bool, gradient_at_once: bool) -> int:
+    """Return `activation_bytes` of a network with few layers; most layouts of one training are alike in it."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    batch = random_batch(model, train.rows_at_once)
+    batch = random_batch(model, rows)
     counted = batch.objective.counts(batch.rows)
     with FakeTensorMode(allow_non_fake_inputs=True), Allocations() as allocations:
         network = make_uninitialised(model).train()
-        if train.engine == "deepspeed":
-            network.vocabulary = Vocabulary(gradient_at_once=train.zero_stage != 3)
+        network.vocabulary = Vocabulary(gradient_at_once=gradient_at_once)
         for module in network.modules():
             if isinstance(module, Experts):
                 module.product = _product_of_shapes
-        wrap_blocks(network, compiled=False, recomputed=train.recompute)
+        wrap_blocks(network, compiled=False, recomputed=recompute)
         for parameter in network.parameters():
             # Gradients of parameters are counted separately.
             parameter.register_post_accumulate_grad_hook(_drop_gradient)
         before = allocations.peak = allocations.now
-        with autocast(train.dtype, torch.device("cpu")):
+        with autocast(dtype, torch.device("cpu")):
             sums = batch.objective.sums(network, batch.rows)
         batch_loss(sums, counted).backward()
         return allocations.peak - before

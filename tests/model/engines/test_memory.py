@@ -99,8 +99,9 @@ def test_layers_beyond_those_that_are_followed_add_alike() -> None:
     from model.engines import memory
 
     deep = GPT.model_copy(update={"layers": 7, "norm_position": "post"})
-    followed = memory._traced(deep, train_of())
-    assert activation_bytes(deep, train_of()) == followed
+    train = train_of()
+    followed = memory._traced(deep, train.rows_at_once, train.dtype, train.recompute, gradient_at_once=True)
+    assert activation_bytes(deep, train) == followed
 
 
 def test_what_is_not_modelled_is_unknown_and_has_no_total() -> None:
