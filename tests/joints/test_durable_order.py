@@ -40,7 +40,7 @@ from tasks.execution.executor import ThisProcess
 
 POUR = Stage("pour", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 TRIM = Stage("trim", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
-PARTS = 3
+PARTS = 2
 KILLED = "a kill"
 UNWRITTEN = "a loss of power that kept names"
 FOLDERS = "a loss of power that kept folders and what was synced"
