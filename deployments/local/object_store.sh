@@ -62,10 +62,10 @@ start() {
     "$python" -c 'import moto.server' 2>/dev/null ||
         { echo "object_store.sh: $python has no moto; pip install 'moto[server]', or name another by PYTHON" >&2; exit 3; }
     mkdir -p "$folder"
-    if ! runs server moto.server; then
+    if ! runs server s3_server; then
         local port
         port=$(free_port)
-        begin server "$port" "$python" -m moto.server -H 127.0.0.1 -p "$port"
+        begin server "$port" "$python" "$project/benchmarks/object_store/s3_server.py" "$port"
         "$python" -c 'import sys, urllib.request as web; web.urlopen(web.Request(sys.argv[1], method="PUT")).read()' \
             "http://127.0.0.1:$port/bessemer"
     fi
@@ -88,6 +88,6 @@ start() {
 folder=$2
 case $1 in
     start) shift 2; start "$@" ;;
-    stop) end proxy faulty_proxy; end server moto.server ;;
+    stop) end proxy faulty_proxy; end server s3_server ;;
     *) usage ;;
 esac
