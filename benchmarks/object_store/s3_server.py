@@ -6,7 +6,7 @@ of its time."""
 import logging
 import sys
 
-from moto.server import MotoRequestHandler, create_backend_app
+from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
 from werkzeug.serving import run_simple
 
 if __name__ == "__main__":

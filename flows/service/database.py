@@ -164,6 +164,8 @@ def _copy(source: Path, target: Path) -> None:
             contextlib.closing(sqlite3.connect(name)) as new,
         ):
             old.backup(new)
+            # A copy with a write-ahead log could not be read from a cache that nobody may write.
+            new.execute("PRAGMA journal_mode=DELETE")
             # Prefect keeps its keys and its telemetry session here; every server creates its own.
             new.execute("DELETE FROM configuration")
             new.commit()
