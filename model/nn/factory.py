@@ -1,5 +1,6 @@
 """Networks by their configuration: construction, parameter count, FLOPs of a training token."""
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -62,6 +63,12 @@ def activation_range_names(config: NetworkConfig) -> list[str]:
 
 def parameter_count(config: NetworkConfig) -> int:
     """Return the number of parameters, counted on the meta device without memory."""
+    return _parameter_count(config)  # pyright: ignore[reportArgumentType]  # frozen models are hashable
+
+
+@lru_cache(maxsize=256)
+def _parameter_count(config: NetworkConfig) -> int:
+    # A large network takes .2 s, and a plan asks for each of its layouts.
     return sum(parameter.numel() for parameter in make_shapes(config).parameters())
 
 

@@ -63,9 +63,9 @@ def test_the_papers_layouts_start_in_one_process(name: str, ranks: int, tensor: 
     assert f"data {ranks // tensor} x tensor {tensor} x pipeline 1" in text.export_text()
 
 
-def test_a_recipe_that_divides_nothing_is_shown_what_could(tmp_path: Path) -> None:
-    asked = ["estimate", "quickstart", "--layout", "--hardware", "a100", "--devices", "2", "--root", str(tmp_path)]
-    asked += ["--set", "train.model.layers=2", "--set", "train.optimizer.kind=adamw"]
+def test_a_recipe_that_divides_nothing_is_shown_what_could(foundry: Path, tmp_path: Path) -> None:
+    asked = ["estimate", str(foundry / "foundry.toml"), "--layout", "--hardware", "a100", "--devices", "2"]
+    asked += ["--root", str(tmp_path), "--set", "train.optimizer.kind=adamw"]
     text = " ".join(CliRunner().invoke(app, asked).output.split())
     assert "train.engine is native, which starts each rank with the whole network" in text
     assert "the cheapest that fits: train.engine = fsdp, train.ranks = 2" in text
