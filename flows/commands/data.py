@@ -94,11 +94,13 @@ def history(
     rejects = rejects_of(artifacts, document)
     others: list[str] = []
     if not found and not rejects:
-        files = listed_files(root / "runs" / record["run_id"], document)
-        by_file = documents_by_file(artifacts, [(file.source, file.relative) for file in files])
+        files = listed_files(root, root / "runs" / record["run_id"], document, artifacts["sample"])
+        by_file = documents_by_file(artifacts, [(one.file.source, one.file.relative) for one in files])
         found = [doc_id for of_file in by_file.values() for doc_id in of_file]
         others = [
-            explain_unsampled(file, artifacts["sample"]) for file in files if not by_file[file.source, file.relative]
+            explain_unsampled(one, artifacts["sample"])
+            for one in files
+            if not by_file[one.file.source, one.file.relative]
         ]
         if not files:
             raise InputError(

@@ -20,12 +20,12 @@ from flows.runs.record import recipe_of
 from flows.runs.run_documents import EXCERPT_CHARS, rows_at, text_kinds
 from model.checkpoint.metrics import final_steps
 from model.errors import InputError, RecipeError
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.results import SampleResult
 from tasks.artifacts.tables.rows import DocumentRow, LeakRow, LedgerRow, SpanRow, Survivor
 
 if TYPE_CHECKING:
-    from tasks.sample.discovery import InputFile
+    from tasks.sample.discovery import InputFile, SourceFiles
 
 IN_PROGRESS = "in progress"
 
@@ -314,28 +314,67 @@ def _ledger_event(stage: str, entry: LedgerRow) -> LedgerEvent:
 MAX_FILES = 20
 
 
-def listed_files(run_folder: Path, wanted: str) -> "list[InputFile]":
+@dataclass(frozen=True)
+class ListedFile:
+    """A file that a source of a run has now."""
+
+    file: "InputFile"
+    was_read: bool | None
+    """Whether the run read it with its present content; None where other files of the source have changed, too."""
+
+
+def listed_files(root: Path, run_folder: Path, wanted: str, sample: Artifact) -> list[ListedFile]:
     """Return the files of the run's sources whose path, here or within the source, contains `wanted`; 20 at most.
 
     The folders are listed again as the run's recipe names them, so files that were deleted since are not found.
     """
+    from tasks.common.digests import INPUTS
     from tasks.sample.discovery import find_files  # Loads the configuration of the stage.
+    from tasks.sample.stage import digested
 
-    recipe = recipe_of(run_folder)
-    found: list[InputFile] = []
+    recipe, read = recipe_of(run_folder), manifest_of(sample)["identity_parts"]["parents"]
+    found: list[ListedFile] = []
     for source in recipe.sample.sources:
         try:
             (listing,) = find_files(recipe.sample.model_copy(update={"sources": (source,)}))
+            if any(wanted in file.relative or wanted in str(file.path) for file in listing.files):
+                (listing,) = digested([listing], root / INPUTS)
+                found += _compared(listing, wanted, read.get(f"source/{source.name}"))
         except (InputError, RecipeError):
             continue  # Its folder was deleted, and nothing is known of its files.
-        found += [file for file in listing.files if wanted in file.relative or wanted in str(file.path)]
     return found[:MAX_FILES]
 
 
-def explain_unsampled(file: "InputFile", sample: Artifact) -> str:
+def _compared(listing: "SourceFiles", wanted: str, read: str | None) -> list[ListedFile]:
+    """Return the wanted files of a source, compared with the digest of all files that the run read of it."""
+    from tasks.common.digests import combined_digest
+    from tasks.sample.stage import file_digests
+
+    files = [file for file in listing.files if wanted in file.relative or wanted in str(file.path)]
+    digests = file_digests([listing])[listing.source.name]
+
+    def was_read_without(names: set[str]) -> bool:
+        return combined_digest(one for one in digests if one[0] not in names) == read
+
+    if was_read_without(set()):
+        return [ListedFile(file, was_read=True) for file in files]
+    if was_read_without({file.relative for file in files}):
+        return [ListedFile(file, was_read=False) for file in files]
+    return [ListedFile(file, was_read=False if was_read_without({file.relative}) else None) for file in files]
+
+
+def explain_unsampled(listed: ListedFile, sample: Artifact) -> str:
     """Return a sentence on why a listed file left no document and no reject."""
+    file = listed.file
     rate = SampleResult.of(sample.report).mixture_plan[file.source]["rate"]
     where = f"{file.source}: {file.relative}"
+    if listed.was_read is False:
+        return f"{where}: not read: it was not there, or could not be opened, when this run read `{file.source}`"
+    if listed.was_read is None:
+        return (
+            f"{where}: no document and no reject; files of `{file.source}` have changed since this run read them, so"
+            f" this one may not have been there, or have had other content"
+        )
     if file.size == 0:
         return f"{where}: an empty file, which holds no record"
     if rate < 1:

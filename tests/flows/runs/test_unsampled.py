@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,26 @@ def test_what_is_kept_by_a_run_that_ended_is_not_in_progress(halved: tuple[Path,
     (life,) = why(root, name)["documents"]
     assert life["outcome"] == "kept in sample, and the run went no further with it"
     assert why(root, foundry / "notes" / name)["documents"] == [life], "the file's real path is not within the source"
+
+
+@pytest.fixture
+def late(foundry: Path) -> Iterator[Path]:
+    """A note that was written when the run had ended."""
+    note = foundry / "notes" / "written-late.txt"
+    note.write_text("A sentence that no run has read, and that is long enough to be kept.")
+    yield note
+    note.unlink()
+
+
+def test_a_file_that_came_after_the_run_was_not_read(halved: tuple[Path, set[str]], late: Path) -> None:
+    root, _ = halved
+    sentence = "not read: it was not there, or could not be opened, when this run read `notes`"
+    assert why(root, late.name)["others"] == [f"notes: {late.name}: {sentence}"]
+    other = late.with_name("written-later.txt")
+    other.write_text("Another one.")
+    try:
+        assert why(root, "written-")["others"] == [f"notes: {one.name}: {sentence}" for one in (late, other)]
+        (unknown,) = why(root, late.name)["others"]
+    finally:
+        other.unlink()
+    assert "have changed since this run read them, so this one may not have been there" in unknown
