@@ -211,7 +211,7 @@ def _expand(listing: SourceFiles, pattern: str) -> tuple[str, list[str], str]:
     # A folder with the name of a data file stays in the list: the reader rejects it by name.
     files = [
         match
-        for match in _matches(path)
+        for match in _matches(path, listing.skipped)
         if not os.path.isdir(match) or guess_format(os.path.basename(match))[0] is not None
     ]
     if not files:
@@ -234,11 +234,7 @@ def _fixed_part(path: Path) -> Path:
 
 def _walk(folder: str, skipped: Counter[str]) -> list[str]:
     files: list[str] = []
-
-    def closed(error: OSError) -> None:
-        skipped[f"folders that cannot be read ({error.strerror})"] += 1
-
-    for base, folders, names in os.walk(folder, onerror=closed):
+    for base, folders, names in os.walk(folder, onerror=lambda error: _count_closed(error, skipped)):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if links := sum(os.path.islink(os.path.join(base, name)) for name in folders):
             skipped["links to folders, which are not followed"] += links
@@ -246,40 +242,56 @@ def _walk(folder: str, skipped: Counter[str]) -> list[str]:
     return files
 
 
-def _matches(pattern: str) -> Iterator[str]:
-    """Yield what `glob` finds with `**` at any depth, without following cycles of links."""
+def _count_closed(error: OSError, skipped: Counter[str]) -> None:
+    skipped[f"folders that cannot be read ({error.strerror})"] += 1
+
+
+def _matches(pattern: str, skipped: Counter[str]) -> Iterator[str]:
+    """Yield what `glob` finds with `**` at any depth, without following cycles of links; folders that cannot be read
+    are counted."""
     if pattern.endswith("/**"):
         pattern += "/*"
     before, deep, after = pattern.partition("/**/")
     if not deep:
+        # `glob` passes over folders that it may not read.
+        for folder in glob.iglob(os.path.dirname(pattern)):
+            try:
+                os.scandir(folder).close()
+            except PermissionError as error:
+                _count_closed(error, skipped)
+            except OSError:
+                continue
         yield from glob.iglob(pattern)
         return
     # A folder is listed once: `glob` would list it again, for half a second in an installation of Python.
     is_named = re.compile(fnmatch.translate(after)).match
     shows_hidden = after.startswith(".")
     for top in glob.iglob(before) if glob.has_magic(before) else (before,):
-        for folder, names in _folders(top, (os.path.realpath(top),)):
+        for folder, names in _folders(top, (os.path.realpath(top),), skipped):
             if "/" in after:
-                yield from _matches(f"{glob.escape(folder)}/{after}")
+                yield from _matches(f"{glob.escape(folder)}/{after}", skipped)
             else:
                 named = (name for name in names if is_named(name) and (shows_hidden or not name.startswith(".")))
                 yield from (os.path.join(folder, name) for name in named)
 
 
-def _folders(folder: str, above: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
+def _folders(folder: str, above: tuple[str, ...], skipped: Counter[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield `folder` and all folders below it that are not hidden, each with the names in it; `above` are the real
     paths of it and its parents."""
     try:
         with os.scandir(folder) as listed:
             entries = list(listed)
             inner = [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return  # as `glob` does
+    except OSError as error:
+        _count_closed(error, skipped)
+        return
     yield folder, [entry.name for entry in entries]
     for entry in inner:
         real = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], entry.name)
         if real not in above:
-            yield from _folders(entry.path, (*above, real))
+            yield from _folders(entry.path, (*above, real), skipped)
 
 
 def _label(relative: str) -> str:

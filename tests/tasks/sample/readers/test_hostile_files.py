@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,28 @@ def test_links_to_nothing_and_in_a_circle_are_reported(folder: Path) -> None:
         "circle.txt": "unreadable: Too many levels of symbolic links",
     }
     assert artifact.report.facts["files"]["s"]["links to folders, which are not followed"] == 1
+
+
+@pytest.mark.parametrize("path", ["", "/*/*.txt", "/**/*.txt", "/**"])
+def test_folders_that_nobody_may_read_are_counted(path: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        for inner in ("open", "closed"):
+            (Path(name) / inner).mkdir()
+            (Path(name) / inner / "a.txt").write_text("Words.")
+        os.chmod(f"{name}/closed", 0)
+        before = os.geteuid()
+        if before == 0:
+            os.seteuid(65534)  # root may read everything
+        try:
+            (listing,) = find_files(
+                SampleConfig(sources=(Source(name="s", paths=(name + path,), weight=1),), budget_tokens=1)
+            )
+        finally:
+            os.seteuid(before)
+            os.chmod(f"{name}/closed", 0o700)
+    assert [file.relative for file in listing.files] == ["open/a.txt"]
+    assert listing.skipped == {"folders that cannot be read (Permission denied)": 1}
 
 
 def test_a_pattern_reads_a_folder_that_a_link_leads_back_to_once(folder: Path) -> None:
