@@ -6,6 +6,7 @@ doi:10.1002/advs.202100707), from the power of cores and memory and the overhead
 sources, rejected files, padding, unknown tokens, and a mixture that differs from the recipe's.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -68,6 +69,20 @@ def _rows(artifacts: dict[str, Artifact]) -> RowCounts:
     rows = artifacts["chunk"].rows("sequences")
     read = len(np.unique(artifacts["chunk"].table("order").column("row").to_numpy()))
     return {"packed": rows, "in_order": read, "never_read": rows - read}
+
+
+def not_selected(reports: Mapping[str, StageReport], settings: Mapping[str, Any]) -> dict[str, int]:
+    """Count the documents that sample left out by reason: a source is read at the smaller of the rate that its weight
+    needs and the limit, and below rate 1 documents that are left out by their id are not counted apart."""
+    found: Counter[str] = Counter()
+    if (sampled := SampleResult.among(reports)) is None:
+        return found
+    limit = settings.get("limit") or 1.0
+    for source, counts in reports["sample"].sources.items():
+        rate = sampled.mixture_plan[source]["rate"] if counts.not_selected else 0.0
+        words = "not needed for the mixture" if rate < limit else f"left out by --limit {100 * limit:g}%"
+        found[words if rate < 1 else "left out by exclude_documents"] += counts.not_selected
+    return +found
 
 
 def describe_conservation(found: Conservation) -> str:

@@ -259,6 +259,8 @@ class Metrics(TypedDict):
     road: list[StageLine]
     files: dict[str, dict[str, int]]
     sampling: Sampling
+    not_selected: dict[str, int]
+    """Documents that sample read and left out, by the reason in words."""
     funnel: list[FunnelLine]
     languages: dict[str, int]
     remarks: list[str]

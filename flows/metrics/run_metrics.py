@@ -13,7 +13,7 @@ from typing import Any, cast, get_origin, get_type_hints
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.metrics.accounting import DOCUMENT_STAGES, conservation, cost, run_warnings
+from flows.metrics.accounting import DOCUMENT_STAGES, conservation, cost, not_selected, run_warnings
 from flows.metrics.formatting import SHORT_ID
 from flows.metrics.heldout import describe_repeated_text, heldout_metrics, tokens_per_character
 from flows.metrics.lines import (
@@ -144,6 +144,7 @@ def metric_readers(record: RunData) -> dict[str, Callable[[], Any]]:
         "road": lambda: stage_results(record, artifacts, reports),
         "files": lambda: found.files if (found := results.SampleResult.among(reports)) else {},
         "sampling": lambda: _only(results.SampleResult.among(reports), Sampling.__annotations__),
+        "not_selected": lambda: not_selected(reports, _sample_settings(artifacts)),
         "funnel": lambda: funnel(reports),
         "languages": lambda: found.languages if (found := results.CleanResult.among(reports)) else {},
         "remarks": lambda: run_warnings(reports, _sample_settings(artifacts)),

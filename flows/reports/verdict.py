@@ -150,7 +150,7 @@ def _dropped(findings: Metrics) -> str:
     )
     others = sum(count for stage, count in dropped.items() if stage != DUPLICATES)
     parts = [
-        (documents["not_selected"], "not needed for the mixture"),
+        *((count, words) for words, count in findings["not_selected"].items()),
         (copies := dropped.get(DUPLICATES, 0), "duplicate" if copies == 1 else "duplicates"),
         (others, f"dropped by rules ({most})"),
         (documents["rejected"], "unreadable"),

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import fields
 from typing import Any
 
-from flows.metrics.accounting import run_warnings
+from flows.metrics.accounting import not_selected, run_warnings
 from tasks.artifacts.report import SourceCounts, StageReport
 from tasks.artifacts.results import SampleResult
 
@@ -137,3 +137,17 @@ def test_rows_that_are_mostly_padding_are_reported_with_a_cure():
     assert run_warnings({"chunk": awkward}, {})[0].endswith("train.model.context or chunk.packing = concat leaves less")
     full = chunked({"books": counts(9, 9)}, rows=rows, padding_share=0.1)
     assert run_warnings({"chunk": full}, {}) == []
+
+
+def test_documents_that_the_limit_left_out_are_not_ascribed_to_the_mixture():
+    plan = {"large": {"rate": 0.05}, "limited": {"rate": 0.2}, "whole": {"rate": 1.0}}
+    left = {name: SourceCounts(200, 200 - left, not_selected=left) for name, left in (("large", 190), ("limited", 150))}
+    sample = sampled({**left, "whole": counts(9, 9)}, plan)
+    assert not_selected({"sample": sample}, {"limit": 0.2}) == {
+        "not needed for the mixture": 190,
+        "left out by --limit 20%": 150,
+    }
+    assert not_selected({"sample": sample}, {"limit": 1.0}) == {"not needed for the mixture": 340}
+    without = sampled({"whole": SourceCounts(9, 8, not_selected=1)}, plan)
+    assert not_selected({"sample": without}, {"limit": 1.0}) == {"left out by exclude_documents": 1}
+    assert not_selected({}, {}) == {}

@@ -122,6 +122,7 @@ def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
     )
     assert "all rights <b>reserved</b> · common, 12 documents" in reader.text
     assert "32 documents read = 1 rejected" in reader.text
+    assert "of 32 documents those that sampling did not select, 1 not needed for the mixture." in reader.text
     assert "web: its weight asks for 6.00 epochs and max_epochs = 4 stops it." in reader.text
     assert "causal_lm in 40 rows of 17 tokens, best_fit, 0.25% padding." in reader.text
     assert "1602.252.00" in reader.text, "160 tokens, 2.25 epochs planned, 2.00 realised"
