@@ -31,6 +31,7 @@ from flows.inspection.file_head import (
     wiki_pages,
 )
 from flows.inspection.unpack import SUFFIXES, is_hidden, is_mailbox, is_unpacked, package_of
+from model.digests import unreadable_reason
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
 from tasks.sample.discovery import guess_format
@@ -161,12 +162,15 @@ def scan_folder(folder: Path) -> FolderScan:
     paths: list[Path] = []
     for path in sorted(scan.folder.rglob("*")):
         inside = path.relative_to(scan.folder)
-        if path.is_file() and not is_hidden(inside):
-            if name := package_of(inside):
-                scan.installed[name] += 1
-            else:
-                paths.append(path)
-    if not paths:
+        if is_hidden(inside) or (path.is_dir() and not path.is_symlink()):
+            continue
+        if name := package_of(inside):
+            scan.installed[name] += 1
+        elif path.is_file():
+            paths.append(path)
+        else:
+            scan.unreadable.append(Unreadable(path, _why_no_file(path)))
+    if not paths and not scan.unreadable:
         packages = "".join(f", nor do files in {name}" for name in scan.installed)
         raise InputError(f"init {folder}: the folder is empty (hidden files do not count{packages})")
     groups = _groups(scan.folder, paths)
@@ -180,6 +184,14 @@ def scan_folder(folder: Path) -> FolderScan:
         hints = "; ".join(f"{names}: {hint}" for names, _, hint in scan.unread()[:5])
         raise InputError(f"init {folder}: nothing in it can be read ({hints or f'{scan.empty} empty files'})")
     return scan
+
+
+def _why_no_file(path: Path) -> str:
+    if path.is_dir():
+        return "a link to a folder, which is not followed: add a source with its path, or copy the folder"
+    if not path.exists() and path.is_symlink():
+        return f"a link to {path.readlink()}, which cannot be reached"
+    return unreadable_reason(path).removeprefix("is ")
 
 
 def _groups(folder: Path, paths: list[Path]) -> set[str]:
