@@ -20,6 +20,7 @@ from pydantic_core import PydanticUndefined
 from flows.inspection.file_head import StoredFile
 from flows.inspection.scan import ROOT_GROUP, FolderScan, ScannedSource
 from flows.inspection.sizes import EPOCHS, TOKENS_PER_PARAMETER, Sizes, sizes
+from flows.inspection.unpack import INSTALLED
 from flows.metrics.formatting import format_bytes, format_count
 from flows.recipe.resolve import MIXTURE_KEYS, SHARED_KEYS
 from flows.recipe.schema import Recipe
@@ -268,7 +269,9 @@ def _excluded(scan: FolderScan, source: ScannedSource) -> list[str]:
         for path in [*(bad.path for bad in scan.unreadable), *apart]
         if path.is_relative_to(top) and guess_format(path.name)[0] == source.format
     ]
-    packages = [f"*/{name}/*" for name in sorted(scan.installed)]
+    packages = [f"*/{name}/*" for name in sorted(scan.installed) if name in INSTALLED]
+    built = [scan.folder / name for name in sorted(scan.installed) if name not in INSTALLED]
+    names += [f"{glob.escape(path.relative_to(top).as_posix())}/*" for path in built if path.is_relative_to(top)]
     return [*packages, *(mask for name in names for mask in (name, f"@*/{name}"))]
 
 

@@ -68,6 +68,7 @@ _BINARY_HINTS = {
     ".epub": "EPUB: `bessemer init --unpack` writes its chapters as HTML",
     **dict.fromkeys((".zip", ".tar", ".tgz"), "an archive: `bessemer init --unpack` unpacks it"),
     **dict.fromkeys((".7z", ".rar"), "an archive: unpack it"),
+    ".lock": "a list of versions that a tool wrote",
     ".xz": "xz: compress as .gz or .zst instead",
     ".json": "JSON in one piece: `bessemer init --unpack` writes the list of records in it, if there is one, as .jsonl",
     ".mbox": MAILBOX_HINT,
@@ -130,7 +131,7 @@ class FolderScan:
     sources: list[ScannedSource] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
     installed: Counter[str] = field(default_factory=Counter)
-    """Files in folders of packages, by the folder's name."""
+    """Files in folders of packages and of what a tool made, by the folder's name or path."""
     empty: int = 0
     looked_files: int = 0
     looked_bytes: int = 0
@@ -164,7 +165,7 @@ def scan_folder(folder: Path) -> FolderScan:
         inside = path.relative_to(scan.folder)
         if is_hidden(inside) or (path.is_dir() and not path.is_symlink()):
             continue
-        if name := package_of(inside):
+        if name := package_of(scan.folder, inside):
             scan.installed[name] += 1
         elif path.is_file():
             paths.append(path)

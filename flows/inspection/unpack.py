@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from email.message import Message
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -22,8 +23,11 @@ from tasks.sample.discovery import guess_format
 UNPACKED = "unpacked"
 """The folder, within the scanned one, that receives a folder for each archive."""
 
-INSTALLED = ("node_modules", "site-packages", "__pycache__")
+INSTALLED = ("node_modules", "site-packages", "__pycache__", "*.egg-info")
 """Folders of packages, which hold no text of one's own."""
+
+BUILT, BUILT_FROM = ("build", "dist"), ("pyproject.toml", "setup.py", "package.json")
+"""Folders of copies that a tool made, where they are beside one of these files."""
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
@@ -87,9 +91,15 @@ def _unpack_one(path: Path, folder: Path) -> None:
         _unpack(path, folder)
 
 
-def package_of(inside: Path) -> str | None:
-    """Return which of `INSTALLED` a file is in; None for any other. `inside` is relative to the scanned folder."""
-    return next((part for part in inside.parts[:-1] if part in INSTALLED), None)
+def package_of(folder: Path, inside: Path) -> str | None:
+    """Return which of `INSTALLED` a file is in, or the path of the folder of `BUILT`; None for any other. `inside` is
+    relative to the scanned folder."""
+    for place in [*inside.parents][-2::-1]:
+        if name := next((name for name in INSTALLED if fnmatchcase(place.name, name)), None):
+            return name
+        if place.name in BUILT and any((folder / place.parent / name).exists() for name in BUILT_FROM):
+            return place.as_posix()
+    return None
 
 
 def is_unpacked(folder: Path, path: Path) -> bool:
@@ -102,7 +112,7 @@ def _target(folder: Path, path: Path) -> Path | None:
     """Return the folder for what is in an archive; None for any other file. All but archives and JSON keep their
     suffix, since there are often files of one name."""
     inside = path.relative_to(folder)
-    if inside.parts[0] == UNPACKED or is_hidden(inside) or package_of(inside) is not None:
+    if inside.parts[0] == UNPACKED or is_hidden(inside) or package_of(folder, inside) is not None:
         return None
     if (suffix := _suffix(path)) is None:
         return None

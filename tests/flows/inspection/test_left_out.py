@@ -1,4 +1,4 @@
-"""Files of a folder that `init` names and does not read: links, pipes, outputs of tools, and tables without a header."""
+"""Files of a folder that `init` names and does not read: links, pipes, what tools made, and tables without a header."""
 
 import os
 from pathlib import Path
@@ -40,3 +40,25 @@ def test_links_that_lead_nowhere_and_pipes_are_named(tmp_path: Path):
     assert CliRunner().invoke(app, ["init", str(mine), "--output", str(recipe)]).exit_code == 0
     sample = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="run"), load_recipe(recipe, tmp_path).sample)
     assert SampleResult.of(sample.report).files == {"books": {"excluded": 3, "read": 2}}
+
+
+@pytest.mark.parametrize("tops", [1, 12], ids=["a-source-each", "one-source"])
+def test_what_a_tool_made_of_a_project_is_no_text_of_ones_own(tops: int, tmp_path: Path):
+    """Folders named build or dist without a project beside them hold text; more than ten small folders are one source,
+    whose patterns begin at the scanned folder."""
+    mine = tmp_path / "mine"
+    files = ["forge/setup.py", "forge/src/a.py", "forge/build/lib/a.py", "forge/dist/b.py", "forge/src/f.egg-info/c.py"]
+    files += ["guild/build/stone.py", "forge/poetry.lock", *(f"other{number}/d.py" for number in range(tops))]
+    for name in files:
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        (mine / name).write_text(f"# {name}\n# {ENGLISH}\n")
+    scan = scan_folder(mine)
+    assert scan.installed == {"forge/build": 1, "forge/dist": 1, "*.egg-info": 1}
+    assert [bad.path.name for bad in scan.unreadable] == ["poetry.lock"]
+    recipe = tmp_path / "mine.toml"
+    done = CliRunner().invoke(app, ["init", str(mine), "--output", str(recipe)])
+    assert "1 file in forge/build: packages that were installed or made" in " ".join(done.output.split())
+    sample = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="run"), load_recipe(recipe, tmp_path).sample)
+    files_of = SampleResult.of(sample.report).files.values()
+    assert sum(outcomes.get("excluded", 0) for outcomes in files_of) == 3
+    assert sum(outcomes["read"] for outcomes in files_of) == 3 + tops
