@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from flows.inspection.table_header import is_record
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import DamagedStream, byte_blocks
 from tasks.sample.readers.csv_reader import delimiter_of
@@ -129,11 +130,23 @@ def json_records(text: str, whole: bool) -> tuple[list[dict[str, Any]], int]:
 
 def table_records(path: Path, text: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of the beginning of a table by column, without cells that have none, up to an unreadable row."""
-    csv.field_size_limit(2**31 - 1)  # A cell may hold a book.
-    begin = "\t" if ".tsv" in path.name.lower() else ","
     with suppress(csv.Error):
-        for row in csv.DictReader(io.StringIO(text), delimiter=delimiter_of(text.partition("\n")[0], begin)):
+        for row in csv.DictReader(io.StringIO(text), delimiter=_delimiter(path, text)):
             yield {name: value for name, value in row.items() if name is not None}
+
+
+def lacks_header(path: Path, text: str) -> bool:
+    """Return whether the first row of a table is a record like those below it."""
+    rows: list[list[str]] = []
+    with suppress(csv.Error):
+        written = filter(None, csv.reader(io.StringIO(text), delimiter=_delimiter(path, text)))
+        rows.extend(itertools.islice(written, SNIFFED_RECORDS))
+    return len(rows) > 1 and is_record(rows[0], rows[1:])
+
+
+def _delimiter(path: Path, text: str) -> str:
+    csv.field_size_limit(2**31 - 1)  # A cell may hold a book.
+    return delimiter_of(text.partition("\n")[0], "\t" if ".tsv" in path.name.lower() else ",")
 
 
 def wiki_pages(raw: bytes) -> list[str]:

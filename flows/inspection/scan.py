@@ -24,6 +24,7 @@ from flows.inspection.file_head import (
     decoded,
     even_indices,
     json_records,
+    lacks_header,
     looks_like_text,
     parquet_records,
     read_head,
@@ -56,6 +57,11 @@ CONVERSATIONS_HINT = (
 )
 
 MAILBOX_HINT = "a mailbox: `bessemer init --unpack` writes the text of its messages as .jsonl"
+
+NO_HEADER_HINT = (
+    "a table without a header: its first row is a record like the others; put a row with the names of the columns above"
+    " it, for example `sed -i '1i label,text' FILE`, with tabs in a .tsv"
+)
 
 _BINARY_HINTS = {
     **dict.fromkeys(
@@ -306,6 +312,8 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         scan.looked_bytes += head.stored
         text, hint = decoded(head.raw, head.whole, source.format)
         hint = f"damaged: {head.damage}" if head.damage else hint
+        if hint is None and source.format == "csv" and lacks_header(file.path, text):
+            hint = NO_HEADER_HINT
         if hint is not None:
             scan.unreadable.append(Unreadable(file.path, hint))
             bad.add(file.path)

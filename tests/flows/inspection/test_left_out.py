@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.inspection.scan import scan_folder
+from flows.inspection.scan import NO_HEADER_HINT, scan_folder
 from flows.recipe.load import load_recipe
 from flows.runs.pipeline import BUILDERS
 from model.errors import InputError
@@ -62,3 +62,40 @@ def test_what_a_tool_made_of_a_project_is_no_text_of_ones_own(tops: int, tmp_pat
     files_of = SampleResult.of(sample.report).files.values()
     assert sum(outcomes.get("excluded", 0) for outcomes in files_of) == 3
     assert sum(outcomes["read"] for outcomes in files_of) == 3 + tops
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("dated.tsv", [f"2020-01-{n + 1:02}\tRow {n} of the log: {ENGLISH}" for n in range(9)]),
+        ("plain.csv", [f'"{ENGLISH}It took {"very " * n}long."' for n in range(9)]),
+        ("labelled.csv", [f"{('pos', 'neg')[n % 2]},Good{' iron' * n}" for n in range(9)]),
+        ("numbered.csv", [f"r{n + 1};Glow{' white' * n}" for n in range(9)]),
+        ("chinese.tsv", [f"炉子就已经点着了，白热的铁水慢慢流进沙模。{'好' * n}\t人" for n in range(9)]),
+    ],
+)
+def test_a_table_whose_first_row_is_a_record_is_named(name: str, rows: list[str], tmp_path: Path):
+    (tmp_path / "notes.txt").write_text(ENGLISH)
+    (tmp_path / name).write_text("\n".join(rows) + "\n")
+    scan = scan_folder(tmp_path)
+    assert [source.format for source in scan.sources] == ["text"]
+    assert [(bad.path.name, bad.hint) for bad in scan.unreadable] == [(name, NO_HEADER_HINT)]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "id,Review Text,full description",
+        ",Review Text,",
+        "1,2,3",
+        "id,What did you like best about the course? Please explain.,date",
+        "Participant number,Describe in your own words what you have learnt in this course so far.,When",
+        "id,id,text",
+    ],
+)
+def test_names_of_columns_are_no_record(header: str, tmp_path: Path):
+    rows = [f'{n},"{ENGLISH}{n}",2020-01-{n + 1:02}' for n in range(9)]
+    (tmp_path / "table.csv").write_text("\n".join([header, *rows, header, *rows]) + "\n")
+    assert scan_folder(tmp_path).unreadable == []
+    (tmp_path / "table.csv").write_text("\n".join([header, *rows]) + "\n")
+    assert scan_folder(tmp_path).unreadable == []
