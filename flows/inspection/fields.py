@@ -56,6 +56,13 @@ def _identifies(records: Sequence[Mapping[str, Any]], name: str) -> bool:
     return usable and len(set(values)) == len(values)
 
 
+def conversation_size(record: Mapping[str, Any]) -> int:
+    """Return the characters that are said in a record's conversation: 0 where it has none."""
+    turns = [one for value in record.values() if isinstance(value, list) for one in value if isinstance(one, dict)]
+    said = [one[key] for one in turns for who, key in (("role", "content"), ("from", "value")) if {who, key} <= {*one}]
+    return sum(len(str(text)) for text in said)
+
+
 def count_languages(texts: Iterable[str]) -> Counter[str]:
     """Count texts by ISO 639-1 code, without texts that are too short."""
     found: Counter[str] = Counter()

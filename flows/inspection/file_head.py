@@ -119,7 +119,7 @@ def json_records(text: str, whole: bool) -> tuple[list[dict[str, Any]], int]:
     for line in lines[: SNIFFED_RECORDS if whole else max(1, min(SNIFFED_RECORDS, len(lines) - 1))]:
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):
             records.append(value)

@@ -199,6 +199,8 @@ def _source(scan: FolderScan, source: ScannedSource, name: str, weight: float, *
         lines.append(line("text_field", source.fields.text, f"fields: {_in_comment(', '.join(source.fields.all))}"))
         if source.fields.id is not None:
             lines.append(line("id_field", source.fields.id, "names the documents however the files are split"))
+        if explained and (nested := source.nested_remark()):
+            lines += _comment(_in_comment(nested))
         if source.content != "text":
             lines.append(line("content", source.content, "clean extracts its main text"))
     if source.languages:
@@ -266,7 +268,7 @@ def _excluded(scan: FolderScan, source: ScannedSource) -> list[str]:
     apart = [file.path for other in scan.sources if other.is_apart for file in other.files]
     names = [
         glob.escape(path.relative_to(top).as_posix())
-        for path in [*(bad.path for bad in scan.unreadable), *apart]
+        for path in [*(bad.path for bad in scan.unreadable), *apart, *scan.unpacked]
         if path.is_relative_to(top) and guess_format(path.name)[0] == source.format
     ]
     packages = [f"*/{name}/*" for name in sorted(scan.installed) if name in INSTALLED]
@@ -419,7 +421,8 @@ def _remark(text: str) -> list[str]:
 
 def scan_remarks(scan: FolderScan) -> list[str]:
     """Return sentences about what may surprise in a run of the folder's recipe, each with what to do."""
-    remarks: list[str] = []
+    named = [*zip(scan.sources, _names(scan.sources), strict=True)]
+    remarks = [f"Of {name}, {nested}." for source, name in named if (nested := source.nested_remark())]
     total = sum(source.text_bytes for source in scan.sources)
     documents = sum(source.records.records for source in scan.sources)
     if total < LITTLE_BYTES:
@@ -441,7 +444,7 @@ def scan_remarks(scan: FolderScan) -> list[str]:
             f"{large[0].name} is read as one document of more than {format_bytes(LARGEST_FILE)}, in memory as a whole,"
             f" which `max_file_bytes` of its source allows. Split it as above to have documents of it."
         )
-    for source, name in zip(scan.sources, _names(scan.sources), strict=True):
+    for source, name in named:
         if source.bad_share > 0:
             remarks.append(f"{source.bad_share:.0%} of the records of {name} that were looked at cannot be read.")
     return remarks

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.inspection.fields import Fields, count_languages, judge_fields
+from flows.inspection.fields import Fields, conversation_size, count_languages, judge_fields
 from flows.inspection.file_head import (
     SNIFFED_RECORDS,
     RecordCount,
@@ -31,7 +31,8 @@ from flows.inspection.file_head import (
     table_records,
     wiki_pages,
 )
-from flows.inspection.unpack import SUFFIXES, is_hidden, is_mailbox, is_unpacked, package_of
+from flows.inspection.nested import NestedText, find_nested_text
+from flows.inspection.unpack import JSONL, SUFFIXES, UNPACKED, is_hidden, is_mailbox, is_unpacked, package_of
 from model.digests import unreadable_reason
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
@@ -107,6 +108,7 @@ class ScannedSource:
     """Estimated bytes after decompression."""
     records: RecordCount = field(default_factory=lambda: RecordCount(0, True))
     fields: Fields | None = None
+    nested: NestedText | None = None
     content: str = "text"
     bad_share: float = 0.0
     """Share of the records looked at that cannot be read."""
@@ -119,6 +121,16 @@ class ScannedSource:
     def stored_bytes(self) -> int:
         """Bytes as stored."""
         return sum(file.size for file in self.files)
+
+    def nested_remark(self) -> str:
+        """Return which field that is not read holds most of the text, and what to do; empty where none does."""
+        if self.nested is None:
+            return ""
+        can = all(file.path.suffix == JSONL and UNPACKED not in file.path.parts for file in self.files)
+        return (
+            f"{self.nested.share:.0%} of the text is in the field `{self.nested.field}`, in lists or objects, which are"
+            f" not read: {'`bessemer init --unpack` writes' if can else 'write'} the text of each record in one field"
+        )
 
 
 @dataclass(frozen=True)
@@ -138,6 +150,8 @@ class FolderScan:
     unreadable: list[Unreadable] = field(default_factory=list)
     installed: Counter[str] = field(default_factory=Counter)
     """Files in folders of packages and of what a tool made, by the folder's name or path."""
+    unpacked: list[Path] = field(default_factory=list)
+    """Files that were unpacked, and are read from there."""
     empty: int = 0
     looked_files: int = 0
     looked_bytes: int = 0
@@ -226,7 +240,8 @@ def _consider(scan: FolderScan, found: dict[tuple[str, str], ScannedSource], pat
             hint = f"decompress it first; {hint}"
     except OSError as error:
         hint, format, compression, size = f"cannot be read: {error.strerror}", "text", None, 0
-    if format is None and is_unpacked(scan.folder, path):
+    if format in (None, "jsonl") and is_unpacked(scan.folder, path):
+        scan.unpacked.append(path)
         return
     if hint is not None or format is None:
         scan.unreadable.append(Unreadable(path, hint or "its format is unknown"))
@@ -331,9 +346,10 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     source.files = [file for file in source.files if file.path not in bad]
     if source.format in RECORD_FORMATS and source.files:
         source.fields = _judged(records[: SNIFFED_FILES * SNIFFED_RECORDS])
+        source.nested = find_nested_text(records[: SNIFFED_FILES * SNIFFED_RECORDS])
         if source.fields.text is None:
-            hint = f"no field holds text (fields: {', '.join(source.fields.all) or 'none'})"
-            if any(map(_conversation, records)):
+            hint = source.nested_remark() or f"no field holds text (fields: {', '.join(source.fields.all) or 'none'})"
+            if any(map(conversation_size, records)):
                 hint = CONVERSATIONS_HINT
             scan.unreadable += [Unreadable(file.path, hint) for file in source.files]
             return False
@@ -364,14 +380,7 @@ def _judged(records: list[dict[str, Any]]) -> Fields:
     """Return the roles of fields, without a text where conversations hold more of it than the text."""
     fields = judge_fields(records)
     chosen = sum(len(str(record.get(fields.text) or "")) for record in records) if fields.text else 0
-    return fields if sum(map(_conversation, records)) <= chosen else replace(fields, text=None)
-
-
-def _conversation(record: dict[str, Any]) -> int:
-    """Return the characters that are said in a record's conversation: 0 where it has none."""
-    turns = [one for value in record.values() if isinstance(value, list) for one in value if isinstance(one, dict)]
-    said = [one[key] for one in turns for who, key in (("role", "content"), ("from", "value")) if {who, key} <= {*one}]
-    return sum(len(str(text)) for text in said)
+    return fields if sum(map(conversation_size, records)) <= chosen else replace(fields, text=None)
 
 
 def _stored(record: dict[str, Any], format: str) -> int:

@@ -10,13 +10,16 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from email.message import Message
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from flows.inspection.fields import conversation_size
+from flows.inspection.file_head import SNIFFED_RECORDS, decoded, json_records, read_head
+from flows.inspection.nested import find_nested_text, joined_texts, name_of_texts
 from model.errors import InputError
 from tasks.sample.discovery import guess_format
 
@@ -33,7 +36,9 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
 JSON, MAILBOX, MAIL, NOTEBOOK, EPUB, SUBTITLES = ".json", ".mbox", ".eml", ".ipynb", ".epub", (".srt", ".vtt")
 
-SUFFIXES = (*ARCHIVES, JSON, MAILBOX, MAIL, NOTEBOOK, EPUB, *SUBTITLES)
+JSONL = ".jsonl"
+
+SUFFIXES = (*ARCHIVES, JSON, JSONL, MAILBOX, MAIL, NOTEBOOK, EPUB, *SUBTITLES)
 
 FREE_BYTES, MOST_TIMES = 1 << 30, 200
 """Bytes that any archive may unpack to, and how many more for each stored byte; text rarely exceeds 20."""
@@ -44,11 +49,12 @@ def unpack_archives(folder: Path) -> list[Path]:
     exists; return those folders that hold something.
 
     A JSON file becomes `records.jsonl`, with the names of nested fields joined by dots: its list of objects, or of an
-    object the longest such list in it; without one it is left alone. Mail becomes `messages.jsonl`, and a page for
-    each message that has HTML alone; a notebook becomes `notebook.md`, its text and its code without what that printed;
-    an EPUB its chapters; subtitles become `spoken.txt`, without numbers and times. Of archives, links,
-    devices and paths that lead out of their folder are left out. Raises InputError, and leaves nothing of an archive,
-    where it is damaged or its content is larger than text would be.
+    object the longest such list in it; without one it is left alone. A field of lists that holds most of the text, such
+    as posts with replies, becomes one text; JSON Lines are left alone where none does. Mail becomes `messages.jsonl`,
+    and a page for each message that has HTML alone; a notebook becomes `notebook.md`, its text and its code without
+    what that printed; an EPUB its chapters; subtitles become `spoken.txt`, without numbers and times. Of archives,
+    links, devices and paths that lead out of their folder are left out. Raises InputError, and leaves nothing of an
+    archive, where it is damaged or its content is larger than text would be.
     """
     found: list[Path] = []
     for path in sorted(folder.rglob("*")):
@@ -81,6 +87,8 @@ def _unpack_one(path: Path, folder: Path) -> None:
     suffix = _suffix(path)
     if suffix == JSON:
         _write_records(path, folder)
+    elif suffix == JSONL:
+        _write_nested_lines(path, folder)
     elif suffix in (MAILBOX, MAIL):
         _write_messages(path, suffix, folder)
     elif suffix == NOTEBOOK:
@@ -148,7 +156,34 @@ def _write_records(path: Path, folder: Path) -> None:
         return  # `scan_folder` names what cannot be read.
     lists = [found for found in (value.values() if isinstance(value, dict) else [value]) if _is_records(found)]
     if lists:
-        _write_lines(folder / "records.jsonl", (_flat(record) for record in max(lists, key=len)))
+        records = [_flat(record) for record in max(lists, key=len)]
+        _write_lines(folder / "records.jsonl", map(_joiner(records[:SNIFFED_RECORDS]), records))
+
+
+def _write_nested_lines(path: Path, folder: Path) -> None:
+    """Write the records of JSON Lines, those that can be read, where most of their text is in lists or objects."""
+    with suppress(OSError):  # `scan_folder` names what cannot be read.
+        head = read_head(path, None)
+        records, _ = json_records(decoded(head.raw, head.whole, "jsonl")[0], head.whole)
+        if find_nested_text(records) is None or any(map(conversation_size, records)):
+            return
+        join = _joiner([_flat(record) for record in records])
+        with path.open(encoding="utf-8-sig", errors="replace") as lines:
+            whole = (record for line in lines for record in json_records(line, whole=True)[0])
+            _write_lines(folder / "records.jsonl", (join(_flat(record)) for record in whole))
+
+
+def _joiner(records: Sequence[dict[str, Any]]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return what replaces lists by the texts in them, in the field that holds most of the text of flat `records`: none
+    where no field does, or where it holds conversations, which are trained on turn by turn."""
+    nested = find_nested_text(records)
+    if nested is None or any(map(conversation_size, records)):
+        return lambda record: record
+    name = name_of_texts([record.get(nested.field) for record in records])
+    return lambda record: {
+        key: joined_texts(value, name) if key == nested.field and isinstance(value, list) else value
+        for key, value in record.items()
+    }
 
 
 def _is_records(value: object) -> bool:
@@ -177,9 +212,14 @@ def _joined(value: Any) -> Any:
 
 
 def _is_runs(value: object) -> bool:
-    if not isinstance(value, list) or not any(isinstance(run, dict) for run in value):
+    if not isinstance(value, list):
         return False
-    return all(isinstance(run.get("text") if isinstance(run, dict) else run, str) for run in value)
+    objects = [run for run in value if isinstance(run, dict)]
+    # Posts have no type, or have lists of replies.
+    marked = len(objects) < len(value) or all("type" in run for run in objects)
+    nested = any(isinstance(inner, list) for run in objects for inner in run.values())
+    texts = (run.get("text") if isinstance(run, dict) else run for run in value)
+    return bool(objects) and marked and not nested and all(isinstance(text, str) for text in texts)
 
 
 def _write_messages(path: Path, suffix: str, folder: Path) -> None:
