@@ -5,6 +5,7 @@ Only the beginnings of some files are read, and sizes come from the file system,
 
 import itertools
 import json
+import os
 import re
 from collections import Counter
 from contextlib import suppress
@@ -178,12 +179,18 @@ def scan_folder(folder: Path) -> FolderScan:
     if not folder.is_dir():
         state = "is a file, not a folder" if folder.exists() else "does not exist"
         raise InputError(f"init {folder}: {state}; name the folder that holds your text")
+    if _is_closed(folder):
+        raise InputError(f"init {folder}: this user may not read the folder; ask for permission")
     scan = FolderScan(folder.resolve())
     found: dict[tuple[str, str], ScannedSource] = {}
     paths: list[Path] = []
     for path in sorted(scan.folder.rglob("*")):
         inside = path.relative_to(scan.folder)
-        if is_hidden(inside) or (path.is_dir() and not path.is_symlink()):
+        if is_hidden(inside):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            if _is_closed(path):
+                scan.unreadable.append(Unreadable(path, "a folder that this user may not read: ask for permission"))
             continue
         if name := package_of(scan.folder, inside):
             scan.installed[name] += 1
@@ -205,6 +212,11 @@ def scan_folder(folder: Path) -> FolderScan:
         hints = "; ".join(f"{names}: {hint}" for names, _, hint in scan.unread()[:5])
         raise InputError(f"init {folder}: nothing in it can be read ({hints or f'{scan.empty} empty files'})")
     return scan
+
+
+def _is_closed(folder: Path) -> bool:
+    """Return whether this user may not list a folder, or not open what is in it."""
+    return not os.access(folder, os.R_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _why_no_file(path: Path) -> str:

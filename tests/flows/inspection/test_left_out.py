@@ -1,6 +1,7 @@
 """Files of a folder that `init` names and does not read: links, pipes, what tools made, and tables without a header."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,27 @@ def test_names_of_columns_are_no_record(header: str, tmp_path: Path):
     assert scan_folder(tmp_path).unreadable == []
     (tmp_path / "table.csv").write_text("\n".join([header, *rows]) + "\n")
     assert scan_folder(tmp_path).unreadable == []
+
+
+def test_folders_that_this_user_may_not_read_are_named():
+    with tempfile.TemporaryDirectory() as name:
+        mine = Path(name)
+        mine.chmod(0o755)
+        for inner in ("open", "closed"):
+            (mine / inner).mkdir()
+            (mine / inner / "a.txt").write_text("The lock waits in the morning, and the boats wait with it.\n")
+        (mine / "closed").chmod(0)
+        before = os.geteuid()
+        if before == 0:
+            os.seteuid(65534)  # root may read everything
+        try:
+            scan = scan_folder(mine)
+            with pytest.raises(InputError, match="may not read"):
+                scan_folder(mine / "closed")
+        finally:
+            os.seteuid(before)
+            (mine / "closed").chmod(0o700)
+    assert [source.group for source in scan.sources] == ["open"]
+    assert [(bad.path.name, bad.hint.partition(":")[0]) for bad in scan.unreadable] == [
+        ("closed", "a folder that this user may not read")
+    ]
