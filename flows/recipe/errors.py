@@ -37,10 +37,10 @@ MAX_SUGGESTIONS = 3
 
 
 def format_recipe_errors(
-    error: ValidationError, recipe: type[BaseModel], shared_keys: Sequence[str], origin: str
+    error: ValidationError, recipe: type[BaseModel], shared_keys: Sequence[str], origin: str, others: Sequence[str] = ()
 ) -> str:
     """Return a line for each wrong value of a `recipe`; `shared_keys` are those that it writes above all tables and
-    that the field `sample` holds."""
+    that the field `sample` holds, `others` those above all tables that no field holds."""
     lines = [f"{origin}:"]
     for problem in error.errors():
         if problem["loc"] == ("sample", "sources") and problem["type"] == "too_short":
@@ -48,7 +48,7 @@ def format_recipe_errors(
         location = _without_tags(problem["loc"], recipe)
         place = _place(_as_written(location, shared_keys))
         if problem["type"] == "extra_forbidden":
-            lines.append(f"  {place}: unknown key; {_hint(problem['loc'], recipe, shared_keys)}")
+            lines.append(f"  {place}: unknown key; {_hint(problem['loc'], recipe, shared_keys, others)}")
         elif problem["type"] == "missing":
             lines.append(f"  {place}: missing")
         else:
@@ -113,14 +113,16 @@ def _walk(location: Location, recipe: type[BaseModel]) -> Iterator[tuple[int | s
         yield part, offered, model
 
 
-def _hint(location: Location, recipe: type[BaseModel], shared_keys: Sequence[str]) -> str:
+def _hint(location: Location, recipe: type[BaseModel], shared_keys: Sequence[str], others: Sequence[str]) -> str:
     """Return which key was meant: the same in another table of the stage, a similar one here, or the same anywhere."""
     key, known = str(location[-1]), _known_keys(recipe, location[:-1])
+    if not location[1:]:
+        known = sorted([*known, *shared_keys, *others])
     chosen_among = [offered for _, offered, _ in _walk(location[:-1], recipe)][-1:]
-    others = [tag for models in chosen_among for tag, model in models.items() if key in model.model_fields]
-    if others:
+    tags = [tag for models in chosen_among for tag, model in models.items() if key in model.model_fields]
+    if tags:
         return (
-            f"a {' and a '.join(others)} has it, and the architecture is {location[-2]}; known keys: {', '.join(known)}"
+            f"a {' and a '.join(tags)} has it, and the architecture is {location[-2]}; known keys: {', '.join(known)}"
         )
     location = _without_tags(location, recipe)
     if location[:2] == UNSCORED_BENCHMARKS and key in {"task", *Scoring.model_fields}:

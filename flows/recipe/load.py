@@ -38,7 +38,7 @@ from flows.recipe.checks import check_consistency
 from flows.recipe.errors import format_recipe_errors
 from flows.recipe.hub_benchmarks import resolve_sources
 from flows.recipe.lines import RecipeText
-from flows.recipe.resolve import SHARED_KEYS, resolve_recipe
+from flows.recipe.resolve import OTHER_KEYS, SHARED_KEYS, resolve_recipe
 from flows.recipe.scales import SCALE, SCALES, apply_scale, prepare_text
 from flows.recipe.schema import RECIPES, Recipe, RecipeSource, credentials_problem
 from model.config.train import fitting_micro_batch
@@ -131,7 +131,8 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(format_recipe_errors(error, Recipe, SHARED_KEYS, origin)) from error
+        others = (*OTHER_KEYS, *TABLES_OUTSIDE_RUNS)
+        raise RecipeError(format_recipe_errors(error, Recipe, SHARED_KEYS, origin, others)) from error
     check_recipe(recipe, origin)
     check_consistency(recipe, origin)
     recipe._warnings = warnings

@@ -51,6 +51,9 @@ MIXTURE_KEYS = ("temperature", "max_epochs", "allow_many_epochs")
 SHARED_KEYS = ("sources", "budget_tokens", *MIXTURE_KEYS)
 """Keys that a recipe writes above all tables and that sample takes."""
 
+OTHER_KEYS = ("benchmarks", "weights_from", "keep", "machines")
+"""Keys and tables of no stage that several stages are completed from."""
+
 TASKS = Path(__file__).parents[1] / "shipped" / "benchmarks"
 
 FILE_KEYS = ("path", "answers_path", "adapter")

@@ -73,6 +73,11 @@ def error_of(text: str, tmp_path: Path, *settings: str) -> str:
         ("threshold = 0.8", 'threshold = "high"', line("threshold"), "(found 'high')"),
         ("threshold = 0.8", "threshold = 3", line("threshold"), "dedup.threshold"),
         ("[dedup]", "[dedupe]", line("[dedup]"), "unknown key; did you mean `dedup`?"),
+        ('budget_tokens = "2M"', 'budget_token = "2M"', "line 3", "unknown key; did you mean `budget_tokens`?"),
+        ("format = 1", "format = 1\nmax_epoch = 3", "line 2", "unknown key; did you mean `max_epochs`?"),
+        ("format = 1", "format = 1\nbenchmark = 3", "line 2", "unknown key; did you mean `benchmarks`?"),
+        ("format = 1", "format = 1\nweight_from = 'w.json'", "line 2", "unknown key; did you mean `weights_from`?"),
+        ("format = 1", "format = 1\nnotifies = {}", "line 2", "unknown key; did you mean `notify`?"),
         ("format = 1", "format = 1\nclean = 5", "line 2", "must be a table"),
         ("schedule.peak_lr = 1e-3", "learning_rate = 1e-3", line("schedule"), "did you mean `train.schedule.peak_lr`?"),
         ("schedule.peak_lr = 1e-3", 'precision = "fp16"', line("schedule"), "unknown key"),
@@ -181,3 +186,13 @@ def test_a_variable_may_have_digits_and_capitals_in_its_name(tmp_path: Path) -> 
     path = tmp_path / "mine.toml"
     path.write_text(RECIPE.replace("{recipe}/books", "{corpus-2A}/books") + '\n[variables]\ncorpus-2A = "/texts"\n')
     assert load_recipe(path, tmp_path).sample.sources[0].paths == ("/texts/books",)
+
+
+def test_the_keys_that_a_recipe_may_have_above_all_tables_are_named(tmp_path: Path) -> None:
+    error = error_of(RECIPE.replace("format = 1", "format = 1\nquux = 3"), tmp_path)
+    known = error.partition("quux: unknown key; known keys: ")[2].split(", ")
+    assert known == sorted(known)
+    stages = {"sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate"}
+    shorthands = {"sources", "benchmarks", "weights_from", "budget_tokens", "temperature", "max_epochs", "keep"}
+    others = {"allow_many_epochs", "machines", "variables", "scales", "search", "mix", "nightly", "notify"}
+    assert set(known) == {"format", "name", "seed"} | stages | shorthands | others
