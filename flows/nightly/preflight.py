@@ -17,11 +17,11 @@ from flows.metrics.formatting import format_bytes, format_duration
 from flows.nightly.config import NightlyConfig
 from flows.nightly.history import Files, Night
 from flows.planning.cost_model import network_of, recipe_memory
+from flows.planning.preconditions import find_source_files
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.results import TrainResult
-from tasks.sample.discovery import find_files
 from tasks.sample.mixture import text_bytes
 from tasks.sample.stage import UNREADABLE
 
@@ -80,7 +80,7 @@ def expected_needs(
     `measure`."""
     from model.engines.sizes import whole_sizes
 
-    text = sum(text_bytes(listing) for listing in find_files(recipe.sample))
+    text = sum(text_bytes(listing) for listing in find_source_files(recipe))
     network = network_of(recipe)
     kept = recipe.train.keep_checkpoints + 1
     sizes = whole_sizes(network, recipe.train.trainer_config())

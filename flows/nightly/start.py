@@ -9,6 +9,7 @@ from flows.nightly.finish import CRASHED, end, notify_start_failures, record_fai
 from flows.nightly.history import INTERRUPTED, PROMOTED, UNDER_WAY, Night, list_nights, new_files, taken_files
 from flows.nightly.preflight import Needs
 from flows.nightly.recipe import Base, RawRecipe, base_of, read_raw
+from flows.planning.preconditions import find_source_files
 from flows.recipe.schema import Recipe
 from flows.runs.model_registry import current_promotion, history
 from flows.runs.record import check_writable, new_run_id
@@ -17,7 +18,6 @@ from model.errors import Infra, InputError
 from tasks.artifacts.lease import LEASE_SECONDS, build_lease, ignore
 from tasks.artifacts.remote.mirror import RemoteMirror
 from tasks.common.digests import INPUTS
-from tasks.sample.discovery import find_files
 from tasks.sample.stage import digested, file_digests
 
 Say = Callable[[str], None]
@@ -114,7 +114,7 @@ def find_new_data(raw: RawRecipe, again: Sequence[str] = (), say: Say = ignore) 
         night.base, night.chain = base.run_id, base.chain
     again = [_named_night(name, nights, base) for name in again]
     with record_failures(raw, night):
-        found = file_digests(digested(find_files(whole.sample), root / INPUTS))
+        found = file_digests(digested(find_source_files(whole), root / INPUTS))
     night.files = new_files({source: dict(files) for source, files in found.items()}, taken_files(nights, again))
     return NightlyContext(raw, whole, base, night, say=say)
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from flows.metrics.escaping import escaped
 from flows.metrics.formatting import counted, format_bytes
-from flows.planning.preconditions import check_benchmarks, export_remark
+from flows.planning.preconditions import check_benchmarks, export_remark, find_source_files
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError
 from tasks.artifacts.results import CleanResult
@@ -26,7 +26,7 @@ from tasks.clean.edits.html import html_to_text
 from tasks.clean.pipeline import clean_part
 from tasks.clean.stage import read_user_resources
 from tasks.sample.bounded_reader import BoundedReader, Bounds
-from tasks.sample.discovery import InputFile, SourceFiles, find_files
+from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.document_columns import DocumentColumns, document_id
 from tasks.sample.first_records import find_mismatch
 from tasks.sample.readers.records import BadRecord
@@ -131,7 +131,7 @@ def check_recipe(recipe: Recipe, most_bytes: int = MOST_BYTES) -> RecipeCheck:
 
     Raises InputError or RecipeError where files of a source, or of the clean stage, cannot be found.
     """
-    listings = find_files(recipe.sample)
+    listings = find_source_files(recipe)
     share = most_bytes // max(1, len(listings))
     sources = tuple(_check_source(recipe, listing, share) for listing in listings)
     try:

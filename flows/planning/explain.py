@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from flows.planning.preconditions import check_benchmarks, check_sources, check_starting_points
+from flows.planning.preconditions import check_benchmarks, check_sources, check_starting_points, find_source_files
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
 from flows.reports.document import Styled, Table
@@ -23,7 +23,6 @@ from tasks.artifacts.identity import differences
 from tasks.artifacts.published import artifacts_under
 from tasks.artifacts.references import kept_artifact
 from tasks.artifacts.reuse import NONE_OF_THESE_SOURCES
-from tasks.sample.discovery import find_files
 
 BUILD, DEPENDS = "build", "depends"
 
@@ -58,7 +57,7 @@ def forecast_stages(recipe: Recipe, root: Path) -> list[Forecast]:
 
     def step(stage: str, *inputs: Any) -> Artifact:
         # Listed once, because a source may have very many files.
-        listings = find_files(recipe.sample) if stage == "sample" else []
+        listings = find_source_files(recipe) if stage == "sample" else []
         try:
             dry = replace(context, guessing=bool(rebuilt))
             artifact = BUILDERS[stage](dry, *inputs, *([listings] if listings else []))

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from flows.inspection.file_head import StoredFile, count_records
+from flows.planning.preconditions import find_source_files
 from flows.recipe.schema import Recipe
 from flows.reports.progress import ProgressBars
 from flows.runs.pipeline import BUILDERS
@@ -26,7 +27,7 @@ from model.errors import InputError
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.build import ProgressListener, RunContext
 from tasks.sample.config import SampleConfig
-from tasks.sample.discovery import SourceFiles, find_files
+from tasks.sample.discovery import SourceFiles
 from tasks.sample.mixture import plan_mixture
 from tasks.vocab.config import VocabConfig
 
@@ -101,7 +102,7 @@ def run_pilot(recipe: Recipe, root: Path, share: float, watcher: ProgressListene
     Raises what a run would raise, such as for a missing input or a limit that stops a stage.
     """
     place = root / PILOTS
-    listings = find_files(recipe.sample)
+    listings = find_source_files(recipe)
     shares = pilot_shares(recipe, listings, share)
     # Nothing is held out: how much a run holds out follows from the recipe's limits, not from a pilot.
     small = recipe.model_copy(

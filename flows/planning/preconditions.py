@@ -15,7 +15,7 @@ from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
 from flows.runs.pipeline import BUILDERS, run_stages
 from model.config import machine
-from model.errors import BessemerError, InputError, RecipeError
+from model.errors import AccessError, BessemerError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
 from tasks.artifacts.published import artifacts_under
@@ -83,12 +83,22 @@ def check_first_records(recipe: Recipe, stages: Sequence[str], first: str | None
     """
     if first == "sample" and "sample" in stages:
         try:
-            listings = find_files(recipe.sample)
-        except BessemerError:
-            listings = []  # The stage reports missing files itself, and retries remote ones.
+            listings = find_source_files(recipe)
+        except (AccessError, Infra):
+            listings = []  # The stage reports servers that do not answer, and asks them again.
         check_sources(recipe, listings)
     if first in STAGES[: STAGES.index("decontaminate") + 1] and "decontaminate" in stages:
         check_benchmarks(recipe)
+
+
+def find_source_files(recipe: Recipe) -> list[SourceFiles]:
+    """Return the files of every source; InputError or RecipeError, with the line of the recipe, where one has none."""
+    try:
+        return find_files(recipe.sample)
+    except (InputError, RecipeError) as error:
+        names = [source.name for source in recipe.sample.sources if f"source `{source.name}`" in str(error)]
+        place = recipe.place(("sources",), names[0], "paths") if names else recipe.place((), "", "")
+        raise type(error)(f"{place}: {error}") from error
 
 
 def check_sources(recipe: Recipe, listings: Sequence[SourceFiles]) -> None:

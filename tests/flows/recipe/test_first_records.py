@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.planning.check import check_recipe
 from flows.planning.explain import forecast_stages
 from flows.planning.preconditions import check_prerequisites
 from flows.recipe.errors import line_of
@@ -118,6 +119,29 @@ def test_a_setting_is_named_where_it_was_given(tmp_path: Path) -> None:
     jsonl(tmp_path)
     given = recipe(tmp_path, 'text_field = "body"', settings=("sources.books.text_field=content",))
     refused(given, tmp_path, RecipeError, r"--set sources\.books\.text_field=content: sample")
+
+
+def test_a_path_that_has_moved_is_said_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    jsonl(tmp_path)
+    moved = recipe(tmp_path, 'text_field = "body"')
+    (tmp_path / "books").rename(tmp_path / "elsewhere")
+    place = rf"small\.toml, line {PATHS_LINE}: sample: source `books` asks for "
+    refused(moved, tmp_path, InputError, f"{place}.*books does not exist")
+    with pytest.raises(InputError, match=f"{place}.*books does not exist"):
+        check_recipe(moved)
+    given = recipe(tmp_path, 'text_field = "body"', settings=("sources.books.paths=['gone/*.txt']",))
+    refused(
+        given, tmp_path, InputError, r"--set sources\.books\.paths=.*: sample: .* asks for .*gone/\*\.txt, and no file"
+    )
+    for command in ("plan", "check", "run"):
+        words = [command, str(tmp_path / "small.toml"), "--set", "sources.books.paths=['gone/*.txt']"]
+        assert CliRunner().invoke(app, [*words, "--root", str(tmp_path / "root")]).exit_code == 3
+    assert not (tmp_path / "root" / "runs").exists()
+
+
+def test_an_empty_folder_is_said_with_its_line(tmp_path: Path) -> None:
+    refused(recipe(tmp_path), tmp_path, InputError, rf"line {PATHS_LINE}: sample: source `books` is empty")
 
 
 @pytest.mark.parametrize("field", ["thread_field", "id_field"])
