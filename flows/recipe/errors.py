@@ -20,6 +20,8 @@ Location = tuple[int | str, ...]
 
 _QUOTED = re.compile(r"'([^']*)'")
 
+_INDEX = re.compile(r"\[\d+\]")
+
 SHORTHANDS: dict[tuple[int | str, ...], tuple[str, ...]] = {
     ("train", "model"): (KEY,),
     ("sample", "sources"): ("priority", "may_leave"),
@@ -29,8 +31,14 @@ SHORTHANDS: dict[tuple[int | str, ...], tuple[str, ...]] = {
 NOT_A_TABLE = ("model_type", "model_attributes_type", "dict_type")
 """Kinds of errors of a plain value in place of a table."""
 
+NOT_A_LIST = ("tuple_type", "list_type")
+"""Kinds of errors of a table or a plain value in place of a list."""
+
 UNSCORED_BENCHMARKS = ("decontaminate", "benchmarks")
 """Table of benchmarks that are only searched for; those in `[[benchmarks]]` are scored as well."""
+
+CLOSE_VALUE = 0.75
+"""Similarity (difflib, 0 to 1) from which on a value is taken for a typing error: `poem` and `prose` have 0.67."""
 
 MAX_SUGGESTIONS = 3
 """A key that is in more tables than these does not say which is meant."""
@@ -52,10 +60,10 @@ def format_recipe_errors(
         elif problem["type"] == "missing":
             lines.append(f"  {place}: missing")
         else:
-            is_table = problem["type"] in NOT_A_TABLE
-            message = "must be a table" if is_table else problem["msg"].removeprefix("Value error, ")
+            table = next((model for *_, model in [*_walk(problem["loc"], recipe)][-1:]), None)
+            message = _describe(problem, place, of_tables=table is not None)
             found = "" if isinstance(problem["input"], dict | list) else f" (found {problem['input']!r})"
-            lines.append(f"  {place}: {message}{found}{_meant_value(problem, place, recipe)}")
+            lines.append(f"  {place}: {message}{found}{_meant_value(problem, place, table)}")
     return "\n".join(lines)
 
 
@@ -65,8 +73,20 @@ def format_config_errors(error: ValidationError, origin: object, *table: str) ->
     for problem in error.errors():
         # Tags of models that pydantic chose among, `(range)`, are in no file.
         place = ".".join([*table, *(part for part in map(str, problem["loc"]) if not part.startswith("("))])
-        lines.append(f"  {f'{place}: ' if place else ''}{problem['msg'].removeprefix('Value error, ')}")
+        message = _describe(problem, place, of_tables=isinstance(problem["input"], dict))
+        lines.append(f"  {f'{place}: ' if place else ''}{message}")
     return "\n".join(lines)
+
+
+def _describe(problem: Any, place: str, *, of_tables: bool) -> str:
+    """Return what is wrong with the value at a place, in words of TOML; `of_tables`: a list there is one of tables."""
+    if problem["type"] in NOT_A_TABLE:
+        return "must be a table"
+    if problem["type"] in NOT_A_LIST and of_tables:
+        return f"must be a list; write `[[{_INDEX.sub('', place)}]]` for each of its tables"
+    if problem["type"] in NOT_A_LIST:
+        return f"must be a list; write `{place.rpartition('.')[2]} = [...]`"
+    return problem["msg"].removeprefix("Value error, ")
 
 
 def line_of(text: str, location: Location) -> int | None:
@@ -148,12 +168,11 @@ def _resolve_alias(key: str) -> str:
     return KEY_ALIASES.get(like, key)
 
 
-def _meant_value(problem: Any, place: str, recipe: type[BaseModel]) -> str:
+def _meant_value(problem: Any, place: str, table: type[BaseModel] | None) -> str:
     """Return which value was meant in place of an unknown one, or which key of a table by a plain value."""
     found = problem["input"]
     if not isinstance(found, str | int):
         return ""
-    table = next((model for *_, model in [*_walk(problem["loc"], recipe)][-1:]), None)
     if problem["type"] in NOT_A_TABLE and table is not None:
         for name, field in table.model_fields.items():
             if found in get_args(field.annotation):
@@ -163,7 +182,7 @@ def _meant_value(problem: Any, place: str, recipe: type[BaseModel]) -> str:
         known = _QUOTED.findall(problem["ctx"]["expected"])
         folded = str(found).lower()
         meant = VALUE_ALIASES.get(folded, folded)
-        close = [meant] if meant in known else difflib.get_close_matches(meant, known, n=1)
+        close = [meant] if meant in known else difflib.get_close_matches(meant, known, n=1, cutoff=CLOSE_VALUE)
         return f"; did you mean `{close[0]}`?" if close else ""
     return ""
 
@@ -221,5 +240,6 @@ VALUE_ALIASES = {
     **dict.fromkeys(("bf16", "bf16-mixed"), "bfloat16"),
     **dict.fromkeys(("fp32", "float", "single", "32"), "float32"),
     **dict.fromkeys(("gpu", "nvidia"), "cuda"),
+    **dict.fromkeys(("poem", "poems", "poetry", "lyrics", "song", "songs"), "verse"),
 }
 """Name of a value in other programs -> its name here."""

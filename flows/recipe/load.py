@@ -178,7 +178,8 @@ def _check_credentials(values: Mapping[str, Any], origin: str) -> None:
 def _check_format(raw: Mapping[str, Any], origin: str) -> None:
     if raw.get("format", 1) != 1:
         raise RecipeError(
-            f"{origin}: `format = {raw['format']}` is of another version of Bessemer; this one reads format 1"
+            f"{origin}: `format = {raw['format']!r}` is of another version of Bessemer; this one reads format 1. Write"
+            f" `format = 1` if the recipe was made for this version, or install the version that it was made for."
         )
 
 

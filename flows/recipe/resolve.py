@@ -235,7 +235,10 @@ def split_benchmarks(values: dict[str, Any], origin: str) -> None:
     decontaminate, evaluate = dict(values.get("decontaminate", {})), dict(values.get("evaluate", {}))
     files, scoring = decontaminate.get("benchmarks", []), evaluate.get("benchmarks", {})
     if not isinstance(files, list):
-        raise RecipeError(f"{origin}: decontaminate.benchmarks is {files!r}, and must be a list of tables")
+        raise RecipeError(
+            f"{origin}: decontaminate.benchmarks is {files!r}, and must be a list; write"
+            f" `[[decontaminate.benchmarks]]` for each of its tables"
+        )
     files, scoring = [*files], {**_table(scoring, "evaluate.benchmarks", origin)}
     for entry in benchmarks:
         task = _task(entry, origin)

@@ -1,5 +1,6 @@
 """Settings of the clean stage: presets by source, limits, what emoji become, what is denied, what the user brings."""
 
+import difflib
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
@@ -256,4 +257,6 @@ class CleanConfig(StrictConfig):
 
 def _check_name(what: str, name: str, known: Iterable[str]) -> None:
     if ":" not in name and name not in known:
-        raise ValueError(f"there is no {what} `{name}`; choose from {', '.join(sorted(known))}")
+        close = difflib.get_close_matches(name, sorted(known), n=1)
+        meant = f"; did you mean `{close[0]}`? There are" if close else "; choose from"
+        raise ValueError(f"there is no {what} `{name}`{meant} {', '.join(sorted(known))}")

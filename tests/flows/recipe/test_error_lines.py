@@ -176,10 +176,45 @@ def test_batches_that_contradict_each_other_are_named_with_both_lines(tmp_path: 
         (RECIPE.replace('name = "books"', 'name = ["books"]'), "sources[0].name"),
         (RECIPE.replace('budget_tokens = "2M"', 'budget_tokens = "1e400"'), "positive count"),
         (RECIPE.replace('name = "books"', 'name = "all"'), "the mean of all sources"),
+        (
+            RECIPE + "[clean.word_lists]\nname = 'a'\n",
+            "clean.word_lists: must be a list; write `[[clean.word_lists]]` for each of its tables\n",
+        ),
+        (
+            RECIPE + "[train.phases]\nshare = 0.5\n",
+            "train.phases: must be a list; write `[[train.phases]]` for each of its tables\n",
+        ),
+        (RECIPE + "[decontaminate.benchmarks]\nname = 'a'\n", "must be a list; write `[[decontaminate.benchmarks]]`"),
+        (
+            RECIPE + "[clean]\nlanguages = 'en'\n",
+            "clean.languages: must be a list; write `languages = [...]` (found 'en')",
+        ),
+        (RECIPE + "[clean.languages]\nen = 1\n", "clean.languages: must be a list; write `languages = [...]`\n"),
     ],
 )
 def test_a_value_of_a_wrong_kind_is_an_error_of_the_recipe(text: str, message: str, tmp_path: Path) -> None:
-    assert message in error_of(text, tmp_path)
+    assert message in f"{error_of(text, tmp_path)}\n"
+
+
+def test_a_recipe_of_another_format_says_what_to_do(tmp_path: Path) -> None:
+    error = error_of(RECIPE.replace("format = 1", "format = 2"), tmp_path)
+    assert "`format = 2` is of another version of Bessemer; this one reads format 1. Write `format = 1` if" in error
+
+
+def test_a_misspelt_rule_is_suggested_before_all_are_named(tmp_path: Path) -> None:
+    error = error_of(RECIPE + '[clean]\nadd = ["homoglyph"]\n', tmp_path)
+    assert "clean: there is no edit or rule `homoglyph`; did you mean `homoglyphs`? There are alt_texts, " in error
+    error = error_of(RECIPE + '[clean]\nwithout = ["zzz"]\n', tmp_path)
+    assert "there is no edit or rule `zzz`; choose from alt_texts, " in error
+
+
+@pytest.mark.parametrize(
+    ("kind", "meant"), [("poem", "verse"), ("prosa", "prose"), ("Verse", "verse"), ("novel", None)]
+)
+def test_a_kind_is_suggested_only_where_it_is_meant(kind: str, meant: str | None, tmp_path: Path) -> None:
+    error = error_of(RECIPE + f'[clean]\nkinds = {{ books = "{kind}" }}\n', tmp_path)
+    assert "Input should be 'prose', 'documentation'," in error
+    assert f"(found '{kind}')" + (f"; did you mean `{meant}`?" if meant else "") == error[error.index("(found") :]
 
 
 def test_a_variable_may_have_digits_and_capitals_in_its_name(tmp_path: Path) -> None:
