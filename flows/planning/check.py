@@ -17,6 +17,7 @@ from rich.text import Text
 from flows.metrics.escaping import escaped
 from flows.metrics.formatting import counted, format_bytes
 from flows.planning.preconditions import check_benchmarks, export_remark, find_source_files
+from flows.recipe.load import quoted
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError
 from tasks.artifacts.results import CleanResult
@@ -40,6 +41,10 @@ MOST_EXAMPLES = 3
 EXCERPT_CHARACTERS = 300
 SHOWN_CHARACTERS = 100
 """Of an excerpt; `--json` has the whole."""
+SHORT_LINE = 60
+"""Characters of a line that may be one of verse, of a menu or of a list of titles."""
+RULES_OF_PAGES = ("kind_content", "kind_page_words")
+"""Rules that drop menus and titles, and verse that looks like them."""
 MOST_REASONS = 10
 """Reasons of rejection that are printed for each source."""
 
@@ -96,6 +101,9 @@ class SourceCheck:
     """Kind of text -> bytes."""
     languages: dict[str, int] = field(default_factory=dict)
     """Language -> documents that are kept."""
+    short_lined: int = 0
+    """Documents of lines that are short, of which rules for menus and titles would drop `short_lined_drops`."""
+    short_lined_drops: int = 0
     drops: list[RuleDrops] = field(default_factory=list)
     """The rule that drops most bytes first."""
 
@@ -161,6 +169,12 @@ def _losses(sources: tuple[SourceCheck, ...], recipe: Recipe) -> Iterator[str]:
                 f" {source.drops[0].rule}: a run would keep next to nothing of it, or stop. Look at the documents"
                 f" above; another kind ([clean.kinds]) or preset ([clean.presets]) has other rules."
             )
+        if source.short_lined_drops and 2 * source.short_lined > source.documents:
+            yield (
+                f"most documents of {source.source} consist of short lines, and cleaning would drop"
+                f" {source.short_lined_drops:,} of them, for it takes them for menus or titles. If they are poems or"
+                f' songs, write under [clean]: kinds = {{ {quoted(source.source)} = "verse" }}'
+            )
 
 
 def _check_source(recipe: Recipe, listing: SourceFiles, most_bytes: int) -> SourceCheck:
@@ -206,11 +220,14 @@ def _clean(checked: SourceCheck, sample: DocumentColumns, config: CleanConfig) -
     found = CleanResult.of(result.report)
     checked.kinds, checked.languages = _largest_first(found.kind_bytes_read), _largest_first(found.languages)
     row_of = {doc_id: row for row, doc_id in enumerate(sample.doc_ids)}
+    checked.short_lined = sum(_has_short_lines(text.decode()) for text in sample.texts)
     drops: dict[str, RuleDrops] = {}
     for line in result.tables["ledger"].to_pylist():
         if line["action"] != DROP:
             continue
         row = row_of[line["doc_id"]]
+        if line["rule"] in RULES_OF_PAGES:
+            checked.short_lined_drops += _has_short_lines(sample.texts[row].decode())
         rule = drops.setdefault(line["rule"], RuleDrops(line["rule"]))
         rule.documents += 1
         rule.bytes += len(sample.texts[row])
@@ -219,6 +236,12 @@ def _clean(checked: SourceCheck, sample: DocumentColumns, config: CleanConfig) -
             excerpt = _readable(sample, row, config)[:EXCERPT_CHARACTERS]
             rule.examples.append(Example(*place, line["value"], line["limit"], excerpt))
     checked.drops = sorted(drops.values(), key=lambda rule: (-rule.bytes, rule.rule))
+
+
+def _has_short_lines(text: str) -> bool:
+    """Return whether a text has three lines or more, nine of ten of which are short."""
+    lengths = [len(line) for line in map(str.strip, text.splitlines()) if line]
+    return len(lengths) >= 3 and sum(length <= SHORT_LINE for length in lengths) >= 0.9 * len(lengths)
 
 
 def _readable(sample: DocumentColumns, row: int, config: CleanConfig) -> str:

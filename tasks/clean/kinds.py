@@ -22,7 +22,8 @@ def recognise_kinds(structure: Structure, formats: Sequence[str]) -> np.ndarray:
 
     The first of these that holds decides: the format html or code; formulas; tags and templates; most lines are code;
     a log of messages; short lines as in verse; questions with their answers; tables and lists; names and signs of
-    conversations; headings, code, links and unfinished lines of documentation. All other text is prose.
+    conversations; short lines that go on from each other in lower case, as in free verse; headings, code, links and
+    unfinished lines of documentation. All other text is prose.
     """
     count_of = structure.count_of
     characters = np.maximum(structure.characters(), 1)
@@ -70,6 +71,10 @@ def recognise_kinds(structure: Structure, formats: Sequence[str]) -> np.ndarray:
         ),
         (text_lines >= 4) & (capital >= 0.7) & (finished >= 0.3) & (columns >= 12),
     ).astype(np.bool_)
+    # Menus and lists of links begin their lines with capitals, or have a blank line after each.
+    is_free_verse = is_plain & (count_of(st.SHORT_LINES) >= 0.9 * text_lines) & (count_of(st.IDEOGRAPHS) == 0)
+    is_free_verse &= (text_lines >= 3) & (paragraphs <= 0.6 * some_lines) & (capital < 0.5)
+    is_free_verse &= (words >= 1.5 * text_lines) & (words <= 6 * text_lines) & (count_of(st.SHORT_WORDS) >= 0.2 * words)
     is_documentation = (structured > 0.1) | (is_markdown & ((structured > 0.02) | (count_of(st.LINK_CHARACTERS) > 0)))
     is_documentation |= (lines >= 3) & (finished < 0.7)
     conditions = (
@@ -82,6 +87,7 @@ def recognise_kinds(structure: Structure, formats: Sequence[str]) -> np.ndarray:
         ("question_answer", is_asking),
         ("table", is_table),
         ("chat", is_talk | is_message),
+        ("verse", is_free_verse),
         ("documentation", is_documentation),
     )
     chosen = [_INDEX[kind] for kind, _ in conditions]

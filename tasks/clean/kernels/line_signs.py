@@ -292,6 +292,21 @@ def is_capital(data, position):
 
 
 @kernel
+def short_words(data, position, end):
+    """Return the number of words of one to three letters in scripts that have capitals."""
+    found = letters = 0
+    while position < end:
+        byte = data[position]
+        if LETTER <= CLASSES[byte] <= CAPITAL or byte == 39 or 0xC3 <= byte <= 0xD1:
+            letters += 1
+        elif CLASSES[byte] != TAIL:
+            found += 0 < letters <= 3
+            letters = 0
+        position += 1
+    return found + (0 < letters <= 3)
+
+
+@kernel
 def is_chat(data, position, end):
     """Return whether a line begins with a time, as `12:34` or `[12:34]`, or a name in angle brackets."""
     if data[position] == 60:

@@ -403,7 +403,9 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
             lengths[place] = characters
             place += 1
         if st.TEXT <= kind_of_line <= st.DIALOGUE:
-            counts[st.SHORT_LINES] += columns + words <= st.SHORT_LINE
+            if columns + words <= st.SHORT_LINE:
+                counts[st.SHORT_LINES] += 1
+                counts[st.SHORT_WORDS] += ls.short_words(data, first, line_end)
             counts[st.FINISHED_LINES] += ls.ends_with_punctuation(data, first, line_end)
             counts[st.CAPITAL_LINES] += ls.is_capital(data, first)
             counts[st.CHAT_LINES] += ls.is_chat(data, first, line_end)

@@ -111,7 +111,11 @@ OPEN_END = _REST + 30
 CODE_BLOCKS = _REST + 31
 """Fenced blocks, and runs of lines of code elsewhere."""
 
-COUNTS = _REST + 32
+SHORT_WORDS = _REST + 32
+"""Words of at most three letters in short lines of text, of scripts that have capitals: mostly articles, prepositions
+and pronouns."""
+
+COUNTS = _REST + 33
 
 LONG_RUN = 60
 SHORT_LINE = 60

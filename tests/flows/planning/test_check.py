@@ -159,6 +159,23 @@ def test_losses_for_which_a_run_would_stop_are_said(recipe: Path) -> None:
     assert "documents of letters, most" not in shown
 
 
+def test_a_source_of_short_lines_that_cleaning_drops_may_be_verse(recipe: Path) -> None:
+    """Lines that begin with capitals and lack punctuation are those of a menu as well."""
+    lines = "The Old Mill\nBy The River\nIts White Wheel\nAnd The Rain\n"
+    shape = [{"text": f"{lines}Number {number}\n"} for number in range(3)]
+    (recipe.parent / "messages.jsonl").write_text("".join(json.dumps(text) + "\n" for text in shape))
+    words = ["check", str(recipe), "--root", str(recipe.parent / "root")]
+    hint = (
+        "! most documents of messages consist of short lines, and cleaning would drop 3 of them, for it takes them for"
+        ' menus or titles. If they are poems or songs, write under [clean]: kinds = { messages = "verse" }\n'
+    )
+    assert hint in CliRunner().invoke(app, words).output
+    kept = CliRunner().invoke(app, [*words, "--set", 'clean.kinds={ messages = "verse" }']).output
+    assert "short lines" not in kept
+    assert kept.count("cleaning would drop nothing") == 2
+    assert "of letters consist" not in kept
+
+
 @pytest.mark.parametrize("command", ["check", "plan"])
 def test_a_network_that_cannot_be_exported_says_what_to_set(command: str, recipe: Path) -> None:
     words = [command, str(recipe), "--root", str(recipe.parent / "root")]

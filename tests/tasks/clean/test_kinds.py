@@ -31,6 +31,9 @@ RUSSIAN_DIALOGUE = (
 CHINESE_POEM = "靜夜思 李白\n床前明月光，疑是地上霜。\n舉頭望明月，低頭思故鄉。\n"
 CHINESE_SONG = "长相思 张先\n粉艳明。\n秋水盈。\n柳样纤柔花样轻。\n笑前双靥生。\n"
 SONG = "Over hill, over dale,\nThorough bush, thorough brier,\nOver park, over pale,\nThorough flood, thorough fire.\n"
+FREE_VERSE = "so much depends\nupon\n\na red wheel\nbarrow\n\nglazed with rain\nwater\n\nbeside the white\nchickens\n"
+HAIKU = "the light of a candle\nis transferred to another candle\nspring twilight\n"
+TITLES = "Read about the river\nPhotos of the old mill\nNews from the town\nA list of all places\n"
 PYTHON = (
     "import json\n\n\ndef read(path):\n    with open(path) as stream:\n        return json.load(stream)\n\n\n"
     "class Reader:\n    def __init__(self, path):\n        self.path = path\n        self.lines = read(path)\n"
@@ -106,6 +109,12 @@ def documents(*rows: tuple[str, str, str]) -> pa.Table:
         ("verse", SONG, "text"),
         ("verse", CHINESE_POEM, "text"),
         ("verse", CHINESE_SONG, "text"),
+        ("verse", FREE_VERSE, "text"),
+        ("verse", HAIKU, "text"),
+        ("documentation", TITLES, "text"),
+        ("documentation", "a saw\n\nthe plane\n\nan old rasp\n\nthe file\n", "text"),
+        ("documentation", "git\nvim\nsed\nawk\nmake\nbison\n", "text"),
+        ("documentation", "matrix inverse\nvector product\nprime number\nrandom walk\n", "text"),
         ("documentation", INSTRUCTIONS, "markdown"),
         ("documentation", "首页。\n关于\n联系\n帮助\n地图\n", "text"),
         ("table", TABLE, "markdown"),
@@ -117,6 +126,23 @@ def documents(*rows: tuple[str, str, str]) -> pa.Table:
 )
 def test_kinds_are_recognised_from_structure(kind: str, text: str, format: str):
     assert kind_of(text, format) == kind
+
+
+def test_verse_of_short_lines_is_kept():
+    result = clean_part(CleanConfig(), documents(("p", "text", FREE_VERSE), ("p", "text", HAIKU)), 0)
+    assert result.tables["documents"].column("text").to_pylist() == [FREE_VERSE, HAIKU]
+
+
+def test_short_words_are_counted_by_their_letters():
+    """Two- and three-letter words of Latin and Cyrillic; an apostrophe is within its word, a Chinese sign is none."""
+    texts = [
+        "so much depends\nupon the red\n",
+        "и не видно мне ни зги\n",
+        "it's don't 'tis\n",
+        "我 的\n",
+        "a" * 90 + "\n",
+    ]
+    assert structure_of(*texts).count_of(st.SHORT_WORDS).tolist() == [3, 5, 0, 0, 0]
 
 
 def test_one_line_is_no_code():
