@@ -16,7 +16,7 @@ import tasks.sample.group_reader
 from model.errors import GuardError, Numerics
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
-from tasks.artifacts.limits import DropRateLimits
+from tasks.artifacts.limits import MIN_DOCUMENTS, DropRateLimits
 from tasks.artifacts.report import StageReport
 from tasks.clean.config import CleanConfig
 from tasks.clean.stage import build_clean
@@ -202,6 +202,14 @@ def test_the_wipe_out_guard_looks_from_a_hundred_documents_on(limits: Callable[.
     with pytest.raises(GuardError, match=r"91 of 100 documents \(91.0%\) of source `books`.*`short`"):
         limits(100).check(report_of(100, 9, 91))
     limits(100, books=0.95).check(report_of(100, 9, 91))
+
+
+def test_the_docs_name_the_limits() -> None:
+    named = f"drop more than {CleanConfig().wipe_out_limit:.0%} of a source of {MIN_DOCUMENTS} documents or more"
+    assert DedupConfig().wipe_out_limit == CleanConfig().wipe_out_limit
+    for page in ("recipes.md", "ledger.md"):
+        text = " ".join((Path(__file__).parents[3] / "docs" / page).read_text("utf-8").split())
+        assert named in text.replace("drops", "drop")
 
 
 def test_dropping_every_document_is_stopped_however_few_they_are(limits: Callable[..., DropRateLimits]) -> None:
