@@ -280,7 +280,10 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
             f" check reads of a file"
         )
     for bad in source.unreadable[:MOST_REASONS]:
-        where = escape(escaped(f"{bad.records:,} records: {bad.reason}; the first in {bad.first}"))
+        count = counted(
+            bad.records, "record" if is_record(bad.reason) else "file"
+        )  # A file without records loses none.
+        where = escape(escaped(f"{count}: {bad.reason}; the first in {bad.first}"))
         console.print(f"  [yellow]rejected[/] {where}", soft_wrap=True)
     if source.encodings:
         names = ", ".join(f"{name} ({count:,})" for name, count in source.encodings.items())

@@ -149,6 +149,20 @@ def test_empty_files_are_no_losses(recipe: Path) -> None:
     assert not [loss for loss in found.losses if "cannot be read" in loss]
 
 
+def test_rejected_records_are_those_that_count_and_files_without_any_are_named_as_files(recipe: Path) -> None:
+    """The limit of rejects counts the two lines and not the files: `2 of 11 records`, with 5 letters and 4 messages."""
+    for number in range(20):
+        (recipe.parent / "letters" / f"empty-{number}.txt").touch()
+    root = str(recipe.parent / "root")
+    shown = CliRunner().invoke(app, ["check", str(recipe), "--root", root]).output
+    assert "rejected 20 files: empty file; the first in empty-0.txt" in shown
+    assert "rejected 1 record: broken JSON" in shown
+    assert "rejected 1 record: no field `text`" in shown
+    stopped = CliRunner().invoke(app, ["run", str(recipe), "--root", root, "--until", "sample"])
+    assert stopped.exit_code == 4
+    assert "sample: 2 of 11 records (18.2%) were rejected" in stopped.output
+
+
 def test_losses_for_which_a_run_would_stop_are_said(recipe: Path) -> None:
     words = ["check", str(recipe), "--root", str(recipe.parent / "root")]
     assert "! about 18% of all records cannot be read" in CliRunner().invoke(app, words).output
