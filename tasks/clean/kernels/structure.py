@@ -403,11 +403,12 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
             lengths[place] = characters
             place += 1
         if st.TEXT <= kind_of_line <= st.DIALOGUE:
-            if columns + words <= st.SHORT_LINE:
-                counts[st.SHORT_LINES] += 1
+            is_short, is_capital = columns + words <= st.SHORT_LINE, ls.is_capital(data, first)
+            counts[st.SHORT_LINES] += is_short
+            counts[st.CAPITAL_LINES] += is_capital
+            if is_short and not is_capital:
                 counts[st.SHORT_WORDS] += ls.short_words(data, first, line_end)
             counts[st.FINISHED_LINES] += ls.ends_with_punctuation(data, first, line_end)
-            counts[st.CAPITAL_LINES] += ls.is_capital(data, first)
             counts[st.CHAT_LINES] += ls.is_chat(data, first, line_end)
             counts[st.SPEAKER_LINES] += ls.is_speaker(data, first, line_end)
         if kind_of_line == st.LIST:

@@ -112,8 +112,8 @@ CODE_BLOCKS = _REST + 31
 """Fenced blocks, and runs of lines of code elsewhere."""
 
 SHORT_WORDS = _REST + 32
-"""Words of at most three letters in short lines of text, of scripts that have capitals: mostly articles, prepositions
-and pronouns."""
+"""Words of at most three letters, mostly articles, prepositions and pronouns, in short lines of text that do not begin
+with a capital; words of scripts without capitals do not count."""
 
 COUNTS = _REST + 33
 

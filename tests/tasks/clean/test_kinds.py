@@ -136,7 +136,7 @@ def test_verse_of_short_lines_is_kept():
 def test_short_words_are_counted_by_their_letters():
     """Two- and three-letter words of Latin and Cyrillic; an apostrophe is within its word, a Chinese sign is none."""
     texts = [
-        "so much depends\nupon the red\n",
+        "so much depends\nupon the red\nAnd so on\n",
         "и не видно мне ни зги\n",
         "it's don't 'tis\n",
         "我 的\n",
