@@ -129,7 +129,7 @@ def profile_step(run: TrainerRun, steps: int, machine: Machine | None = None, tr
     return StepProfile(
         seconds=loading + computing,
         loader_seconds=loading,
-        between_seconds=computing - within * factor,
+        between_seconds=max(0.0, computing - within * factor),  # rounding can leave -2e-18
         parts=tuple(
             replace(cost, seconds=cost.seconds * factor, small_seconds=cost.small_seconds * factor) for cost in quickest
         ),
