@@ -299,7 +299,10 @@ class _Definition(TreeText):
         self._writes_to(node.targets)
         self.plain(node)
 
-    on_delete = on_assign
+    def on_delete(self, node: ast.Delete) -> None:
+        # `del (a, b)` is `del a, b` on a line that is too long.
+        groups = [one.elts if isinstance(one, ast.Tuple | ast.List) else [one] for one in node.targets]
+        self.on_assign(ast.Delete([target for group in groups for target in group]))
 
     def on_augassign(self, node: ast.AugAssign) -> None:
         self._writes_to([node.target])

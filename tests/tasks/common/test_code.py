@@ -249,6 +249,14 @@ def test_docstrings_and_log_lines_of_a_module_that_counts_whole_do_not_count(wri
     assert write("tasks.a", a=f'"""Words."""\nimport logging\n\nlog = logging.getLogger(__name__)\n{A}') == before
 
 
+def test_names_that_are_deleted_in_parentheses_are_the_same_names(write: Write) -> None:
+    """Formatters write a long `del a, b` as `del (a, b)`, whose tree is another."""
+    body = "def run(x, y, z):\n    {}\n    return z\n"
+    before = write(a=body.format("del x, y"))
+    assert write(a=body.format("del (\n        x,\n        y,\n    )")).digest == before.digest
+    assert write(a=body.format("del x")).digest != before.digest
+
+
 def test_the_block_for_a_module_that_is_run_is_a_root_of_its_own(write: Write) -> None:
     a = "def run(x):\n    return x\n\nif __name__ == '__main__':\n    run(1)\n"
     other = a.replace("run(1)", "run(2)")
