@@ -94,7 +94,7 @@ def history(
     rejects = rejects_of(artifacts, document)
     others: list[str] = []
     if not found and not rejects:
-        files = listed_files(root, root / "runs" / record["run_id"], document, artifacts["sample"])
+        files = listed_files(root, record["run_id"], document, artifacts["sample"])
         by_file = documents_by_file(artifacts, [(one.file.source, one.file.relative) for one in files])
         found = [doc_id for of_file in by_file.values() for doc_id in of_file]
         others = [
@@ -190,9 +190,10 @@ def forget(
     without = recipe_without(recipe, record["run_id"], before, leaving, named)
     replay = plan_replay(before, build_sequences(without, root), without.train)
     print_run_header(record)
+    # One of the two, since each asks an object store what it keeps.
+    values = plan_values(root, leaving, replay, without) if as_json else None
     if not as_json:
         print_plan(root, leaving, named, replay, without)
-    values = plan_values(root, leaving, replay, without)
     if plan or not (yes or (not as_json and typer.confirm("Train again and delete?"))):
         if as_json:
             print_json(values)

@@ -24,6 +24,7 @@ from tasks.artifacts.results import CleanResult
 from tasks.artifacts.tables.ledger import DROP
 from tasks.clean.config import CleanConfig
 from tasks.clean.edits.html import html_to_text
+from tasks.clean.kernels.structure_counts import SHORT_LINE
 from tasks.clean.pipeline import clean_part
 from tasks.clean.stage import read_user_resources
 from tasks.sample.bounded_reader import BoundedReader, Bounds
@@ -41,8 +42,6 @@ MOST_EXAMPLES = 3
 EXCERPT_CHARACTERS = 300
 SHOWN_CHARACTERS = 100
 """Of an excerpt; `--json` has the whole."""
-SHORT_LINE = 60
-"""Characters of a line that may be one of verse, of a menu or of a list of titles."""
 RULES_OF_PAGES = ("kind_content", "kind_page_words")
 """Rules that drop menus and titles, and verse that looks like them."""
 MOST_REASONS = 10
@@ -220,14 +219,15 @@ def _clean(checked: SourceCheck, sample: DocumentColumns, config: CleanConfig) -
     found = CleanResult.of(result.report)
     checked.kinds, checked.languages = _largest_first(found.kind_bytes_read), _largest_first(found.languages)
     row_of = {doc_id: row for row, doc_id in enumerate(sample.doc_ids)}
-    checked.short_lined = sum(_has_short_lines(text.decode()) for text in sample.texts)
+    short_lined = [_has_short_lines(text.decode()) for text in sample.texts]
+    checked.short_lined = sum(short_lined)
     drops: dict[str, RuleDrops] = {}
     for line in result.tables["ledger"].to_pylist():
         if line["action"] != DROP:
             continue
         row = row_of[line["doc_id"]]
         if line["rule"] in RULES_OF_PAGES:
-            checked.short_lined_drops += _has_short_lines(sample.texts[row].decode())
+            checked.short_lined_drops += short_lined[row]
         rule = drops.setdefault(line["rule"], RuleDrops(line["rule"]))
         rule.documents += 1
         rule.bytes += len(sample.texts[row])
@@ -280,9 +280,8 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
             f" check reads of a file"
         )
     for bad in source.unreadable[:MOST_REASONS]:
-        count = counted(
-            bad.records, "record" if is_record(bad.reason) else "file"
-        )  # A file without records loses none.
+        # A file without records loses none.
+        count = counted(bad.records, "record" if is_record(bad.reason) else "file")
         where = escape(escaped(f"{count}: {bad.reason}; the first in {bad.first}"))
         console.print(f"  [yellow]rejected[/] {where}", soft_wrap=True)
     if source.encodings:

@@ -323,7 +323,7 @@ class ListedFile:
     """Whether the run read it with its present content; None where other files of the source have changed, too."""
 
 
-def listed_files(root: Path, run_folder: Path, wanted: str, sample: Artifact) -> list[ListedFile]:
+def listed_files(root: Path, run_id: str, wanted: str, sample: Artifact) -> list[ListedFile]:
     """Return the files of the run's sources whose path, here or within the source, contains `wanted`; 20 at most.
 
     The folders are listed again as the run's recipe names them, so files that were deleted since are not found.
@@ -332,12 +332,12 @@ def listed_files(root: Path, run_folder: Path, wanted: str, sample: Artifact) ->
     from tasks.sample.discovery import find_files  # Loads the configuration of the stage.
     from tasks.sample.stage import digested
 
-    recipe, read = recipe_of(run_folder), manifest_of(sample)["identity_parts"]["parents"]
+    recipe, read = recipe_of(root / "runs" / run_id), manifest_of(sample)["identity_parts"]["parents"]
     found: list[ListedFile] = []
     for source in recipe.sample.sources:
         try:
             (listing,) = find_files(recipe.sample.model_copy(update={"sources": (source,)}))
-            if any(wanted in file.relative or wanted in str(file.path) for file in listing.files):
+            if any(_is_named(file, wanted) for file in listing.files):
                 (listing,) = digested([listing], root / INPUTS)
                 found += _compared(listing, wanted, read.get(f"source/{source.name}"))
         except (InputError, RecipeError):
@@ -345,12 +345,16 @@ def listed_files(root: Path, run_folder: Path, wanted: str, sample: Artifact) ->
     return found[:MAX_FILES]
 
 
+def _is_named(file: "InputFile", wanted: str) -> bool:
+    return wanted in file.relative or wanted in str(file.path)
+
+
 def _compared(listing: "SourceFiles", wanted: str, read: str | None) -> list[ListedFile]:
     """Return the wanted files of a source, compared with the digest of all files that the run read of it."""
     from tasks.common.digests import combined_digest
     from tasks.sample.stage import file_digests
 
-    files = [file for file in listing.files if wanted in file.relative or wanted in str(file.path)]
+    files = [file for file in listing.files if _is_named(file, wanted)]
     digests = file_digests([listing])[listing.source.name]
 
     def was_read_without(names: set[str]) -> bool:

@@ -269,7 +269,8 @@ def _matches(pattern: str, skipped: Counter[str]) -> Iterator[str]:
     for top in glob.iglob(before) if glob.has_magic(before) else (before,):
         for folder, names in _folders(top, (os.path.realpath(top),), skipped):
             if "/" in after:
-                yield from _matches(f"{glob.escape(folder)}/{after}", skipped)
+                # `_folders` counts those that cannot be read.
+                yield from _matches(f"{glob.escape(folder)}/{after}", Counter())
             else:
                 named = (name for name in names if is_named(name) and (shows_hidden or not name.startswith(".")))
                 yield from (os.path.join(folder, name) for name in named)

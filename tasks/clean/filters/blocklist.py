@@ -64,15 +64,18 @@ def read_deny_list(config: DenyConfig) -> DenyList:
         for value in values:
             if not _is_entry(kind, value):
                 raise RecipeError(f"clean.deny: `{value}` is not a valid {kind}; write {_describe_form(kind)}")
-            entries[kind].add(_host(value) if kind == "domain" else value.lower())
-    if config.path is not None:
-        for kind, value in _read_entries(Path(config.path)):
-            entries[kind].add(_host(value) if kind == "domain" else value.lower())
+            entries[kind].add(_one_form(kind, value))
+    for kind, value in _read_entries(Path(config.path)) if config.path is not None else ():
+        entries[kind].add(_one_form(kind, value))
     return DenyList(
         frozenset(entries["domain"]),
         frozenset(map(bytes.fromhex, entries["id"])),
         frozenset(map(bytes.fromhex, entries["hash"])),
     )
+
+
+def _one_form(kind: str, value: str) -> str:
+    return _host(value) if kind == "domain" else value.lower()
 
 
 def _host(domain: str) -> str:

@@ -125,7 +125,7 @@ def test_links_to_nothing_and_in_a_circle_are_reported(folder: Path) -> None:
     assert artifact.report.facts["files"]["s"]["links to folders, which are not followed"] == 1
 
 
-@pytest.mark.parametrize("path", ["", "/*/*.txt", "/**/*.txt", "/**"])
+@pytest.mark.parametrize("path", ["", "/*/*.txt", "/**/*.txt", "/**", "/**/*/*.txt"])
 def test_folders_that_nobody_may_read_are_counted(path: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
