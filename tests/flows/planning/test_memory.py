@@ -139,7 +139,12 @@ def test_the_size_of_a_micro_batch_that_fits_is_named(recipe: Recipe, machine_of
 
 
 def test_gpt3_is_refused_by_the_command(tmp_path: Path):
-    asked = ["run", "gpt3", "--root", str(tmp_path / "root"), "--set", "train.device=cpu"]
+    for source in ("common_crawl", "webtext2", "books1", "books2", "wikipedia"):
+        folder = tmp_path / "corpora" / source
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_text("Paths are checked before memory, which needs PyTorch.")
+    data = f"variables.data={tmp_path / 'corpora'}"
+    asked = ["run", "gpt3", "--root", str(tmp_path / "root"), "--set", "train.device=cpu", "--set", data]
     reported = CliRunner().invoke(app, asked)
     assert reported.exit_code == RecipeError.exit_code
     # 800 ranks, each of which initialises the network that ZeRO-3 then shards.

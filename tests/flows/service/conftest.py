@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+SECONDS = 600.0
+"""How long an answer may take on a busy machine, where several processes of Prefect wait for one SQLite file."""
+
 
 def _ask(root: Path, port: int, path: str, body: Any, method: str = "POST") -> Any:
     token = base64.b64encode((root / "service" / "password").read_bytes().strip()).decode()
@@ -19,7 +22,7 @@ def _ask(root: Path, port: int, path: str, body: Any, method: str = "POST") -> A
     request = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)
     for _ in range(10):
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
                 return json.loads(answer.read() or "null")
         except urllib.error.HTTPError as error:
             # A busy machine's SQLite: Prefect's own clients ask again, too.
