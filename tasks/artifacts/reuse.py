@@ -101,8 +101,8 @@ class CacheMiss:
 
 
 def explain_miss(root: Path, identity: Identity) -> CacheMiss:
-    """Return why an artifact is missing, by its difference from the nearest of the stage's latest artifacts (the newest
-    of equally near ones).
+    """Return why an artifact is missing, by its difference from the nearest of the stage's latest artifacts: the one
+    with the fewest other inputs, then with the fewest differences, then the newest.
 
     Raises InputError if the root holds an artifact of another format.
     """
@@ -115,8 +115,15 @@ def explain_miss(root: Path, identity: Identity) -> CacheMiss:
     related = [(path, parts) for path, parts in others if not _of_other_sources(parts, identity)]
     if not related:
         return CacheMiss(NONE_OF_THESE_SOURCES)
-    nearest, parts = min(related, key=lambda other: len(list(differences(other[1], identity.parts()))))
+    nearest, parts = min(related, key=lambda other: _distance(other[1], identity))
     return CacheMiss(first_difference(parts, identity.parts()) or "its folder was removed", nearest, parts)
+
+
+def _distance(parts: IdentityParts, identity: Identity) -> tuple[int, int]:
+    # What was made from the same inputs belongs to the same recipe, however many definitions of the code were edited
+    # since; what differs in an input alone may belong to another one.
+    found = differences({"parents": parts["parents"]}, {"parents": identity.parents})
+    return len(list(found)), len(list(differences(parts, identity.parts())))
 
 
 def _of_other_sources(parts: IdentityParts, identity: Identity) -> bool:

@@ -67,6 +67,21 @@ def test_a_second_build_of_the_same_identity_is_reused_and_runs_nothing(tmp_path
     assert not (tmp_path / "work" / first.identity).exists()
 
 
+def test_a_cause_is_found_by_what_was_made_from_the_same_inputs(tmp_path: Path) -> None:
+    """Of two artifacts, one has two other settings, and one another input alone, as that of another recipe."""
+    mine, others = build(tmp_path), build(tmp_path, ShoutConfig(words=("ore", "ash", "tar")))
+
+    def child(parent: Artifact, config: ShoutConfig) -> Artifact:
+        stage = Stage("child", SHOUT.roots, SHOUT.libraries)
+        run = RunContext(tmp_path, "run")
+        return build_artifact(run, stage, config, {"documents": parent}, lambda workspace: shout(config, workspace))
+
+    asked = ShoutConfig(words=("slag", "iron", "coke"), loud=False)
+    child(mine, ShoutConfig())
+    child(others, asked)
+    assert child(mine, asked).cause == "params.loud: true -> false"
+
+
 def test_another_setting_is_another_identity_and_its_cause_is_reported(tmp_path: Path) -> None:
     heard: list[str] = []
 
