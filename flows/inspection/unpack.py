@@ -5,6 +5,7 @@ import email
 import json
 import lzma
 import mailbox
+import os
 import re
 import shutil
 import tarfile
@@ -81,6 +82,8 @@ def _made(target: Path) -> Iterator[Path]:
             partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):  # Those that hold something.
+            os.removedirs(target.parent)
 
 
 def _unpack_one(path: Path, folder: Path) -> None:

@@ -538,6 +538,14 @@ def test_a_damaged_notebook_does_not_end_the_unpacking_of_others(notebook: str, 
     assert unpack.unpack_archives(tmp_path) == [tmp_path / "unpacked" / "b.ipynb"]
 
 
+def test_where_nothing_is_unpacked_no_folder_is_left(tmp_path: Path):
+    settings = tmp_path / "a" / "b" / "settings.json"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('{"furnace": "lit"}')
+    assert unpack.unpack_archives(tmp_path) == []
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "a", settings.parent, settings]
+
+
 @pytest.mark.parametrize("turn", [{"role": "user", "content": ENGLISH}, {"from": "human", "value": ENGLISH}])
 def test_conversations_are_called_so(turn: dict[str, str], tmp_path: Path):
     (tmp_path / "talk.jsonl").write_text(f"{json.dumps({'model': 'gpt-of-others', 'turns': [turn]})}\n" * 9)
