@@ -42,7 +42,8 @@ def init(
     read. Each subfolder becomes a source, more than ten small ones together. Vocabulary, network and budget follow
     from the amount of text.
     """
-    from flows.inspection.recipe_writer import scan_remarks, write_recipe, write_short_recipe
+    from flows.inspection.all_keys import write_recipe
+    from flows.inspection.recipe_writer import scan_remarks, write_short_recipe
     from flows.inspection.scan import scan_folder
     from flows.inspection.terminal import print_scan, scan_values
     from model.errors import InputError, RecipeError

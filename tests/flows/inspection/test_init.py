@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.inspection import unpack
+from flows.inspection.all_keys import EXAMPLES, write_recipe
 from flows.inspection.fields import judge_fields
 from flows.inspection.file_head import RecordCount, StoredFile, count_records
-from flows.inspection.recipe_writer import EXAMPLES, scan_remarks, write_recipe, write_short_recipe
+from flows.inspection.recipe_writer import scan_remarks, write_short_recipe
 from flows.inspection.scan import ScannedSource, scan_folder
 from flows.recipe.load import load_recipe
 from flows.runs.pipeline import BUILDERS

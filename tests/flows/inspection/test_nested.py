@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.inspection.all_keys import write_recipe
 from flows.inspection.nested import find_nested_text, joined_texts, name_of_texts
-from flows.inspection.recipe_writer import scan_remarks, write_recipe, write_short_recipe
+from flows.inspection.recipe_writer import scan_remarks, write_short_recipe
 from flows.inspection.scan import scan_folder
 from flows.inspection.unpack import unpack_archives
 from flows.recipe.load import load_recipe

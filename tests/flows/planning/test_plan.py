@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flows.inspection.recipe_writer import write_recipe
+from flows.inspection.all_keys import write_recipe
 from flows.inspection.scan import scan_folder
 from flows.planning.calculator import PlanOptions
 from flows.planning.estimate import Interval, heldout_share, kept_share
