@@ -88,7 +88,7 @@ class Chain:
     def of(config: CleanConfig, preset: str, resources: UserResources | None = None) -> "Chain":
         """Return the chain of a preset with all changes that the configuration makes to it."""
         resources = resources or UserResources()
-        without = set(config.without) | (PICTURES if config.emoji == "keep" else frozenset())
+        without = {*config.without, *(PICTURES if config.emoji == "keep" else ())}
         chosen = PRESETS[preset]
         names = {*chosen.edits, *config.add, *((SPELLING,) if config.spelling else ())}
         edits, rules = config.edits, config.rules

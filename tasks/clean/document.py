@@ -7,17 +7,8 @@ from typing import Literal, get_args
 import numpy as np
 
 KindName = Literal[
-    "prose",
-    "documentation",
-    "code",
-    "chat",
-    "question_answer",
-    "verse",
-    "table",
-    "maths",
-    "web_page",
-    "markup",
-]
+    "prose", "documentation", "code", "chat", "question_answer", "verse", "table", "maths", "web_page", "markup"
+]  # fmt: skip
 
 KINDS: tuple[KindName, ...] = get_args(KindName)
 """Kinds of text, each with edits and rules of its own in the preset `auto`."""

@@ -20,43 +20,20 @@ LANGUAGE = "language"
 QUALITY = "quality"
 """Dropped: too unlike the good sources of the recipe, by the classifier and GPT-3's rule, which are applied last."""
 
-EDITS = (
-    "html_to_text",
-    "mojibake",
-    "wikitext",
-    "entities",
-    "nfc",
-    "control_characters",
-    "alt_texts",
-    "markup",
-    "homoglyphs",
-    "emoji",
-    "emoticons",
-    "shortcodes",
-    "stickers",
-    "secret",
-    "email",
-    "iban",
-    "payment_card",
-    "national_id",
-    "ip_address",
-    "phone",
-    "c4_citations",
-    "c4_javascript_lines",
-    "c4_policy_lines",
-    "c4_unfinished_lines",
-    "c4_short_lines",
-    "repeated_lines",
-    "spelling",
-    "source_tag",
-    "domain_tag",
-)
-
 PERSONAL = ("secret", "email", "iban", "payment_card", "national_id", "ip_address", "phone")
 """Edits that replace personal data."""
 
-PICTURES = frozenset({"emoji", "emoticons", "shortcodes", "stickers"})
+PICTURES = ("emoji", "emoticons", "shortcodes", "stickers")
 """Edits of characters and codes that are shown as pictures; `clean.emoji` governs them."""
+
+EDITS = (
+    *("html_to_text", "mojibake", "wikitext", "entities", "nfc", "control_characters"),
+    *("alt_texts", "markup", "homoglyphs"),
+    *PICTURES,
+    *PERSONAL,
+    *("c4_citations", "c4_javascript_lines", "c4_policy_lines", "c4_unfinished_lines", "c4_short_lines"),
+    *("repeated_lines", "spelling", "source_tag", "domain_tag"),
+)
 
 SPELLING = "spelling"
 """Corrects what the lists of the recipe name; in no preset."""
@@ -76,7 +53,7 @@ class Preset:
 
 
 _REPAIR = frozenset({"html_to_text", "wikitext", "mojibake", "entities", "nfc", "control_characters"})
-_PROSE = _REPAIR.union(PERSONAL) | PICTURES | {"alt_texts", "markup", "repeated_lines"}
+_PROSE = _REPAIR.union(PERSONAL, PICTURES) | {"alt_texts", "markup", "repeated_lines"}
 _STRUCTURED = _PROSE - {"repeated_lines"}
 _COMMON = frozenset({"kind_data", "kind_placeholders", "kind_checkboxes", "kind_empty_headings", "kind_repeated_lines"})
 _TEXT = _COMMON | {"kind_letters", "kind_digits", "kind_links", "kind_content", "kind_open_end"}

@@ -40,39 +40,15 @@ from tasks.clean.kernels.emoticons import (
 )
 from tasks.common.utf8 import decode, has_word
 
-NON_ASCII = 1
-MOJIBAKE = 1 << 1
-AMPERSAND = 1 << 2
-COMPOSITION = 1 << 3
-INVISIBLE_CHARACTER = 1 << 4
-MARKUP = 1 << 5
-EMOJI = 1 << 6
-EMOTICON = 1 << 7
-SHORTCODE = 1 << 8
-STICKER = 1 << 9
-AT = 1 << 10
-DOTTED_DIGITS = 1 << 11
-COLON_GROUP = 1 << 12
-DIGIT_RUN = 1 << 13
-REPEATED_LINE = 1 << 14
-JAVASCRIPT = 1 << 15
-POLICY = 1 << 16
-IMAGE = 1 << 17
-
-BLANK_TEXT = 1 << 18
-"""The text is empty or whitespace only."""
-
-UNSEGMENTED_SCRIPT = 1 << 19
-LONG_DIGIT_RUN = 1 << 20
-CITATION = 1 << 21
-WIKITEXT = 1 << 22
-"""Two square brackets before a letter: a link of MediaWiki."""
-
-ACCOUNT = 1 << 23
-"""Capitals before digits, as in an IBAN (`account_before`)."""
-
-SECRET = 1 << 24
-"""A place where `secrets_in` looks for a key or password."""
+(
+    NON_ASCII, MOJIBAKE, AMPERSAND, COMPOSITION, INVISIBLE_CHARACTER, MARKUP, EMOJI, EMOTICON, SHORTCODE, STICKER, AT,
+    DOTTED_DIGITS, COLON_GROUP, DIGIT_RUN, REPEATED_LINE, JAVASCRIPT, POLICY, IMAGE,
+    BLANK_TEXT,  # nothing, or whitespace only
+    UNSEGMENTED_SCRIPT, LONG_DIGIT_RUN, CITATION,
+    WIKITEXT,  # two square brackets before a letter: a link of MediaWiki
+    ACCOUNT,  # capitals before digits, as in an IBAN (`account_before`)
+    SECRET,  # a place where `secrets_in` looks for a key or password
+) = (1 << bit for bit in range(25))  # fmt: skip
 
 ALWAYS = 1 << 30
 """Set for every document: the trigger of edits that no scan can rule out."""
