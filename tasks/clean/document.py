@@ -33,6 +33,11 @@ class DocumentContext:
     domain: str = ""
     text_kind: str = ""
 
+    @property
+    def base_language(self) -> str:
+        """Return the language without its region or script, in lower case (`zh` of `zh-Hant`); "" where it is None."""
+        return (self.language or "").partition("-")[0].lower()
+
 
 @dataclass(frozen=True)
 class Dropped:
@@ -92,17 +97,17 @@ class Verdicts:
         self,
         rows: np.ndarray | int,
         rule: str,
-        values: np.ndarray | float | None = None,
-        limits: np.ndarray | float | None = None,
+        values: np.ndarray | float = np.nan,
+        limits: np.ndarray | float = np.nan,
         *,
         evidence: Mapping[int, str] | None = None,
     ) -> None:
-        """Drop rows under a rule, with what it measured against which limits (NaN or None for nothing)."""
+        """Drop rows under a rule, with what it measured against which limits (NaN for nothing)."""
         if rule not in self.names:
             self.names.append(rule)
         self.rules[rows] = self.names.index(rule)
-        self.values[rows] = np.nan if values is None else values
-        self.limits[rows] = np.nan if limits is None else limits
+        self.values[rows] = values
+        self.limits[rows] = limits
         self.evidence.update(evidence or {})
 
     def dropped(self, row: int) -> Dropped | None:

@@ -108,7 +108,7 @@ def stickers_to_words(text: str, context: DocumentContext) -> str:
 
     def word(match: re.Match[str]) -> str:
         code = match[1][1:-1]
-        is_word = context.emoji != "drop" and (context.language or "zh").partition("-")[0] == "zh"
+        is_word = context.emoji != "drop" and context.base_language in ("", "zh")
         return _in_place_of(match, code if is_word else _name(_STICKERS[code], context))
 
     return _STICKER.sub(word, text)
@@ -116,15 +116,13 @@ def stickers_to_words(text: str, context: DocumentContext) -> str:
 
 def _name(picture: str, context: DocumentContext) -> str:
     """Return what a document has in place of an emoji; "" where it is removed."""
-    return "" if context.emoji == "drop" else emoji_name(picture, context.language)
+    return "" if context.emoji == "drop" else emoji_name(picture, context.base_language)
 
 
 @functools.cache
-def emoji_name(picture: str, language: str | None) -> str:
+def emoji_name(picture: str, language: str) -> str:
     """Return the name of one emoji, `red heart`; of an unknown combination, the names of its parts; "" for none."""
-    code = (language or "en").partition("-")[0].lower()
-    if code not in emoji.LANGUAGES:
-        code = "en"
+    code = language if language in emoji.LANGUAGES else "en"
     _load_language(code)
     for form in (picture, f"{picture}\ufe0f", _MODIFIERS.sub("", picture), f"{_MODIFIERS.sub('', picture)}\ufe0f"):
         names = emoji.EMOJI_DATA.get(form)

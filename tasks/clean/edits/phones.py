@@ -112,7 +112,7 @@ def mask_phones(text: str, context: DocumentContext) -> str:
 def _regions(context: DocumentContext) -> tuple[str, ...]:
     """Return countries of the document's language and of the last label of its domain."""
     suffix = context.domain.rpartition(".")[2].upper()
-    regions = tuple(_REGIONS.get((context.language or "").partition("-")[0], "").split())
+    regions = tuple(_REGIONS.get(context.base_language, "").split())
     suffix = "GB" if suffix == "UK" else suffix
     return (suffix, *regions) if suffix in phonenumbers.SUPPORTED_REGIONS and suffix not in regions else regions
 

@@ -9,12 +9,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from model.digests import digest_bytes, read_bytes
+from model.digests import digest_bytes
 from model.errors import InputError
 from tasks.clean.config import SpellingConfig
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.emoji import alternatives
 from tasks.clean.kernels.characters import has_unsegmented_script
+from tasks.clean.user_lists import read_list
 
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 
@@ -49,12 +50,8 @@ def read_spelling_list(config: SpellingConfig) -> SpellingList:
     Raises InputError, naming file and line, for a line of another form, a wrong form of several words, or one that is
     listed twice with different corrections.
     """
-    try:
-        lines = read_bytes(config.path).decode("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"clean.spelling: {config.path} cannot be read ({error}). Check the path.") from error
     corrections: dict[str, str] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_list("clean.spelling", config.path), start=1):
         if not line.strip():
             continue
         wrong, _, right = (part.strip() for part in line.partition("\t"))
@@ -78,7 +75,7 @@ def read_spelling_list(config: SpellingConfig) -> SpellingList:
 def correct_spelling(lists: tuple[SpellingList, ...], text: str, context: DocumentContext) -> str:
     """Correct the words of the lists for the document's language, keeping the case in which they were written."""
     for spelling in lists:
-        if spelling.language is not None and spelling.language != context.language:
+        if spelling.language not in (None, context.language, context.base_language):
             continue
         if spelling.words:
             text = _WORD.sub(functools.partial(_corrected, spelling.words), text)

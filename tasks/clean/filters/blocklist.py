@@ -11,11 +11,11 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from model.digests import digest_bytes, read_bytes
+from model.digests import digest_bytes
 from model.errors import InputError, RecipeError
 from tasks.clean.config import DenyConfig
+from tasks.clean.user_lists import read_list
 
 KINDS = ("domain", "id", "hash")
 _HEX = re.compile(r"[0-9a-fA-F]{32}")
@@ -65,7 +65,7 @@ def read_deny_list(config: DenyConfig) -> DenyList:
             if not _is_entry(kind, value):
                 raise RecipeError(f"clean.deny: `{value}` is not a valid {kind}; write {_describe_form(kind)}")
             entries[kind].add(_one_form(kind, value))
-    for kind, value in _read_entries(Path(config.path)) if config.path is not None else ():
+    for kind, value in _read_entries(config.path) if config.path is not None else ():
         entries[kind].add(_one_form(kind, value))
     return DenyList(
         frozenset(entries["domain"]),
@@ -93,14 +93,8 @@ def _letters(label: str) -> str:
         return label
 
 
-def _read_entries(path: Path) -> Iterable[tuple[str, str]]:
-    try:
-        lines = read_bytes(path).decode("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"clean.deny.path: {path} cannot be read ({error}). Nothing was cleaned; check the path"
-        ) from error
-    for number, line in enumerate(lines, start=1):
+def _read_entries(path: str) -> Iterable[tuple[str, str]]:
+    for number, line in enumerate(read_list("clean.deny.path", path), start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue

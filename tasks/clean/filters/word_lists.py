@@ -9,12 +9,13 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from model.digests import digest_bytes, read_bytes
+from model.digests import digest_bytes
 from model.errors import InputError
 from tasks.clean.config import WordListConfig
 from tasks.clean.edits.emoji import alternatives
 from tasks.clean.filters.rule import Rule, TextStatistics
 from tasks.clean.kernels.characters import has_unsegmented_script
+from tasks.clean.user_lists import read_list
 
 _WORD = re.compile(r"\w+")
 
@@ -33,12 +34,7 @@ class WordList:
 
 def read_word_list(config: WordListConfig) -> WordList:
     """Read a list's file, an entry a line; raises InputError where it cannot be read or holds none."""
-    try:
-        lines = read_bytes(config.path).decode("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"clean.word_lists `{config.name}`: {config.path} cannot be read ({error}). Check the path."
-        ) from error
+    lines = read_list(f"clean.word_lists `{config.name}`", config.path)
     entries = frozenset(line.strip().casefold() for line in lines if line.strip())
     if not entries:
         raise InputError(f"clean.word_lists `{config.name}`: {config.path} contains no words. Write one entry a line.")

@@ -211,6 +211,13 @@ def test_word_lists_are_the_users(tmp_path):
     assert chain.clean("在磨坊里", DocumentContext("text", "zh")).dropped.rule == "words_trades"
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path):
+    (tmp_path / "words.txt").write_text("monk\n", encoding="utf-8-sig")
+    lists = (WordListConfig(name="trades", path=str(tmp_path / "words.txt")),)
+    resources, _ = read_user_resources(CleanConfig(word_lists=lists))
+    assert resources.word_lists["trades"].words == {"monk"}
+
+
 def test_an_unknown_language_is_written_where_it_is_sure():
     unknown = DOCUMENTS.field("lang")
     rows = documents(("s", "text", PROSE)).set_column(3, unknown, pa.nulls(1, unknown.type))

@@ -35,6 +35,13 @@ def test_a_list_is_for_its_language() -> None:
     assert correct_spelling((anywhere,), "alot", DocumentContext()) == "a lot"
 
 
+def test_a_list_of_a_language_is_for_its_regions_too() -> None:
+    assert correct_spelling((ENGLISH,), "alot", DocumentContext(language="en-GB")) == "a lot"
+    brazilian = SpellingList("pt-BR", {"facto": "fato"})
+    assert correct_spelling((brazilian,), "facto", DocumentContext(language="pt-BR")) == "fato"
+    assert correct_spelling((brazilian,), "facto", DocumentContext(language="pt-PT")) == "facto"
+
+
 def test_in_a_script_without_spaces_it_matches_anywhere_and_the_longest_wins() -> None:
     chinese = SpellingList("zh", {"帐号": "账号", "帐": "账"})
     assert correct_spelling((chinese,), "我的帐号和帐。", DocumentContext(language="zh")) == "我的账号和账。"
@@ -45,6 +52,12 @@ def test_a_list_is_read_from_its_file(tmp_path: Path) -> None:
     path.write_text("recieve\treceive\n\nAlot\ta lot\n")
     found = read_spelling_list(SpellingConfig(path=str(path), language="en"))
     assert found.corrections == {"recieve": "receive", "alot": "a lot"}
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "en.tsv"
+    path.write_text("recieve\treceive\n", encoding="utf-8-sig")
+    assert read_spelling_list(SpellingConfig(path=str(path))).corrections == {"recieve": "receive"}
 
 
 def test_the_digest_depends_on_pairs_and_language_and_not_on_their_order() -> None:
