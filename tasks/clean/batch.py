@@ -154,10 +154,10 @@ class BatchContext:
 
     def __init__(
         self,
-        formats: Sequence[str],
-        languages: Sequence[str | None],
-        sources: Sequence[str],
-        domains: Sequence[str],
+        formats: list[str],
+        languages: list[str | None],
+        sources: list[str],
+        domains: list[str],
         emoji: str,
         *,
         identify_unknown: bool = True,
@@ -165,12 +165,11 @@ class BatchContext:
         self.formats = formats
         self.text_kinds = np.full(len(formats), _UNKNOWN, np.int8)
         self.given = languages
-        self._sources = sources
-        self._domains = domains
+        self.sources = sources
+        self.domains = domains
         self._emoji = emoji
         self._may_identify = identify_unknown
         self._is_unknown = np.array([language is None for language in languages], np.bool_)
-        self._is_code = np.array([format == CODE for format in formats], np.bool_)
         self._found = np.full(len(formats), _UNKNOWN, np.int64)
         self._confidences = np.full(len(formats), np.nan)
         self._identified_bounds = np.full((2, len(formats)), _UNKNOWN, np.int64)
@@ -201,8 +200,8 @@ class BatchContext:
             self.formats[row],
             self.language(row),
             self._emoji,
-            self._sources[row],
-            self._domains[row],
+            self.sources[row],
+            self.domains[row],
             "" if kind == _UNKNOWN else KINDS[kind],
         )
 
@@ -228,7 +227,7 @@ class BatchContext:
         `bounds` are those of earlier versions of the texts, where these are to be read.
         """
         if self._may_identify:
-            unknown = rows[self._is_unknown[rows] & ~self._is_code[rows]]
+            unknown = rows[(self._is_unknown & ~self.are_of(CODE))[rows]]
             self._identify(texts, unknown, texts.bounds if bounds is None else bounds)
 
     def _identify(self, texts: Texts, rows: np.ndarray, bounds: np.ndarray) -> None:
@@ -240,19 +239,16 @@ class BatchContext:
 
 @dataclass(frozen=True)
 class DocumentBatch:
-    """Documents from row `first` of the part on, with source, format, domain and size in bytes of each."""
+    """Documents from row `first` of the part on, and how many bytes each had as it was read."""
 
     first: int
     rows: pa.RecordBatch
     texts: Texts
     contexts: BatchContext
-    sources: list[str]
-    formats: list[str]
-    domains: list[str]
     sizes: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.sources)
+        return len(self.sizes)
 
     def column(self, name: str) -> list:
         """Return one of the columns of DOCUMENTS."""
@@ -279,11 +275,11 @@ def iter_batches(documents: pa.Table, emoji: str) -> Iterator[DocumentBatch]:
             end = max(begin + 1, int(np.searchsorted(ends, limit, "right")))
             rows = record_batch.slice(begin, end - begin)
             formats, domains = map(list, zip(*known[begin:end], strict=True))
-            sources = _values(rows.column("source"))
-            contexts = BatchContext(formats, _values(rows.column("lang")), sources, domains, emoji)
-            text_bounds = bounds[begin : end + 1]
-            texts = Texts(data, text_bounds)
-            yield DocumentBatch(first, rows, texts, contexts, sources, formats, domains, np.diff(text_bounds))
+            languages, sources = _values(rows.column("lang")), _values(rows.column("source"))
+            texts = Texts(data, bounds[begin : end + 1])
+            yield DocumentBatch(
+                first, rows, texts, BatchContext(formats, languages, sources, domains, emoji), texts.sizes
+            )
             first += len(rows)
             begin = end
 

@@ -228,23 +228,24 @@ def clean_batch(
 
 def recognise_batch(batch: DocumentBatch, rows: np.ndarray, config: CleanConfig) -> Structure:
     """Fill in the kinds of the documents of `rows`, as their sources set them or as their structure shows."""
-    kinds = batch.contexts.text_kinds
-    given = {pair: config.kind_of(*pair) for pair in set(zip(batch.sources, batch.formats, strict=True))}
+    kinds, sources, formats = batch.contexts.text_kinds, batch.contexts.sources, batch.contexts.formats
+    given = {pair: config.kind_of(*pair) for pair in set(zip(sources, formats, strict=True))}
     if any(given.values()):
         for row in rows.tolist():
-            kind = given[batch.sources[row], batch.formats[row]]
+            kind = given[sources[row], formats[row]]
             kinds[row] = -1 if kind is None else KINDS.index(kind)
     wanted = np.zeros(len(batch), np.bool_)
     wanted[rows[kinds[rows] < 0]] = True
     structure = Structure(batch.texts).scan(wanted)
     if wanted.any():
-        kinds[wanted] = recognise_kinds(structure, batch.formats)[wanted]
+        kinds[wanted] = recognise_kinds(structure, formats)[wanted]
     return structure
 
 
 def preset_of(batch: DocumentBatch, row: int, config: CleanConfig) -> str:
     """Return the name of the preset of a document whose kind is known."""
-    return config.preset_of(batch.sources[row], batch.formats[row], KINDS[batch.contexts.text_kinds[row]])
+    contexts = batch.contexts
+    return config.preset_of(contexts.sources[row], contexts.formats[row], KINDS[contexts.text_kinds[row]])
 
 
 def make_chains(config: CleanConfig, resources: UserResources | None = None) -> dict[str, Chain]:
@@ -265,19 +266,17 @@ def _rule(name: str, limits: Mapping[str, float], resources: UserResources) -> t
         return RULES[name], limits.get(name, RULES[name].limit)
     function = resources.functions[name].function
     if not isinstance(function, Rule | CountedRule):
-        return Rule(name, functools.partial(_reason, function)), 0.0
+        return Rule(name, lambda statistics, _limit: function(statistics.text, statistics.context) or None), 0.0
     if name not in limits:
         raise RecipeError(f'clean: the rule `{name}` has no limit; set [clean.limits] "{name}" = ...')
     return replace(function, name=name), limits[name]
 
 
 def _classifier_rule(config: ClassifierConfig, scorer: Scorer) -> tuple[Rule, float]:
-    measure = functools.partial(_score, scorer)
+    def measure(statistics: TextStatistics, _limit: float) -> float | None:
+        return scorer.score(statistics.raw)
+
     return Rule(f"classifier_{config.name}", measure, at_least=config.keep == "above"), config.limit
-
-
-def _score(scorer: Scorer, statistics: TextStatistics, _limit: float) -> float | None:
-    return scorer.score(statistics.raw)
 
 
 def _edited(name: str, function: Callable[..., Any], text: str, context: DocumentContext) -> str:
@@ -287,7 +286,3 @@ def _edited(name: str, function: Callable[..., Any], text: str, context: Documen
             f"clean.extensions: `{name}` returned {type(after).__name__}, and an edit returns the text, changed or not"
         )
     return after
-
-
-def _reason(function, statistics: TextStatistics, _limit: float) -> str | None:
-    return function(statistics.text, statistics.context) or None

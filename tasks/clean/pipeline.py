@@ -19,6 +19,7 @@ from tasks.clean.config import CleanConfig
 from tasks.clean.document import Verdicts
 from tasks.clean.filters.classifier import train_classifiers
 from tasks.clean.filters.quality import QualityModel, train_quality
+from tasks.clean.presets import QUALITY
 from tasks.clean.results import PartTables
 from tasks.common.work import Executor
 
@@ -65,7 +66,7 @@ def clean_part(
         verdicts = Verdicts(len(batch))
         if resources.deny:
             ids, texts = batch.column("doc_id"), batch.column("text_digest")
-            _drop_denied(verdicts, resources, zip(range(len(batch)), ids, batch.domains, texts, strict=True))
+            _drop_denied(verdicts, resources, zip(range(len(batch)), ids, batch.contexts.domains, texts, strict=True))
         clean_batch(batch, np.flatnonzero(verdicts.is_kept), config, chains, verdicts)
         digests = _digests_of_edited(batch, verdicts)
         if resources.deny:
@@ -98,6 +99,6 @@ def _digests_of_edited(batch: DocumentBatch, verdicts: Verdicts) -> dict[int, by
 def _drop_low_quality(batch: DocumentBatch, verdicts: Verdicts, quality: QualityModel) -> None:
     ids = batch.column("doc_id")
     for row in np.flatnonzero(verdicts.is_kept).tolist():
-        dropped = quality.verdict(ids[row], batch.sources[row], batch.texts.raw(row))
+        dropped = quality.verdict(ids[row], batch.contexts.sources[row], batch.texts.raw(row))
         if dropped is not None:
-            verdicts.drop(row, dropped.rule, dropped.value, dropped.limit)
+            verdicts.drop(row, QUALITY, *dropped)

@@ -26,8 +26,7 @@ class PartTables:
         self._documents = documents
         self._report = StageReport()
         self._kept: list[np.ndarray] = []
-        self._text = np.empty(documents.column("text").nbytes, np.uint8)
-        self._text_size = 0
+        self._text = bytearray()
         self._sizes: list[np.ndarray] = []
         self._languages: list[str | None] = []
         self._found = CleanResult()
@@ -61,19 +60,13 @@ class PartTables:
         """Append texts to the buffer; runs that are contiguous in the batch are copied at once."""
         begins, ends = texts.begins[kept], texts.ends[kept]
         breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1
-        needed = self._text_size + int((ends - begins).sum())
-        if needed > len(self._text):
-            grown = np.empty(needed + needed // 2, np.uint8)
-            grown[: self._text_size] = self._text[: self._text_size]
-            self._text = grown
         for first, end in itertools.pairwise((0, *breaks.tolist(), len(kept))):
-            run = texts.data[begins[first] : ends[end - 1]] if end else texts.data[:0]
-            self._text[self._text_size : self._text_size + len(run)] = run
-            self._text_size += len(run)
+            if end:
+                self._text += texts.data[begins[first] : ends[end - 1]].data
 
     def _count(self, batch: DocumentBatch, verdicts: Verdicts, sizes: np.ndarray) -> None:
-        sources = np.array(batch.sources)
-        for source in dict.fromkeys(batch.sources):
+        sources = np.array(batch.contexts.sources)
+        for source in dict.fromkeys(batch.contexts.sources):
             of_source = sources == source
             kept = of_source & verdicts.is_kept
             counts = self._report.source(source)
@@ -151,7 +144,7 @@ class PartTables:
 
     def _text_column(self) -> pa.Array:
         bounds = np.concatenate(([0], *self._sizes)).cumsum().astype(np.int64)
-        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._text[: self._text_size])]
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._text)]
         texts = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
         return texts.cast(pa.large_string())
 

@@ -25,7 +25,7 @@ from tasks.artifacts.workspace import Workspace
 from tasks.clean.batch import iter_batches
 from tasks.clean.chain import UserResources, clean_batch, make_chains
 from tasks.clean.config import CleanConfig, QualityConfig
-from tasks.clean.document import Dropped, Verdicts
+from tasks.clean.document import Verdicts
 from tasks.clean.filters.quality_features import (
     DIMENSIONS,
     MAX_FEATURES,
@@ -66,13 +66,13 @@ class QualityModel:
         """Return how much like the good sources a text (UTF-8 bytes) is, 0 to 1."""
         return float(Examples.of([raw]).scores(self.weights, self.bias, np.zeros(1, np.int64))[0])
 
-    def verdict(self, doc_id: bytes, source: str, raw: np.ndarray) -> Dropped | None:
-        """Return why a document is dropped (its score, and 1 - draw as the limit), or None where it is kept."""
+    def verdict(self, doc_id: bytes, source: str, raw: np.ndarray) -> tuple[float, float] | None:
+        """Return the score of a document that is dropped, and 1 - draw as its limit; None where it is kept."""
         if source in self.good:
             return None
         score = self.score(raw)
         limit = 1 - pareto_draw(unit_interval(doc_id, self.draws), self.alpha)
-        return None if score > limit else Dropped(QUALITY, score, limit)
+        return None if score > limit else (score, limit)
 
 
 def pareto_draw(uniform: float, alpha: float) -> float:
@@ -176,13 +176,13 @@ def training_texts(
             rows = [
                 row
                 for row, doc_id in enumerate(batch.column("doc_id"))
-                if unit_interval(doc_id, seed) <= limits.get(batch.sources[row], -1)
+                if unit_interval(doc_id, seed) <= limits.get(batch.contexts.sources[row], -1)
             ]
             verdicts = Verdicts(len(batch))
             clean_batch(batch, np.array(rows, np.int64), config, chains, verdicts)
             for row in rows:
                 if verdicts.is_kept[row]:
-                    sources.append(batch.sources[row])
+                    sources.append(batch.contexts.sources[row])
                     texts.append(middle(batch.texts.raw(row)))
         workspace.advance(number + 1, len(files), "parts read for the quality classifier")
     return sources, texts

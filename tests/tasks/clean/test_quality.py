@@ -141,4 +141,5 @@ def test_good_sources_are_kept_whole_and_a_verdict_depends_on_the_document_alone
     first = model.verdict(bytes(16), "other", raw("x"))
     assert first is not None
     assert first == model.verdict(bytes(16), "other", raw("x"))
-    assert first.value < first.limit
+    score, limit = first
+    assert score < limit
