@@ -125,17 +125,11 @@ class Measurements:
         return words_of_units(self.structure.count_of(st.WORDS) + ideographs, ideographs, 0)
 
     @functools.cached_property
-    def repeated_text_lines(self) -> tuple[np.ndarray, np.ndarray]:
+    def repeated_text_lines(self) -> tuple[np.ndarray, ...]:
         """Return (lines, characters) of text that repeat an earlier line, outside code, tables, headings and lists."""
         structure = self.structure
-        repeated, characters = self._zeros(), self._zeros()
-        count = structure.lines(*st.HASHED_LINES)
-        self._slots.ensure_capacity(int(count.max(initial=0)))
-        self._slots.stamp = repetition.repeated_blocks(
-            structure.hashes, structure.lengths, structure.firsts, count, self.wanted, self._slots.table,
-            self._slots.stamp, repeated, characters,
-        )  # fmt: skip
-        return repeated, characters
+        lines = structure.hashes, structure.lengths, structure.firsts, structure.lines(*st.HASHED_LINES)
+        return self._search(repetition.repeated_blocks, lines, self.wanted, 2)
 
     @functools.cached_property
     def repeated_lines(self) -> tuple[np.ndarray, np.ndarray]:
@@ -148,8 +142,8 @@ class Measurements:
         return self._repeated(counting.PARAGRAPH_ROW, tc.PARAGRAPHS, tc.PARAGRAPH_CHARACTERS)
 
     def _repeated(self, row: int, count: int, characters: int) -> tuple[np.ndarray, np.ndarray]:
-        repeated, repeated_characters = self._zeros(), self._zeros()
-        self._search(repetition.repeated_blocks, row, count, self.wanted, repeated, repeated_characters)
+        blocks = self._of_row(row, count)
+        repeated, repeated_characters = self._search(repetition.repeated_blocks, blocks, self.wanted, 2)
         return (
             np.nan_to_num(share(repeated, self.count_of(count))),
             np.nan_to_num(share(repeated_characters, self.count_of(characters))),
@@ -164,9 +158,8 @@ class Measurements:
         max_uses, longest, _ = self._pairs
         if n == _PAIR:
             return self._top_share(max_uses, longest)
-        widest = self._zeros()
-        counted = self._of_row(counting.UNIT_ROW, tc.UNITS)
-        repetition.longest_runs(*counted[1:], self._gram_sizes(n), self.wanted, widest)
+        widest = np.zeros(len(self.texts), np.int64)
+        repetition.longest_runs(*self._units[1:], self._gram_sizes(n), self.wanted, widest)
         bound = self._top_share(max_uses, widest)
         in_question = self.wanted & (bound > enough)
         if not in_question.any():
@@ -178,15 +171,13 @@ class Measurements:
         return np.where(max_uses > 1, np.minimum(1.0, np.nan_to_num(share(max_uses * longest, self.characters))), 0.0)
 
     @functools.cached_property
-    def _pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _pairs(self) -> tuple[np.ndarray, ...]:
         return self._grams(_PAIR, _FIVE, self.wanted)
 
-    def _grams(self, n: int, longer: int, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        max_uses, longest, chain_characters = self._zeros(), self._zeros(), self._zeros()
+    def _grams(self, n: int, longer: int, wanted: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return (uses of the most frequent n-gram, characters of the longest such, bound of the longer ones)."""
         sizes = self._gram_sizes(n), self._gram_sizes(longer)
-        search = repetition.frequent_grams
-        self._search(search, counting.UNIT_ROW, tc.UNITS, wanted, max_uses, longest, chain_characters, sizes=sizes)
-        return max_uses, longest, chain_characters
+        return self._search(repetition.frequent_grams, (*self._units, *sizes), wanted, 3)
 
     def repeated_gram_share(self, n: int, enough: float = 0.0) -> np.ndarray:
         """Return the share of characters in n-grams (n >= 5) that repeat an earlier one, each character counted once.
@@ -210,13 +201,15 @@ class Measurements:
         return self._fives
 
     def _repeated_share(self, n: int, wanted: np.ndarray) -> np.ndarray:
-        characters = self._zeros()
-        sizes = (self._gram_sizes(n),)
-        self._search(repetition.repeated_grams, counting.UNIT_ROW, tc.UNITS, wanted, characters, sizes=sizes)
+        (characters,) = self._search(repetition.repeated_grams, (*self._units, self._gram_sizes(n)), wanted, 1)
         return np.nan_to_num(share(characters, self.characters))
 
     def _gram_sizes(self, n: int) -> np.ndarray:
         return np.where(self.is_unsegmented, _UNITS_PER_WORD_OF_A_GRAM * n, n)
+
+    @property
+    def _units(self) -> tuple[np.ndarray, ...]:
+        return self._of_row(counting.UNIT_ROW, tc.UNITS)
 
     def _of_row(self, row: int, count: int) -> tuple[np.ndarray, ...]:
         """Return (hashes, lengths, first, number) of units, lines or paragraphs."""
@@ -224,17 +217,11 @@ class Measurements:
         return hashes[row], lengths[row], firsts[row], self.count_of(count)
 
     def _search(
-        self,
-        search: Callable[..., np.uint64],
-        row: int,
-        count: int,
-        wanted: np.ndarray,
-        *found: np.ndarray,
-        sizes: tuple[np.ndarray, ...] = (),
-    ) -> None:
-        blocks = self._of_row(row, count)
-        self._slots.ensure_capacity(int(blocks[-1].max(initial=0)))
-        self._slots.stamp = search(*blocks, *sizes, wanted, self._slots.table, self._slots.stamp, *found)
-
-    def _zeros(self) -> np.ndarray:
-        return np.zeros(len(self.texts), np.int64)
+        self, search: Callable[..., np.uint64], blocks: tuple[np.ndarray, ...], wanted: np.ndarray, results: int
+    ) -> tuple[np.ndarray, ...]:
+        """Search the `wanted` texts for repetitions with a kernel, given (hashes, lengths, first, number, sizes) of
+        blocks; returns its results (int64, a value for each text)."""
+        found = tuple(np.zeros(len(self.texts), np.int64) for _ in range(results))
+        self._slots.ensure_capacity(int(blocks[3].max(initial=0)))
+        self._slots.stamp = search(*blocks, wanted, self._slots.table, self._slots.stamp, *found)
+        return found
