@@ -222,16 +222,15 @@ class CleanConfig(StrictConfig):
 
     @model_validator(mode="after")
     def _names_exist(self) -> "CleanConfig":
-        for name in self.edits or ():
-            _check_name("edit", name, EDITS)
-        for name in self.rules or ():
-            _check_name("rule", name, RULES)
-        for name in self.add:
-            _check_name("edit or rule", name.replace(":", " "), (*EDITS, *RULES))
-        for name in self.without:
-            _check_name("edit or rule", name, (*EDITS, *RULES))
-        for name in self.limits:
-            _check_name("rule or edit with a limit", name, (*RULES, *EDIT_LIMITS))
+        for what, names, known in (
+            ("edit", self.edits or (), EDITS),
+            ("rule", self.rules or (), RULES),
+            ("edit or rule", (name.replace(":", " ") for name in self.add), (*EDITS, *RULES)),
+            ("edit or rule", self.without, (*EDITS, *RULES)),
+            ("rule or edit with a limit", self.limits, (*RULES, *EDIT_LIMITS)),
+        ):
+            for name in names:
+                _check_name(what, name, known)
         if "spelling" in (*(self.edits or ()), *self.add) and not self.spelling:
             raise ValueError('`spelling` needs a list: [[clean.spelling]] path = "..."')
         own = [name for name in (*(self.edits or ()), *(self.rules or ())) if ":" in name]

@@ -74,25 +74,20 @@ _CODE_LIKE = re.compile(r":[\w+-]+:|\[\S{1,12}\]")
 
 def html_to_text(page: str, extractor: str = "trafilatura") -> tuple[str | None, str]:
     """Extract the main text of a page; returns (text, "") or (None, why there is none)."""
+    # Each extractor takes up to half a second to import, so only the one that is used is imported.
     try:
-        text = _extract_with_resiliparse(page) if extractor == "resiliparse" else _extract_with_trafilatura(page)
+        if extractor == "resiliparse":
+            from resiliparse.extract.html2text import extract_plain_text  # pyright: ignore[reportMissingModuleSource]
+
+            text = extract_plain_text(page, main_content=True, alt_texts=False)
+        else:
+            from trafilatura import extract
+
+            text = extract(page, include_comments=False, include_tables=True, deduplicate=False)
     except Exception as error:
         # The parsers fail on broken pages with many kinds of errors; the ledger records which it was.
         return None, f"{type(error).__name__}: {error}"
     return (text, "") if text and text.strip() else (None, "no main text found")
-
-
-def _extract_with_trafilatura(page: str) -> str | None:
-    # Each extractor takes up to half a second to import, so only the one that is used is imported.
-    from trafilatura import extract
-
-    return extract(page, include_comments=False, include_tables=True, deduplicate=False)
-
-
-def _extract_with_resiliparse(page: str) -> str | None:
-    from resiliparse.extract.html2text import extract_plain_text  # pyright: ignore[reportMissingModuleSource]
-
-    return extract_plain_text(page, main_content=True, alt_texts=False)
 
 
 def images_to_alt_texts(text: str, context: DocumentContext) -> str:

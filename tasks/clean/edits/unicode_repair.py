@@ -162,10 +162,7 @@ def remove_invisible(text: str, _context: DocumentContext) -> str:
     """
     if "\x1b" in text:
         text = _TERMINAL_ESCAPES.sub("", text)
-    if _LINE_BREAKS.search(text):
-        text = _LINE_BREAKS.sub("\n", text)
-    if _INVISIBLE.search(text):
-        text = _INVISIBLE.sub("", text)
+    text = _INVISIBLE.sub("", _LINE_BREAKS.sub("\n", text))
     if text.isascii():
         return text
     if _JOINER.search(text):
@@ -242,19 +239,16 @@ def fold_homoglyphs(text: str, _context: DocumentContext) -> str:
 def _fold_word(word: str) -> str:
     if word.isascii():
         return word
-    scripts = [_script_of(letter) for letter in word]
+    scripts = [unicodedata.name(letter, "").partition(" ")[0] for letter in word]
     others = {script for script in scripts if script != "LATIN"}
     if len(others) != 1 or "LATIN" not in scripts:
         return word
     other = others.pop()
     if other not in _FROM_LATIN:
         return word
-    to_latin = {letter: _TO_LATIN.get(letter) for letter, script in zip(word, scripts, strict=True) if script == other}
-    from_latin = {
-        letter: _FROM_LATIN[other].get(letter)
-        for letter, script in zip(word, scripts, strict=True)
-        if script == "LATIN"
-    }
+    letters = list(zip(word, scripts, strict=True))
+    to_latin = {letter: _TO_LATIN.get(letter) for letter, script in letters if script == other}
+    from_latin = {letter: _FROM_LATIN[other].get(letter) for letter, script in letters if script == "LATIN"}
     # A letter without a twin shows which script was meant; where every letter has one, the majority decides.
     tables = [table for table in (to_latin, from_latin) if None not in table.values()]
     if not tables:
@@ -262,7 +256,3 @@ def _fold_word(word: str) -> str:
     if len(tables) == 2:
         tables = [to_latin] if scripts.count("LATIN") * 2 >= len(word) else [from_latin]
     return "".join(tables[0].get(letter) or letter for letter in word)
-
-
-def _script_of(letter: str) -> str:
-    return unicodedata.name(letter, "").partition(" ")[0]

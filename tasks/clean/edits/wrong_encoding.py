@@ -143,8 +143,11 @@ class _Segment:
     begin: int
     end: int
     data: U8
-    high: int
-    """Bytes outside ASCII."""
+
+    @functools.cached_property
+    def high(self) -> int:
+        """Return the number of bytes outside ASCII."""
+        return int((self.data >= 0x80).sum())
 
     @functools.cached_property
     def valid_utf8(self) -> int:
@@ -161,11 +164,9 @@ def _segments(found: U8) -> list[_Segment]:
     stops = np.flatnonzero((found == 0) | (found == 10))
     begins, ends = np.concatenate(([0], stops + 1)), np.concatenate((stops, [len(found)]))
     high_before = np.concatenate(([0], np.cumsum(found >= 0x80)))
-    high = high_before[ends] - high_before[begins]
-    return [
-        _Segment(int(begins[index]), int(ends[index]), found[begins[index] : ends[index]], int(high[index]))
-        for index in np.flatnonzero(high).tolist()
-    ]
+    has_high = high_before[ends] > high_before[begins]
+    places = zip(begins[has_high].tolist(), ends[has_high].tolist(), strict=True)
+    return [_Segment(begin, end, found[begin:end]) for begin, end in places]
 
 
 def _sample(segments: list[_Segment]) -> list[_Segment]:
@@ -174,13 +175,7 @@ def _sample(segments: list[_Segment]) -> list[_Segment]:
     if total <= SAMPLE_BYTES:
         return segments
     step = -(-total // SAMPLE_BYTES)
-    chosen = segments[::step]
-    return [
-        _Segment(
-            segment.begin, segment.end, segment.data[:SAMPLE_BYTES], int((segment.data[:SAMPLE_BYTES] >= 0x80).sum())
-        )
-        for segment in chosen
-    ]
+    return [_Segment(segment.begin, segment.end, segment.data[:SAMPLE_BYTES]) for segment in segments[::step]]
 
 
 @dataclass(frozen=True)
@@ -208,13 +203,8 @@ def suspect(raw: U8) -> Suspected | None:
     western, latin = letter_costs()
     gain = (western @ counts).min() - (latin @ counts).min()
     runs = longest >= _LONGEST_RUN or (pairs >= _FEWEST_PAIRS and pairs >= _PAIR_SHARE * high)
-    return (
-        Suspected(data, bool(runs), True)
-        if gain > 0 and not has_other
-        else Suspected(data, True, False)
-        if runs
-        else None
-    )
+    is_latin = bool(gain > 0) and not has_other
+    return Suspected(data, bool(runs), is_latin) if runs or is_latin else None
 
 
 @kernel

@@ -22,7 +22,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.workspace import Workspace
 from tasks.clean.chain import Labelled, Scorer, UserResources
 from tasks.clean.config import ClassifierConfig, CleanConfig, QualityConfig
-from tasks.clean.filters.fasttext_model import FastTextModel, read_fasttext
+from tasks.clean.filters.fasttext_model import read_fasttext
 from tasks.clean.filters.quality import MIN_DOCUMENTS, Examples, auc, middle, training_texts
 from tasks.clean.filters.quality_features import DIMENSIONS
 
@@ -54,7 +54,7 @@ class ModelFile:
 
     def score(self, raw: np.ndarray) -> float | None:
         """Return the probability of the label."""
-        return _load(self).score(raw)
+        return _load(self)(raw)
 
 
 def read_model_file(config: ClassifierConfig) -> ModelFile:
@@ -167,27 +167,18 @@ def _read(name: str, path: str, read: Callable[[Path], Result]) -> Result:
 
 
 @functools.lru_cache(maxsize=8)
-def _load(file: ModelFile) -> Scorer:
+def _load(file: ModelFile) -> Callable[[np.ndarray], float | None]:
     name, path, label = file.name, file.path, file.label
     if _read(name, path, digest_file) != file.digest:
         raise InputError(f"clean.classifiers `{name}`: {path} changed while the stage ran. Start the run again.")
     if path.endswith(".safetensors"):
-        return _load_linear(name, path)
+        return _load_linear(name, path).score
     model = read_fasttext(name, path)
     wanted = (label if label.startswith(_LABEL) else _LABEL + label).encode()
     if wanted not in model.labels:
         shown = ", ".join(sorted(found.decode(errors="replace") for found in model.labels)[:20])
         raise InputError(f"clean.classifiers `{name}`: {path} has no label `{label}`; its labels: {shown}.")
-    return _FastTextLabel(model, model.labels.index(wanted))
-
-
-@dataclass(frozen=True)
-class _FastTextLabel:
-    model: FastTextModel
-    label: int
-
-    def score(self, raw: np.ndarray) -> float | None:
-        return self.model.probability(raw, self.label)
+    return functools.partial(model.probability, label=model.labels.index(wanted))
 
 
 def _load_linear(name: str, path: str) -> LinearModel:
