@@ -1,4 +1,4 @@
-"""Names: which edits exist, kinds of text, and the presets, which list edits and rules (`rules.RULES`).
+"""Names: which edits exist, and the presets, which list edits and rules (`rules.RULES`).
 
 Edits run in the order of `EDITS`, then rules in that of `RULES`, unless a recipe lists others; the first rule that
 fails drops the document.

@@ -19,14 +19,14 @@ WINDOW_BYTES = 512
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """Codes of the languages, and the automaton and weights behind them (`py3langid`)."""
+    """Codes of the languages, and the automaton and weights behind them (`py3langid`).
+
+    The automaton is the next state by state and byte, the first feature of each state, the features, their weights
+    (features, languages), and the prior of each language.
+    """
 
     languages: tuple[str, ...]
-    moves: np.ndarray
-    first_feature: np.ndarray
-    features: np.ndarray
-    weights: np.ndarray
-    prior: np.ndarray
+    automaton: tuple[np.ndarray, ...]
 
 
 @functools.cache
@@ -39,8 +39,8 @@ def language_model() -> LanguageModel:
     by_state = [found.tk_output.get(state, ()) for state in range(len(moves) // 256)]
     first = np.concatenate(([0], np.cumsum([len(features) for features in by_state]))).astype(np.int32)
     features = np.array([feature for of_state in by_state for feature in of_state], np.int32)
-    weights = np.ascontiguousarray(found.nb_ptc, np.float32)
-    return LanguageModel(tuple(found.nb_classes), moves, first, features, weights, np.asarray(found.nb_pc, np.float32))
+    weights, prior = np.ascontiguousarray(found.nb_ptc, np.float32), np.asarray(found.nb_pc, np.float32)
+    return LanguageModel(tuple(found.nb_classes), (moves, first, features, weights, prior))
 
 
 def identify_languages(data: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -48,21 +48,9 @@ def identify_languages(data: np.ndarray, begins: np.ndarray, ends: np.ndarray) -
 
     Returns (index in `language_model().languages` (int64), confidence 0 to 1 (float64)).
     """
-    model = language_model()
     languages = np.zeros(len(begins), np.int64)
     confidences = np.zeros(len(begins))
-    _identify(
-        data,
-        begins,
-        ends,
-        model.moves,
-        model.first_feature,
-        model.features,
-        model.weights,
-        model.prior,
-        languages,
-        confidences,
-    )
+    _identify(data, begins, ends, *language_model().automaton, languages, confidences)
     return languages, confidences
 
 

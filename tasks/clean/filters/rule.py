@@ -3,6 +3,7 @@
 Those of papers measure a whole batch at once (`tasks/clean/rules.py`).
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,28 +16,16 @@ from tasks.clean.rules import Failures
 
 
 class TextStatistics:
-    """One text, given as str or UTF-8 bytes, and its lazy measurements.
+    """One text, and its lazy measurements; `context` says what else is known of the document."""
 
-    `language` is an ISO 639 code or None; `context` says what else is known of the document. `measurements` are those
-    of a batch of this document alone.
-    """
+    def __init__(self, text: str, context: DocumentContext) -> None:
+        self.text = text
+        self.context = context
 
-    def __init__(
-        self, text: str | np.ndarray, language: str | None = None, *, context: DocumentContext | None = None
-    ) -> None:
-        self.context = context or DocumentContext(language=language)
-        self._texts = Texts.of([text])
-        self.measurements = Measurements(self._texts, BatchContext.of(self.context), np.ones(1, np.bool_))
-
-    @property
-    def text(self) -> str:
-        """Return the document's text."""
-        return self._texts.text(0)
-
-    @property
+    @functools.cached_property
     def raw(self) -> np.ndarray:
         """Return the document's UTF-8 bytes (uint8)."""
-        return self._texts.raw(0)
+        return np.frombuffer(bytearray(self.text.encode()), np.uint8)
 
     @property
     def language(self) -> str | None:
@@ -47,6 +36,11 @@ class TextStatistics:
     def words(self) -> float:
         """Return the number of words; unsegmented scripts by characters per word."""
         return float(self.measurements.words[0])
+
+    @functools.cached_property
+    def measurements(self) -> Measurements:
+        """Return those of a batch of this document alone."""
+        return Measurements(Texts.of([self.text]), BatchContext.of(self.context), np.ones(1, np.bool_))
 
 
 @dataclass(frozen=True)
@@ -72,8 +66,8 @@ class Rule:
         """Return which of many documents fail."""
         rows, values, reasons = [], [], {}
         for row in np.flatnonzero(measurements.wanted).tolist():
-            context = measurements.contexts.at(row)
-            value = self.failing_value(TextStatistics(measurements.texts.text(row), context=context), limit)
+            statistics = TextStatistics(measurements.texts.text(row), measurements.contexts.at(row))
+            value = self.failing_value(statistics, limit)
             if value is None:
                 continue
             rows.append(row)

@@ -21,46 +21,25 @@ from model.kernels import kernel
 from tasks.common.utf8 import decode
 
 U32 = npt.NDArray[np.uint32]
-WHITESPACE = 1
 
-LETTER = 1 << 1
-"""A letter or a number that is not a decimal digit: what makes a word alphabetic."""
-
-CHINESE_JAPANESE_UNIT = 1 << 2
-SOUTH_EAST_ASIAN_UNIT = 1 << 3
-MARK = 1 << 4
-
-UNSEGMENTED_BREAK = 1 << 5
-"""Punctuation that ends a word in text written without spaces."""
-
-BULLET = 1 << 6
-
-SENTENCE_CLOSER = 1 << 7
-"""May come between the full stop and the end of the sentence."""
-
-FULL_STOP = 1 << 8
-"""Ends a sentence by itself, without whitespace after it."""
-
-LINE_END = 1 << 9
-"""Ends a line that is a finished sentence (C4's terminal punctuation, and its equivalents in other scripts)."""
-
-MAY_BE_EMOJI = 1 << 10
-"""Shown as a picture, or makes a picture of the character before it."""
-
-INVISIBLE = 1 << 11
-"""Control, zero-width, direction, line-breaking and tag characters."""
-
-MAY_COMPOSE = 1 << 12
-"""May change under normal form C, alone or with its neighbours."""
-
-UNDAMAGED = 1 << 13
-"""Occurs in undamaged text next to any other character: never a sign of mojibake."""
-
-MOJIBAKE_ALONE = 1 << 14
-"""A sign of mojibake by itself, as its partner may have become whitespace."""
-
-PLAIN_LETTER = 1 << 15
-"""A letter that is counted as a letter and as nothing else; without `p`, where `counting` looks for placeholders."""
+(
+    WHITESPACE,
+    LETTER,  # or a number that is not a decimal digit: what makes a word alphabetic
+    CHINESE_JAPANESE_UNIT,
+    SOUTH_EAST_ASIAN_UNIT,
+    MARK,
+    UNSEGMENTED_BREAK,  # punctuation that ends a word in text written without spaces
+    BULLET,
+    SENTENCE_CLOSER,  # may come between the full stop and the end of the sentence
+    FULL_STOP,  # ends a sentence by itself, without whitespace after it
+    LINE_END,  # ends a line that is a finished sentence: C4's terminal punctuation, and that of other scripts
+    MAY_BE_EMOJI,  # is shown as a picture, or makes a picture of the character before it
+    INVISIBLE,  # control, zero-width, direction, line-breaking and tag characters
+    MAY_COMPOSE,  # may change under normal form C, alone or with its neighbours
+    UNDAMAGED,  # occurs in undamaged text next to any other character: never a sign of mojibake
+    MOJIBAKE_ALONE,  # a sign of mojibake by itself, as its partner may have become whitespace
+    PLAIN_LETTER,  # counts as a letter and as nothing else; not `p`, where `counting` looks for `lorem ipsum`
+) = (1 << bit for bit in range(16))
 
 UNSEGMENTED = CHINESE_JAPANESE_UNIT | SOUTH_EAST_ASIAN_UNIT
 TABLE_SIZE = 0x20000
