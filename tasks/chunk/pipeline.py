@@ -39,8 +39,7 @@ from tasks.chunk.tokenize import (
 )
 from tasks.common.numeric import seed64
 from tasks.common.work import Executor
-from tasks.tokenizer.base import Tokenizer
-from tasks.tokenizer.encoded import token_dtype
+from tasks.tokenizer.base import Tokenizer, token_dtype
 from tasks.tokenizer.open import open_tokenizer
 
 ORDER_UNIT = "order"

@@ -14,7 +14,7 @@ from tasks.artifacts.tables.map_parts import unit_name
 from tasks.artifacts.tables.schema import SPANS
 from tasks.artifacts.workspace import Workspace
 from tasks.chunk.packing import PackedRows
-from tasks.tokenizer.encoded import token_dtype
+from tasks.tokenizer.base import token_dtype
 
 
 class SequenceWriter:

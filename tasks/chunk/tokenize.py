@@ -24,8 +24,7 @@ from tasks.artifacts.tables.map_parts import PartResult, map_parts
 from tasks.artifacts.workspace import Workspace
 from tasks.common.groups import begins_of
 from tasks.common.work import Executor
-from tasks.tokenizer.base import Tokenizer
-from tasks.tokenizer.encoded import gather, text_by_text, token_dtype
+from tasks.tokenizer.base import Tokenizer, gather, text_by_text, token_dtype
 
 TABLE = "tokens"
 WINDOW_TOKENS = 1 << 25

@@ -12,14 +12,15 @@ handle whole texts with that space, so that ids are those that a base model was 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from model.digests import digest_bytes
 from model.errors import InputError
-from tasks.tokenizer.encoded import Encoded, gather, text_by_text, token_dtype
 
 MODEL_FILE = "tokenizer.model"
 
@@ -45,6 +46,16 @@ ADDED_PIECES = "added_pieces"
 
 SLICE_CHARS = 1 << 20
 """Characters encoded at a time when texts are encoded one after another."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The concatenated ids of many texts: those of text i are ids[offsets[i] : offsets[i + 1]]."""
+
+    ids: np.ndarray
+    """uint16 or uint32 [tokens]."""
+    offsets: npt.NDArray[np.int64]
+    """int64 [texts + 1]."""
 
 
 class Tokenizer:
@@ -150,8 +161,7 @@ class Tokenizer:
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Return ids int32 [tokens] and byte borders int64 [tokens + 1]: token i covers UTF-8 bytes [b[i], b[i +
         1])."""
-        ids = np.array(self.encode(text), dtype=np.int32)
-        return ids, self.borders(ids)
+        return next(self.encode_batch_with_borders([text]))
 
     def borders(self, ids: np.ndarray) -> np.ndarray:
         """Return the byte borders int64 [tokens + 1] of the `ids` of a whole text; special tokens cover no bytes."""
@@ -196,6 +206,28 @@ def slices(texts: Iterable[str]) -> Iterator[list[str]]:
             waiting, size = [], 0
     if waiting:
         yield waiting
+
+
+def token_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
+    """Return uint16 if every id fits, else uint32."""
+    return np.uint16 if vocab_size <= 1 << 16 else np.uint32
+
+
+def text_by_text(texts: pa.Array | pa.ChunkedArray) -> Iterator[str]:
+    """Yield the strings of a column, converting a chunk at a time."""
+    for chunk in texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]:
+        yield from chunk.to_pylist()
+
+
+def gather(texts: Iterable[np.ndarray], dtype: type[np.uint16] | type[np.uint32], closing: int | None) -> Encoded:
+    """Concatenate the ids of texts, each followed by `closing` if given."""
+    tail = np.array([] if closing is None else [closing], dtype)
+    arrays = [np.zeros(0, dtype)]
+    lengths = [0]
+    for ids in texts:
+        arrays += [ids.astype(dtype), tail]
+        lengths.append(len(ids) + len(tail))
+    return Encoded(np.concatenate(arrays), np.cumsum(lengths, dtype=np.int64))
 
 
 def is_json(model: bytes) -> bool:

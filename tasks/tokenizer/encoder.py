@@ -17,6 +17,7 @@ import pyarrow as pa
 from model.kernels import kernel
 from tasks.artifacts.tables.columns import text_buffers
 from tasks.common.utf8 import decode
+from tasks.tokenizer.base import Encoded, token_dtype
 from tasks.tokenizer.bpe_kernel import SHORT, build_merges, merge_long, merge_short
 from tasks.tokenizer.cache import (
     BITS_ID,
@@ -31,7 +32,6 @@ from tasks.tokenizer.cache import (
     look_up,
     words_at_bytes,
 )
-from tasks.tokenizer.encoded import Encoded, token_dtype
 from tasks.tokenizer.model_file import BLANK
 from tasks.tokenizer.pieces import (
     BLANK_CODE_POINT,

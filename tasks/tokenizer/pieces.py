@@ -6,7 +6,7 @@ adjacent in some piece are bits of a hash table. Two pairs may share a bit: then
 and no id changes.
 """
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -78,10 +78,6 @@ class Pieces:
     def neighbours(self) -> set[tuple[str, str]]:
         """Return all pairs of characters that are adjacent in a piece."""
         return {pair for piece in self.ids for pair in pairwise(piece)}
-
-    def characters(self) -> Iterator[tuple[str, int]]:
-        """Return (character, id) of the pieces of one character."""
-        return ((piece, number) for piece, number in self.ids.items() if len(piece) == 1)
 
 
 def read_pieces(model: bytes) -> Pieces:

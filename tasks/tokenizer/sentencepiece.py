@@ -11,8 +11,7 @@ import pyarrow as pa
 import sentencepiece
 
 from model.errors import InputError
-from tasks.tokenizer.base import Tokenizer
-from tasks.tokenizer.encoded import Encoded
+from tasks.tokenizer.base import Encoded, Tokenizer
 from tasks.tokenizer.model_file import BLANK, read_model
 
 

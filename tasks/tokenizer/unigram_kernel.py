@@ -65,8 +65,9 @@ class Lattice(NamedTuple):
 def build_lattice(pieces: Pieces) -> Lattice:
     """Return the arrays of a Unigram vocabulary."""
     singles = np.full(CODE_POINTS, -1, np.int32)
-    for letter, number in pieces.characters():
-        singles[ord(letter)] = number
+    for piece, number in pieces.ids.items():
+        if len(piece) == 1:
+            singles[ord(piece)] = number
     largest = max(abs(float(pieces.unknown_score)), float(np.abs(pieces.scores[list(pieces.ids.values())]).max()))
     scores = pieces.scores.copy()
     scores[pieces.byte_ids] = np.nan

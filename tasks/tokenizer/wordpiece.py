@@ -51,9 +51,6 @@ class WordPieceTokenizer(LibraryTokenizer):
         self.unk, self.pad = self.special_names[UNKNOWN], self.special_names.get(PADDING, -1)
         self.bos, self.eos = self.cls, self.sep
 
-    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        return next(self.encode_batch_with_borders([text]))
-
     def encode_batch_with_borders(self, texts: Iterable[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for some in slices(texts):
             for text, found in zip(some, self._engine.encode_batch(some, add_special_tokens=False), strict=True):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from tasks.tokenizer import encoder as encoding
-from tasks.tokenizer.encoded import Encoded
+from tasks.tokenizer.base import Encoded
 from tasks.tokenizer.encoder import Encoder, open_encoder
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.pieces import UnsupportedModelError
