@@ -227,22 +227,18 @@ def _interleave(reads: np.ndarray, total: int, lag: np.ndarray, which: np.ndarra
 
 def permutation(begin: int, end: int, count: int, seed: int) -> np.ndarray:
     """Return entries [begin, end) of the permutation of 0 .. count - 1 with this seed (64 bits), i64."""
-    return _permute(np.arange(begin, end, dtype=np.int64), count, _round_keys(seed), False)
+    return _permute(np.arange(begin, end, dtype=np.int64), count, _round_keys(np.uint64(seed)), False)
 
 
 def inverse_permutation(numbers: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Return the position of each of `numbers` in that permutation, i64."""
-    return _permute(numbers.astype(np.int64), count, _round_keys(seed), True)
-
-
-def _round_keys(seed: int) -> np.ndarray:
-    return _keys(np.uint64(seed), ROUNDS)
+    return _permute(numbers.astype(np.int64), count, _round_keys(np.uint64(seed)), True)
 
 
 @kernel
-def _keys(seed: np.uint64, count: int) -> np.ndarray:
-    keys = np.empty(count, dtype=np.uint64)
-    for nth in range(count):
+def _round_keys(seed: np.uint64) -> np.ndarray:
+    keys = np.empty(ROUNDS, dtype=np.uint64)
+    for nth in range(ROUNDS):
         keys[nth] = splitmix64(seed + np.uint64(nth + 1) * GOLDEN_GAMMA)
     return keys
 

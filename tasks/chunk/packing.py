@@ -113,68 +113,48 @@ class RowLayout:
 def concat_rows(
     blocks: Iterable[Block], row_length: int, token_bytes: TokenBytes, pad: int, first_row: int, uncounted: int = 1
 ) -> Iterator[PackedRows]:
-    """Yield all rows of one source in order."""
-    packer = RowPacker(row_length, token_bytes, pad, first_row, uncounted)
+    """Yield all rows of one source in order: those that each block completes, with the spans of all its segments, and a
+    last one, padded, where the source does not end with a full row.
+
+    `first_row` is the id of row 0; a row's first `uncounted` tokens take nothing of the budget, since nothing predicts
+    them.
+    """
+    carried: np.ndarray | None = None
+    position = 0
     for block in blocks:
-        yield packer.add(block)
-    yield packer.finish()
-
-
-class RowPacker:
-    """Concatenates the documents of one source. `first_row` is the id of row 0; a row's first `uncounted` tokens
-    take nothing of the budget, since nothing predicts them."""
-
-    def __init__(self, row_length: int, token_bytes: TokenBytes, pad: int, first_row: int, uncounted: int = 1) -> None:
-        self._length = row_length
-        self._token_bytes = token_bytes
-        self._pad = pad
-        self._first_row = first_row
-        self._uncounted = uncounted
-        self._carried: np.ndarray | None = None
-        self._position = 0
-
-    def add(self, block: Block) -> PackedRows:
-        """Append a block; return the rows that it completed and the spans of all its segments."""
-        borders = self._token_bytes.borders(block)
-        spans = self._segments(block).spans(block, borders)
-        self._position += len(block.tokens)
-        stream = block.tokens if self._carried is None else np.concatenate([self._carried, block.tokens])
-        complete = len(stream) // self._length * self._length
-        self._carried = stream[complete:].copy()
-        rows = stream[:complete].reshape(-1, self._length)
-        real = np.full(len(rows), self._length, dtype=np.int64)
-        return PackedRows(rows, real, real - self._uncounted, spans)
-
-    def finish(self) -> PackedRows:
-        """Return the last row, padded, or none where the source ended with a full row."""
-        carried = self._carried
-        if carried is None or not len(carried):
-            none = np.zeros(0, dtype=np.int64)
-            dtype = np.uint32 if carried is None else carried.dtype
-            return PackedRows(np.zeros((0, self._length), dtype=dtype), none, none, SPANS.empty_table())
+        borders = token_bytes.borders(block)
+        spans = _concatenated_segments(block, position, row_length, first_row).spans(block, borders)
+        position += len(block.tokens)
+        stream = block.tokens if carried is None else np.concatenate([carried, block.tokens])
+        complete = len(stream) // row_length * row_length
+        carried = stream[complete:].copy()
+        rows = stream[:complete].reshape(-1, row_length)
+        real = np.full(len(rows), row_length, dtype=np.int64)
+        yield PackedRows(rows, real, real - uncounted, spans)
+    if carried is not None and len(carried):
         real = np.array([len(carried)], dtype=np.int64)
-        self._position += self._length - len(carried)
-        row = np.full((1, self._length), self._pad, carried.dtype)
+        row = np.full((1, row_length), pad, carried.dtype)
         row[0, : len(carried)] = carried
-        return PackedRows(row, real, np.maximum(real - self._uncounted, 0), SPANS.empty_table())
+        yield PackedRows(row, real, np.maximum(real - uncounted, 0), SPANS.empty_table())
 
-    def _segments(self, block: Block) -> Segments:
-        begins = block.begins
-        starts = self._position + begins  # [D] position of each document in the source's stream
-        first = starts // self._length
-        last = (starts + np.maximum(block.lengths, 1) - 1) // self._length
-        segments = np.where(block.lengths > 0, last - first + 1, 0)
-        document = np.repeat(np.arange(len(starts)), segments)
-        row = first[document] + places_within(segments)
-        begin = np.maximum(starts[document], row * self._length)
-        end = np.minimum(starts[document] + block.lengths[document], (row + 1) * self._length)
-        return Segments(
-            row=row + self._first_row,
-            tok_start=begin - row * self._length,
-            document=document,
-            begin=begin - self._position,
-            end=end - self._position,
-        )
+
+def _concatenated_segments(block: Block, position: int, row_length: int, first_row: int) -> Segments:
+    """Return the segments of a block that begins at `position` of its source's stream."""
+    starts = position + block.begins  # [D]
+    first = starts // row_length
+    last = (starts + np.maximum(block.lengths, 1) - 1) // row_length
+    segments = np.where(block.lengths > 0, last - first + 1, 0)
+    document = np.repeat(np.arange(len(starts)), segments)
+    row = first[document] + places_within(segments)
+    begin = np.maximum(starts[document], row * row_length)
+    end = np.minimum(starts[document] + block.lengths[document], (row + 1) * row_length)
+    return Segments(
+        row=row + first_row,
+        tok_start=begin - row * row_length,
+        document=document,
+        begin=begin - position,
+        end=end - position,
+    )
 
 
 def best_fit_rows(

@@ -18,7 +18,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.artifacts.workspace import Workspace
 from tasks.chunk.config import ChunkConfig
-from tasks.chunk.packing import RowPacker
+from tasks.chunk.packing import concat_rows
 from tasks.chunk.pipeline import chunk_documents
 from tasks.chunk.stage import build_chunk
 from tasks.chunk.tokenize import Block, TokenBytes
@@ -191,10 +191,9 @@ def test_a_budget_below_one_row_is_refused_before_work():
 
 def test_tokens_that_do_not_cover_the_text_are_a_bug():
     lengths = np.array([0, 0, 0, 0, 1, 2])
-    packer = RowPacker(4, TokenBytes(lengths, lengths), PAD, first_row=0)
     block = Block(np.array([4, 5, EOS]), np.array([2]), np.array([4]), pa.array([b"x" * 16]), pa.array([0], pa.int16()))
     with pytest.raises(Bug, match="cover 3 bytes and its text has 4"):
-        packer.add(block)
+        list(concat_rows([block], 4, TokenBytes(lengths, lengths), PAD, first_row=0))
 
 
 TOKENIZER = SentencePieceTokenizer(
@@ -205,11 +204,10 @@ TOKENIZER = SentencePieceTokenizer(
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(texts=st.lists(st.text(max_size=30), max_size=8), length=st.integers(2, 9), cut=st.integers(0, 8))
 def test_any_texts_in_any_blocks_are_rebuilt(texts: list[str], length: int, cut: int):
-    packer = RowPacker(length, TokenBytes.of(TOKENIZER), PAD, first_row=100)
-    rows, spans = [], []
+    blocks = []
     for group in (range(min(cut, len(texts))), range(min(cut, len(texts)), len(texts))):
         ids = [[*TOKENIZER.encode(texts[place]), EOS] for place in group]
-        packed = packer.add(
+        blocks.append(
             Block(
                 tokens=np.array([token for tokens in ids for token in tokens], dtype=np.uint16),
                 lengths=np.array([len(tokens) - 1 for tokens in ids], dtype=np.int64),
@@ -218,12 +216,10 @@ def test_any_texts_in_any_blocks_are_rebuilt(texts: list[str], length: int, cut:
                 pieces=pa.array([0 for _ in group], pa.int16()),
             )
         )
-        rows.append(packed.rows)
-        spans += packed.spans.to_pylist()
-    rows.append(packer.finish().rows)
-    tokens = np.concatenate(rows)
+    packed = list(concat_rows(blocks, length, TokenBytes.of(TOKENIZER), PAD, first_row=100))
+    tokens = np.concatenate([part.rows for part in packed])
     found = dict.fromkeys(range(len(texts)), b"")
-    for span in spans:
+    for span in (span for part in packed for span in part.spans.to_pylist()):
         ids = tokens[span["row"] - 100, span["tok_start"] : span["tok_start"] + span["tok_len"]]
         place = span["doc_id"][0]
         assert len(ids) == span["tok_len"] > 0
