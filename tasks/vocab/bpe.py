@@ -19,7 +19,7 @@ import itertools
 import json
 import math
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,17 +43,12 @@ integers."""
 
 @dataclass
 class Extension:
-    """An extended vocabulary: the new model, its added tokens in the order of their ids, and the candidates left
-    out."""
+    """An extended vocabulary: the new model, and its added tokens in the order of their ids."""
 
     model: bytes
     added: list[str] = field(default_factory=list)
     intermediates: list[str] = field(default_factory=list)
     """Those of `added` that are no candidates, but from which candidates are merged."""
-    known: list[str] = field(default_factory=list)
-    """Candidates that the base has already."""
-    foreign: list[str] = field(default_factory=list)
-    """Candidates that are not of the script: they would change the tokens of old text."""
 
 
 def extend_bpe(base: bytes, candidates: Iterable[str], script: Script, limit: int | None = None) -> Extension:
@@ -73,11 +68,8 @@ def extend_bpe(base: bytes, candidates: Iterable[str], script: Script, limit: in
     for candidate in dict.fromkeys(candidates):
         if len(extension.added) == limit:
             break
-        if not script.admits(candidate) or candidate in reserved:
-            extension.foreign.append(candidate)
-            continue
-        if candidate in scores:
-            extension.known.append(candidate)
+        # Tokens of another script would change the tokens of old text.
+        if not script.admits(candidate) or candidate in reserved or candidate in scores:
             continue
         symbols = merge_symbols(candidate, scores)
         # SentencePiece also joins characters that are no tokens; other programs spell them in bytes before they merge.
@@ -100,14 +92,7 @@ def extend_bpe(base: bytes, candidates: Iterable[str], script: Script, limit: in
 def merge_symbols(text: str, scores: Mapping[str, float]) -> list[str]:
     """Return the symbols into which BPE encodes `text`: adjacent pairs are joined, the best score first, the
     leftmost of equals."""
-    symbols = list(text)
-    while len(symbols) > 1:
-        joined = [first + second for first, second in itertools.pairwise(symbols)]
-        best = max(range(len(joined)), key=lambda place: scores.get(joined[place], -np.inf))
-        if joined[best] not in scores:
-            break
-        symbols[best : best + 2] = [joined[best]]
-    return symbols
+    return _merge(list(text), lambda pair: -scores.get(pair[0] + pair[1], -math.inf))
 
 
 def unreachable_tokens(model: bytes) -> list[str]:
@@ -164,14 +149,12 @@ def extend_byte_level(base: bytes, candidates: Iterable[str], script: Script, li
         text = candidate.replace(BLANK, " ")
         whole = piece_text(text.encode())
         if whole in vocabulary:
-            extension.known.append(candidate)
             continue
         steps = _steps_to(text, ranks)
         missing = [piece for piece in map("".join, steps) if piece not in vocabulary]
         pretokens = splitter.pre_tokenize_str(text) if splitter is not None else [text]
         safe = all(_begins(left + right, script) for left, right in steps)
         if not script.admits(candidate) or len(pretokens) > 1 or not safe:
-            extension.foreign.append(candidate)
             continue
         if len(extension.added) + len(missing) > limit:
             continue
@@ -206,14 +189,19 @@ def _steps_to(text: str, ranks: dict[Pair, int]) -> list[Pair]:
 def merge_pairs(symbols: Sequence[str], ranks: Mapping[Pair, int]) -> list[str]:
     """Return the symbols that BPE leaves: adjacent pairs are joined, the earliest merge first, the leftmost of
     equals."""
-    left = list(symbols)
-    while len(left) > 1:
-        pairs = [(left[place], left[place + 1]) for place in range(len(left) - 1)]
-        best = min(range(len(pairs)), key=lambda place: ranks.get(pairs[place], math.inf))
-        if pairs[best] not in ranks:
+    return _merge(list(symbols), lambda pair: ranks.get(pair, math.inf))
+
+
+def _merge(symbols: list[str], rank: Callable[[Pair], float]) -> list[str]:
+    """Join adjacent symbols, the pair of the lowest rank first, until all pairs have an infinite one."""
+    while len(symbols) > 1:
+        ranks = list(map(rank, itertools.pairwise(symbols)))
+        lowest = min(ranks)
+        if lowest == math.inf:
             break
-        left[best : best + 2] = ["".join(pairs[best])]
-    return left
+        place = ranks.index(lowest)
+        symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
+    return symbols
 
 
 def _begins(piece: str, script: Script) -> bool:

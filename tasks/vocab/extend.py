@@ -86,9 +86,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, released: bytes,
                 "unreachable": len(unreachable(released)),
                 "besides": vocabulary_size(before) - vocabulary_size(released),
             },
-            "bytes_per_token": {
-                source: round(bytes_per_token(tokenizer, texts), 4) for source, texts in sorted(by_source.items())
-            },
+            "bytes_per_token": bytes_per_token(tokenizer, by_source),
             **unknown_shares(tokenizer, by_source),
             "added": {
                 name: _added_facts(extension, first[name], count_emitted(model, runs[name]()))

@@ -109,13 +109,10 @@ def extend_to(model: bytes, candidates: CandidateVocabulary, script: Script, row
 
 
 def _append(model: bytes, candidates: CandidateVocabulary, script: Script, rows: int) -> Extension:
-    if is_wordpiece(model):
-        return extend_wordpiece(model, candidates.ranked(script), script, rows)
-    if is_json(model):
-        return extend_byte_level(model, candidates.ranked(script), script, rows)
-    if read_model(model).trainer_spec.model_type == BPE:
-        return extend_bpe(model, candidates.ranked(script), script, rows)
-    return extend_unigram(model, candidates, script, rows)
+    if not is_json(model) and read_model(model).trainer_spec.model_type != BPE:
+        return extend_unigram(model, candidates, script, rows)
+    extend = extend_wordpiece if is_wordpiece(model) else extend_byte_level if is_json(model) else extend_bpe
+    return extend(model, candidates.ranked(script), script, rows)
 
 
 def unreachable(model: bytes) -> list[str]:

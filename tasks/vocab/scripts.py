@@ -58,21 +58,6 @@ class Script:
         return self._run.search(text) is not None
 
 
-def gb2312_ideographs() -> tuple[str, ...]:
-    """Return the 6,763 ideographs of GB 2312-80 in its own order, frequent ones first."""
-    return _of_rows("gb2312", range(0xB0, 0xF8))
-
-
-def ks_x_1001_syllables() -> tuple[str, ...]:
-    """Return the 2,350 syllables of KS X 1001, nearly all of modern Korean."""
-    return _of_rows("euc_kr", range(0xB0, 0xC9))
-
-
-def jis_x_0208_characters() -> tuple[str, ...]:
-    """Return Hiragana, Katakana and the 2,965 kanji of the first level of JIS X 0208, the most common ones."""
-    return _of_rows("euc_jp", (0xA4, 0xA5, *range(0xB0, 0xD0)))
-
-
 def _of_rows(codec: str, rows: Iterable[int]) -> tuple[str, ...]:
     """Return the characters of a standard, decoded by Python's codec; unassigned cells are skipped."""
     return tuple("".join(bytes([row, cell]).decode(codec, errors="ignore") for row in rows for cell in _CELLS))
@@ -82,41 +67,33 @@ def _letters(*ranges: tuple[int, int], extra: str = "") -> tuple[str, ...]:
     return (*(chr(point) for low, high in ranges for point in range(low, high + 1)), *extra)
 
 
-CHINESE = Script("zh", _CJK, gb2312_ideographs(), spaced=False)
-RUSSIAN = Script(
-    "ru",
-    _CYRILLIC,
-    tuple("абвгдеёжзийклмнопрстуфхцчшщъыьэюяАБВГДЕЁЖЗИЙКЛМНОПРСТУФХЦЧШЩЪЫЬЭЮЯ"),
-    spaced=True,
-)
-UKRAINIAN = Script(
-    "uk", _CYRILLIC, tuple("абвгґдеєжзиіїйклмнопрстуфхцчшщьюяАБВГҐДЕЄЖЗИІЇЙКЛМНОПРСТУФХЦЧШЩЬЮЯ"), spaced=True
-)
-JAPANESE = Script("ja", (*_KANA, *_CJK), jis_x_0208_characters(), spaced=False)
-KOREAN = Script("ko", _HANGUL, ks_x_1001_syllables(), spaced=True)
-THAI = Script("th", _THAI, _letters((0x0E01, 0x0E3A), (0x0E40, 0x0E4E), (0x0E50, 0x0E59)), spaced=False)
-GREEK = Script(
-    "el", _GREEK, _letters((0x03AC, 0x03CE), (0x0391, 0x03A1), (0x03A3, 0x03A9), extra="ΆΈΉΊΌΎΏΐ"), spaced=True
-)
-HEBREW = Script("he", _HEBREW, _letters((0x05D0, 0x05EA)), spaced=True)
-ARABIC = Script("ar", _ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0652), extra="،؛؟"), spaced=True)
-PERSIAN = Script("fa", _ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0648), extra="یپچژگک،؛؟"), spaced=True)
-HINDI = Script(
-    "hi", _DEVANAGARI, _letters((0x0901, 0x0903), (0x0905, 0x0939), (0x093C, 0x094D), (0x0964, 0x096F)), spaced=True
-)
 SCRIPTS = {
     script.name: script
     for script in (
-        ARABIC,
-        GREEK,
-        PERSIAN,
-        HEBREW,
-        HINDI,
-        JAPANESE,
-        KOREAN,
-        RUSSIAN,
-        THAI,
-        UKRAINIAN,
-        CHINESE,
+        Script("ar", _ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0652), extra="،؛؟"), spaced=True),
+        Script(
+            "el", _GREEK, _letters((0x03AC, 0x03CE), (0x0391, 0x03A1), (0x03A3, 0x03A9), extra="ΆΈΉΊΌΎΏΐ"), spaced=True
+        ),
+        Script("fa", _ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0648), extra="یپچژگک،؛؟"), spaced=True),
+        Script("he", _HEBREW, _letters((0x05D0, 0x05EA)), spaced=True),
+        Script(
+            "hi",
+            _DEVANAGARI,
+            _letters((0x0901, 0x0903), (0x0905, 0x0939), (0x093C, 0x094D), (0x0964, 0x096F)),
+            spaced=True,
+        ),
+        Script("ja", (*_KANA, *_CJK), _of_rows("euc_jp", (0xA4, 0xA5, *range(0xB0, 0xD0))), spaced=False),
+        Script("ko", _HANGUL, _of_rows("euc_kr", range(0xB0, 0xC9)), spaced=True),
+        Script(
+            "ru", _CYRILLIC, tuple("абвгдеёжзийклмнопрстуфхцчшщъыьэюяАБВГДЕЁЖЗИЙКЛМНОПРСТУФХЦЧШЩЪЫЬЭЮЯ"), spaced=True
+        ),
+        Script("th", _THAI, _letters((0x0E01, 0x0E3A), (0x0E40, 0x0E4E), (0x0E50, 0x0E59)), spaced=False),
+        Script(
+            "uk", _CYRILLIC, tuple("абвгґдеєжзиіїйклмнопрстуфхцчшщьюяАБВГҐДЕЄЖЗИІЇЙКЛМНОПРСТУФХЦЧШЩЬЮЯ"), spaced=True
+        ),
+        Script("zh", _CJK, _of_rows("gb2312", range(0xB0, 0xF8)), spaced=False),
     )
 }
+"""By language. Japanese: Hiragana, Katakana and the 2,965 kanji of the first level of JIS X 0208, the most common ones.
+Korean: the 2,350 syllables of KS X 1001, nearly all of modern Korean. Chinese: the 6,763 ideographs of GB 2312-80 in
+its own order, frequent ones first."""

@@ -92,9 +92,7 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
             "pieces": tokenizer.vocab_size,
             "model_type": config.model_type,
             "sampled_bytes": dict(sorted(sampled.items())),
-            "bytes_per_token": {
-                source: round(bytes_per_token(tokenizer, texts), 4) for source, texts in sorted(measured.items())
-            },
+            "bytes_per_token": bytes_per_token(tokenizer, measured),
             **unknown_shares(tokenizer, measured),
         }
         unit.report.facts = VocabResult(made).facts()
@@ -246,10 +244,13 @@ def split_long_texts(texts: Iterable[str]) -> Iterator[str]:
             yield text[start : start + MAX_TEXT_CHARACTERS]
 
 
-def bytes_per_token(tokenizer: Tokenizer, texts: list[str]) -> float:
-    """Return the UTF-8 bytes of `texts` per token; 0 where there is no text."""
-    tokens = sum(len(ids) for ids in tokenizer.encode_batch(texts))
-    return sum(len(text.encode()) for text in texts) / tokens if tokens else 0.0
+def bytes_per_token(tokenizer: Tokenizer, texts: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """Return source -> UTF-8 bytes of its texts per token; 0 where there is no text."""
+    found = dict[str, float]()
+    for source, documents in sorted(texts.items()):
+        tokens = sum(len(ids) for ids in tokenizer.encode_batch(documents))
+        found[source] = round(sum(len(text.encode()) for text in documents) / tokens, 4) if tokens else 0.0
+    return found
 
 
 def unknown_shares(tokenizer: Tokenizer, texts: Mapping[str, Sequence[str]]) -> UnknownShares:

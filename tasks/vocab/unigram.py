@@ -42,11 +42,7 @@ def extend_unigram(base: bytes, candidates: CandidateVocabulary, script: Script,
     for candidate in candidates.ranked(script):
         if len(extension.added) == limit:
             break
-        if candidate in scores:
-            extension.known.append(candidate)
-        elif not script.admits(candidate) or candidate in reserved:
-            extension.foreign.append(candidate)
-        else:
+        if script.admits(candidate) and candidate not in scores and candidate not in reserved:
             extension.added.append(candidate)
     scores_of_added = _scores_of_added(extension.added, candidates, scores, script)
     for piece in extension.added:

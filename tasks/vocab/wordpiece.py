@@ -65,11 +65,8 @@ def extend_wordpiece(base: bytes, candidates: Iterable[str], script: Script, lim
             break
         body = candidate.removeprefix(BLANK)
         if not script.admits(candidate) or body in special or _pretokens(engine, body) != [body]:
-            extension.foreign.append(candidate)
             continue
         missing = [piece for piece in _pieces_of_candidate(candidate, script, engine) if piece not in vocabulary]
-        if not missing:
-            extension.known.append(candidate)
         # The two tokens do not need each other, so the last id may go to one of them alone.
         for piece in missing[: limit - len(extension.added)]:
             vocabulary[piece] = next_id

@@ -20,7 +20,9 @@ from tasks.vocab.comparison import compare_vocabularies
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.extenders import extend_to
 from tasks.vocab.output import fast_tokenizer
-from tasks.vocab.scripts import CHINESE, RUSSIAN, SCRIPTS
+from tasks.vocab.scripts import SCRIPTS
+
+CHINESE, RUSSIAN = SCRIPTS["zh"], SCRIPTS["ru"]
 
 pytestmark = pytest.mark.prove_data
 

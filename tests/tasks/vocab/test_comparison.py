@@ -8,7 +8,9 @@ import sentencepiece
 from tasks.tokenizer.model_file import NORMAL, read_model, write_model
 from tasks.vocab.bpe import extend_bpe
 from tasks.vocab.comparison import compare_vocabularies, sample_texts_by
-from tasks.vocab.scripts import CHINESE
+from tasks.vocab.scripts import SCRIPTS
+
+CHINESE = SCRIPTS["zh"]
 
 ENGLISH = [f"The converter blows air through melted iron for {number} minutes." for number in range(200)]
 

@@ -22,8 +22,10 @@ from tasks.vocab.base import prepare_base
 from tasks.vocab.bpe import unreachable_tokens
 from tasks.vocab.candidates import CandidateVocabulary, characters_to_cover, train_candidates
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.scripts import CHINESE, RUSSIAN, Script
+from tasks.vocab.scripts import SCRIPTS, Script
 from tasks.vocab.stage import build_vocab
+
+CHINESE, RUSSIAN = SCRIPTS["zh"], SCRIPTS["ru"]
 
 DATA = Path(os.environ.get("BESSEMER_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
 MISTRAL = DATA / "tokenizers" / "mistral_v1_32k.model"

@@ -17,9 +17,11 @@ from tasks.tokenizer.sentencepiece import BLANK, SentencePieceTokenizer
 from tasks.vocab.bpe import extend_bpe
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.output import FAST_FILE, fast_tokenizer
-from tasks.vocab.scripts import CHINESE
+from tasks.vocab.scripts import SCRIPTS
 from tasks.vocab.stage import build_vocab
 from tasks.vocab.train import train_sentencepiece
+
+CHINESE = SCRIPTS["zh"]
 
 CODE = Path(json.decoder.__file__).read_text(encoding="utf-8")
 TEXTS = [CODE, "Straße, café, naïve, 日本語の文章です。 12345  67890\r\n" * 20]

@@ -9,7 +9,9 @@ import sentencepiece
 from tasks.vocab.bpe import bare_processor
 from tasks.vocab.candidates import CandidateVocabulary
 from tasks.vocab.extenders import count_emitted, extend_to, keeps_base, kind_of, tokens_of_script, vocabulary_size
-from tasks.vocab.scripts import CHINESE, Script
+from tasks.vocab.scripts import SCRIPTS, Script
+
+CHINESE = SCRIPTS["zh"]
 
 BARE = Script("zh", CHINESE.ranges, (), spaced=False)
 

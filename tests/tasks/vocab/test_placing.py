@@ -21,9 +21,11 @@ from tasks.vocab.bpe import bare_processor, unreachable_tokens
 from tasks.vocab.candidates import CandidateVocabulary, train_candidates
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.extend import check_extension
-from tasks.vocab.scripts import CHINESE, RUSSIAN, Script
+from tasks.vocab.scripts import SCRIPTS, Script
 from tasks.vocab.stage import build_vocab
 from tasks.vocab.unigram import MARGIN, SPREAD, best_alternative, extend_unigram
+
+CHINESE, RUSSIAN = SCRIPTS["zh"], SCRIPTS["ru"]
 
 SOURCE_LINES = Path(argparse.__file__).read_text(encoding="utf-8").split("\n")
 ENGLISH = [" ".join(line.split()) for line in SOURCE_LINES if line.split()]
