@@ -30,7 +30,7 @@ from tasks.artifacts.tables.schema import SCORES
 from tasks.artifacts.workspace import Workspace
 from tasks.evaluate.benchmarks.items import items_of, leak_states
 from tasks.evaluate.benchmarks.likelihood import make_scorer
-from tasks.evaluate.benchmarks.run import benchmark_scores, declined_scores
+from tasks.evaluate.benchmarks.run import benchmark_scores
 from tasks.evaluate.comparison import GAPS, ITEM_SCORES
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.forgetting import gate_rises, gate_scores, gated_model
@@ -183,25 +183,20 @@ def _score_benchmarks(
 ) -> None:
     if not decontaminated[-1].rows("items"):
         return
-    choices = make_scorer(trained.network, trained.row_format)
+    scorer = make_scorer(trained.network, trained.row_format)
     items = decontaminated[-1].table("items")
     leaks = pa.concat_tables(artifact.table("leaks") for artifact in decontaminated)
-    benchmarks = sorted(set(items.column("benchmark").to_pylist()))
-    for number, benchmark in enumerate(benchmarks, start=1):
-        mine = items_of(items, benchmark)
-        scoring = config.benchmarks.get(benchmark)
-        shots = (scoring.shots if scoring is not None else None) or config.shots
-        total = min(len(mine), config.max_items) * len(shots)
-
-        def advance(done: int, total: int = total) -> None:
-            workspace.advance(done, total, "items")
-
-        def scores(benchmark: str = benchmark, mine: list[Any] = mine, advance: Any = advance) -> Scores:
-            if isinstance(choices, str):
-                return Scores(declined_scores(benchmark, mine, config, why=choices))
-            states = leak_states(leaks, benchmark)
-            return benchmark_scores(choices, trained.tokenizer, benchmark, mine, states, config, advance=advance)
-
+    for number, benchmark in enumerate(sorted(set(items.column("benchmark").to_pylist())), start=1):
+        scores = functools.partial(
+            benchmark_scores,
+            scorer,
+            trained.tokenizer,
+            benchmark,
+            items_of(items, benchmark),
+            leak_states(leaks, benchmark),
+            config,
+            advance=lambda done, total: workspace.advance(done, total, "items"),
+        )
         _write_scores(unit_name(number), workspace, scores)
 
 

@@ -28,6 +28,8 @@ from tasks.tokenizer.base import Tokenizer
 
 GREEDY = Sampling(temperature=0.0)
 
+NO_TEXT = "declined: a BERT writes no text"
+
 SPAN_OBJECTIVES: tuple[Denoising, ...] = ("random_spans", "iid_spans")
 """T5 objectives in which a sentinel in the input marks where text is to be generated."""
 
@@ -48,6 +50,8 @@ class LikelihoodScorer:
     """Whether the network reads the end-of-text token before a prompt."""
     can_generate = True
     """Whether the network can generate text token by token."""
+    declined = ""
+    """Why the network can be scored on no benchmark; empty where it can."""
 
     def max_prompt_tokens(self, choice: int) -> int:
         """Return how many tokens of a prompt fit with a choice of `choice` tokens."""
@@ -68,8 +72,8 @@ class LikelihoodScorer:
         raise NotImplementedError
 
 
-def make_scorer(network: Network, row_format: RowFormat | None) -> LikelihoodScorer | str:
-    """Return the scorer of `network`, which was trained on sequences of `row_format`, or the reason why it has none."""
+def make_scorer(network: Network, row_format: RowFormat | None) -> LikelihoodScorer:
+    """Return the scorer of `network`, which was trained on sequences of `row_format`."""
     if isinstance(network, GPT):
         return CausalScorer(network)
     assert row_format is not None, "sequences of BERT and T5 declare their format"
@@ -79,10 +83,17 @@ def make_scorer(network: Network, row_format: RowFormat | None) -> LikelihoodSco
         return SpanScorer(network, row_format.pad, row_format.eos, row_format.sentinels[:1])
     if row_format.denoising in PREFIX_OBJECTIVES:
         return SpanScorer(network, row_format.pad, row_format.eos, ())
-    return (
-        f"declined: a T5 trained by {row_format.denoising} neither fills a gap nor goes on from a text, so that its"
-        f" likelihood of a choice would mean nothing"
-    )
+    return DecliningScorer(row_format.denoising)
+
+
+class DecliningScorer(LikelihoodScorer):
+    """A T5 that was trained to do something else."""
+
+    def __init__(self, denoising: Denoising) -> None:
+        self.declined = (
+            f"declined: a T5 trained by {denoising} neither fills a gap nor goes on from a text, so that its likelihood"
+            f" of a choice would mean nothing"
+        )
 
 
 class CausalScorer(LikelihoodScorer):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tasks.evaluate.benchmarks.items import Item
+from tasks.evaluate.benchmarks.likelihood import NO_TEXT
 from tasks.evaluate.benchmarks.prompts import Requester, Response
 
 UNCONDITIONAL = "unconditional"
@@ -145,7 +146,7 @@ class ClozeTask:
         size = sum(len(one.item.continuations[one.item.answer].encode()) for one in part)
         bits = -math.fsum(one.log_probabilities[one.item.answer] for one in part) / math.log(2)
         share = mean_with_error([float(one.is_greedy) for one in part if one.is_greedy is not None])
-        compared = "likeliest tokens spell the answer" if self._can_generate else "declined: a BERT writes no text"
+        compared = "likeliest tokens spell the answer" if self._can_generate else NO_TEXT
         note = f"{'' if self._can_generate else 'pseudo-'}bits per byte of the given answer"
         return [
             MetricValue("exact", *share, compared),

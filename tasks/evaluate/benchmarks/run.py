@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from model.errors import InputError
-from tasks.artifacts.tables.rows import ScoreRow
 from tasks.common.numeric import seed64
 from tasks.evaluate.benchmarks.generative import ExtractionTask, GenerationTask, SummaryTask, TranslationTask
 from tasks.evaluate.benchmarks.items import ExamplePool, Item, shuffle_items
-from tasks.evaluate.benchmarks.likelihood import LikelihoodScorer
+from tasks.evaluate.benchmarks.likelihood import NO_TEXT, LikelihoodScorer
 from tasks.evaluate.benchmarks.multiple_choice import ClozeTask, MultipleChoiceTask, PartialScoringTask, Task
 from tasks.evaluate.benchmarks.prompts import Requester, Response
 from tasks.evaluate.comparison import ContaminationGap, measure_gap
@@ -43,26 +42,25 @@ def benchmark_scores(
     leak_states: dict[str, str],
     config: EvaluateConfig,
     *,
-    advance: Callable[[int], None],
+    advance: Callable[[int, int], None],
 ) -> Scores:
-    """Return the scores of every number of shots, subset and metric. `advance` is called with the items done, over
-    all shots."""
+    """Return the scores of every number of shots, subset and metric; a row without a value for each form in which the
+    network cannot be scored. `advance` is called with the items done and all of them, over all shots."""
     scoring = config.benchmarks.get(benchmark, Scoring())
     order = shuffle_items(items, benchmark, config.seed)
     evaluated = order[: config.max_items]
     requester = Requester(scorer, tokenizer, scoring, config.instruction)
     shot_counts = scoring.shots or config.shots
-    pool = ExamplePool(order) if max(shot_counts) else None
+    pool = ExamplePool(order) if max(shot_counts) and not scorer.declined else None
     scores = Scores()
-    _check_form(benchmark, items, scoring)
     done = 0
     for shots in shot_counts:
         for name, mine in group_by_form(evaluated, scoring).items():
             task = make_task(name, scoring, config.primary, scorer)
-            if name in GENERATIVE and not scorer.can_generate:
-                why = "declined: a BERT writes no text"
+            if why := scorer.declined or (NO_TEXT if name in GENERATIVE and not scorer.can_generate else ""):
                 scores.rows.append(score_row(benchmark, task.metric, n=len(mine), value=None, shots=shots, note=why))
                 continue
+            _check_form(benchmark, items, scoring)
             answered: list[Response] = []
             for begin in range(0, len(mine), PROGRESS_ITEMS):
                 some = mine[begin : begin + PROGRESS_ITEMS]
@@ -72,22 +70,10 @@ def benchmark_scores(
                 found = [task.request(requester, *one) for one in asked]
                 answered += [response for response in found if response is not None]
                 done += len(some)
-                advance(done)
+                advance(done, len(evaluated) * len(shot_counts))
             responses = TaskResponses(benchmark, shots, answered, leak_states, len(mine), len(evaluated), len(items))
             _add(scores, responses, task, scorer.note, seed64(config.seed, "evaluate", "gap", f"{benchmark}/{shots}"))
     return scores
-
-
-def declined_scores(benchmark: str, items: Sequence[Item], config: EvaluateConfig, why: str) -> list[ScoreRow]:
-    """Return a row without a value for every number of shots, where the network cannot be scored."""
-    scoring = config.benchmarks.get(benchmark, Scoring())
-    evaluated = min(len(items), config.max_items)
-    metrics = {_primary_metric(form, scoring) for form in group_by_form(items, scoring)}
-    return [
-        score_row(benchmark, metric, n=evaluated, value=None, shots=shots, note=why)
-        for shots in scoring.shots or config.shots
-        for metric in sorted(metrics)
-    ]
 
 
 def _check_form(benchmark: str, items: Sequence[Item], scoring: Scoring) -> None:
@@ -125,12 +111,6 @@ def make_task(name: str, scoring: Scoring, default_primary: str, scorer: Likelih
     if name == "summary":
         return SummaryTask(primary)
     return MultipleChoiceTask(PRIMARY_METRICS[name], primary)
-
-
-def _primary_metric(form: str, scoring: Scoring) -> str:
-    if form in MULTIPLE_CHOICE:
-        return "acc"
-    return scoring.primary if scoring.primary in PRIMARY_METRICS[form] else PRIMARY_METRICS[form][0]
 
 
 @dataclass(frozen=True)

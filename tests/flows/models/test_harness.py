@@ -141,7 +141,7 @@ def test_choices_have_the_same_log_probabilities_and_accuracy(
         by_length = [reported / len(text) for reported, text in zip(ours.log_probabilities, item.choices, strict=True)]
         normed += by_length.index(max(by_length)) == item.answer
     scored = benchmark_scores(
-        choices, tokenizer, name, items, {}, EvaluateConfig(shots=(0,)), advance=lambda done: None
+        choices, tokenizer, name, items, {}, EvaluateConfig(shots=(0,)), advance=lambda done, total: None
     )
     accuracy = next(row["value"] for row in scored.rows if (row["metric"], row["subset"]) == ("acc_sum", "all"))
     assert found["results"][name]["acc,none"] == pytest.approx(accuracy)

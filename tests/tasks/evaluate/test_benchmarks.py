@@ -59,7 +59,7 @@ def scores(tokenizer, items, states=None, context=64, **settings):
         items,
         states or {},
         EvaluateConfig(**{"shots": (0,), **settings}),
-        advance=lambda done: None,
+        advance=lambda done, total: None,
     )
     return {(row["metric"], row["shots"], row["subset"]): row for row in found.rows}
 
@@ -296,7 +296,7 @@ def test_the_primary_of_a_benchmark_is_declared_and_kept_for_every_item(tokenize
     config = EvaluateConfig.model_validate({"shots": (0, 1), "benchmarks": {"bench": {"primary": "sum", "shots": [0]}}})
     choices = CausalScorer(indifferent_network(tokenizer.vocab_size, 64))
     states = {"id0": "leaked", "id1": "clean"}
-    found = benchmark_scores(choices, tokenizer, "bench", items, states, config, advance=lambda done: None)
+    found = benchmark_scores(choices, tokenizer, "bench", items, states, config, advance=lambda done, total: None)
     assert {row["shots"] for row in found.rows} == {0}
     assert next(row for row in found.rows if row["metric"] == "acc")["note"].startswith("per sum")
     kept = {row["item_id"]: (row["metric"], row["shots"], row["state"], row["value"]) for row in found.items}
@@ -310,7 +310,7 @@ def test_leaked_items_that_score_beyond_chance_are_reported(tokenizer):
     states = {f"id{number}": "leaked" if number < 30 else "clean" for number in range(60)}
     config = EvaluateConfig(shots=(0,))
     choices = CausalScorer(indifferent_network(tokenizer.vocab_size, 64))
-    found = benchmark_scores(choices, tokenizer, "bench", items, states, config, advance=lambda done: None)
+    found = benchmark_scores(choices, tokenizer, "bench", items, states, config, advance=lambda done, total: None)
     (gap,) = found.gaps
     assert (gap["difference"], gap["beyond_chance"], gap["p"]) == (1.0, True, 1e-4)
     rows = {row["subset"]: row["note"] for row in found.rows if row["metric"] == "acc"}

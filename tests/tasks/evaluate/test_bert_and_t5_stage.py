@@ -122,7 +122,7 @@ def test_a_t5_that_shuffles_declines_benchmarks_in_a_row(evaluated: Callable[[st
     for shots in (0, 1):
         for metric in ("acc", "exact"):
             row = scores["cloze", metric, shots, "all"]
-            assert (row["value"], row["n"]) == (None, 8)
+            assert (row["value"], row["n"]) == (None, 4)
             assert row["note"].startswith("declined: a T5 trained by deshuffling")
     assert scores["heldout/code", "target_bits_per_byte", 0, "all"]["value"] > 0
     assert all(row["truth"] and row["truth"] in TEXT for row in samples)

@@ -128,7 +128,7 @@ def test_a_written_benchmark_has_rows_for_every_subset(tokenizer: Tokenizer, net
         {"shots": (0,), "benchmarks": {"bench": {"form": "generation", "answer_tokens": 4}}}
     )
     found = benchmark_scores(
-        CausalScorer(network), tokenizer, "bench", items, {"a": "leaked"}, config, advance=lambda done: None
+        CausalScorer(network), tokenizer, "bench", items, {"a": "leaked"}, config, advance=lambda done, total: None
     )
     values = {(row["metric"], row["subset"]): row["value"] for row in found.rows}
     assert values == {("exact", "all"): 0.5, ("exact", "clean"): None, ("exact", "leaked"): 1.0}
@@ -212,13 +212,17 @@ def test_a_single_choice_is_not_compared(tokenizer: Tokenizer, network: GPT) -> 
     free = Item("a", "en", "the cat", ("x",), 0, "", free=True, answers=("x",))
     config = EvaluateConfig.model_validate({"shots": (0,), "benchmarks": {"bench": {"form": "choice"}}})
     with pytest.raises(InputError, match=r"form = choice compares choices, and the item `a` has none"):
-        benchmark_scores(CausalScorer(network), tokenizer, "bench", [free], {}, config, advance=lambda done: None)
+        benchmark_scores(
+            CausalScorer(network), tokenizer, "bench", [free], {}, config, advance=lambda done, total: None
+        )
 
 
 def test_the_right_choice_can_be_asked_for_as_a_text(tokenizer: Tokenizer, network: GPT) -> None:
     item = Item("a", "en", "the cat", ("zz", "sat on"), 1, "", answers=("sat on",))
     config = EvaluateConfig.model_validate({"shots": (0,), "benchmarks": {"bench": {"form": "cloze"}}})
-    found = benchmark_scores(CausalScorer(network), tokenizer, "bench", [item], {}, config, advance=lambda done: None)
+    found = benchmark_scores(
+        CausalScorer(network), tokenizer, "bench", [item], {}, config, advance=lambda done, total: None
+    )
     ids = (EOS, *tokenizer.encode("the cat"))
     (nats,) = continuation_log_probabilities(network, [(ids, tokenizer.encode_following(" sat on"))])
     bits = next(row["value"] for row in found.rows if row["metric"] == "answer_bits_per_byte")

@@ -238,7 +238,7 @@ def test_a_t5_is_asked_as_it_was_trained(t5: T5):
     assert [isinstance(choices, SpanScorer) for choices in asked.values()] == [True, True, True, False, False]
     assert "in place of a sentinel" in getattr(asked["random_spans"], "note", "")
     assert "after the prompt" in getattr(asked["prefix_lm"], "note", "")
-    assert str(asked["deshuffling"]).startswith("declined: a T5 trained by deshuffling")
+    assert asked["deshuffling"].declined.startswith("declined: a T5 trained by deshuffling")
 
 
 def test_holes_and_what_fills_them(tokenizer: Tokenizer):
