@@ -29,7 +29,7 @@ from tasks.artifacts.tables.rows import ScoreRow
 from tasks.common.numeric import seed64, unit_interval
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.heldout import EncodedSource
-from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, Scores, ratio, split_evenly
+from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, Scores, split_evenly
 from tasks.tokenizer.base import Tokenizer
 
 PSEUDO_BITS = "pseudo_bits_per_byte"
@@ -53,7 +53,7 @@ def pair_scores(
     most_hidden = math.ceil(masked_share * network.config.context)
     mask = Masking(row_format, config.seed, most_hidden, masked_share)
     frequent = most_frequent_token(code_lengths, row_format)
-    found, rounds = HeldoutRows(), config.bootstrap_rounds
+    found = HeldoutRows(config.bootstrap_rounds, config.seed)
     sources = rows.column("source").cast(pa.string())
     for source in sorted(pc.unique(sources).to_pylist()):
         mine = rows.filter(pc.equal(sources, source))
@@ -81,7 +81,6 @@ def pair_scores(
             )
             np.add.at(sums, document_of[begin : begin + batch_rows], row_sums)
         hidden, nats, code, correct, frequent_correct, labelled, next_correct = sums.T
-        draw = seed64(config.seed, "evaluate", "bootstrap", source)
         note = f"{int(hidden.sum())} hidden tokens in {len(positions)} pairs"
         for metric, above in (
             ("masked_nats_per_token", nats),
@@ -89,13 +88,13 @@ def pair_scores(
             ("masked_accuracy", correct),
             ("frequent_token_accuracy", frequent_correct),
         ):
-            found.add(source, metric, ratio(above, hidden, rounds, draw), len(sums), note)
+            found.add(source, metric, found.ratio(source, above, hidden), len(sums), note)
         follows = pc.sum(chosen.column("is_next")).as_py() or 0
         note = f"{int(labelled.sum())} pairs with two segments, of which {follows} follow each other"
-        found.add(source, "next_accuracy", ratio(next_correct, labelled, rounds, draw), len(sums), note)
+        found.add(source, "next_accuracy", found.ratio(source, next_correct, labelled), len(sums), note)
         majority = max(follows, labelled.sum() - follows) / labelled.sum() if labelled.sum() else None
         found.add(source, "majority_next_accuracy", Measurement(majority, None), len(sums), note)
-    return found.rows()
+    return found.scores().rows
 
 
 def choose_pairs(rows: pa.Table, spans: pa.Table, most_bytes: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
@@ -146,7 +145,7 @@ def pseudo_scores(
     """Return scores by source and as their plain mean, and the bits of each document; at most `config.hidden_tokens`
     tokens of each source are masked."""
     frame = Frame(tokenizer.cls, tokenizer.sep, tokenizer.mask)
-    found, rounds = HeldoutRows(), config.bootstrap_rounds
+    found = HeldoutRows(config.bootstrap_rounds, config.seed)
     for source in sources:
         documents = source.documents
         draw = seed64(config.seed, "evaluate", "hidden tokens", source.name)
@@ -162,8 +161,7 @@ def pseudo_scores(
                 if places:
                     part = ids[begin:end].tolist()
                     nats[number] += sum(hidden_nats(network, frame, part, places, config.batch_tokens))
-        draw = seed64(config.seed, "evaluate", "bootstrap", source.name)
-        measured = ratio(nats / math.log(2), sizes, rounds, draw)
+        measured = found.ratio(source.name, nats / math.log(2), sizes)
         note = f"each of {len(chosen)} tokens hidden in turn, of {source.tokens}; of {int(sizes.sum())} bytes"
         if not source.unknown:
             found.add_documents(source.name, PSEUDO_BITS, documents, nats / math.log(2), sizes)
@@ -171,7 +169,7 @@ def pseudo_scores(
             measured = NO_MEASUREMENT
             note += f"; {source.unknown} tokens unknown: no value, since their text is lost"
         found.add(source.name, PSEUDO_BITS, measured, len(documents), note)
-    return found.scores(rounds, config.seed)
+    return found.scores()
 
 
 def choose_positions(tokens: int, most: int, seed: int) -> np.ndarray:

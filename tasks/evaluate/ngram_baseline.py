@@ -34,11 +34,10 @@ from tasks.artifacts.tables.columns import token_rows
 from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.rows import ScoreRow
 from tasks.common.groups import begins_of
-from tasks.common.numeric import seed64
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.heldout import EncodedSource
 from tasks.evaluate.repeated_passages import add_parts, repeated_tokens
-from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, ratio
+from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows
 from tasks.tokenizer.base import Tokenizer
 
 PREFIX = "5gram_"
@@ -97,22 +96,21 @@ def ngram_scores(
     bits = np.add.reduceat(np.nan_to_num(found.bits), begins)
     of_tokens = [one[1:] for one in np.split(np.nan_to_num(found.bits), begins[1:])]
     note = _note(int(read.is_predicted.sum()), left_out, found)
-    scores, rounds = HeldoutRows(), config.bootstrap_rounds
+    scores = HeldoutRows(config.bootstrap_rounds, config.seed)
     done = 0
     for source in sources:
         count = len(source.documents)
-        mine, draw = slice(done, done + count), seed64(config.seed, "evaluate", "bootstrap", source.name)
-        measured = ratio(bits[mine], source.sizes, rounds, draw)
+        mine = slice(done, done + count)
+        measured = scores.ratio(source.name, bits[mine], source.sizes)
         description = source.describe()
         if source.unknown:
             measured = NO_MEASUREMENT
             description += f", {source.unknown} of them unknown: no value, since their text is lost"
         elif repeated is not None:
-            parts = (of_tokens[mine], source.lengths, repeated[source.name])
-            add_parts(scores, source.name, PREFIX, *parts, rounds, draw)
+            add_parts(scores, source.name, PREFIX, of_tokens[mine], source.lengths, repeated[source.name])
         scores.add(source.name, METRIC, measured, count, f"{description}; {note}")
         done += count
-    return scores.rows()
+    return scores.scores().rows
 
 
 def repeated_in_training(

@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from model.inference.scoring import token_nats
 from model.nn.gpt import GPT
-from tasks.common.numeric import seed64
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.heldout import EncodedSource
 from tasks.evaluate.repeated_passages import add_parts
-from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, Scores, ratio
+from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Measurement, Scores
 
 XZ_PRESET = 9
 MOST_NATS = 700.0
@@ -49,10 +48,9 @@ def heldout_scores(
     source's documents that training read too (`repeated_tokens`): with it the model's figures of new and of repeated
     text are given apart.
     """
-    found, rounds = HeldoutRows(), config.bootstrap_rounds
+    found = HeldoutRows(config.bootstrap_rounds, config.seed)
     for done, source in enumerate(sources, start=1):
         documents, sizes = source.documents, source.sizes
-        draw = seed64(config.seed, "evaluate", "bootstrap", source.name)
         code = np.array([code_lengths[row].sum() for row in source.ids])
         measured: dict[str, Measurement] = {}
         bits = {"unigram_bits_per_byte": code}
@@ -61,11 +59,11 @@ def heldout_scores(
             nats = np.array([float(one.sum()) for one in of_tokens])
             bits = {"bits_per_byte": nats / math.log(2)} | bits
             tokens = np.array([len(row) for row in source.ids], dtype=np.int64)
-            measured["perplexity"] = perplexity(ratio(nats, tokens, rounds, draw))
+            measured["perplexity"] = perplexity(found.ratio(source.name, nats, tokens))
             if repeated is not None and not source.unknown:
                 token_bits = [one.numpy() / math.log(2) for one in of_tokens]
-                add_parts(found, source.name, "", token_bits, source.lengths, repeated[source.name], rounds, draw)
-        measured = {metric: ratio(above, sizes, rounds, draw) for metric, above in bits.items()} | measured
+                add_parts(found, source.name, "", token_bits, source.lengths, repeated[source.name])
+        measured = {metric: found.ratio(source.name, above, sizes) for metric, above in bits.items()} | measured
         xz = xz_bits_per_byte("".join(one.text for one in documents).encode())
         measured["xz_bits_per_byte"] = Measurement(xz, None)
         if not source.unknown:
@@ -79,7 +77,7 @@ def heldout_scores(
                 note += f", {source.unknown} of them unknown: no value, since their text is lost"
             found.add(source.name, metric, result, len(documents), note)
         advance(done)
-    return found.scores(rounds, config.seed)
+    return found.scores()
 
 
 def perplexity(nats_per_token: Measurement) -> Measurement:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tasks.evaluate.scores import HeldoutRows, ratio
+from tasks.evaluate.scores import HeldoutRows
 
 PASSAGE_TOKENS = 16
 """About eight words, the passage by which PaLM was searched for benchmark text (Chowdhery et al. 2022, section 8)."""
@@ -71,8 +71,6 @@ def add_parts(
     bits: Sequence[np.ndarray],
     lengths: Sequence[np.ndarray],
     repeated: Sequence[np.ndarray],
-    rounds: int,
-    seed: int,
 ) -> None:
     """Add bits per byte of the new and of the repeated text of a source; a part without text has no row.
 
@@ -85,5 +83,5 @@ def add_parts(
         if total := int(below.sum()):
             passages = f"passages of {PASSAGE_TOKENS} tokens or more that training read"
             note = f"{total} of {every} bytes, {'within' if wanted else 'outside of'} {passages}"
-            measured = ratio(above, below, rounds, seed)
+            measured = scores.ratio(source, above, below)
             scores.add(source, f"{prefix}{metric}", measured, int((below > 0).sum()), note)

@@ -82,14 +82,20 @@ def score_row(
 class HeldoutRows:
     """Collects rows of SCORES about held-out text: by source, their plain mean, and by language.
 
-    Languages are those of documents, whatever their source; all documents of a language are pooled.
+    Languages are those of documents, whatever their source; all documents of a language are pooled. Standard errors
+    come from `rounds` resamples of the documents.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rounds: int, seed: int) -> None:
+        self._rounds, self._seed = rounds, seed
         self._rows: list[ScoreRow] = []
         self._documents: list[dict[str, Any]] = []
         self._by_metric: dict[str, list[tuple[Measurement, int]]] = {}
         self._by_language: dict[tuple[str, str], list[tuple[float, float]]] = {}
+
+    def ratio(self, source: str, above: np.ndarray, below: np.ndarray) -> Measurement:
+        """Return `ratio` of a source's documents; all metrics of a source have the same draws."""
+        return ratio(above, below, self._rounds, seed64(self._seed, "evaluate", "bootstrap", source))
 
     def add(self, source: str, metric: str, measured: Measurement, documents: int, note: str) -> None:
         """Add one metric of one source, measured on `documents` documents."""
@@ -111,12 +117,8 @@ class HeldoutRows:
             key = {"source": source, "doc_id": one.doc_id, "piece": one.piece}
             self._documents.append({**key, "metric": metric, "bits": more, "bytes": int(size)})
 
-    def scores(self, rounds: int, seed: int) -> Scores:
-        """Return all rows of SCORES and of DOCUMENT_SCORES, as `rows`."""
-        return Scores(self.rows(rounds, seed), documents=self._documents)
-
-    def rows(self, rounds: int = 0, seed: int = 0) -> list[ScoreRow]:
-        """Return all rows; the mean of a metric that a source lacks is null. Languages are bootstrapped by `rounds`."""
+    def scores(self) -> Scores:
+        """Return all rows of SCORES and of DOCUMENT_SCORES; the mean of a metric that a source lacks is null."""
         means = [
             _row(
                 "heldout/all",
@@ -130,11 +132,9 @@ class HeldoutRows:
         languages: list[ScoreRow] = []
         for (language, metric), pairs in sorted(self._by_language.items()):
             above, below = np.array(pairs).T
-            draw = seed64(seed, "evaluate", "bootstrap", f"language/{language}")
-            measured = ratio(above, below, rounds, draw)
-            note = f"{len(pairs)} documents of all sources together"
-            languages.append(_row(f"{LANGUAGE}{language}", metric, measured, len(pairs), note))
-        return [*self._rows, *means, *languages]
+            task, note = f"{LANGUAGE}{language}", f"{len(pairs)} documents of all sources together"
+            languages.append(_row(task, metric, self.ratio(task, above, below), len(pairs), note))
+        return Scores([*self._rows, *means, *languages], documents=self._documents)
 
 
 def _row(task: str, metric: str, measured: Measurement, documents: int, note: str) -> ScoreRow:

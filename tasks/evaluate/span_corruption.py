@@ -16,10 +16,9 @@ from model.data.row_format import NO_LOSS, RowFormat
 from model.data.span_corruption import Denoiser
 from model.inference.scoring import target_nats
 from model.nn.t5 import T5
-from tasks.common.numeric import seed64
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.heldout import EncodedSource
-from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Scores, ratio, split_evenly
+from tasks.evaluate.scores import NO_MEASUREMENT, HeldoutRows, Scores, split_evenly
 from tasks.tokenizer.base import Tokenizer
 
 LOSS, BITS, UNIGRAM_BITS = "target_nats_per_token", "target_bits_per_byte", "unigram_target_bits_per_byte"
@@ -43,7 +42,7 @@ def span_scores(
     """
     corrupt = Denoiser(row_format, config.seed, row_length)
     batch_rows = max(1, config.batch_tokens // row_length)
-    found, rounds = HeldoutRows(), config.bootstrap_rounds
+    found = HeldoutRows(config.bootstrap_rounds, config.seed)
     first_row = 0
     for source in sources:
         name, documents = source.name, source.documents
@@ -63,17 +62,16 @@ def span_scores(
             f" their text {int(size.sum())} bytes"
         )
         lost = _missing_figure_note(tokenizer, source.unknown)
-        draw = seed64(config.seed, "evaluate", "bootstrap", name)
-        found.add(name, LOSS, ratio(nats, targets, rounds, draw), len(documents), note)
+        found.add(name, LOSS, found.ratio(name, nats, targets), len(documents), note)
         for metric, above in ((TEXT_LOSS, bits), (UNIGRAM_TEXT_LOSS, code)):
-            found.add(name, metric, ratio(above * math.log(2), text, rounds, draw), len(documents), note)
+            found.add(name, metric, found.ratio(name, above * math.log(2), text), len(documents), note)
         for metric, above in ((BITS, bits), (UNIGRAM_BITS, code)):
-            measured = NO_MEASUREMENT if lost else ratio(above, size, rounds, draw)
+            measured = NO_MEASUREMENT if lost else found.ratio(name, above, size)
             found.add(name, metric, measured, len(documents), f"{note}{lost}")
         if not lost:
             found.add_documents(name, BITS, documents, bits, size)
             found.add_languages(UNIGRAM_BITS, [one.language for one in documents], code, size)
-    return found.scores(rounds, config.seed)
+    return found.scores()
 
 
 def document_rows(ids: Sequence[np.ndarray], row_length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:

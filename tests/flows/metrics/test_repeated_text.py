@@ -9,13 +9,13 @@ from tasks.evaluate.scores import HeldoutRows, Measurement
 
 def rows(repeated: dict[str, list[bool]]) -> list[dict[str, object]]:
     """Return the rows of sources of four tokens of ten bytes: 20 bits each of the model, 30 of the 5-gram."""
-    model, ngram = HeldoutRows(), HeldoutRows()
+    model, ngram = HeldoutRows(rounds=10, seed=1), HeldoutRows(rounds=10, seed=1)
     for source, part in repeated.items():
         lengths, parts = [np.full(4, 10)], [np.array(part)]
         for scores, prefix, bits in ((model, "", 20.0), (ngram, "5gram_", 30.0)):
-            add_parts(scores, source, prefix, [np.full(4, bits)], lengths, parts, rounds=10, seed=1)
+            add_parts(scores, source, prefix, [np.full(4, bits)], lengths, parts)
             scores.add(source, f"{prefix}bits_per_byte", Measurement(bits / 10, None), 1, "40 bytes, 4 tokens")
-    return [*model.rows(), *ngram.rows()]
+    return [*model.scores().rows, *ngram.scores().rows]
 
 
 def test_the_share_is_of_all_bytes_and_the_figures_are_those_of_new_text() -> None:

@@ -164,10 +164,10 @@ def test_the_bits_of_each_document_add_up_to_the_figure_of_its_source(tokenizer,
 
 
 def test_a_language_holds_documents_of_all_sources():
-    found = HeldoutRows()
+    found = HeldoutRows(rounds=50, seed=1)
     found.add_languages("bits", ["zh", None], np.array([8.0, 100.0]), np.array([4, 4]))
     found.add_languages("bits", ["zh", "en"], np.array([4.0, 9.0]), np.array([4, 3]))
-    rows = {row["task"]: row for row in found.rows(rounds=50, seed=1)}
+    rows = {row["task"]: row for row in found.scores().rows}
     assert (rows["language/zh"]["value"], rows["language/zh"]["n"]) == (1.5, 2)
     assert (rows["language/en"]["value"], rows["language/en"]["stderr"]) == (3.0, None)
 

@@ -68,9 +68,9 @@ def test_bits_of_both_parts_are_those_of_their_tokens_over_their_bytes():
     bits = [np.array([4.0, 2.0, 6.0]), np.array([1.0])]
     lengths = [np.array([2, 2, 2]), np.array([1])]
     repeated = [np.array([False, True, True]), np.array([False])]
-    scores = HeldoutRows()
-    add_parts(scores, "en", "5gram_", bits, lengths, repeated, rounds=50, seed=1)
-    found = {(row["task"], row["metric"]): row for row in scores.rows()}
+    scores = HeldoutRows(rounds=50, seed=1)
+    add_parts(scores, "en", "5gram_", bits, lengths, repeated)
+    found = {(row["task"], row["metric"]): row for row in scores.scores().rows}
     new, old = (found["heldout/en", f"5gram_{part}_bits_per_byte"] for part in ("new", "repeated"))
     assert (new["value"], new["n"]) == (pytest.approx((4 + 1) / (2 + 1)), 2)
     assert (old["value"], old["n"]) == ((2 + 6) / (2 + 2), 1)
@@ -80,6 +80,6 @@ def test_bits_of_both_parts_are_those_of_their_tokens_over_their_bytes():
 
 
 def test_a_part_without_text_has_no_row():
-    scores = HeldoutRows()
-    add_parts(scores, "en", "", [np.ones(2)], [np.ones(2, dtype=np.int64)], [np.zeros(2, dtype=bool)], 50, 1)
-    assert {row["metric"] for row in scores.rows()} == {"new_bits_per_byte"}
+    scores = HeldoutRows(rounds=50, seed=1)
+    add_parts(scores, "en", "", [np.ones(2)], [np.ones(2, dtype=np.int64)], [np.zeros(2, dtype=bool)])
+    assert {row["metric"] for row in scores.scores().rows} == {"new_bits_per_byte"}
