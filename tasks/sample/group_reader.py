@@ -6,7 +6,7 @@ last one ended, and a killed build resumes from there.
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from tasks.sample.discovery import InputFile
 from tasks.sample.document_columns import DocumentColumns, document_id
 from tasks.sample.groups import Group
 from tasks.sample.readers.files import read_records
-from tasks.sample.readers.records import BadRecord, Record, Skipped, excerpt_of
+from tasks.sample.readers.records import BadRecord, OnBytes, Record, Skipped, excerpt_of
 from tasks.sample.rejects import UNREADABLE, is_record
 from tasks.sample.seen_ids import SeenIds, id_array
 
@@ -44,8 +44,6 @@ DECODED = "decoded_records"
 REJECTS_PER_PART = 65536
 
 _RECORDS_PER_REPORT = 1024
-
-OnBytes = Callable[[int], None]
 
 
 def read_group(

@@ -122,26 +122,16 @@ def _describe(group: Group) -> str:
     return f"{first.source}: {first.relative}" + (f" and {count - 1} files after it" if count > 1 else "")
 
 
-class _Progress:
+class _Progress(OrderedMerge):
     """The state after the groups so far, in their order: their report, their rejects, and the sources that were read to
-    their end."""
+    their end. `add` raises GuardError if one of these exceeds a limit."""
 
     def __init__(self, listings: list[SourceFiles], groups: Sequence[Group], workspace: Workspace) -> None:
+        super().__init__(workspace, self._merged)
         self.rejected = RejectedFiles()
-        self._workspace = workspace
-        self._merge = OrderedMerge(workspace, self._merged)
         source_ends = itertools.accumulate(len(listing.files) for listing in listings)
         self._source_ends = {listing.source.name: end for listing, end in zip(listings, source_ends, strict=True)}
         self._group_ends = list(itertools.accumulate(len(group.files) for group in groups))
-
-    @property
-    def report(self) -> StageReport:
-        """The report of all groups so far."""
-        return self._merge.report
-
-    def add(self, index: int, report: StageReport) -> None:
-        """Add a group. Raises GuardError if a source that was read to its end exceeds a limit."""
-        self._merge.add(index, report)
 
     def _merged(self, index: int, group: StageReport) -> None:
         if group.total().rejected:

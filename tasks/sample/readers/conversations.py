@@ -17,14 +17,12 @@ import orjson
 from tasks.sample.config import Source, Thread
 from tasks.sample.readers.byte_stream import Line, LostLine
 from tasks.sample.readers.jsonl_reader import is_encodable, json_object, record_of_fields
-from tasks.sample.readers.records import BadRecord, Record, Skipped, excerpt_of
+from tasks.sample.readers.records import BadRecord, Found, Record, Skipped, excerpt_of
 
 BUCKET_BYTES = 32 * 1024**2
 """Stored bytes of a file for each bucket."""
 
 MOST_BUCKETS = 256
-
-Found = Record | BadRecord | Skipped
 
 
 class Message:

@@ -4,7 +4,7 @@ jsonl, csv, parquet, arrow, WARC and MediaWiki files have many records, files of
 reader can begin at a later record, so that an interrupted build resumes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from model.file_content import ContentStream
@@ -37,19 +37,16 @@ from tasks.sample.readers.encodings import (
 from tasks.sample.readers.jsonl_reader import json_records
 from tasks.sample.readers.mediawiki_reader import mediawiki_records
 from tasks.sample.readers.parquet_reader import arrow_records, parquet_records
-from tasks.sample.readers.records import BadRecord, Record, Skipped, decode_text, excerpt_of
+from tasks.sample.readers.records import BadRecord, Found, OnBytes, Record, decode_text, excerpt_of
 from tasks.sample.readers.warc_reader import warc_records
 
 EMPTY_FILE = "empty file"
 NO_FILE = "not a file but "
 
-OnBytes = Callable[[int], None]
-Found = Iterator[Record | BadRecord | Skipped]
-
 
 def read_records(
     file: InputFile, source: Source, begin: int, on_bytes: OnBytes, limit: ReadingLimit | None = None
-) -> Found:
+) -> Iterator[Found]:
     """Yield the records of `file` from place `begin` on; `on_bytes` gets the stored bytes as they are consumed.
 
     A file that cannot be opened, or is truncated, ends in one BadRecord. Raises OSError for faults of the machine (a
@@ -69,7 +66,7 @@ def read_records(
         yield BadRecord(place, 0, why_unreadable(error))
 
 
-def _records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes, limit: ReadingLimit) -> Found:
+def _records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes, limit: ReadingLimit) -> Iterator[Found]:
     if file.unreadable:
         yield BadRecord(0, 0, file.unreadable)
     elif file.size == 0:
@@ -97,7 +94,7 @@ def _records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes, lim
             yield from _streamed(file, limit.first_of(blocks), source, begin)
 
 
-def _streamed(file: InputFile, blocks: Iterator[bytes | Gap], source: Source, begin: int) -> Found:
+def _streamed(file: InputFile, blocks: Iterator[bytes | Gap], source: Source, begin: int) -> Iterator[Found]:
     if file.format in ("jsonl", "csv"):
         sample, blocks = sampled(blocks)
         encoding = encoding_of(sample, source.encoding)
@@ -115,7 +112,7 @@ def _streamed(file: InputFile, blocks: Iterator[bytes | Gap], source: Source, be
         yield _whole_file(file, blocks, source)
 
 
-def _records_of_lines(file: InputFile, lines: Iterator[Line | LostLine], source: Source, begin: int) -> Found:
+def _records_of_lines(file: InputFile, lines: Iterator[Line | LostLine], source: Source, begin: int) -> Iterator[Found]:
     if file.format == "csv":
         yield from csv_records(lines, source, begin, "\t" if ".tsv" in file.name.lower() else ",")
     elif source.thread is None:

@@ -13,15 +13,13 @@ from xml.etree import ElementTree
 
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import Gap
-from tasks.sample.readers.records import BadRecord, Record, Skipped, excerpt_of
+from tasks.sample.readers.records import BadRecord, Found, Record, Skipped, excerpt_of
 
 OPENING, CLOSING = b"<page>", b"</page>"
 ARTICLES = "0"
 _BASE = re.compile(rb"<base>\s*(https?://[^<\s]{1,400}/)[^<\s/]*\s*</base>")
 _MARKUP_BYTES = 1 << 16
 """Bytes of a page besides its text."""
-
-Found = Record | BadRecord | Skipped
 
 
 def mediawiki_records(blocks: Iterable[bytes | Gap], source: Source) -> Iterator[Found]:

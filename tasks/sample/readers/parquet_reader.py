@@ -10,7 +10,7 @@ texts. So the unpacked sizes are first read from the page headers, which are Thr
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import UNPACKS_TOO_MUCH, ReadingLimit, most_unpacked
 from tasks.sample.readers.jsonl_reader import url_of
-from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of, missing_column
+from tasks.sample.readers.records import BadRecord, Found, OnBytes, Record, decode_text, excerpt_of, missing_column
 
 _ROWS_PER_BATCH = 512
 
@@ -50,14 +50,10 @@ _BYTES_OF_TEXT = {
 }
 """Types of text, and of its bytes."""
 
-Found = Iterator[Record | BadRecord]
-
-OnBytes = Callable[[int], None]
-
 
 def parquet_records(
     stream: BinaryIO, size: int, source: Source, begin: int, on_bytes: OnBytes, limit: ReadingLimit
-) -> Found:
+) -> Iterator[Found]:
     """Yield the rows from number `begin` on; `on_bytes` gets the file's `size` in proportion to the rows read.
 
     `limit` counts bytes of text; raises EnoughRead."""
@@ -90,7 +86,7 @@ def _row_group(
     begin: int,
     progress: "_Progress",
     limit: ReadingLimit,
-) -> Found:
+) -> Iterator[Found]:
     found = parquet.metadata.row_group(group)
     row, end = first, first + found.num_rows
     try:
@@ -147,7 +143,7 @@ def _rows_at_once(parquet: pq.ParquetFile, stream: BinaryIO, group: int, columns
 
 def arrow_records(
     stream: BinaryIO, size: int, source: Source, begin: int, on_bytes: OnBytes, limit: ReadingLimit
-) -> Found:
+) -> Iterator[Found]:
     """Yield the rows from number `begin` on of an Arrow IPC file or stream (Feather 2, `datasets` caches), as
     `parquet_records`."""
     is_file = stream.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
@@ -167,7 +163,7 @@ def arrow_records(
 
 def _arrow_file(
     reader: pa.ipc.RecordBatchFileReader, size: int, source: Source, begin: int, on_bytes: OnBytes, limit: ReadingLimit
-) -> Found:
+) -> Iterator[Found]:
     if wrong := _wrong_columns(reader.schema, source):
         yield wrong
         return
@@ -187,7 +183,7 @@ def _arrow_file(
 
 def _arrow_stream(
     stream: BinaryIO, source: Source, begin: int, on_bytes: OnBytes, torn: str | None, limit: ReadingLimit
-) -> Found:
+) -> Iterator[Found]:
     row = place = 0
     try:
         reader = pa.ipc.open_stream(stream)
@@ -240,7 +236,9 @@ def _wrong_columns(schema: pa.Schema, source: Source) -> BadRecord | None:
     return None
 
 
-def _rows_of_batch(batch: pa.RecordBatch, first: int, source: Source, begin: int, limit: ReadingLimit) -> Found:
+def _rows_of_batch(
+    batch: pa.RecordBatch, first: int, source: Source, begin: int, limit: ReadingLimit
+) -> Iterator[Found]:
     try:
         texts = _Values(batch.column(source.text_field), decoded=False)
         keys, urls = (

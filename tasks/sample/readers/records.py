@@ -1,12 +1,15 @@
 """What a reader yields: a record with its text, an unreadable record with the reason, or skipped records."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tasks.sample.config import Source
 
 EXCERPT_BYTES = 200
 _EXCERPT_INPUT = 400
+
+OnBytes = Callable[[int], None]
+"""Gets the stored bytes of a file as they are consumed."""
 
 
 class _Found:
@@ -61,6 +64,9 @@ class Skipped(_Found):
     what: str
     count: int = 1
     step: int | None = None
+
+
+Found = Record | BadRecord | Skipped
 
 
 def missing_column(names: Sequence[str], source: Source) -> BadRecord | None:

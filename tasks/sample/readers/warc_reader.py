@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import Gap, decode_page
-from tasks.sample.readers.records import BadRecord, Record, Skipped, excerpt_of
+from tasks.sample.readers.records import BadRecord, Found, Record, Skipped, excerpt_of
 
 _HEADER_BYTES = 1 << 16
 
@@ -33,8 +33,6 @@ GZIP = b"\x1f\x8b"
 
 ZLIB_OR_GZIP, BARE = 47, -15
 """Windows of zlib: 32 KiB with either header, and without one."""
-
-Found = Record | BadRecord | Skipped
 
 
 class _Window:
