@@ -29,49 +29,22 @@ _KEY = re.compile(r"\{([^{}]+)\}")
 GENERIC = BenchmarkFields()
 """A passage, question or prompt, where present; choices, or a free answer."""
 
-_QUESTION = BenchmarkFields(context=("question",))
-_READING = BenchmarkFields(context=("passage", "question"))
-_PROMPT = BenchmarkFields(context=("prompt",))
-
-_SENTENCES = BenchmarkFields(context=())
-"""Only sentences to choose from, without a context."""
-
-_RELATION = BenchmarkFields(context=("question", "relation"))
-"""A premise, and whether its cause or its effect is the question."""
-
-_TWO_CONTEXTS = BenchmarkFields(context=(), choices="context_options", continuation="continuation")
-"""Winograd schemas by partial scoring: one ending after several beginnings."""
+_QUESTIONS = """arc_challenge arc_easy bigbench_conceptual_combinations bigbench_logical_deduction
+    bigbench_misconceptions bigbench_strategy_qa bigbench_understanding_fables commonsense_qa copa gsm8k hellaswag mmlu
+    ntrex piqa svamp truthfulqa xcopa"""
 
 ADAPTERS: dict[str, BenchmarkFields] = {
     "generic": GENERIC,
-    "arc_challenge": _QUESTION,
-    "arc_easy": _QUESTION,
-    "bigbench_conceptual_combinations": _QUESTION,
-    "bigbench_logical_deduction": _QUESTION,
-    "bigbench_misconceptions": _QUESTION,
-    "bigbench_strategy_qa": _QUESTION,
-    "bigbench_understanding_fables": _QUESTION,
-    "blimp": _SENTENCES,
-    "boolq": _READING,
-    "cmrc2018": _READING,
-    "commonsense_qa": _QUESTION,
-    "copa": _QUESTION,
-    "drcd": _READING,
-    "gsm8k": _QUESTION,
-    "hellaswag": _QUESTION,
-    "humaneval": _PROMPT,
-    "lambada": _PROMPT,
-    "mmlu": _QUESTION,
-    "ntrex": _QUESTION,
-    "parus": _RELATION,
-    "piqa": _QUESTION,
-    "svamp": _QUESTION,
-    "truthfulqa": _QUESTION,
-    "winograd_wsc": _TWO_CONTEXTS,
-    "xcopa": _QUESTION,
-    "xquad": _READING,
+    **dict.fromkeys(_QUESTIONS.split(), BenchmarkFields(context=("question",))),
+    **dict.fromkeys(("boolq", "cmrc2018", "drcd", "xquad"), BenchmarkFields(context=("passage", "question"))),
+    **dict.fromkeys(("humaneval", "lambada"), BenchmarkFields(context=("prompt",))),
+    # Only sentences to choose from.
+    "blimp": BenchmarkFields(context=()),
+    # A premise, and whether its cause or its effect is the question.
+    "parus": BenchmarkFields(context=("question", "relation")),
+    # Partial scoring: one ending after several beginnings.
+    "winograd_wsc": BenchmarkFields(context=(), choices="context_options", continuation="continuation"),
 }
-
 
 CONTEXT, CHOICE = "context", "choice"
 
