@@ -8,7 +8,6 @@ A candidate is worth the tokens that it saves: a word one at each merge that mak
 bytes wherever it occurs.
 """
 
-import io
 import itertools
 import re
 from collections import Counter
@@ -16,11 +15,10 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
 import numpy as np
-import sentencepiece
 
 from tasks.tokenizer.model_file import NORMAL, read_model
 from tasks.vocab.bpe import bare_processor, merge_symbols
-from tasks.vocab.corpus import training_lines
+from tasks.vocab.corpus import train_on_lines, training_lines
 from tasks.vocab.scripts import Script
 
 META_TOKENS = 3
@@ -77,13 +75,14 @@ def train_candidates(runs: ScriptText, words: int, coverage: float) -> Candidate
     if not counts:
         return CandidateVocabulary(counts, Counter())
     size = META_TOKENS + characters_to_cover(counts, coverage) + words + 1
+    options = {"model_type": "bpe", "character_coverage": coverage}
     try:
-        model = _train(runs(), size, coverage)
+        model = train_on_lines(runs(), vocab_size=size, **options)
     except RuntimeError as error:
         match = MAX_SIZE_IN_ERROR.search(str(error))
         if match is None:
             raise
-        model = _train(runs(), int(match[1]), coverage)
+        model = train_on_lines(runs(), vocab_size=int(match[1]), **options)
     return CandidateVocabulary(counts, count_merges(model, runs()))
 
 
@@ -127,23 +126,3 @@ def characters_to_cover(counts: Counter[str], coverage: float) -> int:
             return number
         wanted -= count
     return len(counts)
-
-
-def _train(runs: Iterable[str], size: int, coverage: float) -> bytes:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=training_lines(runs),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=size,
-        character_coverage=coverage,
-        normalization_rule_name="identity",
-        add_dummy_prefix=False,
-        remove_extra_whitespaces=False,
-        max_sentence_length=2**30,
-        input_sentence_size=0,
-        shuffle_input_sentence=False,
-        num_threads=1,
-        minloglevel=2,
-    )
-    return model.getvalue()

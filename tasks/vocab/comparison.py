@@ -20,7 +20,7 @@ from tasks.vocab.extenders import token_names
 from tasks.vocab.scripts import Script
 
 MEASURED_BYTES = 1_000_000
-"""UTF-8 bytes of each language on which vocabularies are compared; documents are drawn by seed."""
+"""UTF-8 bytes of each language or source on which vocabularies are measured; documents are drawn by seed."""
 BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 UNKNOWN_LANGUAGE = "unknown"
 """The language of documents that name none."""

@@ -1,10 +1,13 @@
 """The text on which a vocabulary is trained: documents sampled by source weight, split into lines that trainers
 accept."""
 
+import io
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import sentencepiece
 
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
@@ -81,6 +84,25 @@ def sample_texts(
                     text = encoded[: left[source]].decode(errors="ignore")
                 left[source] -= len(encoded)
                 yield source, text
+
+
+def train_on_lines(texts: Iterable[str], **options: Any) -> bytes:
+    """Return the model that SentencePiece's trainer makes of all lines of the texts, which it does not normalise."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=training_lines(texts),
+        model_writer=model,
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        max_sentence_length=2**30,
+        input_sentence_size=0,
+        shuffle_input_sentence=False,
+        num_threads=1,
+        minloglevel=2,
+        **options,
+    )
+    return model.getvalue()
 
 
 def training_lines(texts: Iterable[str]) -> Iterator[str]:

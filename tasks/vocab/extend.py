@@ -36,7 +36,7 @@ from tasks.vocab.extenders import (
 from tasks.vocab.output import UNIT, BaseVocabulary, write_tokenizer
 from tasks.vocab.scripts import SCRIPTS, Script
 from tasks.vocab.special_tokens import check_special
-from tasks.vocab.train import bytes_per_token, unknown_shares
+from tasks.vocab.train import measure_tokens
 
 EXAMPLES = 20
 """Number of unused tokens that the report shows."""
@@ -73,7 +73,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, released: bytes,
     check_extension(before, model)
     tokenizer = tokenizer_of(model)
     check_special(tokenizer, config.special_names)
-    by_source = sample_texts_by("source", documents, config.seed)
+    per_token, unknown = measure_tokens(tokenizer, sample_texts_by("source", documents, config.seed))
     with workspace.unit(UNIT) as unit:
         rows_of_base = max(vocabulary_size(released), config.embedding_rows)
         write_tokenizer(unit, tokenizer, BaseVocabulary(released, before, rows_of_base))
@@ -86,8 +86,8 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, released: bytes,
                 "unreachable": len(unreachable(released)),
                 "besides": vocabulary_size(before) - vocabulary_size(released),
             },
-            "bytes_per_token": bytes_per_token(tokenizer, by_source),
-            **unknown_shares(tokenizer, by_source),
+            "bytes_per_token": per_token,
+            **unknown,
             "added": {
                 name: _added_facts(extension, first[name], count_emitted(model, runs[name]()))
                 for name, extension in added.items()

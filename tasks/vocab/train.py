@@ -12,14 +12,12 @@ of a hash table that differs from process to process: two runs gave two vocabula
 in a fixed order, it gave the same bytes in every run and with any number of threads.
 """
 
-import io
 import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -35,13 +33,12 @@ from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.tokenizer.wordpiece import INSIDE, SPECIAL_TOKENS, word_piece_engine
 from tasks.vocab.candidates import MAX_SIZE_IN_ERROR, characters_to_cover
+from tasks.vocab.comparison import MEASURED_BYTES
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.corpus import bytes_by_source, count_sources, plan_bytes, sample_texts, training_lines
+from tasks.vocab.corpus import bytes_by_source, count_sources, plan_bytes, sample_texts, train_on_lines
 from tasks.vocab.output import UNIT, write_tokenizer
 from tasks.vocab.special_tokens import add_controls, add_special_tokens, break_special_names, check_special
 
-MEASURED_BYTES = 1_000_000
-"""UTF-8 bytes of each source on which bytes per token are measured."""
 PROGRESS_BYTES = 1 << 20
 """Progress is reported each time so many more bytes were sampled."""
 BYTE_LEVEL_SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<pad>")
@@ -85,6 +82,7 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
     else:
         tokenizer = SentencePieceTokenizer(train_sentencepiece(sample(), config))
     check_special(tokenizer, config.special_names)
+    per_token, unknown = measure_tokens(tokenizer, measured)
     with workspace.unit(UNIT) as unit:
         write_tokenizer(unit, tokenizer)
         unit.report = counted
@@ -92,8 +90,8 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
             "pieces": tokenizer.vocab_size,
             "model_type": config.model_type,
             "sampled_bytes": dict(sorted(sampled.items())),
-            "bytes_per_token": bytes_per_token(tokenizer, measured),
-            **unknown_shares(tokenizer, measured),
+            "bytes_per_token": per_token,
+            **unknown,
         }
         unit.report.facts = VocabResult(made).facts()
     return unit.report
@@ -101,36 +99,26 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
 
 def train_sentencepiece(texts: Iterable[str], config: VocabConfig) -> bytes:
     """Return the bytes of a SentencePiece model with exactly `config.vocab_size` tokens."""
-    model = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=training_lines(break_special_names(texts, config.special_names)),
-            model_writer=model,
+        model = train_on_lines(
+            break_special_names(texts, config.special_names),
             model_type=config.model_type,
             vocab_size=config.trained_pieces,
             character_coverage=config.character_coverage,
             split_digits=config.split_digits,
             byte_fallback=True,
-            normalization_rule_name="identity",
-            add_dummy_prefix=False,
-            remove_extra_whitespaces=False,
             allow_whitespace_only_pieces=True,
-            max_sentence_length=2**30,
-            input_sentence_size=0,
-            shuffle_input_sentence=False,
             hard_vocab_limit=True,
-            num_threads=1,
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
             pad_id=PAD,
-            minloglevel=2,
         )
     except RuntimeError as error:
         raise _explain_failure(error, config) from error
     if not config.special_names:
-        return model.getvalue()
-    parsed = read_model(model.getvalue())
+        return model
+    parsed = read_model(model)
     add_controls(parsed, config.special_names)
     parsed.trainer_spec.vocab_size = len(parsed.pieces)
     return write_model(parsed)
@@ -244,21 +232,13 @@ def split_long_texts(texts: Iterable[str]) -> Iterator[str]:
             yield text[start : start + MAX_TEXT_CHARACTERS]
 
 
-def bytes_per_token(tokenizer: Tokenizer, texts: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Return source -> UTF-8 bytes of its texts per token; 0 where there is no text."""
-    found = dict[str, float]()
-    for source, documents in sorted(texts.items()):
-        tokens = sum(len(ids) for ids in tokenizer.encode_batch(documents))
-        found[source] = round(sum(len(text.encode()) for text in documents) / tokens, 4) if tokens else 0.0
-    return found
-
-
-def unknown_shares(tokenizer: Tokenizer, texts: Mapping[str, Sequence[str]]) -> UnknownShares:
-    """Return `unknown_share`: source -> share of unknown tokens; nothing for a vocabulary that has no unknown text."""
-    if tokenizer.exact:
-        return {}
-    shares = dict[str, float]()
+def measure_tokens(tokenizer: Tokenizer, texts: Mapping[str, Sequence[str]]) -> tuple[dict[str, float], UnknownShares]:
+    """Return by source the UTF-8 bytes of its texts per token, 0 where there is no text, and `unknown_share`, the share
+    of unknown tokens; nothing of that for a vocabulary that has no unknown text."""
+    per_token, unknown = dict[str, float](), dict[str, float]()
     for source, documents in sorted(texts.items()):
         ids = np.concatenate([np.zeros(0, dtype=np.int32), *tokenizer.encode_batch(documents)])
-        shares[source] = round(float((ids == tokenizer.unk).mean()), 6) if len(ids) else 0.0
-    return {"unknown_share": shares}
+        size = sum(len(text.encode()) for text in documents)
+        per_token[source] = round(size / len(ids), 4) if len(ids) else 0.0
+        unknown[source] = round(float((ids == tokenizer.unk).mean()), 6) if len(ids) else 0.0
+    return per_token, {} if tokenizer.exact else {"unknown_share": unknown}
