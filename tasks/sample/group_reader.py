@@ -133,11 +133,17 @@ class _Reader:
     def parts(self, begin: tuple[int, int]) -> Iterator[_Part]:
         part = _Part(begin)
         first, place = begin
+        consumed = 0
+
+        def count_bytes(count: int) -> None:
+            nonlocal consumed
+            consumed += count
+
         done = sum(max(0, file.size) for _, file in self.group.files[:first])
         for index, (source, file) in enumerate(self.group.files[first:], start=first):
             seed = seed64(self.config.seed, "sample", "select", source.name)
-            consumed = [0]
-            for count, found in enumerate(read_records(file, source, place, _adder(consumed))):
+            consumed = 0
+            for count, found in enumerate(read_records(file, source, place, count_bytes)):
                 counts = part.report.source(source.name)
                 if isinstance(found, BadRecord):
                     _reject(part, counts, file, found)
@@ -154,7 +160,7 @@ class _Reader:
                     yield part.close((index, found.place + 1))
                     part = _Part((index, found.place + 1))
                 if count % _RECORDS_PER_REPORT == 0:
-                    self.on_bytes(done + min(consumed[0], max(0, file.size)))
+                    self.on_bytes(done + min(consumed, max(0, file.size)))
             place = 0
             done += max(0, file.size)
             self.on_bytes(done)
@@ -189,13 +195,6 @@ class _Reader:
         if record.encoding is not None:
             part.decoded[f"{source.name}: {record.encoding}"] += 1
         part.documents.add(doc_id, source, file, record, text)
-
-
-def _adder(consumed: list[int]) -> Any:
-    def add(count: int) -> None:
-        consumed[0] += count
-
-    return add
 
 
 def _reject(part: _Part, counts: SourceCounts, file: InputFile, bad: BadRecord) -> None:
