@@ -42,11 +42,12 @@ def thread_records(lines: Iterator[Line | LostLine], source: Source, thread: Thr
     id. `size` is the size of the file in stored bytes.
     """
     count = min(MOST_BUCKETS, 1 + max(0, size) // BUCKET_BYTES)
+    plain = source.model_copy(update={"id_field": None})
     step = 0
     with ExitStack() as open_files:
         buckets = [open_files.enter_context(tempfile.TemporaryFile()) for _ in range(count)]
         for line in lines:
-            bad = _into_bucket(line, source, thread, buckets)
+            bad = _into_bucket(line, plain, thread, buckets)
             if bad is not None:
                 yield BadRecord(bad.number, bad.byte, bad.reason, bad.excerpt, step)
                 step += 1
@@ -74,8 +75,7 @@ def _into_bucket(
         fields = json_object(line.number, line.byte, line.raw)
         if isinstance(fields, BadRecord):
             return None if line.torn else fields
-    plain = source.model_copy(update={"id_field": None})
-    record = record_of_fields(line.number, line.byte, fields, plain, line.raw)
+    record = record_of_fields(line.number, line.byte, fields, source, line.raw)
     if isinstance(record, BadRecord):
         return record
     key, message_id = _identifier(fields.get(thread.thread_field)), _identifier(fields.get(thread.id_field))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import Line, LostLine
-from tasks.sample.readers.jsonl_reader import url_of
+from tasks.sample.readers.jsonl_reader import record_of_fields
 from tasks.sample.readers.records import BadRecord, Record, excerpt_of, missing_column
 
 _LARGEST_FIELD = 2**31 - 1
@@ -124,13 +124,4 @@ def _record(row: _Row, names: list[str], source: Source) -> Record | BadRecord:
         excerpt = excerpt_of(row.raw[max(0, error.start - 60) :])
         return BadRecord(row.number, bad, f"invalid UTF-8 at byte {bad}", excerpt)
     fields = dict(zip(names, row.cells, strict=True))
-    text = fields[source.text_field]
-    if not text or text.isspace():
-        return BadRecord(row.number, row.byte, "empty text", excerpt_of(row.raw))
-    url = None if source.url_field is None else url_of(fields.get(source.url_field))
-    if source.id_field is None:
-        return Record(row.number, row.byte, text, url=url)
-    if not fields[source.id_field]:
-        reason = f"no id in column `{source.id_field}`"
-        return BadRecord(row.number, row.byte, reason, excerpt_of(row.raw), setting="id_field")
-    return Record(row.number, row.byte, text, fields[source.id_field], url=url)
+    return record_of_fields(row.number, row.byte, fields, source, row.raw, "column")

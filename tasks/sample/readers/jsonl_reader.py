@@ -69,14 +69,16 @@ def json_object(number: int, byte: int, raw: bytes) -> dict[str, Any] | BadRecor
     return fields
 
 
-def record_of_fields(number: int, byte: int, fields: dict[str, Any], source: Source, raw: bytes) -> Record | BadRecord:
-    """Return the record of an object's fields; `raw` is the excerpt of a BadRecord."""
+def record_of_fields(
+    number: int, byte: int, fields: dict[str, Any], source: Source, raw: bytes, named: str = "field"
+) -> Record | BadRecord:
+    """Return the record of an object's fields, or a row's columns (`named`); `raw` is the excerpt of a BadRecord."""
     if source.text_field not in fields:
-        reason = f"no field `{source.text_field}`"
+        reason = f"no {named} `{source.text_field}`"
         return BadRecord(number, byte, reason, excerpt_of(raw), setting="text_field")
     text = fields[source.text_field]
     if not isinstance(text, str):
-        reason = f"field `{source.text_field}` holds {type(text).__name__}, not text"
+        reason = f"{named} `{source.text_field}` holds {type(text).__name__}, not text"
         return BadRecord(number, byte, reason, excerpt_of(raw), setting="text_field")
     if not text or text.isspace():
         return BadRecord(number, byte, "empty text", excerpt_of(raw))
@@ -87,7 +89,7 @@ def record_of_fields(number: int, byte: int, fields: dict[str, Any], source: Sou
         return Record(number, byte, text, url=url)
     key = fields.get(source.id_field)
     if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
-        return BadRecord(number, byte, f"no id in field `{source.id_field}`", excerpt_of(raw), setting="id_field")
+        return BadRecord(number, byte, f"no id in {named} `{source.id_field}`", excerpt_of(raw), setting="id_field")
     return Record(number, byte, text, str(key), url=url)
 
 
