@@ -8,7 +8,6 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 from tasks.artifacts.report import StageReport
@@ -40,17 +39,17 @@ def sample_documents(
     plans = plan_mixture(config, listings, kept_sizes)
     groups = group_files(listings, plans, config.part_bytes)
     rates = {name: plan["rate"] for name, plan in plans.items()}
-    reading = _Reading(groups, config, rates, workspace, executor)
+    read = functools.partial(_read_groups, groups, config, rates, workspace, executor)
     progress = _Progress(listings, groups, workspace)
     reports: dict[int, StageReport] = {}
-    for index, found in reading.read(range(len(groups)), {}):
+    for index, found in read(range(len(groups)), {}):
         reports[index] = found
         progress.add(index, found)
     if taken := _taken_ids(groups, reports, workspace):
         for index in taken:
             for number in reversed(range(reports[index].facts[PARTS])):
                 workspace.discard(part_name(index, number))
-        reports |= dict(reading.read(sorted(taken), taken))
+        reports |= dict(read(sorted(taken), taken))
         progress = _Progress(listings, groups, workspace)
         for index in range(len(groups)):
             progress.add(index, reports[index])
@@ -72,34 +71,31 @@ def sample_documents(
     return report
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """Reads groups with an executor."""
-
-    groups: Sequence[Group]
-    config: SampleConfig
-    rates: Mapping[str, float]
-    workspace: Workspace
-    executor: Executor
-
-    def read(self, indices: Sequence[int], taken: Mapping[int, frozenset[bytes]]) -> Iterator[tuple[int, StageReport]]:
-        """Yield (group, report) for the groups `indices` as they are finished; `taken` are ids that earlier groups
-        hold."""
-        total = sum(self.groups[index].bytes for index in indices)
-        advance = _Advance(self.workspace, total)
-        work = Work(
-            functools.partial(read_group, self.workspace.for_worker(), self.config, self.rates, advance),
-            name=lambda index: _describe(self.groups[index]),
-            arguments=lambda index: (self.groups[index], taken.get(index, frozenset())),
-        )
-        units: list[str] = []
-        with closing(self.executor.map(work, indices)) as results:
-            for index, report in results:
-                advance.finished += self.groups[index].bytes
-                self.workspace.advance(advance.finished, total, "bytes")
-                units += [part_name(index, number) for number in range(report.facts[PARTS])]
-                yield index, report
-        self.workspace.await_units(units, self.executor)
+def _read_groups(
+    groups: Sequence[Group],
+    config: SampleConfig,
+    rates: Mapping[str, float],
+    workspace: Workspace,
+    executor: Executor,
+    indices: Sequence[int],
+    taken: Mapping[int, frozenset[bytes]],
+) -> Iterator[tuple[int, StageReport]]:
+    """Yield (group, report) for the groups `indices` as they are finished; `taken` are ids that earlier groups hold."""
+    total = sum(groups[index].bytes for index in indices)
+    advance = _Advance(workspace, total)
+    work = Work(
+        functools.partial(read_group, workspace.for_worker(), config, rates, advance),
+        name=lambda index: _describe(groups[index]),
+        arguments=lambda index: (groups[index], taken.get(index, frozenset())),
+    )
+    units: list[str] = []
+    with closing(executor.map(work, indices)) as results:
+        for index, report in results:
+            advance.finished += groups[index].bytes
+            workspace.advance(advance.finished, total, "bytes")
+            units += [part_name(index, number) for number in range(report.facts[PARTS])]
+            yield index, report
+    workspace.await_units(units, executor)
 
 
 class _Advance:
