@@ -277,12 +277,12 @@ def readable_token(piece: str) -> str:
     return piece_raw(piece).decode(errors="backslashreplace").replace(" ", BLANK)
 
 
-def truncate_byte_level(model: bytes, count: int) -> bytes:
-    """Return the vocabulary without the tokens from id `count` on, and without the merges that lead to them."""
+def truncate_json(model: bytes, count: int) -> bytes:
+    """Return a byte-level or WordPiece vocabulary without the tokens from id `count` on, and without the merges that
+    lead to them."""
     parsed = json.loads(model)
-    vocabulary = {piece: number for piece, number in parsed["model"]["vocab"].items() if number < count}
-    parsed["model"]["vocab"] = vocabulary
-    parsed["model"]["merges"] = [
-        [left, right] for left, right in parse_merges(parsed["model"]["merges"]) if left + right in vocabulary
-    ]
+    held = parsed["model"]
+    held["vocab"] = {piece: number for piece, number in held["vocab"].items() if number < count}
+    if "merges" in held:
+        held["merges"] = [list(pair) for pair in parse_merges(held["merges"]) if "".join(pair) in held["vocab"]]
     return to_json_bytes(parsed)

@@ -17,7 +17,7 @@ from tasks.vocab.bpe import (
     extend_bpe,
     extend_byte_level,
     readable_tokens,
-    truncate_byte_level,
+    truncate_json,
     unreachable_byte_level,
     unreachable_tokens,
 )
@@ -25,7 +25,7 @@ from tasks.vocab.candidates import CandidateVocabulary, ScriptText, count_emitte
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.scripts import Script
 from tasks.vocab.unigram import extend_unigram
-from tasks.vocab.wordpiece import extend_wordpiece, load_normaliser, truncate_wordpiece, unreachable_wordpieces
+from tasks.vocab.wordpiece import extend_wordpiece, load_normaliser, unreachable_wordpieces
 
 ROUNDS = 2
 """How often tokens that turn out unused are replaced by others; a third round changes the number of tokens by 0.1%."""
@@ -63,10 +63,8 @@ def make_normaliser(model: bytes) -> Callable[[str], str]:
 
 def truncate_vocabulary(model: bytes, count: int) -> bytes:
     """Return the vocabulary with its first `count` tokens alone: an extended one as it was before."""
-    if is_wordpiece(model):
-        return truncate_wordpiece(model, count)
     if is_json(model):
-        return truncate_byte_level(model, count)
+        return truncate_json(model, count)
     parsed = read_model(model)
     del parsed.pieces[count:]
     parsed.trainer_spec.vocab_size = count

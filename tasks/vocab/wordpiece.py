@@ -108,13 +108,6 @@ def unreachable_wordpieces(model: bytes) -> list[str]:
     return sorted(left, key=pieces.__getitem__)
 
 
-def truncate_wordpiece(model: bytes, count: int) -> bytes:
-    """Return the vocabulary without the tokens from id `count` on."""
-    parsed = json.loads(model)
-    parsed["model"]["vocab"] = {piece: number for piece, number in parsed["model"]["vocab"].items() if number < count}
-    return to_json_bytes(parsed)
-
-
 def wordpiece_base_ids(base: bytes, model: bytes, first: int) -> Iterator[tuple[int, list[int]]]:
     """Yield (id, base ids) of each token of `model` from the id `first` on: how `base` would split it; no ids where
     that would be `[UNK]`."""
