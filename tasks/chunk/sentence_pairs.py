@@ -117,7 +117,8 @@ class PairPacker:
                 yield self._pack(window, borders, pairs.take(which))
 
     def _pairs(self, window: Block, borders: np.ndarray) -> Pairs:
-        ends, counts = _find_sentences(window, borders)
+        assert window.texts is not None, "sentences are found in the texts"
+        ends, counts = sentence_borders(*text_buffers(window.texts), window.begins, window.lengths, borders)
         gathered = make_pairs(
             window.begins, ends, counts, self._format.capacity, self._format.short_row_share, self._key, self._drawn
         )
@@ -151,11 +152,6 @@ class PairPacker:
             second_start=second.astype(np.int32),
             is_next=pa.array(pairs.is_next, mask=single),
         )
-
-
-def _find_sentences(window: Block, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    assert window.texts is not None, "sentences are found in the texts"
-    return sentence_borders(*text_buffers(window.texts), window.begins, window.lengths, borders)
 
 
 def make_pairs(
@@ -285,7 +281,7 @@ def swap_second_segments(pairs: Pairs, documents: np.ndarray, capacity: int, key
     """
     following = np.flatnonzero((pairs.b_length > 0) & pairs.is_next)
     a, b = pairs.a_length[following], pairs.b_length[following]
-    draws = _hash_numbers(pairs.a_begin[following].astype(np.uint64) ^ _hash_number(key))
+    draws = _hash_numbers(pairs.a_begin[following].astype(np.uint64) ^ _hash_numbers(np.array([key], np.uint64)))
     by_length = np.lexsort((draws, b))
     document = documents[pairs.a_document[following]]
     left, right = _find_swaps(a[by_length], b[by_length], document[by_length], capacity, _MAX_TRIED)
@@ -346,10 +342,6 @@ def _drawn(key: np.uint64, counter: int, bound: int) -> int:
     """Return a random number in [0, bound) for bounds below 2^32."""
     number = splitmix64(key + np.uint64(counter) * GOLDEN_GAMMA)
     return int(((number >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
-
-
-def _hash_number(number: np.uint64) -> np.uint64:
-    return _hash_numbers(np.array([number], dtype=np.uint64))[0]
 
 
 @kernel
