@@ -173,7 +173,7 @@ def _loss_difference(first: pa.Table, second: pa.Table) -> tuple[np.ndarray, np.
     other_x, other_y = (second.column(name).to_numpy() for name in ("tokens", "loss"))
     both = (x >= other_x[0]) & (x <= other_x[-1])
     places = np.flatnonzero(both)
-    places = places[thin(len(places))] if len(places) else places
+    places = places[thin(len(places))]
     return x[places], np.interp(x[places], other_x, other_y) - y[places]
 
 

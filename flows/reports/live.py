@@ -23,6 +23,7 @@ from markupsafe import Markup
 
 from flows.metrics.formatting import format_count, format_duration
 from flows.metrics.run_metrics import SKIPPED, TO_COME, UNDER_WAY, asked_stages, stage_result, stages_of
+from flows.reports.charts.figure import thin
 from flows.reports.page.page import address, write_run_page
 from flows.reports.page.render import environment, fill, inline_script
 from flows.reports.run_list import write_run_list
@@ -82,16 +83,6 @@ class _Work:
     total: int | None
     unit: str
     first: tuple[float, int]
-
-
-@dataclass(frozen=True)
-class _Made:
-    """The result of a stage."""
-
-    state: str
-    seconds: float
-    amount: int
-    unit: str
 
 
 @dataclass(frozen=True)
@@ -168,7 +159,7 @@ class LivePage(ProgressListener):
         self._record: RunData
         self._folder = Path()
         self._work: dict[str, _Work] = {}
-        self._made: dict[str, _Made] = {}
+        self._made: dict[str, StageProgress] = {}
         self._notes: list[str] = []
         self._training = _Training()
         self._vocab: Artifact | None = None
@@ -211,7 +202,8 @@ class LivePage(ProgressListener):
 
     def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
         result = stage_result(stage, artifact, artifact.report)
-        self._made[stage] = _Made(artifact.outcome, seconds, result["amount"], result["unit"])
+        amount = f"{result['amount']:,} {result['unit']}"
+        self._made[stage] = StageProgress(stage, artifact.outcome, amount, seconds, share=1.0)
         if stage == "vocab":
             self._vocab = artifact
         self._listener.finished(stage, artifact, seconds)
@@ -232,19 +224,20 @@ class LivePage(ProgressListener):
         at = next((stage for stage in asked if stage not in made), None)
         stages = [self._line(stage, stage in asked, stage == at, now) for stage in stages_of(self._record)]
         training = self._training
+        # The latest of the samples, the first, and some between them.
+        shown = reversed(thin(len(training.samples), SHOWN_SAMPLES))
         view = {
             "headline": _headline(stages, asked, now - self._record["started"]),
             "stages": stages,
             "training": self._training_view(training.last) if training.last else None,
-            "samples": [self._text(sample) for sample in _spread(training.samples)],
+            "samples": [self._text(training.samples[place]) for place in shown],
             "notes": list(self._notes),
         }
         return Markup(environment().get_template("sections/now.html").render(**view))  # autoescaped
 
     def _line(self, stage: str, asked: bool, is_current: bool, now: float) -> StageProgress:
         if stage in self._made:
-            made = self._made[stage]
-            return StageProgress(stage, made.state, f"{made.amount:,} {made.unit}", made.seconds, share=1.0)
+            return self._made[stage]
         work = self._work.get(stage)
         if not is_current or work is None:
             return StageProgress(stage, UNDER_WAY if is_current else TO_COME if asked else SKIPPED)
@@ -329,13 +322,6 @@ def _headline(stages: Sequence[StageProgress], asked: Sequence[str], seconds: fl
     return f"{text}. Running for {format_duration(seconds)}."
 
 
-def _spread(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the latest of the samples, the first, and some between them; the latest first."""
-    last = len(samples) - 1
-    places = {round(last * number / (SHOWN_SAMPLES - 1)) for number in range(SHOWN_SAMPLES)} if samples else set[int]()
-    return [samples[place] for place in sorted(places, reverse=True)]
-
-
 def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the mean of each fortieth of the points at its middle: a single step's loss depends much on its rows."""
     width = math.ceil(len(points) / 40) or 1
@@ -346,7 +332,9 @@ def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 def line_chart(words: str, lines: Sequence[Line]) -> Markup | None:
     """Return lines of positive values over one x axis, and a logarithmic y axis, as HTML whose SVG takes the width of
     its place; None with fewer than two points."""
-    shown = [(line, _thinned(line.points)) for line in lines if line.points]
+    shown = [
+        (line, [line.points[place] for place in thin(len(line.points), CURVE_POINTS)]) for line in lines if line.points
+    ]
     if not any(len(points) > 1 for _, points in shown):
         return None
     x = [point[0] for _, points in shown for point in points]
@@ -369,11 +357,3 @@ def line_chart(words: str, lines: Sequence[Line]) -> Markup | None:
         f'<div class="curve" role="img" aria-label="{words}"><div class="ticks">{ticks}</div>{svg}'
         f'<div class="ends">{ends}</div></div>'
     )
-
-
-def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """Return at most CURVE_POINTS points, evenly spread, including the last."""
-    if len(points) <= CURVE_POINTS:
-        return points
-    step = (len(points) - 1) / (CURVE_POINTS - 1)
-    return [points[round(number * step)] for number in range(CURVE_POINTS)]

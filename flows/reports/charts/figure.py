@@ -62,9 +62,9 @@ def upright(x: float) -> dict[str, Any]:
     return {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x, "line": {"dash": "dot"}}
 
 
-def thin(count: int) -> np.ndarray:
-    """Return at most MAX_POINTS indices of `count`, evenly spread, including the last."""
-    return np.unique(np.linspace(0, max(0, count - 1), min(count, MAX_POINTS)).round().astype(np.int64))
+def thin(count: int, most: int = MAX_POINTS) -> np.ndarray:
+    """Return at most `most` indices of `count`, evenly spread, including the first and the last."""
+    return np.unique(np.linspace(0, max(0, count - 1), min(count, most)).round().astype(np.int64))
 
 
 def plain(values: np.ndarray) -> list[float | None]:

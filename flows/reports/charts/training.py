@@ -205,7 +205,7 @@ def event_marks(events: pa.Table, metrics: pa.Table) -> list[Trace]:
         rows = [row for row in all_rows if row["kind"] == kind]
         if not rows:
             continue
-        shown = [rows[index] for index in np.linspace(0, len(rows) - 1, min(len(rows), MAX_MARKS)).astype(int)]
+        shown = [rows[index] for index in thin(len(rows), MAX_MARKS)]
         x, y = [], []
         for row in shown:
             index = _metrics_row(row, steps, attempts)

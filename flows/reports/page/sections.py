@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from flows.metrics.lines import NamedDocument
 from flows.metrics.text_diff import SAME, WORD, Segments, inline_difference
+from flows.reports.charts.figure import thin
 from flows.reports.charts.training import KINDS
 from flows.reports.page.examples import SHOWN_OPEN, clip, is_too_large, masked, texts_of
 from flows.runs.document_history import sample_parts
@@ -264,10 +265,8 @@ def _event_titles(events: pa.Table | None) -> dict[int, str]:
 def _chosen(steps: np.ndarray, happened: set[int]) -> list[int]:
     """Return at most MAX_STEPS steps: up to MAX_EVENT_STEPS with events, and an even selection of the others."""
     eventful = sorted(happened & set(steps.tolist()))
-    indices = np.unique(np.linspace(0, len(eventful) - 1, min(len(eventful), MAX_EVENT_STEPS)).round().astype(int))
-    chosen = {eventful[index] for index in indices} if eventful else set()
-    spread = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MAX_STEPS - len(chosen))).round().astype(int))
-    return sorted(chosen | {int(steps[index]) for index in spread})
+    chosen = {eventful[index] for index in thin(len(eventful), MAX_EVENT_STEPS)}
+    return sorted(chosen | {int(steps[index]) for index in thin(len(steps), MAX_STEPS - len(chosen))})
 
 
 def _rows_read(chunk: Artifact, steps: list[StepRow]) -> dict[int, list[int]]:
