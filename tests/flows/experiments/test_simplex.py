@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.experiments.mixture_fit import check_bounds, draw_mixtures, minimize, project
+from flows.experiments.mixture_fit import Fit, best_shares, check_bounds, draw_mixtures, project
 from model.errors import RecipeError
 
 
@@ -40,16 +40,32 @@ def test_shares_that_fit_stay() -> None:
 
 
 def test_the_least_of_a_linear_function_is_what_greed_finds() -> None:
-    """The cheapest source to its cap, the dearest at its floor, and the rest between."""
-    price, low, high = np.array([3.0, 1.0, 2.0]), np.array([0.1, 0.1, 0.1]), np.array([1.0, 0.5, 1.0])
-    found = minimize(lambda share: price, 1.0, np.ones(3) / 3, low, high)
+    """The cheapest source to its cap, the dearest at its floor, and the rest between. All sources lose alike, so that
+    the mean grows with the linear function."""
+    alike, low, high = Fit(np.tile([3.0, 1.0, 2.0], (3, 1))), np.array([0.1, 0.1, 0.1]), np.array([1.0, 0.5, 1.0])
+    found = best_shares(alike, np.ones(3) / 3, low, high)
     assert found == pytest.approx([0.1, 0.5, 0.4], abs=1e-9)
 
 
-def test_the_least_distance_is_the_projection() -> None:
-    point, low, high = np.array([0.9, 0.4, -0.2]), np.full(3, 0.05), np.array([0.6, 1.0, 1.0])
-    found = minimize(lambda share: 2 * (share - point), 2.0, np.ones(3) / 3, low, high)
-    assert found == pytest.approx(project(point, low, high), abs=1e-9)
+@pytest.mark.parametrize("sources", [2, 12])
+def test_sources_that_learn_alike_from_themselves_share_alike(sources: int) -> None:
+    """The mean of exp(1 - w) over the sources is convex and symmetric in them."""
+    each, prior = Fit(np.ones((sources, sources)) - np.eye(sources)), np.arange(1, sources + 1) / 1.0
+    found = best_shares(each, prior / prior.sum(), np.full(sources, 0.005), np.ones(sources))
+    assert found == pytest.approx(np.full(sources, 1 / sources), abs=1e-7)
+
+
+def test_no_share_between_the_bounds_can_be_exchanged_for_another() -> None:
+    """The conditions of Karush, Kuhn and Tucker: one slope for all shares that are free, none lower for one that may
+    grow, none higher for one that may shrink."""
+    random, sources = np.random.default_rng(3), 14
+    fit, prior = Fit(random.uniform(-1, 1.5, (sources, sources))), random.dirichlet(np.ones(sources))
+    low, high = np.full(sources, 0.005), np.minimum(1, 3 * prior + 0.05)
+    found = best_shares(fit, prior, low, high)
+    slopes = (fit.losses(found[None])[0][:, None] * fit.slopes_SS).mean(axis=0)
+    may_grow, may_shrink = found < high - 1e-9, found > low + 1e-9
+    assert found.sum() == pytest.approx(1)
+    assert slopes[may_grow].min() >= slopes[may_shrink].max() - 1e-5
 
 
 def test_random_mixtures_keep_the_bounds_lie_around_the_prior_and_are_the_seeds() -> None:
