@@ -127,12 +127,12 @@ def show(study: StudyName, root: Root = DEFAULT_ROOT, as_json: Json = False) -> 
 
 
 def _report(root: Path, name: str, as_json: bool) -> None:
-    from flows.experiments.search_report import lines, search_document, write_results
+    from flows.experiments.search_report import search_document, write_results
     from flows.experiments.study import reopen
 
     study = reopen(root, name)
     found = write_results(study)
-    _show({**found, "lines": lines(study.trials)}, search_document(study), as_json)
+    _show({**found, "lines": study.trials}, search_document(study), as_json)
     if found["recipe"] and not as_json:
         console().print(f"run it: bessemer run {found['recipe']} --root {root}", markup=False, soft_wrap=True)
 

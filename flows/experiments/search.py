@@ -149,7 +149,7 @@ class TrialScheduler:
         self._record(self._study.trials[number], result)
 
     def _record(self, trial: Trial, result: TrialResult) -> None:
-        self._study.record(trial, result)
+        self._study.log.record(result)
         self._log_trial(trial, f"{result.state}, {result.summary}")
         self._stop_if_all_failed()
 

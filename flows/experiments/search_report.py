@@ -3,15 +3,15 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import tomlkit
 
 from flows.experiments.samplers import format_settings, format_value, optuna_study
 from flows.experiments.search_config import Choices, Range
-from flows.experiments.studies import ReportFiles, Value, write_report
+from flows.experiments.studies import ReportFiles, write_report
 from flows.experiments.study import Study
-from flows.experiments.trial_log import Sampler, State, Trial
+from flows.experiments.trial_log import Trial
 from flows.experiments.trials import as_setting, parse_editable
 from flows.metrics.formatting import format_duration
 from flows.recipe.load import apply_setting
@@ -30,32 +30,14 @@ HEADROOM = 3.0
 log = logging.getLogger(__name__)
 
 
-class TrialLine(TypedDict):
-    """A trial: its settings, its progress, and its results."""
-
-    trial: int
-    by: Sampler
-    settings: dict[str, Value]
-    share: float
-    """Of its training that is done."""
-    loss: float | None
-    value: float | None
-    stderr: float | None
-    seconds: float
-    built: list[str]
-    """Stages that no earlier run had built."""
-    state: State
-    cause: str
-    run_id: str
-
-
 class SearchOutcome(TypedDict):
     """The best trial, its recipe, and the outcome in words."""
 
     study: str
     folder: str
     trials: int
-    best: TrialLine | None
+    best: dict[str, Any] | None
+    """As `Trial.to_json` has it."""
     recipe: str | None
     outcome: str
 
@@ -71,7 +53,7 @@ def write_results(study: Study) -> SearchFound:
         "study": study.name,
         "folder": str(study.folder),
         "trials": len(study.trials),
-        "best": None if best is None else lines([best])[0],
+        "best": None if best is None else best.to_json(),
         "recipe": None if best is None else str(_write_best(study, best)),
         "outcome": _summary(study, best),
     }
@@ -105,30 +87,9 @@ def _write_best(study: Study, best: Trial) -> Path:
     return path
 
 
-def lines(trials: Sequence[Trial]) -> list[TrialLine]:
-    """Return a line for each trial."""
-    return [
-        {
-            "trial": trial.number,
-            "by": trial.origin,
-            "settings": dict(trial.settings),
-            "share": trial.share,
-            "loss": next((stop.loss for stop in reversed(trial.stops) if stop.loss is not None), None),
-            "value": trial.value,
-            "stderr": trial.stderr,
-            "seconds": trial.seconds,
-            "built": list(dict.fromkeys(stage for stop in trial.stops for stage in stop.built)),
-            "state": trial.state,
-            "cause": trial.cause,
-            "run_id": trial.run_id,
-        }
-        for trial in trials
-    ]
-
-
 def search_document(study: Study) -> Document:
     """Return the report: the best settings, how far trials came, what each setting did, and all trials."""
-    best, keys, of_trials = study.best, list(study.config.space), lines(study.trials)
+    best, keys = study.best, list(study.config.space)
     objective = study.config.objective
     compared = {trial.number: value for trial in study.trials if (value := compared_value(study, trial)) is not None}
     lead = f"{_summary(study, best)}. {objective.label}, {objective.direction}d; proposals by {study.config.sampler}"
@@ -140,13 +101,13 @@ def search_document(study: Study) -> Document:
         tiles = [Tile(f"{best.value:.4f}", objective.label, f"trial {best.number}")]
         tiles += [Tile(format_value(value), key) for key, value in best.settings.items()]
     curves = curves_figure(study) if len(study.shares) > 1 else None
-    history = history_figure(of_trials, objective.label, objective.direction)
+    history = history_figure(study.trials, objective.label, objective.direction)
     slices = [
         Chart(f"slice{number}", slice_figure(study, key, values, compared), key)
         for number, (key, values) in enumerate(study.config.space.items())
     ]
     sections = (
-        Section("All trials", [trials_table(of_trials, keys, None if best is None else best.number)]),
+        Section("All trials", [trials_table(study.trials, keys, None if best is None else best.number)]),
         Section(
             "How far trials came",
             [Chart("curves", curves)],
@@ -162,31 +123,31 @@ def search_document(study: Study) -> Document:
         Section("What each setting did", slices, "Each point is a trial; triangles are values far above."),
     )
     shown = [section for section in sections if section.has_content]
-    return Document(f"search {study.name}", shown, f"{len(of_trials)} trials", f"{lead}.", tiles)
+    return Document(f"search {study.name}", shown, f"{len(study.trials)} trials", f"{lead}.", tiles)
 
 
-def trials_table(of_trials: Sequence[TrialLine], keys: Sequence[str], best: int | None) -> Table:
+def trials_table(trials: Sequence[Trial], keys: Sequence[str], best: int | None) -> Table:
     """Return a row for each trial."""
     short = (key.rpartition(".")[2] for key in keys)
     columns = ("trial", "by", *short, "of training", "loss", "objective", "time", "built", "state")
     rows = []
-    for line in of_trials:
-        error = "" if line["stderr"] is None else f" ± {line['stderr']:.4f}"
-        settings = (format_value(line["settings"][key]) if key in line["settings"] else "" for key in keys)
+    for trial in trials:
+        error = "" if trial.stderr is None else f" ± {trial.stderr:.4f}"
+        settings = (format_value(trial.settings[key]) if key in trial.settings else "" for key in keys)
         rows.append(
             (
-                line["trial"],
-                line["by"],
+                trial.number,
+                trial.origin,
                 *settings,
-                f"{line['share']:.0%}",
-                "" if line["loss"] is None else f"{line['loss']:.4f}",
-                "" if line["value"] is None else f"{line['value']:.4f}{error}",
-                format_duration(line["seconds"]),
-                ", ".join(line["built"]),
-                line["cause"] or line["state"],
+                f"{trial.share:.0%}",
+                "" if trial.last_loss is None else f"{trial.last_loss:.4f}",
+                "" if trial.value is None else f"{trial.value:.4f}{error}",
+                format_duration(trial.seconds),
+                ", ".join(trial.built),
+                trial.cause or trial.state,
             )
         )
-    marked = [number for number, line in enumerate(of_trials) if line["trial"] == best]
+    marked = [number for number, trial in enumerate(trials) if trial.number == best]
     return Table(columns, rows, texts=("by", "built", "state"), marked=marked)
 
 
@@ -228,15 +189,15 @@ def curves_figure(study: Study) -> Figure | None:
     return figure(data, 360, xaxis=across, yaxis=up)
 
 
-def history_figure(of_trials: Sequence[TrialLine], label: str, direction: str) -> Figure | None:
+def history_figure(trials: Sequence[Trial], label: str, direction: str) -> Figure | None:
     """Return a chart of the objective of each complete trial, and the best so far."""
-    ended = [(line, value) for line in of_trials if (value := line["value"]) is not None]
+    ended = [(trial, trial.value) for trial in trials if trial.value is not None]
     if not ended:
         return None
     better = min if direction == "minimize" else max
-    numbers, values = [line["trial"] for line, _ in ended], [value for _, value in ended]
+    numbers, values = [trial.number for trial, _ in ended], [value for _, value in ended]
     so_far = [better(values[: place + 1]) for place in range(len(values))]
-    errors = reach([line["stderr"] or 0.0 for line, _ in ended])
+    errors = reach([trial.stderr or 0.0 for trial, _ in ended])
     best = points("accent", numbers, so_far, "%{y:.4f}", mode="lines", name="best so far")
     each = points("series1", numbers, values, "trial %{x}: %{y:.4f}", name="trial", error_y=errors)
     return figure([best, each], 320, legend=LEGEND, xaxis=axis("trial"), yaxis=axis(label, automargin=True))

@@ -13,7 +13,7 @@ from pathlib import Path
 from flows.experiments.samplers import next_promotion, rung_shares, suggest
 from flows.experiments.search_config import SearchConfig, check_space, own_settings, rungs_of
 from flows.experiments.studies import Value, study_name
-from flows.experiments.trial_log import Sampler, Trial, TrialLog, TrialResult
+from flows.experiments.trial_log import Sampler, Trial, TrialLog
 from flows.experiments.trials import as_setting
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
@@ -94,13 +94,6 @@ class Study:
 
         with build_lease(self.folder / "lock", on_wait, on_alive=refuse):
             yield
-
-    def record(self, trial: Trial, result: TrialResult) -> None:
-        """Append the result of a trial's segment to the log."""
-        if result.state == "paused":
-            self.log.stop(trial, result.stop)
-        else:
-            self.log.end(trial, result.state, result.stop, result.value, result.stderr, result.cause)
 
     def next_segment(self, busy: Collection[int]) -> tuple[Trial, int] | None:
         """Return the trial that trains next and the rung to train to, and log it; None where all depends on the `busy`.

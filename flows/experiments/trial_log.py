@@ -72,6 +72,54 @@ class Trial:
         """Time that it took so far."""
         return sum(stop.seconds for stop in self.stops)
 
+    @property
+    def last_loss(self) -> float | None:
+        """Loss at the highest rung before the end that it reached."""
+        return next((stop.loss for stop in reversed(self.stops) if stop.loss is not None), None)
+
+    @property
+    def built(self) -> list[str]:
+        """Stages that no earlier run had built."""
+        return list(dict.fromkeys(stage for stop in self.stops for stage in stop.built))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return settings, progress and results as plain values."""
+        return {
+            "trial": self.number,
+            "by": self.origin,
+            "settings": self.settings,
+            "share": self.share,
+            "loss": self.last_loss,
+            "value": self.value,
+            "stderr": self.stderr,
+            "seconds": self.seconds,
+            "built": self.built,
+            "state": self.state,
+            "cause": self.cause,
+            "run_id": self.run_id,
+        }
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """Result of one segment of a trial, with the objective's value at its end."""
+
+    number: int
+    state: State
+    stop: Stop
+    value: float | None = None
+    stderr: float | None = None
+    cause: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The result in a few words."""
+        if self.state == "complete":
+            return f"{self.value:.4f}"
+        if self.state == "paused" and self.stop.loss is not None:
+            return f"loss {self.stop.loss:.4f} after step {self.stop.step} of {self.stop.steps}"
+        return self.cause or self.state
+
 
 class TrialLog:
     """The trials of a study, read from its file and appended to it."""
@@ -92,16 +140,14 @@ class TrialLog:
         """Record that a trial starts training to a rung."""
         self._write(event="began", number=trial.number, rung=rung)
 
-    def stop(self, trial: Trial, stop: Stop) -> None:
-        """Record that a trial reached a rung, and pauses."""
-        self._write(event="stopped", number=trial.number, **asdict(stop))
-
-    def end(
-        self, trial: Trial, state: State, stop: Stop, value: float | None, stderr: float | None, cause: str
-    ) -> None:
-        """Record that a trial ended: complete, diverged or failed."""
-        end = {"state": state, "value": value, "stderr": stderr, "cause": cause}
-        self._write(event="ended", number=trial.number, **end, stop=asdict(stop))
+    def record(self, result: TrialResult) -> None:
+        """Record that a trial reached a rung, and pauses, or that it ended: complete, diverged or failed."""
+        stop = asdict(result.stop)
+        if result.state == "paused":
+            self._write(event="stopped", number=result.number, **stop)
+            return
+        end = {"state": result.state, "value": result.value, "stderr": result.stderr, "cause": result.cause}
+        self._write(event="ended", number=result.number, **end, stop=stop)
 
     def knows(self, waited_as: str) -> bool:
         """Return whether a manually added trial is in the log already."""
@@ -131,27 +177,6 @@ class TrialLog:
 def _stop(event: dict[str, Any]) -> Stop:
     values = {name: event[name] for name in Stop.__dataclass_fields__}
     return Stop(**{**values, "built": tuple(values["built"])})
-
-
-@dataclass(frozen=True)
-class TrialResult:
-    """Result of one segment of a trial, with the objective's value at its end."""
-
-    number: int
-    state: State
-    stop: Stop
-    value: float | None = None
-    stderr: float | None = None
-    cause: str = ""
-
-    @property
-    def summary(self) -> str:
-        """The result in a few words."""
-        if self.state == "complete":
-            return f"{self.value:.4f}"
-        if self.state == "paused" and self.stop.loss is not None:
-            return f"loss {self.stop.loss:.4f} after step {self.stop.step} of {self.stop.steps}"
-        return self.cause or self.state
 
 
 def failed_result(number: int, rung: int, error: BessemerError, seconds: float = 0.0) -> TrialResult:

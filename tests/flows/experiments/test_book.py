@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiments.trial_log import Stop, Trial, TrialLog
+from flows.experiments.trial_log import Stop, Trial, TrialLog, TrialResult
 
 STOP = Stop(rung=0, step=10, steps=90, loss=2.5, seconds=3.0, built=("train",))
 END = Stop(rung=2, step=90, steps=90, loss=None, seconds=20.0, built=("train", "evaluate"))
@@ -20,10 +20,10 @@ def written(path: Path) -> list[Trial]:
     first = book.add("recipe", {"train.schedule.peak_lr": 0.1}, "run-0")
     second = book.add("hand", {"train.schedule.peak_lr": 0.01}, "run-1", waited_as="mine.json")
     book.begin(first, 0)
-    book.stop(first, STOP)
+    book.record(TrialResult(first.number, "paused", STOP))
     book.begin(first, 1)
     book.begin(second, 0)
-    book.end(second, "complete", END, 1.75, 0.25, "")
+    book.record(TrialResult(second.number, "complete", END, 1.75, 0.25))
     return book.trials
 
 
@@ -47,7 +47,7 @@ def test_a_line_that_a_kill_cut_off_never_was_and_the_next_one_is_whole(path: Pa
         path.write_bytes(whole[:cut])
         book = TrialLog(path)
         assert book.trials[1].state == "running"
-        book.end(book.trials[1], "complete", END, 1.75, 0.25, "")
+        book.record(TrialResult(1, "complete", END, 1.75, 0.25))
         assert path.read_bytes() == whole
 
 
@@ -56,8 +56,8 @@ def test_the_loss_at_a_rung_is_infinite_where_training_diverged_on_the_way(path:
     trial = book.add("tpe", {}, "run")
     assert trial.loss_at(0) is None
     book.begin(trial, 0)
-    book.stop(trial, STOP)
+    book.record(TrialResult(trial.number, "paused", STOP))
     assert (trial.loss_at(0), trial.loss_at(1)) == (2.5, None)
     book.begin(trial, 1)
-    book.end(trial, "diverged", Stop(1, 0, 0, None, 1.0, ()), None, None, "Numerics: no number")
+    book.record(TrialResult(trial.number, "diverged", Stop(1, 0, 0, None, 1.0, ()), cause="Numerics: no number"))
     assert (trial.loss_at(0), trial.loss_at(1)) == (2.5, float("inf"))
