@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.metrics.formatting import format_count, format_duration, format_language, format_shots
-from flows.metrics.lines import BenchmarkLine, BitsLine, RuleLine, SourceLine, StageLine
+from flows.metrics.heldout import HELDOUT_METRICS, format_heldout_metric, mean_words
+from flows.metrics.lines import BenchmarkLine, BitsLine, HeldoutLine, RuleLine, SourceLine, StageLine
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.data import PASSED
 from flows.reports.charts.scores import MEAN, PREDICTORS, chance_of, score_tables
@@ -82,6 +83,19 @@ def bits_table(lines: Sequence[BitsLine]) -> Table | None:
     ]
     columns = ("source", *(name for _, name in PREDICTORS))
     return Table(columns, rows, title="Bits per byte on held-out text; lower is better.") if rows else None
+
+
+def measures_table(lines: Sequence[HeldoutLine]) -> Table | None:
+    """Return the held-out metrics of a BERT or T5 by source; None without them."""
+    present = [measure for measure in HELDOUT_METRICS if any(line["metric"] == measure.metric for line in lines)]
+    by_source: dict[str, dict[str, str]] = {}
+    for line in lines:
+        by_source.setdefault(line["source"], {})[line["metric"]] = format_heldout_metric(line)
+    rows = [
+        (f"all{mean_words(lines)}" if source == "all" else source, *(cells.get(one.metric) for one in present))
+        for source, cells in sorted(by_source.items(), key=lambda item: (item[0] == "all", item[0]))
+    ]
+    return Table(("source", *(measure.words for measure in present)), rows) if rows else None
 
 
 def scores_table(scores: Sequence[ScoreRow], gaps: Sequence[GapRow] = ()) -> Table | None:

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 from flows.metrics.formatting import format_shots, plot_text
-from flows.metrics.heldout import HELDOUT_METRICS, format_heldout_metric
-from flows.metrics.lines import BitsLine, Duplicates, HeldoutLine, RuleLine
+from flows.metrics.lines import BitsLine, Duplicates, RuleLine
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach, upright
 from tasks.artifacts.tables.rows import GapRow, ScoreRow
@@ -168,35 +167,6 @@ def main_metric(rows: Sequence[ScoreRow]) -> str | None:
     measured = {row["metric"] for row in rows if row["value"] is not None}
     present = {row["metric"] for row in rows}
     return next((metric for found in (measured, present) for metric in MAIN_METRICS if metric in found), None)
-
-
-class MeasureRow(TypedDict):
-    """A source's cells, one for each column."""
-
-    source: str
-    cells: list[str]
-
-
-class MeasureTable(TypedDict):
-    """Held-out metrics: columns by `names`, a row for each source, and the notes below."""
-
-    names: list[str]
-    lines: list[MeasureRow]
-    notes: list[str]
-
-
-def measure_table(lines: list[HeldoutLine]) -> MeasureTable:
-    """Return the held-out metrics of a BERT or T5 as a table."""
-    present = [measure for measure in HELDOUT_METRICS if any(line["metric"] == measure.metric for line in lines)]
-    by_source: dict[str, dict[str, str]] = {}
-    for line in lines:
-        by_source.setdefault(line["source"], {})[line["metric"]] = format_heldout_metric(line)
-    notes = list(dict.fromkeys(f"{line['source']}: {line['note']}" for line in lines if line["source"] != "all"))
-    ordered = sorted(by_source.items(), key=lambda item: (item[0] == "all", item[0]))
-    rows: list[MeasureRow] = [
-        {"source": source, "cells": [cells.get(m.metric, "-") for m in present]} for source, cells in ordered
-    ]
-    return {"names": [measure.words for measure in present], "lines": rows, "notes": notes}
 
 
 class ScoreTableLine(TypedDict):

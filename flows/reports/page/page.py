@@ -4,7 +4,6 @@ Every section is made on its own: one that fails is replaced by its error messag
 """
 
 import html
-import json
 import logging
 import os
 from collections.abc import Callable
@@ -33,12 +32,12 @@ from flows.reports.charts.scores import (
     PREDICTORS,
     bits_figure,
     duplicates_figure,
-    measure_table,
     removed_figure,
     score_tables,
     scores_figure,
 )
 from flows.reports.charts.training import speed_figure, training_figure
+from flows.reports.document import Tile
 from flows.reports.page.examples import (
     SHOWN_OPEN,
     Removals,
@@ -51,6 +50,7 @@ from flows.reports.page.examples import (
 )
 from flows.reports.page.render import fill
 from flows.reports.page.sections import ShownStep, duplicate_pairs, edited_documents, shown_steps
+from flows.reports.tables import leaks_table, measures_table
 from flows.reports.verdict import verdict
 from flows.runs.record import PAGE, RunData, read_recipe, read_run, same_artifacts
 from flows.runs.roots import put_record
@@ -197,11 +197,15 @@ def page_view(record: RunData, run_folder: Path, root: Path, attempt: Attempt) -
             named for named in PREDICTORS if any(line.get(named[0]) is not None for line in findings["bits_per_byte"])
         ],
         "modelled": bool(bits),
-        "measures": attempt("held-out metrics", lambda: measure_table(findings["measures"]), {}),
+        "leaked": attempt("leaked items", lambda: leaks_table(findings["leaks"]), None),
+        "measures": attempt("held-out metrics", lambda: measures_table(findings["measures"]), None),
+        "measure_notes": list(
+            dict.fromkeys(f"{one['source']}: {one['note']}" for one in findings["measures"] if one["source"] != "all")
+        ),
         "tables": attempt("scores", lambda: score_tables(findings["scores"], findings["gaps"]), []),
         "samples": attempt("samples", lambda: samples(artifacts)[:MAX_SAMPLES], []),
         "conservation": attempt("conservation", lambda: describe_conservation(findings["conservation"]), ""),
-        "recipe": attempt("recipe", lambda: _recipe(run_folder), ""),
+        "recipe": attempt("recipe", lambda: read_recipe(run_folder), {}),
         "figures": _figures(artifacts, findings, bits, colours, attempt),
     }
 
@@ -244,11 +248,6 @@ def _shown_documents(examples: Removals, steps: list[ShownStep]) -> list[bytes]:
     """Return the ids of the documents that the page shows, each once."""
     removed = [bytes.fromhex(row["doc_id"]) for rows in examples.values() for row in rows]
     return list(dict.fromkeys([*removed, *(document["doc_id"] for step in steps for document in step["documents"])]))
-
-
-def _recipe(run_folder: Path) -> str:
-    recipe = read_recipe(run_folder)
-    return json.dumps(recipe, indent=1) if recipe else ""
 
 
 def _figures(
@@ -333,40 +332,38 @@ def _speed(artifacts: dict[str, Artifact]) -> Figure | None:
     return speed_figure(artifacts["train"].table("perf"), artifacts["train"].table("metrics"))
 
 
-def key_figures(record: RunData, findings: Metrics) -> list[dict[str, str]]:
-    """Return the key figures at the top of the page, each with `value`, `name` and `note`."""
-    found: list[dict[str, str]] = []
+def key_figures(record: RunData, findings: Metrics) -> list[Tile]:
+    """Return the key figures at the top of the page."""
+    found: list[Tile] = []
     whole = next((line for line in findings["bits_per_byte"] if line["source"] == "all"), None)
     if whole is not None and (bits := whole.get("model")) is not None:
         below = f"{1 - bits / unigram:.0%} below the unigram" if (unigram := whole.get("unigram")) else ""
         name = f"bits per byte, held out{mean_words(findings['bits_per_byte'])}"
-        found.append({"value": f"{bits:.3f}", "name": name, "note": below})
+        found.append(Tile(f"{bits:.3f}", name, below))
     found += [
-        {
-            "value": METRICS_BY_NAME[line["metric"]].format(line["value"]),
-            "name": f"{METRICS_BY_NAME[line['metric']].words}, held out{mean_words(findings['measures'])}",
-            "note": format_heldout_metric(line).partition(" ")[2].strip("()"),
-        }
+        Tile(
+            METRICS_BY_NAME[line["metric"]].format(line["value"]),
+            f"{METRICS_BY_NAME[line['metric']].words}, held out{mean_words(findings['measures'])}",
+            format_heldout_metric(line).partition(" ")[2].strip("()"),
+        )
         for line in findings["measures"]
         if line["source"] == "all" and line["value"] is not None and line["metric"] in KEY_METRICS
     ]
     training = findings["training"]
     if training and training["last_loss"] is not None:
         note = f"from {training['first_loss']:.2f} in {training['steps']:,} steps"
-        name = f"training loss, {loss_unit(findings['rows'])}"
-        found.append({"value": f"{training['last_loss']:.2f}", "name": name, "note": note})
-        found.append({"value": format_count(training["tokens"]), "name": "training tokens", "note": ""})
+        found.append(Tile(f"{training['last_loss']:.2f}", f"training loss, {loss_unit(findings['rows'])}", note))
+        found.append(Tile(format_count(training["tokens"]), "training tokens"))
     documents = findings["conservation"].get("documents")
     if documents:
         kept = documents.get("packed", documents.get("kept", 0))
-        found.append({"value": f"{kept:,}", "name": "documents kept", "note": f"of {documents['read']:,} read"})
+        found.append(Tile(f"{kept:,}", "documents kept", f"of {documents['read']:,} read"))
     if findings["leaks"]:
         leaked, items = (sum(line[key] for line in findings["leaks"]) for key in ("leaked", "items"))
-        found.append({"value": f"{leaked:,}", "name": "leaked benchmark items", "note": f"of {items:,}"})
+        found.append(Tile(f"{leaked:,}", "leaked benchmark items", f"of {items:,}"))
     money, price = findings["cost"].get("money"), record.get("hour_price")
     if money is not None and price is not None:
-        found.append({"value": f"{money:.2f}", "name": "cost of all stages", "note": f"at {price:g} an hour"})
+        found.append(Tile(f"{money:.2f}", "cost of all stages", f"at {price:g} an hour"))
     if finished := record.get("finished"):
-        took = format_duration(finished - record["started"])
-        found.append({"value": took, "name": "total time", "note": ""})
+        found.append(Tile(format_duration(finished - record["started"]), "total time"))
     return found

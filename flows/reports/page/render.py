@@ -94,6 +94,7 @@ def environment() -> jinja2.Environment:
         describe_gate=describe_gate,
         language_word=format_language,
         inline_script=inline_script,
+        readable=functools.partial(json.dumps, indent=1),
         cell=format_cell,
         words=_words,
     )

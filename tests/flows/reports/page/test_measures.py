@@ -98,7 +98,7 @@ def test_the_page_of_a_bert_shows_its_measures_and_no_bits_of_its_own(bert_run: 
         ("web", None, 2.0),
         ("all", None, 2.0),
     ]
-    names = [line["name"] for line in key_figures(record, found)]
+    names = [tile.name for tile in key_figures(record, found)]
     assert "hidden tokens predicted correctly, held out" in names, "of one source there is no mean"
     assert not any(name.startswith("bits per byte") for name in names)
     page = write_page(bert_run.folder, bert_run.root).read_text()
