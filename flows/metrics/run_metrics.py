@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, cast, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -148,8 +148,8 @@ def metric_readers(record: RunData) -> dict[str, Callable[[], Any]]:
         "funnel": lambda: funnel(reports),
         "languages": lambda: found.languages if (found := results.CleanResult.among(reports)) else {},
         "remarks": lambda: run_warnings(reports, _sample_settings(artifacts)),
-        "removed": lambda: removed(reports),
-        "edited": lambda: _by_rule(reports, "edited"),
+        "removed": lambda: documents_by_rule(reports, "dropped"),
+        "edited": lambda: documents_by_rule(reports, "edited"),
         "mixture": lambda: mixture(results.ChunkResult.among(reports)),
         "rows": lambda: (
             {**found.rows, "padding_share": found.padding_share}
@@ -300,12 +300,8 @@ def funnel(reports: dict[str, StageReport]) -> list[FunnelLine]:
     return sorted(found, key=lambda line: (-line["read"], line["source"]))
 
 
-def removed(reports: dict[str, StageReport]) -> list[RuleLine]:
-    """Return every rule that dropped documents, by stage; most first within a stage."""
-    return _by_rule(reports, "dropped")
-
-
-def _by_rule(reports: dict[str, StageReport], what: str) -> list[RuleLine]:
+def documents_by_rule(reports: dict[str, StageReport], what: Literal["dropped", "edited"]) -> list[RuleLine]:
+    """Return every rule that dropped or edited documents, by stage; most first within a stage."""
     found: list[RuleLine] = []
     for stage in DOCUMENT_STAGES:
         rules: dict[str, Counter[str]] = {}

@@ -17,7 +17,7 @@ from flows.metrics.formatting import (
 )
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.lines import Cost
-from flows.metrics.run_metrics import bits_per_byte, leaks, metrics_of, mixture, removed, scores
+from flows.metrics.run_metrics import bits_per_byte, documents_by_rule, leaks, metrics_of, mixture, scores
 from flows.reports.document import Table
 from flows.reports.tables import (
     bits_table,
@@ -177,7 +177,7 @@ def _sample(artifact: Artifact) -> list[Table | None]:
 
 
 def _removed(artifact: Artifact) -> list[Table | None]:
-    return [removed_table(removed({artifact.stage: artifact.report}))]
+    return [removed_table(documents_by_rule({artifact.stage: artifact.report}, "dropped"))]
 
 
 def _dedup(artifact: Artifact) -> list[Table | None]:
