@@ -145,14 +145,19 @@ def leaks_table(lines: Sequence[BenchmarkLine]) -> Table | None:
 
 
 def recall_table(planted: Mapping[str, Any]) -> Table | None:
-    """Return the recall of near-duplicate search by similarity, on injected copies; None where none were injected."""
+    """Return the recall of near-duplicate search by similarity, on injected copies, with the recall that the LSH bands
+    let expect; None where none were injected."""
     rows = [
-        (f"{low:g} to {high:g}", pairs, found, f"{found / pairs:.1%}")
-        for low, high, pairs, found, _ in planted.get("bins", ())
-        if pairs
+        (f"{low:g} to {high:g}", pairs, found, _share(found / pairs if pairs else None), _share(expected))
+        for low, high, pairs, found, expected in planted.get("bins", ())
     ]
     title = "Injected copies found, by similarity:"
-    return Table(("similarity", "injected", "found", "recall"), rows, title=title) if rows else None
+    columns = ("similarity", "injected", "found", "recall", "expected")
+    return Table(columns, rows, title=title) if any(row[1] for row in rows) else None
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1%}"
 
 
 def language_table(found: Mapping[str, float]) -> Table | None:

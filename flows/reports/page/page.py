@@ -50,7 +50,7 @@ from flows.reports.page.examples import (
 )
 from flows.reports.page.render import fill
 from flows.reports.page.sections import ShownStep, duplicate_pairs, edited_documents, shown_steps
-from flows.reports.tables import leaks_table, measures_table
+from flows.reports.tables import leaks_table, measures_table, recall_table
 from flows.reports.verdict import verdict
 from flows.runs.record import PAGE, RunData, read_recipe, read_run, same_artifacts
 from flows.runs.roots import put_record
@@ -187,6 +187,7 @@ def page_view(record: RunData, run_folder: Path, root: Path, attempt: Attempt) -
             {"stage": key[0], "rule": key[2], "examples": rows} for key, rows in examples.items() if key[1] == "cut"
         ],
         "pairs": attempt("pairs of duplicates", lambda: duplicate_pairs(artifacts), []),
+        "recall": attempt("recall", lambda: recall_table(findings["duplicates"].get("planted", {})), None),
         "rejected": attempt("rejected records", lambda: rejected(artifacts), {}),
         "passages": attempt("leaks", lambda: leaked_passages(artifacts), {}),
         "steps": steps,

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from flows.reports import progress as terminal
 from flows.reports.progress import ProgressBars
-from flows.reports.tables import funnel_table, sources_table
+from flows.reports.tables import funnel_table, recall_table, sources_table
 
 
 def reported(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -52,3 +52,10 @@ def test_the_tables_of_a_run_fit_80_columns() -> None:
         _, head, row, *_ = out.getvalue().splitlines()
         assert head.split() == " ".join(table.columns).split()
         assert row.split()[0] == "documentation"
+
+
+def test_recall_is_beside_what_the_bands_let_expect() -> None:
+    found = recall_table({"bins": [[0.5, 0.6, 4, 1, 0.3], [0.6, 0.7, 0, 0, None]]})
+    assert found is not None
+    assert found.rows == [("0.5 to 0.6", 4, 1, "25.0%", "30.0%"), ("0.6 to 0.7", 0, 0, None, None)]
+    assert recall_table({"bins": [[0.5, 0.6, 0, 0, 0.3]]}) is None
