@@ -27,10 +27,11 @@ EDITS = {
     "common": ("legacy_encodings.py", "total += costs[data[index]]", "total += costs[data[index] ^ 128]"),
     "decontaminate": ("ngrams.py", "np.uint64(0xA0761D6478BD642F)", "np.uint64(0xA0761D6478BD6431)"),
     "evaluate": ("ngram_baseline.py", "discounts[min(count, 3)]", "discounts[min(count, 2)]"),
-    "tokenizer": ("cache.py", "np.uint64(21 * place)", "np.uint64(21 * (2 - place))"),
+    "tokenizer": ("bpe_kernel.py", "= rank_of[joined[index]]\n", "= -rank_of[joined[index]]\n"),
 }
 """Package -> file, old text, new text: another order of rows, flags that change places, another mixing of hashes,
-costs of other bytes, another base of hashes, another discount of frequent n-grams, ids kept in another order."""
+costs of other bytes, another base of hashes, another discount of frequent n-grams, the last merge first. Each gives
+other bytes that are no less valid: of several errors, the worker that meets one first decides which is reported."""
 BUILT_BY = {"common": "sample", "tokenizer": "chunk"}
 """Packages that are no stages -> a stage that runs their kernels."""
 IN_ONE_FILE = {"common", "dedup", "evaluate"}
