@@ -144,7 +144,7 @@ def check_starting_points(recipe: Recipe, stages: Sequence[str]) -> None:
         from tasks.train.base_model import check_base_model
 
         pieces = tokenizer.vocab_size + recipe.vocab.pieces_to_find if tokenizer is not None else None
-        check_base_model(recipe.train, pieces, recipe.vocab.base)
+        check_base_model(recipe.train, pieces, recipe.vocab.base, recipe.vocab.embedding_rows)
 
 
 def _open_base(recipe: Recipe) -> "Tokenizer":

@@ -204,8 +204,10 @@ def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> li
         NextStep("let it write", f"bessemer model generate {name} --prompt {shlex.quote(prompt)}{rooted}"),
         NextStep("use it elsewhere", f"bessemer model export {name} my-model{rooted}"),
     ]
-    layers = recipe.get("train", {}).get("model", {}).get("layers")
-    if layers and command:
+    train = recipe.get("train", {})
+    layers = train.get("model", {}).get("layers")
+    # A run that goes on from a model cannot change its shape.
+    if layers and command and train.get("base_model") is None:
         again = re.sub(r" --set train\.model\.layers=\S+", "", command)
         again += f" --set train.model.layers={2 * layers}"
         steps.append(NextStep("change one thing", f"bessemer {again}{rooted}"))

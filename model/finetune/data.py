@@ -25,6 +25,10 @@ Answer = str | float | tuple[str, ...]
 """A label or text; a number; the labels of words; or all correct answers of a span, first the one to learn."""
 
 
+MOST_NAMED = 20
+"""Most invalid lines that an error describes."""
+
+
 @dataclass(frozen=True)
 class Example:
     """An input and its answer."""
@@ -42,10 +46,20 @@ class Example:
 
 
 def read_examples(path: Path, task: Task) -> list[Example]:
-    """Return the examples of a file, in order; InputError names the first invalid line and what is wrong with it."""
+    """Return the examples of a file, in order; InputError names each invalid line and what is wrong with it, of many
+    the first."""
     if not path.is_file():
         raise InputError(f"task {task.name}: there is no file {path}; the task file names it")
-    examples = [example_of(record, task, where) for where, record in read_objects(path)]
+    examples: list[Example] = []
+    wrong: list[str] = []
+    for where, line in _lines(path):
+        try:
+            examples.append(example_of(_object(line, where), task, where))
+        except InputError as error:
+            wrong.append(str(error))
+    if wrong:
+        more = f"\nand {len(wrong) - MOST_NAMED} lines more" if len(wrong) > MOST_NAMED else ""
+        raise InputError("\n".join(wrong[:MOST_NAMED]) + more)
     if not examples:
         raise InputError(f"task {task.name}: {path} holds no examples")
     return examples
@@ -119,22 +133,30 @@ def _labels_of(example: Example) -> tuple[str, ...]:
 
 def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a file of JSON lines, each with its place in words; InputError where one is none."""
+    for where, line in _lines(path):
+        yield where, _object(line, where)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the lines that are not blank, each with its place in words."""
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8") as stream:
             for number, line in enumerate(stream, 1):
-                if not line.strip():
-                    continue
-                where = f"{path}, line {number}"
-                try:
-                    record = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise InputError(f"{where} is no JSON: {error}") from error
-                if not isinstance(record, dict):
-                    raise InputError(f"{where} is no object with fields, but {line.strip()[:60]}")
-                yield where, record
+                if line.strip():
+                    yield f"{path}, line {number}", line
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is damaged or no text in UTF-8: {error}") from error
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where} is no JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise InputError(f"{where} is no object with fields, but {line.strip()[:60]}")
+    return record
 
 
 def _answer(value: Any, texts: tuple[str, ...], task: Task, where: str) -> Answer:

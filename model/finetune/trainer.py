@@ -259,6 +259,10 @@ def _train_seed(job: Job, seed: int) -> SeedResult:
             )
     if seed == config.seeds[0]:
         _log_sizes(job, cut["learnt"])
+        if isinstance(task_model, GPTTaskModel):
+            by = "the chat template of the model's tokenizer" if task_model.template == job.template else "words"
+            without = "" if job.template else ", since the model's tokenizer has no chat template"
+            job.log(f"messages become text by {by}{without}")
     learnt = fit(task_model, splits.development, config, seed, job.log)
     task_model.modules().load_state_dict(learnt.weights)
     counts: AnswerCounts = {}

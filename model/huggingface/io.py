@@ -123,10 +123,12 @@ def _check_names(published: PublishedNetwork) -> None:
             found[original] = found[alias]
     missing, left_over = sorted(needed - found.keys()), sorted(found.keys() - needed - aliases.keys())
     if missing or left_over:
+        tied = f" If its head is its embedding, {SETTINGS} must say tie_word_embeddings = true."
         raise InputError(
             f"{published.folder}: by its {SETTINGS} this is a {family.class_name} of {config.layers} layers, and of its"
             f" tensors {some(missing)} missing, {some(left_over)} unexpected. Use a model with all heads of"
             f" {family.class_name}, with {SETTINGS} and weights from the same source."
+            + (tied if missing == ["lm_head.weight"] else "")
         )
 
 

@@ -180,12 +180,19 @@ def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
     from tasks.train.base_model import VOCABULARY_FILES
     from tasks.vocab.base import prepare_base, read_base
     from tasks.vocab.config import VocabConfig
+    from tasks.vocab.extenders import vocabulary_size
 
     files = [folder / name for name in VOCABULARY_FILES if (folder / name).is_file()]
     if not files:
         raise InputError(f"{folder} has no vocabulary ({', '.join(VOCABULARY_FILES)}). Copy the whole folder again.")
     # WordPiece needs its normaliser to match its tokens; other vocabularies encode the text unchanged.
-    normaliser = "keep" if json_model_type(read_base(files[0])) == "WordPiece" else "none"
+    released = read_base(files[0])
+    if vocabulary_size(released) > rows:
+        raise InputError(
+            f"{folder}: {files[0].name} has {vocabulary_size(released)} tokens, and the model has {rows} embedding"
+            f" rows: they do not belong together. Copy the whole folder again."
+        )
+    normaliser = "keep" if json_model_type(released) == "WordPiece" else "none"
     config = VocabConfig(base=files[0], normaliser=normaliser)
     # The published table has a row for a padding token only where the model has such a token.
     tokenizer = tokenizer_of(prepare_base(config, pads=False), pads=False)

@@ -19,8 +19,11 @@ def open_tokenizer(vocab: Artifact) -> Tokenizer:
 
 
 def load_tokenizer(model: Path, description: Path) -> Tokenizer:
-    """Return the tokenizer of two files. Raises IntegrityError if the description belongs to another model."""
-    tokenizer = tokenizer_of(model.read_bytes())
+    """Return the tokenizer of two files. Raises IntegrityError if the description belongs to another model.
+
+    It may lack a padding token: rows of training data need one, a model fine-tuned from a published one has none.
+    """
+    tokenizer = tokenizer_of(model.read_bytes(), pads=False)
     expected, found = json.loads(description.read_text()), tokenizer.description()
     expected.pop(BASE, None)
     if expected != found:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 from typer.testing import CliRunner, Result
 
@@ -13,6 +14,7 @@ from flows.models.load import open_trained
 from model.checkpoint.weights import save_model
 from model.config.network import GPTConfig
 from model.finetune.chat_template import Message
+from model.huggingface.io import export_network
 from model.inference.generate import Prompt, Sampling, generate_batch
 from model.nn.factory import make_network
 from model.nn.gpt import GPT
@@ -129,6 +131,33 @@ def test_a_published_tokenizers_template_is_used(home: Path, tmp_path: Path, tok
     assert isinstance(tuned.network, GPT)
     (ids,) = generate_batch(tuned.network, [prompt], max_new_tokens=30, stop=template.end(tuned.tokenizer))
     assert tuned.tokenizer.decode_following(ids).strip() == PAIRS[3][1]
+
+
+def test_a_vocabulary_without_padding_and_template_is_enough(home: Path, tmp_path: Path) -> None:
+    folder, tuned = tmp_path / "published", tmp_path / "tuned"
+    folder.mkdir()
+    words = tokenizers.Tokenizer(tokenizers.models.BPE())
+    words.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"], show_progress=False
+    )
+    words.train_from_iterator([answer for _, answer in PAIRS], trainer)
+    words.save(str(folder / "tokenizer.json"))
+    config = GPTConfig(vocab_size=words.get_vocab_size(), context=64, layers=1, heads=2, width=32)
+    export_network(folder, config, make_network(config).initialise(1).state_dict(), {})
+    task = home / "short.toml"
+    task.write_text(TASK.replace("epochs = 150", "epochs = 1"))
+    reported = bessemer(home)("model", "finetune", folder, "--task", task, "--out", tuned)
+    assert reported.exit_code == 0, reported.stderr
+    assert "by words, since the model's tokenizer has no chat template" in reported.stderr
+    assert open_trained(home, str(tuned)).tokenizer.pad == -1
+    reported = bessemer(home)("model", "export", tuned, tmp_path / "exported")
+    assert reported.exit_code == 0, reported.stderr
+    settings = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert settings["eos_token_id"] == words.token_to_id("<|endoftext|>")
+    assert "pad_token_id" not in settings
 
 
 def test_a_gpt_that_learns_labels_is_refused(home: Path, tmp_path: Path) -> None:

@@ -54,6 +54,21 @@ def test_a_wrong_line_is_named(written: Callable[..., Path], kind: str, record: 
         read_examples(path, task(kind, path))
 
 
+def test_all_wrong_lines_are_named_at_once_and_of_many_the_first(written: Callable[..., Path]) -> None:
+    good = {"text": "ore", "answer": "yes"}
+    path = written(good, {"text": "tin"}, good, '{"text": ', ["tin"])
+    with pytest.raises(InputError) as caught:
+        read_examples(path, task("text", path))
+    found = str(caught.value).split("\n")
+    assert len(found) == 3
+    assert "line 2 has no answer" in found[0]
+    assert "line 4 is no JSON" in found[1]
+    assert "line 5 is no object" in found[2]
+    path = written(good, *[{"text": "tin"}] * 23)
+    with pytest.raises(InputError, match=r"line 21 has no answer.*\nand 3 lines more$"):
+        read_examples(path, task("text", path))
+
+
 def test_answers_of_each_kind(written: Callable[..., Path], tmp_path: Path) -> None:
     path = written({"text": "tin", "answer": True}, {"text": "ore", "answer": 2}, "")
     assert [example.answer for example in read_examples(path, task("classification", path))] == ["true", "2"]

@@ -122,6 +122,11 @@ def test_padded_rows_are_reported_with_the_setting_that_keeps_them(
     reported = rf"has {rows} rows, and this run's vocabulary has {rows - 6} tokens.*set vocab\.embedding_rows = {rows}"
     with pytest.raises(RecipeError, match=reported):
         check_base_model(config(folder), rows - 6, base)
+    with pytest.raises(RecipeError, match=reported):
+        check_base_model(config(folder), rows + NEW, base)
+    with pytest.raises(RecipeError, match=rf"embedding_rows is {rows + 1}, and .* has {rows} rows. Set it to {rows}"):
+        check_base_model(config(folder), rows + 1 + NEW, base, rows + 1)
+    check_base_model(config(folder), rows + NEW, base, rows)
     _, vocab = grown(base, {"row_length": 33})
     with pytest.raises(InputError, match=reported):
         make_starting_model(folder, vocab, open_tokenizer(vocab))
@@ -129,6 +134,14 @@ def test_padded_rows_are_reported_with_the_setting_that_keeps_them(
     model = trained(context, made, config(folder))
     assert len(weights(model)["embedding.weight"]) == rows
     assert "new_rows" not in model.report.facts["base_model"]
+
+
+def test_a_vocabulary_of_more_tokens_than_the_model_has_rows_is_refused(publish: Publish) -> None:
+    content = train_byte_level(PROSE, VocabConfig(vocab_size=PIECES, model_type="byte_level"))
+    tokens = tokenizer_of(content).vocab_size
+    folder = publish(GPTConfig.model_validate(GPT2 | {"vocab_size": tokens - 1}), "tokenizer.json", content)
+    with pytest.raises(InputError, match=rf"has {tokens - 1} rows, and its vocabulary .* has {tokens} tokens: they do"):
+        check_base_model(config(folder), tokens + NEW, folder / "tokenizer.json")
 
 
 def test_a_bert_goes_on(context: RunContext, publish: Publish, grown: Callable[..., Any]) -> None:
